@@ -14,10 +14,9 @@
  * refused. A byte order mark before the first line is skipped.
  *
  * A prompt is a string that is not empty, and no JSON text of messages: that is refused. An answer is a string, or
- * another value, which becomes its JSON text; null is none. An id is a string or an integer, given once in its file. The
- * whole line is kept. A line with images, videos or audios (lists or objects that are not empty) is refused: the model
- * would not see them. Lines of
- * white space are skipped. Errors begin "PATH: line NUMBER: FIELD". */
+ * another value, which becomes its JSON text; null is none. An id is a string or an integer, given once in its file.
+ * The whole line is kept. A line with images, videos or audios (lists or objects that are not empty) is refused: the
+ * model would not see them. Lines of white space are skipped. Errors begin "PATH: line NUMBER: FIELD". */
 #ifndef LS_LOAD_DATA_LINES_H
 #define LS_LOAD_DATA_LINES_H
 

@@ -93,8 +93,9 @@ static ls_status encode_prompt(ls_episodes *e, const ls_world *w, ls_episode *fi
     ls_status status;
     LS_TRY_DONE(ls_tokenizer_encode(w->tokenizer, q->prompt.text, q->prompt.bytes, !q->is_chat, &ids, &n, err));
     if (n == 0 || n >= e->length) {
-        status = LS_FAIL(err, LS_ERR_CAPACITY, "a prompt of %lld tokens; sequences have at most %lld (length)",
-                         (long long)n, (long long)e->length);
+        status = LS_FAIL(err, LS_ERR_CAPACITY, "a prompt of %lld tokens; sequences have at most %lld (length)%s",
+                         (long long)n, (long long)e->length,
+                         w->data != NULL && n > 0 ? "; overlong_prompts=leave_out leaves out such lines" : "");
         goto done;
     }
     for (int64_t k = 0; k < e->samples; k++) {
@@ -137,6 +138,15 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
     return LS_OK;
 }
 
+/* Which line of the data problem i is. */
+static void tell_line(const ls_world *w, ls_task_split split, int64_t i, ls_error *err) {
+    const ls_data_line *line;
+    const char *path;
+    if (w->data == NULL || err == NULL) return;
+    i = ls_data_index(w->data, split == LS_SPLIT_TRAIN ? LS_DATA_TRAIN : LS_DATA_HELD_OUT, i);
+    if (ls_data_each(w->data, i, &line, &path)) ls_error_prefix(err, "%s: line %lld", path, (long long)line->line);
+}
+
 ls_status ls_episodes_begin(ls_episodes *e, const ls_world *w, ls_task_split split, int64_t first, ls_error *err) {
     free_texts(e);
     e->first_problem = first;
@@ -161,7 +171,11 @@ ls_status ls_episodes_begin(ls_episodes *e, const ls_world *w, ls_task_split spl
                                     .reward = (double)NAN,
                                     .slot = -1};
         }
-        LS_TRY(encode_prompt(e, w, group, err));
+        {
+            const ls_status status = encode_prompt(e, w, group, err);
+            if (status != LS_OK) tell_line(w, split, first + p, err);
+            LS_TRY(status);
+        }
     }
     return LS_OK;
 }

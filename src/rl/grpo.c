@@ -121,6 +121,17 @@ static ls_status open_reward(grpo *g, ls_error *err) {
                        "environment_url", err);
 }
 
+/* Whether a prompt leaves a token to draw (ls_data_options). */
+static ls_status leaves_room(void *context, bool *leaves, const ls_data_line *line, ls_error *err) {
+    const grpo *g = context;
+    int32_t *ids = NULL;
+    int64_t n = 0;
+    LS_TRY(ls_tokenizer_encode(g->tokenizer, line->prompt, line->prompt_bytes, !line->is_chat, &ids, &n, err));
+    free(ids);
+    *leaves = n < g->o->length;
+    return LS_OK;
+}
+
 /* A task, or data, of which there must be enough to hold some out where evaluations are asked for. */
 static ls_status open_problems(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
@@ -135,6 +146,10 @@ static ls_status open_problems(grpo *g, ls_error *err) {
         return status;
     }
     d.chat = o->train.model;
+    if (o->overlong_prompts == 1) {
+        d.keeps = leaves_room;
+        d.context = g;
+    }
     LS_TRY_DONE(ls_data_open(&g->problems, &d, err));
     n = ls_data_count(g->problems, LS_DATA_HELD_OUT);
     if (o->eval_every > 0 && n == 0)
@@ -446,6 +461,9 @@ static void print_plan(const grpo *g) {
     const ls_grpo_options *o = g->o;
     char memory[400];
     if (g->progress == NULL) return;
+    if (g->problems != NULL && ls_data_left_out(g->problems) > 0)
+        fprintf(g->progress, "%lld lines of data are left out: prompts of %lld tokens or more (length)\n",
+                (long long)ls_data_left_out(g->problems), (long long)o->length);
     if (g->problems != NULL)
         fprintf(g->progress, "%lld problems to train on, %lld held out\n",
                 (long long)ls_data_count(g->problems, LS_DATA_TRAIN),

@@ -72,6 +72,7 @@ typedef struct ls_grpo_options {
     int32_t loss, norm, kl; /* ls_policy_kind, ls_loss_norm, ls_kl_kind */
     double norm_length, eps_low, eps_high, dual_clip, beta, entropy_bonus;
     bool mask_overlong;
+    int32_t overlong_prompts; /* 0: refused; 1: left out */
     char correction[LS_OPTION_TEXT_MAX];
     int64_t epochs, minibatches;
     /* These do not, as long as rewards are the same. */

@@ -9,6 +9,8 @@ static const char *const gates[] = {"stop", "warn", NULL};
 static const char *const rewards[] = {"auto", "task",    "exact",  "number",      "choice", "regex",
                                       "json", "command", "server", "environment", NULL};
 
+static const char *const overlong_names[] = {"refuse", "leave_out", NULL};
+
 #define AT(field) offsetof(ls_grpo_options, field)
 #define TEXT(bits, field, help) \
     { #field, LS_OPTION_TEXT, bits, AT(field), 0, 0, NULL, help }
@@ -50,6 +52,9 @@ static const ls_option rows[] = {
     CHOICE(true, kl, ls_kl_names, "Formula of the KL term: k1, k2 or k3"),
     NUMBER(true, beta, 0, 1e9, "Weight of the KL to the reference model (0: no reference)"),
     NUMBER(true, entropy_bonus, -1e9, 1e9, "Weight of the entropy"),
+    CHOICE(true, overlong_prompts, overlong_names,
+           "Prompts that leave no token of length to draw: refuse the run, or leave_out such lines of data, which are "
+           "counted"),
     SWITCH(true, mask_overlong, "Leave out episodes that did not come to an end by themselves"),
     TEXT(true, correction, "Corrections of trainer against rollout: token-truncate=2,... (docs/grpo.md)"),
     INT(true, epochs, 1, 1 << 20, "How often a step learns from its episodes"),

@@ -302,17 +302,16 @@ static const ls_template *template_of(const ls_chat *chat, const conversation *c
     return c->has_tools && chat->with_tools != NULL ? chat->with_tools : chat->usual;
 }
 
-static ls_status read_messages(conversation *c, const ls_chat *chat, bool calls_are_texts, ls_error *err) {
-    const ls_chat_reading reading = {ls_template_reads_parts(template_of(chat, c)), calls_are_texts};
-    LS_TRY(ls_chat_messages_read(&c->read, &c->messages, &reading, err));
+static ls_status read_messages(conversation *c, const ls_chat *chat, ls_error *err) {
+    const bool reads_parts = ls_template_reads_parts(template_of(chat, c));
+    LS_TRY(ls_chat_messages_read(&c->read, &c->messages, reads_parts, err));
     if (c->read == NULL) return LS_OK;
     c->read_root = ls_json_root(c->read);
     return ls_node_need(&c->read_root, "messages", &c->messages, err);
 }
 
 /* The variables; the first is messages, the second the generation prompt. */
-static ls_status gather(conversation *c, const ls_chat *chat, const ls_node *root, bool calls_are_texts,
-                        ls_error *err) {
+static ls_status gather(conversation *c, const ls_chat *chat, const ls_node *root, ls_error *err) {
     LS_TRY(ls_node_need(root, "messages", &c->messages, err));
     LS_TRY(check_messages(&c->messages, err));
     LS_TRY(add(
@@ -321,7 +320,7 @@ static ls_status gather(conversation *c, const ls_chat *chat, const ls_node *roo
         err));
     LS_TRY(add(c, (ls_template_variable){.name = "add_generation_prompt", .kind = LS_TEMPLATE_BOOL}, err));
     c->has_tools = ls_node_get_some(root, "tools", &c->tools);
-    LS_TRY(read_messages(c, chat, calls_are_texts, err));
+    LS_TRY(read_messages(c, chat, err));
     c->has_documents = ls_node_get_some(root, "documents", &c->documents);
     if (c->has_tools) LS_TRY(ls_node_expect(&c->tools, LS_NODE_ARRAY, err));
     if (c->has_documents) LS_TRY(ls_node_expect(&c->documents, LS_NODE_ARRAY, err));
@@ -357,15 +356,15 @@ static ls_status render(const ls_chat *chat, conversation *c, int64_t count, boo
     return ls_template_render(template_of(chat, c), c->variables, c->n, chat->now, NULL, out, err);
 }
 
-static ls_status render_node(const ls_chat *chat, const ls_node *root, bool add_prompt, bool calls_are_texts,
-                             ls_template_output *out, ls_error *err) {
+static ls_status render_node(const ls_chat *chat, const ls_node *root, bool add_prompt, ls_template_output *out,
+                             ls_error *err) {
     conversation *c = calloc(1, sizeof *c);
     ls_json_doc *doc = NULL;
     ls_node none;
     ls_status status;
     memset(out, 0, sizeof *out);
     if (c == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "conversation");
-    LS_TRY_DONE(gather(c, chat, root, calls_are_texts, err));
+    LS_TRY_DONE(gather(c, chat, root, err));
     LS_TRY_DONE(add_absent(c, &doc, &none, err));
     status = render(chat, c, 0, add_prompt, out, err);
 done:
@@ -377,7 +376,7 @@ done:
 
 ls_status ls_chat_render(const ls_chat *chat, const ls_node *root, bool add_prompt, ls_template_output *out,
                          ls_error *err) {
-    return render_node(chat, root, add_prompt, true, out, err);
+    return render_node(chat, root, add_prompt, out, err);
 }
 
 ls_status ls_chat_render_text(const ls_chat *chat, const char *json, int64_t bytes, const char *name, bool add_prompt,
@@ -388,7 +387,7 @@ ls_status ls_chat_render_text(const ls_chat *chat, const char *json, int64_t byt
     memset(out, 0, sizeof *out);
     LS_TRY_DONE(ls_json_doc_open(&doc, json, bytes, name, err));
     root = ls_json_root(doc);
-    status = render_node(chat, &root, add_prompt, false, out, err);
+    status = render_node(chat, &root, add_prompt, out, err);
 done:
     ls_json_doc_free(doc);
     return status;
@@ -498,7 +497,7 @@ ls_status ls_chat_render_learnt(const ls_chat *chat, const char *json, int64_t b
     LS_TRY_DONE(ls_json_doc_open(&doc, json, bytes, name, err));
     root = ls_json_root(doc);
     LS_TRY_DONE(check_marks(&root, err));
-    LS_TRY_DONE(gather(c, chat, &root, false, err));
+    LS_TRY_DONE(gather(c, chat, &root, err));
     LS_TRY_DONE(add_absent(c, &none_doc, &none, err));
     status = render_learnt(chat, c, out, err);
 done:

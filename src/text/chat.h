@@ -28,11 +28,11 @@ void ls_chat_free(ls_chat *chat); /* accepts NULL */
 /* The format in which the template writes tool calls, as far as its text tells. */
 ls_call_format ls_chat_calls(const ls_chat *chat);
 
-/* The text of a conversation that a client sent: arguments of tool calls that are JSON text become the objects that
- * templates write. add_prompt: with what begins the answer. Released with ls_template_output_deinit. */
+/* The text of a conversation; arguments of tool calls that are JSON text become the objects that templates write.
+ * add_prompt: with what begins the answer. Released with ls_template_output_deinit. */
 ls_status ls_chat_render(const ls_chat *chat, const ls_node *conversation, bool add_prompt, ls_template_output *out,
                          ls_error *err);
-/* The same from JSON text of a conversation, tool calls as they are; `name` stands for it in errors. */
+/* The same from JSON text of a conversation; `name` stands for it in errors. */
 ls_status ls_chat_render_text(const ls_chat *chat, const char *json, int64_t bytes, const char *name, bool add_prompt,
                               ls_template_output *out, ls_error *err);
 /* The whole conversation, with spans of what the assistant says: those of {% generation %} where the template has it,

@@ -33,9 +33,9 @@ static bool is_plain(const ls_node *part) {
 }
 
 /* Whether the list must be written anew. */
-static ls_status check_content(const ls_node *content, const ls_chat_reading *reading, bool *changes, ls_error *err) {
+static ls_status check_content(const ls_node *content, bool reads_parts, bool *changes, ls_error *err) {
     if (ls_node_kind_of(content) != LS_NODE_ARRAY) return LS_OK;
-    *changes = *changes || !reading->reads_parts;
+    *changes = *changes || !reads_parts;
     for (int64_t i = 0; i < ls_node_count(content); i++) {
         const ls_node part = ls_node_at(content, i);
         const char *text;
@@ -161,16 +161,15 @@ static ls_status write_calls(ls_json_out *json, const ls_node *calls, ls_error *
 
 /* ---- messages ---- */
 
-static ls_status write_message(ls_json_out *json, const ls_node *message, const ls_chat_reading *reading,
-                               ls_error *err) {
+static ls_status write_message(ls_json_out *json, const ls_node *message, bool reads_parts, ls_error *err) {
     void *iterator = NULL;
     ls_node child;
     ls_json_begin_object(json, NULL);
     while (ls_node_next(message, &iterator, &child)) {
         if (ls_node_kind_of(&child) == LS_NODE_NULL) continue;
         if (strcmp(child.key, "content") == 0 && ls_node_kind_of(&child) == LS_NODE_ARRAY)
-            LS_TRY(write_content(json, &child, reading->reads_parts, err));
-        else if (strcmp(child.key, "tool_calls") == 0 && reading->calls_are_texts && has_text_arguments(&child))
+            LS_TRY(write_content(json, &child, reads_parts, err));
+        else if (strcmp(child.key, "tool_calls") == 0 && has_text_arguments(&child))
             LS_TRY(write_calls(json, &child, err));
         else
             LS_TRY(write_raw(json, child.key, &child, err));
@@ -179,14 +178,14 @@ static ls_status write_message(ls_json_out *json, const ls_node *message, const 
     return LS_OK;
 }
 
-static ls_status write_messages(FILE *file, const ls_node *messages, const ls_chat_reading *reading, ls_error *err) {
+static ls_status write_messages(FILE *file, const ls_node *messages, bool reads_parts, ls_error *err) {
     ls_json_out json;
     ls_json_init(&json, file);
     ls_json_begin_object(&json, NULL);
     ls_json_begin_array(&json, "messages");
     for (int64_t i = 0; i < ls_node_count(messages); i++) {
         const ls_node message = ls_node_at(messages, i);
-        LS_TRY(write_message(&json, &message, reading, err));
+        LS_TRY(write_message(&json, &message, reads_parts, err));
     }
     ls_json_end_array(&json);
     ls_json_end_object(&json);
@@ -202,31 +201,28 @@ static bool has_null(const ls_node *message) {
     return false;
 }
 
-static ls_status look_for_changes(const ls_node *messages, const ls_chat_reading *reading, bool *changes,
-                                  ls_error *err) {
+static ls_status look_for_changes(const ls_node *messages, bool reads_parts, bool *changes, ls_error *err) {
     for (int64_t i = 0; i < ls_node_count(messages); i++) {
         const ls_node message = ls_node_at(messages, i);
         ls_node child;
         *changes = *changes || has_null(&message);
-        if (ls_node_get_some(&message, "content", &child)) LS_TRY(check_content(&child, reading, changes, err));
-        if (reading->calls_are_texts && ls_node_get_some(&message, "tool_calls", &child) && has_text_arguments(&child))
-            *changes = true;
+        if (ls_node_get_some(&message, "content", &child)) LS_TRY(check_content(&child, reads_parts, changes, err));
+        if (ls_node_get_some(&message, "tool_calls", &child) && has_text_arguments(&child)) *changes = true;
     }
     return LS_OK;
 }
 
-ls_status ls_chat_messages_read(ls_json_doc **out, const ls_node *messages, const ls_chat_reading *reading,
-                                ls_error *err) {
+ls_status ls_chat_messages_read(ls_json_doc **out, const ls_node *messages, bool reads_parts, ls_error *err) {
     char *text = NULL;
     size_t bytes = 0;
     bool changes = false;
     FILE *file;
     ls_status status;
     *out = NULL;
-    LS_TRY(look_for_changes(messages, reading, &changes, err));
+    LS_TRY(look_for_changes(messages, reads_parts, &changes, err));
     if (!changes) return LS_OK;
     if ((file = open_memstream(&text, &bytes)) == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "messages");
-    status = write_messages(file, messages, reading, err);
+    status = write_messages(file, messages, reads_parts, err);
     if (fclose(file) != 0 && status == LS_OK) status = LS_FAIL(err, LS_ERR_NOMEM, "messages");
     if (status == LS_OK) status = ls_json_doc_open(out, text, (int64_t)bytes, "conversation", err);
     free(text);

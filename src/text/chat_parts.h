@@ -4,16 +4,12 @@
 
 #include "load/json_node.h"
 
-typedef struct ls_chat_reading {
-    bool reads_parts;     /* the template goes over content: lists stay lists */
-    bool calls_are_texts; /* arguments of tool calls are JSON text, as OpenAI's clients send them, and become objects */
-} ls_chat_reading;
-
 /* Content that is a list must hold texts: a text, or an object whose `type` is text, input_text or output_text, with
  * `text`. It becomes one text, its parts joined by line breaks, or where the template reads parts a list of
  * {"type": "text", "text": ..}. Members of a message that are null are left out. A part of another kind is refused
- * by its place and its type. *out is a document with the member `messages`, or NULL where nothing had to change. */
-ls_status ls_chat_messages_read(ls_json_doc **out, const ls_node *messages, const ls_chat_reading *reading,
-                                ls_error *err);
+ * by its place and its type. Arguments of a tool call that are JSON text, as OpenAI's clients send them and data of
+ * tool calls has them, become the object that templates write: as text they would be escaped once more. reads_parts:
+ * the template goes over content. *out is a document with the member `messages`, or NULL where nothing had to change. */
+ls_status ls_chat_messages_read(ls_json_doc **out, const ls_node *messages, bool reads_parts, ls_error *err);
 
 #endif

@@ -21,7 +21,7 @@ typedef struct data_file {
     double weight;
     bool held_out; /* as a whole */
     ls_data_line *lines;
-    int64_t n;
+    int64_t n, n_left_out;                           /* lines that count; behind them those that do not */
     int64_t *members[N_SPLITS], n_members[N_SPLITS]; /* indices of lines */
     ls_order *orders[N_SPLITS];
 } data_file;
@@ -114,12 +114,39 @@ done:
     return status;
 }
 
+/* Lines that count keep their order, those that do not come behind them. */
+static ls_status leave_out(data_file *file, const ls_data_options *o, ls_error *err) {
+    ls_data_line *out = NULL;
+    int64_t n = 0;
+    ls_status status;
+    LS_TRY_DONE(ls_array_alloc((void **)&out, file->n, sizeof *out, "data", err));
+    for (int64_t i = 0; i < file->n; i++) {
+        bool keeps = true;
+        status = o->keeps(o->context, &keeps, &file->lines[i], err);
+        if (status != LS_OK) {
+            ls_error_prefix(err, "%s: line %lld", file->path, (long long)file->lines[i].line);
+            goto done;
+        }
+        out[keeps ? n++ : file->n - 1 - (i - n)] = file->lines[i];
+    }
+    memcpy(file->lines, out, (size_t)file->n * sizeof *out);
+    file->n_left_out = file->n - n;
+    file->n = n;
+    if (n == 0)
+        status = LS_FAIL(err, LS_ERR_ARG, "%s: all %lld lines are left out", file->path, (long long)file->n_left_out);
+done:
+    free(out);
+    return status;
+}
+
 static ls_status read_file(ls_data *d, data_file *file, const ls_data_options *o, ls_error *err) {
     LS_TRY(ls_data_lines_read(&file->lines, &file->n, file->path, &o->fields, err));
     LS_TRY(render_chats(file, o, err));
+    for (int64_t i = 0; i < file->n && o->template != NULL && o->template[0] != '\0'; i++)
+        LS_TRY(fill_template(&file->lines[i], o->template, err));
+    if (o->keeps != NULL) LS_TRY(leave_out(file, o, err));
     for (int64_t i = 0; i < file->n; i++) {
         ls_data_line *line = &file->lines[i];
-        if (o->template != NULL && o->template[0] != '\0') LS_TRY(fill_template(line, o->template, err));
         d->digest = ls_fnv_mix(d->digest, line->id, (int64_t)strlen(line->id) + 1);
         d->digest = ls_fnv_mix(d->digest, line->prompt, line->prompt_bytes + 1);
         if (line->answer != NULL) d->digest = ls_fnv_mix(d->digest, line->answer, line->answer_bytes + 1);
@@ -242,7 +269,7 @@ done:
 void ls_data_close(ls_data *d) {
     if (d == NULL) return;
     for (int64_t f = 0; f < d->n_files; f++) {
-        ls_data_lines_free(d->files[f].lines, d->files[f].n);
+        ls_data_lines_free(d->files[f].lines, d->files[f].n + d->files[f].n_left_out);
         free(d->files[f].path);
         for (int k = 0; k < N_SPLITS; k++) {
             free(d->files[f].members[k]);
@@ -305,6 +332,12 @@ int64_t ls_data_index(ls_data *d, ls_data_split split, int64_t i) {
     int64_t k = find(d, split, i, &file);
     for (int64_t f = 0; &d->files[f] != file; f++) k += d->files[f].n;
     return k;
+}
+
+int64_t ls_data_left_out(const ls_data *d) {
+    int64_t n = 0;
+    for (int64_t f = 0; f < d->n_files; f++) n += d->files[f].n_left_out;
+    return n;
 }
 
 bool ls_data_each(const ls_data *d, int64_t i, const ls_data_line **line, const char **path) {

@@ -21,6 +21,9 @@ typedef struct ls_data_options {
     const char *template; /* the prompt stands in the place of {prompt}; NULL or "": the prompt alone */
     int64_t held_out;     /* one line in so many */
     uint64_t seed;
+    /* Whether a line counts, once its prompt is what the model is given; NULL: all do. */
+    ls_status (*keeps)(void *context, bool *keeps, const ls_data_line *line, ls_error *err);
+    void *context;
     const char *chat; /* directory whose chat template renders conversations, with what begins the answer; NULL: they
                          stay JSON */
 } ls_data_options;
@@ -35,6 +38,8 @@ int64_t ls_data_count(const ls_data *data, ls_data_split split);
 const ls_data_line *ls_data_at(ls_data *data, ls_data_split split, int64_t i);
 /* The same as the line's number among all (ls_data_each). */
 int64_t ls_data_index(ls_data *data, ls_data_split split, int64_t i);
+/* Lines that `keeps` left out; they have no number. */
+int64_t ls_data_left_out(const ls_data *data);
 /* Of all that problems depend on. */
 uint64_t ls_data_digest(const ls_data *data);
 

@@ -76,6 +76,25 @@ static void data_without_sense_is_refused(void **state) {
     must_refuse("eval_data: without data");
 }
 
+/* A line whose prompt leaves no room is named; or it is left out, and counted. */
+static void long_prompts_are_named_or_left_out(void **state) {
+    FILE *file;
+    (void)state;
+    write_problems(at("gsm.jsonl"), 2);
+    file = fopen(at("gsm.jsonl"), "a");
+    assert_non_null(file);
+    fprintf(file, "{\"question\": \"sort%0600d\", \"answer\": \"0\"}\n", 7);
+    assert_int_equal(fclose(file), 0);
+    RUN(GRPO(at("no"), "--set", "steps=1", "--set", "reward=number", "--set", "held_out=0"));
+    must_refuse("gsm.jsonl: line 3: ");
+    must_refuse(" tokens; sequences have at most 520 (length); overlong_prompts=leave_out leaves out such lines");
+    RUN_OK(GRPO(at("room"), "--set", "steps=1", "--set", "reward=number", "--set", "held_out=0", "--set",
+                "overlong_prompts=leave_out"));
+    assert_non_null(strstr(last.err, "1 lines of data are left out: prompts of 520 tokens or more (length)"));
+    assert_non_null(strstr(last.err, "2 problems to train on, 0 held out"));
+    write_problems(at("gsm.jsonl"), 100);
+}
+
 /* A command sees the whole line. */
 static void judges_get_the_line(void **state) {
     (void)state;
@@ -266,15 +285,11 @@ static void a_schedule_is_kept_or_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_data_drives_a_run),
-        cmocka_unit_test(data_without_sense_is_refused),
-        cmocka_unit_test(judges_get_the_line),
-        cmocka_unit_test(supervised_runs_take_the_same_files),
-        cmocka_unit_test(stopped_runs_go_on_with_their_bits),
-        cmocka_unit_test(a_second_signal_ends_at_once),
-        cmocka_unit_test(a_silent_judge_does_not_keep_a_run),
-        cmocka_unit_test(credentials_stay_out_of_a_run),
-        cmocka_unit_test(a_schedule_is_kept_or_named),
+        cmocka_unit_test(published_data_drives_a_run),         cmocka_unit_test(data_without_sense_is_refused),
+        cmocka_unit_test(long_prompts_are_named_or_left_out),  cmocka_unit_test(judges_get_the_line),
+        cmocka_unit_test(supervised_runs_take_the_same_files), cmocka_unit_test(stopped_runs_go_on_with_their_bits),
+        cmocka_unit_test(a_second_signal_ends_at_once),        cmocka_unit_test(a_silent_judge_does_not_keep_a_run),
+        cmocka_unit_test(credentials_stay_out_of_a_run),       cmocka_unit_test(a_schedule_is_kept_or_named),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

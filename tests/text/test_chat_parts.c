@@ -137,8 +137,8 @@ static void parts_that_are_no_text_are_refused(void **state) {
     }
 }
 
-/* As OpenAI's clients send a call back: the template sees its arguments as an object, as vLLM has it. A line of a file
- * is as transformers has it. */
+/* As OpenAI's clients send a call back and data has it: the template sees its arguments as an object, as vLLM has it.
+ * In transformers the text is escaped once more, and so it would be learnt. */
 static void arguments_of_calls_are_objects_to_templates(void **state) {
     static const char line[] =
         "{\"messages\":[{\"role\":\"a\",\"content\":null,\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\","
@@ -146,6 +146,13 @@ static void arguments_of_calls_are_objects_to_templates(void **state) {
         "\"\"}},{\"function\":{\"name\":\"h\",\"arguments\":{\"y\":2}}}]}]}";
     static const char broken[] =
         "{\"messages\":[{\"role\":\"a\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"[1]\"}}]}]}";
+    static const char both[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{"
+        "\"name\":\"f\",\"arguments\":\"{\\\"x\\\": 0.1}\"}}]}]}";
+    ls_chat *learnt = open_chat(
+        "{% for m in messages %}{% if m.tool_calls %}{% generation %}{% for c in m.tool_calls %}"
+        "{{ c.function.arguments | tojson }};{% endfor %}{% endgeneration %}{% else %}"
+        "{{ m.content }};{% endif %}{% endfor %}");
     ls_chat *chat = open_chat("{% for c in messages[0].tool_calls %}{{ c.function.arguments | tojson }};{% endfor %}");
     ls_template_output out;
     ls_json_doc *doc;
@@ -159,8 +166,12 @@ static void arguments_of_calls_are_objects_to_templates(void **state) {
     ls_template_output_deinit(&out);
     ls_json_doc_free(doc);
     assert_ok(ls_chat_render_text(chat, line, sizeof line - 1, "line", true, &out, &err), err);
-    assert_string_equal(out.text, "\"{\\\"x\\\": 0.1}\";\"\";{\"y\": 2};");
+    assert_string_equal(out.text, "{\"x\": 0.1};{};{\"y\": 2};");
     ls_template_output_deinit(&out);
+    assert_ok(ls_chat_render_learnt(learnt, both, sizeof both - 1, "line", &out, &err), err);
+    assert_string_equal(out.text, "u;{\"x\": 0.1};");
+    ls_template_output_deinit(&out);
+    ls_chat_free(learnt);
     assert_ok(ls_json_doc_open(&doc, broken, sizeof broken - 1, "line", &err), err);
     root = ls_json_root(doc);
     check_failed(ls_chat_render(chat, &root, true, &out, &err), &err,
