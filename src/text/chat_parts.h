@@ -9,7 +9,8 @@
  * {"type": "text", "text": ..}. Members of a message that are null are left out. A part of another kind is refused
  * by its place and its type. Arguments of a tool call that are JSON text, as OpenAI's clients send them and data of
  * tool calls has them, become the object that templates write: as text they would be escaped once more. reads_parts:
- * the template goes over content. *out is a document with the member `messages`, or NULL where nothing had to change. */
+ * the template goes over content. *out is a document with the member `messages`, or NULL where nothing had to
+ * change. */
 ls_status ls_chat_messages_read(ls_json_doc **out, const ls_node *messages, bool reads_parts, ls_error *err);
 
 #endif

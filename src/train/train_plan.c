@@ -395,6 +395,12 @@ static void tell_choice(FILE *file, const char *name, const char *value, double 
         fprintf(file, "  %-30s %s\n", name, value);
 }
 
+static void name_recompute(char *text, size_t bytes, int64_t recompute, int64_t halves) {
+    snprintf(text, bytes, "%s", recompute == 0 ? "false" : "true");
+    if (recompute > 0 && recompute < halves)
+        snprintf(text, bytes, "%lld of %lld", (long long)recompute, (long long)halves);
+}
+
 void ls_train_plan_tell(FILE *file, const ls_train_planned *p, const ls_card *card, const ls_train_wish *w) {
     char text[48];
     int64_t told = 0;
@@ -410,11 +416,7 @@ void ls_train_plan_tell(FILE *file, const ls_train_planned *p, const ls_card *ca
     snprintf(text, sizeof text, "%lld", (long long)p->plan.rows);
     tell_choice(file, "rows", text, p->of_rows);
     tell_choice(file, "moments_on", p->plan.moments_on_host ? "host" : "device", p->of_moments);
-    snprintf(text, sizeof text, "false");
-    if (p->plan.recompute >= p->outlook.halves)
-        snprintf(text, sizeof text, "true");
-    else if (p->plan.recompute > 0)
-        snprintf(text, sizeof text, "%lld of %lld", (long long)p->plan.recompute, (long long)p->outlook.halves);
+    name_recompute(text, sizeof text, p->plan.recompute, p->outlook.halves);
     tell_choice(file, "recompute", text, p->of_recompute);
     if (w->has_engine) tell_choice(file, "sleep", p->plan.sleeps ? "true" : "false", p->of_sleep);
     if (p->outlook.host_gradient_bytes > 0) tell_choice(file, "gradients on the host", "", p->of_gradients);
@@ -422,11 +424,12 @@ void ls_train_plan_tell(FILE *file, const ls_train_planned *p, const ls_card *ca
         snprintf(text, sizeof text, "%lld", (long long)p->plan.batch);
         tell_choice(file, "engine.batch", text, 0.0);
     }
+    name_recompute(text, sizeof text, p->missed.recompute, p->outlook.halves);
     if (p->missed_used > 0)
-        fprintf(
-            file, "  does not fit: rows %lld, moments_on %s, recompute %lld, sleep %s: %.2f GiB, %.2f s a step less\n",
-            (long long)p->missed.rows, p->missed.moments_on_host ? "host" : "device", (long long)p->missed.recompute,
-            p->missed.sleeps ? "true" : "false", gib(p->missed_used), p->seconds - p->missed_seconds);
+        fprintf(file,
+                "  does not fit: rows %lld, moments_on %s, recompute %s, sleep %s: %.2f GiB, %.2f s a step less\n",
+                (long long)p->missed.rows, p->missed.moments_on_host ? "host" : "device", text,
+                p->missed.sleeps ? "true" : "false", gib(p->missed_used), p->seconds - p->missed_seconds);
     fprintf(file, "  %lld of %lld plans fit; about %.1f s a step at full length\n", (long long)p->n_fit,
             (long long)p->n_tried, p->seconds);
 }
