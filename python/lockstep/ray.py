@@ -10,6 +10,7 @@ An actor holds one process of the program `lockstep` and nothing else, so a run 
 without Ray, and its digest is that of one process. Model, data and run directory must lie under the same path on every
 machine; so must the program."""
 
+import codecs
 import ctypes
 import dataclasses
 import os
@@ -58,12 +59,11 @@ class Process:
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT,
                                          preexec_fn=_die_with_parent)
 
-    def look(self):
-        """(exit code or None, what it has said)"""
+    def look(self, since=0):
+        """(exit code or None, the bytes it has said from that byte on): only what is new goes over the network."""
         code = self._process.poll()
-        self._log.flush()
         size = os.fstat(self._log.fileno()).st_size
-        return code, os.pread(self._log.fileno(), size, 0).decode(errors="replace")
+        return code, os.pread(self._log.fileno(), max(size - since, 0), since)
 
     def stop(self, seconds=5.0):
         if self._process is None:
@@ -74,6 +74,18 @@ class Process:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+class Heard:
+    """What a process has said so far, put together from looks."""
+
+    def __init__(self):
+        self.n_bytes, self.text, self._decoder = 0, "", codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, new):
+        self.n_bytes += len(new)
+        self.text += self._decoder.decode(new)
+        return self.text
 
 
 @dataclasses.dataclass
@@ -112,6 +124,7 @@ class Run:
         self.strategy, self.restarts_max, self.poll_s, self.start_s = strategy, restarts, poll_s, start_s
         self.on_step, self.step, self.restarts, self.text = on_step, 0, 0, ""
         self.ranks, self.servers, self.nodes, self._group = [], [], [], None
+        self._heard, self._told = {}, 0  # what actors have said; how far rank 0's text was searched
 
     # ---- actors ----
 
@@ -130,6 +143,7 @@ class Run:
                 num_cpus=need.get("CPU", 0), num_gpus=need.get("GPU", 0), resources=rest, max_restarts=0,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, i)).remote())
         self.servers, self.ranks = made[: self.n_servers], made[self.n_servers :]
+        self._heard, self._told = {id(actor): Heard() for actor in made}, 0
         return self._all([a.place.remote() for a in self.ranks]), self._all([a.place.remote() for a in self.servers])
 
     def _all(self, refs):
@@ -172,7 +186,9 @@ class Run:
 
     def _look(self, actors, what):
         """(exit code, text) of each; a lost actor, or a server that ended, is an error."""
-        seen = self._all([a.look.remote() for a in actors])
+        heard = [self._heard[id(actor)] for actor in actors]
+        new = self._all([actor.look.remote(one.n_bytes) for actor, one in zip(actors, heard)])
+        seen = [(code, one.add(said)) for one, (code, said) in zip(heard, new)]
         for i, (code, said) in enumerate(seen):
             if code is not None and what == "server":
                 raise _Lost(f"server {i} ended with exit code {code}: {said[-300:].strip()}")
@@ -192,7 +208,8 @@ class Run:
     # ---- the run ----
 
     def _tell_step(self, said):
-        steps = _STEP.findall(said)
+        steps = _STEP.findall(said, self._told)
+        self._told = said.rfind("\n") + 1  # a line that is not whole yet is searched again
         if steps and int(steps[-1]) != self.step:
             self.step = int(steps[-1])
             if self.on_step is not None:

@@ -23,7 +23,7 @@ from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
 
 from ._abi import LockstepError
-from .ray import _LISTENS, Process
+from .ray import _LISTENS, Heard, Process
 
 _DTYPES = {"bfloat16": "bf16", "bf16": "bf16", "float32": "f32", "fp32": "f32", "float": "f32"}
 _SHARD_BYTES = 4 << 30
@@ -78,9 +78,10 @@ class Server:
     async def launch_server(self):
         os.environ.update(self.environment)  # the devices of the worker beside it
         self._process.start(self._command())
-        until = time.monotonic() + _START_S
+        until, heard = time.monotonic() + _START_S, Heard()
         while True:
-            code, said = self._process.look()
+            code, new = self._process.look(heard.n_bytes)
+            said = heard.add(new)
             found = _LISTENS.search(said)
             if found:
                 break

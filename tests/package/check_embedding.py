@@ -9,6 +9,7 @@ import tempfile
 import numpy as np
 
 import lockstep
+from lockstep import _embed
 
 MODEL = sys.argv[1]
 
@@ -97,7 +98,9 @@ def wrong_arguments():
     refused(lockstep.LockstepError, "no-such", lockstep.Model, "no-such-directory")
     refused(ValueError, "dtype", lockstep.Model, MODEL, dtype="f64")
     refused(lockstep.LockstepError, "no lever", lockstep.Engine, model, speed=3)
-    refused(TypeError, "no option", lockstep.Trainer, model, speed=3)
+    refused(TypeError, "speed", lockstep.Trainer, model, speed=3)
+    refused(TypeError, "rate: str 'fast' where a number", lockstep.Trainer, model, rate="fast")
+    refused(TypeError, "directory: int 3", lockstep.Model, 3)
     refused(ValueError, "loss", lockstep.Trainer, model, loss="dpo")
     engine = lockstep.Engine(model, length_max=16)
     refused(TypeError, "integers", engine.submit, [1.5])
@@ -109,6 +112,49 @@ def wrong_arguments():
     refused(ValueError, "no sequences", trainer.sft, [])
     refused(ValueError, "shape", trainer.policy, engine.generate([[1]], max_tokens=2), [1, 2])
     assert lockstep.advantages([1, 0], group=2, kind="mean").tolist() == [0.5, -0.5]
+
+
+def the_signature_has_the_librarys_defaults():
+    import inspect
+    library = _embed.made(_embed.TrainerOptions, "trainer_options")
+    names = {name for name, _ in library._fields_} - {"size", "reserved"}
+    shown = dict(list(inspect.signature(lockstep.Trainer).parameters.items())[1:])
+    assert set(shown) == names, set(shown) ^ names
+    for name, parameter in shown.items():
+        value, choices = parameter.default, _embed.CHOICES.get(name, ("f32", "bf16") if name == "moments" else None)
+        assert getattr(library, name) == (value if choices is None else choices.index(value)), name
+
+
+def a_refused_prompt_leaves_the_engine_as_it_was():
+    engine, fresh = (lockstep.Engine(MODEL, seed=3, length_max=32) for _ in range(2))
+    refused(lockstep.LockstepError, "prompt 1: ", engine.generate, [[1, 2], [1 << 20], [3]], max_tokens=4, samples=2)
+    refused(lockstep.LockstepError, "prompt 1: ", engine.generate, [[1, 2], [1] * 32], max_tokens=4)
+    refused(TypeError, "a list of prompts is wanted", engine.generate, "text")
+    refused(TypeError, "item 0 is int 1; a list of prompts", engine.generate, [1, 2, 3])
+    refused(TypeError, "item 1 is NoneType", engine.generate, [[1], None])
+    refused(TypeError, "some are texts", engine.generate, ["a", [1]])
+    refused(TypeError, "where a list or array", engine.submit, "text")
+    assert engine.take() is None and engine.tick() == 0
+    a, b = (e.generate([[1, 2], [3]], samples=2, max_tokens=6) for e in (engine, fresh))
+    assert [one.tokens.tolist() for one in a] == [one.tokens.tolist() for one in b]
+
+
+def texts_are_prompts_where_there_is_a_tokenizer():
+    model = lockstep.Model(MODEL)
+    texts = ["3 1 2 =>", "2 1 =>"]
+    ids = model.encode(texts)
+    spoken = lockstep.Engine(model, seed=3).generate(texts, samples=2, max_tokens=6)
+    counted = lockstep.Engine(model, seed=3).generate(ids, samples=2, max_tokens=6)
+    assert [one.tokens.tolist() for one in spoken] == [one.tokens.tolist() for one in counted]
+    assert [one.text for one in spoken] == model.decode([one.tokens for one in counted])
+    assert counted[0].text is None and all(isinstance(one.text, str) for one in spoken)
+    with tempfile.TemporaryDirectory() as folder:
+        bare = pathlib.Path(folder, "bare")
+        bare.mkdir()
+        for file in pathlib.Path(MODEL).iterdir():
+            if file.suffix in (".safetensors", ".json") and "tokenizer" not in file.name:
+                (bare / file.name).write_bytes(file.read_bytes())
+        refused(lockstep.LockstepError, "tokenizer.json", lockstep.Engine(bare).generate, texts)
 
 
 def handles_end_once():
@@ -126,6 +172,7 @@ def handles_end_once():
 
 
 for check in (engine_scoring_and_trainer_agree, an_interrupt_ends_a_call_soon, supervised_steps_and_checkpoints,
-              wrong_arguments, handles_end_once):
+              wrong_arguments, the_signature_has_the_librarys_defaults, a_refused_prompt_leaves_the_engine_as_it_was,
+              texts_are_prompts_where_there_is_a_tokenizer, handles_end_once):
     check()
     print(f"{check.__name__}: ok")
