@@ -429,7 +429,8 @@ void ls_correction_write(ls_json_out *json, const ls_correction_metrics *m, cons
     ls_json_end_array(json);
 }
 
-static void write_weight_aliases(ls_json_out *json, const ls_correction_metrics *m, const ls_correction_step *weight) {
+/* verl's are of the weights before a rejection, which is a mask of its own there. */
+static void write_verl_weights(ls_json_out *json, const ls_correction_metrics *m, const ls_correction_step *weight) {
     const bool tokens = is_of_tokens(weight->kind);
     ls_json_double(json, "rollout_corr/rollout_is_mean", m->weight_mean);
     ls_json_double(json, "rollout_corr/rollout_is_std", m->weight_std);
@@ -440,14 +441,19 @@ static void write_weight_aliases(ls_json_out *json, const ls_correction_metrics 
     ls_json_double(json, "rollout_corr/rollout_is_seq_std", m->sequence_weight_std);
     ls_json_double(json, "rollout_corr/rollout_is_seq_max", m->sequence_weight_max);
     ls_json_double(json, "rollout_corr/rollout_is_seq_min", m->sequence_weight_min);
-    ls_json_double(json, "sampling/importance_sampling_ratio/mean", tokens ? m->weight_mean : m->sequence_weight_mean);
-    ls_json_double(json, "sampling/importance_sampling_ratio/min", tokens ? m->weight_min : m->sequence_weight_min);
-    ls_json_double(json, "sampling/importance_sampling_ratio/max", tokens ? m->weight_max : m->sequence_weight_max);
     if (!tokens) return;
     ls_json_double(json, "rollout_corr/rollout_is_ratio_fraction_high", m->fraction_high);
     ls_json_double(json, "rollout_corr/rollout_is_ratio_fraction_low", m->fraction_low);
     if (weight->kind == LS_CORRECT_TOKEN_MASK)
         ls_json_double(json, "rollout_corr/rollout_is_oob_ratio", m->outside_fraction);
+}
+
+static void write_weight_aliases(ls_json_out *json, const ls_correction_metrics *m, const ls_correction_step *weight) {
+    const bool tokens = is_of_tokens(weight->kind);
+    ls_json_double(json, "sampling/importance_sampling_ratio/mean", tokens ? m->weight_mean : m->sequence_weight_mean);
+    ls_json_double(json, "sampling/importance_sampling_ratio/min", tokens ? m->weight_min : m->sequence_weight_min);
+    ls_json_double(json, "sampling/importance_sampling_ratio/max", tokens ? m->weight_max : m->sequence_weight_max);
+    if (!tokens) return;
     ls_json_double(json, "train/tis", m->sequence_raw_mean);
     ls_json_double(json, "train/tis_abs", m->sequence_abs_mean);
     ls_json_double(json, "train/tis_clipfrac", m->sequence_outside_mean);
@@ -477,10 +483,13 @@ static void write_verl(ls_json_out *json, const char *option, const char *what, 
 }
 
 void ls_correction_write_aliases(ls_json_out *json, const ls_correction_metrics *m, const ls_correction *correction) {
+    bool rejects = false;
+    for (int k = 0; k < correction->n; k++) rejects = rejects || !is_weight(correction->steps[k].kind);
     for (int k = 0; k < correction->n; k++) {
         const ls_correction_step *step = &correction->steps[k];
         const ls_correction_share *share = &m->shares[k];
         const char *option = verl_name(step->kind);
+        if (is_weight(step->kind) && !rejects) write_verl_weights(json, m, step);
         if (is_weight(step->kind)) write_weight_aliases(json, m, step);
         if (step->kind == LS_CORRECT_ERROR_REJECT)
             ls_json_int(json, "num_masked_seqs_by_logprob_error",

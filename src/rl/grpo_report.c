@@ -79,7 +79,7 @@ static void tell_updates(const grpo *g) {
     tell_numbers(g->records, numbers, g->n_updates > 0 ? sizeof numbers / sizeof numbers[0] : 1);
     if (g->n_updates == 0) return;
     json = ls_run_metrics(g->records, "");
-    ls_loss_metrics_write(json, "loss", &g->last_loss);
+    ls_loss_metrics_write(json, "loss", &g->last_loss, g->loss.policy);
     json = ls_run_metrics(g->records, "first_update");
     ls_json_double(json, "ratio_min", g->first_loss.ratio_min);
     ls_json_double(json, "ratio_max", g->first_loss.ratio_max);

@@ -98,14 +98,11 @@ static term clipped_term(double advantage, double d, double rho, const ls_loss_o
 }
 
 static term policy_term(double advantage, double t, double d, double rho, const ls_loss_options *o) {
-    const double low = 1.0 - o->eps_low, high = 1.0 + o->eps_high;
+    const double high = 1.0 + o->eps_high;
     double factor = rho;
     int clip = CLIP_NONE;
     if (o->policy == LS_POLICY_PPO || o->policy == LS_POLICY_GSPO) return clipped_term(advantage, d, rho, o);
-    if (o->policy == LS_POLICY_CISPO && rho < low) {
-        factor = low;
-        clip = CLIP_LOW;
-    } else if (o->policy == LS_POLICY_CISPO && rho > high) {
+    if (o->policy == LS_POLICY_CISPO && rho > high) {
         factor = high;
         clip = CLIP_HIGH;
     }
@@ -262,7 +259,7 @@ void ls_loss_measure(ls_loss_metrics *out, const ls_loss_sums *sums, int64_t n_s
     *out = m;
 }
 
-void ls_loss_metrics_write(ls_json_out *json, const char *key, const ls_loss_metrics *m) {
+void ls_loss_metrics_write(ls_json_out *json, const char *key, const ls_loss_metrics *m, ls_policy_kind policy) {
     const struct {
         const char *name;
         double value;
@@ -291,9 +288,6 @@ void ls_loss_metrics_write(ls_json_out *json, const char *key, const ls_loss_met
           {"actor/pg_clipfrac_lower", m->clip_dual},
           {"actor/ppo_kl", m->old_k1},
           {"actor/entropy", m->entropy},
-          {"clip_ratio/low_mean", m->clip_low},
-          {"clip_ratio/high_mean", m->clip_high},
-          {"clip_ratio/region_mean", m->clip_low + m->clip_high},
           {"kl", m->reference_kl},
           {"probs_ratio", m->ratio_mean},
           {"probs_ratio_min", m->ratio_min},
@@ -306,6 +300,11 @@ void ls_loss_metrics_write(ls_json_out *json, const char *key, const ls_loss_met
     ls_json_begin_object(json, "aliases");
     for (size_t i = 0; i < sizeof aliases / sizeof aliases[0]; i++)
         ls_json_double(json, aliases[i].name, aliases[i].value);
+    if (policy != LS_POLICY_GSPO) { /* TRL counts these by sequences there, not by tokens */
+        ls_json_double(json, "clip_ratio/low_mean", m->clip_low);
+        ls_json_double(json, "clip_ratio/high_mean", m->clip_high);
+        ls_json_double(json, "clip_ratio/region_mean", m->clip_low + m->clip_high);
+    }
     ls_json_end_object(json);
     ls_json_end_object(json);
 }

@@ -7,7 +7,8 @@
  *   ppo        P = max(-A rho, -A min(max(rho, 1 - eps_low), 1 + eps_high)); where A < 0 and dual_clip c > 0,
  *              P = min(P, -A c)
  *   gspo       the same with rho = exp(b(mean of t - o over the sequence's counted tokens)) for all of its tokens
- *   cispo      P = -A min(max(rho, 1 - eps_low), 1 + eps_high) t, that clipped rho being a constant
+ *   cispo      P = -A min(rho, 1 + eps_high) t, that clipped rho being a constant (MiniMax-M1, arXiv:2506.13585, which
+ *              clips above alone); eps_low is not read
  *   reinforce  P = -A t; rho is 1
  *
  * KL to the reference, d = f - t: k1 = -d, k2 = d^2 / 2, k3 = exp(b(d)) - 1 - b(d), times beta, as a term of the loss:
@@ -95,6 +96,6 @@ ls_status ls_loss(float *d_logprob, float *d_entropy, ls_loss_sums *sums, const 
  */
 void ls_loss_measure(ls_loss_metrics *out, const ls_loss_sums *sums, int64_t n_sequences);
 /* One object: our names, and under "aliases" those of other trainers. */
-void ls_loss_metrics_write(ls_json_out *json, const char *key, const ls_loss_metrics *metrics);
+void ls_loss_metrics_write(ls_json_out *json, const char *key, const ls_loss_metrics *metrics, ls_policy_kind policy);
 
 #endif

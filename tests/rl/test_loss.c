@@ -102,7 +102,7 @@ static double reference_loss(const step *b, const ls_loss_options *o, const doub
                 loss = -a * t[i];
             } else if (o->policy == LS_POLICY_CISPO) {
                 rho = exp(bound(held[i] - (double)b->old[i]));
-                loss = -a * fmin(fmax(rho, low), high) * t[i];
+                loss = -a * fmin(rho, high) * t[i];
             } else {
                 loss = fmax(-a * rho, -a * fmin(fmax(rho, low), high));
                 if (a < 0.0 && o->dual_clip > 0.0) loss = fmin(loss, -a * o->dual_clip);
@@ -381,7 +381,7 @@ static void metrics_are_written_with_aliases(void **state) {
     run(&r, &in, &o);
     assert_non_null(file);
     ls_json_init(&json, file);
-    ls_loss_metrics_write(&json, NULL, &r.metrics);
+    ls_loss_metrics_write(&json, NULL, &r.metrics, LS_POLICY_PPO);
     assert_int_equal(fclose(file), 0);
     assert_non_null(strstr(text, "\"policy_loss\":"));
     assert_non_null(strstr(text, "\"reference_kl\":null"));
