@@ -57,11 +57,10 @@ static bool is_fused(const ls_tensor_view *view) {
 }
 
 static bool is_wrapped(const char *name) {
-    for (const char *part = name; part != NULL; part = strchr(part, '.')) {
-        if (part != name) part++;
+    for (const char *part = name;; part++) {
         if (wrapper_at(part, part == name) > 0) return true;
+        if ((part = strchr(part, '.')) == NULL) return false;
     }
-    return false;
 }
 
 /* One more view; *name has room for `bytes`, the end of the text included. */

@@ -102,9 +102,15 @@ static void conversations_are_trained_on(void **state) {
     text_write(at("talks.jsonl"), TALKS);
     RUN_OK("train", "sft", "--set", "model=" TINY, "--set", with_path(0, "run=", at("sft")), "--set",
            with_path(1, "data=", at("talks.jsonl")), "--set", "steps=2", "--set", "batch=2", "--set", "threads=1");
+    RUN("train", "grpo", "--set", "model=" TINY, "--set", with_path(0, "run=", at("no")), "--set",
+        with_path(1, "data=", at("talks.jsonl")), "--set", "reward=number", "--set", "steps=1");
+    must_refuse("talks.jsonl: line 1: messages: the last one is the assistant's, and a prompt ends before its answer");
+    text_write(at("questions.jsonl"),
+               "{\"messages\":[{\"role\":\"user\",\"content\":\"2+2=\"}],\"answer\":\"4\"}\n"
+               "{\"messages\":[{\"role\":\"user\",\"content\":\"3+4=\"}],\"answer\":\"7\"}\n");
     RUN_OK("train", "grpo", "--set", "model=" TINY, "--set", with_path(0, "run=", at("grpo")), "--set",
-           with_path(1, "data=", at("talks.jsonl")), "--set", "reward=number", "--set", "steps=1", "--set", "prompts=2",
-           "--set", "samples=2", "--set", "held_out=0", "--set", "max_tokens=4", "--set", "threads=1");
+           with_path(1, "data=", at("questions.jsonl")), "--set", "reward=number", "--set", "steps=1", "--set",
+           "prompts=2", "--set", "samples=2", "--set", "held_out=0", "--set", "max_tokens=4", "--set", "threads=1");
     assert_non_null(strstr(last.err, "mismatch 0 of "));
     text_write(at("asked.jsonl"), "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}\n");
     RUN("train", "sft", "--set", "model=" TINY, "--set", with_path(0, "run=", at("none")), "--set",

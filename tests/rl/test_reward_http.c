@@ -276,7 +276,7 @@ static void a_failure_stops_nothing_else(void **state) {
     assert_failed(1, "status 500, 2 tries");
     assert_failed(2, "status 404, 1 tries");
     assert_failed(3, "status 302, 1 tries");
-    assert_failed(4, "answer: invalid JSON at line 1");
+    assert_failed(4, "answer: is an HTML page");
     assert_failed(5, "answer: empty");
     assert_failed(6, "expected an object");
     assert_failed(7, "reward: \"NaN\", expected a finite number");
