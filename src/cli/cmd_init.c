@@ -87,25 +87,6 @@ static ls_status join(char out[PATH_MAX_BYTES], const char *directory, const cha
     return LS_FAIL(err, LS_ERR_ARG, "%.200s...: the path is longer than %d bytes", directory, PATH_MAX_BYTES - 1);
 }
 
-/* The files beside config.json and weights. */
-static ls_status copy_files(const char *to, const char *from, ls_error *err) {
-    char path[PATH_MAX_BYTES], *data = NULL;
-    int64_t bytes;
-    ls_status status = LS_OK;
-    for (int i = 1; i < LS_MODEL_FILES; i++) {
-        LS_TRY_DONE(join(path, from, ls_model_files[i], err));
-        if (!ls_file_exists(path)) continue;
-        free(data);
-        data = NULL;
-        LS_TRY_DONE(ls_file_read(&data, &bytes, path, LS_MODEL_FILE_BYTES_MAX, err));
-        LS_TRY_DONE(join(path, to, ls_model_files[i], err));
-        LS_TRY_DONE(ls_durable_file(path, data, bytes, err));
-    }
-done:
-    free(data);
-    return status;
-}
-
 static ls_status check_tokenizer(const init_options *o, const ls_model_config *config, ls_error *err) {
     ls_tokenizer *tokenizer = NULL;
     ls_status status;
@@ -123,7 +104,7 @@ static ls_status fill_directory(const init_options *o, const char *directory, co
     char path[PATH_MAX_BYTES];
     LS_TRY(join(path, directory, ls_model_files[0], err));
     LS_TRY(ls_durable_file(path, text, bytes, err));
-    if (o->tokenizer != NULL) LS_TRY(copy_files(directory, o->tokenizer, err));
+    if (o->tokenizer != NULL) LS_TRY(ls_model_files_copy(directory, o->tokenizer, 1, err));
     LS_TRY(join(path, directory, "model.safetensors", err));
     if (o->empty)
         LS_TRY(ls_model_init_empty(path, config, err));

@@ -44,25 +44,6 @@ static ls_status join(char out[PATH_MAX_BYTES], const char *directory, const cha
     return LS_FAIL(err, LS_ERR_ARG, "%.200s...: the path is longer than %d bytes", directory, PATH_MAX_BYTES - 1);
 }
 
-/* All files of the base beside its weights. */
-static ls_status copy_files(const char *to, const char *from, ls_error *err) {
-    char path[PATH_MAX_BYTES], *data = NULL;
-    int64_t bytes;
-    ls_status status = LS_OK;
-    for (int i = 0; i < LS_MODEL_FILES; i++) {
-        LS_TRY_DONE(join(path, from, ls_model_files[i], err));
-        if (!ls_file_exists(path)) continue;
-        free(data);
-        data = NULL;
-        LS_TRY_DONE(ls_file_read(&data, &bytes, path, LS_MODEL_FILE_BYTES_MAX, err));
-        LS_TRY_DONE(join(path, to, ls_model_files[i], err));
-        LS_TRY_DONE(ls_durable_file(path, data, bytes, err));
-    }
-done:
-    free(data);
-    return status;
-}
-
 static ls_status find_base(const char **out, const merge_options *o, const ls_adapter_config *config, ls_error *err) {
     char path[PATH_MAX_BYTES];
     *out = o->base != NULL ? o->base : config->base;
@@ -84,7 +65,7 @@ static ls_status fill_directory(const merge_options *o, const char *fresh, const
     ls_stored_summary summary;
     int64_t n;
     LS_TRY(ls_model_config_open(&read, base, err));
-    LS_TRY(copy_files(fresh, base, err));
+    LS_TRY(ls_model_files_copy(fresh, base, 0, err));
     LS_TRY(join(path, fresh, "model.safetensors", err));
     LS_TRY(ls_adapter_merge_files(path, base, o->adapter, config, device, &n, err));
     LS_TRY(ls_stored_summarize(&summary, fresh, err));

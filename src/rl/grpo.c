@@ -571,7 +571,10 @@ static ls_status evaluate(grpo *g, ls_error *err) {
     g->times.eval = ls_clock_seconds() - start;
 done:
     ls_engine_free(engine);
-    if (status == LS_OK && g->engine != NULL) status = ls_engine_wake(g->engine, err);
+    if (g->engine != NULL) { /* also behind one that was given up */
+        const ls_status woken = ls_engine_wake(g->engine, status == LS_OK ? err : NULL);
+        if (status == LS_OK) status = woken;
+    }
     if (status != LS_OK) ls_error_prefix(err, "evaluation");
     return status;
 }

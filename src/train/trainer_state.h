@@ -26,7 +26,7 @@ struct ls_trainer {
     ls_trainer_opts opts;
     ls_device *device;
     ls_train_state state;
-    ls_tape *tape;          /* NULL while it rests */
+    ls_tape *tape;          /* NULL while it sleeps */
     ls_sampling truncation; /* what opts point to */
     float *leaf_dh;         /* ls_tape_opts; NULL where it has none */
     ls_gradient *gradient;

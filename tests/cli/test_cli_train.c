@@ -76,6 +76,13 @@ static void refusals_are_one_line(void **state) {
     RUN_OK("train", "--help");
 }
 
+/* "KEY=PATH", good until the next call. */
+static const char *with_path(const char *key, const char *path) {
+    static char text[2 * PATH_BYTES];
+    snprintf(text, sizeof text, "%s%.*s", key, PATH_BYTES, path);
+    return text;
+}
+
 /* For a card that is not here; nothing is run, and no directory made. */
 static void a_plan_is_told(void **state) {
     (void)state;
@@ -102,12 +109,24 @@ static void a_plan_is_told(void **state) {
     must_exit(1);
 }
 
+/* Models whose weights are not there; a refusal says which change would fit, and by layer plans as whole does. */
+static void plans_need_no_weights(void **state) {
+    (void)state;
+    RUN_OK("init", "--shape", "jamba-3b", "--empty", "--out", at("hole"));
+    assert_non_null(strstr(last.out, "all weights 0, bf16, for plans"));
+    RUN("train", "plan", "grpo", "--set", with_path("model=", at("hole")), "--card", "a100-40", "--set",
+        "task=sort-digits", "--set", "length=10240", "--set", "rows=10240");
+    must_refuse("It fits with lora_rank=16, or 2 processes, a GPU each");
+    RUN_OK("train", "plan", "grpo", "--set", with_path("model=", at("hole")), "--card", "h100-80", "--cards", "2",
+           "--set", "task=sort-digits", "--set", "weights=by_layer", "--set", "rows=1024", "--set", "engine.batch=64");
+    assert_non_null(strstr(last.out, "  weights by layer"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_run_goes_on_and_leaves_models),
-        cmocka_unit_test(in_one_go_it_is_the_same),
-        cmocka_unit_test(refusals_are_one_line),
-        cmocka_unit_test(a_plan_is_told),
+        cmocka_unit_test(a_run_goes_on_and_leaves_models), cmocka_unit_test(in_one_go_it_is_the_same),
+        cmocka_unit_test(refusals_are_one_line),           cmocka_unit_test(a_plan_is_told),
+        cmocka_unit_test(plans_need_no_weights),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }
