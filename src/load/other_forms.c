@@ -17,53 +17,74 @@ enum { PATH_BYTES = 4096 };
     "model.safetensors"
 #define PAGE "is an HTML page, as a failed download or a login leaves behind: download the file again"
 
+#define AS_LINES "; load it in Python and write its fields as JSON Lines"
+#define PARQUET_LINES                                                                                                 \
+    "is Parquet; convert it: python3 -c \"import sys, pandas; pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], " \
+    "orient='records', lines=True)\" OLD NEW.jsonl"
+#define LFS "is Git LFS's pointer to the file, not the file: `git lfs pull` brings it"
+#define PICKLE_LINES "is a pickle, a program that is not run here" AS_LINES
+#define UTF16 "is UTF-16: `iconv -f UTF-16 -t UTF-8 OLD > NEW` converts it"
+#define ZSTD "is compressed by Zstandard: unpack it with `unzstd`"
+
+/* is: where a model or JSON is wanted; lines: where lines of text are. NULL: it is not told there. */
 static const struct {
     const char *begin;
     int64_t bytes;
     bool any_case;
-    const char *is;
+    const char *is, *lines;
 } kinds[] = {
-    {"version https://git-lfs", 23, false, "is Git LFS's pointer to the file, not the file: `git lfs pull` brings it"},
-    {"PK\003\004", 4, false, "is a zip archive, torch.save's; it " UNPICKLE},
-    {"\x80\x02", 2, false, UNPICKLE},
-    {"\x80\x03", 2, false, UNPICKLE},
-    {"\x80\x04", 2, false, UNPICKLE},
-    {"\x80\x05", 2, false, UNPICKLE},
+    {"version https://git-lfs", 23, false, LFS, LFS},
+    {"PK\003\004", 4, false, "is a zip archive, torch.save's; it " UNPICKLE,
+     "is a zip archive, as torch.save and numpy.savez write them" AS_LINES},
+    {"\x80\x02", 2, false, UNPICKLE, PICKLE_LINES},
+    {"\x80\x03", 2, false, UNPICKLE, PICKLE_LINES},
+    {"\x80\x04", 2, false, UNPICKLE, PICKLE_LINES},
+    {"\x80\x05", 2, false, UNPICKLE, PICKLE_LINES},
     {"GGUF", 4, false,
      "is GGUF, llama.cpp's format; where its weights are not quantised: " BY_TRANSFORMERS
-     "M.from_pretrained('DIRECTORY', gguf_file='FILE').save_pretrained('OUT')\""},
-    {"PAR1", 4, false,
-     "is Parquet; convert it: python3 -c \"import sys, pandas; pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], "
-     "orient='records', lines=True)\" OLD NEW.jsonl"},
-    {"<!doctype", 9, true, PAGE},
-    {"<html", 5, true, PAGE},
-    {"<?xml", 5, true, "is XML, as a failed download leaves behind: download the file again"},
-    {"Entry not found", 15, false, "is a server's answer, not the file: it has no such file"},
-    {"Repository not found", 20, false, "is a server's answer, not the file: it has no such repository"},
-    {"Access to model", 15, false, "is a server's answer, not the file: the model asks for a login"},
-    {"Invalid username", 16, false, "is a server's answer, not the file: it asks for a login"},
-    {"\x1f\x8b", 2, false, "is compressed by gzip: unpack it with `gunzip`"},
-    {"\x28\xb5\x2f\xfd", 4, false, "is compressed by Zstandard: unpack it with `unzstd`"},
-    {"\x89HDF\r\n", 6, false, "is HDF5, Keras's format; safetensors are read"},
-    {"\x93NUMPY", 6, false, "is an array of numpy's"},
-    {"\xef\xbb\xbf", 3, false, "begins with a byte order mark: `sed -i '1s/^\\xef\\xbb\\xbf//' FILE` takes it away"},
-    {"\xff\xfe", 2, false, "is UTF-16: `iconv -f UTF-16 -t UTF-8 OLD > NEW` converts it"},
-    {"\xfe\xff", 2, false, "is UTF-16: `iconv -f UTF-16 -t UTF-8 OLD > NEW` converts it"},
+     "M.from_pretrained('DIRECTORY', gguf_file='FILE').save_pretrained('OUT')\"",
+     NULL},
+    {"PAR1", 4, false, PARQUET_LINES, PARQUET_LINES},
+    {"ARROW1", 6, false, NULL,
+     "is an Arrow file; in Python: pyarrow.feather.read_feather(FILE).to_json(OUT, orient='records', lines=True)"},
+    {"<!doctype", 9, true, PAGE, NULL},
+    {"<html", 5, true, PAGE, NULL},
+    {"<?xml", 5, true, "is XML, as a failed download leaves behind: download the file again", NULL},
+    {"Entry not found", 15, false, "is a server's answer, not the file: it has no such file", NULL},
+    {"Repository not found", 20, false, "is a server's answer, not the file: it has no such repository", NULL},
+    {"Access to model", 15, false, "is a server's answer, not the file: the model asks for a login", NULL},
+    {"Invalid username", 16, false, "is a server's answer, not the file: it asks for a login", NULL},
+    {"\x1f\x8b", 2, false, "is compressed by gzip: unpack it with `gunzip`", NULL},
+    {"\x28\xb5\x2f\xfd", 4, false, ZSTD, ZSTD},
+    {"\xfd"
+     "7zXZ",
+     5, false, NULL, "is compressed by xz: unpack it with `unxz`"},
+    {"BZh", 3, false, NULL, "is compressed by bzip2: unpack it with `bunzip2`"},
+    {"\x89HDF\r\n", 6, false, "is HDF5, Keras's format; safetensors are read", NULL},
+    {"\x93NUMPY", 6, false, "is an array of numpy's", "is an array of numpy's" AS_LINES},
+    {"\xef\xbb\xbf", 3, false, "begins with a byte order mark: `sed -i '1s/^\\xef\\xbb\\xbf//' FILE` takes it away",
+     NULL},
+    {"\xff\xfe", 2, false, UTF16, UTF16},
+    {"\xfe\xff", 2, false, UTF16, UTF16},
 };
 
-const char *ls_foreign_bytes(const void *bytes, int64_t n_bytes) {
-    const char *text = bytes;
+/* What the first bytes tell where a model is wanted, or lines are. */
+static const char *told(const char *text, int64_t n_bytes, bool lines) {
     int64_t blank = 0;
     while (blank < n_bytes && strchr(" \t\r\n", text[blank]) != NULL && text[blank] != '\0') blank++;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         const int64_t at = kinds[i].any_case ? blank : 0;
-        if (n_bytes - at < kinds[i].bytes) continue;
+        const char *says = lines ? kinds[i].lines : kinds[i].is;
+        if (says == NULL || n_bytes - at < kinds[i].bytes) continue;
         if (kinds[i].any_case ? strncasecmp(text + at, kinds[i].begin, (size_t)kinds[i].bytes) == 0
                               : memcmp(text, kinds[i].begin, (size_t)kinds[i].bytes) == 0)
-            return kinds[i].is;
+            return says;
     }
     return NULL;
 }
+
+const char *ls_foreign_bytes(const void *bytes, int64_t n_bytes) { return told(bytes, n_bytes, false); }
+const char *ls_foreign_lines(const void *bytes, int64_t n_bytes) { return told(bytes, n_bytes, true); }
 
 const char *ls_foreign_file(const char *path) {
     char bytes[LS_FOREIGN_BYTES];

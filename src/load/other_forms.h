@@ -10,6 +10,8 @@
 
 /* "Git LFS's pointer to the file: `git lfs pull` brings it", or NULL: nothing that is known. */
 const char *ls_foreign_bytes(const void *bytes, int64_t n_bytes);
+/* The same where lines of text are wanted. */
+const char *ls_foreign_lines(const void *bytes, int64_t n_bytes);
 /* The same of a file; NULL also where it cannot be read. */
 const char *ls_foreign_file(const char *path);
 

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "load/other_forms.h"
 
 #define MAGIC 0x1f            /* the first byte of every member, which no text in JSON has; zlib checks the second */
 #define GZIP_WINDOW (15 + 16) /* zlib: any window, members of gzip alone */
@@ -109,40 +110,9 @@ static ls_status unpack(ls_source *source, ls_error *err) {
 
 /* ---- sources ---- */
 
-/* What files begin with that hold no text, and what to do about it. */
-static const struct {
-    const char *bytes;
-    int n;
-    const char *what;
-} formats[] = {
-    {"PAR1", 4,
-     "is Apache Parquet and no JSON; in Python: pandas.read_parquet(FILE).to_json(OUT, orient='records', "
-     "lines=True)"},
-    {"ARROW1", 6,
-     "is an Arrow file and no JSON; in Python: pyarrow.feather.read_feather(FILE).to_json(OUT, "
-     "orient='records', lines=True)"},
-    {"PK\3\4", 4,
-     "is a zip archive, as torch.save and numpy.savez write them, and no JSON; load it in Python and write "
-     "its fields as JSON Lines"},
-    {"\x93NUMPY", 6, "is an array of NumPy and no JSON; load it in Python and write it as JSON Lines"},
-    {"\x80\2", 2, "is a pickle and no JSON; load it in Python and write its fields as JSON Lines"},
-    {"\x80\3", 2, "is a pickle and no JSON; load it in Python and write its fields as JSON Lines"},
-    {"\x80\4", 2, "is a pickle and no JSON; load it in Python and write its fields as JSON Lines"},
-    {"\x80\5", 2, "is a pickle and no JSON; load it in Python and write its fields as JSON Lines"},
-    {"\x28\xb5\x2f\xfd", 4, "is compressed by zstd; unpack it with zstd -d"},
-    {"\xfd"
-     "7zXZ",
-     5, "is compressed by xz; unpack it with xz -d"},
-    {"BZh", 3, "is compressed by bzip2; unpack it with bzip2 -d"},
-    {"\xff\xfe", 2, "is UTF-16 and not UTF-8; iconv -f UTF-16 -t UTF-8 makes it so"},
-    {"\xfe\xff", 2, "is UTF-16 and not UTF-8; iconv -f UTF-16 -t UTF-8 makes it so"},
-    {"version https://git-lfs", 23, "is a pointer of Git LFS and not the file; git lfs pull fetches it"},
-};
-
 ls_status ls_text_head(char *text, int64_t *bytes, ls_error *err) {
-    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
-        if (*bytes >= formats[i].n && memcmp(text, formats[i].bytes, (size_t)formats[i].n) == 0)
-            return LS_FAIL(err, LS_ERR_UNSUPPORTED, "this %s", formats[i].what);
+    const char *is = ls_foreign_lines(text, *bytes);
+    if (is != NULL) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "this %s", is);
     if (*bytes < 3 || memcmp(text, "\xef\xbb\xbf", 3) != 0) return LS_OK;
     *bytes -= 3;
     memmove(text, text + 3, (size_t)*bytes + 1);
