@@ -12,7 +12,7 @@ selective_scan, selective_scan_fn, causal_conv1d, scan, conv1d, spans, check; so
 Hugging Face model on them. Each is imported when it is first used, and those whose library is not installed are not in
 dir(lockstep). What is refused raises LockstepError with one sentence.
 
-The command `lockstep` comes with the package; `lockstep --help` begins with the five commands to try first."""
+The command `lockstep` comes with the package; `lockstep --help` lists its commands."""
 
 import importlib
 import importlib.util
