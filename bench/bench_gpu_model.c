@@ -32,11 +32,11 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/json_out.h"
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "failures.h"
+#include "json/json_out.h"
 #include "model/cache.h"
 #include "model/score.h"
 #include "model_macs.h"

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/json_out.h"
+#include "json/json_out.h"
 #include "op/memory.h"
 #include "rollout/engine.h"
 

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "load/dump.h"
+#include "measure/mismatch.h"
+#include "record/dump.h"
 #include "rl/correction.h"
-#include "rl/mismatch.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 

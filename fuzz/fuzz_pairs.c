@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "load/pair_lines.h"
+#include "record/pair_lines.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 

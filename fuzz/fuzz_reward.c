@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json_out.h"
-#include "load/reward_json.h"
+#include "json/json_out.h"
+#include "record/reward_json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "load/source.h"
+#include "record/source.h"
 
 enum { LINE_MAX_BYTES = 1 << 20 };
 

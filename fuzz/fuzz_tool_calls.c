@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "load/json_node.h"
+#include "json/json_node.h"
 #include "text/tool_calls.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/file.h"
-#include "load/json_node.h"
+#include "json/json_node.h"
 
 #define CONFIG_BYTES_MAX 16000000
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/html_out.h"
-#include "base/json_out.h"
+#include "json/json_out.h"
 
 static const char *width_name(const ls_audit_finding *f) {
     if (f->bits == 16) return f->is_signed ? "16-bit signed" : "16-bit unsigned";

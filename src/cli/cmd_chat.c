@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "base/json_out.h"
 #include "cli/commands.h"
-#include "text/chat.h"
+#include "json/json_out.h"
+#include "template/chat.h"
 
 #define LINE_BYTES_MAX ((int64_t)1 << 28)
 

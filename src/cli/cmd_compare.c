@@ -7,8 +7,8 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/commands.h"
-#include "load/answers.h"
-#include "parity/compare.h"
+#include "diagnose/compare.h"
+#include "record/answers.h"
 
 typedef struct compare_options {
     const char *a, *b, *out, *html;

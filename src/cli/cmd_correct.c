@@ -6,10 +6,10 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/commands.h"
-#include "load/answers.h"
-#include "load/source.h"
+#include "measure/mismatch.h"
+#include "record/answers.h"
+#include "record/source.h"
 #include "rl/correction.h"
-#include "rl/mismatch.h"
 
 #define FORMATS "prime-rl, nemo-rl, verl, slime or openrlhf"
 #define DUMP_BYTES_MAX ((int64_t)1 << 32)

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json_out.h"
 #include "cli/commands.h"
+#include "json/json_out.h"
 #include "model/cache.h"
 #include "model/model.h"
 #include "op/choice.h"

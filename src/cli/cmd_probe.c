@@ -9,9 +9,9 @@
 #include "base/url.h"
 #include "cli/commands.h"
 #include "cli/sweep_reports.h"
+#include "diagnose/probe_plan.h"
+#include "diagnose/probe_server.h"
 #include "load/stack_config.h"
-#include "parity/probe_plan.h"
-#include "parity/probe_server.h"
 
 enum {
     OPT_DIALECT = 256,

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "base/json_out.h"
 #include "cli/commands.h"
-#include "load/record.h"
+#include "json/json_out.h"
+#include "record/record.h"
 #include "rl/task.h"
 
 enum { OPT_N = 256, OPT_FROM, OPT_SEED, OPT_SPLIT, OPT_OPTIONS, OPT_FORMAT, OPT_JUDGE, OPT_OUT, OPT_LIST };

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "base/json_out.h"
 #include "cli/commands.h"
-#include "load/text_lines.h"
+#include "json/json_out.h"
+#include "record/text_lines.h"
 #include "text/tokenizer.h"
 
 #define LINE_BYTES_MAX ((int64_t)1 << 30)

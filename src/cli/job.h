@@ -4,9 +4,9 @@
 
 #include "cli/device_option.h"
 #include "cli/options.h"
-#include "load/record.h"
+#include "record/record.h"
 #include "rollout/engine.h"
-#include "text/chat.h"
+#include "template/chat.h"
 #include "text/stop.h"
 
 #define LS_JOB_WEIGHTS 0 /* version of the weights of a model as it was opened */

@@ -8,9 +8,9 @@
 #include "base/durable.h"
 #include "base/file.h"
 #include "base/fnv.h"
-#include "base/json_out.h"
 #include "base/mem.h"
-#include "load/json_node.h"
+#include "json/json_node.h"
+#include "json/json_out.h"
 
 #define LINE_BYTES_MAX (INT64_C(1) << 30)
 #define DIGEST_BYTES 17

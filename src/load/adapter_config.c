@@ -8,7 +8,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "load/json_node.h"
+#include "json/json_node.h"
 
 enum { RANK_MAX = 1024, PATH_BYTES = 4096 };
 #define CONFIG_BYTES_MAX ((int64_t)1 << 24)

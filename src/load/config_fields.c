@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "load/json_read.h"
+#include "json/json_read.h"
 
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof(array)[0]))
 

@@ -9,9 +9,9 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/other_forms.h"
+#include "json/json_read.h"
 #include "load/config_fields.h"
-#include "load/json_read.h"
-#include "load/other_forms.h"
 
 #define LS_CONFIG_BYTES_MAX 16000000
 #define TYPES_BYTES 256

@@ -7,8 +7,8 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "load/json_read.h"
-#include "load/other_forms.h"
+#include "base/other_forms.h"
+#include "json/json_read.h"
 
 #define LS_ST_PREFIX_BYTES 8
 

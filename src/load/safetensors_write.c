@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/durable.h"
-#include "base/json_out.h"
 #include "base/mem.h"
+#include "json/json_out.h"
 
 #define ALIGN_BYTES 8
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "load/json_node.h"
+#include "json/json_node.h"
 
 enum { CONFIG_BYTES_MAX = 1 << 24 };
 

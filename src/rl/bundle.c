@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "load/json_node.h"
+#include "json/json_node.h"
 #include "rl/gate.h"
 
 /* 2: names the profile; bundles of format 1 are exact. */

@@ -11,7 +11,7 @@
 #ifndef LS_RL_BUNDLE_H
 #define LS_RL_BUNDLE_H
 
-#include "load/record.h"
+#include "record/record.h"
 #include "rl/episode.h"
 #include "train/config.h"
 

@@ -28,8 +28,8 @@
 #ifndef LS_RL_CORRECTION_H
 #define LS_RL_CORRECTION_H
 
-#include "base/json_out.h"
-#include "train/tokens.h"
+#include "json/json_out.h"
+#include "measure/tokens.h"
 
 enum { LS_CORRECTION_STEPS = 16 };
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json_out.h"
 #include "base/mem.h"
+#include "json/json_out.h"
 
 static const char *split_name(ls_task_split split) { return split == LS_SPLIT_TRAIN ? "train" : "held-out"; }
 

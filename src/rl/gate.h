@@ -3,7 +3,7 @@
 #ifndef LS_RL_GATE_H
 #define LS_RL_GATE_H
 
-#include "train/tokens.h"
+#include "measure/tokens.h"
 
 typedef struct ls_gate {
     int64_t n_tokens, n_differing; /* counted; of those with other bits, or NaN on both sides */

@@ -8,8 +8,8 @@
 #ifndef LS_RL_GRPO_STATE_H
 #define LS_RL_GRPO_STATE_H
 
+#include "measure/mismatch.h"
 #include "rl/grpo.h"
-#include "rl/mismatch.h"
 #include "rl/rollout.h"
 #include "run/run.h"
 

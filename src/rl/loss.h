@@ -26,8 +26,8 @@
 #ifndef LS_RL_LOSS_H
 #define LS_RL_LOSS_H
 
-#include "base/json_out.h"
-#include "train/tokens.h"
+#include "json/json_out.h"
+#include "measure/tokens.h"
 
 typedef enum ls_policy_kind { LS_POLICY_PPO, LS_POLICY_GSPO, LS_POLICY_CISPO, LS_POLICY_REINFORCE } ls_policy_kind;
 typedef enum ls_loss_norm { LS_NORM_TOKEN, LS_NORM_SEQUENCE, LS_NORM_LENGTH } ls_loss_norm;

@@ -12,7 +12,7 @@
 #ifndef LS_RL_REWARD_H
 #define LS_RL_REWARD_H
 
-#include "load/reward_json.h"
+#include "record/reward_json.h"
 #include "rl/task.h"
 
 typedef struct ls_reward_item {

@@ -1,11 +1,11 @@
-/* Rewards from a web server. A request is some items; the pool (rl/http_pool.h) sends it. */
+/* Rewards from a web server. A request is some items; the pool (net/http_pool.h) sends it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "base/url.h"
-#include "rl/http_pool.h"
+#include "net/http_pool.h"
 #include "rl/reward_source.h"
 
 enum { CONCURRENCY_MAX = 1024, BATCH_MAX = 65536, URL_MAX = 2048 };

@@ -2,7 +2,7 @@
 #ifndef LS_RL_REWARD_SOURCE_H
 #define LS_RL_REWARD_SOURCE_H
 
-#include "base/json_out.h"
+#include "json/json_out.h"
 #include "rl/reward.h"
 
 /* First member of every source. Items of an ask have the ids first_id + index. */

@@ -5,11 +5,11 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "base/json_out.h"
 #include "base/mem.h"
 #include "base/url.h"
-#include "load/rollout_json.h"
-#include "rl/http_pool.h"
+#include "json/json_out.h"
+#include "net/http_pool.h"
+#include "record/rollout_json.h"
 
 enum { URL_MAX = 512, KEY_MAX = 4096, REFUSAL_MAX = 300 };
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json_out.h"
+#include "json/json_out.h"
 #include "rollout/engine.h"
 
 typedef enum lever_kind {

@@ -13,7 +13,7 @@
 #ifndef LS_RUN_RUN_H
 #define LS_RUN_RUN_H
 
-#include "base/json_out.h"
+#include "json/json_out.h"
 
 #define LS_METRIC_REWARD "reward/mean"
 #define LS_METRIC_LENGTH "length/mean" /* tokens of a completion */

@@ -10,7 +10,7 @@
 
 #include "base/html_out.h"
 #include "base/mem.h"
-#include "load/json_node.h"
+#include "json/json_node.h"
 
 enum { CURVES = 3, SAMPLE_STEPS = 4, SAMPLES_EACH = 3, FAILURES_MAX = 20, GATE_NAMES = 8, TEXT_BYTES_MAX = 4000 };
 

@@ -6,7 +6,7 @@
 
 #include "base/html_out.h"
 #include "base/mem.h"
-#include "load/json_node.h"
+#include "json/json_node.h"
 #include "run/run_report.h"
 
 static const char *const colours[] = {"#1f6fb2", "#b3261e", "#2e7d4f", "#a15c00", "#6a3fb5", "#0f7f86",

@@ -8,7 +8,7 @@
 
 #include "base/fnv.h"
 #include "base/mem.h"
-#include "load/json_node.h"
+#include "json/json_node.h"
 
 enum {
     C = LS_ASK_COMPLETION,

@@ -7,7 +7,7 @@
 #include "op/sample.h"
 #include "op/support.h"
 #include "rollout/sight.h"
-#include "text/chat.h"
+#include "template/chat.h"
 #include "text/tokenizer.h"
 
 /* The shape of the body. A bit each: rows of the table say where a field occurs. */

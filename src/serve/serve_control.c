@@ -5,9 +5,9 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/json_out.h"
 #include "base/mem.h"
-#include "load/json_node.h"
+#include "json/json_node.h"
+#include "json/json_out.h"
 #include "model/score.h"
 #include "num/round.h"
 #include "serve/serve_state.h"

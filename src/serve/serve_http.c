@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/json_out.h"
 #include "base/mem.h"
+#include "json/json_out.h"
 #include "serve/serve_exchange.h"
 
 /* ---- lists ---- */

@@ -4,8 +4,8 @@
 #ifndef LS_SERVE_SERVE_KEPT_H
 #define LS_SERVE_SERVE_KEPT_H
 
-#include "base/json_out.h"
-#include "load/json_node.h"
+#include "json/json_node.h"
+#include "json/json_out.h"
 
 /* Keeps the weights of `directory` as this version; it is complete when it has its name. *out, released with free(). */
 ls_status ls_kept_make(char **out, const char *state_file, const char *directory, uint64_t version, ls_error *err);

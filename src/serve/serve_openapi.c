@@ -1,5 +1,5 @@
 /* The OpenAPI document, made from the table of paths and the limits of this server. */
-#include "base/json_out.h"
+#include "json/json_out.h"
 #include "serve/serve_state.h"
 
 static void reference(ls_json_out *json, const char *key, const char *to) {

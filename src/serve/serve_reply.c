@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/fnv.h"
-#include "base/json_out.h"
 #include "base/mem.h"
+#include "json/json_out.h"
 #include "num/round.h"
 #include "serve/serve_part.h"
 

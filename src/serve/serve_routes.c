@@ -2,7 +2,7 @@
  * ls_ask, or one thing that operators do. */
 #include <string.h>
 
-#include "base/json_out.h"
+#include "json/json_out.h"
 #include "serve/serve_state.h"
 
 static int health(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {

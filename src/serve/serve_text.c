@@ -1,7 +1,7 @@
 /* Text to ids and back for clients that have no tokenizer, in vLLM's form. */
 #include <stdlib.h>
 
-#include "base/json_out.h"
+#include "json/json_out.h"
 #include "serve/serve_state.h"
 
 static void write_token_strs(ls_json_out *json, const ls_server *s, const ls_ask_prompt *p) {

@@ -11,8 +11,8 @@
 #include "base/clock.h"
 #include "base/durable.h"
 #include "base/interrupt.h"
-#include "base/json_out.h"
 #include "base/mem.h"
+#include "json/json_out.h"
 #include "op/backend.h"
 #include "serve/torch_store.h"
 

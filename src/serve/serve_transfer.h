@@ -4,7 +4,7 @@
 #ifndef LS_SERVE_SERVE_TRANSFER_H
 #define LS_SERVE_SERVE_TRANSFER_H
 
-#include "load/json_node.h"
+#include "json/json_node.h"
 #include "op/nccl.h"
 
 /* ---- what is announced ---- */

@@ -10,9 +10,9 @@
 
 #include "base/durable.h"
 #include "base/file.h"
-#include "base/json_out.h"
 #include "base/mem.h"
-#include "load/json_node.h"
+#include "json/json_node.h"
+#include "json/json_out.h"
 #include "load/model_files.h"
 #include "serve/serve_kept.h"
 #include "serve/serve_state.h"

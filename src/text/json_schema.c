@@ -8,7 +8,7 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
-#include "load/json_node.h"
+#include "json/json_node.h"
 #include "text/regex.h"
 
 enum { DEPTH_MAX = 64 };

@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "load/other_forms.h"
+#include "base/other_forms.h"
 #include "text/tokenizer_reader.h"
 
 #define FILE_BYTES_MAX ((int64_t)512 << 20)

@@ -4,7 +4,7 @@
 #ifndef LS_TEXT_TOKENIZER_READER_H
 #define LS_TEXT_TOKENIZER_READER_H
 
-#include "load/json_node.h"
+#include "json/json_node.h"
 #include "text/tokenizer_parts.h"
 
 /* Of unigram_json.c: the model's node, which says that it is of that type. */

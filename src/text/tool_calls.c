@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "load/json_node.h"
+#include "json/json_node.h"
 
 static const struct {
     ls_call_format format;

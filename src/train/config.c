@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "base/url.h"
 #include "base/utf8.h"
-#include "load/json_comments.h"
+#include "json/json_comments.h"
 
 #define CONFIG_BYTES_MAX (1 << 20)
 

@@ -1,14 +1,14 @@
 /* The options of a run as tables. A row is all there is to one: name, help, kind, range, place of its value. A
  * configuration is a list of tables, so that kinds of training share some and add their own. Values come from one JSON
- * object, which may have comments (load/json_comments.h), and from texts key=value; a key that no table has, a value of
+ * object, which may have comments (json/json_comments.h), and from texts key=value; a key that no table has, a value of
  * another type and one out of its range are errors that name key and value. */
 #ifndef LS_TRAIN_CONFIG_H
 #define LS_TRAIN_CONFIG_H
 
 #include <stdio.h>
 
-#include "base/json_out.h"
-#include "load/json_node.h"
+#include "json/json_node.h"
+#include "json/json_out.h"
 
 #define LS_OPTION_TEXT_MAX 1024
 #define LS_CONFIG_TABLES_MAX 6

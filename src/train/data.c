@@ -9,7 +9,7 @@
 #include "base/fnv.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "text/chat.h"
+#include "template/chat.h"
 #include "train/order.h"
 
 enum { FILES_MAX = 64, N_SPLITS = 2 };

@@ -9,7 +9,7 @@
 #ifndef LS_TRAIN_DATA_H
 #define LS_TRAIN_DATA_H
 
-#include "load/data_lines.h"
+#include "record/data_lines.h"
 #include "train/config.h"
 
 typedef enum ls_data_split { LS_DATA_TRAIN = 0, LS_DATA_HELD_OUT = 1 } ls_data_split;

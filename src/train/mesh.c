@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/fnv.h"
 #include "base/mem.h"
-#include "train/wire.h"
+#include "net/wire.h"
 
 #define MAGIC UINT64_C(0x31544C4B434F4C2E)
 #define VERSION 2

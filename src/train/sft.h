@@ -3,7 +3,7 @@
  * A sequence is a pair's prompt and completion ids one behind the other; texts are encoded each for itself, the prompt
  * with the tokenizer's special tokens, the completion without and, with append_eos, with the model's first
  * end-of-sequence token behind it. The loss of a step is the mean of -log-probability over all completion tokens of its
- * batch: a sum, divided once by their exact number. Data that are not pairs (load/pair_lines.h) are read as
+ * batch: a sum, divided once by their exact number. Data that are not pairs (record/pair_lines.h) are read as
  * train/data.h says: the answer is the completion, and held-out lines are only measured. Step t (from 1 on) takes the
  * pairs at positions
  * [(t - 1) batch, t batch) of the run's order (train/order.h, with several files train/data.h). */

@@ -6,11 +6,11 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/json_out.h"
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "base/utf8.h"
 #include "harness.h"
+#include "json/json_out.h"
 
 static void sizes_are_checked(void **state) {
     int64_t out = 7;

@@ -1,7 +1,7 @@
 /* `lockstep task` from the outside: lines that the readers of prompts take, ranges that fit together, refusals. */
 #define _GNU_SOURCE
-#include "load/record.h"
 #include "program.h"
+#include "record/record.h"
 
 static int64_t count_records(const char *path) {
     ls_record *records;

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "device.h"
+#include "diagnose/sweep.h"
 #include "faults/faults.h"
-#include "parity/sweep.h"
 
 /* The word that each fault's cause must have in its name, and the thresholds that are found with it. */
 static const struct {

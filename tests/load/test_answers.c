@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "harness.h"
-#include "load/answers.h"
+#include "record/answers.h"
 
 /* One sequence: prompt 5, 6; completion 7, 8, 9 with -0.5, -1.25, -2. The trainer says -0.25 less. */
 static const struct {

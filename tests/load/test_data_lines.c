@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "harness.h"
-#include "load/data_lines.h"
+#include "record/data_lines.h"
 
 static const ls_data_fields usual = {NULL, NULL, NULL};
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "harness.h"
-#include "load/dump.h"
+#include "record/dump.h"
 
 static ls_dump parse(const char *text, ls_dump_format format) {
     ls_dump dump;

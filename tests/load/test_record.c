@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "harness.h"
-#include "load/record.h"
+#include "record/record.h"
 
 static ls_record *parse(const char *text, ls_record_kind kind, int64_t n_expected) {
     ls_record *records;

@@ -2,7 +2,7 @@
  * how it is asked, on its being started again, or on how the run is cut; what it does wrong fails its own episodes. */
 #define _GNU_SOURCE
 #include "harness.h"
-#include "load/json_node.h"
+#include "json/json_node.h"
 #include "rl/grpo_run.h"
 
 /* `before` runs for every line; a prompt tells its problem. The first completion is answered with a text and a quarter,

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "harness.h"
-#include "rl/mismatch.h"
+#include "measure/mismatch.h"
 
 enum { SEQUENCES = 5, TOKENS = 50 };
 static const int64_t offsets[SEQUENCES + 1] = {0, 12, 12, 25, 37, 50};

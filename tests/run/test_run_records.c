@@ -9,8 +9,8 @@
 
 #include "base/file.h"
 #include "cli/program.h"
+#include "measure/mismatch.h"
 #include "rl/loss.h"
-#include "rl/mismatch.h"
 #include "run/history.h"
 #include "run/run_db.h"
 #include "run/sql.h"

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "harness.h"
-#include "text/chat.h"
+#include "template/chat.h"
 
 #define PLAIN "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
 #define READS "{% for m in messages %}{% for p in m['content'] %}<{{ p.type }}={{ p.text }}>{% endfor %}{% endfor %}"

@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 #include "harness.h"
-#include "text/chat.h"
+#include "template/chat.h"
 
 enum { FILE_BYTES_MAX = 1 << 24, VARIABLES_MAX = 32 };
 

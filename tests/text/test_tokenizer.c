@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/utf8.h"
 #include "harness.h"
-#include "load/text_lines.h"
+#include "record/text_lines.h"
 #include "text/charsmap.h"
 #include "text/regex.h"
 #include "text/tokenizer.h"

@@ -11,7 +11,7 @@
 
 #include "base/file.h"
 #include "device.h"
-#include "load/json_node.h"
+#include "json/json_node.h"
 #include "train/run_files.h"
 #include "train/sft.h"
 
