@@ -1,8 +1,8 @@
 /* The record format: JSON Lines, one sequence a line. Reading checks it, writing produces it.
  *
  * A prompt line is {"id","prompt"}, {"id","prompt_ids"} or {"id","messages"}, a conversation with perhaps "tools",
- * "documents" and "chat_template_kwargs" (template/chat.h); a token line {"id","token_ids"} or a conversation; a rollout
- * line
+ * "documents" and "chat_template_kwargs" (template/chat.h); a token line {"id","token_ids"} or a conversation; a
+ * rollout line
  *   {"id","prompt_ids","completion_ids","logprobs","logprob_bits","finish","seed","sample","text","meta"};
  * a score line {"id","token_ids","logprobs","logprob_bits"}, where token_ids may be absent. Rules:
  *   - "id" is a string, or an integer, which stands for its digits, unique in its file. Unknown members are ignored;
