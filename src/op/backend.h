@@ -49,6 +49,10 @@ extern "C" {
     OP(swiglu_backward)         \
     OP(swiglu_backward_rounded) \
     OP(attention)               \
+    OP(rope_table)              \
+    OP(rope)                    \
+    OP(rope_backward)           \
+    OP(rope_norm_fold)          \
     OP(moe_route)               \
     OP(moe_route_backward)      \
     OP(moe_place)               \
