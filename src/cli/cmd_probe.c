@@ -9,8 +9,8 @@
 #include "base/url.h"
 #include "cli/commands.h"
 #include "cli/sweep_reports.h"
-#include "diagnose/probe_plan.h"
-#include "diagnose/probe_server.h"
+#include "diagnose/rounding/probe_plan.h"
+#include "diagnose/trial/probe_server.h"
 #include "load/stack_config.h"
 
 enum {

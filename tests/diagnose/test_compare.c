@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "diagnose/compare.h"
+#include "diagnose/compare/compare.h"
 #include "harness.h"
 
 static ls_record *parse(const char *text, const char *name, int64_t *n) {

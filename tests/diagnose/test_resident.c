@@ -5,8 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "diagnose/resident.h"
-#include "diagnose/sweep.h"
+#include "diagnose/bits/sweep.h"
+#include "diagnose/trial/resident.h"
 #include "harness.h"
 
 static void test_lines(void **state) {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/html_out.h"
-#include "diagnose/sweep_ladder.h"
+#include "diagnose/bits/sweep_ladder.h"
 #include "harness.h"
 
 /* ---- shrinking ---- */

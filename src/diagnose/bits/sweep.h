@@ -1,0 +1,381 @@
+/* Finding why a rollout program and the trainer's forward disagree: move one lever at a time from a small baseline,
+ * watch how the structure of the mismatch changes, and name the cause that has this structure.
+ *
+ * The suspect is a black box: prompts and levers go in, completions and recorded log-probabilities come out. The
+ * trainer is ls_score of this process, or another program. Words:
+ *   trial        one run of the suspect: settings and prompts
+ *   outcome      what came of one request, with the trainer's values beside the recorded ones
+ *   observation  the features of a trial's outcomes
+ *   experiment   a trial with a purpose; all of them are the ladder (sweep_ladder.c)
+ *   cause        a set of expectations on experiments (sweep_causes.c)
+ *   series       an RL-like run: steps of prompts x rollouts, the pools' ids rotating below (sweep_series.c) */
+#ifndef LS_DIAGNOSE_BITS_SWEEP_H
+#define LS_DIAGNOSE_BITS_SWEEP_H
+
+#include <stdio.h>
+
+#include "base/inject.h"
+#include "diagnose/bits/threshold.h"
+#include "diagnose/trial/ddmin.h"
+#include "json/json_out.h"
+#include "model/score.h"
+#include "rollout/levers.h"
+
+/* ---- a trial and what came of it ---- */
+
+typedef struct ls_prompt {
+    const int32_t *ids;
+    int64_t n;
+} ls_prompt;
+
+typedef struct ls_trial {
+    ls_levers levers;
+    ls_dtype dtype; /* of activations, on both sides */
+    ls_profile profile;
+    ls_sampling sampling;
+    ls_logprob_of logprob_of;
+    int64_t max_tokens; /* of every completion; nothing stops one earlier */
+    int64_t rounds;     /* runs over the same prompts, one after another in one engine */
+    bool update;        /* every round after the first begins with other weights */
+    uint32_t outside;   /* set of LS_OUTSIDE_..: what only a server's client can do */
+} ls_trial;
+
+enum {
+    LS_OUTSIDE_STAGGERED = 1, /* requests begin one after another while the ones before are running */
+    LS_OUTSIDE_LEAVERS = 2,   /* other requests whose clients go away in the middle */
+    LS_OUTSIDE_LOAD = 4,      /* many others at the same time */
+    LS_OUTSIDE_RESET = 8,     /* the prefix cache is emptied between rounds */
+    LS_OUTSIDE_TEXT = 16      /* prompts are sent as text */
+};
+
+typedef struct ls_outcome {
+    const int32_t *prompt;
+    int64_t n_prompt;
+    int32_t *completion;
+    float *logprob; /* the suspect's */
+    float *scored;  /* the trainer's */
+    int64_t n;
+    bool failed;                /* the suspect gave the request up */
+    bool lacks;                 /* a server has no value for some of its tokens; such count as agreeing */
+    int32_t slot;               /* -1: not told */
+    int64_t n_hit, n_preempted; /* -1: not told */
+    int32_t version;            /* of the weights: 0, and 1 in rounds behind an update */
+    uint64_t excused;           /* tokens, by bit, that are as far off as rounding puts them at this very place */
+} ls_outcome;
+
+/* In the order (round, prompt, sample). */
+typedef struct ls_outcomes {
+    ls_outcome *of;
+    int64_t n;
+    int32_t *completions; /* storage of the above */
+    float *logprobs, *scored;
+    bool promises_nothing; /* the suspect does not say by a numeric digest that its bits are ours */
+    bool tells_levers;     /* its records have meta.levers */
+    uint64_t levers;       /* of these, by number: the ones that have the value that was asked for */
+} ls_outcomes;
+
+/* Room for a trial's outcomes; prompts and versions are filled in. */
+ls_status ls_outcomes_create(ls_outcomes *out, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
+                             ls_error *err);
+void ls_outcomes_deinit(ls_outcomes *outcomes);
+
+/* What a server's answers said that was not asked for; counts of answers. */
+typedef struct ls_server_oddities {
+    int64_t n_longer, n_shorter; /* the prompt has more or fewer tokens than were sent */
+    int64_t longer_by;           /* the last time, tokens */
+    int64_t n_other;             /* as many, but others */
+    int64_t n_not_again;         /* values of a prompt that could not be had */
+    int64_t n_answers;
+    int64_t n_values, n_missing,
+        n_missing_first;              /* decoded ones; those that an answer does not have, and of them first */
+    int64_t n_again, n_missing_again; /* the same of prompts' tokens */
+} ls_server_oddities;
+
+/* The black box. run fills everything but scored. What it cannot do is LS_ERR_UNSUPPORTED, LS_ERR_CAPACITY or
+ * LS_ERR_NOMEM: the experiment was not tried; any other error is a finding. */
+typedef struct ls_subject {
+    void *context;
+    ls_status (*run)(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
+                     ls_outcomes *out, ls_error *err);
+    bool is_program; /* which may be a stack that promises no bits */
+    bool is_server;  /* the same, moved from outside; obeys and does are known then */
+    uint64_t obeys;  /* levers, by number */
+    uint32_t does;   /* set of LS_OUTSIDE_.. */
+    const ls_server_oddities *odd;
+    bool (*is_near_limit)(void *context); /* what may still be sent is for trials that decide; NULL: no limit */
+    /* The command lines of a trial; NULL: those of a program. */
+    void (*repro)(void *context, FILE *file, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts);
+} ls_subject;
+
+typedef struct ls_program_subject ls_program_subject;
+
+/* The trainer: the model in two versions (the second's normalisation weights are moved), its scores kept by tokens. */
+typedef struct ls_sweep_trainer ls_sweep_trainer;
+
+ls_status ls_sweep_trainer_create(ls_sweep_trainer **out, const char *directory, ls_device *device, ls_error *err);
+/* A sequence of n tokens, n - 1 values are wanted of it. */
+typedef struct ls_scored {
+    const int32_t *tokens;
+    int64_t n, from; /* values of tokens before `from` are not used */
+    float *values;
+} ls_scored;
+/* What gives values in place of our models: a program, a server. */
+typedef struct ls_scorer {
+    void *context;
+    ls_status (*score)(void *context, const ls_trial *trial, const ls_scored *list, int64_t n, ls_error *err);
+} ls_scorer;
+/* Another trainer, for a model of any architecture. It has the first version alone. */
+ls_status ls_sweep_trainer_create_by(ls_sweep_trainer **out, ls_scorer scorer, ls_error *err);
+bool ls_sweep_trainer_is_other(const ls_sweep_trainer *trainer);
+void ls_sweep_trainer_free(ls_sweep_trainer *trainer);
+/* The second version is opened when it is first asked for. */
+ls_status ls_sweep_trainer_model(ls_sweep_trainer *trainer, int32_t version, ls_model **out, ls_error *err);
+/* The same, of the trial's ablation and profile until it is asked for again. */
+ls_status ls_sweep_trainer_model_for(ls_sweep_trainer *trainer, const ls_trial *trial, int32_t version, ls_model **out,
+                                     ls_error *err);
+/* Fills scored of every outcome. */
+ls_status ls_sweep_trainer_score(ls_sweep_trainer *trainer, const ls_trial *trial, ls_outcomes *outcomes,
+                                 ls_error *err);
+
+/* The engine of this process. A trial has a device with its threads and its instruction set where `device` is one of
+ * the CPU; elsewhere trials with others than the run's cannot be tried. inject is for builds with faults. */
+typedef struct ls_engine_subject {
+    ls_sweep_trainer *trainer;
+    ls_device *device; /* the trainer's */
+    ls_inject inject;
+    int32_t threads; /* of the run */
+    ls_isa isa;
+} ls_engine_subject;
+ls_subject ls_subject_engine(ls_engine_subject *engine);
+
+/* PROGRAM generate .. in a process of its own for every trial, by files in a directory. */
+struct ls_program_subject {
+    const char *program, *model, *directory;
+    char *const *more; /* [n_more] further words of its command line */
+    int64_t n_more;
+    double timeout; /* seconds of a trial, after which it is ended; 0: none */
+    bool resident;  /* PROGRAM serve: one process that is sent all trials, by a line of JSON each */
+    int protocol; /* what it speaks (diagnose/trial/resident.h); 0: the first version. A resident program says it itself */
+    int pid, pipe; /* of that process; 0: not started */
+};
+/* PROGRAM score .. in a process of its own, or in the resident one. */
+ls_scorer ls_scorer_program(ls_program_subject *program);
+/* Ends a resident process. */
+void ls_program_subject_end(ls_program_subject *program);
+ls_subject ls_subject_program(ls_program_subject *program);
+
+/* ---- features ---- */
+
+enum { LS_POSITIONS = 32, LS_SLOT_BINS = 128, LS_NOTE_BYTES = 200 };
+
+typedef enum ls_verdict {
+    LS_UNTRIED = 0,
+    LS_CLEAN,
+    LS_MOVED, /* records agree with the trainer, tokens are not those of the baseline */
+    LS_SMALL, /* bits differ by no more than rounding does */
+    LS_LARGE  /* bits differ by more, or the run failed */
+} ls_verdict;
+const char *ls_verdict_name(ls_verdict verdict); /* "not tried", "clean", "tokens moved", "rounding", "differs" */
+
+typedef struct ls_observation {
+    ls_verdict verdict;
+    char note[LS_NOTE_BYTES]; /* why not tried, or the sentence with which it failed */
+    int64_t n_sequences, n_sequences_different, n_tokens, n_different, n_bits;
+    int64_t n_failed, n_not_finite;
+    int64_t n_hits, n_hits_different;           /* sequences that took something from a prefix cache */
+    int64_t n_preempted, n_preempted_different; /* sequences */
+    int64_t n_moved;                            /* sequences whose tokens are not the baseline's; -1: not compared */
+    int64_t n_changed;                          /* the same, or whose recorded bits are not */
+    int64_t first_sequence, first_position;     /* the first that differs, and the earliest place in a completion; -1 */
+    int64_t lag_tokens, lag_equal;   /* tokens behind a completion's first; recorded with the bits of the one before */
+    double abs_mean, abs_max, slope; /* of finite d = t - r; of t on r, NaN where it has none */
+    int64_t position_n[LS_POSITIONS];
+    double position_abs[LS_POSITIONS]; /* mean abs d by place in the completion; the last holds all further ones */
+} ls_observation;
+
+/* baseline: outcomes of the same requests whose tokens should be the same, or NULL. noise: the largest abs d that
+ * rounding explains. */
+void ls_observe(ls_observation *out, const ls_outcomes *outcomes, const ls_outcomes *baseline, double noise);
+void ls_observe_failure(ls_observation *out, const ls_error *err);
+bool ls_observed_difference(const ls_observation *observation); /* small or large */
+/* One phrase on the structure: which sequences, from which place on, what they have in common. */
+void ls_observation_describe(char *text, size_t bytes, const ls_observation *observation);
+/* Bits of one outcome differ, or it failed. */
+bool ls_outcome_differs(const ls_outcome *outcome);
+/* Mean abs d; 0 without a finite token. */
+double ls_outcome_abs(const ls_outcome *outcome);
+
+/* ---- the ladder ---- */
+
+typedef enum ls_experiment {
+    LS_TRY_GIVEN = 0,
+    LS_TRY_SOLO,
+    LS_TRY_AGAIN,
+    LS_TRY_FIRST,
+    LS_TRY_WHOLE,
+    LS_TRY_CHUNK1,
+    LS_TRY_CHUNK1_FRESH,
+    LS_TRY_CHUNK1_POISON,
+    LS_TRY_CHUNK2,
+    LS_TRY_CHUNK2_FIRST,
+    LS_TRY_SINGLE,
+    LS_TRY_PAIR,
+    LS_TRY_BATCH,
+    LS_TRY_SOLO_ATTENTION,
+    LS_TRY_BATCH_ATTENTION,
+    LS_TRY_SLOTS,
+    LS_TRY_POISON,
+    LS_TRY_PAGE,
+    LS_TRY_THREADS,
+    LS_TRY_ISA,
+    LS_TRY_REPEATS,
+    LS_TRY_REPEATS_CACHED,
+    LS_TRY_SHARED,
+    LS_TRY_SHARED_CACHED,
+    LS_TRY_ROUNDS_CACHED,
+    LS_TRY_UPDATE,
+    LS_TRY_UPDATE_CACHED,
+    LS_TRY_FORK,
+    LS_TRY_RECOMPUTE,
+    LS_TRY_SWAP,
+    LS_TRY_PROCESSED,
+    LS_TRY_TEMPERATURE_RAW,
+    LS_TRY_TEMPERATURE,
+    LS_TRY_FAR,
+    LS_TRY_FAR_HALF,
+    LS_TRY_FAR_ATTENTION,
+    LS_TRY_FAR_CHUNK1,
+    LS_TRY_FAR_PAGES,
+    LS_EXPERIMENTS
+} ls_experiment;
+const char *ls_experiment_name(ls_experiment experiment); /* "chunk1-fresh" */
+const char *ls_experiment_text(ls_experiment experiment); /* what is moved, for people */
+
+/* ---- causes ---- */
+
+/* What a cause demands besides verdicts. */
+typedef enum ls_sign {
+    LS_SIGN_NONE = 0,
+    LS_SIGN_LATE,        /* each record is the value of the token before */
+    LS_SIGN_UNREPEATABLE /* the baseline's second run is not the first */
+} ls_sign;
+
+typedef struct ls_cause {
+    const char *name;             /* "32-bit slot offset" */
+    const char *text;             /* what goes wrong, one sentence */
+    const char *look;             /* where to look for it */
+    uint64_t large, small, moved; /* sets of experiments that must come out so, by bit 1 << ls_experiment */
+    uint64_t any;                 /* these may come out in any way; all others must be clean */
+    ls_sign sign;
+} ls_cause;
+
+typedef struct ls_ranked {
+    const ls_cause *cause;
+    double score;         /* mean of the shares of differing and of clean expectations that are met */
+    bool fits;            /* every expectation that was tried is met, and one that is not "clean" was */
+    uint64_t met, missed; /* sets of experiments */
+} ls_ranked;
+
+int64_t ls_causes_count(void);
+const ls_cause *ls_cause_get(int64_t cause_i);
+/* All causes, the best first. */
+void ls_causes_rank(ls_ranked *out, const ls_observation seen[LS_EXPERIMENTS]);
+
+/* ---- the whole ---- */
+
+/* A monotone lever, bisected to the value where the verdict changes. */
+typedef struct ls_bound {
+    const char *lever; /* "slot", "chunk", .. */
+    ls_dtype dtype;
+    int64_t value;   /* the one next to the clean side that differs */
+    bool from_above; /* it and those below differ; otherwise it and those above */
+    int64_t n_trials;
+} ls_bound;
+
+enum { LS_BOUNDS_MAX = 5, LS_SERIES_MAX = 8, LS_PROBES_MAX = 64, LS_STEPS_MAX = 256 };
+
+typedef struct ls_series {
+    int64_t rollouts, n_prompts, n_steps;
+    double step_abs[LS_STEPS_MAX]; /* mean abs d */
+    int64_t n_sequences, n_sequences_different, n_bits;
+    int64_t first_bad, second_bad; /* first sequence of the first and second run of bad ones, from 0; -1: none */
+    double onset, period;          /* in steps, fractions counted; NaN where there is none */
+} ls_series;
+
+typedef struct ls_sweep_opts {
+    const char *model; /* directory */
+    const ls_prompt *prompts;
+    int64_t n_prompts;
+    int64_t samples, max_tokens; /* of the prompts as given */
+    ls_dtype dtype;
+    ls_profile profile; /* of the trials whose activations are bf16; those in float32 are exact */
+    uint64_t seed;
+    int32_t threads;
+    ls_isa isa;
+    int64_t far_slots, far_words; /* the pool with far slots */
+    bool story;                   /* the series over rollouts per prompt */
+    void (*progress)(void *context, const char *what);
+    void *progress_context;
+    double seconds;     /* after which nothing new is begun with a stack that promises no bits; 0: no limit */
+    const int32_t *ids; /* [n_ids] that prompts are made of; NULL: all of the vocabulary */
+    int64_t n_ids;
+    const int32_t *text_ids; /* of the texts of LS_OUTSIDE_TEXT, one behind the other */
+    const int64_t *text_n;   /* [n_texts] tokens of each */
+    int64_t n_texts;
+    double temperature; /* of trials with a server */
+    int64_t length_max; /* of a sequence; 0: not known */
+} ls_sweep_opts;
+
+typedef struct ls_sweep {
+    ls_sweep_opts opts; /* dtype is the one of the last ladder: float32 after bf16 that showed rounding alone */
+    ls_observation seen[LS_EXPERIMENTS];
+    ls_ranked *ranked; /* [ls_causes_count()] */
+    bool different;    /* anything but clean and not tried */
+    ls_bound bounds[LS_BOUNDS_MAX];
+    int64_t n_bounds;
+    /* Single sequences placed at chosen slots. */
+    struct {
+        int64_t slot;
+        double abs_mean;
+        bool differs;
+    } probes[LS_PROBES_MAX];
+    int64_t n_probes;
+    ls_pooled_tensor tensors[LS_POOLED_MAX];
+    int64_t n_tensors;
+    ls_wrap wraps[LS_WRAPS_MAX]; /* for a bound on slots */
+    int64_t n_wraps;
+    /* The smallest requests that still fail. */
+    ls_experiment repro_of;
+    ls_trial repro_trial;
+    ls_prompt *repro; /* [n_repro], ids in repro_ids */
+    int32_t *repro_ids;
+    int64_t n_repro, repro_trials, repro_from; /* trials taken; prompts before */
+    char *repro_text;                          /* command lines; NULL: those of a program */
+    ls_series series[LS_SERIES_MAX];
+    int64_t n_series;
+    double onset_slope, period_slope; /* of log(steps) on log(rollouts); NaN where there is none */
+    double slot_abs[LS_SLOT_BINS];    /* of all series: mean abs d by slot */
+    int64_t slot_n[LS_SLOT_BINS];
+    int64_t n_trials, n_sequences, n_bits;
+    double seconds;
+    struct ls_foreign
+        *foreign; /* of a suspect that promises no bits (foreign.h), in place of seen and ranked; or NULL */
+} ls_sweep;
+
+ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, const ls_subject *subject, ls_sweep_trainer *trainer,
+                       ls_error *err);
+/* A server against itself. opts->model stands for it in the report. */
+ls_status ls_sweep_run_server(ls_sweep *out, const ls_sweep_opts *opts, const ls_model_config *config,
+                              const ls_subject *subject, ls_sweep_trainer *trainer, ls_error *err);
+void ls_sweep_deinit(ls_sweep *sweep);
+/* The cause that is named: the best one when it fits; NULL without a difference or when none does. */
+const ls_ranked *ls_sweep_cause(const ls_sweep *sweep);
+
+void ls_sweep_print(FILE *file, const ls_sweep *sweep);
+void ls_sweep_write(ls_json_out *json, const ls_sweep *sweep);
+/* The smallest requests as lines of a prompt file. */
+void ls_sweep_repro(FILE *file, const ls_sweep *sweep);
+/* A page that stands alone: no scripts, no outside files. */
+void ls_sweep_html(FILE *file, const ls_sweep *sweep);
+
+#endif

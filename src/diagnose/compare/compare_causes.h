@@ -1,0 +1,40 @@
+/* What a difference of two records looks like: the causes that its structure fits, each with a confidence. No model is
+ * at hand here, so only what can be seen in the numbers, the tokens and what the records tell of slots, cache hits and
+ * preemptions counts. */
+#ifndef LS_DIAGNOSE_COMPARE_COMPARE_CAUSES_H
+#define LS_DIAGNOSE_COMPARE_COMPARE_CAUSES_H
+
+#include "measure/mismatch.h"
+#include "record/record.h"
+
+typedef struct ls_compare_cause {
+    const char *name, *look; /* static */
+    double confidence;       /* [0, 1]; named from LS_COMPARE_NAMED on */
+    char evidence[300];
+} ls_compare_cause;
+
+#define LS_COMPARE_NAMED 0.8
+enum { LS_COMPARE_CAUSES = 12 };
+
+typedef struct ls_compare_causes {
+    ls_compare_cause of[LS_COMPARE_CAUSES]; /* best first */
+    int64_t n;
+    double floor, limit; /* lower quartile of |d|; |d| from which on a token is off */
+    int64_t n_off, n_sequences_off;
+    bool rounding; /* nothing stands out of what rounding does */
+} ls_compare_causes;
+
+/* One sequence as it is compared: its records, and the pairs [from, to) of it, whose positions count in the common
+ * tail. */
+typedef struct ls_compare_sequence {
+    const ls_record *a, *b;
+    int64_t from, to;
+    int64_t n_tail; /* entries of the common tail */
+} ls_compare_sequence;
+
+ls_status ls_compare_explain(ls_compare_causes *out, const ls_mismatch_pair *pairs, int64_t n,
+                             const ls_compare_sequence *sequences, int64_t n_sequences, ls_error *err);
+/* The cause that is named: the best one when it is sure enough and no other is as sure; else NULL. */
+const ls_compare_cause *ls_compare_named(const ls_compare_causes *causes);
+
+#endif
