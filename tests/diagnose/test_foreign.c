@@ -107,11 +107,13 @@ static void a_stack_with_noise_is_told_from_one_with_a_fault(void **state) {
                               .far_words = 1600};
         ls_subject subject = {.context = &foreign, .run = run, .is_program = true};
         const ls_finding *named;
+        ls_door door;
         bool found = rows[i].lever == NULL;
         assert_non_null(s);
         foreign.fault = rows[i].fault;
         foreign.inner = ls_subject_engine(&foreign.engine);
-        assert_ok(ls_sweep_run(s, &opts, &subject, trainer, &err), err);
+        door = (ls_door){.subject = &subject, .trainer = trainer};
+        assert_ok(ls_sweep_run(s, &opts, &door, &err), err);
         assert_non_null(s->foreign);
         named = ls_foreign_named(s->foreign);
         assert_int_equal(s->different, rows[i].cause != NULL);

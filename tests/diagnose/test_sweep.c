@@ -242,7 +242,7 @@ static void differences_have_sizes_and_places(void **state) {
     assert_int_equal(o.verdict, LS_LARGE);
     assert_int_equal(o.n_not_finite, 1);
     make(&m);
-    m.of[2].failed = true;
+    m.of[2].failure = LS_FAILURE_GAVE_UP;
     m.of[2].n = 0;
     o = observe(&m, NULL);
     assert_int_equal(o.verdict, LS_LARGE);
@@ -273,17 +273,68 @@ static void late_records_and_slopes_are_seen(void **state) {
 }
 
 static void failures_are_told_from_what_was_not_tried(void **state) {
+    ls_failures failures = {0};
     ls_observation o;
     ls_error err;
     (void)state;
     LS_FAIL(&err, LS_ERR_CAPACITY, "too many slots");
-    ls_observe_failure(&o, &err);
+    ls_failures_end(&failures, LS_FAILURE_NONE, &err);
+    assert_int_equal(failures.whole, LS_FAILURE_UNABLE);
+    ls_observe_failure(&o, &failures);
     assert_int_equal(o.verdict, LS_UNTRIED);
     must_say(&o, "too many slots");
     LS_FAIL(&err, LS_ERR_DEVICE, "a guard was overwritten");
-    ls_observe_failure(&o, &err);
+    failures = (ls_failures){0};
+    ls_failures_end(&failures, LS_FAILURE_NONE, &err);
+    assert_int_equal(failures.whole, LS_FAILURE_BROKE);
+    ls_observe_failure(&o, &failures);
     assert_int_equal(o.verdict, LS_LARGE);
     must_say(&o, "a guard was overwritten");
+    ls_failures_end(&failures, LS_FAILURE_TIMED_OUT, &err);
+    assert_int_equal(failures.n[LS_FAILURE_TIMED_OUT], 1);
+}
+
+/* ---- the door ---- */
+
+/* A suspect that takes no time and says nothing. */
+static ls_status count_run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
+                           ls_outcomes *out, ls_error *err) {
+    (void)prompts, (void)n_prompts, (void)out, (void)err;
+    assert_true(trial->limits.timeout == 7.0);
+    ++*(int *)context;
+    return LS_OK;
+}
+
+static ls_status no_scores(void *context, const ls_trial *trial, const ls_scored *list, int64_t n, ls_error *err) {
+    (void)context, (void)trial, (void)list, (void)n, (void)err;
+    return LS_OK;
+}
+
+static void nothing_goes_through_a_closed_door(void **state) {
+    static const int32_t ids[] = {1, 2, 3};
+    const ls_prompt prompt = {ids, 3};
+    const ls_trial trial = {.levers = {.samples = 1}, .max_tokens = 2, .rounds = 1};
+    int n_runs = 0;
+    const ls_subject subject = {.context = &n_runs, .run = count_run};
+    ls_outcomes outcomes;
+    ls_door door;
+    ls_error err;
+    (void)state;
+    ls_door_open(&door, 1e-9, 7.0);
+    door.subject = &subject;
+    assert_ok(ls_sweep_trainer_create_by(&door.trainer, (ls_scorer){NULL, no_scores}, &err), err);
+    assert_ok(ls_door_try(&door, &trial, &prompt, 1, &outcomes, &err), err);
+    assert_int_equal(outcomes.failures.whole, LS_FAILURE_NONE); /* it is not limited yet */
+    assert_int_equal(n_runs, 1);
+    ls_outcomes_deinit(&outcomes);
+    assert_true(isinf(ls_door_share(&door, 0.5)));
+    ls_door_limit(&door);
+    assert_true(ls_door_is_closed(&door) && isfinite(ls_door_share(&door, 0.5)));
+    assert_ok(ls_door_try(&door, &trial, &prompt, 1, &outcomes, &err), err);
+    assert_int_equal(outcomes.failures.whole, LS_FAILURE_NO_TIME);
+    assert_int_equal(n_runs, 1);
+    ls_outcomes_deinit(&outcomes);
+    ls_sweep_trainer_free(door.trainer);
 }
 
 /* ---- causes ---- */
@@ -460,6 +511,7 @@ int main(void) {
         cmocka_unit_test(differences_have_sizes_and_places),
         cmocka_unit_test(late_records_and_slopes_are_seen),
         cmocka_unit_test(failures_are_told_from_what_was_not_tried),
+        cmocka_unit_test(nothing_goes_through_a_closed_door),
         cmocka_unit_test(every_cause_is_told_from_all_others),
         cmocka_unit_test(a_cause_must_meet_everything_to_fit),
         cmocka_unit_test(experiments_have_names_and_baselines),

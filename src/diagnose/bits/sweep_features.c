@@ -28,7 +28,7 @@ bool ls_observed_difference(const ls_observation *o) { return o->verdict == LS_S
 bool ls_outcome_differs(const ls_outcome *outcome) {
     for (int64_t i = 0; i < outcome->n; i++)
         if (bits_of(outcome->logprob[i]) != bits_of(outcome->scored[i])) return true;
-    return outcome->failed;
+    return outcome->failure != LS_FAILURE_NONE;
 }
 
 double ls_outcome_abs(const ls_outcome *outcome) {
@@ -98,13 +98,14 @@ void ls_observe(ls_observation *out, const ls_outcomes *outcomes, const ls_outco
     double sum = 0.0;
     memset(out, 0, sizeof *out);
     out->first_sequence = out->first_position = out->n_moved = -1;
+    out->failures = outcomes->failures;
     if (compare) out->n_moved = 0;
     for (int64_t i = 0; i < outcomes->n; i++) {
         const ls_outcome *c = &outcomes->of[i];
         const bool differs = ls_outcome_differs(c);
         observe_tokens(out, c, &l, &sum);
         out->n_sequences++;
-        out->n_failed += c->failed;
+        out->n_failed += c->failure != LS_FAILURE_NONE;
         out->n_sequences_different += differs;
         if (differs && out->first_sequence < 0) out->first_sequence = i;
         out->n_hits += c->n_hit > 0;
@@ -125,14 +126,12 @@ void ls_observe(ls_observation *out, const ls_outcomes *outcomes, const ls_outco
         out->verdict = out->n_moved > 0 ? LS_MOVED : LS_CLEAN;
 }
 
-void ls_observe_failure(ls_observation *out, const ls_error *err) {
-    const bool untried =
-        err->status == LS_ERR_UNSUPPORTED || err->status == LS_ERR_CAPACITY || err->status == LS_ERR_NOMEM;
+void ls_observe_failure(ls_observation *out, const ls_failures *failures) {
     memset(out, 0, sizeof *out);
     out->first_sequence = out->first_position = out->n_moved = -1;
     out->slope = (double)NAN;
-    out->verdict = untried ? LS_UNTRIED : LS_LARGE;
-    snprintf(out->note, sizeof out->note, "%.*s", LS_NOTE_BYTES - 1, err->text);
+    out->verdict = ls_failure_is_untried(failures->whole) ? LS_UNTRIED : LS_LARGE;
+    out->failures = *failures;
 }
 
 /* Appends a phrase, with a comma where there is one before it. */
@@ -150,8 +149,8 @@ static void __attribute__((format(printf, 3, 4))) add(char *text, size_t bytes, 
 
 void ls_observation_describe(char *text, size_t bytes, const ls_observation *o) {
     text[0] = '\0';
-    if (o->note[0] != '\0') {
-        add(text, bytes, "%s", o->note);
+    if (o->failures.whole != LS_FAILURE_NONE) {
+        add(text, bytes, "%s", o->failures.first);
         return;
     }
     if (o->n_moved > 0)

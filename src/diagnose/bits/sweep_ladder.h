@@ -39,16 +39,15 @@ ls_experiment ls_ladder_baseline(ls_experiment experiment);
 /* The largest abs d that rounding explains. */
 double ls_ladder_noise(ls_dtype dtype);
 
-/* What runs trials and counts them. */
+/* What lays out trials and counts them. */
 typedef struct ls_runner {
     ls_sweep *sweep;
     const ls_ladder *ladder;
-    const ls_subject *subject;
-    ls_sweep_trainer *trainer;
+    ls_door *door;
 } ls_runner;
 
-/* Runs, scores and observes. outcomes may be NULL; otherwise the caller releases them, in every case. What the suspect
- * cannot do or fails to do is observed; an error is the trainer's. */
+/* A trial through the door, and what is seen. outcomes may be NULL; otherwise the caller releases them, in every case.
+ * What the suspect cannot do or fails to do is observed; an error is the trainer's. */
 ls_status ls_runner_try(const ls_runner *runner, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
                         const ls_outcomes *baseline, ls_outcomes *outcomes, ls_observation *seen, ls_error *err);
 

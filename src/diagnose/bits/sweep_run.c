@@ -32,20 +32,22 @@ static ls_status climb(const ls_runner *runner, bool *foreign, ls_error *err) {
         ls_trial trial;
         tell(runner, ls_experiment_text((ls_experiment)i));
         if (i == LS_TRY_FAR_PAGES && runner->ladder->far_pages == 0) {
-            const ls_error none = {LS_ERR_UNSUPPORTED, "the model has no attention layer"};
+            const ls_failures none = {.whole = LS_FAILURE_UNABLE, .first = "the model has no attention layer"};
             ls_observe_failure(&sweep->seen[i], &none);
             continue;
         }
         ls_ladder_trial(&trial, runner->ladder, (ls_experiment)i);
         LS_TRY_DONE(ls_runner_try(runner, &trial, runner->ladder->set[set], runner->ladder->n_set[set],
                                   baseline < LS_EXPERIMENTS ? &kept[baseline] : NULL, &kept[i], &sweep->seen[i], err));
-        if (runner->subject->is_program && (kept[i].promises_nothing || sweep->seen[LS_TRY_SOLO].note[0] != '\0')) {
+        if (runner->door->subject->is_program &&
+            (kept[i].promises_nothing || sweep->seen[LS_TRY_SOLO].failures.whole != LS_FAILURE_NONE)) {
             *foreign = true;
             goto done;
         }
         sweep->different = sweep->different || sweep->seen[i].verdict > LS_CLEAN;
         if (i == LS_TRY_SOLO && sweep->seen[i].verdict == LS_UNTRIED) {
-            status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "the baseline cannot be tried: %s", sweep->seen[i].note);
+            status =
+                LS_FAIL(err, LS_ERR_UNSUPPORTED, "the baseline cannot be tried: %s", sweep->seen[i].failures.first);
             goto done;
         }
     }
@@ -346,31 +348,30 @@ const ls_ranked *ls_sweep_cause(const ls_sweep *sweep) {
 }
 
 /* Neither side is this program: nothing promises bits, and no model is opened here. */
-static ls_status run_strangers(ls_sweep *out, const ls_subject *subject, ls_sweep_trainer *trainer, ls_error *err) {
+static ls_status run_strangers(ls_sweep *out, ls_door *door, ls_error *err) {
     ls_model_config config;
     ls_ladder ladder = {.opts = &out->opts, .config = &config};
-    const ls_runner runner = {out, &ladder, subject, trainer};
+    const ls_runner runner = {out, &ladder, door};
     LS_TRY(ls_stack_config_open(&config, out->opts.model, err));
     return ls_foreign_run(&runner, out->opts.model, err);
 }
 
-ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, const ls_subject *subject, ls_sweep_trainer *trainer,
-                       ls_error *err) {
+ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, ls_door *door, ls_error *err) {
     const double start = ls_clock_seconds();
     ls_ladder ladder = {0};
-    const ls_runner runner = {out, &ladder, subject, trainer};
+    const ls_runner runner = {out, &ladder, door};
     ls_model *model;
     bool foreign = false;
     ls_status status;
     memset(out, 0, sizeof *out);
     out->opts = *opts;
     out->onset_slope = out->period_slope = (double)NAN;
-    if (ls_sweep_trainer_is_other(trainer)) {
-        LS_TRY_DONE(run_strangers(out, subject, trainer, err));
+    if (ls_sweep_trainer_is_other(door->trainer)) {
+        LS_TRY_DONE(run_strangers(out, door, err));
         out->seconds = ls_clock_seconds() - start;
         goto done;
     }
-    LS_TRY_DONE(ls_sweep_trainer_model(trainer, 0, &model, err));
+    LS_TRY_DONE(ls_sweep_trainer_model(door->trainer, 0, &model, err));
     LS_TRY_DONE(ls_ladder_create(&ladder, &out->opts, &model->config, err));
     LS_TRY_DONE(ls_array_alloc((void **)&out->ranked, ls_causes_count(), sizeof *out->ranked, "causes", err));
     LS_TRY_DONE(climb(&runner, &foreign, err));
@@ -400,11 +401,12 @@ done:
     return status;
 }
 
-ls_status ls_sweep_run_server(ls_sweep *out, const ls_sweep_opts *opts, const ls_model_config *config,
-                              const ls_subject *subject, ls_sweep_trainer *trainer, ls_error *err) {
+ls_status ls_sweep_run_server(ls_sweep *out, const ls_sweep_opts *opts, const ls_model_config *config, ls_door *door,
+                              ls_error *err) {
+    const ls_subject *subject = door->subject;
     const double start = ls_clock_seconds();
     const ls_ladder ladder = {.opts = &out->opts, .config = config};
-    const ls_runner runner = {out, &ladder, subject, trainer};
+    const ls_runner runner = {out, &ladder, door};
     ls_status status;
     memset(out, 0, sizeof *out);
     out->opts = *opts;

@@ -111,8 +111,8 @@ static ls_status run_one(const ls_runner *runner, const ls_prompt *prompts, int6
     trial.rounds = s->n_steps = steps_for(o, n_prompts_of(o) * per_prompt);
     s->n_prompts = n_prompts_of(o);
     LS_TRY_DONE(ls_runner_try(runner, &trial, prompts, s->n_prompts, NULL, &outcomes, &seen, err));
-    if (seen.note[0] != '\0') {
-        status = LS_FAIL(err, LS_ERR_CAPACITY, "story: %" PRId64 " rollouts: %s", per_prompt, seen.note);
+    if (seen.failures.whole != LS_FAILURE_NONE) {
+        status = LS_FAIL(err, LS_ERR_CAPACITY, "story: %" PRId64 " rollouts: %s", per_prompt, seen.failures.first);
         goto done;
     }
     s->n_sequences = seen.n_sequences;

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 
 /* Of the time that is left: large models have more changes than time, and experiments need some, too. */
@@ -78,13 +77,12 @@ static ls_status open_both(explainer *x, const ls_outcomes *o, ls_error *err) {
 static ls_status open_explainer(explainer *x, ls_inquiry *q, const ls_rung *rungs, int64_t n_rungs, bool checked,
                                 ls_error *err) {
     const int64_t vocab = q->config->vocab;
-    const double now = ls_clock_seconds();
     ls_trial trial;
     uint64_t needs;
     int64_t n = 0;
     memset(x, 0, sizeof *x);
     x->q = q;
-    x->end = now + EXPLAIN_SHARE * fmax(q->deadline - now, 0.0);
+    x->end = ls_door_share(q->runner->door, EXPLAIN_SHARE);
     ls_rung_trial(q, rungs[0], &trial, &needs);
     x->temperature = (double)trial.sampling.temperature;
     x->record_temperature = trial.logprob_of == LS_LOGPROB_RAW ? 1.0 : x->temperature;

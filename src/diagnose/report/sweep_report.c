@@ -198,7 +198,7 @@ static void write_experiments(ls_json_out *json, const ls_sweep *s) {
         ls_json_int(json, "differing_bits", o->n_bits);
         ls_json_double(json, "mean_abs", o->abs_mean);
         ls_json_double(json, "max_abs", o->abs_max);
-        if (o->note[0] != '\0') ls_json_string(json, "note", o->note);
+        if (o->failures.whole != LS_FAILURE_NONE) ls_json_string(json, "note", o->failures.first);
         ls_json_end_object(json);
     }
     ls_json_end_array(json);

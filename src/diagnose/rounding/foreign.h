@@ -82,13 +82,15 @@ typedef enum ls_look { LS_LOOK_UNTRIED = 0, LS_LOOK_CLEAN, LS_LOOK_OFF } ls_look
 /* What came of one rung. */
 typedef struct ls_seen {
     ls_look look;
-    char note[LS_NOTE_BYTES]; /* why untried, or what it failed with */
-    ls_outcomes outcomes;     /* kept; none when it failed */
+    char note[LS_NOTE_BYTES]; /* for people: why untried, or what it failed with */
+    ls_failures failures;
+    ls_outcomes outcomes; /* kept; none when it failed */
     int64_t n_sequences, n_sequences_off, n_tokens, n_off;
     int64_t n_failed;           /* requests given up, values that are no numbers */
     double abs_median, abs_max; /* of finite d */
     bool spread;                /* no token stands out, all are off a little: the median is above the floor */
     int64_t first_off;          /* sequence; -1 */
+    int64_t first_hung;         /* sequence that was never answered; -1 */
     double seconds;             /* that the trial took */
 } ls_seen;
 
@@ -176,11 +178,11 @@ typedef struct ls_inquiry {
     const ls_model_config *config;
     ls_reference *reference; /* NULL: none */
     uint64_t seed;
-    int slot_way;           /* of asking for a slot, that the suspect is known to understand */
-    bool records_alone;     /* explanations are of records, not of the model */
-    bool decode_alone;      /* first tokens are right: they are of records and of what decoding is handed */
-    int64_t known_length;   /* from which on requests are off; 0: not known */
-    double deadline, start; /* seconds of ls_clock_seconds; 0: none */
+    int slot_way;         /* of asking for a slot, that the suspect is known to understand */
+    bool records_alone;   /* explanations are of records, not of the model */
+    bool decode_alone;    /* first tokens are right: they are of records and of what decoding is handed */
+    int64_t known_length; /* from which on requests are off; 0: not known */
+    double climb_end;     /* of ls_clock_seconds, after which no rung is begun */
     ls_requests requests[LS_RUNGS];
     ls_error *err;
 } ls_inquiry;

@@ -272,7 +272,7 @@ static ls_status what_is_lost(ls_inquiry *q, int64_t chunk, double *likeness, in
     for (int64_t s = 0; q->reference != NULL && s < seen.outcomes.n; s++) {
         const ls_outcome *c = &seen.outcomes.of[s];
         double effects[LS_LOST_KINDS];
-        if (c->n == 0 || c->failed) continue;
+        if (c->n == 0 || c->failure != LS_FAILURE_NONE) continue;
         LS_TRY_DONE(ls_cut_effects(q, c, chunk, effects, err));
         size[n] = fabs((double)c->logprob[0] - (double)c->scored[0]);
         for (int k = 0; k < LS_LOST_KINDS; k++) of[k][n] = effects[k];
@@ -669,6 +669,12 @@ ls_status ls_decide_failures(ls_inquiry *q, ls_error *err) {
         ls_rung_trial(q, (ls_rung)r, &trial, &needs);
         if (f->is_server) needs = 0;
         LS_TRY(ls_foreign_try(q, &trial, needs, q->requests[r].of, q->requests[r].n, &again, err));
+        if (again.failures.whole == LS_FAILURE_NO_TIME) {
+            ls_foreign_find(f, "ends without an answer", (ls_rung)r, 0.5, "%s, once: %s", ls_rung_name((ls_rung)r),
+                            s->note);
+            ls_seen_deinit(&again);
+            return LS_OK;
+        }
         if (again.look == LS_LOOK_OFF && again.outcomes.n == 0) {
             ls_foreign_find(f, "ends without an answer", (ls_rung)r, f->n_findings == 0 ? 0.9 : 0.5, "%s, twice: %s",
                             ls_rung_name((ls_rung)r), s->note);

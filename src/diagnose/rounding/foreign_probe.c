@@ -14,10 +14,21 @@ bool ls_token_off(const ls_foreign *f, const ls_outcome *c, int64_t i) {
     return !(distance(c, i) <= f->limit) && !(i < 64 && (c->excused >> i & 1));
 }
 
+/* Without an answer nothing is known of values: that is a finding of its own (probe_causes.c). */
+static bool is_unanswered(const ls_outcome *c) {
+    return c->failure == LS_FAILURE_TIMED_OUT || c->failure == LS_FAILURE_DIED;
+}
+
 bool ls_sequence_off(const ls_foreign *f, const ls_outcome *c) {
     for (int64_t i = 0; i < c->n; i++)
         if (ls_token_off(f, c, i)) return true;
-    return c->failed;
+    return c->failure != LS_FAILURE_NONE && !is_unanswered(c);
+}
+
+static int64_t first_hung(const ls_outcomes *o) {
+    for (int64_t s = 0; s < o->n; s++)
+        if (is_unanswered(&o->of[s])) return s;
+    return -1;
 }
 
 static double median_of(const ls_outcomes *o, double *most) {
@@ -48,7 +59,7 @@ void ls_foreign_judge(const ls_foreign *f, ls_seen *s) {
         const ls_outcome *c = &s->outcomes.of[k];
         const bool off = ls_sequence_off(f, c);
         s->n_sequences_off += off;
-        s->n_failed += c->failed;
+        s->n_failed += c->failure != LS_FAILURE_NONE;
         if (off && s->first_off < 0) s->first_off = k;
         s->n_tokens += c->n;
         for (int64_t i = 0; i < c->n; i++) {
@@ -70,7 +81,7 @@ static ls_status excuse(ls_inquiry *q, ls_seen *seen, ls_error *err) {
     if (q->reference == NULL || f->strength <= 0.0) return LS_OK;
     for (int64_t s = 0; s < seen->outcomes.n; s++) {
         ls_outcome *c = &seen->outcomes.of[s];
-        if (c->n > 64 || c->n == 0 || c->failed || !ls_sequence_off(f, c)) continue;
+        if (c->n > 64 || c->n == 0 || c->failure != LS_FAILURE_NONE || !ls_sequence_off(f, c)) continue;
         LS_TRY(ls_sensitivity(q, c, moves, err));
         for (int64_t i = 0; i < c->n; i++)
             if (distance(c, i) <= EXCUSED * f->strength * moves[i]) c->excused |= (uint64_t)1 << i;
@@ -89,13 +100,16 @@ ls_status ls_foreign_try(ls_inquiry *q, const ls_trial *trial, uint64_t needs, c
     const double start = ls_clock_seconds();
     ls_observation bits;
     memset(seen, 0, sizeof *seen);
-    seen->first_off = -1;
+    seen->first_off = seen->first_hung = -1;
     LS_TRY(ls_runner_try(q->runner, trial, prompts, n, NULL, &seen->outcomes, &bits, err));
     seen->seconds = ls_clock_seconds() - start;
-    if (bits.note[0] != '\0') {
-        memcpy(seen->note, bits.note, sizeof seen->note);
+    seen->failures = bits.failures;
+    seen->first_hung = first_hung(&seen->outcomes);
+    if (bits.failures.whole != LS_FAILURE_NONE) {
+        memcpy(seen->note, bits.failures.first, sizeof seen->note);
         seen->look = bits.verdict == LS_UNTRIED ? LS_LOOK_UNTRIED : LS_LOOK_OFF;
         seen->n_failed = bits.verdict != LS_UNTRIED;
+        q->f->out_of_time = q->f->out_of_time || bits.failures.whole == LS_FAILURE_NO_TIME;
         ls_outcomes_deinit(&seen->outcomes);
         return LS_OK;
     }
@@ -113,5 +127,5 @@ ls_status ls_foreign_try(ls_inquiry *q, const ls_trial *trial, uint64_t needs, c
 void ls_seen_deinit(ls_seen *seen) {
     ls_outcomes_deinit(&seen->outcomes);
     memset(seen, 0, sizeof *seen);
-    seen->first_off = -1;
+    seen->first_off = seen->first_hung = -1;
 }

@@ -24,7 +24,12 @@ static void tell(const ls_inquiry *q, const char *what) {
     if (o->progress != NULL) o->progress(o->progress_context, what);
 }
 
-static bool past(const ls_inquiry *q) { return q->deadline > 0.0 && ls_clock_seconds() > q->deadline; }
+/* The rest is for the trials that tell causes apart and shrink requests. */
+#define CLIMB_SHARE 0.7
+
+static bool past(const ls_inquiry *q) {
+    return ls_door_is_closed(q->runner->door) || ls_clock_seconds() > q->climb_end;
+}
 
 /* The largest slot that any request had; -1: the suspect does not tell. */
 static int64_t farthest_slot(const ls_seen *seen) {
@@ -72,14 +77,15 @@ static ls_status run_rung(ls_inquiry *q, ls_rung rung, ls_error *err) {
         snprintf(seen->note, sizeof seen->note, "%s", ls_rung_refused(q, rung));
         return LS_OK;
     }
-    if (q->runner->subject->is_near_limit != NULL && q->runner->subject->is_near_limit(q->runner->subject->context)) {
+    if (q->runner->door->subject->is_near_limit != NULL &&
+        q->runner->door->subject->is_near_limit(q->runner->door->subject->context)) {
         q->f->out_of_time = true;
         snprintf(seen->note, sizeof seen->note, "--max-requests or --max-tokens leaves no room for it");
         return LS_OK;
     }
     ls_rung_trial(q, rung, &trial, &needs);
     LS_TRY(ls_rung_requests(q, rung, err));
-    if (q->runner->subject->is_server) needs = 0; /* what it cannot do is refused */
+    if (q->runner->door->subject->is_server) needs = 0; /* what it cannot do is refused */
     if (ls_slot_of(rung) >= 0 && !q->f->is_server) return run_slot(q, rung, seen, err);
     return ls_foreign_try(q, &trial, needs, q->requests[rung].of, q->requests[rung].n, seen, err);
 }
@@ -187,7 +193,7 @@ static double difference(const ls_seen *a, const ls_seen *b) {
 
 /* ---- the smallest requests ---- */
 
-enum { SHRINK_TRIALS = 24 };
+enum { SHRINK_TRIALS = 24, SHRINK_SECONDS = 60 };
 
 typedef struct shrink {
     ls_inquiry *q;
@@ -200,7 +206,7 @@ typedef struct shrink {
 static ls_status try_prompts(shrink *s, const ls_prompt *prompts, int64_t n, bool *fails, ls_error *err) {
     ls_seen seen = {0};
     *fails = false;
-    if (s->left <= 0 || (s->end > 0.0 && ls_clock_seconds() > s->end)) return LS_OK;
+    if (s->left <= 0 || ls_clock_seconds() > s->end) return LS_OK;
     s->left--;
     s->q->runner->sweep->repro_trials++;
     LS_TRY(ls_foreign_try(s->q, &s->trial, 0, prompts, n, &seen, err));
@@ -244,8 +250,8 @@ static ls_status shorten(shrink *s, ls_prompt *prompts, int64_t n, ls_error *err
 ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err) {
     ls_sweep *sweep = q->runner->sweep;
     const ls_rung rung = q->f->repro_of;
-    const double now = ls_clock_seconds(), left = q->deadline > 0.0 ? fmax(q->deadline - now, 0.0) + 40.0 : 60.0;
-    shrink s = {.q = q, .prompts = q->requests[rung].of, .end = now + left, .left = SHRINK_TRIALS};
+    const double end = ls_clock_seconds() + SHRINK_SECONDS;
+    shrink s = {.q = q, .prompts = q->requests[rung].of, .end = end, .left = SHRINK_TRIALS};
     int64_t n = q->requests[rung].n, *items = NULL;
     ls_prompt *prompts = NULL;
     uint64_t needs;
@@ -257,6 +263,10 @@ ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err) {
     LS_TRY_DONE(ls_array_alloc((void **)&items, n, sizeof *items, "prompts", err));
     LS_TRY_DONE(ls_array_alloc((void **)&prompts, n, sizeof *prompts, "prompts", err));
     for (int64_t i = 0; i < n; i++) items[i] = i;
+    if (ls_door_is_closed(q->runner->door)) { /* as they are: nobody shrank them */
+        LS_TRY_DONE(ls_foreign_keep_repro(q, s.prompts, n, &s.trial, err));
+        goto done;
+    }
     LS_TRY_DONE(try_items(&s, items, n, &fails, err));
     if (!fails) goto done; /* it does not come back: nothing to shrink */
     if (n > 1) LS_TRY_DONE(ls_ddmin(items, &n, try_items, &s, SHRINK_TRIALS, NULL, err));
@@ -264,7 +274,7 @@ ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err) {
     s.left += SHRINK_TRIALS / 2;
     LS_TRY_DONE(shorten(&s, prompts, n, err));
     s.left = 1;
-    s.end = 0.0;
+    s.end = (double)INFINITY;
     LS_TRY_DONE(try_prompts(&s, prompts, n, &q->f->repro_shown, err));
     LS_TRY_DONE(ls_foreign_keep_repro(q, prompts, n, &s.trial, err));
 done:
@@ -288,6 +298,13 @@ static bool any_small_off(const ls_foreign *f) {
     return false;
 }
 
+/* What the first of the requests alone came to nothing for; that no time was left is the last thing to say. */
+static const char *why_untried(const ls_foreign *f) {
+    for (int i = LS_RUNG_ALONE_C; i > LS_RUNG_ALONE_A; i--)
+        if (f->seen[i].failures.whole != LS_FAILURE_NO_TIME) return f->seen[i].note;
+    return f->seen[LS_RUNG_ALONE_A].note;
+}
+
 static ls_status start_alone(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const double start = ls_clock_seconds();
@@ -297,7 +314,7 @@ static ls_status start_alone(ls_inquiry *q, ls_error *err) {
         LS_TRY(run_rung(q, (ls_rung)i, err));
         tried = tried || f->seen[i].outcomes.n > 0;
         if (i == LS_RUNG_ALONE_C && !tried)
-            return LS_FAIL(err, LS_ERR_UNSUPPORTED, "requests alone cannot be tried: %s", f->seen[i].note);
+            return LS_FAIL(err, LS_ERR_UNSUPPORTED, "requests alone cannot be tried: %s", why_untried(f));
     }
     f->trial_seconds = (ls_clock_seconds() - start) / 6.0;
     LS_TRY(find_floor(q, err));
@@ -326,8 +343,13 @@ static ls_status explain_alone(ls_inquiry *q, bool *explained, ls_error *err) {
     return *explained && strcmp(f->findings[0].cause, "wrong from a length on") == 0 ? ls_bound_length(q, err) : LS_OK;
 }
 
+/* A server that has so many requests hang is asked for no more than what tells causes apart. */
+enum { HANGS_MOST = 8 };
+
 static ls_status climb(ls_inquiry *q, ls_error *err) {
+    const ls_server_oddities *odd = q->runner->door->subject->odd;
     int n_timeouts = 0;
+    q->climb_end = ls_door_share(q->runner->door, CLIMB_SHARE);
     for (int i = LS_RUNG_SEQUENCE; i < LS_RUNGS; i++) {
         /* The crowds are for what smaller rungs do not show. What shows with a cache, with forks or with preemption may
          * be the number of slots that they take, so the crowds without them are tried. */
@@ -336,9 +358,11 @@ static ls_status climb(ls_inquiry *q, ls_error *err) {
         else
             LS_TRY(run_rung(q, (ls_rung)i, err));
         /* One that hangs twice would hang again and again. */
-        n_timeouts += strstr(q->f->seen[i].note, ": no end after") != NULL ||
-                      strstr(q->f->seen[i].note, ": no answer after") != NULL;
-        if (n_timeouts == 2) q->deadline = q->start;
+        n_timeouts += q->f->seen[i].failures.whole == LS_FAILURE_TIMED_OUT;
+        if (n_timeouts == 2 || (odd != NULL && odd->failures.n[LS_FAILURE_TIMED_OUT] >= HANGS_MOST)) {
+            ls_door_hurry(q->runner->door);
+            q->climb_end = 0.0;
+        }
     }
     return LS_OK;
 }
@@ -414,6 +438,22 @@ static ls_status keep_lacking(ls_inquiry *q, ls_error *err) {
     return LS_OK;
 }
 
+/* The first request that was never answered: nothing is smaller than one. */
+static ls_status keep_hung(ls_inquiry *q, ls_error *err) {
+    for (int r = 0; r < LS_RUNGS; r++) {
+        ls_trial trial;
+        uint64_t needs;
+        if (q->f->seen[r].first_hung < 0) continue;
+        ls_rung_trial(q, (ls_rung)r, &trial, &needs);
+        q->f->repro_of = (ls_rung)r;
+        q->f->repro_shown = true; /* it is one of the trials */
+        q->runner->sweep->repro_from = q->requests[r].n;
+        return ls_foreign_keep_repro(
+            q, &q->requests[r].of[q->f->seen[r].first_hung / trial.levers.samples % q->requests[r].n], 1, &trial, err);
+    }
+    return LS_OK;
+}
+
 static ls_status inquire(ls_inquiry *q, ls_error *err) {
     ls_sweep *sweep = q->runner->sweep;
     ls_foreign *f = q->f;
@@ -448,6 +488,8 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
             if (f->seen[i].look == LS_LOOK_OFF) f->repro_of = (ls_rung)i;
     if (f->n_findings > 0 && strcmp(f->findings[0].cause, "log-probabilities missing") == 0)
         return keep_lacking(q, err);
+    if (f->is_server && f->n_findings > 0 && strcmp(f->findings[0].cause, "ends without an answer") == 0)
+        return keep_hung(q, err);
     if (explained || f->constant) {
         /* Every request shows it, by a value that is not above a floor it makes itself. */
         ls_trial trial;
@@ -470,12 +512,13 @@ ls_status ls_foreign_run(const ls_runner *runner, const char *directory, ls_erro
     q->runner = runner;
     q->config = runner->ladder->config;
     q->seed = runner->sweep->opts.seed;
-    q->start = ls_clock_seconds();
-    if (runner->sweep->opts.seconds > 0.0) q->deadline = q->start + runner->sweep->opts.seconds;
+    q->climb_end = (double)INFINITY;
+    ls_door_limit(runner->door);
     q->f = runner->sweep->foreign = calloc(1, sizeof *q->f);
     LS_TRY_DONE(q->f != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "sweep"));
-    q->f->is_server = runner->subject->is_server;
-    if (ls_sweep_trainer_is_other(runner->trainer))
+    for (int i = 0; i < LS_RUNGS; i++) q->f->seen[i].first_hung = -1;
+    q->f->is_server = runner->door->subject->is_server;
+    if (ls_sweep_trainer_is_other(runner->door->trainer))
         snprintf(q->f->no_reference, sizeof q->f->no_reference, "%s",
                  q->f->is_server ? "the server is its own trainer" : "the trainer is another program");
     else if (ls_reference_create(&q->reference, directory, q->config, PARAMETERS_MAX, &none) != LS_OK)

@@ -356,11 +356,11 @@ static void plain_trial(const ls_inquiry *q, ls_trial *out) {
     l->fork = false;
     l->slots = 64;
     l->pages = 1024;
-    if (q->runner->subject->is_server) out->sampling.temperature = (float)o->temperature;
+    if (q->runner->door->subject->is_server) out->sampling.temperature = (float)o->temperature;
 }
 
 const char *ls_rung_refused(const ls_inquiry *q, ls_rung rung) {
-    const ls_subject *s = q->runner->subject;
+    const ls_subject *s = q->runner->door->subject;
     const ls_model_config *c = q->config;
     ls_trial trial;
     uint64_t needs;

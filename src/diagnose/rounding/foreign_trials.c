@@ -40,13 +40,13 @@ static double work_of(ls_inquiry *q, ls_rung rung) {
 }
 
 bool ls_foreign_is_slow(ls_inquiry *q, ls_rung rung) {
-    const char *after = strstr(q->f->seen[rung].note, " after ");
-    const double limit = after != NULL ? atof(after + 7) : 0.0;
+    const double limit = q->runner->door->limits.timeout;
     double pace = 0.0; /* seconds a token */
-    if (limit <= 0.0) return false;
+    if (q->f->seen[rung].failures.n[LS_FAILURE_TIMED_OUT] == 0) return false;
     for (int r = 0; r < LS_RUNGS; r++) {
         const ls_seen *s = &q->f->seen[r];
-        if (s->outcomes.n > 0 && work_of(q, (ls_rung)r) >= 64.0) pace = fmax(pace, s->seconds / work_of(q, (ls_rung)r));
+        if (s->outcomes.n > 0 && s->first_hung < 0 && work_of(q, (ls_rung)r) >= 64.0)
+            pace = fmax(pace, s->seconds / work_of(q, (ls_rung)r));
     }
     return pace * work_of(q, rung) > 0.2 * limit;
 }

@@ -25,7 +25,7 @@ static double distance(const ls_outcome *c, int64_t i) {
 /* The largest |d| of a sequence that rounding does not excuse at its place. */
 static double sequence_size(const ls_outcome *c) {
     double most = 0.0;
-    if (c->failed) return 1e9;
+    if (c->failure != LS_FAILURE_NONE) return 1e9;
     for (int64_t i = 0; i < c->n; i++)
         if (!(i < 64 && (c->excused >> i & 1))) most = fmax(most, distance(c, i));
     return most;
@@ -135,6 +135,9 @@ static bool has_control(ls_rung rung, bool is_server) {
            !(rung >= LS_RUNG_PROCESSED && rung <= LS_RUNG_COLD && !is_server);
 }
 
+/* What is found and was not looked at a second time is worth so much of it. */
+#define UNWEIGHED 0.9
+
 static ls_status weigh(ls_inquiry *q, ls_rung rung, double *doubt, ls_error *err) {
     const uint64_t seed = q->seed;
     bool off;
@@ -164,6 +167,10 @@ ls_status ls_foreign_weigh(ls_inquiry *q, ls_error *err) {
         if (one->confidence < LS_NAMED || one->settled || !has_control(one->rung, f->is_server)) continue;
         if (f->seen[one->rung].outcomes.n == 0) continue;
         if (known[one->rung] < 0.0) LS_TRY(weigh(q, one->rung, &known[one->rung], err));
+        if (ls_door_is_closed(q->runner->door)) {
+            one->confidence *= UNWEIGHED;
+            continue;
+        }
         one->doubt = known[one->rung];
         one->confidence *= 1.0 - one->doubt;
     }

@@ -14,7 +14,7 @@
 
 /* Answers that are about other tokens than those that were sent. */
 static void decide_oddities(ls_inquiry *q) {
-    const ls_server_oddities *o = q->runner->subject->odd;
+    const ls_server_oddities *o = q->runner->door->subject->odd;
     ls_foreign *f = q->f;
     if (o->n_longer + o->n_shorter >= 2 && 10 * (o->n_longer + o->n_shorter) > o->n_answers) {
         ls_foreign_find(f, "other tokens than were sent", LS_RUNG_ALONE_C, 0.97,
@@ -35,8 +35,30 @@ static void decide_oddities(ls_inquiry *q) {
     }
 }
 
+/* Requests that were never answered. What is off beside them may be theirs, so nothing else is decided when they are
+ * several. One that was given more than it could do in the time says nothing. */
+static void decide_hangs(ls_inquiry *q) {
+    const ls_server_oddities *o = q->runner->door->subject->odd;
+    const int64_t n = o->failures.n[LS_FAILURE_TIMED_OUT] + o->failures.n[LS_FAILURE_DIED];
+    ls_rung rung = LS_RUNG_ALONE_LONG;
+    int64_t n_slow = 0;
+    if (n == 0) return;
+    for (int r = LS_RUNGS - 1; r >= 0; r--) {
+        if (q->f->seen[r].first_hung < 0) continue;
+        rung = (ls_rung)r;
+        if (ls_foreign_is_slow(q, rung)) n_slow += q->f->seen[r].failures.n[LS_FAILURE_TIMED_OUT];
+    }
+    ls_foreign_find(q->f, "ends without an answer", rung, n - n_slow >= 2 ? 0.95 : 0.5,
+                    "%" PRId64 " of %" PRId64 " requests were never answered: %" PRId64
+                    " had no answer after %g s, %" PRId64 " broke off%s",
+                    n, o->n_requests, o->failures.n[LS_FAILURE_TIMED_OUT], q->runner->door->limits.timeout,
+                    o->failures.n[LS_FAILURE_DIED],
+                    n_slow > 0 ? "; some were given more than they could do in the time" : "");
+    q->f->findings[0].settled = true;
+}
+
 bool ls_probe_is_odd(const ls_inquiry *q) {
-    const ls_server_oddities *o = q->runner->subject->odd;
+    const ls_server_oddities *o = q->runner->door->subject->odd;
     return o->n_longer + o->n_shorter >= 2 && 10 * (o->n_longer + o->n_shorter) > o->n_answers;
 }
 
@@ -118,7 +140,7 @@ static ls_status measure_reading(ls_inquiry *q, reading how, double *median, ls_
         if (status == LS_OK) {
             o.of[0].n = seen->of[0].n;
             memcpy(o.of[0].completion, seen->of[0].completion, (size_t)o.of[0].n * sizeof *o.of[0].completion);
-            status = ls_sweep_trainer_score(q->runner->trainer, &trial, &o, err);
+            status = ls_sweep_trainer_score(q->runner->door->trainer, &trial, &o, err);
             for (int64_t i = 0; status == LS_OK && i < o.of[0].n; i++)
                 list[n++] = fabs((double)seen->of[0].logprob[i] - (double)o.of[0].scored[i]);
         }
@@ -270,6 +292,7 @@ static ls_status decide(ls_inquiry *q, ls_error *err) {
     ls_rung rung;
     bool found = false, moves = false;
     decide_oddities(q);
+    decide_hangs(q);
     if (f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED) return LS_OK;
     LS_TRY(decide_alone(q, &found, err));
     if (found) return LS_OK;
@@ -295,7 +318,7 @@ static ls_status decide(ls_inquiry *q, ls_error *err) {
 
 /* Values that are not there. What else is wrong stands in front of it. */
 static void decide_missing(ls_inquiry *q) {
-    const ls_server_oddities *o = q->runner->subject->odd;
+    const ls_server_oddities *o = q->runner->door->subject->odd;
     ls_foreign *f = q->f;
     const double confidence = f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED ? 0.81 : 0.97;
     const int64_t before = f->n_findings;

@@ -31,11 +31,11 @@ static void close_inquiry(ls_inquiry *q) {
     free(q);
 }
 
-ls_status ls_probe_plan(FILE *file, const ls_sweep_opts *opts, const ls_model_config *config, const ls_subject *subject,
+ls_status ls_probe_plan(FILE *file, const ls_sweep_opts *opts, const ls_model_config *config, ls_door *door,
                         const ls_probe_server *server, ls_error *err) {
     ls_sweep *sweep = calloc(1, sizeof *sweep);
     ls_ladder ladder = {.config = config};
-    const ls_runner runner = {sweep, &ladder, subject, NULL};
+    const ls_runner runner = {sweep, &ladder, door};
     const bool by_token = server->dialect == LS_DIALECT_LLAMA_CPP;
     int64_t all_requests = 0, all_tokens = 0, n_tried = 0;
     ls_inquiry *q = NULL;
@@ -75,17 +75,16 @@ ls_status ls_probe_plan(FILE *file, const ls_sweep_opts *opts, const ls_model_co
             "%" PRId64 " experiments, %" PRId64 " requests and %" PRId64
             " tokens at most, and as many again where something is off; limits: %" PRId64 " requests, %" PRId64
             " tokens, %g s\n",
-            n_tried, all_requests, all_tokens, server->max_requests, server->max_tokens, opts->seconds);
+            n_tried, all_requests, all_tokens, server->max_requests, server->max_tokens, door->seconds);
     close_inquiry(q);
     free(sweep);
     return status;
 }
 
-ls_status ls_probe_temperature(ls_sweep_opts *opts, const ls_model_config *config, const ls_subject *subject,
-                               ls_sweep_trainer *trainer, ls_error *err) {
+ls_status ls_probe_temperature(ls_sweep_opts *opts, const ls_model_config *config, ls_door *door, ls_error *err) {
     ls_sweep *sweep = calloc(1, sizeof *sweep);
     ls_ladder ladder = {.config = config};
-    const ls_runner runner = {sweep, &ladder, subject, trainer};
+    const ls_runner runner = {sweep, &ladder, door};
     ls_outcomes outcomes = {0};
     ls_observation seen;
     ls_inquiry *q = NULL;

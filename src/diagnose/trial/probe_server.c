@@ -175,6 +175,33 @@ static ls_status add_call(calls *c, ls_probe_server *s, const ask *a, double sta
     return LS_OK;
 }
 
+/* Sends, and counts how each ended. */
+static ls_status send_calls(ls_probe_server *s, ls_http_call *of, int64_t n, int64_t at_once, const ls_limits *limits,
+                            ls_error *err) {
+    const ls_status status = ls_http_run(s->http, of, n, at_once, limits->timeout, limits->end, err);
+    for (int64_t i = 0; i < n; i++) {
+        s->odd.n_requests += !of[i].is_extra && of[i].end != LS_HTTP_NOT_BEGUN;
+        if (!of[i].is_extra && of[i].end == LS_HTTP_TIMED_OUT)
+            ls_failures_add(&s->odd.failures, LS_FAILURE_TIMED_OUT, "%s%s: no answer after %g s", s->url, of[i].path,
+                            limits->timeout);
+        if (!of[i].is_extra && of[i].end == LS_HTTP_BROKEN)
+            ls_failures_add(&s->odd.failures, LS_FAILURE_DIED, "%s%s: %s", s->url, of[i].path, of[i].why);
+    }
+    return status;
+}
+
+/* Why a request has no outcome. */
+static ls_failure failure_of(const ls_http_call *c) {
+    switch (c->end) {
+        case LS_HTTP_NOT_BEGUN: return LS_FAILURE_NO_TIME;
+        case LS_HTTP_TIMED_OUT: return LS_FAILURE_TIMED_OUT;
+        case LS_HTTP_LEFT:
+        case LS_HTTP_BROKEN: return LS_FAILURE_DIED;
+        case LS_HTTP_ANSWERED: break;
+    }
+    return LS_FAILURE_GAVE_UP;
+}
+
 /* What an answer that is no success says. */
 static ls_status blame(const ls_probe_server *s, const ls_http_call *c, ls_error *err) {
     if (c->http == 0) return LS_FAIL(err, LS_ERR_DEVICE, "%s%s: %s", s->url, c->path, c->why);
@@ -185,7 +212,7 @@ static ls_status blame(const ls_probe_server *s, const ls_http_call *c, ls_error
 static ls_status call_once(ls_probe_server *s, const char *path, const char *body, ls_http_call *out, ls_error *err) {
     *out = (ls_http_call){.path = path, .body = body, .body_bytes = body != NULL ? (int64_t)strlen(body) : 0};
     s->n_requests++;
-    return ls_http_run(s->http, out, 1, 1, err);
+    return send_calls(s, out, 1, 1, &s->limits, err);
 }
 
 static bool reset_cache(ls_probe_server *s) {
@@ -274,7 +301,7 @@ static ls_status take_answer(ls_probe_server *s, ls_outcome *out, const ls_trial
     ls_status status;
     if (c->http >= 400 && c->http < 500) return blame(s, c, err);
     if (c->http < 200 || c->http >= 300) {
-        for (int64_t i = 0; i < samples; i++) out[i].failed = true;
+        for (int64_t i = 0; i < samples; i++) out[i].failure = failure_of(c);
         return LS_OK;
     }
     LS_TRY_DONE(
@@ -302,7 +329,7 @@ static const char *text_of(const ls_probe_server *s, const ls_prompt *p) {
 }
 
 static ls_status check_budget(const ls_probe_server *s, const ls_trial *trial, const ls_prompt *prompts, int64_t n,
-                              ls_error *err) {
+                              ls_failure *why, ls_error *err) {
     const int64_t per =
         s->dialect == LS_DIALECT_LLAMA_CPP ? 1 + trial->levers.samples * trial->max_tokens : 1 + trial->levers.samples;
     int64_t tokens = 0;
@@ -311,10 +338,12 @@ static ls_status check_budget(const ls_probe_server *s, const ls_trial *trial, c
             return LS_FAIL(err, LS_ERR_UNSUPPORTED, "the server takes %" PRId64 " tokens at most", s->length_max);
         tokens += per * (prompts[i].n + trial->max_tokens);
     }
+    *why = LS_FAILURE_NO_ROOM;
     if (s->max_requests > 0 && s->n_requests + per * n * trial->rounds > s->max_requests)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "--max-requests %" PRId64 " leaves no room for it", s->max_requests);
     if (s->max_tokens > 0 && s->n_tokens + tokens * trial->rounds > s->max_tokens)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "--max-tokens %" PRId64 " leaves no room for it", s->max_tokens);
+    *why = LS_FAILURE_NONE;
     return LS_OK;
 }
 
@@ -377,7 +406,7 @@ static ls_status run_round(ls_probe_server *s, const ls_trial *trial, const ls_p
                                        : 0.0,
                              0.0, false, err));
     }
-    LS_TRY_DONE(ls_http_run(s->http, c.of, c.n, trial->levers.batch, err));
+    LS_TRY_DONE(send_calls(s, c.of, c.n, trial->levers.batch, &trial->limits, err));
     for (int64_t i = 0; i < n; i++)
         LS_TRY_DONE(take_answer(s, &out[i * trial->levers.samples], trial, &c.of[first + i], err));
 done:
@@ -391,7 +420,7 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
     /* What other trials left in the cache is none of this one's; a server of ours caches nothing that has a salt. */
     const bool salts = s->dialect == LS_DIALECT_VLLM && strcmp(s->who, "lockstep") != 0;
     const uint64_t shared_salt = salts ? ++s->n_salts : 0;
-    LS_TRY(check_budget(s, trial, prompts, n_prompts, err));
+    LS_TRY(check_budget(s, trial, prompts, n_prompts, &out->failures.whole, err));
     if (s->can_reset && !salts) (void)reset_cache(s);
     for (int64_t round = 0; round < trial->rounds; round++) {
         if (round > 0 && (trial->outside & LS_OUTSIDE_RESET) && !reset_cache(s))
@@ -400,6 +429,11 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
                          err));
     }
     out->promises_nothing = true;
+    for (int64_t i = 0; i < out->n; i++) {
+        if (out->of[i].failure != LS_FAILURE_NO_TIME) continue;
+        out->failures.whole = LS_FAILURE_NO_TIME;
+        return LS_FAIL(err, LS_ERR_CAPACITY, "no time was left");
+    }
     return LS_OK;
 }
 
@@ -433,8 +467,12 @@ static bool take_values(ls_probe_server *s, const ls_scored *one, const ls_http_
     return !others;
 }
 
-static ls_status score_whole(ls_probe_server *s, const ls_scored *one, ls_error *err) {
-    for (int tries = 0; tries < 2; tries++) {
+/* Nothing more is begun: values are not there for that, and not for the server. */
+static ls_status no_time(ls_error *err) { return LS_FAIL(err, LS_ERR_CAPACITY, "no time was left"); }
+
+static ls_status score_whole(ls_probe_server *s, const ls_scored *one, const ls_limits *limits, ls_error *err) {
+    bool hangs = false;
+    for (int tries = 0; tries < 2 && !hangs; tries++) {
         const ask a = {.ids = one->tokens,
                        .n = one->n,
                        .samples = 1,
@@ -446,7 +484,9 @@ static ls_status score_whole(ls_probe_server *s, const ls_scored *one, ls_error 
         calls c = {0};
         ls_status status = add_call(&c, s, &a, 0.0, 0.0, false, err);
         bool done = false;
-        if (status == LS_OK) status = ls_http_run(s->http, c.of, 1, 1, err);
+        if (status == LS_OK) status = send_calls(s, c.of, 1, 1, limits, err);
+        if (status == LS_OK && c.of[0].end == LS_HTTP_NOT_BEGUN) status = no_time(err);
+        hangs = status == LS_OK && c.of[0].end == LS_HTTP_TIMED_OUT; /* it would again */
         if (status == LS_OK && c.of[0].http >= 400 && c.of[0].http < 500) status = blame(s, &c.of[0], err);
         if (status == LS_OK) done = take_values(s, one, &c.of[0]);
         free_calls(&c);
@@ -457,18 +497,22 @@ static ls_status score_whole(ls_probe_server *s, const ls_scored *one, ls_error 
 }
 
 /* Token by token, each as the only one that may follow what is before it. */
-static ls_status score_tokens(ls_probe_server *s, const ls_scored *one, ls_error *err) {
+static ls_status score_tokens(ls_probe_server *s, const ls_scored *one, const ls_limits *limits, ls_error *err) {
     calls c = {0};
     ls_status status;
     for (int64_t i = one->from; i < one->n; i++) {
         const ask a = {.ids = one->tokens, .n = i, .samples = 1, .n_new = 1, .forced = one->tokens[i], .slot_id = -1};
         LS_TRY_DONE(add_call(&c, s, &a, 0.0, 0.0, false, err));
     }
-    LS_TRY_DONE(ls_http_run(s->http, c.of, c.n, 1, err));
+    LS_TRY_DONE(send_calls(s, c.of, c.n, 1, limits, err));
     for (int64_t i = one->from; i < one->n; i++) {
         const ls_http_call *call = &c.of[i - one->from];
         ls_record *records = NULL;
         int64_t n = 0;
+        if (call->end == LS_HTTP_NOT_BEGUN) {
+            status = no_time(err);
+            goto done;
+        }
         if (call->http >= 400 && call->http < 500) {
             status = blame(s, call, err);
             goto done;
@@ -493,10 +537,10 @@ done:
 
 static ls_status score(void *context, const ls_trial *trial, const ls_scored *list, int64_t n, ls_error *err) {
     ls_probe_server *s = context;
-    (void)trial;
     for (int64_t i = 0; i < n; i++) {
         for (int64_t t = 0; t + 1 < list[i].n; t++) list[i].values[t] = (float)NAN;
-        LS_TRY(s->dialect == LS_DIALECT_LLAMA_CPP ? score_tokens(s, &list[i], err) : score_whole(s, &list[i], err));
+        LS_TRY(s->dialect == LS_DIALECT_LLAMA_CPP ? score_tokens(s, &list[i], &trial->limits, err)
+                                                  : score_whole(s, &list[i], &trial->limits, err));
     }
     return LS_OK;
 }
@@ -652,7 +696,7 @@ static int64_t ask_text(ls_probe_server *s, const char *text, int32_t *ids, int6
     int64_t n = 0, n_ids = 0;
     ls_error ignored;
     if (s->dialect != LS_DIALECT_LLAMA_CPP && add_call(&c, s, &a, 0.0, 0.0, false, &ignored) == LS_OK &&
-        ls_http_run(s->http, c.of, 1, 1, &ignored) == LS_OK && c.of[0].http == 200 &&
+        send_calls(s, c.of, 1, 1, &s->limits, &ignored) == LS_OK && c.of[0].http == 200 &&
         ls_answers_parse(&records, &n, c.of[0].answer, c.of[0].answer_bytes, "text", dialects[s->dialect].scored, false,
                          &ignored) == LS_OK &&
         records[0].is_tokens && records[0].n_completion <= most) {

@@ -3,7 +3,7 @@
 #ifndef LS_DIAGNOSE_TRIAL_PROBE_SERVER_H
 #define LS_DIAGNOSE_TRIAL_PROBE_SERVER_H
 
-#include "diagnose/bits/sweep.h"
+#include "diagnose/trial/trial.h"
 #include "load/model_config.h"
 #include "net/http_calls.h"
 
@@ -14,6 +14,7 @@ enum { LS_SERVER_TEXTS = 4, LS_SERVER_IDS = 512 };
 
 typedef struct ls_probe_server {
     ls_http *http;
+    ls_limits limits; /* of what is asked beside trials */
     const char *url;
     ls_dialect dialect;
     char model[256];      /* the name that requests give; "" : none */

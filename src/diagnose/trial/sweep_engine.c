@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "diagnose/bits/sweep.h"
+#include "diagnose/trial/trial.h"
 #include "rollout/engine.h"
 
 static ls_status run_round(ls_engine *engine, const ls_trial *trial, ls_request *requests, ls_outcome *outcomes,
@@ -18,7 +18,7 @@ static ls_status run_round(ls_engine *engine, const ls_trial *trial, ls_request 
     LS_TRY(ls_engine_run(engine, requests, n, NULL, NULL, err));
     for (int64_t i = 0; i < n; i++) {
         outcomes[i].n = requests[i].n_completion;
-        outcomes[i].failed = requests[i].finish == LS_FINISH_ERROR;
+        if (requests[i].finish == LS_FINISH_ERROR) outcomes[i].failure = LS_FAILURE_GAVE_UP;
         outcomes[i].slot = requests[i].slot;
         outcomes[i].n_hit = requests[i].n_hit;
         outcomes[i].n_preempted = requests[i].n_preempted;

@@ -17,11 +17,14 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "diagnose/bits/sweep.h"
 #include "diagnose/trial/resident.h"
+#include "diagnose/trial/trial.h"
 #include "record/record.h"
 
 extern char **environ;
+
+/* The kind of what went wrong beside its sentence. */
+#define FAIL_AS(s, kind, err, status, ...) ((s)->why = (kind), LS_FAIL(err, status, __VA_ARGS__))
 
 enum { PATH_BYTES = 4096, WORD_BYTES = 64, WORDS_MAX = 128, COMPLAINT_BYTES = 1 << 20 };
 
@@ -118,7 +121,7 @@ static void read_complaint(char *text, size_t bytes, const char *path) {
     free(all);
 }
 
-static ls_status start(pid_t *pid, char *const *argv, const char *complaints, ls_error *err) {
+static ls_status start(ls_program_subject *s, pid_t *pid, char *const *argv, const char *complaints, ls_error *err) {
     posix_spawn_file_actions_t files;
     int failure;
     if (posix_spawn_file_actions_init(&files) != 0) return LS_FAIL(err, LS_ERR_NOMEM, "%s", argv[0]);
@@ -128,12 +131,14 @@ static ls_status start(pid_t *pid, char *const *argv, const char *complaints, ls
             posix_spawn_file_actions_addopen(&files, STDERR_FILENO, complaints, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (failure == 0) failure = posix_spawnp(pid, argv[0], &files, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&files);
-    if (failure != 0) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: cannot start: %s", argv[0], strerror(failure));
+    if (failure != 0)
+        return FAIL_AS(s, LS_FAILURE_NO_START, err, LS_ERR_UNSUPPORTED, "%s: cannot start: %s", argv[0],
+                       strerror(failure));
     return LS_OK;
 }
 
 /* Waits for its end, looking more and more seldom. One that takes too long is ended. */
-static ls_status wait_for(int *code, pid_t pid, const char *program, double timeout, ls_error *err) {
+static ls_status wait_for(ls_program_subject *s, int *code, pid_t pid, double timeout, ls_error *err) {
     const double start = ls_clock_seconds();
     long nanoseconds = 1000000;
     for (;;) {
@@ -141,28 +146,29 @@ static ls_status wait_for(int *code, pid_t pid, const char *program, double time
         struct timespec pause = {0, nanoseconds};
         if (ended == pid) return LS_OK;
         if (ended < 0 && errno == EINTR) continue;
-        if (ended < 0) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: %s", program, strerror(errno));
+        if (ended < 0) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: %s", s->program, strerror(errno));
         if (ls_clock_seconds() - start > timeout) break;
         nanosleep(&pause, NULL);
         if (nanoseconds < 20000000) nanoseconds += nanoseconds / 4;
     }
     kill(pid, SIGKILL);
     while (waitpid(pid, code, 0) < 0 && errno == EINTR) continue;
-    return LS_FAIL(err, LS_ERR_DEVICE, "%s: no end after %g s", program, timeout);
+    return FAIL_AS(s, LS_FAILURE_TIMED_OUT, err, LS_ERR_DEVICE, "%s: no end after %g s", s->program, timeout);
 }
 
 /* Runs it to its end. Records may be there though it ends with an error: some requests came to nothing then. */
-static ls_status run_program(char *const *argv, const char *out, const char *complaints, double timeout,
+static ls_status run_program(ls_program_subject *s, char *const *argv, const char *out, const char *complaints,
                              ls_error *err) {
     char why[256];
     pid_t pid;
     int code;
-    LS_TRY(start(&pid, argv, complaints, err));
-    LS_TRY(wait_for(&code, pid, argv[0], timeout, err));
-    if (WIFSIGNALED(code)) return LS_FAIL(err, LS_ERR_DEVICE, "%s: died of signal %d", argv[0], WTERMSIG(code));
+    LS_TRY(start(s, &pid, argv, complaints, err));
+    LS_TRY(wait_for(s, &code, pid, s->timeout, err));
+    if (WIFSIGNALED(code))
+        return FAIL_AS(s, LS_FAILURE_DIED, err, LS_ERR_DEVICE, "%s: died of signal %d", argv[0], WTERMSIG(code));
     if (ls_file_exists(out)) return LS_OK;
     read_complaint(why, sizeof why, complaints);
-    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "exit code %d: %s", WEXITSTATUS(code), why);
+    return FAIL_AS(s, LS_FAILURE_REFUSED, err, LS_ERR_UNSUPPORTED, "exit code %d: %s", WEXITSTATUS(code), why);
 }
 
 static ls_status take_record(ls_outcome *c, const ls_record *record, int64_t max_tokens, ls_error *err) {
@@ -175,7 +181,7 @@ static ls_status take_record(ls_outcome *c, const ls_record *record, int64_t max
     c->n = n;
     memcpy(c->completion, record->completion_ids, (size_t)n * sizeof *c->completion);
     memcpy(c->logprob, record->logprobs, (size_t)n * sizeof *c->logprob);
-    c->failed = record->finish != NULL && strcmp(record->finish, "error") == 0;
+    if (record->finish != NULL && strcmp(record->finish, "error") == 0) c->failure = LS_FAILURE_GAVE_UP;
     c->slot = (int32_t)record->slot;
     c->n_hit = record->cache_hit;
     c->n_preempted = record->preemptions;
@@ -200,7 +206,8 @@ static void hear(ls_outcomes *out, const ls_record *record, const ls_trial *tria
 }
 
 /* In file order, which the ids must confirm. */
-static ls_status take_records(ls_outcomes *out, const char *path, const ls_trial *trial, int protocol, ls_error *err) {
+static ls_status take_records(ls_program_subject *s, ls_outcomes *out, const char *path, const ls_trial *trial,
+                              ls_error *err) {
     const int64_t samples = trial->levers.samples;
     ls_record *records = NULL;
     int64_t n = 0;
@@ -214,12 +221,13 @@ static ls_status take_records(ls_outcomes *out, const char *path, const ls_trial
         char id[64];
         snprintf(id, sizeof id, "p%" PRId64 "/%" PRId64, i / samples, i % samples);
         if (strcmp(records[i].id, id) != 0) {
-            status = LS_FAIL(err, LS_ERR_FORMAT, "record %" PRId64 " is '%.100s', not '%s'", i, records[i].id, id);
+            status = FAIL_AS(s, LS_FAILURE_OTHER_IDS, err, LS_ERR_FORMAT, "record %" PRId64 " is '%.100s', not '%s'", i,
+                             records[i].id, id);
             goto done;
         }
         LS_TRY_DONE(take_record(&out->of[i], &records[i], trial->max_tokens, err));
     }
-    if (n > 0) hear(out, &records[0], trial, protocol);
+    if (n > 0) hear(out, &records[0], trial, s->protocol);
 done:
     ls_records_free(records, n);
     return status;
@@ -247,7 +255,9 @@ static ls_status spawn_resident(ls_program_subject *s, char *const *argv, int th
     if (failure == 0) failure = posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
     if (failure == 0) failure = posix_spawnp(&pid, argv[0], &files, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&files);
-    if (failure != 0) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: cannot start: %s", argv[0], strerror(failure));
+    if (failure != 0)
+        return FAIL_AS(s, LS_FAILURE_NO_START, err, LS_ERR_UNSUPPORTED, "%s: cannot start: %s", argv[0],
+                       strerror(failure));
     s->pid = (int)pid;
     return LS_OK;
 }
@@ -258,13 +268,17 @@ enum { ANSWER_BYTES = 4096 };
 static ls_status tell_end(ls_program_subject *s, ls_error *err) {
     ls_error ignored;
     int code;
-    const ls_status waited = wait_for(&code, s->pid, s->program, 1.0, &ignored);
+    const ls_status waited = wait_for(s, &code, s->pid, 1.0, &ignored);
     close(s->pipe);
     s->pid = 0;
-    if (waited != LS_OK) return LS_FAIL(err, LS_ERR_DEVICE, "%s: it closed its output without an answer", s->program);
+    if (waited != LS_OK)
+        return FAIL_AS(s, LS_FAILURE_DIED, err, LS_ERR_DEVICE, "%s: it closed its output without an answer",
+                       s->program);
     if (WIFSIGNALED(code))
-        return LS_FAIL(err, LS_ERR_DEVICE, "%s: died of signal %d without an answer", s->program, WTERMSIG(code));
-    return LS_FAIL(err, LS_ERR_DEVICE, "%s: ended with exit code %d without an answer", s->program, WEXITSTATUS(code));
+        return FAIL_AS(s, LS_FAILURE_DIED, err, LS_ERR_DEVICE, "%s: died of signal %d without an answer", s->program,
+                       WTERMSIG(code));
+    return FAIL_AS(s, LS_FAILURE_DIED, err, LS_ERR_DEVICE, "%s: ended with exit code %d without an answer", s->program,
+                   WEXITSTATUS(code));
 }
 
 /* One line, without its newline. */
@@ -275,7 +289,9 @@ static ls_status hear_line(ls_program_subject *s, char *text, ls_error *err) {
         const double left = s->timeout > 0.0 ? s->timeout - (ls_clock_seconds() - start) : 3600.0;
         struct pollfd wait = {.fd = s->pipe, .events = POLLIN};
         ssize_t got;
-        if (left <= 0.0) return LS_FAIL(err, LS_ERR_DEVICE, "%s: no answer after %g s", s->program, s->timeout);
+        if (left <= 0.0)
+            return FAIL_AS(s, LS_FAILURE_TIMED_OUT, err, LS_ERR_DEVICE, "%s: no answer after %g s", s->program,
+                           s->timeout);
         if (poll(&wait, 1, (int)(left * 1000.0) + 1) < 0 && errno != EINTR)
             return LS_FAIL(err, LS_ERR_IO, "%s: %s", s->program, strerror(errno));
         if (!(wait.revents & (POLLIN | POLLHUP | POLLERR))) continue;
@@ -349,6 +365,7 @@ static ls_status ask_resident(ls_program_subject *s, const words *w, ls_error *e
     LS_TRY_DONE(say(s, text, bytes, err));
     LS_TRY_DONE(hear_line(s, line, err));
     status = ls_resident_answer(line, s->program, err);
+    if (status == LS_ERR_UNSUPPORTED) s->why = LS_FAILURE_REFUSED;
 done:
     free(text);
     return status;
@@ -361,6 +378,11 @@ static ls_status run_resident(ls_program_subject *s, const words *w, ls_error *e
     return status;
 }
 
+static void begin_trial(ls_program_subject *s, const ls_trial *trial) {
+    s->timeout = (s->patience > 0.0 ? s->patience : 1.0) * trial->limits.timeout;
+    s->why = LS_FAILURE_NONE;
+}
+
 static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
                      ls_outcomes *out, ls_error *err) {
     ls_program_subject *s = context;
@@ -369,6 +391,7 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
     const id_lines lines = {'p', "prompt_ids", prompts, n_prompts, trial->rounds};
     ls_status status;
     if (w == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "command line");
+    begin_trial(s, trial);
     snprintf(in, sizeof in, "%s/prompts.jsonl", s->directory);
     snprintf(records, sizeof records, "%s/records.jsonl", s->directory);
     snprintf(complaints, sizeof complaints, "%s/complaints", s->directory);
@@ -392,9 +415,10 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
     if (s->resident)
         LS_TRY_DONE(run_resident(s, w, err));
     else
-        LS_TRY_DONE(run_program(w->argv, records, complaints, s->timeout, err));
-    LS_TRY_DONE(take_records(out, records, trial, s->protocol, err));
+        LS_TRY_DONE(run_program(s, w->argv, records, complaints, err));
+    LS_TRY_DONE(take_records(s, out, records, trial, err));
 done:
+    if (status != LS_OK) out->failures.whole = s->why;
     unlink(in);
     unlink(records);
     unlink(complaints);
@@ -452,6 +476,7 @@ static ls_status score(void *context, const ls_trial *trial, const ls_scored *li
     words *w = calloc(1, sizeof *w);
     ls_status status;
     if (w == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "command line");
+    begin_trial(s, trial);
     snprintf(in, sizeof in, "%s/tokens.jsonl", s->directory);
     snprintf(records, sizeof records, "%s/scores.jsonl", s->directory);
     snprintf(complaints, sizeof complaints, "%s/complaints", s->directory);
@@ -469,7 +494,7 @@ static ls_status score(void *context, const ls_trial *trial, const ls_scored *li
     if (s->resident)
         LS_TRY_DONE(run_resident(s, w, err));
     else
-        LS_TRY_DONE(run_program(w->argv, records, complaints, s->timeout, err));
+        LS_TRY_DONE(run_program(s, w->argv, records, complaints, err));
     LS_TRY_DONE(take_scores(records, list, n, err));
 done:
     if (status != LS_OK) ls_error_prefix(err, "trainer");

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "diagnose/bits/sweep.h"
+#include "diagnose/trial/trial.h"
 
 /* Rows of one scoring forward; carries no bits. */
 enum { SCORE_BATCH = 64, PAGE_TOKENS = 16 };
