@@ -467,9 +467,9 @@ static void causes_are_told_by_structure(void **state) {
         named = ls_compare_named(&s.c.causes);
         if (rows[i].cause == NULL)
             assert_true(named == NULL && s.c.causes.rounding);
-        else if (named == NULL || strcmp(named->name, rows[i].cause) != 0) {
+        else if (named == NULL || strcmp(ls_cause_name(named->cause), rows[i].cause) != 0) {
             for (int64_t k = 0; k < s.c.causes.n; k++)
-                print_message("%.2f %s: %s\n", s.c.causes.of[k].confidence, s.c.causes.of[k].name,
+                print_message("%.2f %s: %s\n", s.c.causes.of[k].confidence, ls_cause_name(s.c.causes.of[k].cause),
                               s.c.causes.of[k].evidence);
             fail_msg("%s is not named", rows[i].cause);
         }

@@ -120,7 +120,7 @@ static void a_stack_with_noise_is_told_from_one_with_a_fault(void **state) {
         if (rows[i].cause == NULL)
             assert_null(named);
         else
-            assert_string_equal(named != NULL ? named->cause : "none", rows[i].cause);
+            assert_string_equal(named != NULL ? ls_cause_name(named->cause) : "none", rows[i].cause);
         for (int64_t b = 0; b < s->n_bounds && !found; b++)
             found = strcmp(s->bounds[b].lever, rows[i].lever) == 0 && s->bounds[b].value == rows[i].value;
         assert_true(found);

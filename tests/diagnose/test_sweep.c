@@ -340,7 +340,8 @@ static void nothing_goes_through_a_closed_door(void **state) {
 /* ---- causes ---- */
 
 /* What would be seen if the cause were true, as it describes itself; what may come out in any way is left out. */
-static void imagine(ls_observation seen[LS_EXPERIMENTS], const ls_cause *cause) {
+static void imagine(ls_observation seen[LS_EXPERIMENTS], ls_cause named) {
+    const ls_pattern *cause = &ls_cause_of(named)->ladder;
     memset(seen, 0, LS_EXPERIMENTS * sizeof *seen);
     for (int i = 0; i < LS_EXPERIMENTS; i++) {
         const uint64_t bit = (uint64_t)1 << i;
@@ -357,35 +358,51 @@ static void imagine(ls_observation seen[LS_EXPERIMENTS], const ls_cause *cause) 
     if (cause->sign == LS_SIGN_UNREPEATABLE) seen[LS_TRY_AGAIN].n_changed = 1;
 }
 
+/* Of every cause something is said to whoever meets it, and no two have one name. */
+static void causes_have_words(void **state) {
+    (void)state;
+    for (int i = LS_CAUSE_NONE + 1; i < LS_CAUSES; i++) {
+        const ls_cause_row *row = ls_cause_of((ls_cause)i);
+        assert_true(row->name != NULL && row->family != LS_FAMILY_NONE);
+        if (ls_cause_is_on_ladder((ls_cause)i))
+            assert_true(ls_cause_ladder_text((ls_cause)i) != NULL && ls_cause_ladder_look((ls_cause)i) != NULL);
+        if (row->text != NULL) assert_non_null(row->look);
+        for (int k = LS_CAUSE_NONE + 1; k < i; k++) assert_string_not_equal(row->name, ls_cause_name((ls_cause)k));
+    }
+}
+
 static void every_cause_is_told_from_all_others(void **state) {
-    ls_ranked ranked[64];
+    ls_ranked ranked[LS_CAUSES];
     ls_observation seen[LS_EXPERIMENTS];
     (void)state;
-    assert_true(ls_causes_count() <= 64);
-    for (int64_t i = 0; i < ls_causes_count(); i++) {
-        const ls_cause *cause = ls_cause_get(i);
+    for (int i = LS_CAUSE_NONE + 1; i < LS_CAUSES; i++) {
+        const ls_cause cause = (ls_cause)i;
+        if (!ls_cause_is_on_ladder(cause)) continue;
         imagine(seen, cause);
         ls_causes_rank(ranked, seen);
-        if (ranked[0].cause != cause) fail_msg("%s is taken for %s", cause->name, ranked[0].cause->name);
+        if (ranked[0].cause != cause)
+            fail_msg("%s is taken for %s", ls_cause_name(cause), ls_cause_name(ranked[0].cause));
         assert_true(ranked[0].fits && ranked[0].score == 1.0);
-        if (ranked[1].fits) fail_msg("%s fits what %s shows", ranked[1].cause->name, cause->name);
+        if (ranked[1].fits) fail_msg("%s fits what %s shows", ls_cause_name(ranked[1].cause), ls_cause_name(cause));
     }
 }
 
 static void a_cause_must_meet_everything_to_fit(void **state) {
-    ls_ranked ranked[64];
+    ls_ranked ranked[LS_CAUSES];
+    int64_t n;
     ls_observation seen[LS_EXPERIMENTS];
     (void)state;
-    for (int64_t i = 0; i < ls_causes_count(); i++) {
-        const ls_cause *cause = ls_cause_get(i);
+    for (int i = LS_CAUSE_NONE + 1; i < LS_CAUSES; i++) {
+        const ls_cause cause = (ls_cause)i;
+        if (!ls_cause_is_on_ladder(cause)) continue;
         for (int e = LS_TRY_GIVEN + 1; e < LS_EXPERIMENTS; e++) {
             imagine(seen, cause);
             if (seen[e].verdict == LS_UNTRIED) continue;
             seen[e].verdict = seen[e].verdict == LS_LARGE ? LS_SMALL : LS_LARGE;
-            ls_causes_rank(ranked, seen);
-            for (int64_t k = 0; k < ls_causes_count(); k++)
+            n = ls_causes_rank(ranked, seen);
+            for (int64_t k = 0; k < n; k++)
                 if (ranked[k].cause == cause && ranked[k].fits)
-                    fail_msg("%s fits though %s is not as it should be", cause->name,
+                    fail_msg("%s fits though %s is not as it should be", ls_cause_name(cause),
                              ls_experiment_name((ls_experiment)e));
         }
     }
@@ -512,6 +529,7 @@ int main(void) {
         cmocka_unit_test(late_records_and_slopes_are_seen),
         cmocka_unit_test(failures_are_told_from_what_was_not_tried),
         cmocka_unit_test(nothing_goes_through_a_closed_door),
+        cmocka_unit_test(causes_have_words),
         cmocka_unit_test(every_cause_is_told_from_all_others),
         cmocka_unit_test(a_cause_must_meet_everything_to_fit),
         cmocka_unit_test(experiments_have_names_and_baselines),

@@ -94,7 +94,7 @@ static void describe_bounds(char *text, size_t bytes, const ls_sweep *s) {
 /* The row of the confusion table: true when the cause is the right one. */
 static bool check_row(const ls_sweep *s, ls_inject fault) {
     const ls_ranked *named = ls_sweep_cause(s);
-    const char *name = named != NULL ? named->cause->name : s->different ? "(none fits)" : "(no difference)";
+    const char *name = named != NULL ? ls_cause_name(named->cause) : s->different ? "(none fits)" : "(no difference)";
     char bounds[256];
     bool right;
     describe_bounds(bounds, sizeof bounds, s);

@@ -15,6 +15,8 @@
 #include <stdio.h>
 
 #include "diagnose/bits/threshold.h"
+#include "diagnose/cause.h"
+#include "diagnose/experiment.h"
 #include "diagnose/trial/ddmin.h"
 #include "diagnose/trial/door.h"
 #include "json/json_out.h"
@@ -60,81 +62,17 @@ bool ls_outcome_differs(const ls_outcome *outcome);
 /* Mean abs d; 0 without a finite token. */
 double ls_outcome_abs(const ls_outcome *outcome);
 
-/* ---- the ladder ---- */
-
-typedef enum ls_experiment {
-    LS_TRY_GIVEN = 0,
-    LS_TRY_SOLO,
-    LS_TRY_AGAIN,
-    LS_TRY_FIRST,
-    LS_TRY_WHOLE,
-    LS_TRY_CHUNK1,
-    LS_TRY_CHUNK1_FRESH,
-    LS_TRY_CHUNK1_POISON,
-    LS_TRY_CHUNK2,
-    LS_TRY_CHUNK2_FIRST,
-    LS_TRY_SINGLE,
-    LS_TRY_PAIR,
-    LS_TRY_BATCH,
-    LS_TRY_SOLO_ATTENTION,
-    LS_TRY_BATCH_ATTENTION,
-    LS_TRY_SLOTS,
-    LS_TRY_POISON,
-    LS_TRY_PAGE,
-    LS_TRY_THREADS,
-    LS_TRY_ISA,
-    LS_TRY_REPEATS,
-    LS_TRY_REPEATS_CACHED,
-    LS_TRY_SHARED,
-    LS_TRY_SHARED_CACHED,
-    LS_TRY_ROUNDS_CACHED,
-    LS_TRY_UPDATE,
-    LS_TRY_UPDATE_CACHED,
-    LS_TRY_FORK,
-    LS_TRY_RECOMPUTE,
-    LS_TRY_SWAP,
-    LS_TRY_PROCESSED,
-    LS_TRY_TEMPERATURE_RAW,
-    LS_TRY_TEMPERATURE,
-    LS_TRY_FAR,
-    LS_TRY_FAR_HALF,
-    LS_TRY_FAR_ATTENTION,
-    LS_TRY_FAR_CHUNK1,
-    LS_TRY_FAR_PAGES,
-    LS_EXPERIMENTS
-} ls_experiment;
-const char *ls_experiment_name(ls_experiment experiment); /* "chunk1-fresh" */
-const char *ls_experiment_text(ls_experiment experiment); /* what is moved, for people */
-
 /* ---- causes ---- */
 
-/* What a cause demands besides verdicts. */
-typedef enum ls_sign {
-    LS_SIGN_NONE = 0,
-    LS_SIGN_LATE,        /* each record is the value of the token before */
-    LS_SIGN_UNREPEATABLE /* the baseline's second run is not the first */
-} ls_sign;
-
-typedef struct ls_cause {
-    const char *name;             /* "32-bit slot offset" */
-    const char *text;             /* what goes wrong, one sentence */
-    const char *look;             /* where to look for it */
-    uint64_t large, small, moved; /* sets of experiments that must come out so, by bit 1 << ls_experiment */
-    uint64_t any;                 /* these may come out in any way; all others must be clean */
-    ls_sign sign;
-} ls_cause;
-
 typedef struct ls_ranked {
-    const ls_cause *cause;
+    ls_cause cause;
     double score;         /* mean of the shares of differing and of clean expectations that are met */
     bool fits;            /* every expectation that was tried is met, and one that is not "clean" was */
     uint64_t met, missed; /* sets of experiments */
 } ls_ranked;
 
-int64_t ls_causes_count(void);
-const ls_cause *ls_cause_get(int64_t cause_i);
-/* All causes, the best first. */
-void ls_causes_rank(ls_ranked *out, const ls_observation seen[LS_EXPERIMENTS]);
+/* All causes that the ladder knows, the best first; how many. */
+int64_t ls_causes_rank(ls_ranked out[LS_CAUSES], const ls_observation seen[LS_EXPERIMENTS]);
 
 /* ---- the whole ---- */
 
@@ -183,8 +121,9 @@ typedef struct ls_sweep_opts {
 typedef struct ls_sweep {
     ls_sweep_opts opts; /* dtype is the one of the last ladder: float32 after bf16 that showed rounding alone */
     ls_observation seen[LS_EXPERIMENTS];
-    ls_ranked *ranked; /* [ls_causes_count()] */
-    bool different;    /* anything but clean and not tried */
+    ls_ranked ranked[LS_CAUSES];
+    int64_t n_ranked;
+    bool different; /* anything but clean and not tried */
     ls_bound bounds[LS_BOUNDS_MAX];
     int64_t n_bounds;
     /* Single sequences placed at chosen slots. */

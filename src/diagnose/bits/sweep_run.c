@@ -269,12 +269,11 @@ done:
 /* The experiment to shrink: the first that shows the named cause, or the first of all. */
 static ls_experiment failing(const ls_sweep *sweep) {
     const ls_ranked *named = ls_sweep_cause(sweep);
+    const ls_pattern *pattern = named != NULL ? &ls_cause_of(named->cause)->ladder : NULL;
+    if (pattern != NULL && pattern->sign == LS_SIGN_UNREPEATABLE) return LS_TRY_AGAIN;
     for (int i = LS_TRY_SOLO; i < LS_EXPERIMENTS; i++) {
         const uint64_t bit = (uint64_t)1 << i;
-        if (named != NULL && named->cause->sign == LS_SIGN_UNREPEATABLE) return LS_TRY_AGAIN;
-        if (named != NULL &&
-            ((named->cause->large | named->cause->small | named->cause->moved) & named->met & bit) == 0)
-            continue;
+        if (pattern != NULL && ((pattern->large | pattern->small | pattern->moved) & named->met & bit) == 0) continue;
         if (sweep->seen[i].verdict > LS_CLEAN) return (ls_experiment)i;
     }
     return LS_TRY_GIVEN;
@@ -373,18 +372,17 @@ ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, ls_door *door, 
     }
     LS_TRY_DONE(ls_sweep_trainer_model(door->trainer, 0, &model, err));
     LS_TRY_DONE(ls_ladder_create(&ladder, &out->opts, &model->config, err));
-    LS_TRY_DONE(ls_array_alloc((void **)&out->ranked, ls_causes_count(), sizeof *out->ranked, "causes", err));
     LS_TRY_DONE(climb(&runner, &foreign, err));
     if (foreign) {
         LS_TRY_DONE(ls_foreign_run(&runner, opts->model, err));
         out->seconds = ls_clock_seconds() - start;
         goto done;
     }
-    ls_causes_rank(out->ranked, out->seen);
+    out->n_ranked = ls_causes_rank(out->ranked, out->seen);
     if (hides_in_rounding(out)) {
         out->opts.dtype = LS_F32;
         LS_TRY_DONE(climb(&runner, &foreign, err));
-        ls_causes_rank(out->ranked, out->seen);
+        out->n_ranked = ls_causes_rank(out->ranked, out->seen);
     }
     if (opts->story) LS_TRY_DONE(ls_series_run(&runner, err));
     for (int64_t i = 0; i < out->n_series; i++)
@@ -431,7 +429,6 @@ done:
 void ls_sweep_deinit(ls_sweep *sweep) {
     free(sweep->repro_text);
     ls_foreign_free(sweep->foreign);
-    free(sweep->ranked);
     free(sweep->repro);
     free(sweep->repro_ids);
     memset(sweep, 0, sizeof *sweep);

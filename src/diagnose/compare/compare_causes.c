@@ -32,10 +32,10 @@ typedef struct study {
 
 static double size_of(const ls_mismatch_pair *p) { return fabs(p->t - p->r); }
 
-static void __attribute__((format(printf, 5, 6)))
-find(study *x, const char *name, const char *look, double confidence, const char *format, ...) {
+static void __attribute__((format(printf, 4, 5)))
+find(study *x, ls_cause cause, double confidence, const char *format, ...) {
     ls_compare_causes *o = x->out;
-    ls_compare_cause one = {.name = name, .look = look, .confidence = fmin(fmax(confidence, 0.0), 0.99)};
+    ls_compare_cause one = {.cause = cause, .confidence = fmin(fmax(confidence, 0.0), 0.99)};
     int64_t at = o->n;
     va_list args;
     va_start(args, format);
@@ -75,7 +75,7 @@ static void try_shifts(study *x) {
         if (median < best) best = median, best_q90 = q90, best_k = k;
     }
     if (best < 0.5 * x->median)
-        find(x, "records shifted", "the index that pairs drawn tokens with rows of logits", by_rest(x, best, best_q90),
+        find(x, LS_CAUSE_SHIFTED, by_rest(x, best, best_q90),
              "A holds B's value of the token %d %s; the median |d| is %.2g so, %.2g as it is", abs(best_k),
              best_k > 0 ? "before" : "after", best, x->median);
 }
@@ -94,10 +94,8 @@ static void try_scale(study *x) {
     median = ls_quantile(x->work, x->n, 0.5, 0.0);
     q90 = ls_quantile(x->work, x->n, 0.9, 0.0);
     if (median < 0.5 * x->median)
-        find(x, "log-probabilities scaled",
-             "a division of log-probabilities where logits are meant, or another base of the logarithm",
-             by_rest(x, median, q90), "A is %.4g times B: the median |d| is %.2g so, %.2g as it is", a, median,
-             x->median);
+        find(x, LS_CAUSE_SCALED, by_rest(x, median, q90), "A is %.4g times B: the median |d| is %.2g so, %.2g as it is",
+             a, median, x->median);
 }
 
 /* A line through (t, r): its slope, the share of the variance of d it takes away, and how far r follows t at all, -1
@@ -132,16 +130,13 @@ static void try_sampling(study *x) {
     }
     cut /= (double)x->n;
     if (cut > 3e-3 && (double)tail < 0.005 * (double)x->n && (double)above > 0.6 * (double)x->n && share < 0.9)
-        find(x, "top-k or top-p on one side only",
-             "defaults of sampling that nobody asked for; raw or processed records",
-             0.95 - 0.6 * fmax(0.0, share - 0.3),
+        find(x, LS_CAUSE_CUT, 0.95 - 0.6 * fmax(0.0, share - 0.3),
              "A is above B nearly everywhere and below it for %" PRId64 " of %" PRId64
              " tokens: as if renormalised over %.3g of the probability",
              tail, x->n, exp(-cut));
     /* Values that have nothing to do with each other have a line as well; a whole line is a factor. */
     if (fabs(slope - 1.0) > 0.03 && share > 0.08 && share < 0.97 && follows > FOLLOWS)
-        find(x, "temperature on one side only",
-             "where the record is taken: in front of or behind the division by the temperature", 0.6 + 0.4 * share,
+        find(x, LS_CAUSE_TEMPERATURE, 0.6 + 0.4 * share,
              "A grows %.3g times as fast as B, which takes away %.0f %% of the difference: "
              "temperatures about %.2g apart",
              slope, 100.0 * share, 1.0 / slope);
@@ -168,8 +163,6 @@ static bool in_decimals(float v, int k) {
 
 static void try_lattice(study *x, bool of_a) {
     int64_t bf16 = 0, f16 = 0, decimals[5] = {0}, m = 0;
-    const char *const cause = "log-probabilities in low precision";
-    const char *const look = "the type in which they are computed, sent or printed";
     const char side = of_a ? 'A' : 'B';
     for (int64_t i = 0; i < x->n; i++) {
         const float v = (float)(of_a ? x->p[i].r : x->p[i].t);
@@ -181,13 +174,13 @@ static void try_lattice(study *x, bool of_a) {
     }
     if (m < 24) return;
     if ((double)bf16 > 0.98 * (double)m)
-        find(x, cause, look, 0.97, "%" PRId64 " of %" PRId64 " values of %c are bf16", bf16, m, side);
+        find(x, LS_CAUSE_COARSE_RECORDS, 0.97, "%" PRId64 " of %" PRId64 " values of %c are bf16", bf16, m, side);
     else if ((double)f16 > 0.98 * (double)m)
-        find(x, cause, look, 0.97, "%" PRId64 " of %" PRId64 " values of %c are f16", f16, m, side);
+        find(x, LS_CAUSE_COARSE_RECORDS, 0.97, "%" PRId64 " of %" PRId64 " values of %c are f16", f16, m, side);
     for (int k = 1; k < 5; k++)
         if ((double)decimals[k] > 0.98 * (double)m) {
-            find(x, cause, look, 0.97, "%" PRId64 " of %" PRId64 " values of %c have %d decimals", decimals[k], m, side,
-                 k);
+            find(x, LS_CAUSE_COARSE_RECORDS, 0.97, "%" PRId64 " of %" PRId64 " values of %c have %d decimals",
+                 decimals[k], m, side, k);
             return;
         }
 }
@@ -199,8 +192,7 @@ static void try_placeholders(study *x) {
         zero += x->p[i].t < -0.05 && x->p[i].r == 0.0;
     }
     if (zero > 3 && zero * 50 > unlikely)
-        find(x, "log-probabilities missing", "what writes 0 where it has no value, as speculative decoding does",
-             0.8 + 0.15 * (double)zero / (double)unlikely,
+        find(x, LS_CAUSE_MISSING, 0.8 + 0.15 * (double)zero / (double)unlikely,
              "%" PRId64 " values of A are exactly 0 where B is below -0.05", zero);
 }
 
@@ -249,8 +241,7 @@ static ls_status try_penalty(study *x, ls_error *err) {
     fresh = ls_quantile(x->work, n_new, 0.5, 0.0);
     again = ls_quantile(seen, n_seen, 0.5, 0.0);
     if (again > 4.0 * fresh && again > x->out->limit)
-        find(x, "penalty on one side only", "defaults of sampling that nobody asked for, as in generation_config.json",
-             0.93 - 0.5 * fresh / again,
+        find(x, LS_CAUSE_PENALTY, 0.93 - 0.5 * fresh / again,
              "tokens that stood there before have a median |d| of %.2g, new ones near them of %.2g", again, fresh);
 done:
     free(seen);
@@ -276,16 +267,14 @@ static void try_positions(study *x) {
     if (n_first < 8 || n_rest < 24) return;
     /* What builds up over a completion, as a penalty on its tokens does, is small right behind the first. */
     if (first < 0.02 && rest > 0.5 && share_off(x, 1, 3, &n_low) > 0.7 * rest) {
-        find(x, "other arithmetic in decode", "the decode kernel: its formulas, its precision, the state it is handed",
-             0.6 + 0.35 * rest - 5.0 * first, "%.0f %% of first tokens are off and %.0f %% of later ones",
-             100.0 * first, 100.0 * rest);
+        find(x, LS_CAUSE_DECODE_ARITHMETIC, 0.6 + 0.35 * rest - 5.0 * first,
+             "%.0f %% of first tokens are off and %.0f %% of later ones", 100.0 * first, 100.0 * rest);
         return;
     }
     if (first < 0.02 && rest > 0.5) return;
     if (first > 0.5 && rest < 0.02) {
-        find(x, "first tokens differ", "the end of the prompt: its last token, a template, the hand-over from prefill",
-             0.6 + 0.35 * first - 5.0 * rest, "%.0f %% of first tokens are off and %.0f %% of later ones",
-             100.0 * first, 100.0 * rest);
+        find(x, LS_CAUSE_FIRST_TOKENS, 0.6 + 0.35 * first - 5.0 * rest,
+             "%.0f %% of first tokens are off and %.0f %% of later ones", 100.0 * first, 100.0 * rest);
         return;
     }
     for (int64_t at = 2; at < 1 << 20; at += at < 64 ? 1 : at / 32) {
@@ -294,9 +283,9 @@ static void try_positions(study *x) {
         if (high - low > gain) gain = high - low, best = at, low_best = low, high_best = high;
     }
     if (gain > 0.5 && low_best < 0.05)
-        find(x, "wrong from a length on", "what changes at that length: a window, a table's end, a kernel, a block",
-             0.55 + 0.4 * gain, "%.1f %% of tokens below place %" PRId64 " are off and %.0f %% from there on",
-             100.0 * low_best, best, 100.0 * high_best);
+        find(x, LS_CAUSE_FROM_A_LENGTH, 0.55 + 0.4 * gain,
+             "%.1f %% of tokens below place %" PRId64 " are off and %.0f %% from there on", 100.0 * low_best, best,
+             100.0 * high_best);
 }
 
 /* ---- some sequences ---- */
@@ -342,12 +331,11 @@ static double contrast(half low, half high) {
 
 static void try_told(study *x) {
     static const struct {
-        const char *name, *look, *words;
+        ls_cause cause;
+        const char *words;
     } rows[] = {
-        {"preempted sequences come back wrong", "what is saved, what is computed again, at which position",
-         "preempted sequences"},
-        {"prefix hits are wrong", "the key of the prefix cache, and what a hit restores",
-         "sequences with a prefix hit"},
+        {LS_CAUSE_PREEMPTED, "preempted sequences"},
+        {LS_CAUSE_CACHE_HITS, "sequences with a prefix hit"},
     };
     for (int what = 0; what < 2; what++) {
         half low, high;
@@ -355,13 +343,13 @@ static void try_told(study *x) {
         split(x, what, 1, &low, &high);
         c = contrast(low, high);
         if (c > 0.2)
-            find(x, rows[what].name, rows[what].look, 0.7 + 0.3 * c - 0.5 * of(low),
+            find(x, rows[what].cause, 0.7 + 0.3 * c - 0.5 * of(low),
                  "%" PRId64 " of %" PRId64 " %s are off, of the others %" PRId64 " of %" PRId64, high.bad, high.n,
                  rows[what].words, low.bad, low.n);
     }
 }
 
-static void try_threshold(study *x, int what, const char *name, const char *look, const char *words) {
+static void try_threshold(study *x, int what, ls_cause cause, const char *words) {
     half low, high;
     double best = 0.0, weight = 1.0;
     int64_t at = -1;
@@ -377,7 +365,7 @@ static void try_threshold(study *x, int what, const char *name, const char *look
     split(x, what, at, &low, &high);
     if (what == 5) weight = 0.9; /* the order says least */
     if (best > 0.3)
-        find(x, name, look, weight * (0.62 + 0.4 * best),
+        find(x, cause, weight * (0.62 + 0.4 * best),
              "%s %" PRId64 " on %" PRId64 " of %" PRId64 " sequences are off, below %" PRId64 " of %" PRId64, words, at,
              high.bad, high.n, low.bad, low.n);
 }
@@ -405,7 +393,7 @@ static ls_status try_reuse(study *x, ls_error *err) {
     }
     c = contrast(first, later);
     if (c > 0.2)
-        find(x, "stale state of a reused slot", "where a slot is given to a new request", 0.68 + 0.3 * c - of(first),
+        find(x, LS_CAUSE_STALE_SLOT, 0.68 + 0.3 * c - of(first),
              "of first owners of a slot %" PRId64 " of %" PRId64 " are off, of later ones %" PRId64 " of %" PRId64,
              first.bad, first.n, later.bad, later.n);
 done:
@@ -418,13 +406,12 @@ static ls_status try_sequences(study *x, ls_error *err) {
     if (x->n_s < 8 || share > 0.95 || x->out->n_sequences_off == 0) return LS_OK;
     try_told(x);
     LS_TRY(try_reuse(x, err));
-    try_threshold(x, 2, "slot offset wraps", "the type in which slot times stride is computed", "from slot");
-    try_threshold(x, 3, "stale weights", "what was synchronised last, and what it left in caches", "from weights");
-    try_threshold(x, 4, "wrong from a length on", "what changes at that length of a prompt", "from prompts of length");
-    try_threshold(x, 5, "wrong from a sequence on", "what happened then: an update of weights, a slot used twice",
-                  "from sequence");
+    try_threshold(x, 2, LS_CAUSE_SLOT_WRAPS, "from slot");
+    try_threshold(x, 3, LS_CAUSE_OLD_WEIGHTS, "from weights");
+    try_threshold(x, 4, LS_CAUSE_FROM_A_LENGTH, "from prompts of length");
+    try_threshold(x, 5, LS_CAUSE_FROM_A_SEQUENCE, "from sequence");
     if (x->out->n == 0)
-        find(x, "some sequences are wrong", "what these have in common: slot, cache hit, preemption, neighbours", 0.5,
+        find(x, LS_CAUSE_SOME_SEQUENCES, 0.5,
              "%" PRId64 " of %" PRId64 " sequences are off, and nothing that the records tell parts them",
              x->out->n_sequences_off, x->n_s);
     return LS_OK;
@@ -506,8 +493,8 @@ ls_status ls_compare_explain(ls_compare_causes *out, const ls_mismatch_pair *pai
     }
     out->rounding = out->n == 0 && out->n_off * 1000 <= n && x.median < ROUNDING_MOST;
     if (out->n == 0 && !out->rounding)
-        find(&x, "other weights or another formula", "digests of the weights; then lockstep sweep with the rollout",
-             0.5, "|d| has a median of %.2g in all sequences and no structure that is known", x.median);
+        find(&x, LS_CAUSE_WEIGHTS, 0.5, "|d| has a median of %.2g in all sequences and no structure that is known",
+             x.median);
 done:
     free(x.work);
     free(x.bad);
@@ -518,7 +505,7 @@ const ls_compare_cause *ls_compare_named(const ls_compare_causes *c) {
     if (c->n == 0 || c->of[0].confidence < LS_COMPARE_NAMED) return NULL;
     for (int64_t i = 1; i < c->n; i++) {
         if (c->of[i].confidence < c->of[0].confidence - 0.01) break;
-        if (strcmp(c->of[i].name, c->of[0].name) != 0) return NULL;
+        if (c->of[i].cause != c->of[0].cause) return NULL;
     }
     return &c->of[0];
 }

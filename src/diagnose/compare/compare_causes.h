@@ -4,12 +4,13 @@
 #ifndef LS_DIAGNOSE_COMPARE_COMPARE_CAUSES_H
 #define LS_DIAGNOSE_COMPARE_COMPARE_CAUSES_H
 
+#include "diagnose/cause.h"
 #include "measure/mismatch.h"
 #include "record/record.h"
 
 typedef struct ls_compare_cause {
-    const char *name, *look; /* static */
-    double confidence;       /* [0, 1]; named from LS_COMPARE_NAMED on */
+    ls_cause cause;
+    double confidence; /* [0, 1]; named from LS_COMPARE_NAMED on */
     char evidence[300];
 } ls_compare_cause;
 

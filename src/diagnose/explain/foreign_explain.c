@@ -113,7 +113,7 @@ ls_status ls_explain(ls_inquiry *q, const ls_rung *rungs, int64_t n_rungs, ls_er
     q->f->n_best = 0;
     LS_TRY_DONE(open_explainer(&x, q, rungs, n_rungs, n_rungs > 1, err));
     if (x.n_texts == 0) goto done;
-    q->f->before = ls_explain_named(NULL, "nothing is changed");
+    q->f->before = ls_explain_named(LS_CAUSE_NONE, "nothing is changed");
     ls_explain_measure(&x, (how){PLAIN, 0.0, 0}, &q->f->before);
     x.partly = !(n_rungs > 1 && q->f->constant) && q->f->before.median < q->f->limit && q->f->before.q90 > q->f->limit;
     ls_explain_measure_few(&x, (how){PLAIN, 0.0, 0}, x.n_few, &x.few_before);
@@ -146,7 +146,7 @@ double ls_explained_confidence(const ls_foreign *f) {
             share = size / fmax(f->best[i].median + f->best[i].q90, 1e-12);
     /* What is left must be small, or as small as rounding makes it: else something like it is wrong, and not it. */
     if (f->bf16_size > 0.0 && left > 0.05 && best->q90 > 3.0 * f->bf16_size) share = fmax(share, 1.1);
-    if (strcmp(best->cause, LS_NO_CAUSE) == 0) return 0.75;
+    if (best->cause == LS_CAUSE_UNLISTED) return 0.75;
     return fmax(0.0, 0.99 - 0.35 * left - 0.4 * fmax(0.0, share - 0.5));
 }
 

@@ -121,7 +121,7 @@ void ls_explain_measure(explainer *x, how h, ls_explanation *out);
 void ls_explain_measure_few(explainer *x, how h, int64_t n_texts, ls_explanation *out);
 /* Keeps it when it says clearly more than nothing does. */
 void ls_explain_offer(explainer *x, ls_explanation e);
-ls_explanation ls_explain_named(const char *cause, const char *format, ...) __attribute__((format(printf, 2, 3)));
+ls_explanation ls_explain_named(ls_cause cause, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Those that the trainer's values are enough for; those that take logits as well. */
 void ls_explain_values(explainer *x);

@@ -93,8 +93,6 @@ ls_status ls_explain_changed(explainer *x, ls_edit e, int cut, reading r, int64_
     return LS_OK;
 }
 
-static const char *const coarse_weights = "weights in low precision";
-
 /* First on few texts: most explanations fail there. */
 static ls_status try_changed(explainer *x, const ls_edit *e, int cut, reading r, int64_t k, ls_explanation what,
                              ls_error *err) {
@@ -106,7 +104,7 @@ static ls_status try_changed(explainer *x, const ls_edit *e, int cut, reading r,
     LS_TRY(ls_explain_changed(x, *e, cut, r, k, few, &what, err));
     if (what.median + what.q90 > 0.7 * (x->few_before.median + x->few_before.q90)) return LS_OK;
     if (few < x->n_texts) LS_TRY(ls_explain_changed(x, *e, cut, r, k, x->n_texts, &what, err));
-    if ((what.harmless || strcmp(what.cause, coarse_weights) == 0) && what.median < 0.7 * x->q->f->before.median)
+    if ((what.harmless || what.cause == LS_CAUSE_COARSE_WEIGHTS) && what.median < 0.7 * x->q->f->before.median)
         x->q->f->coarser = true;
     ls_explain_offer(x, what);
     return LS_OK;
@@ -122,8 +120,6 @@ static ls_explanation searched(ls_explanation e) {
 }
 
 /* ---- other prompts ---- */
-
-static const char *const tokens_differ = "other tokens than were sent";
 
 /* Ids from one on that a vocabulary does not have, read as one and the same. From which one on, the texts tell: it is
  * above all ids of prompts that are right, and each prompt that is off has one as large. A few in between are tried. */
@@ -150,10 +146,11 @@ static ls_status try_unknown(explainer *x, ls_error *err) {
             const int64_t from = low + (high - low) * i / (UNKNOWN_TRIED - 1);
             x->unknown = id < UNKNOWN_FIRST ? id : special[id - UNKNOWN_FIRST];
             if (x->unknown < (id < UNKNOWN_FIRST ? 0 : UNKNOWN_FIRST) || x->unknown >= c->vocab) continue;
-            LS_TRY(try_changed(x, &same, 0, IDS_UNKNOWN, from,
-                               searched(ls_explain_named(tokens_differ, "ids of prompts from %lld on are read as %d",
-                                                         (long long)from, x->unknown)),
-                               err));
+            LS_TRY(try_changed(
+                x, &same, 0, IDS_UNKNOWN, from,
+                searched(ls_explain_named(LS_CAUSE_OTHER_TOKENS, "ids of prompts from %lld on are read as %d",
+                                          (long long)from, x->unknown)),
+                err));
         }
     return LS_OK;
 }
@@ -166,15 +163,16 @@ static ls_status try_first_ids(explainer *x, ls_error *err) {
     const ls_edit same = {.layer = -1};
     for (int32_t bit = 1; bit < x->q->config->vocab; bit *= 2)
         for (x->kept = 0; x->kept <= FIRST_IDS_MOST; x->kept = x->kept == 0 ? 1 : 2 * x->kept)
-            LS_TRY(
-                try_changed(x, &same, 0, IDS_FLIPPED, bit,
-                            searched(ls_explain_named(
-                                tokens_differ, "ids of prompts from %d on have the bit of %d flipped", x->kept, bit)),
-                            err));
+            LS_TRY(try_changed(
+                x, &same, 0, IDS_FLIPPED, bit,
+                searched(ls_explain_named(LS_CAUSE_OTHER_TOKENS, "ids of prompts from %d on have the bit of %d flipped",
+                                          x->kept, bit)),
+                err));
     for (int64_t end = 1; end <= FIRST_IDS_MOST; end++)
-        LS_TRY(try_changed(
-            x, &same, 0, IDS_LOST, end,
-            searched(ls_explain_named(tokens_differ, "ids below %lld are taken out of prompts", (long long)end)), err));
+        LS_TRY(try_changed(x, &same, 0, IDS_LOST, end,
+                           searched(ls_explain_named(LS_CAUSE_OTHER_TOKENS, "ids below %lld are taken out of prompts",
+                                                     (long long)end)),
+                           err));
     return LS_OK;
 }
 
@@ -199,35 +197,38 @@ static ls_status try_readings(explainer *x, ls_error *err) {
     int64_t longest = 0;
     for (int r = WITH_BOS; r <= BACKWARDS; r++)
         if (words[r][0] != '\0')
-            LS_TRY(try_changed(x, &same, 0, (reading)r, 0, ls_explain_named(tokens_differ, "%s", words[r]), err));
+            LS_TRY(
+                try_changed(x, &same, 0, (reading)r, 0, ls_explain_named(LS_CAUSE_OTHER_TOKENS, "%s", words[r]), err));
     for (int64_t t = 0; t < x->n_texts; t++) longest = x->texts[t].n_prompt > longest ? x->texts[t].n_prompt : longest;
     for (int64_t k = 1; k < longest && k < 160; k++) {
-        LS_TRY(try_changed(
-            x, &same, 0, LAST_TOKENS, k,
-            searched(ls_explain_named(tokens_differ, "only the last %lld tokens of a prompt are read", (long long)k)),
-            err));
-        LS_TRY(try_changed(
-            x, &same, 0, FIRST_TOKENS, k,
-            searched(ls_explain_named(tokens_differ, "only the first %lld tokens of a prompt are read", (long long)k)),
-            err));
+        LS_TRY(try_changed(x, &same, 0, LAST_TOKENS, k,
+                           searched(ls_explain_named(LS_CAUSE_OTHER_TOKENS,
+                                                     "only the last %lld tokens of a prompt are read", (long long)k)),
+                           err));
+        LS_TRY(try_changed(x, &same, 0, FIRST_TOKENS, k,
+                           searched(ls_explain_named(LS_CAUSE_OTHER_TOKENS,
+                                                     "only the first %lld tokens of a prompt are read", (long long)k)),
+                           err));
     }
     for (int64_t end = 16; end < x->q->config->vocab; end *= 2)
         for (int all = 0; all < 2; all++) {
             const int64_t k = all ? -end : end;
             const char *of = all ? "all tokens" : "prompts";
-            LS_TRY(try_changed(
-                x, &same, 0, IDS_MODULO, k,
-                searched(ls_explain_named(tokens_differ, "ids of %s are taken modulo %lld", of, (long long)end)), err));
-            LS_TRY(try_changed(
-                x, &same, 0, IDS_AT_MOST, k,
-                searched(ls_explain_named(tokens_differ, "ids of %s are %lld at most", of, (long long)(end - 1))),
-                err));
+            LS_TRY(try_changed(x, &same, 0, IDS_MODULO, k,
+                               searched(ls_explain_named(LS_CAUSE_OTHER_TOKENS, "ids of %s are taken modulo %lld", of,
+                                                         (long long)end)),
+                               err));
+            LS_TRY(try_changed(x, &same, 0, IDS_AT_MOST, k,
+                               searched(ls_explain_named(LS_CAUSE_OTHER_TOKENS, "ids of %s are %lld at most", of,
+                                                         (long long)(end - 1))),
+                               err));
         }
     for (int64_t by = -MOVED_MOST; by <= MOVED_MOST; by++)
         if (by != 0)
             LS_TRY(try_changed(
                 x, &same, 0, IDS_MOVED, by,
-                searched(ls_explain_named(tokens_differ, "ids of prompts are moved by %lld", (long long)by)), err));
+                searched(ls_explain_named(LS_CAUSE_OTHER_TOKENS, "ids of prompts are moved by %lld", (long long)by)),
+                err));
     LS_TRY(try_first_ids(x, err));
     return try_unknown(x, err);
 }
@@ -292,9 +293,9 @@ static ls_status try_inserted(explainer *x, ls_error *err) {
             known = least;
             LS_TRY(try_changed(
                 x, &same, 0, r, best,
-                searched(ls_explain_named(tokens_differ, "%lld tokens, token %lld first, are put %s every prompt",
-                                          (long long)x->n_inserted + 1, (long long)best,
-                                          r == INSERTED_FIRST ? "in front of" : "behind")),
+                searched(ls_explain_named(
+                    LS_CAUSE_OTHER_TOKENS, "%lld tokens, token %lld first, are put %s every prompt",
+                    (long long)x->n_inserted + 1, (long long)best, r == INSERTED_FIRST ? "in front of" : "behind")),
                 err));
             x->inserted[x->n_inserted] = (int32_t)best;
         }
@@ -304,8 +305,6 @@ static ls_status try_inserted(explainer *x, ls_error *err) {
 
 /* ---- other weights ---- */
 
-static const char *const layer_differs = "one layer has other weights";
-
 static ls_status try_layer(explainer *x, int32_t layer, ls_error *err) {
     static const char *const lost[] = {"the mixer adds nothing",        "the feed-forward adds nothing",
                                        "the input norm has no weights", "the feed-forward's norm has no weights",
@@ -314,9 +313,9 @@ static ls_status try_layer(explainer *x, int32_t layer, ls_error *err) {
                                        "each expert is the next one"};
     const ls_model_config *c = x->q->config;
     for (int w = LS_WEIGHTS_NO_MIXER; w <= LS_WEIGHTS_EXPERTS_TURNED; w++)
-        LS_TRY(try_edit(x, (ls_edit){.layer = layer, .weights = (ls_weight_change)w},
-                        searched(ls_explain_named(layer_differs, "layer %d: %s", layer, lost[w - LS_WEIGHTS_NO_MIXER])),
-                        err));
+        LS_TRY(try_edit(
+            x, (ls_edit){.layer = layer, .weights = (ls_weight_change)w},
+            searched(ls_explain_named(LS_CAUSE_ONE_LAYER, "layer %d: %s", layer, lost[w - LS_WEIGHTS_NO_MIXER])), err));
     for (int32_t one = 0; one < c->n_layers; one++)
         for (int part = 0; part < 3; part++) {
             static const char *const parts[] = {"weights", "feed-forward", "mixer"};
@@ -324,10 +323,10 @@ static ls_status try_layer(explainer *x, int32_t layer, ls_error *err) {
                                                      LS_WEIGHTS_MIXER_OF_LAYER};
             const bool of_mixer = part != 1;
             if (one == layer || (of_mixer && c->is_attention[one] != c->is_attention[layer])) continue;
-            LS_TRY(try_edit(
-                x, (ls_edit){.layer = layer, .weights = kinds[part], .other = one},
-                searched(ls_explain_named(layer_differs, "layer %d has the %s of layer %d", layer, parts[part], one)),
-                err));
+            LS_TRY(try_edit(x, (ls_edit){.layer = layer, .weights = kinds[part], .other = one},
+                            searched(ls_explain_named(LS_CAUSE_ONE_LAYER, "layer %d has the %s of layer %d", layer,
+                                                      parts[part], one)),
+                            err));
         }
     for (int32_t a = 0; c->is_moe[layer] && c->n_experts <= 16 && a < c->n_experts; a++)
         for (int32_t b = a + 1; b < c->n_experts; b++)
@@ -335,7 +334,8 @@ static ls_status try_layer(explainer *x, int32_t layer, ls_error *err) {
                 x,
                 (ls_edit){
                     .layer = layer, .weights = LS_WEIGHTS_EXPERTS_EXCHANGED, .other = (int32_t)(a * c->n_experts + b)},
-                searched(ls_explain_named(layer_differs, "layer %d: experts %d and %d are exchanged", layer, a, b)),
+                searched(
+                    ls_explain_named(LS_CAUSE_ONE_LAYER, "layer %d: experts %d and %d are exchanged", layer, a, b)),
                 err));
     return LS_OK;
 }
@@ -359,24 +359,26 @@ static ls_status try_weights(explainer *x, ls_error *err) {
     for (int w = LS_WEIGHTS_BF16; w <= LS_WEIGHTS_WIDE_FP8; w++) {
         const ls_weight_change to = (ls_weight_change)w;
         LS_TRY(try_edit(x, (ls_edit){.layer = -1, .weights = to},
-                        ls_explain_named(coarse_weights, "all matrices are %s", types[w]), err));
+                        ls_explain_named(LS_CAUSE_COARSE_WEIGHTS, "all matrices are %s", types[w]), err));
         LS_TRY(try_edit(x, (ls_edit){.layer = -1, .weights = to, .head_weights = to, .embed_weights = to},
-                        ls_explain_named(coarse_weights, "all matrices, embedding and head are %s", types[w]), err));
+                        ls_explain_named(LS_CAUSE_COARSE_WEIGHTS, "all matrices, embedding and head are %s", types[w]),
+                        err));
         if (w <= LS_WEIGHTS_F16)
             LS_TRY(try_edit(x, (ls_edit){.layer = -1, .weights = to, .everything = true},
-                            ls_explain_named(coarse_weights, "all tensors are %s", types[w]), err));
+                            ls_explain_named(LS_CAUSE_COARSE_WEIGHTS, "all tensors are %s", types[w]), err));
         LS_TRY(try_edit(x, (ls_edit){.layer = -1, .embed_weights = to},
-                        ls_explain_named(coarse_weights, "the embedding is %s", types[w]), err));
+                        ls_explain_named(LS_CAUSE_COARSE_WEIGHTS, "the embedding is %s", types[w]), err));
         LS_TRY(try_edit(x, (ls_edit){.layer = -1, .head_weights = to},
-                        ls_explain_named("head in low precision", "the weights of the head are %s", types[w]), err));
+                        ls_explain_named(LS_CAUSE_COARSE_HEAD, "the weights of the head are %s", types[w]), err));
         for (int in = LS_ROUND_BF16; in <= LS_ROUND_INT8; in++)
             LS_TRY(try_edit(
                 x, (ls_edit){.layer = -1, .head_weights = to, .head_input = (ls_rounding)in},
-                ls_explain_named("head in low precision", "the head is %s, its input %s", types[w], inputs[in]), err));
+                ls_explain_named(LS_CAUSE_COARSE_HEAD, "the head is %s, its input %s", types[w], inputs[in]), err));
         for (int32_t layer = 0; layer < c->n_layers; layer++)
             LS_TRY(try_edit(
                 x, (ls_edit){.layer = layer, .weights = to},
-                searched(ls_explain_named(layer_differs, "the weights of layer %d are %s", layer, types[w])), err));
+                searched(ls_explain_named(LS_CAUSE_ONE_LAYER, "the weights of layer %d are %s", layer, types[w])),
+                err));
     }
     for (int32_t layer = 0; layer < c->n_layers; layer++) LS_TRY(try_layer(x, layer, err));
     return LS_OK;
@@ -384,12 +386,10 @@ static ls_status try_weights(explainer *x, ls_error *err) {
 
 /* ---- other formulas ---- */
 
-static const char *const positions = "positions or scale of attention", *const other = "another formula in the model",
-                         *const bits8 = "keys and values in 8 bits", *const head_bits = "head in low precision";
-
 typedef struct formula {
     ls_edit edit;
-    const char *cause, *what;
+    ls_cause cause;
+    const char *what;
     bool harmless;
 } formula;
 
@@ -404,107 +404,141 @@ static ls_status try_list(explainer *x, const formula *list, size_t n, ls_error 
 
 static ls_status try_precision(explainer *x, ls_error *err) {
     static const formula list[] = {
-        {{.layer = -1, .head_input = LS_ROUND_BF16}, head_bits, "what enters the head is bf16", false},
-        {{.layer = -1, .head_input = LS_ROUND_F16}, head_bits, "what enters the head is f16", false},
-        {{.layer = -1, .head_input = LS_ROUND_FP8}, head_bits, "what enters the head is fp8", false},
+        {{.layer = -1, .head_input = LS_ROUND_BF16}, LS_CAUSE_COARSE_HEAD, "what enters the head is bf16", false},
+        {{.layer = -1, .head_input = LS_ROUND_F16}, LS_CAUSE_COARSE_HEAD, "what enters the head is f16", false},
+        {{.layer = -1, .head_input = LS_ROUND_FP8}, LS_CAUSE_COARSE_HEAD, "what enters the head is fp8", false},
         {{.layer = -1, .head_input = LS_ROUND_BF16, .logits = LS_ROUND_BF16},
-         head_bits,
+         LS_CAUSE_COARSE_HEAD,
          "what enters the head and the logits are bf16",
          false},
         {{.layer = -1, .head_input = LS_ROUND_F16, .logits = LS_ROUND_F16},
-         head_bits,
+         LS_CAUSE_COARSE_HEAD,
          "what enters the head and the logits are f16",
          false},
         {{.layer = -1, .head_input = LS_ROUND_BF16, .logits = LS_ROUND_BF16, .head_weights = LS_WEIGHTS_BF16},
-         head_bits,
+         LS_CAUSE_COARSE_HEAD,
          "the head is bf16 as a whole",
          false},
         {{.layer = -1, .head_input = LS_ROUND_F16, .logits = LS_ROUND_F16, .head_weights = LS_WEIGHTS_F16},
-         head_bits,
+         LS_CAUSE_COARSE_HEAD,
          "the head is f16 as a whole",
          false},
         {{.layer = -1, .head_input = LS_ROUND_BF16, .head_weights = LS_WEIGHTS_BF16},
-         head_bits,
+         LS_CAUSE_COARSE_HEAD,
          "weights of the head and what enters it are bf16",
          false},
         {{.layer = -1, .head_input = LS_ROUND_F16, .head_weights = LS_WEIGHTS_F16},
-         head_bits,
+         LS_CAUSE_COARSE_HEAD,
          "weights of the head and what enters it are f16",
          false},
-        {{.layer = -1, .keys = LS_ROUND_F16}, "keys and values in f16", "keys and values are f16", true},
-        {{.layer = -1, .keys = LS_ROUND_BF16}, "keys and values in bf16", "keys and values are bf16", true},
-        {{.layer = -1, .keys = LS_ROUND_FP8}, bits8, "keys and values are fp8 (e4m3)", false},
-        {{.layer = -1, .keys = LS_ROUND_E5M2}, bits8, "keys and values are fp8 (e5m2)", false},
-        {{.layer = -1, .keys = LS_ROUND_FP8, .keys_per = 1}, bits8, "keys and values are fp8, by head", false},
-        {{.layer = -1, .keys = LS_ROUND_FP8, .keys_per = 2}, bits8, "keys and values are fp8, by token", false},
-        {{.layer = -1, .keys = LS_ROUND_INT8, .keys_per = 1}, bits8, "keys and values are int8, by head", false},
-        {{.layer = -1, .keys = LS_ROUND_INT8, .keys_per = 2}, bits8, "keys and values are int8, by token", false},
-        {{.layer = -1, .keys = LS_ROUND_INT8, .keys_per = 3}, bits8, "keys and values are int8, by 32", false},
-        {{.layer = -1, .keys = LS_ROUND_INT4, .keys_per = 1}, bits8, "keys and values are int4, by head", false},
-        {{.layer = -1, .keys = LS_ROUND_INT4, .keys_per = 2}, bits8, "keys and values are int4, by token", false},
-        {{.layer = -1, .keys = LS_ROUND_INT4, .keys_per = 3}, bits8, "keys and values are int4, by 32", false},
-        {{.layer = -1, .activations = LS_ROUND_BF16}, "activations in low precision", "activations are bf16", true},
-        {{.layer = -1, .activations = LS_ROUND_F16}, "activations in low precision", "activations are f16", true},
+        {{.layer = -1, .keys = LS_ROUND_F16}, LS_CAUSE_KEYS_F16, "keys and values are f16", true},
+        {{.layer = -1, .keys = LS_ROUND_BF16}, LS_CAUSE_KEYS_BF16, "keys and values are bf16", true},
+        {{.layer = -1, .keys = LS_ROUND_FP8}, LS_CAUSE_KEYS_8_BITS, "keys and values are fp8 (e4m3)", false},
+        {{.layer = -1, .keys = LS_ROUND_E5M2}, LS_CAUSE_KEYS_8_BITS, "keys and values are fp8 (e5m2)", false},
+        {{.layer = -1, .keys = LS_ROUND_FP8, .keys_per = 1},
+         LS_CAUSE_KEYS_8_BITS,
+         "keys and values are fp8, by head",
+         false},
+        {{.layer = -1, .keys = LS_ROUND_FP8, .keys_per = 2},
+         LS_CAUSE_KEYS_8_BITS,
+         "keys and values are fp8, by token",
+         false},
+        {{.layer = -1, .keys = LS_ROUND_INT8, .keys_per = 1},
+         LS_CAUSE_KEYS_8_BITS,
+         "keys and values are int8, by head",
+         false},
+        {{.layer = -1, .keys = LS_ROUND_INT8, .keys_per = 2},
+         LS_CAUSE_KEYS_8_BITS,
+         "keys and values are int8, by token",
+         false},
+        {{.layer = -1, .keys = LS_ROUND_INT8, .keys_per = 3},
+         LS_CAUSE_KEYS_8_BITS,
+         "keys and values are int8, by 32",
+         false},
+        {{.layer = -1, .keys = LS_ROUND_INT4, .keys_per = 1},
+         LS_CAUSE_KEYS_8_BITS,
+         "keys and values are int4, by head",
+         false},
+        {{.layer = -1, .keys = LS_ROUND_INT4, .keys_per = 2},
+         LS_CAUSE_KEYS_8_BITS,
+         "keys and values are int4, by token",
+         false},
+        {{.layer = -1, .keys = LS_ROUND_INT4, .keys_per = 3},
+         LS_CAUSE_KEYS_8_BITS,
+         "keys and values are int4, by 32",
+         false},
+        {{.layer = -1, .activations = LS_ROUND_BF16}, LS_CAUSE_COARSE_ACTIVATIONS, "activations are bf16", true},
+        {{.layer = -1, .activations = LS_ROUND_F16}, LS_CAUSE_COARSE_ACTIVATIONS, "activations are f16", true},
     };
     LS_TRY(try_list(x, list, sizeof list / sizeof list[0], err));
     for (int which = 1; which <= 2; which++)
         for (int to = LS_ROUND_FP8; to <= LS_ROUND_INT8; to++)
             for (int per = to == LS_ROUND_INT8; per <= 2; per++)
-                LS_TRY(try_edit(x,
-                                (ls_edit){.layer = -1, .keys = (ls_rounding)to, .keys_which = which, .keys_per = per},
-                                ls_explain_named(bits8, "%s alone are %s%s", which == 1 ? "keys" : "values",
-                                                 to == LS_ROUND_FP8    ? "fp8 (e4m3)"
-                                                 : to == LS_ROUND_E5M2 ? "fp8 (e5m2)"
-                                                                       : "int8",
-                                                 per == 0   ? ""
-                                                 : per == 1 ? ", by head"
-                                                            : ", by token"),
-                                err));
+                LS_TRY(
+                    try_edit(x, (ls_edit){.layer = -1, .keys = (ls_rounding)to, .keys_which = which, .keys_per = per},
+                             ls_explain_named(LS_CAUSE_KEYS_8_BITS, "%s alone are %s%s", which == 1 ? "keys" : "values",
+                                              to == LS_ROUND_FP8    ? "fp8 (e4m3)"
+                                              : to == LS_ROUND_E5M2 ? "fp8 (e5m2)"
+                                                                    : "int8",
+                                              per == 0   ? ""
+                                              : per == 1 ? ", by head"
+                                                         : ", by token"),
+                             err));
     return LS_OK;
 }
 
 static ls_status try_formulas(explainer *x, ls_error *err) {
     static const formula list[] = {
-        {{.layer = -1, .rope = true}, positions, "queries and keys are rotated by position, in halves", false},
-        {{.layer = -1, .rope_pairs = true}, positions, "queries and keys are rotated by position, in pairs", false},
-        {{.layer = -1, .heads_interleaved = true}, positions, "heads read the keys of other groups", false},
-        {{.layer = -1, .sees_ahead = true}, positions, "attention sees all of the prompt within it", false},
-        {{.layer = -1, .sink = true}, positions, "attention has a sink of logit 0", false},
-        {{.layer = -1, .own_unseen = true}, positions, "attention does not see a token's own key", false},
-        {{.layer = -1, .no_inner_norms = true}, other, "dt, B and C are not normalised", false},
-        {{.layer = -1, .router_renormalised = true}, other, "chosen experts are made to sum to 1", false},
-        {{.layer = -1, .experts_more = 1}, other, "one expert more is chosen", false},
-        {{.layer = -1, .experts_more = -1}, other, "one expert fewer is chosen", false},
-        {{.layer = -1, .experts_more = 1, .router_renormalised = true}, other, "one expert more, renormalised", false},
+        {{.layer = -1, .rope = true}, LS_CAUSE_POSITIONS, "queries and keys are rotated by position, in halves", false},
+        {{.layer = -1, .rope_pairs = true},
+         LS_CAUSE_POSITIONS,
+         "queries and keys are rotated by position, in pairs",
+         false},
+        {{.layer = -1, .heads_interleaved = true}, LS_CAUSE_POSITIONS, "heads read the keys of other groups", false},
+        {{.layer = -1, .sees_ahead = true}, LS_CAUSE_POSITIONS, "attention sees all of the prompt within it", false},
+        {{.layer = -1, .sink = true}, LS_CAUSE_POSITIONS, "attention has a sink of logit 0", false},
+        {{.layer = -1, .own_unseen = true}, LS_CAUSE_POSITIONS, "attention does not see a token's own key", false},
+        {{.layer = -1, .no_inner_norms = true}, LS_CAUSE_FORMULA, "dt, B and C are not normalised", false},
+        {{.layer = -1, .router_renormalised = true}, LS_CAUSE_FORMULA, "chosen experts are made to sum to 1", false},
+        {{.layer = -1, .experts_more = 1}, LS_CAUSE_FORMULA, "one expert more is chosen", false},
+        {{.layer = -1, .experts_more = -1}, LS_CAUSE_FORMULA, "one expert fewer is chosen", false},
+        {{.layer = -1, .experts_more = 1, .router_renormalised = true},
+         LS_CAUSE_FORMULA,
+         "one expert more, renormalised",
+         false},
         {{.layer = -1, .experts_more = -1, .router_renormalised = true},
-         other,
+         LS_CAUSE_FORMULA,
          "one expert fewer, renormalised",
          false},
-        {{.layer = -1, .no_d = true}, other, "the scan has no D", false},
-        {{.layer = -1, .gelu = true}, other, "the feed-forward has gelu for silu", false},
-        {{.layer = -1, .no_conv_silu = true}, other, "the convolution has no silu", false},
-        {{.layer = -1, .no_conv_bias = true}, other, "the convolution has no bias", false},
-        {{.layer = -1, .turned_taps = true}, other, "the convolution's taps are turned round", false},
-        {{.layer = -1, .no_dt_bias = true}, other, "dt has no bias", false},
+        {{.layer = -1, .no_d = true}, LS_CAUSE_FORMULA, "the scan has no D", false},
+        {{.layer = -1, .gelu = true}, LS_CAUSE_FORMULA, "the feed-forward has gelu for silu", false},
+        {{.layer = -1, .no_conv_silu = true}, LS_CAUSE_FORMULA, "the convolution has no silu", false},
+        {{.layer = -1, .no_conv_bias = true}, LS_CAUSE_FORMULA, "the convolution has no bias", false},
+        {{.layer = -1, .turned_taps = true}, LS_CAUSE_FORMULA, "the convolution's taps are turned round", false},
+        {{.layer = -1, .no_dt_bias = true}, LS_CAUSE_FORMULA, "dt has no bias", false},
         {{.layer = -1, .no_dt_bias = true, .no_conv_bias = true},
-         other,
+         LS_CAUSE_FORMULA,
          "neither dt nor convolution has a bias",
          false},
-        {{.layer = -1, .dt_bias_twice = true}, other, "dt has its bias twice", false},
-        {{.layer = -1, .weights = LS_WEIGHTS_B_C}, other, "B and C are exchanged", false},
-        {{.layer = -1, .weights = LS_WEIGHTS_IN_HALVES}, other, "the halves of in_proj are exchanged", false},
-        {{.layer = -1, .weights = LS_WEIGHTS_GATE_UP}, other, "gate and up are exchanged", false},
-        {{.layer = -1, .eps_outside = true}, other, "norms add epsilon outside of the root", false},
+        {{.layer = -1, .dt_bias_twice = true}, LS_CAUSE_FORMULA, "dt has its bias twice", false},
+        {{.layer = -1, .weights = LS_WEIGHTS_B_C}, LS_CAUSE_FORMULA, "B and C are exchanged", false},
+        {{.layer = -1, .weights = LS_WEIGHTS_IN_HALVES},
+         LS_CAUSE_FORMULA,
+         "the halves of in_proj are exchanged",
+         false},
+        {{.layer = -1, .weights = LS_WEIGHTS_GATE_UP}, LS_CAUSE_FORMULA, "gate and up are exchanged", false},
+        {{.layer = -1, .eps_outside = true}, LS_CAUSE_FORMULA, "norms add epsilon outside of the root", false},
     };
     /* Models in use have these bases beside 10,000. */
     static const double bases[] = {1e3, 1e5, 5e5, 1e6, 1e7};
     for (size_t i = 0; i < sizeof bases / sizeof bases[0]; i++)
         for (int pairs = 0; pairs < 2; pairs++)
-            LS_TRY(try_edit(x, (ls_edit){.layer = -1, .rope = !pairs, .rope_pairs = pairs, .rope_base = bases[i]},
-                            searched(ls_explain_named(
-                                positions, "queries and keys are rotated by position, to the base of %g, in %s",
-                                bases[i], pairs ? "pairs" : "halves")),
-                            err));
+            LS_TRY(
+                try_edit(x, (ls_edit){.layer = -1, .rope = !pairs, .rope_pairs = pairs, .rope_base = bases[i]},
+                         searched(ls_explain_named(LS_CAUSE_POSITIONS,
+                                                   "queries and keys are rotated by position, to the base of %g, in %s",
+                                                   bases[i], pairs ? "pairs" : "halves")),
+                         err));
     return try_list(x, list, sizeof list / sizeof list[0], err);
 }
 
@@ -601,7 +635,8 @@ static ls_status try_knob(explainer *x, knob k, ls_error *err) {
         high = best * sqrt(step);
     }
     *knob_of(&edit, k) = best;
-    e = searched(ls_explain_named(of[k].of_attention ? positions : other, "%s %.4g", of[k].what, best));
+    e = searched(
+        ls_explain_named(of[k].of_attention ? LS_CAUSE_POSITIONS : LS_CAUSE_FORMULA, "%s %.4g", of[k].what, best));
     e.fitted = true;
     return try_edit(x, edit, e, err);
 }
@@ -613,15 +648,13 @@ static ls_status try_knobs(explainer *x, ls_error *err) {
 
 /* ---- what is not read ---- */
 
-static const char *const length_matters = "wrong from a length on";
-
 static ls_status try_length(explainer *x, int64_t n, ls_error *err) {
-    LS_TRY(try_edit(x, (ls_edit){.layer = -1, .window = n},
-                    searched(ls_explain_named(length_matters, "attention sees the last %lld tokens", (long long)n)),
-                    err));
+    LS_TRY(try_edit(
+        x, (ls_edit){.layer = -1, .window = n},
+        searched(ls_explain_named(LS_CAUSE_FROM_A_LENGTH, "attention sees the last %lld tokens", (long long)n)), err));
     for (int own = 0; own < 2; own++)
         LS_TRY(try_edit(x, (ls_edit){.layer = -1, .first_keys = n, .own_too = own},
-                        searched(ls_explain_named(length_matters, "attention sees the first %lld tokens%s",
+                        searched(ls_explain_named(LS_CAUSE_FROM_A_LENGTH, "attention sees the first %lld tokens%s",
                                                   (long long)n, own ? "" : " and its own")),
                         err));
     return LS_OK;
@@ -653,8 +686,8 @@ static ls_status try_lengths(explainer *x, ls_error *err) {
         for (int32_t lose = 1; lose < 8; lose++) {
             const ls_edit e = {.layer = -1, .cut_every = n, .cut_from = n, .cut_before = n + 1, .lose = lose};
             LS_TRY(try_edit(x, e,
-                            searched(ls_explain_named(length_matters, "behind %lld tokens: %s lost", (long long)n,
-                                                      lost_words(lose))),
+                            searched(ls_explain_named(LS_CAUSE_FROM_A_LENGTH, "behind %lld tokens: %s lost",
+                                                      (long long)n, lost_words(lose))),
                             err));
         }
     }
@@ -666,11 +699,10 @@ static ls_status try_pages(explainer *x, ls_error *err) {
         for (int last = 0; last < 4; last++) {
             const ls_edit e = {
                 .layer = -1, .lost_every = page, .lost_at = last % 2 ? page - 1 : 0, .own_too = last / 2};
-            LS_TRY(
-                try_edit(x, e,
-                         searched(ls_explain_named("page size matters", "attention does not see the %s of every %lld",
-                                                   last % 2 ? "last" : "first", (long long)page)),
-                         err));
+            LS_TRY(try_edit(x, e,
+                            searched(ls_explain_named(LS_CAUSE_PAGE_SIZE, "attention does not see the %s of every %lld",
+                                                      last % 2 ? "last" : "first", (long long)page)),
+                            err));
         }
     return LS_OK;
 }
@@ -681,16 +713,15 @@ static ls_status try_handover(explainer *x, ls_error *err) {
             const ls_edit e = {.layer = -1, .lose = lose};
             LS_TRY(try_changed(
                 x, &e, cut, AS_GIVEN, 0,
-                ls_explain_named("state lost between prefill and decode", "%s: %s lost",
+                ls_explain_named(LS_CAUSE_STATE_INTO_DECODE, "%s: %s lost",
                                  cut == 2 ? "where decoding begins" : "at every decoded token", lost_words(lose)),
                 err));
         }
     if (x->q->config->n_eos > 0) {
         const ls_edit e = {.layer = -1, .reset_token = x->q->config->eos[0] + 1, .lose = 7};
-        LS_TRY(try_changed(x, &e, 0, AS_GIVEN, 0,
-                           ls_explain_named("end of sequence inside a context",
-                                            "nothing is remembered across an end-of-sequence token"),
-                           err));
+        LS_TRY(try_changed(
+            x, &e, 0, AS_GIVEN, 0,
+            ls_explain_named(LS_CAUSE_EOS_INSIDE, "nothing is remembered across an end-of-sequence token"), err));
     }
     return LS_OK;
 }

@@ -270,7 +270,7 @@ void ls_explain_measure_few(explainer *x, how h, int64_t n_texts, ls_explanation
 
 void ls_explain_measure(explainer *x, how h, ls_explanation *out) { ls_explain_measure_few(x, h, x->n_texts, out); }
 
-ls_explanation ls_explain_named(const char *cause, const char *format, ...) {
+ls_explanation ls_explain_named(ls_cause cause, const char *format, ...) {
     ls_explanation e = {.cause = cause};
     va_list args;
     va_start(args, format);
@@ -282,7 +282,7 @@ ls_explanation ls_explain_named(const char *cause, const char *format, ...) {
 static bool is_penalty(recipe kind) { return kind >= REPETITION && kind <= FREQUENCY_OF_PROMPT; }
 
 static void __attribute__((format(printf, 4, 5)))
-try_recipe(explainer *x, how h, const char *cause, const char *format, ...) {
+try_recipe(explainer *x, how h, ls_cause cause, const char *format, ...) {
     const bool cut = h.kind == TOP_K || h.kind == TOP_P || h.kind == MIN_P || h.kind == AT_LEAST;
     const bool fitted = h.kind == TIMES || h.kind == AT_TEMPERATURE;
     const bool given = h.kind == AT_TEMPERATURE && (h.x == 1.0 || h.x == x->temperature);
@@ -345,38 +345,36 @@ void ls_explain_values(explainer *x) {
     double best;
     for (int64_t k = -3; k <= 3; k++)
         if (k != 0)
-            try_recipe(x, (how){SHIFTED, 0.0, k}, "records shifted", "each record is the value of the token %lld %s",
+            try_recipe(x, (how){SHIFTED, 0.0, k}, LS_CAUSE_SHIFTED, "each record is the value of the token %lld %s",
                        (long long)llabs(k), k > 0 ? "before" : "after");
     for (int64_t from = 1; from <= LATE_MOST; from++)
-        try_recipe(x, (how){SHIFTED, (double)from, 1}, "records shifted",
+        try_recipe(x, (how){SHIFTED, (double)from, 1}, LS_CAUSE_SHIFTED,
                    "from number %lld on each record is the value of the token before", (long long)from);
     if (x->temperature != 1.0 && x->temperature > 0.0)
-        try_recipe(x, (how){DIVIDED, 0.0, 0}, "temperature on one side only",
+        try_recipe(x, (how){DIVIDED, 0.0, 0}, LS_CAUSE_TEMPERATURE,
                    "log-probabilities are divided by the temperature, not logits");
     best = fit(x, TIMES, 0, 0.1, 8.0);
-    try_recipe(x, (how){TIMES, best, 0}, "log-probabilities scaled", "log-probabilities are multiplied by %.4g", best);
+    try_recipe(x, (how){TIMES, best, 0}, LS_CAUSE_SCALED, "log-probabilities are multiplied by %.4g", best);
     for (int to = LS_ROUND_BF16; to <= LS_ROUND_E5M2; to++)
-        try_recipe(x, (how){LOGPROBS_ROUNDED, 0.0, to}, "log-probabilities in low precision",
-                   "log-probabilities are rounded to %s", types[to]);
+        try_recipe(x, (how){LOGPROBS_ROUNDED, 0.0, to}, LS_CAUSE_COARSE_RECORDS, "log-probabilities are rounded to %s",
+                   types[to]);
     units = units_of(x);
     for (int to = -1; units > 0 && to <= 1; to++)
-        try_recipe(x, (how){UNITS, (double)to, units}, "log-probabilities in low precision",
+        try_recipe(x, (how){UNITS, (double)to, units}, LS_CAUSE_COARSE_RECORDS,
                    "log-probabilities are multiples of 1/%lld%s", (long long)units, rounded_to[to + 1]);
-    try_recipe(x, (how){PROBABILITY, 0.0, 0}, "log-probabilities scaled",
-               "probabilities are recorded, not their logarithms");
+    try_recipe(x, (how){PROBABILITY, 0.0, 0}, LS_CAUSE_SCALED, "probabilities are recorded, not their logarithms");
     for (int of = SUMS; of <= MEAN_OF_TWO; of++)
-        try_recipe(x, (how){(recipe)of, 0.0, 0}, LS_NO_CAUSE, "records are %s", kinds[of - SUMS]);
+        try_recipe(x, (how){(recipe)of, 0.0, 0}, LS_CAUSE_UNLISTED, "records are %s", kinds[of - SUMS]);
     for (int64_t k = 1, tens = 10; k < 5; k++, tens *= 10)
         for (int to = -1; are_multiples(x, (double)tens) && to <= 1; to++)
-            try_recipe(x, (how){UNITS, (double)to, tens}, "log-probabilities in low precision",
+            try_recipe(x, (how){UNITS, (double)to, tens}, LS_CAUSE_COARSE_RECORDS,
                        "log-probabilities have %lld decimals%s", (long long)k, rounded_to[to + 1]);
 }
 
 /* Records that are those of other tokens in the same row, whichever: nearer to one of them than chance would be, which
  * is what records moved by a little have. */
 static void try_any_token(explainer *x) {
-    ls_explanation e =
-        ls_explain_named("records of other tokens", "records are those of other tokens at the same place");
+    ls_explanation e = ls_explain_named(LS_CAUSE_OTHER_RECORDS, "records are those of other tokens at the same place");
     ls_explanation chance = e;
     e.n_free = 2;
     ls_explain_measure(x, (how){OF_ANY_TOKEN, CHANCE, 0}, &chance);
@@ -390,52 +388,48 @@ void ls_explain_records(explainer *x) {
     double best;
     ls_explain_values(x);
     if (t != x->record_temperature)
-        try_recipe(x, (how){AT_TEMPERATURE, t, 0}, "temperature on one side only",
+        try_recipe(x, (how){AT_TEMPERATURE, t, 0}, LS_CAUSE_TEMPERATURE,
                    "records are of the sampling temperature %g, not of %g", t, x->record_temperature);
     if (x->record_temperature != 1.0) {
-        try_recipe(x, (how){AT_TEMPERATURE, 1.0, 0}, "temperature on one side only",
-                   "records are of temperature 1, not of %g", x->record_temperature);
-        try_recipe(x, (how){AT_TEMPERATURE, 1.0 / t, 0}, "temperature on one side only",
+        try_recipe(x, (how){AT_TEMPERATURE, 1.0, 0}, LS_CAUSE_TEMPERATURE, "records are of temperature 1, not of %g",
+                   x->record_temperature);
+        try_recipe(x, (how){AT_TEMPERATURE, 1.0 / t, 0}, LS_CAUSE_TEMPERATURE,
                    "logits are multiplied by the temperature, not divided");
     }
     best = fit(x, AT_TEMPERATURE, 0, 0.2, 8.0);
-    try_recipe(x, (how){AT_TEMPERATURE, best, 0}, "temperature on one side only", "records are of temperature %.4g",
-               best);
+    try_recipe(x, (how){AT_TEMPERATURE, best, 0}, LS_CAUSE_TEMPERATURE, "records are of temperature %.4g", best);
     for (int64_t k = 1; k < vocab; k = k < 128 ? k + 1 : k + k / 8)
-        try_recipe(x, (how){TOP_K, 0.0, k}, "top-k or top-p on one side only", "renormalised over the %lld likeliest",
-                   (long long)k);
+        try_recipe(x, (how){TOP_K, 0.0, k}, LS_CAUSE_CUT, "renormalised over the %lld likeliest", (long long)k);
     /* The same where what is recorded is what was drawn from. */
     for (int64_t k = 1; t != x->record_temperature && t > 0.0 && k < vocab; k = k < 128 ? k + 1 : k + k / 8)
-        try_recipe(x, (how){TOP_K, t, k}, "top-k or top-p on one side only",
+        try_recipe(x, (how){TOP_K, t, k}, LS_CAUSE_CUT,
                    "renormalised over the %lld likeliest at the temperature of sampling", (long long)k);
     for (int k = 0; k < (t != x->record_temperature && t > 0.0 ? 3 : 2); k++)
         for (double p = 0.995; p > 0.3; p -= p > 0.95 ? 0.005 : 0.01)
-            try_recipe(x, (how){TOP_P, p, k}, "top-k or top-p on one side only",
-                       "renormalised over the likeliest of total probability %.3g", p);
+            try_recipe(x, (how){TOP_P, p, k}, LS_CAUSE_CUT, "renormalised over the likeliest of total probability %.3g",
+                       p);
     for (int64_t k = 0; k < 4; k++)
         for (double p = 0.01; p < 0.6; p += 0.01)
             if (!((k & 1) && (t == x->record_temperature || !(t > 0.0))) && !((k & 2) && t == 1.0))
-                try_recipe(x, (how){MIN_P, p, k}, "top-k or top-p on one side only",
-                           "renormalised over those above %.2g of the largest%s%s", p,
-                           k & 1 ? " at the temperature of sampling" : "", k & 2 ? ", cut at temperature 1" : "");
-    try_recipe(x, (how){WITHOUT_EOS, 0.0, 0}, "end of sequence masked",
-               "renormalised without the end-of-sequence token");
+                try_recipe(x, (how){MIN_P, p, k}, LS_CAUSE_CUT, "renormalised over those above %.2g of the largest%s%s",
+                           p, k & 1 ? " at the temperature of sampling" : "", k & 2 ? ", cut at temperature 1" : "");
+    try_recipe(x, (how){WITHOUT_EOS, 0.0, 0}, LS_CAUSE_EOS_MASKED, "renormalised without the end-of-sequence token");
     for (int64_t k = 1; k < 8; k++)
-        try_recipe(x, (how){WITHOUT_EOS, 0.0, k}, "end of sequence masked",
+        try_recipe(x, (how){WITHOUT_EOS, 0.0, k}, LS_CAUSE_EOS_MASKED,
                    "without the end-of-sequence token in the first %lld tokens", (long long)k);
     for (int64_t k = 2; k < 64; k++)
-        try_recipe(x, (how){WITHOUT_EOS, 1.0, k}, "end of sequence masked",
+        try_recipe(x, (how){WITHOUT_EOS, 1.0, k}, LS_CAUSE_EOS_MASKED,
                    "without the end-of-sequence token up to a context of %lld tokens", (long long)k);
     try_any_token(x);
-    try_recipe(x, (how){ENTROPY, 0.0, 0}, LS_NO_CAUSE, "records are the entropy of the distribution");
-    try_recipe(x, (how){LOGIT, 0.0, 0}, LS_NO_CAUSE, "records are logits, not log-probabilities");
-    try_recipe(x, (how){OF_LIKELIEST, 0.0, 0}, "records of other tokens", "each record is the likeliest token's");
+    try_recipe(x, (how){ENTROPY, 0.0, 0}, LS_CAUSE_UNLISTED, "records are the entropy of the distribution");
+    try_recipe(x, (how){LOGIT, 0.0, 0}, LS_CAUSE_UNLISTED, "records are logits, not log-probabilities");
+    try_recipe(x, (how){OF_LIKELIEST, 0.0, 0}, LS_CAUSE_OTHER_RECORDS, "each record is the likeliest token's");
     for (int64_t k = 2; k < vocab; k = k < 64 ? k + 1 : k + k / 8)
-        try_recipe(x, (how){AT_LEAST, 0.0, k}, "records of other tokens",
+        try_recipe(x, (how){AT_LEAST, 0.0, k}, LS_CAUSE_OTHER_RECORDS,
                    "tokens beyond the %lld likeliest have the last of these' record", (long long)k);
     for (int64_t k = -2; k <= 2; k++)
         if (k != 0)
-            try_recipe(x, (how){OF_OTHER_ID, 0.0, k}, "records of other tokens", "each record is that of id %+lld",
+            try_recipe(x, (how){OF_OTHER_ID, 0.0, k}, LS_CAUSE_OTHER_RECORDS, "each record is that of id %+lld",
                        (long long)k);
     for (int p = REPETITION; p <= FREQUENCY_OF_PROMPT; p++) {
         static const char *const words[] = {"repetition penalty",
@@ -451,15 +445,15 @@ void ls_explain_records(explainer *x) {
         for (int64_t last = 0; last <= 64; last = last == 0 ? 4 : 2 * last) {
             ls_explanation one;
             best = fit(x, (recipe)p, last, factor ? 1.005 : 0.01, factor ? 3.0 : 4.0);
-            try_recipe(x, (how){(recipe)p, best, last}, "penalty on one side only", "%s %.3g%s%.0lld",
-                       words[p - REPETITION], best, last > 0 ? ", of as many tokens as " : "", (long long)last);
+            try_recipe(x, (how){(recipe)p, best, last}, LS_CAUSE_PENALTY, "%s %.3g%s%.0lld", words[p - REPETITION],
+                       best, last > 0 ? ", of as many tokens as " : "", (long long)last);
             ls_explain_measure(x, (how){(recipe)p, best, last}, &one);
             if (is_of_prompt((recipe)p)) break;                            /* all of it */
             if (last == 0 && one.mean > 0.9 * x->q->f->before.mean) break; /* nothing like it */
         }
     }
     for (int to = LS_ROUND_BF16; to <= LS_ROUND_E5M2; to++)
-        try_recipe(x, (how){LOGITS_ROUNDED, 0.0, to}, "head in low precision", "logits are rounded to %s", types[to]);
+        try_recipe(x, (how){LOGITS_ROUNDED, 0.0, to}, LS_CAUSE_COARSE_HEAD, "logits are rounded to %s", types[to]);
     for (double cap = 5.0; cap < 60.0; cap += 5.0)
-        try_recipe(x, (how){SOFTCAPPED, cap, 0}, "another formula in the model", "logits are capped at %g", cap);
+        try_recipe(x, (how){SOFTCAPPED, cap, 0}, LS_CAUSE_FORMULA, "logits are capped at %g", cap);
 }

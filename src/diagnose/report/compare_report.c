@@ -74,7 +74,7 @@ static void print_worst(FILE *file, const ls_comparison *c) {
 static const char *verdict(const ls_comparison *c) {
     const ls_compare_cause *named = ls_compare_named(&c->causes);
     if (c->n_different == 0) return "no difference";
-    if (named != NULL) return named->name;
+    if (named != NULL) return ls_cause_name(named->cause);
     return c->causes.rounding ? "ordinary rounding, no structure"
                               : "a difference that no cause explains well enough to be named";
 }
@@ -89,10 +89,10 @@ static void print_causes(FILE *file, const ls_comparison *c) {
             " sequences\n",
             k->floor, k->limit, k->n_off, k->n_sequences_off);
     for (int64_t i = 0; i < k->n; i++)
-        fprintf(file, "  %4.2f %s\n       %s\n", k->of[i].confidence, k->of[i].name, k->of[i].evidence);
+        fprintf(file, "  %4.2f %s\n       %s\n", k->of[i].confidence, ls_cause_name(k->of[i].cause), k->of[i].evidence);
     if (named != NULL)
-        fprintf(file, "\nCAUSE: %s\n  look at    %s\n  confidence %.2f\n  seen       %s\n", named->name, named->look,
-                named->confidence, named->evidence);
+        fprintf(file, "\nCAUSE: %s\n  look at    %s\n  confidence %.2f\n  seen       %s\n", ls_cause_name(named->cause),
+                ls_cause_records_look(named->cause), named->confidence, named->evidence);
     else
         fprintf(file, "\n%s\n", verdict(c));
 }
@@ -134,12 +134,13 @@ void ls_comparison_html(FILE *file, const ls_comparison *c, const char *name_a, 
     FILE *text;
     ls_html_begin(file, "Two records compared");
     fprintf(file, "<div class=\"box%s\">", c->n_different > 0 && !k->rounding ? "" : " good");
-    ls_html_cause(file, verdict(c), named != NULL ? named->evidence : NULL, named != NULL ? named->look : NULL);
+    ls_html_cause(file, verdict(c), named != NULL ? named->evidence : NULL,
+                  named != NULL ? ls_cause_records_look(named->cause) : NULL);
     fputs("</div>\n", file);
     if (k->n > 0) fputs("<h2>Causes</h2>\n<table><tr><th>confidence</th><th>cause</th><th>seen</th></tr>\n", file);
     for (int64_t i = 0; i < k->n; i++) {
         fprintf(file, "<tr><td>%.2f</td><td>", k->of[i].confidence);
-        ls_html_text(file, k->of[i].name);
+        ls_html_text(file, ls_cause_name(k->of[i].cause));
         fputs("</td><td>", file);
         ls_html_text(file, k->of[i].evidence);
         fputs("</td></tr>\n", file);
@@ -162,13 +163,13 @@ static void write_causes(ls_json_out *json, const ls_comparison *c) {
     const ls_compare_cause *named = ls_compare_named(&c->causes);
     ls_json_string(json, "verdict", verdict(c));
     if (named != NULL)
-        ls_json_string(json, "cause", named->name);
+        ls_json_string(json, "cause", ls_cause_name(named->cause));
     else
         ls_json_null(json, "cause");
     ls_json_begin_array(json, "ranked");
     for (int64_t i = 0; i < c->causes.n; i++) {
         ls_json_begin_object(json, NULL);
-        ls_json_string(json, "cause", c->causes.of[i].name);
+        ls_json_string(json, "cause", ls_cause_name(c->causes.of[i].cause));
         ls_json_double(json, "score", c->causes.of[i].confidence);
         ls_json_string(json, "evidence", c->causes.of[i].evidence);
         ls_json_end_object(json);

@@ -38,7 +38,7 @@ static bool is_shown(const ls_foreign *f, int rung) { return f->is_server || !ls
 
 static const char *verdict(const ls_sweep *s) {
     const ls_finding *named = ls_foreign_named(s->foreign);
-    if (named != NULL) return named->cause;
+    if (named != NULL) return ls_cause_name(named->cause);
     if (s->different) return "a difference that no cause explains well enough to be named";
     return "ordinary rounding, no structure";
 }
@@ -60,24 +60,27 @@ static void print_floor(FILE *file, const ls_foreign *f) {
 static void print_findings(FILE *file, const ls_sweep *s) {
     const ls_foreign *f = s->foreign;
     const ls_finding *named = ls_foreign_named(f);
+    const ls_cause_row *row;
     if (f->n_findings > 0) fprintf(file, "\ncauses, best first\n");
     for (int64_t i = 0; i < f->n_findings; i++)
-        fprintf(file, "  %4.2f %s\n       %s\n", f->findings[i].confidence, f->findings[i].cause,
+        fprintf(file, "  %4.2f %s\n       %s\n", f->findings[i].confidence, ls_cause_name(f->findings[i].cause),
                 f->findings[i].evidence);
     for (int64_t i = 0; i < f->n_findings; i++)
         if (f->findings[i].doubt > 0.0)
-            fprintf(file, "  beside its control with other texts, \"%s\" keeps a doubt of %.2g\n", f->findings[i].cause,
-                    f->findings[i].doubt);
-    if (f->rival != NULL) {
-        fprintf(file, "\ntwo causes fit equally well and none is named: %s, %s\n", f->findings[0].cause, f->rival);
+            fprintf(file, "  beside its control with other texts, \"%s\" keeps a doubt of %.2g\n",
+                    ls_cause_name(f->findings[i].cause), f->findings[i].doubt);
+    if (f->rival != LS_CAUSE_NONE) {
+        fprintf(file, "\ntwo causes fit equally well and none is named: %s, %s\n", ls_cause_name(f->findings[0].cause),
+                ls_cause_name(f->rival));
         return;
     }
     if (named == NULL) {
         fprintf(file, "\nno cause reaches %.1f; what differs and what does not stands above\n", LS_NAMED);
         return;
     }
-    fprintf(file, "\nCAUSE: %s\n  %s\n  look at    %s\n  confidence %.2f\n  seen       %s\n", named->cause, named->text,
-            named->look, named->confidence, named->evidence);
+    row = ls_cause_of(named->cause);
+    fprintf(file, "\nCAUSE: %s\n  %s\n  look at    %s\n  confidence %.2f\n  seen       %s\n",
+            ls_cause_name(named->cause), row->text, row->look, named->confidence, named->evidence);
 }
 
 void ls_foreign_print(FILE *file, const ls_sweep *s) {
@@ -143,14 +146,14 @@ void ls_foreign_write(ls_json_out *json, const ls_sweep *s) {
     ls_json_string(json, "verdict", verdict(s));
     ls_json_string(json, "dtype", ls_dtype_name(s->opts.dtype));
     if (named != NULL)
-        ls_json_string(json, "cause", named->cause);
+        ls_json_string(json, "cause", ls_cause_name(named->cause));
     else
         ls_json_null(json, "cause");
     ls_json_double(json, "confidence", f->n_findings > 0 ? f->findings[0].confidence : 0.0);
     ls_json_begin_array(json, "ranked");
     for (int64_t i = 0; i < f->n_findings; i++) {
         ls_json_begin_object(json, NULL);
-        ls_json_string(json, "cause", f->findings[i].cause);
+        ls_json_string(json, "cause", ls_cause_name(f->findings[i].cause));
         ls_json_double(json, "score", f->findings[i].confidence);
         ls_json_bool(json, "fits", f->findings[i].confidence >= LS_NAMED);
         ls_json_double(json, "doubt", f->findings[i].doubt);
@@ -243,7 +246,8 @@ void ls_foreign_html(FILE *file, const ls_sweep *s) {
     const ls_foreign *f = s->foreign;
     const ls_finding *named = ls_foreign_named(f);
     fprintf(file, "<div class=\"box%s\">", s->different ? "" : " good");
-    ls_html_cause(file, verdict(s), named != NULL ? named->text : NULL, named != NULL ? named->look : NULL);
+    ls_html_cause(file, verdict(s), named != NULL ? ls_cause_of(named->cause)->text : NULL,
+                  named != NULL ? ls_cause_of(named->cause)->look : NULL);
     fputs("</div>\n", file);
     fprintf(file,
             "<p>Floor: median |d| %.2g of %" PRId64 " tokens alone; a token is off from %.2g on. %" PRId64
@@ -253,7 +257,7 @@ void ls_foreign_html(FILE *file, const ls_sweep *s) {
         fputs("<h2>Causes</h2>\n<table><tr><th>confidence</th><th>cause</th><th>seen</th></tr>\n", file);
     for (int64_t i = 0; i < f->n_findings; i++) {
         fprintf(file, "<tr><td>%.2f</td><td>", f->findings[i].confidence);
-        ls_html_text(file, f->findings[i].cause);
+        ls_html_text(file, ls_cause_name(f->findings[i].cause));
         fputs("</td><td>", file);
         ls_html_text(file, f->findings[i].evidence);
         fputs("</td></tr>\n", file);

@@ -25,7 +25,8 @@ static void write_verdict(FILE *file, const ls_sweep *s) {
         fputs("<p><b>No known cause fits all that was seen.</b> The experiments below tell which levers change it.</p>",
               file);
     } else {
-        ls_html_cause(file, named->cause->name, named->cause->text, named->cause->look);
+        ls_html_cause(file, ls_cause_name(named->cause), ls_cause_ladder_text(named->cause),
+                      ls_cause_ladder_look(named->cause));
     }
     for (int64_t i = 0; i < s->n_wraps; i++) {
         const ls_wrap *w = &s->wraps[i];
@@ -223,9 +224,9 @@ static void write_experiments(FILE *file, const ls_sweep *s) {
 static void write_causes(FILE *file, const ls_sweep *s) {
     if (!s->different) return;
     fputs("<h2>Causes</h2>\n<table><tr><th>score</th><th>cause</th><th>against it</th></tr>\n", file);
-    for (int64_t i = 0; i < ls_causes_count() && s->ranked[i].score > 0.0; i++) {
+    for (int64_t i = 0; i < s->n_ranked && s->ranked[i].score > 0.0; i++) {
         const ls_ranked *r = &s->ranked[i];
-        fprintf(file, "<tr><td>%.3f</td><td>%s</td><td>", r->score, r->cause->name);
+        fprintf(file, "<tr><td>%.3f</td><td>%s</td><td>", r->score, ls_cause_name(r->cause));
         for (int e = 0; e < LS_EXPERIMENTS; e++)
             if (r->missed >> e & 1) fprintf(file, "%s ", ls_experiment_name((ls_experiment)e));
         fputs("</td></tr>\n", file);

@@ -39,19 +39,22 @@ static uint64_t set_of(const ls_sweep *s, ls_verdict verdict) {
 
 static void print_causes(FILE *file, const ls_sweep *s) {
     const ls_ranked *named = ls_sweep_cause(s);
+    const ls_pattern *pattern;
     char text[LS_NOTE_BYTES + 64];
     fprintf(file, "\ncauses, best first\n");
-    for (int64_t i = 0; i < ls_causes_count() && i < 4; i++) {
+    for (int64_t i = 0; i < s->n_ranked && i < 4; i++) {
         const ls_ranked *r = &s->ranked[i];
         if (r->score == 0.0) break;
-        fprintf(file, "  %5.3f %s %s\n", r->score, r->fits ? "fits" : "    ", r->cause->name);
+        fprintf(file, "  %5.3f %s %s\n", r->score, r->fits ? "fits" : "    ", ls_cause_name(r->cause));
     }
     if (named == NULL) {
         fprintf(file, "\nno known cause fits all that was seen; what differs and what does not stands above\n");
         return;
     }
-    fprintf(file, "\nCAUSE: %s\n  %s\n  look at    %s\n", named->cause->name, named->cause->text, named->cause->look);
-    print_set(file, "  differs in", named->met & (named->cause->large | named->cause->small | named->cause->moved));
+    fprintf(file, "\nCAUSE: %s\n  %s\n  look at    %s\n", ls_cause_name(named->cause),
+            ls_cause_ladder_text(named->cause), ls_cause_ladder_look(named->cause));
+    pattern = &ls_cause_of(named->cause)->ladder;
+    print_set(file, "  differs in", named->met & (pattern->large | pattern->small | pattern->moved));
     fprintf(file, "  clean in   %d experiments\n", __builtin_popcountll(set_of(s, LS_CLEAN)));
     print_set(file, "  not tried", set_of(s, LS_UNTRIED));
     ls_observation_describe(text, sizeof text, &s->seen[s->repro_of]);
@@ -263,14 +266,14 @@ void ls_sweep_write(ls_json_out *json, const ls_sweep *s) {
     ls_json_string(json, "dtype", ls_dtype_name(s->opts.dtype));
     ls_json_string(json, "profile", ls_profile_name(s->opts.dtype == LS_F32 ? LS_PROFILE_EXACT : s->opts.profile));
     if (named != NULL)
-        ls_json_string(json, "cause", named->cause->name);
+        ls_json_string(json, "cause", ls_cause_name(named->cause));
     else
         ls_json_null(json, "cause");
     ls_json_begin_array(json, "ranked");
-    for (int64_t i = 0; s->different && i < ls_causes_count(); i++) {
+    for (int64_t i = 0; s->different && i < s->n_ranked; i++) {
         if (s->ranked[i].score == 0.0) break;
         ls_json_begin_object(json, NULL);
-        ls_json_string(json, "cause", s->ranked[i].cause->name);
+        ls_json_string(json, "cause", ls_cause_name(s->ranked[i].cause));
         ls_json_double(json, "score", s->ranked[i].score);
         ls_json_bool(json, "fits", s->ranked[i].fits);
         ls_json_end_object(json);

@@ -95,8 +95,7 @@ typedef struct ls_seen {
 } ls_seen;
 
 typedef struct ls_finding {
-    const char *cause; /* its name; static */
-    const char *text, *look;
+    ls_cause cause;
     double confidence; /* [0, 1]; named from LS_NAMED on */
     char evidence[400];
     ls_rung rung; /* that shows it, for the smallest requests */
@@ -107,13 +106,11 @@ typedef struct ls_finding {
 #define LS_NAMED 0.8
 /* Likelier tokens than this are nearly sure, whatever the weights. */
 #define LS_SURE_TOKEN -0.05
-/* The family of what is seen and has none: it is listed and keeps others from being named. */
-#define LS_NO_CAUSE "no cause of the list"
 
 /* An explanation that was tried on records alone. */
 typedef struct ls_explanation {
     char what[120];
-    const char *cause;  /* its family; NULL: nothing is changed */
+    ls_cause cause;     /* NONE: nothing is changed */
     bool harmless;      /* a source of rounding, no fault */
     bool fitted;        /* with a number that was made to fit: it must leave less */
     int n_free;         /* numbers that were looked for */
@@ -132,10 +129,10 @@ typedef struct ls_foreign {
     bool is_server;
     ls_finding findings[LS_FINDINGS_MAX]; /* best first */
     int64_t n_findings;
-    const char *rival; /* another cause that fits as well as the first, so that none is named; or NULL */
-    double strength;   /* of the suspect's rounding: its floor as a share of what bf16 activations do; 0: not known */
-    bool coarser;      /* a coarser format explains a third of what requests alone are off by, or more */
-    double bf16_size;  /* median abs d that bf16 weights, activations and keys would make; 0: not known */
+    ls_cause rival;   /* another cause that fits as well as the first, so that none is named; or NONE */
+    double strength;  /* of the suspect's rounding: its floor as a share of what bf16 activations do; 0: not known */
+    bool coarser;     /* a coarser format explains a third of what requests alone are off by, or more */
+    double bf16_size; /* median abs d that bf16 weights, activations and keys would make; 0: not known */
     ls_explanation before, best[LS_EXPLANATIONS_KEPT]; /* of requests alone */
     int64_t n_best;
     char no_reference[LS_NOTE_BYTES]; /* why there is no third opinion; "" when there is */
@@ -245,7 +242,7 @@ ls_status ls_cut_effects(ls_inquiry *q, const ls_outcome *c, int64_t every, doub
 /* Explains a rung by what is lost at cuts: `every` tokens. *lost: set of LS_LOSE_..; 0: none fits. */
 ls_status ls_explain_cuts(ls_inquiry *q, ls_rung rung, int64_t every, int32_t *lost, ls_error *err);
 
-void ls_foreign_find(ls_foreign *f, const char *cause, ls_rung rung, double confidence, const char *format, ...)
+void ls_foreign_find(ls_foreign *f, ls_cause cause, ls_rung rung, double confidence, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 /* Runs what causes rest on again beside its control, with other texts, and makes their confidence of it. */
 ls_status ls_foreign_weigh(ls_inquiry *q, ls_error *err);

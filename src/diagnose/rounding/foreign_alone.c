@@ -35,7 +35,7 @@ ls_status ls_explain_rung(ls_inquiry *q, ls_rung rung, double confidence, bool *
         ls_foreign_find(f, f->best[0].cause, rung, sure,
                         "%s: %s; with that nine tenths of |d| are below %.2g, not %.2g", ls_rung_name(rung),
                         f->best[0].what, f->best[0].q90, f->before.q90);
-        *found = sure >= LS_NAMED || strcmp(f->best[0].cause, LS_NO_CAUSE) == 0;
+        *found = sure >= LS_NAMED || f->best[0].cause == LS_CAUSE_UNLISTED;
         if (sure >= LS_NAMED) f->findings[0].settled = true;
     }
     f->n_best = 0;
@@ -51,8 +51,7 @@ ls_status ls_explain_misplaced(ls_inquiry *q, ls_rung rung, bool *found, ls_erro
     q->records_alone = false;
     LS_TRY(status);
     if (f->n_best > 0 && ls_explained_confidence(f) >= LS_NAMED &&
-        (strcmp(f->best[0].cause, "records shifted") == 0 ||
-         strcmp(f->best[0].cause, "records of other tokens") == 0)) {
+        ls_cause_of(f->best[0].cause)->family == LS_FAMILY_MISPLACED) {
         ls_foreign_find(f, f->best[0].cause, rung, 0.95,
                         "%s: %s; with that nine tenths of |d| are below %.2g, not %.2g", ls_rung_name(rung),
                         f->best[0].what, f->best[0].q90, f->before.q90);
@@ -174,7 +173,7 @@ static bool has_slots_apart(const ls_outcomes *o) {
 static ls_status decide_slots_number(ls_inquiry *q, int64_t requests, ls_error *err) {
     int64_t value;
     LS_TRY(ls_foreign_bisect(q, "batch", 1, 72, ls_lay_batch, &value, err));
-    ls_foreign_find(q->f, "slot offset wraps", LS_RUNG_LENGTHS, 0.93,
+    ls_foreign_find(q->f, LS_CAUSE_SLOT_WRAPS, LS_RUNG_LENGTHS, 0.93,
                     "a slot each, requests are off from the one with number %" PRId64
                     " on; in one slot for all they are right",
                     requests);
@@ -195,7 +194,7 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
         *found = p->first_sequence > 0 && ls_portion(p->behind_off, p->behind) > 0.6 &&
                  ls_portion(p->beyond_off, p->beyond) < 0.8;
         if (!*found) return LS_OK;
-        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_LENGTHS, 0.85,
+        ls_foreign_find(f, LS_CAUSE_STALE_SLOT, LS_RUNG_LENGTHS, 0.85,
                         "from request %" PRId64 " of a process on, requests are off, whatever their length",
                         p->first_sequence + 1);
         return ls_foreign_bound(q, "requests", p->first_sequence + 1, false, 1);
@@ -209,7 +208,7 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
     }
     if (one_slot && far->outcomes.n > 0 && !ls_sequence_off(f, &far->outcomes.of[0])) {
         *found = true;
-        ls_foreign_find(f, "another sequence's state is read", LS_RUNG_LENGTHS, 0.9,
+        ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, LS_RUNG_LENGTHS, 0.9,
                         "a slot each, and never two at once, %" PRId64 " of %" PRId64
                         " tokens behind the first request are off; in one slot for all they are right, and so is the "
                         "first request in a high slot",
@@ -221,7 +220,7 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
     if (*found) return LS_OK;
     *found = true;
     apart = has_slots_apart(&f->seen[LS_RUNG_LENGTHS].outcomes);
-    ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_LENGTHS, apart ? 0.7 : 0.93,
+    ls_foreign_find(f, LS_CAUSE_STALE_SLOT, LS_RUNG_LENGTHS, apart ? 0.7 : 0.93,
                     "from request %" PRId64 " of a process on, %" PRId64 " of %" PRId64
                     " tokens are off, whatever the length; each alone in its process requests are right%s",
                     p->first_sequence + 1, p->behind_off, p->behind, apart ? "; but no slot was used twice" : "");
@@ -250,8 +249,7 @@ static ls_status decide_rows(ls_inquiry *q, bool *found, ls_error *err) {
     ls_seen_deinit(&alone);
     *found = 2 * n_alone > n;
     if (!*found) return LS_OK;
-    ls_foreign_find(q->f, some ? "padding leaks into the state" : "order of sums follows the batch", LS_RUNG_LENGTHS,
-                    0.9,
+    ls_foreign_find(q->f, some ? LS_CAUSE_PADDING : LS_CAUSE_ORDER_BY_BATCH, LS_RUNG_LENGTHS, 0.9,
                     "decoded tokens of %" PRId64 " of %" PRId64 " requests are off alone; with two at once %" PRId64
                     " are, with eight none",
                     n_alone, n, pair->n_sequences_off);
@@ -308,7 +306,7 @@ static ls_status decide_pages_of_decode(ls_inquiry *q, bool *found, ls_error *er
         *found = seen.outcomes.n > 0 && seen.look == LS_LOOK_CLEAN;
         ls_seen_deinit(&seen);
         if (*found)
-            ls_foreign_find(q->f, "page size matters", LS_RUNG_LENGTHS, 0.93,
+            ls_foreign_find(q->f, LS_CAUSE_PAGE_SIZE, LS_RUNG_LENGTHS, 0.93,
                             "decoded tokens are off with pages of 16 tokens, and right with pages of %" PRId64,
                             pages[i]);
     }
@@ -378,7 +376,7 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
     bool found;
     part_tokens(q, seen, &p);
     if (p.behind_eos && p.n_behind_eos > 0) {
-        ls_foreign_find(f, "end of sequence inside a context", LS_RUNG_LENGTHS, 0.9,
+        ls_foreign_find(f, LS_CAUSE_EOS_INSIDE, LS_RUNG_LENGTHS, 0.9,
                         "what is off stands behind an end-of-sequence token, all %" PRId64 " tokens of it", p.n_off);
         return LS_OK;
     }
@@ -388,7 +386,7 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
     if (p.first_tokens_off == 0 && p.later_off > 0) {
         if (short_prompts_are_off(q, seen)) {
             ls_foreign_find(
-                f, "convolution window lost in short chunks", LS_RUNG_LENGTHS, 0.93,
+                f, LS_CAUSE_WINDOW_IN_SHORT_CHUNKS, LS_RUNG_LENGTHS, 0.93,
                 "decoded tokens are off behind prompts of fewer than %d tokens, and right behind all others",
                 (int)q->config->d_conv - 1);
             return LS_OK;
@@ -400,8 +398,7 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
         q->decode_alone = false;
         if (!found && (bucket = bucket_of(q, seen)) > 0) {
             LS_TRY(bucket_with_pages(q, 4, &of_pages, err));
-            ls_foreign_find(f, of_pages == bucket ? "padding leaks into the state" : "page size matters",
-                            LS_RUNG_LENGTHS, 0.9,
+            ls_foreign_find(f, of_pages == bucket ? LS_CAUSE_PADDING : LS_CAUSE_PAGE_SIZE, LS_RUNG_LENGTHS, 0.9,
                             "decoded tokens are right behind prompts whose length is a multiple of %" PRId64
                             " and off behind others; with pages of 4 tokens of %" PRId64,
                             bucket, of_pages);
@@ -413,7 +410,7 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
         if (!found && in_decode) LS_TRY(decide_pages_of_decode(q, &found, err));
         if (!found && in_decode) LS_TRY(ls_foreign_against_records(q, &against, err));
         if (!found && in_decode)
-            ls_foreign_find(f, "other arithmetic in decode", LS_RUNG_LENGTHS, against == NULL ? 0.85 : 0.75,
+            ls_foreign_find(f, LS_CAUSE_DECODE_ARITHMETIC, LS_RUNG_LENGTHS, against == NULL ? 0.85 : 0.75,
                             "first tokens of completions are within rounding, %" PRId64 " of %" PRId64
                             " decoded ones are not%s%s",
                             p.later_off, p.later, against != NULL ? "; but " : "", against != NULL ? against : "");
@@ -423,7 +420,7 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
     part_tokens(q, &f->seen[LS_RUNG_PAGE64], &large);
     /* Contexts that are off with small pages and were right with others: those in between were not tried with both. */
     if (has_attention(q) && small.n_off > 0 && small.least_context <= p.clean_context && p.least_context > 4) {
-        ls_foreign_find(f, "page size matters", LS_RUNG_LENGTHS, 0.93,
+        ls_foreign_find(f, LS_CAUSE_PAGE_SIZE, LS_RUNG_LENGTHS, 0.93,
                         "off from a context of %" PRId64 " on with pages of 16 tokens, from %" PRId64
                         " on with pages of 4",
                         p.least_context, small.least_context);
@@ -447,24 +444,24 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
         if (found) return LS_OK;
         if (has_attention(q)) LS_TRY(ls_foreign_page_moves(q, value, &page, err));
         if (value <= 2)
-            ls_foreign_find(f, "positions or scale of attention", LS_RUNG_LENGTHS, 0.6,
+            ls_foreign_find(f, LS_CAUSE_POSITIONS, LS_RUNG_LENGTHS, 0.6,
                             "a prompt of one token is right, longer ones are not");
         else if (page == LS_MOVES)
-            ls_foreign_find(f, "page size matters", LS_RUNG_LENGTHS, 0.93,
+            ls_foreign_find(f, LS_CAUSE_PAGE_SIZE, LS_RUNG_LENGTHS, 0.93,
                             "off from a context of %" PRId64 " on, and with other pages from another one", value);
         else if (near_block(value) && page == LS_MOVES_UNKNOWN && has_attention(q))
-            ls_foreign_find(f, "page size matters", LS_RUNG_LENGTHS, 0.75,
+            ls_foreign_find(f, LS_CAUSE_PAGE_SIZE, LS_RUNG_LENGTHS, 0.75,
                             "off from a context of %" PRId64
                             " on: a border of blocks of 16, but pages are not said to be obeyed",
                             value);
         else
-            ls_foreign_find(f, "wrong from a length on", LS_RUNG_LENGTHS, is_long(f, &p, value) ? 0.9 : 0.75,
+            ls_foreign_find(f, LS_CAUSE_FROM_A_LENGTH, LS_RUNG_LENGTHS, is_long(f, &p, value) ? 0.9 : 0.75,
                             "contexts below %" PRId64 " are within rounding; %" PRId64 " of %" PRId64
                             " tokens from there on are off",
                             value, p.beyond_off, p.beyond);
         return LS_OK;
     }
-    ls_foreign_find(f, "other weights or another formula", LS_RUNG_LENGTHS, 0.7,
+    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_RUNG_LENGTHS, 0.7,
                     "%" PRId64 " of %" PRId64 " tokens of requests alone are off", p.n_off, p.n_tokens);
     return LS_OK;
 }
@@ -564,14 +561,14 @@ static ls_status decide_constant(ls_inquiry *q, ls_error *err) {
         LS_TRY(ls_foreign_is_drawn_anew(q, &anew, err));
     if (anew) against = "with another first token it is drawn anew, as rounding is";
     sure = sure && against == NULL;
-    ls_foreign_find(f, "other weights or another formula", LS_RUNG_ALONE_LONG, sure ? 0.86 : 0.75,
+    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_RUNG_ALONE_LONG, sure ? 0.86 : 0.75,
                     "requests alone are off by a median of %.2g, and no explanation that was tried takes it away; "
                     "%s; %.0f %% of the requests are right%s%s",
                     f->floor, where, 100.0 * right, against != NULL ? "; but " : "", against != NULL ? against : "");
     if (sure) f->findings[0].settled = true;
     LS_TRY(right_by_page(q, &by_page, err));
     if (by_page) {
-        ls_foreign_find(f, "page size matters", LS_RUNG_LENGTHS, 0.93,
+        ls_foreign_find(f, LS_CAUSE_PAGE_SIZE, LS_RUNG_LENGTHS, 0.93,
                         "requests alone are off by a median of %.2g, and with pages of one token they are right",
                         f->floor);
         f->findings[0].settled = true;
@@ -587,14 +584,14 @@ ls_status ls_decide_alone(ls_inquiry *q, ls_error *err) {
     ls_status status;
     if (f->constant) {
         if (f->repeat > 0.3 * f->floor && f->repeat > 5e-3) {
-            ls_foreign_find(f, "not repeatable", LS_RUNG_AGAIN, 0.9, "the same request twice differs by up to %.2g",
-                            f->repeat);
+            ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_RUNG_AGAIN, 0.9,
+                            "the same request twice differs by up to %.2g", f->repeat);
             return LS_OK;
         }
         if (f->bf16_size > 0.0 && f->floor < 3.0 * f->bf16_size) {
             f->constant = false; /* as large as bf16 makes it, and nothing says that it is more */
             if (!f->out_of_time || f->floor < 2.0 * f->bf16_size) return LS_OK;
-            ls_foreign_find(f, "other weights or another formula", LS_RUNG_ALONE_LONG, 0.6,
+            ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_RUNG_ALONE_LONG, 0.6,
                             "requests alone are off by a median of %.2g, where bf16 throughout makes %.2g, and there "
                             "was no time for all explanations",
                             f->floor, f->bf16_size);
@@ -604,7 +601,7 @@ ls_status ls_decide_alone(ls_inquiry *q, ls_error *err) {
         return decide_constant(q, err);
     }
     if (f->repeat > f->limit) {
-        ls_foreign_find(f, "not repeatable", LS_RUNG_AGAIN, 0.97,
+        ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_RUNG_AGAIN, 0.97,
                         "the same request twice differs by up to %.2g, the median to the trainer is %.2g", f->repeat,
                         f->floor);
         return LS_OK;
@@ -624,10 +621,10 @@ ls_status ls_decide_alone(ls_inquiry *q, ls_error *err) {
         LS_TRY(status);
         if (found) return LS_OK;
         if (p.behind_eos && p.n_behind_eos > 0)
-            ls_foreign_find(f, "end of sequence inside a context", alone[i], 0.85,
+            ls_foreign_find(f, LS_CAUSE_EOS_INSIDE, alone[i], 0.85,
                             "what is off stands behind an end-of-sequence token");
         else
-            ls_foreign_find(f, "other arithmetic in decode", alone[i], p.first_tokens_off == 0 ? 0.6 : 0.3,
+            ls_foreign_find(f, LS_CAUSE_DECODE_ARITHMETIC, alone[i], p.first_tokens_off == 0 ? 0.6 : 0.3,
                             "%s: %" PRId64 " of %" PRId64 " tokens are off", ls_rung_name(alone[i]), p.n_off,
                             p.n_tokens);
     }

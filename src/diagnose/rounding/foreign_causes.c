@@ -195,19 +195,19 @@ static ls_status decide_slots(ls_inquiry *q, ls_error *err) {
         if (found) return LS_OK;
     }
     if (off(q, LS_RUNG_SEQUENCE) && s->first_off > 0) {
-        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_SEQUENCE, clean(q, LS_RUNG_FRESH) ? 0.97 : 0.87,
+        ls_foreign_find(f, LS_CAUSE_STALE_SLOT, LS_RUNG_SEQUENCE, clean(q, LS_RUNG_FRESH) ? 0.97 : 0.87,
                         "one at a time, the first request is within rounding and %" PRId64 " of %" PRId64 " are not%s",
                         s->n_sequences_off, s->n_sequences,
                         clean(q, LS_RUNG_FRESH) ? "; without a slot used twice all are" : "");
         if (s->first_off > 1 && s->n_sequences_off == s->n_sequences - s->first_off)
             LS_TRY(ls_foreign_bound(q, "requests", s->first_off + 1, false, 1));
     } else if (off(q, LS_RUNG_SINGLE) && single->first_off > 0) {
-        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_SINGLE, 0.93,
+        ls_foreign_find(f, LS_CAUSE_STALE_SLOT, LS_RUNG_SINGLE, 0.93,
                         "prompts of one token in one slot: the first is within rounding, %" PRId64 " of %" PRId64
                         " are not",
                         single->n_sequences_off, single->n_sequences);
     } else if (off(q, LS_RUNG_TURNS) && turns->first_off > 1 && clean(q, LS_RUNG_PAIR)) {
-        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_TURNS, 0.95,
+        ls_foreign_find(f, LS_CAUSE_STALE_SLOT, LS_RUNG_TURNS, 0.95,
                         "two at a time in two slots: the first two are within rounding, %" PRId64 " of %" PRId64
                         " are not; in a slot of its own each is right",
                         turns->n_sequences_off, turns->n_sequences);
@@ -220,7 +220,7 @@ static ls_status decide_slots(ls_inquiry *q, ls_error *err) {
         if (f->seen[rung].n_failed > 0 && f->seen[rung].outcomes.n == 0) return LS_OK; /* it cannot have so many */
         if (off(q, LS_RUNG_SEQUENCE) || off(q, LS_RUNG_FRESH)) return LS_OK;
         LS_TRY(ls_foreign_bisect(q, "slot", 0, last, lay_slot, &value, err));
-        ls_foreign_find(f, "slot offset wraps", rung, value > 0 ? 0.95 : 0.7,
+        ls_foreign_find(f, LS_CAUSE_SLOT_WRAPS, rung, value > 0 ? 0.95 : 0.7,
                         "one request in slot %" PRId64 " is off%s", last, value > 0 ? ", in low slots it is not" : "");
     }
     return LS_OK;
@@ -296,7 +296,7 @@ static ls_status decide_loss(ls_inquiry *q, ls_rung rung, int64_t least, int64_t
     if (2 * n_off < CUT_TEXTS && least < largest) LS_TRY(what_is_lost(q, least, likeness, &n_off, err));
     window = likeness[0];
     state = fmax(likeness[1], likeness[2]);
-    ls_foreign_find(q->f, "state lost between chunks", rung, window < FOLLOWS || window < state + APART ? 0.86 : 0.7,
+    ls_foreign_find(q->f, LS_CAUSE_STATE_BETWEEN_CHUNKS, rung, window < FOLLOWS || window < state + APART ? 0.86 : 0.7,
                     "chunks of %" PRId64 " to %" PRId64
                     " tokens are off, prompts in one piece are not; by rank |d| follows that of lost windows by %.2f, "
                     "of lost states by %.2f, of lost keys by %.2f",
@@ -319,18 +319,18 @@ static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
     if (largest == 0 || off(q, LS_RUNG_LENGTHS)) return LS_OK;
     LS_TRY(ls_foreign_off_alone(q, rung, 2, &n_tried, &n_off, err));
     if (n_tried == 2 && n_off == 0) {
-        ls_foreign_find(f, "stale state of a reused slot", rung, 0.93,
+        ls_foreign_find(f, LS_CAUSE_STALE_SLOT, rung, 0.93,
                         "%s: %" PRId64 " of %" PRId64 " are off, and right when each is alone in its process",
                         ls_rung_name(rung), f->seen[rung].n_sequences_off, f->seen[rung].n_sequences);
         return LS_OK;
     }
     if (largest < window && largest > 0) {
-        ls_foreign_find(f, "convolution window lost in short chunks", rung, least > 1 || largest > 1 ? 0.93 : 0.82,
+        ls_foreign_find(f, LS_CAUSE_WINDOW_IN_SHORT_CHUNKS, rung, least > 1 || largest > 1 ? 0.93 : 0.82,
                         "chunks of %" PRId64 " tokens are off, those of %" PRId64 " and more are not", largest, window);
         return ls_foreign_bound(q, "chunk", largest, true, 6);
     }
     if (short_ones_are_off(q, window)) {
-        ls_foreign_find(f, "convolution window lost in short chunks", rung, 0.95,
+        ls_foreign_find(f, LS_CAUSE_WINDOW_IN_SHORT_CHUNKS, rung, 0.95,
                         "off is what has a chunk of fewer than %" PRId64 " tokens, be it the last", window);
         return ls_foreign_bound(q, "chunk", window - 1, true, 6);
     }
@@ -340,13 +340,13 @@ static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
             LS_TRY(ls_explain_cuts(q, rung, sizes[i], &lost, err));
         }
     if (lost != 0)
-        ls_foreign_find(
-            f, lost == LS_LOSE_WINDOW ? "convolution window lost between chunks" : "state lost between chunks", rung,
-            0.97, "%s: as if %s%s%s%s%s were lost or misplaced at every border", ls_rung_name(rung),
-            lost & LS_LOSE_WINDOW ? "the convolution window" : "",
-            (lost & LS_LOSE_WINDOW) && (lost & ~LS_LOSE_WINDOW) ? ", " : "",
-            lost & LS_LOSE_STATE ? "the scan state" : "", (lost & LS_LOSE_STATE) && (lost & LS_LOSE_KEYS) ? ", " : "",
-            lost & LS_LOSE_KEYS ? "keys and values" : "");
+        ls_foreign_find(f, lost == LS_LOSE_WINDOW ? LS_CAUSE_WINDOW_BETWEEN_CHUNKS : LS_CAUSE_STATE_BETWEEN_CHUNKS,
+                        rung, 0.97, "%s: as if %s%s%s%s%s were lost or misplaced at every border", ls_rung_name(rung),
+                        lost & LS_LOSE_WINDOW ? "the convolution window" : "",
+                        (lost & LS_LOSE_WINDOW) && (lost & ~LS_LOSE_WINDOW) ? ", " : "",
+                        lost & LS_LOSE_STATE ? "the scan state" : "",
+                        (lost & LS_LOSE_STATE) && (lost & LS_LOSE_KEYS) ? ", " : "",
+                        lost & LS_LOSE_KEYS ? "keys and values" : "");
     else
         LS_TRY(decide_loss(q, rung, least, largest, err));
     if (least > 1) { /* some chunks are right */
@@ -378,7 +378,7 @@ static ls_status decide_odd(ls_inquiry *q, ls_rung rung, bool *found, ls_error *
         LS_TRY(keep_company(q, n, false, &of_rows, err));
         if (!of_rows.off_first && !of_rows.off_last) continue;
         if (of_rows.content > f->limit) {
-            ls_foreign_find(f, "another sequence's state is read", rung, 0.92,
+            ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, rung, 0.92,
                             "%" PRId64
                             " at once are off, and with other neighbours of the same lengths a request's records move "
                             "by %.2g",
@@ -388,7 +388,7 @@ static ls_status decide_odd(ls_inquiry *q, ls_rung rung, bool *found, ls_error *
             LS_TRY(keep_company(q, n < 4 ? 4 : 8, false, &of_full, err));
             if (of_full.off_first || of_full.off_last) continue;
             ls_foreign_find(
-                f, "padding leaks into the state", rung, 0.9,
+                f, LS_CAUSE_PADDING, rung, 0.9,
                 "%" PRId64 " at once: one of them is off, whatever the others hold; the next power of two is right", n);
         }
         *found = true;
@@ -407,14 +407,14 @@ static ls_status decide_mixed(ls_inquiry *q, ls_error *err) {
     if (off_between(q, LS_RUNG_CHUNK1, LS_RUNG_CHUNK16)) return LS_OK; /* chunks alone are off */
     LS_TRY(ls_foreign_others_matter(q, LS_RUNG_MIXED, 0, &content, &n_off, err));
     if (content > f->limit)
-        ls_foreign_find(f, "another sequence's state is read", LS_RUNG_MIXED, 0.92,
+        ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, LS_RUNG_MIXED, 0.92,
                         "off when some begin while others decode, %" PRId64 " of %" PRId64
                         "; with other texts of the same lengths beside it a request moves by %.2g",
                         f->seen[LS_RUNG_MIXED].n_sequences_off, f->seen[LS_RUNG_MIXED].n_sequences, content);
     else
         LS_TRY(decide_odd(q, LS_RUNG_MIXED, &found, err));
     if (content <= f->limit && !found)
-        ls_foreign_find(f, "order of sums follows the batch", LS_RUNG_MIXED, 0.7,
+        ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, LS_RUNG_MIXED, 0.7,
                         "off when some begin while others decode, and it does not matter what the others hold (%.2g)",
                         content);
     return LS_OK;
@@ -438,13 +438,13 @@ ls_status ls_decide_batch(ls_inquiry *q, ls_error *err) {
         int64_t n_off;
         LS_TRY(ls_foreign_others_matter(q, rung, 0, &content, &n_off, err));
         if (content > f->limit) { /* padding is the same whatever the others hold */
-            ls_foreign_find(f, "another sequence's state is read", rung, 0.9,
+            ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, rung, 0.9,
                             "four at a time of unequal lengths; with other texts of the same lengths beside it a "
                             "request moves by %.2g",
                             content);
             return LS_OK;
         }
-        ls_foreign_find(f, "padding leaks into the state", rung, 0.93,
+        ls_foreign_find(f, LS_CAUSE_PADDING, rung, 0.93,
                         "four at a time of unequal lengths: %" PRId64 " of %" PRId64
                         " are off; of equal length none is",
                         f->seen[rung].n_sequences_off, f->seen[rung].n_sequences);
@@ -460,17 +460,17 @@ ls_status ls_decide_batch(ls_inquiry *q, ls_error *err) {
         if (value > 3) LS_TRY(slots_matter(q, value, &by_slot, err));
         if (value > 3 && !by_slot) LS_TRY(newest_is_off(q, value, &by_slot, err));
         if (by_slot)
-            ls_foreign_find(f, "slot offset wraps", LS_RUNG_CROWD, 0.93,
+            ls_foreign_find(f, LS_CAUSE_SLOT_WRAPS, LS_RUNG_CROWD, 0.93,
                             "%" PRId64
                             " at once are off, and what is in them depends on what is in others: fewer in slots as "
                             "far apart are off as well, or the newest slot alone is",
                             value);
         else if (!c.off_first && c.off_last && c.prompt_off)
-            ls_foreign_find(f, "no reset between packed sequences", rung, 0.92,
+            ls_foreign_find(f, LS_CAUSE_NOT_RESET, rung, 0.92,
                             "the first of a batch is within rounding, one behind it is off by what stands in front of "
                             "it, from its first token on");
         else
-            ls_foreign_find(f, "another sequence's state is read", rung, 0.92,
+            ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, rung, 0.92,
                             "with other neighbours of the same lengths a request's records move by %.2g", c.content);
     } else {
         const bool all = c.off_first && c.off_last;
@@ -479,7 +479,7 @@ ls_status ls_decide_batch(ls_inquiry *q, ls_error *err) {
         if (found) return LS_OK;
         if (!all) LS_TRY(share_moved(q, value > 1 ? value : n, &share, err));
         /* A kernel that is chosen by the rows computes all of them: one request alone that is off is another thing. */
-        ls_foreign_find(f, "order of sums follows the batch", rung,
+        ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, rung,
                         all           ? 0.92
                         : share > 0.8 ? 0.88
                                       : 0.7,
@@ -520,19 +520,19 @@ static ls_status decide_cache(ls_inquiry *q) {
         ls_portion(f->seen[LS_RUNG_CACHED_SHARED].n_sequences_off, f->seen[LS_RUNG_CACHED_SHARED].n_sequences) < 0.35 &&
         off(q, LS_RUNG_CACHED_ROUNDS) && !first_times_off(f, &f->seen[LS_RUNG_CACHED_ROUNDS]);
     if (aged)
-        ls_foreign_find(f, "prefix cache returns old entries", LS_RUNG_CACHED_ROUNDS, 0.92,
+        ls_foreign_find(f, LS_CAUSE_CACHE_AGED, LS_RUNG_CACHED_ROUNDS, 0.92,
                         "a prompt is right the first time and when it comes again at once; with ten others in between "
                         "%" PRId64 " of %" PRId64 " are off",
                         f->seen[LS_RUNG_CACHED_ROUNDS].n_sequences_off, f->seen[LS_RUNG_CACHED_ROUNDS].n_sequences);
     else if (same)
-        ls_foreign_find(f, "prefix snapshot at the wrong token", LS_RUNG_CACHED_SAME, 0.93,
+        ls_foreign_find(f, LS_CAUSE_SNAPSHOT_SHIFTED, LS_RUNG_CACHED_SAME, 0.93,
                         "one prompt again and again: %" PRId64 " of %" PRId64 " are off with the cache",
                         f->seen[LS_RUNG_CACHED_SAME].n_sequences_off, f->seen[LS_RUNG_CACHED_SAME].n_sequences);
     else if (stranger)
-        ls_foreign_find(f, "prefix hit across different prompts", LS_RUNG_CACHED_SAME, 0.93,
+        ls_foreign_find(f, LS_CAUSE_CACHE_CROSSED, LS_RUNG_CACHED_SAME, 0.93,
                         "with the cache a prompt is off the first time it comes");
     else if (others || shared)
-        ls_foreign_find(f, "prefix hit across different prompts",
+        ls_foreign_find(f, LS_CAUSE_CACHE_CROSSED,
                         off(q, LS_RUNG_CACHED_TAIL)      ? LS_RUNG_CACHED_TAIL
                         : off(q, LS_RUNG_CACHED_LENGTH)  ? LS_RUNG_CACHED_LENGTH
                         : off(q, LS_RUNG_CACHED_ORDER)   ? LS_RUNG_CACHED_ORDER
@@ -547,19 +547,19 @@ static ls_status decide_cache(ls_inquiry *q) {
                         off(q, LS_RUNG_CACHED_POINTS) ? ", prompts that differ in one token" : "",
                         shared ? ", prompts with a common beginning" : "");
     else if (rounds)
-        ls_foreign_find(f, "prefix cache returns old entries",
+        ls_foreign_find(f, LS_CAUSE_CACHE_AGED,
                         off(q, LS_RUNG_CACHED_ROUNDS)  ? LS_RUNG_CACHED_ROUNDS
                         : off(q, LS_RUNG_CACHED_BATCH) ? LS_RUNG_CACHED_BATCH
                         : off(q, LS_RUNG_CACHED_CHUNK) ? LS_RUNG_CACHED_CHUNK
                                                        : LS_RUNG_CACHED_EXTENDED,
                         0.86, "off in a second round only, or with others in between, or behind longer ones");
     else if (off(q, LS_RUNG_CACHED_TWINS) || off(q, LS_RUNG_CACHED_TWINS_WHOLE))
-        ls_foreign_find(f, "prefix cache returns old entries",
+        ls_foreign_find(f, LS_CAUSE_CACHE_AGED,
                         off(q, LS_RUNG_CACHED_TWINS) ? LS_RUNG_CACHED_TWINS : LS_RUNG_CACHED_TWINS_WHOLE, 0.85,
                         "off when prompts with the same beginning run at the same time; one behind the other they are "
                         "right");
     else if (off(q, LS_RUNG_CACHED_MANY))
-        ls_foreign_find(f, "prefix hit across different prompts", LS_RUNG_CACHED_MANY, 0.8,
+        ls_foreign_find(f, LS_CAUSE_CACHE_CROSSED, LS_RUNG_CACHED_MANY, 0.8,
                         "off with many prompts that share pieces, cache on");
     return LS_OK;
 }
@@ -574,7 +574,7 @@ static ls_status decide_records(ls_inquiry *q, ls_error *err) {
         if (!off(q, rungs[i]) || f->seen[rungs[i]].outcomes.n == 0) continue;
         LS_TRY(ls_explain_rung(q, rungs[i], 0.95, &found, err));
         if (!found)
-            ls_foreign_find(f, "temperature on one side only", rungs[i], 0.75, "%s is off, temperature 4 raw is not",
+            ls_foreign_find(f, LS_CAUSE_TEMPERATURE, rungs[i], 0.75, "%s is off, temperature 4 raw is not",
                             ls_rung_name(rungs[i]));
         return LS_OK;
     }
@@ -588,7 +588,7 @@ ls_status ls_decide_tokens(ls_inquiry *q, ls_error *err) {
     if (off(q, LS_RUNG_EOS) && f->seen[LS_RUNG_EOS].n_sequences_off > 0) {
         LS_TRY(ls_explain_rung(q, LS_RUNG_EOS, 0.96, &found, err));
         if (found) return LS_OK;
-        ls_foreign_find(f, "end of sequence inside a context", LS_RUNG_EOS, 0.93,
+        ls_foreign_find(f, LS_CAUSE_EOS_INSIDE, LS_RUNG_EOS, 0.93,
                         "%" PRId64 " of %" PRId64 " prompts with an end-of-sequence token are off",
                         f->seen[LS_RUNG_EOS].n_sequences_off, f->seen[LS_RUNG_EOS].n_sequences);
         return LS_OK;
@@ -596,12 +596,12 @@ ls_status ls_decide_tokens(ls_inquiry *q, ls_error *err) {
     if (off(q, LS_RUNG_BOS) && f->seen[LS_RUNG_BOS].n_sequences_off > 0) {
         LS_TRY(ls_explain_rung(q, LS_RUNG_BOS, 0.96, &found, err));
         if (!found)
-            ls_foreign_find(f, "special token inside a prompt", LS_RUNG_BOS, 0.85,
+            ls_foreign_find(f, LS_CAUSE_SPECIAL_TOKEN, LS_RUNG_BOS, 0.85,
                             "prompts with a begin-of-sequence token are off");
         return LS_OK;
     }
     if (off(q, LS_RUNG_PAD) && f->seen[LS_RUNG_PAD].n_sequences_off > 0)
-        ls_foreign_find(f, "special token inside a prompt", LS_RUNG_PAD, 0.9, "prompts with the padding token are off");
+        ls_foreign_find(f, LS_CAUSE_SPECIAL_TOKEN, LS_RUNG_PAD, 0.9, "prompts with the padding token are off");
     return LS_OK;
 }
 
@@ -615,15 +615,15 @@ static ls_status decide_many(ls_inquiry *q, ls_error *err) {
     LS_TRY(ls_foreign_others_matter(q, LS_RUNG_MANY, 0, &content, &n_off, err));
     LS_TRY(ls_foreign_others_matter(q, LS_RUNG_MANY, 96, &apart_content, &apart_off, err));
     if (obeys && apart_off == 0)
-        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_MANY, 0.9,
+        ls_foreign_find(f, LS_CAUSE_STALE_SLOT, LS_RUNG_MANY, 0.9,
                         "16 at a time in 16 slots: %" PRId64 " of %" PRId64 " are off, and none in 96 slots", n_off,
                         s->n_sequences);
     else if (apart_content > f->limit)
-        ls_foreign_find(f, "another sequence's state is read", LS_RUNG_MANY, obeys ? 0.9 : 0.75,
+        ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, LS_RUNG_MANY, obeys ? 0.9 : 0.75,
                         "16 at a time, no slot used twice: with other texts beside it a request moves by %.2g",
                         apart_content);
     else
-        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_MANY, 0.7,
+        ls_foreign_find(f, LS_CAUSE_STALE_SLOT, LS_RUNG_MANY, 0.7,
                         "16 at a time in 16 slots: %" PRId64 " of %" PRId64
                         " are off; small batches and slots in turn are not",
                         s->n_sequences_off, s->n_sequences);
@@ -638,18 +638,17 @@ static ls_status decide_rest(ls_inquiry *q, ls_error *err) {
         off(q, LS_RUNG_SEQUENCE) || off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS) || off(q, LS_RUNG_CROWD);
     if (stale || batch) return LS_OK;
     if (!off(q, LS_RUNG_LENGTHS) && (off(q, LS_RUNG_PAGE4) || off(q, LS_RUNG_PAGE64)))
-        ls_foreign_find(f, "page size matters", off(q, LS_RUNG_PAGE4) ? LS_RUNG_PAGE4 : LS_RUNG_PAGE64, 0.93,
+        ls_foreign_find(f, LS_CAUSE_PAGE_SIZE, off(q, LS_RUNG_PAGE4) ? LS_RUNG_PAGE4 : LS_RUNG_PAGE64, 0.93,
                         "pages of %d tokens are off, those of 16 are not", off(q, LS_RUNG_PAGE4) ? 4 : 64);
-    if (off(q, LS_RUNG_FORK))
-        ls_foreign_find(f, "fork is not a copy", LS_RUNG_FORK, 0.85, "four samples of a prompt are off");
+    if (off(q, LS_RUNG_FORK)) ls_foreign_find(f, LS_CAUSE_FORK, LS_RUNG_FORK, 0.85, "four samples of a prompt are off");
     if (off(q, LS_RUNG_RECOMPUTE))
-        ls_foreign_find(f, "preempted sequences come back wrong", LS_RUNG_RECOMPUTE, 0.93,
+        ls_foreign_find(f, LS_CAUSE_PREEMPTED, LS_RUNG_RECOMPUTE, 0.93,
                         "%" PRId64 " of %" PRId64 " sequences are off when some are taken out",
                         f->seen[LS_RUNG_RECOMPUTE].n_sequences_off, f->seen[LS_RUNG_RECOMPUTE].n_sequences);
     else if (off(q, LS_RUNG_SWAP))
-        ls_foreign_find(f, "swapped sequences come back wrong", LS_RUNG_SWAP, 0.93, "off when swapped out");
+        ls_foreign_find(f, LS_CAUSE_SWAPPED, LS_RUNG_SWAP, 0.93, "off when swapped out");
     else if (off(q, LS_RUNG_SLEEP))
-        ls_foreign_find(f, "memory given back is not restored", LS_RUNG_SLEEP, 0.9, "off when memory is given back");
+        ls_foreign_find(f, LS_CAUSE_MEMORY_GIVEN_BACK, LS_RUNG_SLEEP, 0.9, "off when memory is given back");
     return f->n_findings == 0 && off(q, LS_RUNG_MANY) ? decide_many(q, err) : LS_OK;
 }
 
@@ -670,13 +669,12 @@ ls_status ls_decide_failures(ls_inquiry *q, ls_error *err) {
         if (f->is_server) needs = 0;
         LS_TRY(ls_foreign_try(q, &trial, needs, q->requests[r].of, q->requests[r].n, &again, err));
         if (again.failures.whole == LS_FAILURE_NO_TIME) {
-            ls_foreign_find(f, "ends without an answer", (ls_rung)r, 0.5, "%s, once: %s", ls_rung_name((ls_rung)r),
-                            s->note);
+            ls_foreign_find(f, LS_CAUSE_NO_ANSWER, (ls_rung)r, 0.5, "%s, once: %s", ls_rung_name((ls_rung)r), s->note);
             ls_seen_deinit(&again);
             return LS_OK;
         }
         if (again.look == LS_LOOK_OFF && again.outcomes.n == 0) {
-            ls_foreign_find(f, "ends without an answer", (ls_rung)r, f->n_findings == 0 ? 0.9 : 0.5, "%s, twice: %s",
+            ls_foreign_find(f, LS_CAUSE_NO_ANSWER, (ls_rung)r, f->n_findings == 0 ? 0.9 : 0.5, "%s, twice: %s",
                             ls_rung_name((ls_rung)r), s->note);
             ls_seen_deinit(&again);
             return LS_OK;

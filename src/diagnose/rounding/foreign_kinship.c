@@ -83,13 +83,13 @@ ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *foun
     }
     if (other) {
         *found = true;
-        ls_foreign_find(q->f, "prefix hit across different prompts", rung, 0.95,
+        ls_foreign_find(q->f, LS_CAUSE_CACHE_CROSSED, rung, 0.95,
                         "of two requests one at a time, the second is off when the first is %s; it is right behind %s "
                         "(%" PRId64 " of %" PRId64 " off)",
                         which, relation_words[UNRELATED], k.off[UNRELATED], k.n[UNRELATED]);
     } else if (mostly(&k, SAME)) {
         *found = true;
-        ls_foreign_find(q->f, "prefix snapshot at the wrong token", rung, 0.93,
+        ls_foreign_find(q->f, LS_CAUSE_SNAPSHOT_SHIFTED, rung, 0.93,
                         "a request is off when it comes a second time, %" PRId64 " of %" PRId64
                         "; behind any other it is right",
                         k.off[SAME], k.n[SAME]);

@@ -340,7 +340,7 @@ static ls_status explain_alone(ls_inquiry *q, bool *explained, ls_error *err) {
                     "requests alone: %s; with that the median |d| is %.2g in place of %.2g", f->best[0].what,
                     f->best[0].median, f->before.median);
     f->findings[0].settled = true;
-    return *explained && strcmp(f->findings[0].cause, "wrong from a length on") == 0 ? ls_bound_length(q, err) : LS_OK;
+    return *explained && f->findings[0].cause == LS_CAUSE_FROM_A_LENGTH ? ls_bound_length(q, err) : LS_OK;
 }
 
 /* A server that has so many requests hang is asked for no more than what tells causes apart. */
@@ -374,7 +374,8 @@ static bool is_calm(const ls_foreign *f) {
     /* Beside its control the best cause is no better than chance. */
     const bool by_chance = f->n_findings > 0 && f->findings[0].doubt >= 0.5;
     if (f->n_findings > 0 && f->findings[0].settled) return false;
-    if ((f->floor < CALM_FLOOR && !by_chance) || f->constant || ls_foreign_named(f) != NULL || f->rival != NULL)
+    if ((f->floor < CALM_FLOOR && !by_chance) || f->constant || ls_foreign_named(f) != NULL ||
+        f->rival != LS_CAUSE_NONE)
         return false;
     for (int i = 0; i < LS_RUNGS; i++) {
         const ls_seen *s = &f->seen[i];
@@ -404,7 +405,7 @@ static bool is_quiet(const ls_inquiry *q) {
 static ls_status look_behind_rounding(ls_inquiry *q, bool *explained, ls_error *err) {
     ls_foreign *f = q->f;
     const ls_finding rounding = f->findings[0];
-    if (f->constant || f->is_server || strcmp(rounding.cause, "log-probabilities in low precision") != 0) return LS_OK;
+    if (f->constant || f->is_server || rounding.cause != LS_CAUSE_COARSE_RECORDS) return LS_OK;
     f->n_findings = 0;
     LS_TRY(climb(q, err));
     LS_TRY(ls_foreign_decide(q, err));
@@ -415,7 +416,7 @@ static ls_status look_behind_rounding(ls_inquiry *q, bool *explained, ls_error *
     }
     f->findings[0] = rounding;
     f->n_findings = 1;
-    f->rival = NULL;
+    f->rival = LS_CAUSE_NONE;
     return LS_OK;
 }
 
@@ -467,7 +468,7 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     if (!explained && !climbed) LS_TRY(climb(q, err));
     if (!climbed) LS_TRY(f->is_server ? ls_probe_decide(q, err) : ls_foreign_decide(q, err));
     if (!explained && !climbed) LS_TRY(ls_foreign_weigh(q, err));
-    if (!explained && ls_foreign_named(f) != NULL && strcmp(ls_foreign_named(f)->cause, "page size matters") == 0)
+    if (!explained && ls_foreign_named(f) != NULL && ls_foreign_named(f)->cause == LS_CAUSE_PAGE_SIZE)
         LS_TRY(ls_bound_page(q, err));
     if (is_quiet(q)) LS_TRY(ls_decide_noise(q, err));
     if (is_quiet(q)) LS_TRY(ls_decide_smooth(q, err));
@@ -486,16 +487,14 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     if (f->n_findings == 0)
         for (int i = LS_RUNGS - 1; i >= 0; i--)
             if (f->seen[i].look == LS_LOOK_OFF) f->repro_of = (ls_rung)i;
-    if (f->n_findings > 0 && strcmp(f->findings[0].cause, "log-probabilities missing") == 0)
-        return keep_lacking(q, err);
-    if (f->is_server && f->n_findings > 0 && strcmp(f->findings[0].cause, "ends without an answer") == 0)
-        return keep_hung(q, err);
+    if (f->n_findings > 0 && f->findings[0].cause == LS_CAUSE_MISSING) return keep_lacking(q, err);
+    if (f->is_server && f->n_findings > 0 && f->findings[0].cause == LS_CAUSE_NO_ANSWER) return keep_hung(q, err);
     if (explained || f->constant) {
         /* Every request shows it, by a value that is not above a floor it makes itself. */
         ls_trial trial;
         uint64_t needs;
         ls_rung_trial(q, LS_RUNG_ALONE_C, &trial, &needs);
-        trial.max_tokens = f->findings[0].cause != NULL ? 2 : 1;
+        trial.max_tokens = f->n_findings > 0 ? 2 : 1;
         f->repro_of = LS_RUNG_ALONE_C;
         f->repro_shown = true; /* it is one of the trials */
         sweep->repro_from = 1;
@@ -537,6 +536,6 @@ done:
 void ls_foreign_free(ls_foreign *f) { free(f); }
 
 const ls_finding *ls_foreign_named(const ls_foreign *f) {
-    if (f->rival != NULL) return NULL;
+    if (f->rival != LS_CAUSE_NONE) return NULL;
     return f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED ? &f->findings[0] : NULL;
 }

@@ -125,7 +125,7 @@ ls_status ls_decide_smooth(ls_inquiry *q, ls_error *err) {
     LS_TRY(measure(q, &l, err));
     if (l.n == 0 || is_rounding(&l)) return LS_OK;
     const bool everywhere = ls_foreign_is_everywhere(f, where, sizeof where);
-    ls_foreign_find(f, "other weights or another formula", LS_RUNG_ALONE_LONG, everywhere ? 0.85 : 0.75,
+    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_RUNG_ALONE_LONG, everywhere ? 0.85 : 0.75,
                     "small differences of requests alone (median %.2g) are no rounding: with another first token they "
                     "are the same at %" PRId64 " places (rank correlation %.3f; rounding to bf16 would have %.3f); %s",
                     f->floor, l.n, l.seen, l.rounding, where);
@@ -187,7 +187,7 @@ ls_status ls_decide_noise(ls_inquiry *q, ls_error *err) {
     single = median_size(once, n);
     mean = median_size(sum, n) / (double)TIMES;
     if (mean < NOISE_LEFT * single) {
-        ls_foreign_find(f, "not repeatable", LS_RUNG_ALONE_LONG, 0.9,
+        ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_RUNG_ALONE_LONG, 0.9,
                         "the median |d| of requests alone is %.2g, that of the mean of %d runs %.2g: what is off is "
                         "drawn anew each time",
                         single, TIMES, mean);

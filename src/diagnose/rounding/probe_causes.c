@@ -17,7 +17,7 @@ static void decide_oddities(ls_inquiry *q) {
     const ls_server_oddities *o = q->runner->door->subject->odd;
     ls_foreign *f = q->f;
     if (o->n_longer + o->n_shorter >= 2 && 10 * (o->n_longer + o->n_shorter) > o->n_answers) {
-        ls_foreign_find(f, "other tokens than were sent", LS_RUNG_ALONE_C, 0.97,
+        ls_foreign_find(f, LS_CAUSE_OTHER_TOKENS, LS_RUNG_ALONE_C, 0.97,
                         "%" PRId64 " of %" PRId64
                         " answers say that the prompt has another number of tokens than was "
                         "sent%s; the last one by %" PRId64,
@@ -26,7 +26,7 @@ static void decide_oddities(ls_inquiry *q) {
         f->findings[0].settled = true;
     } else if (o->n_other >= 2) {
         const bool all = 2 * o->n_other > o->n_answers;
-        ls_foreign_find(f, all ? "other tokens than were sent" : "prefix hit across different prompts",
+        ls_foreign_find(f, all ? LS_CAUSE_OTHER_TOKENS : LS_CAUSE_CACHE_CROSSED,
                         all ? LS_RUNG_ALONE_C : LS_RUNG_CACHED_LENGTH, 0.95,
                         "%" PRId64 " of %" PRId64
                         " answers are about other tokens than those that were sent, as many of them",
@@ -48,7 +48,7 @@ static void decide_hangs(ls_inquiry *q) {
         rung = (ls_rung)r;
         if (ls_foreign_is_slow(q, rung)) n_slow += q->f->seen[r].failures.n[LS_FAILURE_TIMED_OUT];
     }
-    ls_foreign_find(q->f, "ends without an answer", rung, n - n_slow >= 2 ? 0.95 : 0.5,
+    ls_foreign_find(q->f, LS_CAUSE_NO_ANSWER, rung, n - n_slow >= 2 ? 0.95 : 0.5,
                     "%" PRId64 " of %" PRId64 " requests were never answered: %" PRId64
                     " had no answer after %g s, %" PRId64 " broke off%s",
                     n, o->n_requests, o->failures.n[LS_FAILURE_TIMED_OUT], q->runner->door->limits.timeout,
@@ -94,10 +94,8 @@ static ls_status explain_numbers(ls_inquiry *q, ls_error *err) {
         }
     LS_TRY_DONE(ls_compare_explain(&causes, pairs, n, sequences, n_sequences, err));
     named = ls_compare_named(&causes);
-    if (named != NULL && (strcmp(named->name, "temperature on one side only") == 0 ||
-                          strcmp(named->name, "top-k or top-p on one side only") == 0 ||
-                          strcmp(named->name, "penalty on one side only") == 0))
-        ls_foreign_find(q->f, named->name, LS_RUNG_ALONE_LONG, named->confidence,
+    if (named != NULL && ls_cause_of(named->cause)->family == LS_FAMILY_SAMPLING)
+        ls_foreign_find(q->f, named->cause, LS_RUNG_ALONE_LONG, named->confidence,
                         "requests alone: with A what is recorded and B the prompt's values, %s", named->evidence);
 done:
     free(pairs);
@@ -165,7 +163,7 @@ static ls_status explain_readings(ls_inquiry *q, ls_error *err) {
         if (median < least) least = median, best = how;
     }
     if (least < 0.1 * q->f->floor)
-        ls_foreign_find(q->f, "other tokens than were sent", LS_RUNG_ALONE_C, 0.96,
+        ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_RUNG_ALONE_C, 0.96,
                         "decode reads %s: with that the median |d| is %.2g in place of %.2g", words[best], least,
                         q->f->floor);
     return LS_OK;
@@ -187,7 +185,7 @@ static ls_status decide_alone(ls_inquiry *q, bool *done, ls_error *err) {
             f->findings[0].settled = true;
             return LS_OK;
         }
-        ls_foreign_find(f, "other weights or another formula", LS_RUNG_ALONE_LONG, 0.7,
+        ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_RUNG_ALONE_LONG, 0.7,
                         "requests alone are off by a median of %.2g between decode and prompt, and nothing that was "
                         "tried takes it away",
                         f->floor);
@@ -197,7 +195,7 @@ static ls_status decide_alone(ls_inquiry *q, bool *done, ls_error *err) {
     return LS_OK;
 }
 
-static void find_if(ls_inquiry *q, ls_rung rung, const char *cause, double confidence, const char *what) {
+static void find_if(ls_inquiry *q, ls_rung rung, ls_cause cause, double confidence, const char *what) {
     const ls_seen *s = &q->f->seen[rung];
     if (!ls_rung_off(q, rung)) return;
     ls_foreign_find(q->f, cause, rung, confidence, "%s: %" PRId64 " of %" PRId64 " sequences are off", what,
@@ -207,13 +205,11 @@ static void find_if(ls_inquiry *q, ls_rung rung, const char *cause, double confi
 /* What draws are made with must not change what is recorded of them, which is the model's own. */
 static void decide_draws(ls_inquiry *q) {
     const bool cold = ls_rung_off(q, LS_RUNG_RAW) || ls_rung_off(q, LS_RUNG_COLD);
-    find_if(q, LS_RUNG_RAW, "temperature on one side only", 0.93, "at temperature 0.7");
-    if (!ls_rung_off(q, LS_RUNG_RAW))
-        find_if(q, LS_RUNG_COLD, "temperature on one side only", 0.85, "at temperature 1");
-    if (!cold) find_if(q, LS_RUNG_GREEDY, "temperature on one side only", 0.7, "at temperature 0 alone");
-    find_if(q, LS_RUNG_TOP_K, "top-k or top-p on one side only", cold ? 0.75 : 0.93, "with top-k 5");
-    if (!ls_rung_off(q, LS_RUNG_TOP_K))
-        find_if(q, LS_RUNG_TOP_P, "top-k or top-p on one side only", cold ? 0.75 : 0.93, "with top-p 0.8");
+    find_if(q, LS_RUNG_RAW, LS_CAUSE_TEMPERATURE, 0.93, "at temperature 0.7");
+    if (!ls_rung_off(q, LS_RUNG_RAW)) find_if(q, LS_RUNG_COLD, LS_CAUSE_TEMPERATURE, 0.85, "at temperature 1");
+    if (!cold) find_if(q, LS_RUNG_GREEDY, LS_CAUSE_TEMPERATURE, 0.7, "at temperature 0 alone");
+    find_if(q, LS_RUNG_TOP_K, LS_CAUSE_CUT, cold ? 0.75 : 0.93, "with top-k 5");
+    if (!ls_rung_off(q, LS_RUNG_TOP_K)) find_if(q, LS_RUNG_TOP_P, LS_CAUSE_CUT, cold ? 0.75 : 0.93, "with top-p 0.8");
 }
 
 static ls_status lay_long(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
@@ -239,7 +235,7 @@ static ls_status decide_long(ls_inquiry *q, ls_error *err) {
         behind_off += c->n_prompt >= least && ls_sequence_off(q->f, c);
     }
     LS_TRY(ls_foreign_bisect(q, "length", clean, least, lay_long, &value, err));
-    ls_foreign_find(q->f, "wrong from a length on", LS_RUNG_LONG, value > 0 && behind_off == behind ? 0.9 : 0.7,
+    ls_foreign_find(q->f, LS_CAUSE_FROM_A_LENGTH, LS_RUNG_LONG, value > 0 && behind_off == behind ? 0.9 : 0.7,
                     "prompts of fewer than %" PRId64 " tokens are within rounding; %" PRId64 " of %" PRId64
                     " longer ones are off",
                     value > 0 ? value : least, behind_off, behind);
@@ -276,15 +272,15 @@ static void decide_company(ls_inquiry *q) {
     const bool together = any_off(q, LS_RUNG_PAIR, LS_RUNG_UNEQUAL) || ls_rung_off(q, LS_RUNG_CROWD);
     const bool in_turn = ls_rung_off(q, LS_RUNG_SEQUENCE) || ls_rung_off(q, LS_RUNG_LENGTHS);
     if (in_turn) {
-        find_if(q, LS_RUNG_SEQUENCE, "stale state of a reused slot", 0.75, "one behind the other");
+        find_if(q, LS_RUNG_SEQUENCE, LS_CAUSE_STALE_SLOT, 0.75, "one behind the other");
         return;
     }
-    find_if(q, LS_RUNG_LEAVERS, "stale state of a reused slot", together ? 0.75 : 0.88, "behind clients that left");
+    find_if(q, LS_RUNG_LEAVERS, LS_CAUSE_STALE_SLOT, together ? 0.75 : 0.88, "behind clients that left");
     if (together) return;
-    find_if(q, LS_RUNG_STAGGERED, "another sequence's state is read", 0.75, "begun while others run");
-    find_if(q, LS_RUNG_LOAD, "preempted sequences come back wrong", 0.75, "beside 16 long ones");
-    find_if(q, LS_RUNG_MANY, "stale state of a reused slot", 0.75, "72 prompts, 16 at a time");
-    find_if(q, LS_RUNG_FORK, "fork is not a copy", 0.88, "four samples of a prompt");
+    find_if(q, LS_RUNG_STAGGERED, LS_CAUSE_OTHERS_STATE, 0.75, "begun while others run");
+    find_if(q, LS_RUNG_LOAD, LS_CAUSE_PREEMPTED, 0.75, "beside 16 long ones");
+    find_if(q, LS_RUNG_MANY, LS_CAUSE_STALE_SLOT, 0.75, "72 prompts, 16 at a time");
+    find_if(q, LS_RUNG_FORK, LS_CAUSE_FORK, 0.88, "four samples of a prompt");
 }
 
 static ls_status decide(ls_inquiry *q, ls_error *err) {
@@ -311,8 +307,8 @@ static ls_status decide(ls_inquiry *q, ls_error *err) {
     decide_company(q);
     decide_draws(q);
     LS_TRY(ls_decide_tokens(q, err));
-    find_if(q, LS_RUNG_CACHED_RESET, "prefix cache returns old entries", 0.75, "with the cache emptied in between");
-    find_if(q, LS_RUNG_TEXT, "other tokens than were sent", 0.75, "prompts as text");
+    find_if(q, LS_RUNG_CACHED_RESET, LS_CAUSE_CACHE_AGED, 0.75, "with the cache emptied in between");
+    find_if(q, LS_RUNG_TEXT, LS_CAUSE_OTHER_TOKENS, 0.75, "prompts as text");
     return ls_decide_failures(q, err);
 }
 
@@ -323,13 +319,13 @@ static void decide_missing(ls_inquiry *q) {
     const double confidence = f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED ? 0.81 : 0.97;
     const int64_t before = f->n_findings;
     if (o->n_missing == 0 && o->n_missing_again == 0) return;
-    ls_foreign_find(f, "log-probabilities missing", LS_RUNG_ALONE_LONG, confidence,
+    ls_foreign_find(f, LS_CAUSE_MISSING, LS_RUNG_ALONE_LONG, confidence,
                     "%" PRId64 " of %" PRId64 " decoded values are null, NaN, an infinity or below -9000, %" PRId64
                     " of them of first tokens; so are %" PRId64 " of %" PRId64
                     " values of prompts. The others were compared",
                     o->n_missing, o->n_values, o->n_missing_first, o->n_missing_again, o->n_again);
     for (int64_t i = 0; i < f->n_findings && f->n_findings > before; i++)
-        if (strcmp(f->findings[i].cause, "log-probabilities missing") == 0) f->findings[i].settled = true;
+        if (f->findings[i].cause == LS_CAUSE_MISSING) f->findings[i].settled = true;
 }
 
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
