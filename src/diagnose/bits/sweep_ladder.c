@@ -8,70 +8,15 @@
 
 #include "base/mem.h"
 
-typedef struct rung {
-    const char *name, *text;
-    ls_prompt_set set;
-    ls_experiment baseline;
-} rung;
-
-#define NONE LS_EXPERIMENTS
-
 /* Probes draw from a flat distribution: a model that is sure of its next token would draw the same one whatever is
  * wrong with its state, with a log-probability near 0. Raw records are of temperature 1 all the same. */
 #define PROBE_TEMPERATURE 4.0f
 
-static const rung rungs[LS_EXPERIMENTS] = {
-    [LS_TRY_GIVEN] = {"given", "the prompts as given, levers at their defaults", LS_SET_GIVEN, NONE},
-    [LS_TRY_SOLO] = {"solo", "baseline: one sequence at a time, short chunks, one slot, no cache", LS_SET_PLAIN, NONE},
-    [LS_TRY_AGAIN] = {"again", "the baseline once more", LS_SET_PLAIN, LS_TRY_SOLO},
-    [LS_TRY_FIRST] = {"first-token", "completions of one token: nothing is decoded", LS_SET_PLAIN, NONE},
-    [LS_TRY_WHOLE] = {"whole", "prompts in one chunk", LS_SET_PLAIN, LS_TRY_SOLO},
-    [LS_TRY_CHUNK1] = {"chunk-1", "chunks of one token", LS_SET_PLAIN, LS_TRY_SOLO},
-    [LS_TRY_CHUNK1_FRESH] = {"chunk-1-fresh", "chunks of one token, no slot used twice", LS_SET_PLAIN, LS_TRY_SOLO},
-    [LS_TRY_CHUNK1_POISON] = {"chunk-1-poison", "chunks of one token, free slots hold NaN", LS_SET_PLAIN, LS_TRY_SOLO},
-    [LS_TRY_CHUNK2] = {"chunk-2", "chunks of two tokens", LS_SET_PLAIN, LS_TRY_SOLO},
-    [LS_TRY_CHUNK2_FIRST] = {"chunk-2-first-token", "chunks of two tokens, nothing is decoded", LS_SET_PLAIN, NONE},
-    [LS_TRY_SINGLE] = {"single-token", "prompts of one token, slot reused", LS_SET_SINGLE, NONE},
-    [LS_TRY_PAIR] = {"pair", "two sequences at a time", LS_SET_PLAIN, LS_TRY_SOLO},
-    [LS_TRY_BATCH] = {"batch", "eight sequences at a time", LS_SET_PLAIN, LS_TRY_SOLO},
-    [LS_TRY_SOLO_ATTENTION] = {"solo-attention", "attention layers only", LS_SET_PLAIN, NONE},
-    [LS_TRY_BATCH_ATTENTION] = {"batch-attention", "attention layers only, eight sequences at a time", LS_SET_PLAIN,
-                                NONE},
-    [LS_TRY_SLOTS] = {"slots", "64 slots, first slot 17", LS_SET_PLAIN, LS_TRY_SOLO},
-    [LS_TRY_POISON] = {"poison", "free slots and pages hold NaN, guards behind them", LS_SET_PLAIN, LS_TRY_SOLO},
-    [LS_TRY_PAGE] = {"page", "KV pages of one token", LS_SET_PLAIN, LS_TRY_SOLO},
-    [LS_TRY_THREADS] = {"threads", "another number of threads", LS_SET_PLAIN, LS_TRY_SOLO},
-    [LS_TRY_ISA] = {"isa", "the generic instruction set", LS_SET_PLAIN, LS_TRY_SOLO},
-    [LS_TRY_REPEATS] = {"repeats", "every prompt twice, no cache", LS_SET_REPEATS, NONE},
-    [LS_TRY_REPEATS_CACHED] = {"repeats-cached", "every prompt twice, prefix cache on", LS_SET_REPEATS, LS_TRY_REPEATS},
-    [LS_TRY_SHARED] = {"shared", "prompts with a common beginning, no cache", LS_SET_SHARED, NONE},
-    [LS_TRY_SHARED_CACHED] = {"shared-cached", "prompts with a common beginning, prefix cache on", LS_SET_SHARED,
-                              LS_TRY_SHARED},
-    [LS_TRY_ROUNDS_CACHED] = {"rounds-cached", "two rounds in one engine, prefix cache on", LS_SET_PLAIN, NONE},
-    [LS_TRY_UPDATE] = {"update", "new weights before the second round, no cache", LS_SET_PLAIN, NONE},
-    [LS_TRY_UPDATE_CACHED] = {"update-cached", "new weights before the second round, prefix cache on", LS_SET_PLAIN,
-                              LS_TRY_UPDATE},
-    [LS_TRY_FORK] = {"fork", "four samples that share a prefill", LS_SET_PLAIN, NONE},
-    [LS_TRY_RECOMPUTE] = {"preempt-recompute", "preemption every third tick, computed again", LS_SET_PLAIN,
-                          LS_TRY_SOLO},
-    [LS_TRY_SWAP] = {"preempt-swap", "preemption every third tick, swapped out", LS_SET_PLAIN, LS_TRY_SOLO},
-    [LS_TRY_PROCESSED] = {"processed", "processed log-probabilities, temperature 1", LS_SET_PLAIN, NONE},
-    [LS_TRY_TEMPERATURE_RAW] = {"temperature-raw", "raw log-probabilities, temperature 0.7", LS_SET_PLAIN, NONE},
-    [LS_TRY_TEMPERATURE] = {"temperature", "processed log-probabilities, temperature 0.7", LS_SET_PLAIN,
-                            LS_TRY_TEMPERATURE_RAW},
-    [LS_TRY_FAR] = {"far-slots", "a large pool, its last slot", LS_SET_PLAIN, LS_TRY_SOLO},
-    [LS_TRY_FAR_HALF] = {"far-slots-half", "half of that pool, its last slot", LS_SET_PLAIN, LS_TRY_SOLO},
-    [LS_TRY_FAR_ATTENTION] = {"far-slots-attention", "the last slot of the large pool, attention layers only",
-                              LS_SET_PLAIN, LS_TRY_SOLO_ATTENTION},
-    [LS_TRY_FAR_CHUNK1] = {"far-slots-chunk-1", "the last slot of the large pool, chunks of one token", LS_SET_PLAIN,
-                           LS_TRY_SOLO},
-    [LS_TRY_FAR_PAGES] = {"far-pages", "a large pool of KV pages, its last pages", LS_SET_PLAIN, LS_TRY_SOLO},
-};
-
-const char *ls_experiment_name(ls_experiment experiment) { return rungs[experiment].name; }
-const char *ls_experiment_text(ls_experiment experiment) { return rungs[experiment].text; }
-ls_prompt_set ls_ladder_set(ls_experiment experiment) { return rungs[experiment].set; }
-ls_experiment ls_ladder_baseline(ls_experiment experiment) { return rungs[experiment].baseline; }
+ls_prompt_set ls_ladder_set(ls_experiment experiment) { return ls_experiment_of(experiment)->set; }
+ls_experiment ls_ladder_baseline(ls_experiment experiment) {
+    const ls_experiment baseline = ls_experiment_of(experiment)->baseline;
+    return baseline == LS_TRY_GIVEN ? LS_EXPERIMENTS : baseline;
+}
 
 /* float32 agrees to about 1e-6 however sums are ordered, bf16 activations to about 1e-2; both with room. */
 double ls_ladder_noise(ls_dtype dtype) { return dtype == LS_F32 ? 1e-3 : 0.25; }
@@ -186,6 +131,7 @@ void ls_ladder_numerics(ls_trial *trial, const ls_ladder *ladder, ls_dtype dtype
 
 void ls_ladder_trial(ls_trial *out, const ls_ladder *ladder, ls_experiment experiment) {
     const ls_sweep_opts *o = ladder->opts;
+    const ls_moves *moves = &ls_experiment_of(experiment)->moves;
     ls_levers *l = &out->levers;
     memset(out, 0, sizeof *out);
     ls_ladder_numerics(out, ladder, o->dtype);
@@ -206,68 +152,12 @@ void ls_ladder_trial(ls_trial *out, const ls_ladder *ladder, ls_experiment exper
     l->tick_tokens = 512;
     l->prefix = LS_PREFIX_OFF;
     l->fork = false;
-    switch (experiment) {
-        case LS_TRY_FIRST: out->max_tokens = 1; break;
-        case LS_TRY_WHOLE: l->chunk = 0; break;
-        case LS_TRY_CHUNK1_FRESH: l->slots = 8; /* fall through */
-        case LS_TRY_CHUNK1: l->chunk = 1; break;
-        case LS_TRY_CHUNK1_POISON:
-            l->chunk = 1;
-            l->slots = 8;
-            l->poison = true;
-            break;
-        case LS_TRY_CHUNK2_FIRST: out->max_tokens = 1; /* fall through */
-        case LS_TRY_CHUNK2: l->chunk = 2; break;
-        case LS_TRY_PAIR: l->batch = 2; break;
-        case LS_TRY_BATCH_ATTENTION: l->ablation = LS_ATTENTION_ONLY; /* fall through */
-        case LS_TRY_BATCH: l->batch = 8; break;
-        case LS_TRY_SOLO_ATTENTION: l->ablation = LS_ATTENTION_ONLY; break;
-        case LS_TRY_SLOTS:
-            l->slots = 64;
-            l->slot_base = 17;
-            break;
-        case LS_TRY_POISON: l->poison = l->guards = true; break;
-        case LS_TRY_PAGE: l->page_tokens = 1; break;
-        case LS_TRY_THREADS: l->threads = o->threads == 1 ? 2 : 1; break;
-        case LS_TRY_ISA: l->isa = LS_ISA_GENERIC; break;
-        case LS_TRY_ROUNDS_CACHED: out->rounds = 2; /* fall through */
-        case LS_TRY_REPEATS_CACHED:
-        case LS_TRY_SHARED_CACHED: use_cache(l, ladder); break;
-        case LS_TRY_UPDATE_CACHED: use_cache(l, ladder); /* fall through */
-        case LS_TRY_UPDATE:
-            out->rounds = 2;
-            out->update = true;
-            break;
-        case LS_TRY_FORK:
-            l->batch = l->samples = 4;
-            l->fork = true;
-            break;
-        case LS_TRY_SWAP: l->preempt_by = LS_PREEMPT_SWAP; /* fall through */
-        case LS_TRY_RECOMPUTE:
-            l->batch = 2;
-            l->preempt_every = 3;
-            break;
-        case LS_TRY_TEMPERATURE: out->logprob_of = LS_LOGPROB_PROCESSED; /* fall through */
-        case LS_TRY_TEMPERATURE_RAW: out->sampling.temperature = 0.7f; break;
-        case LS_TRY_PROCESSED:
-            out->logprob_of = LS_LOGPROB_PROCESSED;
-            out->sampling.temperature = 1.0f;
-            break;
-        case LS_TRY_FAR_HALF: l->pool_share = 0.5; /* fall through */
-        case LS_TRY_FAR: go_far(l, ladder); break;
-        case LS_TRY_FAR_ATTENTION:
-            go_far(l, ladder);
-            l->ablation = LS_ATTENTION_ONLY;
-            break;
-        case LS_TRY_FAR_CHUNK1:
-            go_far(l, ladder);
-            l->chunk = 1;
-            break;
-        case LS_TRY_FAR_PAGES:
-            l->page_tokens = 64;
-            l->pages = ladder->far_pages;
-            l->policy = LS_POLICY_HIGHEST;
-            break;
-        default: break;
+    if (moves->cache) use_cache(l, ladder);
+    if (moves->far_slots) go_far(l, ladder);
+    if (moves->far_pages) {
+        l->pages = ladder->far_pages;
+        l->policy = LS_POLICY_HIGHEST;
     }
+    if (moves->other_threads) l->threads = o->threads == 1 ? 2 : 1;
+    ls_moves_apply(out, moves);
 }

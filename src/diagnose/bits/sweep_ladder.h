@@ -4,18 +4,6 @@
 
 #include "diagnose/bits/sweep.h"
 
-/* Lists of prompts. All but the given ones are made from their tokens. */
-typedef enum ls_prompt_set {
-    LS_SET_GIVEN = 0,
-    LS_SET_PLAIN,   /* 8 of 12 and 24 tokens, first tokens all different */
-    LS_SET_ONE,     /* the first of them */
-    LS_SET_SINGLE,  /* their first tokens alone */
-    LS_SET_REPEATS, /* the first 4, twice */
-    LS_SET_SHARED,  /* 8 of 12 tokens that part after the 6th */
-    LS_SET_LONG,    /* 16 of 32 tokens, for bisection to cut */
-    LS_SETS
-} ls_prompt_set;
-
 /* Short and long prompts are multiples of every chunk of a ladder, so that no chunk is shorter than it says. */
 enum { LS_PROBE_TOKENS = 6, LS_PLAIN_TOKENS = 12, LS_LONG_PROMPTS = 16, LS_LONG_TOKENS = 32 };
 

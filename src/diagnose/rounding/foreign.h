@@ -11,72 +11,6 @@
 #include "diagnose/bits/sweep_ladder.h"
 #include "diagnose/explain/reference.h"
 
-typedef enum ls_rung {
-    LS_RUNG_ALONE_A = 0, /* three short prompts and a long one, each in a process of its own */
-    LS_RUNG_ALONE_B,
-    LS_RUNG_ALONE_C,
-    LS_RUNG_ALONE_LONG,
-    LS_RUNG_AGAIN,
-    LS_RUNG_LENGTHS,
-    LS_RUNG_SEQUENCE,
-    LS_RUNG_FRESH,
-    LS_RUNG_SINGLE,
-    LS_RUNG_TURNS,
-    LS_RUNG_PAIR,
-    LS_RUNG_BATCH,
-    LS_RUNG_UNEQUAL,
-    LS_RUNG_MIXED,
-    LS_RUNG_CHUNK1,
-    LS_RUNG_CHUNK2,
-    LS_RUNG_CHUNK3,
-    LS_RUNG_CHUNK5,
-    LS_RUNG_CHUNK8,
-    LS_RUNG_CHUNK16,
-    LS_RUNG_CACHED_SAME,
-    LS_RUNG_CACHED_SHARED,
-    LS_RUNG_CACHED_TAIL,
-    LS_RUNG_CACHED_LENGTH,
-    LS_RUNG_CACHED_ORDER,
-    LS_RUNG_CACHED_CROSSED,
-    LS_RUNG_CACHED_POINTS,
-    LS_RUNG_CACHED_ROUNDS,
-    LS_RUNG_CACHED_BATCH,
-    LS_RUNG_CACHED_CHUNK,
-    LS_RUNG_CACHED_EXTENDED,
-    LS_RUNG_CACHED_TWINS,
-    LS_RUNG_CACHED_TWINS_WHOLE,
-    LS_RUNG_PROCESSED,
-    LS_RUNG_RAW,
-    LS_RUNG_PROCESSED_ONE,
-    LS_RUNG_PROCESSED_HOT,
-    LS_RUNG_COLD,
-    LS_RUNG_EOS,
-    LS_RUNG_BOS,
-    LS_RUNG_PAD,
-    LS_RUNG_PAGE4,
-    LS_RUNG_PAGE64,
-    LS_RUNG_SLOT,
-    LS_RUNG_FAR_SLOT,
-    LS_RUNG_FARTHER_SLOT,
-    LS_RUNG_FORK,
-    LS_RUNG_RECOMPUTE,
-    LS_RUNG_SWAP,
-    LS_RUNG_SLEEP,
-    LS_RUNG_TOP_K, /* from here to TEXT: of servers alone */
-    LS_RUNG_TOP_P,
-    LS_RUNG_GREEDY,
-    LS_RUNG_STAGGERED,
-    LS_RUNG_LEAVERS,
-    LS_RUNG_LOAD,
-    LS_RUNG_CACHED_RESET,
-    LS_RUNG_LONG,
-    LS_RUNG_TEXT,
-    LS_RUNG_CROWD,
-    LS_RUNG_MANY,
-    LS_RUNG_CACHED_MANY,
-    LS_RUNGS
-} ls_rung;
-
 typedef enum ls_look { LS_LOOK_UNTRIED = 0, LS_LOOK_CLEAN, LS_LOOK_OFF } ls_look;
 
 /* What came of one rung. */
@@ -184,6 +118,47 @@ typedef struct ls_inquiry {
     ls_error *err;
 } ls_inquiry;
 
+/* The token that a rung puts into its prompts. */
+typedef enum ls_special { LS_SPECIAL_NONE = 0, LS_SPECIAL_EOS, LS_SPECIAL_BOS, LS_SPECIAL_PAD } ls_special;
+
+/* What the prompts of a rung for the prefix cache have in common. */
+typedef enum ls_alike {
+    LS_ALIKE_LENGTH = 0,
+    LS_ALIKE_WHOLE,
+    LS_ALIKE_BEGINNING,
+    LS_ALIKE_END,
+    LS_ALIKE_TOKENS /* in another order */
+} ls_alike;
+
+/* The lever of a rung that a control has where the baseline has it; NONE: it has none. */
+typedef enum ls_control {
+    LS_CONTROL_NONE = 0,
+    LS_CONTROL_COMPANY, /* one at a time, in a slot of its own */
+    LS_CONTROL_CHUNK,
+    LS_CONTROL_CACHE,
+    LS_CONTROL_LEVERS, /* all others, and what draws are made with */
+    LS_CONTROL_DRAWS   /* likewise, where a server is the suspect; else its rules look at parts of them */
+} ls_control;
+
+enum { LS_RUNG_LENGTHS_MOST = 12 };
+
+typedef struct ls_rung_row {
+    const char *name, *text;
+    ls_status (*add)(ls_inquiry *q, ls_rung rung, ls_error *err); /* its requests; NULL: plain ones of these lengths */
+    int64_t first_text, lengths[LS_RUNG_LENGTHS_MOST];            /* texts from this number on; 0: no more */
+    ls_alike alike;
+    ls_special special;
+    int64_t slot; /* that it is about; 0: none */
+    ls_moves moves;
+    const char *needs[2]; /* levers that it is about */
+    ls_control control;
+    bool is_of_servers;         /* nobody else has it */
+    const char *not_of_servers; /* why a server cannot be tried on it; NULL: it can */
+} ls_rung_row;
+
+const ls_rung_row *ls_rung_of(ls_rung rung);
+/* The id of its special token; -1: none. */
+int32_t ls_rung_special(const ls_inquiry *q, ls_rung rung);
 /* Lays out the requests and settings of a rung. Needs: the levers it is about, by bit of their number. */
 ls_status ls_rung_requests(ls_inquiry *q, ls_rung rung, ls_error *err);
 /* Why a server cannot be tried on it, or NULL. */
@@ -260,8 +235,8 @@ ls_status ls_foreign_fades(ls_inquiry *q, bool *fades, ls_error *err);
 /* Whether a rung's requests are right when all of them have the same slot. */
 ls_status ls_foreign_right_in_one_slot(ls_inquiry *q, ls_rung rung, bool *is_right, ls_error *err);
 /* Whether a length from which on requests are off is another one with other pages. */
-typedef enum ls_moves { LS_MOVES_UNKNOWN = 0, LS_STAYS, LS_MOVES } ls_moves;
-ls_status ls_foreign_page_moves(ls_inquiry *q, int64_t length, ls_moves *out, ls_error *err);
+typedef enum ls_page_moves { LS_PAGE_MOVES_UNKNOWN = 0, LS_PAGE_STAYS, LS_PAGE_MOVES } ls_page_moves;
+ls_status ls_foreign_page_moves(ls_inquiry *q, int64_t length, ls_page_moves *out, ls_error *err);
 /* How far a rung's requests that are off move when every second of its requests has another text of the same length;
  * n_off of them are off at all. slots: 0: the rung's. */
 ls_status ls_foreign_others_matter(ls_inquiry *q, ls_rung rung, int64_t slots, double *content, int64_t *n_off,

@@ -371,7 +371,7 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
     const ls_seen *seen = &f->seen[LS_RUNG_LENGTHS];
     parting p, small, large;
     const char *against = NULL;
-    ls_moves page = LS_MOVES_UNKNOWN;
+    ls_page_moves page = LS_PAGE_MOVES_UNKNOWN;
     int64_t value = -1, bucket, of_pages;
     bool found;
     part_tokens(q, seen, &p);
@@ -446,10 +446,10 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
         if (value <= 2)
             ls_foreign_find(f, LS_CAUSE_POSITIONS, LS_RUNG_LENGTHS, 0.6,
                             "a prompt of one token is right, longer ones are not");
-        else if (page == LS_MOVES)
+        else if (page == LS_PAGE_MOVES)
             ls_foreign_find(f, LS_CAUSE_PAGE_SIZE, LS_RUNG_LENGTHS, 0.93,
                             "off from a context of %" PRId64 " on, and with other pages from another one", value);
-        else if (near_block(value) && page == LS_MOVES_UNKNOWN && has_attention(q))
+        else if (near_block(value) && page == LS_PAGE_MOVES_UNKNOWN && has_attention(q))
             ls_foreign_find(f, LS_CAUSE_PAGE_SIZE, LS_RUNG_LENGTHS, 0.75,
                             "off from a context of %" PRId64
                             " on: a border of blocks of 16, but pages are not said to be obeyed",

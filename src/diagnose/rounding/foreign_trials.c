@@ -75,9 +75,9 @@ done:
     return status;
 }
 
-ls_status ls_foreign_page_moves(ls_inquiry *q, int64_t length, ls_moves *out, ls_error *err) {
+ls_status ls_foreign_page_moves(ls_inquiry *q, int64_t length, ls_page_moves *out, ls_error *err) {
     bool usual, below, at, told, tells = true, moves = false;
-    *out = LS_MOVES_UNKNOWN;
+    *out = LS_PAGE_MOVES_UNKNOWN;
     if (length < 2 || length > 1024) return LS_OK;
     LS_TRY(try_page(q, length, 0, &usual, &told, err));
     for (int k = 0; k < 2; k++) {
@@ -88,7 +88,7 @@ ls_status ls_foreign_page_moves(ls_inquiry *q, int64_t length, ls_moves *out, ls
         tells = tells && told && at;
         moves = moves || below || (usual && !at);
     }
-    *out = moves ? LS_MOVES : tells ? LS_STAYS : LS_MOVES_UNKNOWN;
+    *out = moves ? LS_PAGE_MOVES : tells ? LS_PAGE_STAYS : LS_PAGE_MOVES_UNKNOWN;
     return LS_OK;
 }
 

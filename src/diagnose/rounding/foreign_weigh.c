@@ -64,18 +64,9 @@ static double doubt_of(const ls_outcomes *with, const ls_outcomes *without) {
     return fmin(1.0, 2.0 * fmin(doubt_by_size(with, without), doubt_by_rank(with, without)));
 }
 
-/* The token that a rung puts into its prompts; -1: none. */
-static int32_t special_of(const ls_inquiry *q, ls_rung rung) {
-    const ls_model_config *c = q->config;
-    return rung == LS_RUNG_EOS   ? (c->n_eos > 0 ? c->eos[0] : -1)
-           : rung == LS_RUNG_BOS ? c->bos
-           : rung == LS_RUNG_PAD ? c->pad
-                                 : -1;
-}
-
 /* The rung's trial with its one lever where the baseline has it, everything else as it was. */
 static void control_trial(const ls_inquiry *q, ls_rung rung, const ls_requests *r, ls_trial *out) {
-    const int32_t special = special_of(q, rung);
+    const int32_t special = ls_rung_special(q, rung);
     ls_trial plain;
     ls_levers *l = &out->levers;
     uint64_t needs;
@@ -83,21 +74,23 @@ static void control_trial(const ls_inquiry *q, ls_rung rung, const ls_requests *
     ls_rung_trial(q, rung, out, &needs);
     out->sampling = plain.sampling;
     out->outside = 0;
-    if (rung <= LS_RUNG_MIXED || rung == LS_RUNG_CROWD || rung == LS_RUNG_MANY || rung == LS_RUNG_STAGGERED ||
-        rung == LS_RUNG_LOAD) {
-        l->batch = 1;
-        l->slots = plain.levers.slots > r->n ? plain.levers.slots : r->n;
-    } else if (rung <= LS_RUNG_CHUNK16) {
-        l->chunk = plain.levers.chunk;
-    } else if (l->prefix != plain.levers.prefix) {
-        l->prefix = plain.levers.prefix;
-    } else {
-        l->page_tokens = plain.levers.page_tokens;
-        l->slot_base = plain.levers.slot_base;
-        l->policy = plain.levers.policy;
-        l->fork = plain.levers.fork;
-        l->preempt_every = plain.levers.preempt_every;
-        l->sleep_every = plain.levers.sleep_every;
+    switch (ls_rung_of(rung)->control) {
+        case LS_CONTROL_NONE: break;
+        case LS_CONTROL_COMPANY:
+            l->batch = 1;
+            l->slots = plain.levers.slots > r->n ? plain.levers.slots : r->n;
+            break;
+        case LS_CONTROL_CHUNK: l->chunk = plain.levers.chunk; break;
+        case LS_CONTROL_CACHE: l->prefix = plain.levers.prefix; break;
+        case LS_CONTROL_LEVERS:
+        case LS_CONTROL_DRAWS:
+            l->page_tokens = plain.levers.page_tokens;
+            l->slot_base = plain.levers.slot_base;
+            l->policy = plain.levers.policy;
+            l->fork = plain.levers.fork;
+            l->preempt_every = plain.levers.preempt_every;
+            l->sleep_every = plain.levers.sleep_every;
+            break;
     }
     for (int64_t i = 0; special >= 0 && i < r->n_ids; i++)
         if (r->ids[i] == special) r->ids[i] = ls_plain_token(q, 3000, i);
@@ -129,10 +122,9 @@ done:
     return status;
 }
 
-/* Rungs before this one have no lever: their rules look at parts of them. */
 static bool has_control(ls_rung rung, bool is_server) {
-    return rung >= LS_RUNG_SEQUENCE && rung != LS_RUNG_FRESH && rung != LS_RUNG_LONG && rung != LS_RUNG_TEXT &&
-           !(rung >= LS_RUNG_PROCESSED && rung <= LS_RUNG_COLD && !is_server);
+    const ls_control control = ls_rung_of(rung)->control;
+    return control != LS_CONTROL_NONE && (control != LS_CONTROL_DRAWS || is_server);
 }
 
 /* What is found and was not looked at a second time is worth so much of it. */
