@@ -26,7 +26,7 @@ const ls_cause_row *ls_cause_of(ls_cause cause) {
 const char *ls_cause_name(ls_cause cause) { return ls_cause_of(cause)->name; }
 
 bool ls_cause_is_on_ladder(ls_cause cause) {
-    const ls_pattern *p = &ls_cause_of(cause)->ladder;
+    const ls_ladder_pattern *p = &ls_cause_of(cause)->ladder;
     return (p->large | p->small | p->moved) != 0 || p->sign != LS_SIGN_NONE;
 }
 

@@ -44,12 +44,12 @@ typedef enum ls_sign {
 } ls_sign;
 
 /* What the ladder of experiments (bits/sweep_ladder.h) shows of it in an engine that promises bits. */
-typedef struct ls_pattern {
+typedef struct ls_ladder_pattern {
     const char *text, *look;      /* where they say more than those of any stack; or NULL */
     uint64_t large, small, moved; /* sets of experiments that must come out so, by bit 1 << ls_experiment */
     uint64_t any;                 /* these may come out in any way; all others must be clean */
     ls_sign sign;
-} ls_pattern;
+} ls_ladder_pattern;
 
 typedef struct ls_cause_row {
     const char *name; /* "stale state of a reused slot" */
@@ -58,7 +58,7 @@ typedef struct ls_cause_row {
     const char *look;            /* where to look for it */
     const char *look_of_records; /* the same where two records are all there is; NULL: no other place */
     bool is_fallback;            /* what is left when no explanation fits: it says less when not all were tried */
-    ls_pattern ladder;           /* of zeros: the ladder does not know it */
+    ls_ladder_pattern ladder;    /* of zeros: the ladder does not know it */
 } ls_cause_row;
 
 const ls_cause_row *ls_cause_of(ls_cause cause);

@@ -122,7 +122,8 @@ static void a_stack_with_noise_is_told_from_one_with_a_fault(void **state) {
         else
             assert_string_equal(named != NULL ? ls_cause_name(named->cause) : "none", rows[i].cause);
         for (int64_t b = 0; b < s->n_bounds && !found; b++)
-            found = strcmp(s->bounds[b].lever, rows[i].lever) == 0 && s->bounds[b].value == rows[i].value;
+            found =
+                strcmp(ls_bounded_name(s->bounds[b].lever), rows[i].lever) == 0 && s->bounds[b].value == rows[i].value;
         assert_true(found);
         if (rows[i].fault == SOUND || rows[i].fault == ONE_SLOT) /* far slots are clean only where one was reached */
             assert_int_equal(s->foreign->seen[LS_RUNG_FAR_SLOT].look,
@@ -224,16 +225,16 @@ static void edits_move_what_they_are_about(void **state) {
         {{.layer = -1, .sink = true}, 0},
         {{.layer = -1, .heads_interleaved = true}, 0},
         {{.layer = -1, .eps_outside = true, .norm_eps = 0.01}, 0},
-        {{.layer = 0, .weights = LS_WEIGHTS_IN_HALVES}, 0},
-        {{.layer = 0, .weights = LS_WEIGHTS_GATE_UP}, 0},
-        {{.layer = 0, .weights = LS_WEIGHTS_B_C}, 0},
-        {{.layer = 0, .weights = LS_WEIGHTS_KEYS_VALUES}, 24}, /* no attention there */
-        {{.layer = 0, .weights = LS_WEIGHTS_EXPERTS_TURNED}, 24},
-        {{.layer = 0, .weights = LS_WEIGHTS_FFN_OF_LAYER, .other = 1}, 0},
-        {{.layer = 0, .weights = LS_WEIGHTS_MIXER_OF_LAYER, .other = 1}, 0},
-        {{.layer = -1, .weights = LS_WEIGHTS_F16, .everything = true}, 0},
-        {{.layer = -1, .weights = LS_WEIGHTS_WIDE_FP8}, 0},
-        {{.layer = -1, .embed_weights = LS_WEIGHTS_INT4_GROUPS}, 0},
+        {{.layer = 0, .weights = LS_CHANGED_IN_HALVES}, 0},
+        {{.layer = 0, .weights = LS_CHANGED_GATE_UP}, 0},
+        {{.layer = 0, .weights = LS_CHANGED_B_C}, 0},
+        {{.layer = 0, .weights = LS_CHANGED_KEYS_VALUES}, 24}, /* no attention there */
+        {{.layer = 0, .weights = LS_CHANGED_EXPERTS_TURNED}, 24},
+        {{.layer = 0, .weights = LS_CHANGED_FFN_OF_LAYER, .other = 1}, 0},
+        {{.layer = 0, .weights = LS_CHANGED_MIXER_OF_LAYER, .other = 1}, 0},
+        {{.layer = -1, .weights = LS_CHANGED_F16, .everything = true}, 0},
+        {{.layer = -1, .weights = LS_CHANGED_WIDE_FP8}, 0},
+        {{.layer = -1, .embed_weights = LS_CHANGED_INT4_GROUPS}, 0},
         {{.layer = -1, .head_input = LS_ROUND_INT8}, 0},
         {{.layer = -1, .keys = LS_ROUND_INT4, .keys_per = 1}, 0},
         {{.layer = -1, .turned_taps = true, .no_conv_silu = true, .no_dt_bias = true}, 0}};

@@ -85,8 +85,9 @@ static void bisection_is_exact(void **state) {
 
 /* ---- thresholds ---- */
 
-static const ls_pooled_tensor pools[] = {
-    {"state", "slot", 358400, 4, 69776}, {"window", "slot", 358400, 2, 69776}, {"pages", "page", 4096, 4, 1 << 21}};
+static const ls_pooled_tensor pools[] = {{"state", LS_BOUNDED_SLOT, 358400, 4, 69776},
+                                         {"window", LS_BOUNDED_SLOT, 358400, 2, 69776},
+                                         {"pages", LS_BOUNDED_PAGE, 4096, 4, 1 << 21}};
 
 static const ls_wrap *wrap_of(const ls_wrap *wraps, int64_t n, const char *tensor, bool in_bytes, bool is_signed) {
     for (int64_t i = 0; i < n; i++)
@@ -99,7 +100,7 @@ static const ls_wrap *wrap_of(const ls_wrap *wraps, int64_t n, const char *tenso
 
 static void thresholds_are_inverted(void **state) {
     ls_wrap wraps[LS_WRAPS_MAX];
-    const int64_t n = ls_threshold_invert(wraps, pools, 3, "slot", 47935);
+    const int64_t n = ls_threshold_invert(wraps, pools, 3, LS_BOUNDED_SLOT, 47935);
     char text[64];
     (void)state;
     assert_int_equal(n, 12);
@@ -120,8 +121,10 @@ static void thresholds_are_inverted(void **state) {
     assert_true(wrap_of(wraps, n, "pages", true, false)->share == 0.5);
 
     /* An id of another pool does not fit, whatever the number. */
-    assert_false(wrap_of(wraps, ls_threshold_invert(wraps, pools, 3, "page", 47935), "state", false, false)->fits);
-    assert_true(wrap_of(wraps, ls_threshold_invert(wraps, pools, 3, "page", 1 << 20), "pages", true, false)->fits);
+    assert_false(
+        wrap_of(wraps, ls_threshold_invert(wraps, pools, 3, LS_BOUNDED_PAGE, 47935), "state", false, false)->fits);
+    assert_true(
+        wrap_of(wraps, ls_threshold_invert(wraps, pools, 3, LS_BOUNDED_PAGE, 1 << 20), "pages", true, false)->fits);
 }
 
 static void pools_follow_the_layers(void **state) {
@@ -133,7 +136,7 @@ static void pools_follow_the_layers(void **state) {
     assert_int_equal(out[1].elem_bytes, 2);
     c.is_attention[1] = 1;
     assert_int_equal(ls_pooled_tensors(out, &c, LS_F32, 358400, 10, 4096, 20), 3);
-    assert_string_equal(out[2].id_name, "page");
+    assert_string_equal(ls_bounded_name(out[2].id), "page");
     assert_int_equal(out[2].n, 20);
     c.is_attention[0] = c.is_attention[2] = 1;
     assert_int_equal(ls_pooled_tensors(out, &c, LS_F32, 358400, 10, 4096, 20), 1);
@@ -341,7 +344,7 @@ static void nothing_goes_through_a_closed_door(void **state) {
 
 /* What would be seen if the cause were true, as it describes itself; what may come out in any way is left out. */
 static void imagine(ls_observation seen[LS_EXPERIMENTS], ls_cause named) {
-    const ls_pattern *cause = &ls_cause_of(named)->ladder;
+    const ls_ladder_pattern *cause = &ls_cause_of(named)->ladder;
     memset(seen, 0, LS_EXPERIMENTS * sizeof *seen);
     for (int i = 0; i < LS_EXPERIMENTS; i++) {
         const uint64_t bit = (uint64_t)1 << i;

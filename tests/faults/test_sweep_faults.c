@@ -86,8 +86,8 @@ static void describe_bounds(char *text, size_t bytes, const ls_sweep *s) {
     for (int64_t i = 0; i < s->n_bounds; i++) {
         const ls_bound *b = &s->bounds[i];
         const size_t used = strlen(text);
-        snprintf(text + used, bytes - used, "%s%s%lld/%s ", b->lever, b->from_above ? "<=" : ">=", (long long)b->value,
-                 ls_dtype_name(b->dtype));
+        snprintf(text + used, bytes - used, "%s%s%lld/%s ", ls_bounded_name(b->lever),
+                 b->from_above ? "<=" : ">=", (long long)b->value, ls_dtype_name(b->dtype));
     }
 }
 

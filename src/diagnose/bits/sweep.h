@@ -78,7 +78,7 @@ int64_t ls_causes_rank(ls_ranked out[LS_CAUSES], const ls_observation seen[LS_EX
 
 /* A monotone lever, bisected to the value where the verdict changes. */
 typedef struct ls_bound {
-    const char *lever; /* "slot", "chunk", .. */
+    ls_bounded lever;
     ls_dtype dtype;
     int64_t value;   /* the one next to the clean side that differs */
     bool from_above; /* it and those below differ; otherwise it and those above */

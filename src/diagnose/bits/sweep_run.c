@@ -79,7 +79,7 @@ typedef void (*place_lever)(ls_trial *trial, ls_prompt *prompts, int64_t *n_prom
 
 struct lever_search {
     const ls_runner *runner;
-    const char *lever;
+    ls_bounded lever;
     place_lever place;
     ls_experiment base;
     ls_dtype dtype;
@@ -102,7 +102,7 @@ static ls_status try_value(void *context, int64_t value, bool *fails, ls_error *
     LS_TRY(ls_runner_try(s->runner, &trial, prompts, n_prompts, NULL, NULL, &seen, err));
     s->n_trials++;
     *fails = ls_observed_difference(&seen) != s->inverted;
-    if (strcmp(s->lever, "slot") == 0 && sweep->n_probes < LS_PROBES_MAX) {
+    if (s->lever == LS_BOUNDED_SLOT && sweep->n_probes < LS_PROBES_MAX) {
         sweep->probes[sweep->n_probes].slot = value;
         sweep->probes[sweep->n_probes].differs = ls_observed_difference(&seen);
         sweep->probes[sweep->n_probes++].abs_mean = seen.abs_mean;
@@ -165,38 +165,40 @@ static ls_status find_bounds(const ls_runner *runner, ls_error *err) {
     if ((solo || first) && (differs(sweep, LS_TRY_CHUNK1) || differs(sweep, LS_TRY_CHUNK2) ||
                             differs(sweep, LS_TRY_CHUNK2_FIRST) || differs(sweep, LS_TRY_WHOLE))) {
         const int64_t least = differs(sweep, LS_TRY_CHUNK2) && !differs(sweep, LS_TRY_CHUNK1) ? 2 : 1;
-        lever_search s = {runner, "chunk", place_chunk, LS_TRY_SOLO, dtype, first, least, LS_LONG_TOKENS / 2, 0, false};
+        lever_search s = {runner, LS_BOUNDED_CHUNK,   place_chunk, LS_TRY_SOLO, dtype, first,
+                          least,  LS_LONG_TOKENS / 2, 0,           false};
         tell(runner, "bisecting the chunk");
         LS_TRY(find_bound(&s, err));
     }
     if (solo && (differs(sweep, LS_TRY_PAIR) || differs(sweep, LS_TRY_BATCH))) {
         /* One row a sequence, if that is right by itself. */
         const ls_experiment base = differs(sweep, LS_TRY_CHUNK1) ? LS_TRY_SOLO : LS_TRY_CHUNK1;
-        lever_search s = {runner, "batch", place_batch, base, dtype, false, 1, LEVER_MAX, 0, false};
+        lever_search s = {runner, LS_BOUNDED_BATCH, place_batch, base, dtype, false, 1, LEVER_MAX, 0, false};
         tell(runner, "bisecting the batch");
         LS_TRY(find_bound(&s, err));
     }
     if (solo && differs(sweep, LS_TRY_FAR)) {
         const int64_t last = sweep->opts.far_slots - 1;
-        lever_search s = {runner, "slot", place_slot, LS_TRY_FAR, dtype, false, 0, last, 0, false};
+        lever_search s = {runner, LS_BOUNDED_SLOT, place_slot, LS_TRY_FAR, dtype, false, 0, last, 0, false};
         tell(runner, "bisecting the slot");
         LS_TRY(find_bound(&s, err));
         /* A second type of activations tells parts of the pool apart whose elements have the same size in the first. */
-        s = (lever_search){runner, "slot", place_slot, LS_TRY_FAR, other, false, 0, last, 0, false};
+        s = (lever_search){runner, LS_BOUNDED_SLOT, place_slot, LS_TRY_FAR, other, false, 0, last, 0, false};
         LS_TRY(find_bound(&s, err));
     }
     if (solo && differs(sweep, LS_TRY_FAR_PAGES)) {
-        lever_search s = {runner, "page", place_page, LS_TRY_FAR_PAGES, dtype, false, 15, runner->ladder->far_pages - 1,
-                          0,      false};
+        lever_search s = {
+            runner, LS_BOUNDED_PAGE, place_page, LS_TRY_FAR_PAGES, dtype, false, 15, runner->ladder->far_pages - 1, 0,
+            false};
         tell(runner, "bisecting the page");
         LS_TRY(find_bound(&s, err));
     }
     return LS_OK;
 }
 
-static const ls_bound *bound_of(const ls_sweep *sweep, const char *lever, ls_dtype dtype) {
+static const ls_bound *bound_of(const ls_sweep *sweep, ls_bounded lever, ls_dtype dtype) {
     for (int64_t i = 0; i < sweep->n_bounds; i++)
-        if (strcmp(sweep->bounds[i].lever, lever) == 0 && sweep->bounds[i].dtype == dtype) return &sweep->bounds[i];
+        if (sweep->bounds[i].lever == lever && sweep->bounds[i].dtype == dtype) return &sweep->bounds[i];
     return NULL;
 }
 
@@ -211,7 +213,7 @@ static int64_t pools_of(const ls_runner *runner, ls_dtype dtype, ls_pooled_tenso
 static void invert(const ls_runner *runner) {
     ls_sweep *sweep = runner->sweep;
     const ls_dtype dtype = sweep->opts.dtype, other = dtype == LS_F32 ? LS_BF16 : LS_F32;
-    const ls_bound *page = bound_of(sweep, "page", dtype), *slot = bound_of(sweep, "slot", dtype);
+    const ls_bound *page = bound_of(sweep, LS_BOUNDED_PAGE, dtype), *slot = bound_of(sweep, LS_BOUNDED_SLOT, dtype);
     const ls_bound *bound = slot != NULL ? slot : page, *second;
     ls_pooled_tensor tensors[LS_POOLED_MAX];
     ls_wrap wraps[LS_WRAPS_MAX];
@@ -226,7 +228,7 @@ static void invert(const ls_runner *runner) {
     for (int64_t i = 0; i < sweep->n_wraps; i++) {
         ls_wrap *w = &sweep->wraps[i];
         for (int64_t j = 0; j < n_wraps; j++)
-            if (strcmp(wraps[j].tensor->name, w->tensor->name) == 0 && wraps[j].in_bytes == w->in_bytes &&
+            if (wraps[j].tensor - tensors == w->tensor - sweep->tensors && wraps[j].in_bytes == w->in_bytes &&
                 wraps[j].is_signed == w->is_signed)
                 w->fits = w->fits && wraps[j].fits;
     }
@@ -269,7 +271,7 @@ done:
 /* The experiment to shrink: the first that shows the named cause, or the first of all. */
 static ls_experiment failing(const ls_sweep *sweep) {
     const ls_ranked *named = ls_sweep_cause(sweep);
-    const ls_pattern *pattern = named != NULL ? &ls_cause_of(named->cause)->ladder : NULL;
+    const ls_ladder_pattern *pattern = named != NULL ? &ls_cause_of(named->cause)->ladder : NULL;
     if (pattern != NULL && pattern->sign == LS_SIGN_UNREPEATABLE) return LS_TRY_AGAIN;
     for (int i = LS_TRY_SOLO; i < LS_EXPERIMENTS; i++) {
         const uint64_t bit = (uint64_t)1 << i;
@@ -301,7 +303,7 @@ static ls_status find_repro(const ls_runner *runner, ls_error *err) {
     ls_sweep *sweep = runner->sweep;
     const ls_experiment experiment = failing(sweep);
     const ls_prompt_set set = ls_ladder_set(experiment);
-    const ls_bound *slot = bound_of(sweep, "slot", sweep->opts.dtype);
+    const ls_bound *slot = bound_of(sweep, LS_BOUNDED_SLOT, sweep->opts.dtype);
     ls_experiment baseline = ls_ladder_baseline(experiment);
     shrink s = {.runner = runner, .prompts = runner->ladder->set[set]};
     int64_t n = runner->ladder->n_set[set], *items = NULL, total = 0;

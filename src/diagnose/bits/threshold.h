@@ -6,13 +6,24 @@
 #include "base/status.h"
 #include "load/model_config.h"
 
+/* What a threshold counts. */
+typedef enum ls_bounded {
+    LS_BOUNDED_SLOT = 0,
+    LS_BOUNDED_PAGE,
+    LS_BOUNDED_CHUNK,
+    LS_BOUNDED_BATCH,
+    LS_BOUNDED_LENGTH,
+    LS_BOUNDED_REQUESTS
+} ls_bounded;
+const char *ls_bounded_name(ls_bounded what); /* "slot" */
+
 /* A tensor with one entry for each id. */
 typedef struct ls_pooled_tensor {
-    const char *name;    /* "Mamba scan state" */
-    const char *id_name; /* "slot" */
-    int64_t stride;      /* bytes between entries */
-    int64_t elem_bytes;  /* of its elements */
-    int64_t n;           /* entries */
+    const char *name;   /* "Mamba scan state" */
+    ls_bounded id;      /* slot or page */
+    int64_t stride;     /* bytes between entries */
+    int64_t elem_bytes; /* of its elements */
+    int64_t n;          /* entries */
 } ls_pooled_tensor;
 
 enum { LS_POOLED_MAX = 4 };
@@ -35,7 +46,7 @@ enum { LS_WRAPS_MAX = 4 * LS_POOLED_MAX };
 
 /* All expressions, those next to the threshold first; returns their number. Only those on ids of this name can fit. */
 int64_t ls_threshold_invert(ls_wrap out[LS_WRAPS_MAX], const ls_pooled_tensor *tensors, int64_t n_tensors,
-                            const char *id_name, int64_t threshold);
+                            ls_bounded id, int64_t threshold);
 /* "uint32 slot * stride in elements" */
 void ls_wrap_describe(char *text, size_t bytes, const ls_wrap *wrap);
 

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "base/sort.h"
 
+enum { FINDINGS_MOST = 12 };
 #define LIMIT_LEAST 5e-5
 /* Below this and without structure it is what two orders of sums in float32 or one in bf16 make. */
 #define ROUNDING_MOST 0.1
@@ -34,18 +35,12 @@ static double size_of(const ls_mismatch_pair *p) { return fabs(p->t - p->r); }
 
 static void __attribute__((format(printf, 4, 5)))
 find(study *x, ls_cause cause, double confidence, const char *format, ...) {
-    ls_compare_causes *o = x->out;
-    ls_compare_cause one = {.cause = cause, .confidence = fmin(fmax(confidence, 0.0), 0.99)};
-    int64_t at = o->n;
+    ls_finding one = {.cause = cause, .confidence = fmin(fmax(confidence, 0.0), 0.99)};
     va_list args;
     va_start(args, format);
     vsnprintf(one.evidence, sizeof one.evidence, format, args);
     va_end(args);
-    while (at > 0 && o->of[at - 1].confidence < one.confidence) at--;
-    if (at == LS_COMPARE_CAUSES) return;
-    if (o->n < LS_COMPARE_CAUSES) o->n++;
-    memmove(&o->of[at + 1], &o->of[at], (size_t)(o->n - 1 - at) * sizeof *o->of);
-    o->of[at] = one;
+    ls_findings_add(&x->out->found, &one, FINDINGS_MOST);
 }
 
 /* Confidence of a reading under which the median and nine tenths of |d| are as given. */
@@ -410,7 +405,7 @@ static ls_status try_sequences(study *x, ls_error *err) {
     try_threshold(x, 3, LS_CAUSE_OLD_WEIGHTS, "from weights");
     try_threshold(x, 4, LS_CAUSE_FROM_A_LENGTH, "from prompts of length");
     try_threshold(x, 5, LS_CAUSE_FROM_A_SEQUENCE, "from sequence");
-    if (x->out->n == 0)
+    if (x->out->found.n == 0)
         find(x, LS_CAUSE_SOME_SEQUENCES, 0.5,
              "%" PRId64 " of %" PRId64 " sequences are off, and nothing that the records tell parts them",
              x->out->n_sequences_off, x->n_s);
@@ -491,8 +486,8 @@ ls_status ls_compare_explain(ls_compare_causes *out, const ls_mismatch_pair *pai
         try_positions(&x);
         LS_TRY_DONE(try_sequences(&x, err));
     }
-    out->rounding = out->n == 0 && out->n_off * 1000 <= n && x.median < ROUNDING_MOST;
-    if (out->n == 0 && !out->rounding)
+    out->rounding = out->found.n == 0 && out->n_off * 1000 <= n && x.median < ROUNDING_MOST;
+    if (out->found.n == 0 && !out->rounding)
         find(&x, LS_CAUSE_WEIGHTS, 0.5, "|d| has a median of %.2g in all sequences and no structure that is known",
              x.median);
 done:
@@ -501,11 +496,11 @@ done:
     return status;
 }
 
-const ls_compare_cause *ls_compare_named(const ls_compare_causes *c) {
-    if (c->n == 0 || c->of[0].confidence < LS_COMPARE_NAMED) return NULL;
-    for (int64_t i = 1; i < c->n; i++) {
-        if (c->of[i].confidence < c->of[0].confidence - 0.01) break;
-        if (c->of[i].cause != c->of[0].cause) return NULL;
+const ls_finding *ls_compare_named(const ls_compare_causes *c) {
+    const ls_finding *named = ls_findings_named(&c->found);
+    for (int64_t i = 1; named != NULL && i < c->found.n; i++) {
+        if (c->found.of[i].confidence < named->confidence - 0.01) break;
+        if (c->found.of[i].cause != named->cause) return NULL;
     }
-    return &c->of[0];
+    return named;
 }

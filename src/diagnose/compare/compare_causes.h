@@ -4,22 +4,12 @@
 #ifndef LS_DIAGNOSE_COMPARE_COMPARE_CAUSES_H
 #define LS_DIAGNOSE_COMPARE_COMPARE_CAUSES_H
 
-#include "diagnose/cause.h"
+#include "diagnose/finding.h"
 #include "measure/mismatch.h"
 #include "record/record.h"
 
-typedef struct ls_compare_cause {
-    ls_cause cause;
-    double confidence; /* [0, 1]; named from LS_COMPARE_NAMED on */
-    char evidence[300];
-} ls_compare_cause;
-
-#define LS_COMPARE_NAMED 0.8
-enum { LS_COMPARE_CAUSES = 12 };
-
 typedef struct ls_compare_causes {
-    ls_compare_cause of[LS_COMPARE_CAUSES]; /* best first */
-    int64_t n;
+    ls_findings found;
     double floor, limit; /* lower quartile of |d|; |d| from which on a token is off */
     int64_t n_off, n_sequences_off;
     bool rounding; /* nothing stands out of what rounding does */
@@ -36,6 +26,6 @@ typedef struct ls_compare_sequence {
 ls_status ls_compare_explain(ls_compare_causes *out, const ls_mismatch_pair *pairs, int64_t n,
                              const ls_compare_sequence *sequences, int64_t n_sequences, ls_error *err);
 /* The cause that is named: the best one when it is sure enough and no other is as sure; else NULL. */
-const ls_compare_cause *ls_compare_named(const ls_compare_causes *causes);
+const ls_finding *ls_compare_named(const ls_compare_causes *causes);
 
 #endif

@@ -312,15 +312,15 @@ static ls_status try_layer(explainer *x, int32_t layer, ls_error *err) {
                                        "keys and values are exchanged", "B and C are exchanged",
                                        "each expert is the next one"};
     const ls_model_config *c = x->q->config;
-    for (int w = LS_WEIGHTS_NO_MIXER; w <= LS_WEIGHTS_EXPERTS_TURNED; w++)
+    for (int w = LS_CHANGED_NO_MIXER; w <= LS_CHANGED_EXPERTS_TURNED; w++)
         LS_TRY(try_edit(
             x, (ls_edit){.layer = layer, .weights = (ls_weight_change)w},
-            searched(ls_explain_named(LS_CAUSE_ONE_LAYER, "layer %d: %s", layer, lost[w - LS_WEIGHTS_NO_MIXER])), err));
+            searched(ls_explain_named(LS_CAUSE_ONE_LAYER, "layer %d: %s", layer, lost[w - LS_CHANGED_NO_MIXER])), err));
     for (int32_t one = 0; one < c->n_layers; one++)
         for (int part = 0; part < 3; part++) {
             static const char *const parts[] = {"weights", "feed-forward", "mixer"};
-            static const ls_weight_change kinds[] = {LS_WEIGHTS_OF_LAYER, LS_WEIGHTS_FFN_OF_LAYER,
-                                                     LS_WEIGHTS_MIXER_OF_LAYER};
+            static const ls_weight_change kinds[] = {LS_CHANGED_OF_LAYER, LS_CHANGED_FFN_OF_LAYER,
+                                                     LS_CHANGED_MIXER_OF_LAYER};
             const bool of_mixer = part != 1;
             if (one == layer || (of_mixer && c->is_attention[one] != c->is_attention[layer])) continue;
             LS_TRY(try_edit(x, (ls_edit){.layer = layer, .weights = kinds[part], .other = one},
@@ -333,7 +333,7 @@ static ls_status try_layer(explainer *x, int32_t layer, ls_error *err) {
             LS_TRY(try_edit(
                 x,
                 (ls_edit){
-                    .layer = layer, .weights = LS_WEIGHTS_EXPERTS_EXCHANGED, .other = (int32_t)(a * c->n_experts + b)},
+                    .layer = layer, .weights = LS_CHANGED_EXPERTS_EXCHANGED, .other = (int32_t)(a * c->n_experts + b)},
                 searched(
                     ls_explain_named(LS_CAUSE_ONE_LAYER, "layer %d: experts %d and %d are exchanged", layer, a, b)),
                 err));
@@ -356,14 +356,14 @@ static ls_status try_weights(explainer *x, ls_error *err) {
                                         "of three bits of mantissa"};
     static const char *const inputs[] = {"", "bf16", "f16", "e4m3", "e5m2", "int8, by token"};
     const ls_model_config *c = x->q->config;
-    for (int w = LS_WEIGHTS_BF16; w <= LS_WEIGHTS_WIDE_FP8; w++) {
+    for (int w = LS_CHANGED_BF16; w <= LS_CHANGED_WIDE_FP8; w++) {
         const ls_weight_change to = (ls_weight_change)w;
         LS_TRY(try_edit(x, (ls_edit){.layer = -1, .weights = to},
                         ls_explain_named(LS_CAUSE_COARSE_WEIGHTS, "all matrices are %s", types[w]), err));
         LS_TRY(try_edit(x, (ls_edit){.layer = -1, .weights = to, .head_weights = to, .embed_weights = to},
                         ls_explain_named(LS_CAUSE_COARSE_WEIGHTS, "all matrices, embedding and head are %s", types[w]),
                         err));
-        if (w <= LS_WEIGHTS_F16)
+        if (w <= LS_CHANGED_F16)
             LS_TRY(try_edit(x, (ls_edit){.layer = -1, .weights = to, .everything = true},
                             ls_explain_named(LS_CAUSE_COARSE_WEIGHTS, "all tensors are %s", types[w]), err));
         LS_TRY(try_edit(x, (ls_edit){.layer = -1, .embed_weights = to},
@@ -415,19 +415,19 @@ static ls_status try_precision(explainer *x, ls_error *err) {
          LS_CAUSE_COARSE_HEAD,
          "what enters the head and the logits are f16",
          false},
-        {{.layer = -1, .head_input = LS_ROUND_BF16, .logits = LS_ROUND_BF16, .head_weights = LS_WEIGHTS_BF16},
+        {{.layer = -1, .head_input = LS_ROUND_BF16, .logits = LS_ROUND_BF16, .head_weights = LS_CHANGED_BF16},
          LS_CAUSE_COARSE_HEAD,
          "the head is bf16 as a whole",
          false},
-        {{.layer = -1, .head_input = LS_ROUND_F16, .logits = LS_ROUND_F16, .head_weights = LS_WEIGHTS_F16},
+        {{.layer = -1, .head_input = LS_ROUND_F16, .logits = LS_ROUND_F16, .head_weights = LS_CHANGED_F16},
          LS_CAUSE_COARSE_HEAD,
          "the head is f16 as a whole",
          false},
-        {{.layer = -1, .head_input = LS_ROUND_BF16, .head_weights = LS_WEIGHTS_BF16},
+        {{.layer = -1, .head_input = LS_ROUND_BF16, .head_weights = LS_CHANGED_BF16},
          LS_CAUSE_COARSE_HEAD,
          "weights of the head and what enters it are bf16",
          false},
-        {{.layer = -1, .head_input = LS_ROUND_F16, .head_weights = LS_WEIGHTS_F16},
+        {{.layer = -1, .head_input = LS_ROUND_F16, .head_weights = LS_CHANGED_F16},
          LS_CAUSE_COARSE_HEAD,
          "weights of the head and what enters it are f16",
          false},
@@ -521,12 +521,12 @@ static ls_status try_formulas(explainer *x, ls_error *err) {
          "neither dt nor convolution has a bias",
          false},
         {{.layer = -1, .dt_bias_twice = true}, LS_CAUSE_FORMULA, "dt has its bias twice", false},
-        {{.layer = -1, .weights = LS_WEIGHTS_B_C}, LS_CAUSE_FORMULA, "B and C are exchanged", false},
-        {{.layer = -1, .weights = LS_WEIGHTS_IN_HALVES},
+        {{.layer = -1, .weights = LS_CHANGED_B_C}, LS_CAUSE_FORMULA, "B and C are exchanged", false},
+        {{.layer = -1, .weights = LS_CHANGED_IN_HALVES},
          LS_CAUSE_FORMULA,
          "the halves of in_proj are exchanged",
          false},
-        {{.layer = -1, .weights = LS_WEIGHTS_GATE_UP}, LS_CAUSE_FORMULA, "gate and up are exchanged", false},
+        {{.layer = -1, .weights = LS_CHANGED_GATE_UP}, LS_CAUSE_FORMULA, "gate and up are exchanged", false},
         {{.layer = -1, .eps_outside = true}, LS_CAUSE_FORMULA, "norms add epsilon outside of the root", false},
     };
     /* Models in use have these bases beside 10,000. */
@@ -728,7 +728,7 @@ static ls_status try_handover(explainer *x, ls_error *err) {
 
 /* How much a stack that is bf16 throughout would change these records, as a measure of what is ordinary there. */
 ls_status ls_explain_bf16(explainer *x, ls_error *err) {
-    const ls_edit e = {.layer = -1, .activations = LS_ROUND_BF16, .weights = LS_WEIGHTS_BF16, .keys = LS_ROUND_BF16};
+    const ls_edit e = {.layer = -1, .activations = LS_ROUND_BF16, .weights = LS_CHANGED_BF16, .keys = LS_ROUND_BF16};
     ls_explanation size;
     ls_explain_begin(x);
     for (int64_t t = 0; t < x->n_texts; t++) {

@@ -40,7 +40,7 @@ done:
 ls_status ls_rounding_of(ls_inquiry *q, const ls_outcome *c, int64_t n, double *out, ls_error *err) {
     static const ls_edit edits[2] = {{.layer = -1},
                                      {.layer = -1,
-                                      .weights = LS_WEIGHTS_BF16,
+                                      .weights = LS_CHANGED_BF16,
                                       .everything = true,
                                       .activations = LS_ROUND_BF16,
                                       .keys = LS_ROUND_BF16}};

@@ -256,31 +256,31 @@ static void round_keys(double *x, int64_t n, int64_t groups, int64_t size, const
 static void change_matrix(double *out, const matrix *m, ls_weight_change change) {
     const int64_t n = m->rows * m->columns;
     switch (change) {
-        case LS_WEIGHTS_BF16: memcpy(out, m->at, (size_t)n * sizeof *out), round_all(out, n, LS_ROUND_BF16); return;
-        case LS_WEIGHTS_F16: memcpy(out, m->at, (size_t)n * sizeof *out), round_all(out, n, LS_ROUND_F16); return;
-        case LS_WEIGHTS_FP8_TENSOR: quantise(out, m->at, n, 448.0); return;
-        case LS_WEIGHTS_INT8_TENSOR: quantise(out, m->at, n, 127.0); return;
-        case LS_WEIGHTS_FP8:
-        case LS_WEIGHTS_INT8:
-        case LS_WEIGHTS_INT4: {
-            const double top = change == LS_WEIGHTS_FP8 ? 448.0 : change == LS_WEIGHTS_INT8 ? 127.0 : 7.0;
+        case LS_CHANGED_BF16: memcpy(out, m->at, (size_t)n * sizeof *out), round_all(out, n, LS_ROUND_BF16); return;
+        case LS_CHANGED_F16: memcpy(out, m->at, (size_t)n * sizeof *out), round_all(out, n, LS_ROUND_F16); return;
+        case LS_CHANGED_FP8_TENSOR: quantise(out, m->at, n, 448.0); return;
+        case LS_CHANGED_INT8_TENSOR: quantise(out, m->at, n, 127.0); return;
+        case LS_CHANGED_FP8:
+        case LS_CHANGED_INT8:
+        case LS_CHANGED_INT4: {
+            const double top = change == LS_CHANGED_FP8 ? 448.0 : change == LS_CHANGED_INT8 ? 127.0 : 7.0;
             for (int64_t i = 0; i < m->rows; i++)
                 quantise(out + i * m->columns, m->at + i * m->columns, m->columns, top);
             return;
         }
-        case LS_WEIGHTS_INT4_GROUPS:
+        case LS_CHANGED_INT4_GROUPS:
             for (int64_t i = 0; i < n; i += 32) quantise(out + i, m->at + i, i + 32 < n ? 32 : n - i, 7.0);
             return;
-        case LS_WEIGHTS_E4M3: memcpy(out, m->at, (size_t)n * sizeof *out), round_all(out, n, LS_ROUND_FP8); return;
-        case LS_WEIGHTS_E5M2: memcpy(out, m->at, (size_t)n * sizeof *out), round_all(out, n, LS_ROUND_E5M2); return;
-        case LS_WEIGHTS_WIDE_FP8:
+        case LS_CHANGED_E4M3: memcpy(out, m->at, (size_t)n * sizeof *out), round_all(out, n, LS_ROUND_FP8); return;
+        case LS_CHANGED_E5M2: memcpy(out, m->at, (size_t)n * sizeof *out), round_all(out, n, LS_ROUND_E5M2); return;
+        case LS_CHANGED_WIDE_FP8:
             for (int64_t i = 0; i < n; i++) out[i] = round_mantissa(m->at[i], 4);
             return;
         default: memcpy(out, m->at, (size_t)n * sizeof *out); return;
     }
 }
 
-static bool is_rounding(ls_weight_change change) { return change >= LS_WEIGHTS_BF16 && change <= LS_WEIGHTS_WIDE_FP8; }
+static bool is_rounding(ls_weight_change change) { return change >= LS_CHANGED_BF16 && change <= LS_CHANGED_WIDE_FP8; }
 
 /* Rows [a, a + n) and [b, b + n) exchanged. */
 static void exchange_rows(double *out, const matrix *m, int64_t a, int64_t b, int64_t n) {
@@ -589,11 +589,11 @@ static ls_status misplaced(const pass *p, layer *out, int64_t experts, ls_error 
     const ls_model_config *c = p->c;
     const matrix keys = out->of[WK];
     switch (p->e.weights) {
-        case LS_WEIGHTS_IN_HALVES: return own_exchanged(p, &out->of[IN_PROJ], 0, c->d_inner, c->d_inner, err);
-        case LS_WEIGHTS_B_C:
+        case LS_CHANGED_IN_HALVES: return own_exchanged(p, &out->of[IN_PROJ], 0, c->d_inner, c->d_inner, err);
+        case LS_CHANGED_B_C:
             return own_exchanged(p, &out->of[X_PROJ], c->dt_rank, c->dt_rank + c->d_state, c->d_state, err);
-        case LS_WEIGHTS_KEYS_VALUES: out->of[WK] = out->of[WV], out->of[WV] = keys; return LS_OK;
-        case LS_WEIGHTS_GATE_UP:
+        case LS_CHANGED_KEYS_VALUES: out->of[WK] = out->of[WV], out->of[WV] = keys; return LS_OK;
+        case LS_CHANGED_GATE_UP:
             if (experts > 0) LS_TRY(own_experts(p, out, 3 * experts, err));
             for (int64_t i = 0; i < experts; i++) {
                 const matrix gate = out->expert[3 * i];
@@ -601,14 +601,14 @@ static ls_status misplaced(const pass *p, layer *out, int64_t experts, ls_error 
                 out->expert[3 * i + 1] = gate;
             }
             return LS_OK;
-        case LS_WEIGHTS_EXPERTS_TURNED: {
+        case LS_CHANGED_EXPERTS_TURNED: {
             const matrix *from = out->expert;
             if (experts < 2) return LS_OK;
             LS_TRY(own_experts(p, out, 3 * experts, err));
             for (int64_t i = 0; i < 3 * experts; i++) out->expert[i] = from[(i + 3) % (3 * experts)];
             return LS_OK;
         }
-        case LS_WEIGHTS_EXPERTS_EXCHANGED: {
+        case LS_CHANGED_EXPERTS_EXCHANGED: {
             const int64_t a = experts > 0 ? p->e.other / experts : 0, b = experts > 0 ? p->e.other % experts : 0;
             const matrix *from = out->expert;
             if (experts < 2) return LS_OK;
@@ -626,10 +626,10 @@ static bool is_of_mixer(int tensor) { return tensor != INPUT_NORM && tensor != F
 /* Tensors of another layer, where they are of the same shape. */
 static void borrowed(const pass *p, layer *out, int32_t layer_i) {
     const layer *other = &p->r->layers[p->e.other];
-    const bool mixer = p->e.weights != LS_WEIGHTS_FFN_OF_LAYER, ffn = p->e.weights != LS_WEIGHTS_MIXER_OF_LAYER;
+    const bool mixer = p->e.weights != LS_CHANGED_FFN_OF_LAYER, ffn = p->e.weights != LS_CHANGED_MIXER_OF_LAYER;
     for (int i = 0; i < TENSORS; i++)
         if (out->of[i].rows == other->of[i].rows && out->of[i].columns == other->of[i].columns &&
-            (p->e.weights == LS_WEIGHTS_OF_LAYER || (is_of_mixer(i) ? mixer : ffn && i == ROUTER)))
+            (p->e.weights == LS_CHANGED_OF_LAYER || (is_of_mixer(i) ? mixer : ffn && i == ROUTER)))
             out->of[i] = other->of[i];
     if (ffn && p->c->is_moe[layer_i] == p->c->is_moe[p->e.other]) out->expert = other->expert;
 }
@@ -661,8 +661,8 @@ static ls_status edited(const pass *p, layer *out, int32_t layer_i, ls_error *er
     *out = p->r->layers[layer_i];
     if (e->layer >= 0 && e->layer != layer_i) return LS_OK;
     if (is_rounding(e->weights)) return rounded(p, out, experts, err);
-    if (e->weights == LS_WEIGHTS_OF_LAYER || e->weights == LS_WEIGHTS_FFN_OF_LAYER ||
-        e->weights == LS_WEIGHTS_MIXER_OF_LAYER) {
+    if (e->weights == LS_CHANGED_OF_LAYER || e->weights == LS_CHANGED_FFN_OF_LAYER ||
+        e->weights == LS_CHANGED_MIXER_OF_LAYER) {
         borrowed(p, out, layer_i);
         return LS_OK;
     }
@@ -680,16 +680,16 @@ static ls_status run_layer(const pass *p, double *h, double *x, double *y, int32
     LS_TRY(edited(p, &l, layer_i, p->err));
     for (int64_t t = 0; t < n; t++)
         rms(p, x + t * hidden, h + t * hidden, hidden, l.of[INPUT_NORM].at,
-            here && p->e.weights == LS_WEIGHTS_NORM_ONES);
+            here && p->e.weights == LS_CHANGED_NORM_ONES);
     round_all(x, n * hidden, p->e.activations);
-    if (!(here && p->e.weights == LS_WEIGHTS_NO_MIXER)) {
+    if (!(here && p->e.weights == LS_CHANGED_NO_MIXER)) {
         LS_TRY(p->c->is_attention[layer_i] ? attention(&mixing, y, x, &l) : mamba(&mixing, y, x, &l));
         for (int64_t i = 0; i < n * hidden; i++) h[i] += mixer * y[i];
     }
-    if (p->c->ffn > 0 && !(here && p->e.weights == LS_WEIGHTS_NO_FFN)) {
+    if (p->c->ffn > 0 && !(here && p->e.weights == LS_CHANGED_NO_FFN)) {
         for (int64_t t = 0; t < n; t++)
             rms(p, x + t * hidden, h + t * hidden, hidden, l.of[FFN_NORM].at,
-                here && p->e.weights == LS_WEIGHTS_FFN_NORM_ONES);
+                here && p->e.weights == LS_CHANGED_FFN_NORM_ONES);
         round_all(x, n * hidden, p->e.activations);
         LS_TRY(p->c->is_moe[layer_i] ? mixture(p, h, x, &l) : dense(p, h, x, n, l.expert, ffn));
     }
@@ -702,7 +702,7 @@ static ls_status run_head(const pass *p, double *logits, const double *h, double
     const ls_weight_change change =
         p->e.everything && is_rounding(p->e.weights) && p->e.layer < 0 ? p->e.weights : p->e.head_weights;
     matrix head = p->r->head;
-    if (change != LS_WEIGHTS_SAME) {
+    if (change != LS_CHANGED_SAME) {
         LS_TRY(room(p->s, &head.at, head.rows, head.columns, p->err));
         change_matrix(head.at, &p->r->head, change);
     }

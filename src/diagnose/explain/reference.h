@@ -10,31 +10,31 @@
 
 /* Weights, of all layers or of one. */
 typedef enum ls_weight_change {
-    LS_WEIGHTS_SAME = 0,
-    LS_WEIGHTS_BF16,
-    LS_WEIGHTS_F16,
-    LS_WEIGHTS_FP8,         /* e4m3, one scale a row */
-    LS_WEIGHTS_FP8_TENSOR,  /* e4m3, one scale a matrix */
-    LS_WEIGHTS_INT8,        /* one scale a row */
-    LS_WEIGHTS_INT8_TENSOR, /* one scale a matrix */
-    LS_WEIGHTS_INT4,        /* one scale a row */
-    LS_WEIGHTS_INT4_GROUPS, /* one scale each 32 values */
-    LS_WEIGHTS_E4M3,        /* no scale */
-    LS_WEIGHTS_E5M2,        /* no scale */
-    LS_WEIGHTS_WIDE_FP8,    /* e4m3 with any exponent, as with a scale that is a power of two */
-    LS_WEIGHTS_OF_LAYER,    /* those of layer `other` */
-    LS_WEIGHTS_NO_MIXER,
-    LS_WEIGHTS_NO_FFN,
-    LS_WEIGHTS_NORM_ONES,         /* the input norm's */
-    LS_WEIGHTS_FFN_NORM_ONES,     /* the feed-forward's norm */
-    LS_WEIGHTS_GATE_UP,           /* gate and up are exchanged */
-    LS_WEIGHTS_IN_HALVES,         /* so are the halves of in_proj */
-    LS_WEIGHTS_KEYS_VALUES,       /* so are keys and values */
-    LS_WEIGHTS_B_C,               /* so are the rows of B and C */
-    LS_WEIGHTS_EXPERTS_TURNED,    /* each expert is the next one */
-    LS_WEIGHTS_EXPERTS_EXCHANGED, /* those of the numbers other / E and other % E */
-    LS_WEIGHTS_FFN_OF_LAYER,      /* the feed-forward is that of layer `other` */
-    LS_WEIGHTS_MIXER_OF_LAYER
+    LS_CHANGED_SAME = 0,
+    LS_CHANGED_BF16,
+    LS_CHANGED_F16,
+    LS_CHANGED_FP8,         /* e4m3, one scale a row */
+    LS_CHANGED_FP8_TENSOR,  /* e4m3, one scale a matrix */
+    LS_CHANGED_INT8,        /* one scale a row */
+    LS_CHANGED_INT8_TENSOR, /* one scale a matrix */
+    LS_CHANGED_INT4,        /* one scale a row */
+    LS_CHANGED_INT4_GROUPS, /* one scale each 32 values */
+    LS_CHANGED_E4M3,        /* no scale */
+    LS_CHANGED_E5M2,        /* no scale */
+    LS_CHANGED_WIDE_FP8,    /* e4m3 with any exponent, as with a scale that is a power of two */
+    LS_CHANGED_OF_LAYER,    /* those of layer `other` */
+    LS_CHANGED_NO_MIXER,
+    LS_CHANGED_NO_FFN,
+    LS_CHANGED_NORM_ONES,         /* the input norm's */
+    LS_CHANGED_FFN_NORM_ONES,     /* the feed-forward's norm */
+    LS_CHANGED_GATE_UP,           /* gate and up are exchanged */
+    LS_CHANGED_IN_HALVES,         /* so are the halves of in_proj */
+    LS_CHANGED_KEYS_VALUES,       /* so are keys and values */
+    LS_CHANGED_B_C,               /* so are the rows of B and C */
+    LS_CHANGED_EXPERTS_TURNED,    /* each expert is the next one */
+    LS_CHANGED_EXPERTS_EXCHANGED, /* those of the numbers other / E and other % E */
+    LS_CHANGED_FFN_OF_LAYER,      /* the feed-forward is that of layer `other` */
+    LS_CHANGED_MIXER_OF_LAYER
 } ls_weight_change;
 
 /* What is rounded, to which type. */

@@ -7,6 +7,7 @@
 
 #include "base/html_out.h"
 #include "diagnose/compare/compare.h"
+#include "diagnose/report/report_parts.h"
 
 static uint32_t bits_of(float value) {
     uint32_t bits;
@@ -72,24 +73,22 @@ static void print_worst(FILE *file, const ls_comparison *c) {
 }
 
 static const char *verdict(const ls_comparison *c) {
-    const ls_compare_cause *named = ls_compare_named(&c->causes);
+    const ls_finding *named = ls_compare_named(&c->causes);
     if (c->n_different == 0) return "no difference";
     if (named != NULL) return ls_cause_name(named->cause);
-    return c->causes.rounding ? "ordinary rounding, no structure"
-                              : "a difference that no cause explains well enough to be named";
+    return c->causes.rounding ? LS_REPORT_ROUNDING : LS_REPORT_UNNAMED;
 }
 
 static void print_causes(FILE *file, const ls_comparison *c) {
     const ls_compare_causes *k = &c->causes;
-    const ls_compare_cause *named = ls_compare_named(k);
+    const ls_finding *named = ls_compare_named(k);
     if (c->n_different == 0) return;
     fprintf(file, "\ncauses, best first\n");
     fprintf(file,
             "  floor %.2g, a lower quartile of |d|; from %.2g on a token is off: %" PRId64 " tokens, %" PRId64
             " sequences\n",
             k->floor, k->limit, k->n_off, k->n_sequences_off);
-    for (int64_t i = 0; i < k->n; i++)
-        fprintf(file, "  %4.2f %s\n       %s\n", k->of[i].confidence, ls_cause_name(k->of[i].cause), k->of[i].evidence);
+    ls_report_findings(file, &k->found);
     if (named != NULL)
         fprintf(file, "\nCAUSE: %s\n  look at    %s\n  confidence %.2f\n  seen       %s\n", ls_cause_name(named->cause),
                 ls_cause_records_look(named->cause), named->confidence, named->evidence);
@@ -128,7 +127,7 @@ static void draw_places(FILE *file, const ls_comparison *c) {
 
 void ls_comparison_html(FILE *file, const ls_comparison *c, const char *name_a, const char *name_b) {
     const ls_compare_causes *k = &c->causes;
-    const ls_compare_cause *named = ls_compare_named(k);
+    const ls_finding *named = ls_compare_named(k);
     char *table = NULL;
     size_t bytes = 0;
     FILE *text;
@@ -137,15 +136,7 @@ void ls_comparison_html(FILE *file, const ls_comparison *c, const char *name_a, 
     ls_html_cause(file, verdict(c), named != NULL ? named->evidence : NULL,
                   named != NULL ? ls_cause_records_look(named->cause) : NULL);
     fputs("</div>\n", file);
-    if (k->n > 0) fputs("<h2>Causes</h2>\n<table><tr><th>confidence</th><th>cause</th><th>seen</th></tr>\n", file);
-    for (int64_t i = 0; i < k->n; i++) {
-        fprintf(file, "<tr><td>%.2f</td><td>", k->of[i].confidence);
-        ls_html_text(file, ls_cause_name(k->of[i].cause));
-        fputs("</td><td>", file);
-        ls_html_text(file, k->of[i].evidence);
-        fputs("</td></tr>\n", file);
-    }
-    if (k->n > 0) fputs("</table>\n", file);
+    ls_report_findings_html(file, &k->found);
     draw_places(file, c);
     text = open_memstream(&table, &bytes);
     if (text != NULL) {
@@ -160,18 +151,18 @@ void ls_comparison_html(FILE *file, const ls_comparison *c, const char *name_a, 
 }
 
 static void write_causes(ls_json_out *json, const ls_comparison *c) {
-    const ls_compare_cause *named = ls_compare_named(&c->causes);
+    const ls_finding *named = ls_compare_named(&c->causes);
     ls_json_string(json, "verdict", verdict(c));
     if (named != NULL)
         ls_json_string(json, "cause", ls_cause_name(named->cause));
     else
         ls_json_null(json, "cause");
     ls_json_begin_array(json, "ranked");
-    for (int64_t i = 0; i < c->causes.n; i++) {
+    for (int64_t i = 0; i < c->causes.found.n; i++) {
         ls_json_begin_object(json, NULL);
-        ls_json_string(json, "cause", ls_cause_name(c->causes.of[i].cause));
-        ls_json_double(json, "score", c->causes.of[i].confidence);
-        ls_json_string(json, "evidence", c->causes.of[i].evidence);
+        ls_json_string(json, "cause", ls_cause_name(c->causes.found.of[i].cause));
+        ls_json_double(json, "score", c->causes.found.of[i].confidence);
+        ls_json_string(json, "evidence", c->causes.found.of[i].evidence);
         ls_json_end_object(json);
     }
     ls_json_end_array(json);

@@ -1,9 +1,9 @@
 /* The report on a stack that promises no bits: text, JSON, HTML. */
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
 
 #include "base/html_out.h"
+#include "diagnose/report/report_parts.h"
 #include "diagnose/rounding/foreign.h"
 
 static void describe(char *text, size_t bytes, const ls_seen *s) {
@@ -22,12 +22,7 @@ static void describe(char *text, size_t bytes, const ls_seen *s) {
 static void print_levers(FILE *file, const ls_trial *trial) {
     ls_levers defaults;
     ls_levers_init(&defaults);
-    for (int64_t i = 0; i < ls_levers_count(); i++) {
-        char a[64], b[64];
-        ls_lever_format(a, sizeof a, &trial->levers, i);
-        ls_lever_format(b, sizeof b, &defaults, i);
-        if (strcmp(a, b) != 0) fprintf(file, " --%s %s", ls_lever_name(i), a);
-    }
+    ls_report_levers(file, trial, &defaults);
     fprintf(file, " --max-tokens %" PRId64 " --temperature %g --seed %" PRIu64 " --logprobs %s --dtype %s --ignore-eos",
             trial->max_tokens, (double)trial->sampling.temperature, trial->sampling.seed,
             trial->logprob_of == LS_LOGPROB_RAW ? "raw" : "processed", ls_dtype_name(trial->dtype));
@@ -39,8 +34,8 @@ static bool is_shown(const ls_foreign *f, int rung) { return f->is_server || !ls
 static const char *verdict(const ls_sweep *s) {
     const ls_finding *named = ls_foreign_named(s->foreign);
     if (named != NULL) return ls_cause_name(named->cause);
-    if (s->different) return "a difference that no cause explains well enough to be named";
-    return "ordinary rounding, no structure";
+    if (s->different) return LS_REPORT_UNNAMED;
+    return LS_REPORT_ROUNDING;
 }
 
 static void print_floor(FILE *file, const ls_foreign *f) {
@@ -61,16 +56,14 @@ static void print_findings(FILE *file, const ls_sweep *s) {
     const ls_foreign *f = s->foreign;
     const ls_finding *named = ls_foreign_named(f);
     const ls_cause_row *row;
-    if (f->n_findings > 0) fprintf(file, "\ncauses, best first\n");
-    for (int64_t i = 0; i < f->n_findings; i++)
-        fprintf(file, "  %4.2f %s\n       %s\n", f->findings[i].confidence, ls_cause_name(f->findings[i].cause),
-                f->findings[i].evidence);
-    for (int64_t i = 0; i < f->n_findings; i++)
-        if (f->findings[i].doubt > 0.0)
+    if (f->found.n > 0) fprintf(file, "\ncauses, best first\n");
+    ls_report_findings(file, &f->found);
+    for (int64_t i = 0; i < f->found.n; i++)
+        if (f->found.of[i].doubt > 0.0)
             fprintf(file, "  beside its control with other texts, \"%s\" keeps a doubt of %.2g\n",
-                    ls_cause_name(f->findings[i].cause), f->findings[i].doubt);
+                    ls_cause_name(f->found.of[i].cause), f->found.of[i].doubt);
     if (f->rival != LS_CAUSE_NONE) {
-        fprintf(file, "\ntwo causes fit equally well and none is named: %s, %s\n", ls_cause_name(f->findings[0].cause),
+        fprintf(file, "\ntwo causes fit equally well and none is named: %s, %s\n", ls_cause_name(f->found.of[0].cause),
                 ls_cause_name(f->rival));
         return;
     }
@@ -112,14 +105,7 @@ void ls_foreign_print(FILE *file, const ls_sweep *s) {
         return;
     }
     print_findings(file, s);
-    for (int64_t i = 0; i < s->n_bounds; i++) {
-        const ls_bound *b = &s->bounds[i];
-        fprintf(file,
-                "  threshold  %s %" PRId64 " and %s differ, %" PRId64 " is clean (%s activations, %" PRId64
-                " trials)\n",
-                b->lever, b->value, b->from_above ? "below" : "above", b->from_above ? b->value + 1 : b->value - 1,
-                ls_dtype_name(b->dtype), b->n_trials);
-    }
+    ls_report_bounds(file, s);
     if (s->n_repro > 0) {
         fprintf(file,
                 "\nsmallest requests that still fail (%" PRId64 " of %" PRId64 " prompts of %s, %" PRId64
@@ -149,15 +135,15 @@ void ls_foreign_write(ls_json_out *json, const ls_sweep *s) {
         ls_json_string(json, "cause", ls_cause_name(named->cause));
     else
         ls_json_null(json, "cause");
-    ls_json_double(json, "confidence", f->n_findings > 0 ? f->findings[0].confidence : 0.0);
+    ls_json_double(json, "confidence", f->found.n > 0 ? f->found.of[0].confidence : 0.0);
     ls_json_begin_array(json, "ranked");
-    for (int64_t i = 0; i < f->n_findings; i++) {
+    for (int64_t i = 0; i < f->found.n; i++) {
         ls_json_begin_object(json, NULL);
-        ls_json_string(json, "cause", ls_cause_name(f->findings[i].cause));
-        ls_json_double(json, "score", f->findings[i].confidence);
-        ls_json_bool(json, "fits", f->findings[i].confidence >= LS_NAMED);
-        ls_json_double(json, "doubt", f->findings[i].doubt);
-        ls_json_string(json, "evidence", f->findings[i].evidence);
+        ls_json_string(json, "cause", ls_cause_name(f->found.of[i].cause));
+        ls_json_double(json, "score", f->found.of[i].confidence);
+        ls_json_bool(json, "fits", f->found.of[i].confidence >= LS_NAMED);
+        ls_json_double(json, "doubt", f->found.of[i].doubt);
+        ls_json_string(json, "evidence", f->found.of[i].evidence);
         ls_json_end_object(json);
     }
     ls_json_end_array(json);
@@ -186,23 +172,8 @@ void ls_foreign_write(ls_json_out *json, const ls_sweep *s) {
         ls_json_end_object(json);
     }
     ls_json_end_array(json);
-    ls_json_begin_array(json, "bounds");
-    for (int64_t i = 0; i < s->n_bounds; i++) {
-        ls_json_begin_object(json, NULL);
-        ls_json_string(json, "lever", s->bounds[i].lever);
-        ls_json_string(json, "dtype", ls_dtype_name(s->bounds[i].dtype));
-        ls_json_int(json, "value", s->bounds[i].value);
-        ls_json_string(json, "differs", s->bounds[i].from_above ? "up to it" : "from it on");
-        ls_json_end_object(json);
-    }
-    ls_json_end_array(json);
-    ls_json_begin_array(json, "repro");
-    for (int64_t i = 0; i < s->n_repro; i++) {
-        ls_json_begin_array(json, NULL);
-        for (int64_t t = 0; t < s->repro[i].n; t++) ls_json_int(json, NULL, s->repro[i].ids[t]);
-        ls_json_end_array(json);
-    }
-    ls_json_end_array(json);
+    ls_report_bounds_json(json, s);
+    ls_report_repro_json(json, s);
     ls_json_bool(json, "repro_shown", f->repro_shown);
     if (s->repro_text != NULL) ls_json_string(json, "repro_commands", s->repro_text);
     ls_json_int(json, "trials", s->n_trials);
@@ -253,19 +224,10 @@ void ls_foreign_html(FILE *file, const ls_sweep *s) {
             "<p>Floor: median |d| %.2g of %" PRId64 " tokens alone; a token is off from %.2g on. %" PRId64
             " trials, %.1f s.</p>\n",
             f->floor, f->floor_tokens, f->limit, s->n_trials, s->seconds);
-    if (f->n_findings > 0)
-        fputs("<h2>Causes</h2>\n<table><tr><th>confidence</th><th>cause</th><th>seen</th></tr>\n", file);
-    for (int64_t i = 0; i < f->n_findings; i++) {
-        fprintf(file, "<tr><td>%.2f</td><td>", f->findings[i].confidence);
-        ls_html_text(file, ls_cause_name(f->findings[i].cause));
-        fputs("</td><td>", file);
-        ls_html_text(file, f->findings[i].evidence);
-        fputs("</td></tr>\n", file);
-    }
-    if (f->n_findings > 0) fputs("</table>\n", file);
+    ls_report_findings_html(file, &f->found);
     for (int64_t i = 0; i < s->n_bounds; i++)
-        fprintf(file, "<p>Threshold: %s <b>%" PRId64 "</b> and %s.</p>\n", s->bounds[i].lever, s->bounds[i].value,
-                s->bounds[i].from_above ? "below" : "above");
+        fprintf(file, "<p>Threshold: %s <b>%" PRId64 "</b> and %s.</p>\n", ls_bounded_name(s->bounds[i].lever),
+                s->bounds[i].value, s->bounds[i].from_above ? "below" : "above");
     draw_effects(file, f);
     if (s->n_repro > 0) {
         fputs("<h2>Smallest requests</h2>\n<pre>", file);

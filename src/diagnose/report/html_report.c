@@ -35,8 +35,8 @@ static void write_verdict(FILE *file, const ls_sweep *s) {
         ls_wrap_describe(text, sizeof text, w);
         fprintf(file,
                 "<p>%s, 32-bit product (%s): first bad %s <b>%" PRId64 "</b>, <b>%.1f %%</b> of %" PRId64 " %ss.</p>",
-                w->tensor->name, text, w->tensor->id_name, w->first_bad, 100.0 * w->share, w->tensor->n,
-                w->tensor->id_name);
+                w->tensor->name, text, ls_bounded_name(w->tensor->id), w->first_bad, 100.0 * w->share, w->tensor->n,
+                ls_bounded_name(w->tensor->id));
     }
     fputs("</div>\n", file);
 }
@@ -51,8 +51,8 @@ static void write_bounds(FILE *file, const ls_sweep *s) {
         const ls_bound *b = &s->bounds[i];
         fprintf(file,
                 "<tr><td>%s</td><td>%" PRId64 " and %s</td><td>%" PRId64 "</td><td>%s</td><td>%" PRId64 "</td></tr>\n",
-                b->lever, b->value, b->from_above ? "below" : "above", b->from_above ? b->value + 1 : b->value - 1,
-                ls_dtype_name(b->dtype), b->n_trials);
+                ls_bounded_name(b->lever), b->value, b->from_above ? "below" : "above",
+                b->from_above ? b->value + 1 : b->value - 1, ls_dtype_name(b->dtype), b->n_trials);
     }
     fputs("</table>\n", file);
     if (s->n_wraps == 0) return;
@@ -129,7 +129,7 @@ static void write_series(FILE *file, const ls_sweep *s) {
 
 static double threshold_of(const ls_sweep *s) {
     for (int64_t i = 0; i < s->n_bounds; i++)
-        if (strcmp(s->bounds[i].lever, "slot") == 0) return (double)s->bounds[i].value;
+        if (s->bounds[i].lever == LS_BOUNDED_SLOT) return (double)s->bounds[i].value;
     return (double)NAN;
 }
 

@@ -1,8 +1,8 @@
 /* A sweep for people at a terminal, and as JSON for programs. */
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
 
+#include "diagnose/report/report_parts.h"
 #include "diagnose/rounding/foreign.h"
 
 static const char *tensor_unit(const ls_wrap *w) { return w->in_bytes ? "bytes" : "elements"; }
@@ -39,7 +39,7 @@ static uint64_t set_of(const ls_sweep *s, ls_verdict verdict) {
 
 static void print_causes(FILE *file, const ls_sweep *s) {
     const ls_ranked *named = ls_sweep_cause(s);
-    const ls_pattern *pattern;
+    const ls_ladder_pattern *pattern;
     char text[LS_NOTE_BYTES + 64];
     fprintf(file, "\ncauses, best first\n");
     for (int64_t i = 0; i < s->n_ranked && i < 4; i++) {
@@ -61,17 +61,6 @@ static void print_causes(FILE *file, const ls_sweep *s) {
     fprintf(file, "  seen       %s: %s\n", ls_experiment_name(s->repro_of), text);
 }
 
-static void print_bounds(FILE *file, const ls_sweep *s) {
-    for (int64_t i = 0; i < s->n_bounds; i++) {
-        const ls_bound *b = &s->bounds[i];
-        fprintf(file,
-                "  threshold  %s %" PRId64 " and %s differ, %" PRId64 " is clean (%s activations, %" PRId64
-                " trials)\n",
-                b->lever, b->value, b->from_above ? "below" : "above", b->from_above ? b->value + 1 : b->value - 1,
-                ls_dtype_name(b->dtype), b->n_trials);
-    }
-}
-
 static void print_wraps(FILE *file, const ls_sweep *s) {
     const int64_t most = s->n_wraps < 8 ? s->n_wraps : 8;
     if (s->n_wraps == 0) return;
@@ -89,25 +78,21 @@ static void print_wraps(FILE *file, const ls_sweep *s) {
         if (!w->fits) continue;
         ls_wrap_describe(text, sizeof text, w);
         fprintf(file, "\n  %s, 32-bit product (%s): first bad %s %" PRId64 ", %.1f %% of %" PRId64 " %ss\n",
-                w->tensor->name, text, w->tensor->id_name, w->first_bad, 100.0 * w->share, w->tensor->n,
-                w->tensor->id_name);
+                w->tensor->name, text, ls_bounded_name(w->tensor->id), w->first_bad, 100.0 * w->share, w->tensor->n,
+                ls_bounded_name(w->tensor->id));
     }
     if (s->seen[LS_TRY_FAR_HALF].verdict == LS_CLEAN) fprintf(file, "  vanishes with half the memory\n");
     if (s->seen[LS_TRY_FAR_ATTENTION].verdict == LS_CLEAN) fprintf(file, "  vanishes with attention layers only\n");
     if (s->seen[LS_TRY_FAR_CHUNK1].verdict == LS_CLEAN) fprintf(file, "  vanishes with chunks of one token\n");
 }
 
-/* The levers that a trial moves away from their defaults, as options. */
+/* The levers that a trial moves away from their defaults, as options; those of the machine are the reader's. */
 static void print_levers(FILE *file, const ls_trial *trial) {
     ls_levers defaults;
     ls_levers_init(&defaults);
-    for (int64_t i = 0; i < ls_levers_count(); i++) {
-        char a[64], b[64];
-        if (strcmp(ls_lever_name(i), "threads") == 0 || strcmp(ls_lever_name(i), "isa") == 0) continue;
-        ls_lever_format(a, sizeof a, &trial->levers, i);
-        ls_lever_format(b, sizeof b, &defaults, i);
-        if (strcmp(a, b) != 0) fprintf(file, " --%s %s", ls_lever_name(i), a);
-    }
+    defaults.threads = trial->levers.threads;
+    defaults.isa = trial->levers.isa;
+    ls_report_levers(file, trial, &defaults);
     fprintf(file, " --ignore-eos --max-tokens %" PRId64, trial->max_tokens);
     if (trial->sampling.seed != 0) fprintf(file, " --seed %" PRIu64, trial->sampling.seed);
     if (trial->dtype != LS_F32) fprintf(file, " --dtype %s", ls_dtype_name(trial->dtype));
@@ -178,7 +163,7 @@ void ls_sweep_print(FILE *file, const ls_sweep *s) {
         return;
     }
     print_causes(file, s);
-    print_bounds(file, s);
+    ls_report_bounds(file, s);
     print_wraps(file, s);
     print_repro(file, s);
     fprintf(file, "\n%" PRId64 " trials, %" PRId64 " sequences, %" PRId64 " differing bits (%.1f s)\n", s->n_trials,
@@ -228,16 +213,7 @@ static void write_series(ls_json_out *json, const ls_sweep *s) {
 }
 
 static void write_threshold(ls_json_out *json, const ls_sweep *s) {
-    ls_json_begin_array(json, "bounds");
-    for (int64_t i = 0; i < s->n_bounds; i++) {
-        ls_json_begin_object(json, NULL);
-        ls_json_string(json, "lever", s->bounds[i].lever);
-        ls_json_string(json, "dtype", ls_dtype_name(s->bounds[i].dtype));
-        ls_json_int(json, "value", s->bounds[i].value);
-        ls_json_string(json, "differs", s->bounds[i].from_above ? "up to it" : "from it on");
-        ls_json_end_object(json);
-    }
-    ls_json_end_array(json);
+    ls_report_bounds_json(json, s);
     ls_json_begin_array(json, "expressions");
     for (int64_t i = 0; i < s->n_wraps; i++) {
         const ls_wrap *w = &s->wraps[i];
@@ -284,13 +260,7 @@ void ls_sweep_write(ls_json_out *json, const ls_sweep *s) {
     write_series(json, s);
     ls_json_double(json, "onset_slope", s->onset_slope);
     ls_json_double(json, "period_slope", s->period_slope);
-    ls_json_begin_array(json, "repro");
-    for (int64_t i = 0; i < s->n_repro; i++) {
-        ls_json_begin_array(json, NULL);
-        for (int64_t t = 0; t < s->repro[i].n; t++) ls_json_int(json, NULL, s->repro[i].ids[t]);
-        ls_json_end_array(json);
-    }
-    ls_json_end_array(json);
+    ls_report_repro_json(json, s);
     ls_json_int(json, "trials", s->n_trials);
     ls_json_int(json, "sequences", s->n_sequences);
     ls_json_int(json, "differing_bits", s->n_bits);

@@ -10,6 +10,7 @@
 
 #include "diagnose/bits/sweep_ladder.h"
 #include "diagnose/explain/reference.h"
+#include "diagnose/finding.h"
 
 typedef enum ls_look { LS_LOOK_UNTRIED = 0, LS_LOOK_CLEAN, LS_LOOK_OFF } ls_look;
 
@@ -28,16 +29,6 @@ typedef struct ls_seen {
     double seconds;             /* that the trial took */
 } ls_seen;
 
-typedef struct ls_finding {
-    ls_cause cause;
-    double confidence; /* [0, 1]; named from LS_NAMED on */
-    char evidence[400];
-    ls_rung rung; /* that shows it, for the smallest requests */
-    bool settled; /* it rests on more than its rung's being off: ls_foreign_weigh leaves it */
-    double doubt; /* that is left on what the rung's lever does; 0 where it was not weighed */
-} ls_finding;
-
-#define LS_NAMED 0.8
 /* Likelier tokens than this are nearly sure, whatever the weights. */
 #define LS_SURE_TOKEN -0.05
 
@@ -52,7 +43,7 @@ typedef struct ls_explanation {
     double mean;        /* of those up to 1 */
 } ls_explanation;
 
-enum { LS_FINDINGS_MAX = 24, LS_EXPLANATIONS_KEPT = 6 };
+enum { LS_EXPLANATIONS_KEPT = 6 };
 
 typedef struct ls_foreign {
     ls_seen seen[LS_RUNGS];
@@ -61,8 +52,7 @@ typedef struct ls_foreign {
     int64_t floor_tokens;
     bool constant; /* requests alone are off as a whole */
     bool is_server;
-    ls_finding findings[LS_FINDINGS_MAX]; /* best first */
-    int64_t n_findings;
+    ls_findings found;
     ls_cause rival;   /* another cause that fits as well as the first, so that none is named; or NONE */
     double strength;  /* of the suspect's rounding: its floor as a share of what bf16 activations do; 0: not known */
     bool coarser;     /* a coarser format explains a third of what requests alone are off by, or more */
@@ -199,9 +189,9 @@ typedef ls_status (*ls_lay)(ls_inquiry *q, int64_t value, ls_trial *trial, ls_re
 ls_status ls_foreign_try_laid(ls_inquiry *q, ls_lay lay, int64_t value, ls_seen *seen, ls_error *err);
 /* Finds the smallest value in (low, high] at which `lay` makes a trial that is off, where high is known to be and low
  * not to be, and adds it to the sweep's bounds. */
-ls_status ls_foreign_bisect(ls_inquiry *q, const char *lever, int64_t low, int64_t high, ls_lay lay, int64_t *value,
+ls_status ls_foreign_bisect(ls_inquiry *q, ls_bounded lever, int64_t low, int64_t high, ls_lay lay, int64_t *value,
                             ls_error *err);
-ls_status ls_foreign_bound(ls_inquiry *q, const char *lever, int64_t value, bool from_above, int64_t trials);
+ls_status ls_foreign_bound(ls_inquiry *q, ls_bounded lever, int64_t value, bool from_above, int64_t trials);
 
 /* How far each completion token's value moves when activations are rounded to bf16, at least. */
 ls_status ls_sensitivity(ls_inquiry *q, const ls_outcome *c, double *out, ls_error *err);

@@ -36,7 +36,7 @@ ls_status ls_explain_rung(ls_inquiry *q, ls_rung rung, double confidence, bool *
                         "%s: %s; with that nine tenths of |d| are below %.2g, not %.2g", ls_rung_name(rung),
                         f->best[0].what, f->best[0].q90, f->before.q90);
         *found = sure >= LS_NAMED || f->best[0].cause == LS_CAUSE_UNLISTED;
-        if (sure >= LS_NAMED) f->findings[0].settled = true;
+        if (sure >= LS_NAMED) f->found.of[0].settled = true;
     }
     f->n_best = 0;
     return LS_OK;
@@ -55,7 +55,7 @@ ls_status ls_explain_misplaced(ls_inquiry *q, ls_rung rung, bool *found, ls_erro
         ls_foreign_find(f, f->best[0].cause, rung, 0.95,
                         "%s: %s; with that nine tenths of |d| are below %.2g, not %.2g", ls_rung_name(rung),
                         f->best[0].what, f->best[0].q90, f->before.q90);
-        f->findings[0].settled = *found = true;
+        f->found.of[0].settled = *found = true;
     }
     f->n_best = 0;
     return LS_OK;
@@ -172,12 +172,12 @@ static bool has_slots_apart(const ls_outcomes *o) {
 /* Requests are off from one on when each has a slot of its own, and right in one slot for all. */
 static ls_status decide_slots_number(ls_inquiry *q, int64_t requests, ls_error *err) {
     int64_t value;
-    LS_TRY(ls_foreign_bisect(q, "batch", 1, 72, ls_lay_batch, &value, err));
+    LS_TRY(ls_foreign_bisect(q, LS_BOUNDED_BATCH, 1, 72, ls_lay_batch, &value, err));
     ls_foreign_find(q->f, LS_CAUSE_SLOT_WRAPS, LS_RUNG_LENGTHS, 0.93,
                     "a slot each, requests are off from the one with number %" PRId64
                     " on; in one slot for all they are right",
                     requests);
-    q->f->findings[0].settled = true;
+    q->f->found.of[0].settled = true;
     return LS_OK;
 }
 
@@ -197,7 +197,7 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
         ls_foreign_find(f, LS_CAUSE_STALE_SLOT, LS_RUNG_LENGTHS, 0.85,
                         "from request %" PRId64 " of a process on, requests are off, whatever their length",
                         p->first_sequence + 1);
-        return ls_foreign_bound(q, "requests", p->first_sequence + 1, false, 1);
+        return ls_foreign_bound(q, LS_BOUNDED_REQUESTS, p->first_sequence + 1, false, 1);
     }
     LS_TRY(ls_foreign_off_alone(q, LS_RUNG_LENGTHS, 3, &n_tried, &n_off, err));
     if (n_tried < 2 || n_off > 0) return LS_OK;
@@ -213,7 +213,7 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
                         " tokens behind the first request are off; in one slot for all they are right, and so is the "
                         "first request in a high slot",
                         p->behind_off, p->behind);
-        f->findings[0].settled = true;
+        f->found.of[0].settled = true;
         return LS_OK;
     }
     LS_TRY(ls_decide_kinship(q, LS_RUNG_LENGTHS, false, found, err));
@@ -224,10 +224,11 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
                     "from request %" PRId64 " of a process on, %" PRId64 " of %" PRId64
                     " tokens are off, whatever the length; each alone in its process requests are right%s",
                     p->first_sequence + 1, p->behind_off, p->behind, apart ? "; but no slot was used twice" : "");
-    f->findings[0].settled = true;
+    f->found.of[0].settled = true;
     if (apart) return LS_OK;
-    return ls_portion(p->behind_off, p->behind) > 0.6 ? ls_foreign_bound(q, "requests", p->first_sequence + 1, false, 1)
-                                                      : LS_OK;
+    return ls_portion(p->behind_off, p->behind) > 0.6
+               ? ls_foreign_bound(q, LS_BOUNDED_REQUESTS, p->first_sequence + 1, false, 1)
+               : LS_OK;
 }
 
 /* Decoded tokens are off alone, and the same requests are right with eight at once: rows that fill a batch up, or a
@@ -253,7 +254,7 @@ static ls_status decide_rows(ls_inquiry *q, bool *found, ls_error *err) {
                     "decoded tokens of %" PRId64 " of %" PRId64 " requests are off alone; with two at once %" PRId64
                     " are, with eight none",
                     n_alone, n, pair->n_sequences_off);
-    q->f->findings[0].settled = true;
+    q->f->found.of[0].settled = true;
     return LS_OK;
 }
 
@@ -329,8 +330,8 @@ ls_status ls_bound_page(ls_inquiry *q, ls_error *err) {
         if (is_off[i]) last = i;
     }
     if (n_off == 0 || n_off == SIZES || n_off != last - first + 1) return LS_OK;
-    if (last == SIZES - 1) return ls_foreign_bound(q, "page", LARGEST >> (n_off - 1), false, SIZES);
-    return first == 0 ? ls_foreign_bound(q, "page", (int64_t)1 << last, true, SIZES) : LS_OK;
+    if (last == SIZES - 1) return ls_foreign_bound(q, LS_BOUNDED_PAGE, LARGEST >> (n_off - 1), false, SIZES);
+    return first == 0 ? ls_foreign_bound(q, LS_BOUNDED_PAGE, (int64_t)1 << last, true, SIZES) : LS_OK;
 }
 
 /* Of the rung of lengths, the median |d| of contexts from `length` on as a multiple of that of shorter ones: a coarser
@@ -362,7 +363,7 @@ ls_status ls_bound_length(ls_inquiry *q, ls_error *err) {
     part_tokens(q, &q->f->seen[LS_RUNG_LENGTHS], &p);
     if (p.least_prompt == INT64_MAX) return LS_OK;
     for (int64_t low = p.prompt_clean; low > 0 && value < 0; low /= 2)
-        LS_TRY(ls_foreign_bisect(q, "length", low, p.least_prompt, lay_length, &value, err));
+        LS_TRY(ls_foreign_bisect(q, LS_BOUNDED_LENGTH, low, p.least_prompt, lay_length, &value, err));
     return LS_OK;
 }
 
@@ -432,10 +433,10 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
         if (p.least_prompt != INT64_MAX)
             for (int64_t low = p.least_context == p.least_prompt ? p.clean_context : p.prompt_clean;
                  low > 0 && value < 0; low /= 2) /* a shorter one may have been right by luck */
-                LS_TRY(ls_foreign_bisect(q, "length", low, p.least_prompt, lay_length, &value, err));
+                LS_TRY(ls_foreign_bisect(q, LS_BOUNDED_LENGTH, low, p.least_prompt, lay_length, &value, err));
         if (value < 0) {
             value = p.least_context;
-            LS_TRY(ls_foreign_bound(q, "length", value, false, 1));
+            LS_TRY(ls_foreign_bound(q, LS_BOUNDED_LENGTH, value, false, 1));
         }
         /* Prompts that are cut, windows, tables that end and pages look alike but for the values. */
         q->known_length = value;
@@ -565,13 +566,13 @@ static ls_status decide_constant(ls_inquiry *q, ls_error *err) {
                     "requests alone are off by a median of %.2g, and no explanation that was tried takes it away; "
                     "%s; %.0f %% of the requests are right%s%s",
                     f->floor, where, 100.0 * right, against != NULL ? "; but " : "", against != NULL ? against : "");
-    if (sure) f->findings[0].settled = true;
+    if (sure) f->found.of[0].settled = true;
     LS_TRY(right_by_page(q, &by_page, err));
     if (by_page) {
         ls_foreign_find(f, LS_CAUSE_PAGE_SIZE, LS_RUNG_LENGTHS, 0.93,
                         "requests alone are off by a median of %.2g, and with pages of one token they are right",
                         f->floor);
-        f->findings[0].settled = true;
+        f->found.of[0].settled = true;
     }
     return LS_OK;
 }
@@ -595,7 +596,7 @@ ls_status ls_decide_alone(ls_inquiry *q, ls_error *err) {
                             "requests alone are off by a median of %.2g, where bf16 throughout makes %.2g, and there "
                             "was no time for all explanations",
                             f->floor, f->bf16_size);
-            f->findings[0].settled = true;
+            f->found.of[0].settled = true;
             return LS_OK;
         }
         return decide_constant(q, err);

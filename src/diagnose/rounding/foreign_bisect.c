@@ -35,20 +35,20 @@ static ls_status try_value(void *context, int64_t value, bool *fails, ls_error *
     return LS_OK;
 }
 
-ls_status ls_foreign_bound(ls_inquiry *q, const char *lever, int64_t value, bool from_above, int64_t trials) {
+ls_status ls_foreign_bound(ls_inquiry *q, ls_bounded lever, int64_t value, bool from_above, int64_t trials) {
     ls_sweep *s = q->runner->sweep;
     if (s->n_bounds == LS_BOUNDS_MAX) return LS_OK;
     s->bounds[s->n_bounds++] = (ls_bound){lever, s->opts.dtype, value, from_above, trials};
     return LS_OK;
 }
 
-ls_status ls_foreign_bisect(ls_inquiry *q, const char *lever, int64_t low, int64_t high, ls_lay lay, int64_t *value,
+ls_status ls_foreign_bisect(ls_inquiry *q, ls_bounded lever, int64_t low, int64_t high, ls_lay lay, int64_t *value,
                             ls_error *err) {
     search s = {q, lay, 0};
     bool fails;
     *value = -1;
     if (q->runner->sweep->opts.progress != NULL)
-        q->runner->sweep->opts.progress(q->runner->sweep->opts.progress_context, lever);
+        q->runner->sweep->opts.progress(q->runner->sweep->opts.progress_context, ls_bounded_name(lever));
     LS_TRY(try_value(&s, low, &fails, err));
     if (fails) return LS_OK; /* from the first value on: no threshold */
     LS_TRY(try_value(&s, high, &fails, err));

@@ -200,7 +200,7 @@ static ls_status decide_slots(ls_inquiry *q, ls_error *err) {
                         s->n_sequences_off, s->n_sequences,
                         clean(q, LS_RUNG_FRESH) ? "; without a slot used twice all are" : "");
         if (s->first_off > 1 && s->n_sequences_off == s->n_sequences - s->first_off)
-            LS_TRY(ls_foreign_bound(q, "requests", s->first_off + 1, false, 1));
+            LS_TRY(ls_foreign_bound(q, LS_BOUNDED_REQUESTS, s->first_off + 1, false, 1));
     } else if (off(q, LS_RUNG_SINGLE) && single->first_off > 0) {
         ls_foreign_find(f, LS_CAUSE_STALE_SLOT, LS_RUNG_SINGLE, 0.93,
                         "prompts of one token in one slot: the first is within rounding, %" PRId64 " of %" PRId64
@@ -219,7 +219,7 @@ static ls_status decide_slots(ls_inquiry *q, ls_error *err) {
         const int64_t last = ls_slot_of(rung);
         if (f->seen[rung].n_failed > 0 && f->seen[rung].outcomes.n == 0) return LS_OK; /* it cannot have so many */
         if (off(q, LS_RUNG_SEQUENCE) || off(q, LS_RUNG_FRESH)) return LS_OK;
-        LS_TRY(ls_foreign_bisect(q, "slot", 0, last, lay_slot, &value, err));
+        LS_TRY(ls_foreign_bisect(q, LS_BOUNDED_SLOT, 0, last, lay_slot, &value, err));
         ls_foreign_find(f, LS_CAUSE_SLOT_WRAPS, rung, value > 0 ? 0.95 : 0.7,
                         "one request in slot %" PRId64 " is off%s", last, value > 0 ? ", in low slots it is not" : "");
     }
@@ -327,12 +327,12 @@ static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
     if (largest < window && largest > 0) {
         ls_foreign_find(f, LS_CAUSE_WINDOW_IN_SHORT_CHUNKS, rung, least > 1 || largest > 1 ? 0.93 : 0.82,
                         "chunks of %" PRId64 " tokens are off, those of %" PRId64 " and more are not", largest, window);
-        return ls_foreign_bound(q, "chunk", largest, true, 6);
+        return ls_foreign_bound(q, LS_BOUNDED_CHUNK, largest, true, 6);
     }
     if (short_ones_are_off(q, window)) {
         ls_foreign_find(f, LS_CAUSE_WINDOW_IN_SHORT_CHUNKS, rung, 0.95,
                         "off is what has a chunk of fewer than %" PRId64 " tokens, be it the last", window);
-        return ls_foreign_bound(q, "chunk", window - 1, true, 6);
+        return ls_foreign_bound(q, LS_BOUNDED_CHUNK, window - 1, true, 6);
     }
     for (int i = 5; i >= 0 && lost == 0; i--)
         if (off(q, (ls_rung)(LS_RUNG_CHUNK1 + i)) && f->seen[LS_RUNG_CHUNK1 + i].outcomes.n > 0) {
@@ -350,7 +350,7 @@ static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
     else
         LS_TRY(decide_loss(q, rung, least, largest, err));
     if (least > 1) { /* some chunks are right */
-        LS_TRY(ls_foreign_bisect(q, "chunk", 1, largest, lay_chunk, &value, err));
+        LS_TRY(ls_foreign_bisect(q, LS_BOUNDED_CHUNK, 1, largest, lay_chunk, &value, err));
     } else if (largest < 16) {
         int64_t low = largest, high = largest == 1 ? 2 : largest == 2 ? 3 : largest == 3 ? 5 : largest == 5 ? 8 : 16;
         while (low + 1 < high) {
@@ -363,7 +363,7 @@ static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
                 high = middle;
             ls_seen_deinit(&seen);
         }
-        LS_TRY(ls_foreign_bound(q, "chunk", low, true, 6));
+        LS_TRY(ls_foreign_bound(q, LS_BOUNDED_CHUNK, low, true, 6));
     }
     return LS_OK;
 }
@@ -392,7 +392,7 @@ static ls_status decide_odd(ls_inquiry *q, ls_rung rung, bool *found, ls_error *
                 "%" PRId64 " at once: one of them is off, whatever the others hold; the next power of two is right", n);
         }
         *found = true;
-        f->findings[0].settled = true;
+        f->found.of[0].settled = true;
     }
     return LS_OK;
 }
@@ -453,7 +453,7 @@ ls_status ls_decide_batch(ls_inquiry *q, ls_error *err) {
     LS_TRY(ls_explain_misplaced(q, rung, &found, err));
     if (found) return LS_OK;
     n = rung == LS_RUNG_PAIR ? 2 : rung == LS_RUNG_BATCH ? 8 : 72;
-    LS_TRY(ls_foreign_bisect(q, "batch", 1, n, ls_lay_batch, &value, err));
+    LS_TRY(ls_foreign_bisect(q, LS_BOUNDED_BATCH, 1, n, ls_lay_batch, &value, err));
     LS_TRY(keep_company(q, value > 1 ? value : n, false, &c, err));
     if (c.content > f->limit) {
         bool by_slot = false;
@@ -649,7 +649,7 @@ static ls_status decide_rest(ls_inquiry *q, ls_error *err) {
         ls_foreign_find(f, LS_CAUSE_SWAPPED, LS_RUNG_SWAP, 0.93, "off when swapped out");
     else if (off(q, LS_RUNG_SLEEP))
         ls_foreign_find(f, LS_CAUSE_MEMORY_GIVEN_BACK, LS_RUNG_SLEEP, 0.9, "off when memory is given back");
-    return f->n_findings == 0 && off(q, LS_RUNG_MANY) ? decide_many(q, err) : LS_OK;
+    return f->found.n == 0 && off(q, LS_RUNG_MANY) ? decide_many(q, err) : LS_OK;
 }
 
 /* A trial without an answer is run again: a machine that had other work to do is no fault. */
@@ -674,7 +674,7 @@ ls_status ls_decide_failures(ls_inquiry *q, ls_error *err) {
             return LS_OK;
         }
         if (again.look == LS_LOOK_OFF && again.outcomes.n == 0) {
-            ls_foreign_find(f, LS_CAUSE_NO_ANSWER, (ls_rung)r, f->n_findings == 0 ? 0.9 : 0.5, "%s, twice: %s",
+            ls_foreign_find(f, LS_CAUSE_NO_ANSWER, (ls_rung)r, f->found.n == 0 ? 0.9 : 0.5, "%s, twice: %s",
                             ls_rung_name((ls_rung)r), s->note);
             ls_seen_deinit(&again);
             return LS_OK;
@@ -687,9 +687,9 @@ ls_status ls_decide_failures(ls_inquiry *q, ls_error *err) {
 ls_status ls_foreign_decide(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     bool moves = false;
-    if (f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED) return LS_OK; /* requests alone are explained */
+    if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK; /* requests alone are explained */
     LS_TRY(ls_decide_alone(q, err));
-    if (f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED) return LS_OK;
+    if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;
     for (int r = LS_RUNG_SEQUENCE; r < LS_RUNGS && !moves; r++)
         if (off(q, (ls_rung)r) && f->seen[r].outcomes.n > 0) {
             LS_TRY(ls_foreign_repeat(q, (ls_rung)r, &moves, err));

@@ -10,17 +10,12 @@
 
 void ls_foreign_find(ls_foreign *f, ls_cause cause, ls_rung rung, double confidence, const char *format, ...) {
     ls_finding found = {.cause = cause, .confidence = confidence, .rung = rung};
-    int64_t at = f->n_findings;
     va_list args;
     va_start(args, format);
     vsnprintf(found.evidence, sizeof found.evidence, format, args);
     va_end(args);
-    if (f->out_of_time && ls_cause_of(cause)->is_fallback) found.confidence = confidence = 0.9 * confidence;
-    while (at > 0 && f->findings[at - 1].confidence < confidence) at--;
-    if (at == LS_FINDINGS_MAX) return;
-    if (f->n_findings < LS_FINDINGS_MAX) f->n_findings++;
-    memmove(&f->findings[at + 1], &f->findings[at], (size_t)(f->n_findings - 1 - at) * sizeof *f->findings);
-    f->findings[at] = found;
+    if (f->out_of_time && ls_cause_of(cause)->is_fallback) found.confidence *= 0.9;
+    ls_findings_add(&f->found, &found, LS_FINDINGS_MAX);
 }
 
 /* Values are off. A trial without an answer says nothing of any, but of the failure itself (decide_failures). */

@@ -94,6 +94,6 @@ ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *foun
                         "; behind any other it is right",
                         k.off[SAME], k.n[SAME]);
     }
-    if (*found) q->f->findings[0].settled = true;
+    if (*found) q->f->found.of[0].settled = true;
     return LS_OK;
 }

@@ -339,8 +339,8 @@ static ls_status explain_alone(ls_inquiry *q, bool *explained, ls_error *err) {
     ls_foreign_find(f, f->best[0].cause, LS_RUNG_ALONE_LONG, confidence,
                     "requests alone: %s; with that the median |d| is %.2g in place of %.2g", f->best[0].what,
                     f->best[0].median, f->before.median);
-    f->findings[0].settled = true;
-    return *explained && f->findings[0].cause == LS_CAUSE_FROM_A_LENGTH ? ls_bound_length(q, err) : LS_OK;
+    f->found.of[0].settled = true;
+    return *explained && f->found.of[0].cause == LS_CAUSE_FROM_A_LENGTH ? ls_bound_length(q, err) : LS_OK;
 }
 
 /* A server that has so many requests hang is asked for no more than what tells causes apart. */
@@ -372,8 +372,8 @@ static ls_status climb(ls_inquiry *q, ls_error *err) {
 static bool is_calm(const ls_foreign *f) {
     int64_t n_tokens = 0, n_off = 0;
     /* Beside its control the best cause is no better than chance. */
-    const bool by_chance = f->n_findings > 0 && f->findings[0].doubt >= 0.5;
-    if (f->n_findings > 0 && f->findings[0].settled) return false;
+    const bool by_chance = f->found.n > 0 && f->found.of[0].doubt >= 0.5;
+    if (f->found.n > 0 && f->found.of[0].settled) return false;
     if ((f->floor < CALM_FLOOR && !by_chance) || f->constant || ls_foreign_named(f) != NULL ||
         f->rival != LS_CAUSE_NONE)
         return false;
@@ -397,16 +397,16 @@ static bool is_quiet(const ls_inquiry *q) {
         if (f->seen[i].look == LS_LOOK_OFF && (double)f->seen[i].n_off > FEW_OFF * (double)f->seen[i].n_tokens)
             return false;
     return q->reference != NULL && !f->is_server && !f->coarser && f->floor > QUIET_FLOOR &&
-           (f->n_findings == 0 || f->findings[0].confidence < 0.5);
+           (f->found.n == 0 || f->found.of[0].confidence < 0.5);
 }
 
 /* Records that are rounded, by little beside what faults do, are a finding and no reason to look for nothing else: one
  * that stands out behind them counts. */
 static ls_status look_behind_rounding(ls_inquiry *q, bool *explained, ls_error *err) {
     ls_foreign *f = q->f;
-    const ls_finding rounding = f->findings[0];
+    const ls_finding rounding = f->found.of[0];
     if (f->constant || f->is_server || rounding.cause != LS_CAUSE_COARSE_RECORDS) return LS_OK;
-    f->n_findings = 0;
+    f->found.n = 0;
     LS_TRY(climb(q, err));
     LS_TRY(ls_foreign_decide(q, err));
     LS_TRY(ls_foreign_weigh(q, err));
@@ -414,8 +414,8 @@ static ls_status look_behind_rounding(ls_inquiry *q, bool *explained, ls_error *
         *explained = false;
         return LS_OK;
     }
-    f->findings[0] = rounding;
-    f->n_findings = 1;
+    f->found.of[0] = rounding;
+    f->found.n = 1;
     f->rival = LS_CAUSE_NONE;
     return LS_OK;
 }
@@ -472,29 +472,29 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
         LS_TRY(ls_bound_page(q, err));
     if (is_quiet(q)) LS_TRY(ls_decide_noise(q, err));
     if (is_quiet(q)) LS_TRY(ls_decide_smooth(q, err));
-    sweep->different = f->n_findings > 0 || any_off(f);
+    sweep->different = f->found.n > 0 || any_off(f);
     if (sweep->different && is_calm(f)) {
         sweep->different = false;
-        f->n_findings = 0;
+        f->found.n = 0;
     }
-    f->repro_of = f->n_findings > 0 ? f->findings[0].rung : LS_RUNG_ALONE_LONG;
+    f->repro_of = f->found.n > 0 ? f->found.of[0].rung : LS_RUNG_ALONE_LONG;
     if (!sweep->different) return LS_OK;
     if (sweep->n_repro > 0) { /* found on the way */
         sweep->repro_from = sweep->n_repro;
         f->repro_shown = true;
         return LS_OK;
     }
-    if (f->n_findings == 0)
+    if (f->found.n == 0)
         for (int i = LS_RUNGS - 1; i >= 0; i--)
             if (f->seen[i].look == LS_LOOK_OFF) f->repro_of = (ls_rung)i;
-    if (f->n_findings > 0 && f->findings[0].cause == LS_CAUSE_MISSING) return keep_lacking(q, err);
-    if (f->is_server && f->n_findings > 0 && f->findings[0].cause == LS_CAUSE_NO_ANSWER) return keep_hung(q, err);
+    if (f->found.n > 0 && f->found.of[0].cause == LS_CAUSE_MISSING) return keep_lacking(q, err);
+    if (f->is_server && f->found.n > 0 && f->found.of[0].cause == LS_CAUSE_NO_ANSWER) return keep_hung(q, err);
     if (explained || f->constant) {
         /* Every request shows it, by a value that is not above a floor it makes itself. */
         ls_trial trial;
         uint64_t needs;
         ls_rung_trial(q, LS_RUNG_ALONE_C, &trial, &needs);
-        trial.max_tokens = f->n_findings > 0 ? 2 : 1;
+        trial.max_tokens = f->found.n > 0 ? 2 : 1;
         f->repro_of = LS_RUNG_ALONE_C;
         f->repro_shown = true; /* it is one of the trials */
         sweep->repro_from = 1;
@@ -537,5 +537,5 @@ void ls_foreign_free(ls_foreign *f) { free(f); }
 
 const ls_finding *ls_foreign_named(const ls_foreign *f) {
     if (f->rival != LS_CAUSE_NONE) return NULL;
-    return f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED ? &f->findings[0] : NULL;
+    return ls_findings_named(&f->found);
 }

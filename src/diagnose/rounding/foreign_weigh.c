@@ -154,8 +154,8 @@ ls_status ls_foreign_weigh(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     double known[LS_RUNGS];
     for (int r = 0; r < LS_RUNGS; r++) known[r] = -1.0;
-    for (int64_t i = 0; i < f->n_findings && i < WEIGHED_MOST; i++) {
-        ls_finding *one = &f->findings[i];
+    for (int64_t i = 0; i < f->found.n && i < WEIGHED_MOST; i++) {
+        ls_finding *one = &f->found.of[i];
         if (one->confidence < LS_NAMED || one->settled || !has_control(one->rung, f->is_server)) continue;
         if (f->seen[one->rung].outcomes.n == 0) continue;
         if (known[one->rung] < 0.0) LS_TRY(weigh(q, one->rung, &known[one->rung], err));
@@ -166,11 +166,11 @@ ls_status ls_foreign_weigh(ls_inquiry *q, ls_error *err) {
         one->doubt = known[one->rung];
         one->confidence *= 1.0 - one->doubt;
     }
-    qsort(f->findings, (size_t)f->n_findings, sizeof *f->findings, by_confidence);
-    for (int64_t i = 1; i < f->n_findings && f->n_findings > 0; i++) {
-        if (f->findings[i].confidence < f->findings[0].confidence - MARGIN) break;
-        if (f->findings[i].cause != f->findings[0].cause && f->findings[0].confidence >= LS_NAMED)
-            f->rival = f->findings[i].cause;
+    qsort(f->found.of, (size_t)f->found.n, sizeof *f->found.of, by_confidence);
+    for (int64_t i = 1; i < f->found.n && f->found.n > 0; i++) {
+        if (f->found.of[i].confidence < f->found.of[0].confidence - MARGIN) break;
+        if (f->found.of[i].cause != f->found.of[0].cause && f->found.of[0].confidence >= LS_NAMED)
+            f->rival = f->found.of[i].cause;
     }
     return LS_OK;
 }

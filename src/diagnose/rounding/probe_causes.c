@@ -23,7 +23,7 @@ static void decide_oddities(ls_inquiry *q) {
                         "sent%s; the last one by %" PRId64,
                         o->n_longer + o->n_shorter, o->n_answers, o->n_longer > 0 ? ", most of them more" : ", fewer",
                         o->longer_by);
-        f->findings[0].settled = true;
+        f->found.of[0].settled = true;
     } else if (o->n_other >= 2) {
         const bool all = 2 * o->n_other > o->n_answers;
         ls_foreign_find(f, all ? LS_CAUSE_OTHER_TOKENS : LS_CAUSE_CACHE_CROSSED,
@@ -31,7 +31,7 @@ static void decide_oddities(ls_inquiry *q) {
                         "%" PRId64 " of %" PRId64
                         " answers are about other tokens than those that were sent, as many of them",
                         o->n_other, o->n_answers);
-        f->findings[0].settled = true;
+        f->found.of[0].settled = true;
     }
 }
 
@@ -54,7 +54,7 @@ static void decide_hangs(ls_inquiry *q) {
                     n, o->n_requests, o->failures.n[LS_FAILURE_TIMED_OUT], q->runner->door->limits.timeout,
                     o->failures.n[LS_FAILURE_DIED],
                     n_slow > 0 ? "; some were given more than they could do in the time" : "");
-    q->f->findings[0].settled = true;
+    q->f->found.of[0].settled = true;
 }
 
 bool ls_probe_is_odd(const ls_inquiry *q) {
@@ -68,15 +68,16 @@ enum { ALONE = 5, ALONE_MOST = 64 };
 /* What the numbers themselves look like: another temperature, a cut distribution. */
 static ls_status explain_numbers(ls_inquiry *q, ls_error *err) {
     ls_compare_sequence sequences[ALONE_MOST];
-    ls_record records[ALONE_MOST];
+    ls_record *records = NULL;
     ls_mismatch_pair *pairs = NULL;
-    const ls_compare_cause *named;
+    const ls_finding *named;
     ls_compare_causes causes;
     int64_t n = 0, n_sequences = 0, most = 0;
     ls_status status;
     for (int r = 0; r < ALONE; r++)
         for (int64_t s = 0; s < q->f->seen[alone[r]].outcomes.n; s++) most += q->f->seen[alone[r]].outcomes.of[s].n;
-    LS_TRY(ls_array_alloc((void **)&pairs, most, sizeof *pairs, "tokens", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&pairs, most, sizeof *pairs, "tokens", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&records, ALONE_MOST, sizeof *records, "records", err));
     for (int r = 0; r < ALONE; r++)
         for (int64_t s = 0; s < q->f->seen[alone[r]].outcomes.n && n_sequences < ALONE_MOST; s++) {
             const ls_outcome *c = &q->f->seen[alone[r]].outcomes.of[s];
@@ -98,6 +99,7 @@ static ls_status explain_numbers(ls_inquiry *q, ls_error *err) {
         ls_foreign_find(q->f, named->cause, LS_RUNG_ALONE_LONG, named->confidence,
                         "requests alone: with A what is recorded and B the prompt's values, %s", named->evidence);
 done:
+    free(records);
     free(pairs);
     return status;
 }
@@ -181,8 +183,8 @@ static ls_status decide_alone(ls_inquiry *q, bool *done, ls_error *err) {
     if (f->constant) {
         LS_TRY(explain_readings(q, err));
         LS_TRY(explain_numbers(q, err));
-        if (f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED) {
-            f->findings[0].settled = true;
+        if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) {
+            f->found.of[0].settled = true;
             return LS_OK;
         }
         ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_RUNG_ALONE_LONG, 0.7,
@@ -234,7 +236,7 @@ static ls_status decide_long(ls_inquiry *q, ls_error *err) {
         behind += c->n_prompt >= least;
         behind_off += c->n_prompt >= least && ls_sequence_off(q->f, c);
     }
-    LS_TRY(ls_foreign_bisect(q, "length", clean, least, lay_long, &value, err));
+    LS_TRY(ls_foreign_bisect(q, LS_BOUNDED_LENGTH, clean, least, lay_long, &value, err));
     ls_foreign_find(q->f, LS_CAUSE_FROM_A_LENGTH, LS_RUNG_LONG, value > 0 && behind_off == behind ? 0.9 : 0.7,
                     "prompts of fewer than %" PRId64 " tokens are within rounding; %" PRId64 " of %" PRId64
                     " longer ones are off",
@@ -289,14 +291,14 @@ static ls_status decide(ls_inquiry *q, ls_error *err) {
     bool found = false, moves = false;
     decide_oddities(q);
     decide_hangs(q);
-    if (f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED) return LS_OK;
+    if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;
     LS_TRY(decide_alone(q, &found, err));
     if (found) return LS_OK;
     rung = off_behind(q);
     if (rung < LS_RUNGS) {
         LS_TRY(ls_decide_kinship(q, rung, true, &found, err));
         decide_oddities(q);
-        if (found || (f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED)) return LS_OK;
+        if (found || (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED)) return LS_OK;
         rung = off_in_turn(q);
         if (rung < LS_RUNGS) LS_TRY(ls_foreign_repeat(q, rung, &moves, err));
         if (moves) return LS_OK;
@@ -316,16 +318,16 @@ static ls_status decide(ls_inquiry *q, ls_error *err) {
 static void decide_missing(ls_inquiry *q) {
     const ls_server_oddities *o = q->runner->door->subject->odd;
     ls_foreign *f = q->f;
-    const double confidence = f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED ? 0.81 : 0.97;
-    const int64_t before = f->n_findings;
+    const double confidence = f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED ? 0.81 : 0.97;
+    const int64_t before = f->found.n;
     if (o->n_missing == 0 && o->n_missing_again == 0) return;
     ls_foreign_find(f, LS_CAUSE_MISSING, LS_RUNG_ALONE_LONG, confidence,
                     "%" PRId64 " of %" PRId64 " decoded values are null, NaN, an infinity or below -9000, %" PRId64
                     " of them of first tokens; so are %" PRId64 " of %" PRId64
                     " values of prompts. The others were compared",
                     o->n_missing, o->n_values, o->n_missing_first, o->n_missing_again, o->n_again);
-    for (int64_t i = 0; i < f->n_findings && f->n_findings > before; i++)
-        if (f->findings[i].cause == LS_CAUSE_MISSING) f->findings[i].settled = true;
+    for (int64_t i = 0; i < f->found.n && f->found.n > before; i++)
+        if (f->found.of[i].cause == LS_CAUSE_MISSING) f->found.of[i].settled = true;
 }
 
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
