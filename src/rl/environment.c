@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "json/json_out.h"
 
-static const char *split_name(ls_task_split split) { return split == LS_SPLIT_TRAIN ? "train" : "held-out"; }
+static const char *split_name(ls_task_split split) { return split == LS_TASK_SPLIT_TRAIN ? "train" : "held-out"; }
 
 ls_status ls_environment_reset(ls_reward *environment, ls_task_split split, int64_t first, int64_t n, ls_reply *prompts,
                                ls_error *err) {

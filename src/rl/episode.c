@@ -115,7 +115,8 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
     const int64_t i = e->first_problem + p;
     ls_problem *problem = &e->problems[p];
     if (w->data != NULL) {
-        const ls_data_line *line = ls_data_at(w->data, split == LS_SPLIT_TRAIN ? LS_DATA_TRAIN : LS_DATA_HELD_OUT, i);
+        const ls_data_line *line =
+            ls_data_at(w->data, split == LS_TASK_SPLIT_TRAIN ? LS_DATA_TRAIN : LS_DATA_HELD_OUT, i);
         *out = (ls_question){line->id,
                              {line->prompt, line->prompt_bytes},
                              {line->answer, line->answer_bytes},
@@ -124,8 +125,8 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
         return LS_OK;
     }
     if (w->task == NULL) {
-        snprintf(e->names[p], sizeof e->names[p], "environment/%s/%lld", split == LS_SPLIT_TRAIN ? "train" : "held-out",
-                 (long long)i);
+        snprintf(e->names[p], sizeof e->names[p], "environment/%s/%lld",
+                 split == LS_TASK_SPLIT_TRAIN ? "train" : "held-out", (long long)i);
         *out = (ls_question){.id = e->names[p], .prompt = e->prompts[p]};
         return LS_OK;
     }
@@ -143,7 +144,7 @@ static void tell_line(const ls_world *w, ls_task_split split, int64_t i, ls_erro
     const ls_data_line *line;
     const char *path;
     if (w->data == NULL || err == NULL) return;
-    i = ls_data_index(w->data, split == LS_SPLIT_TRAIN ? LS_DATA_TRAIN : LS_DATA_HELD_OUT, i);
+    i = ls_data_index(w->data, split == LS_TASK_SPLIT_TRAIN ? LS_DATA_TRAIN : LS_DATA_HELD_OUT, i);
     if (ls_data_each(w->data, i, &line, &path)) ls_error_prefix(err, "%s: line %lld", path, (long long)line->line);
 }
 

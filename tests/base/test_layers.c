@@ -283,7 +283,7 @@ static void bad_lines_are_reported(void **state) {
         {"src/op/x.c", "#include \"load/json.h\"", "src/op/x.c:7: \"load/json.h\""},
         {"src/rollout/x.h", "#include \"train/trainer.h\"", "\"train/trainer.h\" (level 6)"},
         {"src/train/x.c", "#include \"rollout/engine.h\"", "\"rollout/engine.h\" (level 6)"},
-        {"src/rl/x.c", "#include \"diagnose/compare.h\"", "\"diagnose/compare.h\""},
+        {"src/rl/x.c", "#include \"diagnose/compare/compare.h\"", "\"diagnose/compare/compare.h\""},
         {"src/model/x.c", "#include \"text/tokenizer.h\"", "\"text/tokenizer.h\""},
         {"src/diagnose/x.c", "#include \"cli/job.h\"", "\"cli/job.h\""},
         {"src/rollout/x.c", "#include \"op/cpu/kernels.h\"", "src/rollout goes by its door"},
