@@ -1,7 +1,7 @@
 """Reward functions and environments of `lockstep train`, called in processes of their own.
 
 The program carries this text and gives it to python3. It talks over the pipes that were standard input and output, one JSON
-object a line each way (docs/python-functions.md). Two parts:
+object a line each way (docs/guide/python-functions.md). Two parts:
 
 - the dispatcher, which never runs foreign code: it reads items, gives them to workers, one call at a time each, kills those
   that are late, starts others for those that died, and writes one answer for every item;
