@@ -355,6 +355,13 @@ class Environment:
 # ---- a worker ----
 
 
+def restore_output(out):
+    """Standard output is the file, whatever the last call did to it."""
+    os.dup2(out, 1)
+    if sys.stdout is None or sys.stdout.closed:
+        sys.stdout = open(1, "w", closefd=False)
+
+
 def printed(out):
     """What a call wrote to standard output, which is a file of no name."""
     try:
@@ -377,7 +384,7 @@ def work(spec, kind, source, sink):
     status = 0
     try:
         out = tempfile.TemporaryFile()
-        os.dup2(out.fileno(), 1)
+        restore_output(out.fileno())
         sys.argv = [spec]
         reader = os.fdopen(source, "rb")
         try:
@@ -386,9 +393,10 @@ def work(spec, kind, source, sink):
             words = str(error) if isinstance(error, Refusal) else tell(error)
             os.write(sink, dump({"fatal": one_line(words, 180)}))
             return
-        os.write(sink, dump({"ready": target.form, "printed": printed(1)}))
+        os.write(sink, dump({"ready": target.form, "printed": printed(out.fileno())}))
         for line in reader:
             items = json.loads(line)
+            restore_output(out.fileno())
             try:
                 reply = {"answers": target.call(items)}
             except Refusal as error:
@@ -396,7 +404,7 @@ def work(spec, kind, source, sink):
             except BaseException as error:
                 traceback.print_exc()
                 reply = {"raised": one_line(tell(error), 180)}
-            reply["printed"] = printed(1)
+            reply["printed"] = printed(out.fileno())
             try:
                 data = dump(reply)
             except (TypeError, ValueError) as error:
