@@ -1,7 +1,7 @@
 /* Answers of reward programs and servers: {"id","reward"} or {"id","error"}, one or a list of them. Whatever is not a
  * finite number is an answer that failed, not a reward. Environments answer {"id","prompt"}, {"id","observation"},
- * {"id","messages"} or {"id","done"}, each with or without a reward; beside messages there may be "tools". Messages are a
- * list that is not empty of objects with a role that is a text. Any answer may have a "note", a text. */
+ * {"id","messages"} or {"id","done"}, each with or without a reward; beside messages there may be "tools". Messages
+ * are a list that is not empty of objects with a role that is a text. Any answer may have a "note", a text. */
 #ifndef LS_RECORD_REWARD_JSON_H
 #define LS_RECORD_REWARD_JSON_H
 

@@ -35,6 +35,52 @@ done:
     return status;
 }
 
+/* Members of an object but for one that `other` has. */
+static ls_status write_others(ls_json_out *json, const ls_node *object, const ls_node *other, ls_error *err) {
+    void *iterator = NULL;
+    ls_node member, same;
+    while (ls_node_next(object, &iterator, &member)) {
+        char *text = NULL;
+        if (other != NULL && ls_node_get(other, member.key, &same)) continue;
+        LS_TRY(ls_node_dump(&member, &text, err));
+        ls_json_raw(json, member.key, text);
+        free(text);
+    }
+    return LS_OK;
+}
+
+ls_status ls_dialogue_replace(char **out, const char *conversation, const char *said, ls_error *err) {
+    ls_json_doc *whole = NULL, *own = NULL;
+    ls_node root, own_root;
+    size_t bytes = 0;
+    ls_json_out json;
+    FILE *stream = NULL;
+    ls_status status;
+    *out = NULL;
+    LS_TRY_DONE(ls_json_doc_open(&whole, conversation, (int64_t)strlen(conversation), "conversation", err));
+    LS_TRY_DONE(ls_json_doc_open(&own, said, (int64_t)strlen(said), "messages", err));
+    root = ls_json_root(whole);
+    own_root = ls_json_root(own);
+    if ((stream = open_memstream(out, &bytes)) == NULL) {
+        status = LS_FAIL(err, LS_ERR_NOMEM, "conversation");
+        goto done;
+    }
+    ls_json_init(&json, stream);
+    ls_json_begin_object(&json, NULL);
+    LS_TRY_DONE(write_others(&json, &own_root, NULL, err));
+    LS_TRY_DONE(write_others(&json, &root, &own_root, err));
+    ls_json_end_object(&json);
+done:
+    if (stream != NULL && fclose(stream) != 0 && status == LS_OK) status = LS_FAIL(err, LS_ERR_NOMEM, "conversation");
+    if (status != LS_OK) {
+        free(*out);
+        *out = NULL;
+    }
+    ls_json_doc_free(whole);
+    ls_json_doc_free(own);
+    return status;
+}
+
 static int64_t stop_bytes(const ls_world *w) { return w->stop_text == NULL ? 0 : (int64_t)strlen(w->stop_text); }
 
 /* A completion as the content of a message: without the stop text that ended it. */
@@ -182,8 +228,8 @@ ls_status ls_dialogue_begin(ls_reply *prompt, const ls_world *w, const char *con
     return LS_OK;
 }
 
-/* Where what the model wrote ends in a rendering that goes on with it at `from`; -1: it does not. Blanks at its ends may
- * be others, or none. */
+/* Where what the model wrote ends in a rendering that goes on with it at `from`; -1: it does not. Blanks at its ends
+ * may be others, or none. */
 static int64_t find_end(const ls_template_output *r, int64_t from, const ls_reply *content) {
     const char *text = content->text;
     int64_t n = content->bytes, at = from;

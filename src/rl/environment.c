@@ -14,17 +14,21 @@
 static const char *split_name(ls_task_split split) { return split == LS_SPLIT_TRAIN ? "train" : "held-out"; }
 
 /* What was said of one problem. */
-static ls_status take_prompt(const ls_world *w, ls_reward_result *r, bool may_lack, ls_reply *prompt, char **chat,
-                             ls_error *err) {
+static ls_status take_prompt(const ls_world *w, ls_reward_result *r, const ls_question *q, ls_reply *prompt,
+                             char **chat, ls_error *err) {
     if (!r->ok) return LS_FAIL(err, LS_ERR_IO, "%s", r->error);
-    if (r->text == NULL && may_lack) return LS_OK;
+    if (r->text == NULL && q != NULL) return LS_OK;
     if (r->text == NULL || r->text_bytes == 0) return LS_FAIL(err, LS_ERR_IO, "the answer has no prompt");
     if (r->are_messages) {
-        LS_TRY(ls_dialogue_begin(prompt, w, r->text, err));
-        *chat = r->text;
-    } else {
-        *prompt = (ls_reply){r->text, r->text_bytes};
+        if (q != NULL && q->chat != NULL) {
+            LS_TRY(ls_dialogue_replace(chat, q->chat, r->text, err));
+        } else {
+            *chat = r->text;
+            r->text = NULL;
+        }
+        return ls_dialogue_begin(prompt, w, *chat, err);
     }
+    *prompt = (ls_reply){r->text, r->text_bytes};
     r->text = NULL;
     return LS_OK;
 }
@@ -58,7 +62,7 @@ ls_status ls_environment_reset(const ls_world *w, ls_task_split split, int64_t f
     }
     LS_TRY_DONE(ls_reward_ask(w->environment, results, items, n, err));
     for (int64_t i = 0; i < n && status == LS_OK; i++) {
-        status = take_prompt(w, &results[i], questions != NULL, &prompts[i], &chats[i], err);
+        status = take_prompt(w, &results[i], questions != NULL ? &questions[i] : NULL, &prompts[i], &chats[i], err);
         if (status != LS_OK)
             ls_error_prefix(err, "environment: reset of problem %lld (%s)", (long long)(first + i), split_name(split));
     }

@@ -3,10 +3,10 @@
  *
  * An item goes out as {"id","problem","prompt","completion","answer","data"} and comes back as {"id","reward"}, or as
  * {"id","error"} where the source could not judge. The id is ours, new for every item of every ask, so that a late
- * answer cannot be taken for another item's; "problem" is the caller's name for it and "answer" and "data", the
- * line that a problem of data came from, are left out where there is none. Of a conversation it has "prompt_messages" and
- * "completion_messages", too. A reward is any finite number. Of several answers to one item the first counts. An answer may
- * have a "note", a sentence that is told with the item's name.
+ * answer cannot be taken for another item's; "problem" is the caller's name for it and "answer" and "data", the line
+ * that a problem of data came from, are left out where there is none. Of a conversation it has "prompt_messages" and
+ * "completion_messages", too. A reward is any finite number. Of several answers to one item the first counts. An
+ * answer may have a "note", a sentence that is told with the item's name.
  *
  * Environments (rl/environment.h) are asked in the same way: their items have an op, and their answers may have a text
  * and an end in place of a reward. */

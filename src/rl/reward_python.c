@@ -28,8 +28,8 @@ static void write_word(FILE *out, const char *word) {
     fputc('\'', out);
 }
 
-/* The interpreter reads its program from its input, before the items: no file has to be found, and the list of processes
- * does not show it. Sets of texts have one order in all runs, unless the user says otherwise. */
+/* The interpreter reads its program from its input, before the items: no file has to be found, and the list of
+ * processes does not show it. Sets of texts have one order in all runs, unless the user says otherwise. */
 static ls_status make_command(char **out, const ls_reward_python_options *o, ls_error *err) {
     size_t bytes = 0;
     FILE *stream = open_memstream(out, &bytes);

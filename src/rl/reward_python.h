@@ -1,11 +1,11 @@
-/* Rewards and environments that are Python functions or classes of the user's: MODULE:NAME or FILE.py:NAME. A python3 runs
- * the text of python/lockstep/_worker.py, which this library carries. It is a command (rl/reward.h) with the same items and
- * answers on pipes of its own, and starts the workers that import the module and call it.
+/* Rewards and environments that are Python functions or classes of the user's: MODULE:NAME or FILE.py:NAME. A python3
+ * runs the text of python/lockstep/_worker.py, which this library carries. It is a command (rl/reward.h) with the same
+ * items and answers on pipes of its own, and starts the workers that import the module and call it.
  *
- * A function with a parameter `completions` gets all samples of a problem in one call, one with `completion` a sample. A
- * call that takes longer than timeout_s fails, and its worker is killed. A worker that dies is replaced and its call made
- * once more. Where a call with several samples raises, is late or dies twice, each sample is asked for by itself. Neither
- * the number of workers nor who is first shows in what a call gets. */
+ * A function with a parameter `completions` gets all samples of a problem in one call, one with `completion` a sample.
+ * A call that takes longer than timeout_s fails, and its worker is killed. A worker that dies is replaced and its call
+ * made once more. Where a call with several samples raises, is late or dies twice, each sample is asked for by itself.
+ * Neither the number of workers nor who is first shows in what a call gets. */
 #ifndef LS_RL_REWARD_PYTHON_H
 #define LS_RL_REWARD_PYTHON_H
 

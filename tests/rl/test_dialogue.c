@@ -1,5 +1,6 @@
-/* Environments that speak messages: the tokens of an episode are those of the template's text of the whole conversation,
- * and what was drawn stays as it was drawn. A template that writes earlier turns otherwise is refused by name and turn. */
+/* Environments that speak messages: the tokens of an episode are those of the template's text of the whole
+ * conversation, and what was drawn stays as it was drawn. A template that writes earlier turns otherwise is refused by
+ * name and turn. */
 #define _GNU_SOURCE
 #include "harness.h"
 #include "rl/grpo_run.h"

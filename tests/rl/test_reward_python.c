@@ -197,8 +197,8 @@ static void what_goes_wrong_is_told(void **state) {
         {"exit", "SystemExit: 3"},
         {"die", "the worker ended with status 5"},
         {"crash", "the worker was killed by signal 11"},
-        {"hang", "no answer for 1 s (reward_timeout)"},
-        {"stop", "no answer for 1 s (reward_timeout)"},
+        {"hang", "no answer for 3 s (reward_timeout)"},
+        {"stop", "no answer for 3 s (reward_timeout)"},
         {"lies", NULL},
         {"closes", NULL},
         {"fine", NULL},
@@ -211,7 +211,7 @@ static void what_goes_wrong_is_told(void **state) {
     for (int i = 0; i < N; i++) words[i] = cases[i].completion;
     for (int form = 0; form < 2; form++) {
         asked a;
-        ask_open(&a, form == 0 ? "odd" : "odd_group", 1, words, N, N, &item);
+        ask_open(&a, form == 0 ? "odd" : "odd_group", 3, words, N, N, &item);
         for (int i = 0; i < N; i++) {
             if (a.results[i].ok != (cases[i].says == NULL))
                 fail_msg("%s: %s", words[i], a.results[i].ok ? "no failure" : a.results[i].error);
