@@ -8,6 +8,7 @@
 #include "base/durable.h"
 #include "base/file.h"
 #include "cli/commands.h"
+#include "cli/progress.h"
 #include "load/model_files.h"
 #include "model/architectures.h"
 #include "model/merge.h"
@@ -58,6 +59,11 @@ static ls_status find_base(const char **out, const merge_options *o, const ls_ad
                    o->adapter, *out);
 }
 
+static void show_merged(void *context, const char *directory, int64_t done, int64_t total) {
+    (void)context, (void)directory;
+    ls_progress_show(done / 1000000, total / 1000000, "");
+}
+
 static ls_status fill_directory(const merge_options *o, const char *fresh, const char *base,
                                 const ls_adapter_config *config, ls_device *device, ls_error *err) {
     char path[PATH_MAX_BYTES];
@@ -67,7 +73,9 @@ static ls_status fill_directory(const merge_options *o, const char *fresh, const
     LS_TRY(ls_model_config_open(&read, base, err));
     LS_TRY(ls_model_files_copy(fresh, base, 0, err));
     LS_TRY(join(path, fresh, "model.safetensors", err));
-    LS_TRY(ls_adapter_merge_files(path, base, o->adapter, config, device, &n, err));
+    ls_progress_begin("merging", "MB");
+    LS_TRY(ls_adapter_merge_files(path, base, o->adapter, config, device, &n, show_merged, err));
+    ls_progress_end();
     LS_TRY(ls_stored_summarize(&summary, fresh, err));
     LS_TRY(ls_directory_sync(fresh, err));
     printf("%s: %lld matrices of %s merged, weights %016llx\n", o->out, (long long)n, base,

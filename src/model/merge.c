@@ -27,6 +27,9 @@ typedef struct merging {
     int64_t n;
     int64_t at_hand; /* the tensor whose merged values lie in `merged`; -1: none does */
     void *merged;    /* device memory */
+    const char *directory;
+    ls_model_watcher watcher;
+    int64_t done, total; /* bytes of tensors */
 } merging;
 
 static bool ends(const char *name, const char *end) {
@@ -146,6 +149,8 @@ static ls_status fetch(void *context, void *host, const ls_tensor_out *tensor, i
                        ls_error *err) {
     merging *m = context;
     const int64_t i = tensor - m->tensors;
+    m->done += bytes;
+    if (m->watcher != NULL) m->watcher(NULL, m->directory, m->done, m->total);
     if (m->a[i] == NULL) return ls_tensor_read_part(host, ls_checkpoint_at(m->base, i), at, bytes, err);
     if (m->at_hand != i) LS_TRY(merge(m, i, err));
     LS_TRY(ls_memory_read(m->device, host, (const uint8_t *)m->merged + at, bytes, err));
@@ -153,8 +158,9 @@ static ls_status fetch(void *context, void *host, const ls_tensor_out *tensor, i
 }
 
 ls_status ls_adapter_merge_files(const char *path, const char *base, const char *adapter,
-                                 const ls_adapter_config *config, ls_device *device, int64_t *n_merged, ls_error *err) {
-    merging m = {.config = config, .device = device, .at_hand = -1};
+                                 const ls_adapter_config *config, ls_device *device, int64_t *n_merged,
+                                 ls_model_watcher watcher, ls_error *err) {
+    merging m = {.config = config, .device = device, .at_hand = -1, .directory = base, .watcher = watcher};
     char file[PATH_BYTES];
     ls_status status;
     LS_TRY_DONE(ls_checkpoint_open(&m.base, base, err));
@@ -166,6 +172,7 @@ ls_status ls_adapter_merge_files(const char *path, const char *base, const char 
     LS_TRY_DONE(ls_array_alloc((void **)&m.b, m.n, sizeof *m.b, "tensors", err));
     for (int64_t i = 0; i < m.n; i++) {
         const ls_tensor_view *view = ls_checkpoint_at(m.base, i);
+        m.total += view->bytes;
         m.tensors[i] = (ls_tensor_out){view->name, view->dtype, view->n_dims, view->dims, NULL};
     }
     LS_TRY_DONE(pair(&m, adapter, n_merged, err));
