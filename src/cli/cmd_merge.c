@@ -7,6 +7,7 @@
 
 #include "base/durable.h"
 #include "base/file.h"
+#include "base/hub.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "load/model_files.h"
@@ -46,7 +47,7 @@ static ls_status join(char out[PATH_MAX_BYTES], const char *directory, const cha
 }
 
 static ls_status find_base(const char **out, const merge_options *o, const ls_adapter_config *config, ls_error *err) {
-    char path[PATH_MAX_BYTES];
+    char path[PATH_MAX_BYTES], hint[LS_HUB_HINT_MAX];
     *out = o->base != NULL ? o->base : config->base;
     if (*out == NULL)
         return LS_FAIL(err, LS_ERR_ARG, "%s/adapter_config.json: names no base_model_name_or_path; --base names one",
@@ -55,8 +56,8 @@ static ls_status find_base(const char **out, const merge_options *o, const ls_ad
     if (o->base != NULL || ls_file_exists(path)) return LS_OK;
     return LS_FAIL(err, LS_ERR_IO,
                    "%s/adapter_config.json: base_model_name_or_path: '%.200s' is no directory of a model here; --base "
-                   "names it",
-                   o->adapter, *out);
+                   "names it%s",
+                   o->adapter, *out, ls_hub_hint(hint, *out));
 }
 
 static void show_merged(void *context, const char *directory, int64_t done, int64_t total) {

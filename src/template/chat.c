@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "base/file.h"
+#include "base/hub.h"
 #include "base/mem.h"
 #include "template/chat_parts.h"
 
@@ -222,6 +223,7 @@ static ls_status read_time(int64_t *out, ls_error *err) {
 
 ls_status ls_chat_open(ls_chat **out, const char *directory, const char *file, ls_error *err) {
     ls_chat *chat = calloc(1, sizeof *chat);
+    char hint[LS_HUB_HINT_MAX];
     ls_status status;
     *out = NULL;
     if (chat == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "chat template");
@@ -235,12 +237,13 @@ ls_status ls_chat_open(ls_chat **out, const char *directory, const char *file, l
     if (chat->usual == NULL) {
         status = LS_FAIL(err, LS_ERR_ARG,
                          "%s: messages need a chat template: no chat_template.jinja, no " ADDITIONAL
-                         "/default.jinja, and %s",
+                         "/default.jinja, and %s%s",
                          directory,
                          chat->has_files ? "other templates there, beside which that of tokenizer_config.json does "
                                            "not count"
                                          : "no chat_template that is a text or named 'default' in "
-                                           "tokenizer_config.json");
+                                           "tokenizer_config.json",
+                         ls_file_exists(directory) ? "" : ls_hub_hint(hint, directory));
         goto done;
     }
     *out = chat;

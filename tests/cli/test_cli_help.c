@@ -135,6 +135,35 @@ static void numbers_are_as_given(void **state) {
     assert_non_null(strstr(last.out, "rms eps 1e-6\n"));
 }
 
+/* A name of a hub where a path is wanted. */
+static void hub_names_are_told(void **state) {
+    static const char line[] =
+        "no hub is reached: `hf download Nobody/Model-0.6B --local-dir Nobody/Model-0.6B` brings it";
+    (void)state;
+    RUN("check", "--model", "Nobody/Model-0.6B");
+    must_refuse(line);
+    RUN("tokenize", "--model", "Nobody/Model-0.6B");
+    must_refuse(line);
+    RUN("chat", "--model", "Nobody/Model-0.6B");
+    must_refuse(line);
+    RUN("serve", "--model", "Nobody/Model-0.6B", "--port", "0");
+    must_refuse(line);
+    RUN("merge", "Nobody/Model-0.6B", "--out", at("out"));
+    must_refuse("exists already");
+    RUN("merge", "Nobody/Model-0.6B", "--out", at("of-hub"));
+    must_refuse(line);
+    RUN("train", "sft", "--set", "model=Nobody/Model-0.6B", "--set", "run=nowhere", "--set", "data=x.jsonl");
+    must_refuse(line);
+    RUN("generate", "--model", TINY, "--prompts", "nobody/problems");
+    must_refuse("hf download nobody/problems|--repo-type dataset");
+    RUN("generate", "--model", TINY, "--prompts", "nobody/problems.jsonl");
+    must_refuse("nobody/problems.jsonl: cannot open");
+    assert_null(strstr(last.err, "hub"));
+    RUN("inspect", at("nothing/here"));
+    must_refuse("cannot open");
+    assert_null(strstr(last.err, "hub"));
+}
+
 /* ---- progress ---- */
 
 static double seconds_now(void) {
@@ -195,9 +224,13 @@ static void progress_is_for_terminals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(short_help_is_help),   cmocka_unit_test(the_first_page_leads),
-        cmocka_unit_test(examples_run),         cmocka_unit_test(keys_have_subjects),
-        cmocka_unit_test(numbers_are_as_given), cmocka_unit_test(progress_is_for_terminals),
+        cmocka_unit_test(short_help_is_help),
+        cmocka_unit_test(the_first_page_leads),
+        cmocka_unit_test(examples_run),
+        cmocka_unit_test(keys_have_subjects),
+        cmocka_unit_test(numbers_are_as_given),
+        cmocka_unit_test(hub_names_are_told),
+        cmocka_unit_test(progress_is_for_terminals),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }
