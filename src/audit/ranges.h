@@ -1,5 +1,5 @@
 /* What is declared of the values that a kernel is given: ranges and names of parameters, of what is read through them,
- * of grids and blocks. docs/audit.md has the form of the file. */
+ * of grids and blocks. docs/guide/audit.md has the form of the file. */
 #ifndef LS_AUDIT_RANGES_H
 #define LS_AUDIT_RANGES_H
 

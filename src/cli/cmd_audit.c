@@ -76,7 +76,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 }
 
 static const struct argp_option options_known[] = {
-    {"ranges", KEY_RANGES, "FILE", 0, "What values the kernels are given (docs/audit.md)", 0},
+    {"ranges", KEY_RANGES, "FILE", 0, "What values the kernels are given (docs/guide/audit.md)", 0},
     {"for", KEY_FOR, "FILE", 0, "A model's config.json: gives the usual names their ranges, with the three that follow",
      0},
     {"batch", KEY_BATCH, "N", 0, "Sequences at once, for --for (256)", 0},

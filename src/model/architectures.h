@@ -1,5 +1,5 @@
-/* The architectures that there are, and how a config.json becomes ls_model_config. docs/adding-a-model.md tells how
- * to add one. */
+/* The architectures that there are, and how a config.json becomes ls_model_config. docs/guide/adding-a-model.md tells
+ * how to add one. */
 #ifndef LS_MODEL_ARCHITECTURES_H
 #define LS_MODEL_ARCHITECTURES_H
 

@@ -1,4 +1,4 @@
-/* A language model: its configuration, its weights, its layers. docs/adding-a-model.md tells how to add one.
+/* A language model: its configuration, its weights, its layers. docs/guide/adding-a-model.md tells how to add one.
  *
  * Shapes: V vocabulary, H hidden, F feed-forward, E experts, D d_inner, S d_state, W d_conv, R dt_rank, A heads, G KV
  * heads, P head_dim.

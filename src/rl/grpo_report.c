@@ -29,7 +29,7 @@ static double mean_turns(const grpo *g) {
     return sum / (double)g->rows.n;
 }
 
-/* Numbers under the names that records of runs have (docs/runs.md). */
+/* Numbers under the names that records of runs have (docs/reference/runs.md). */
 typedef struct number {
     const char *name;
     double value;

@@ -355,7 +355,8 @@ bool ls_data_each(const ls_data *d, int64_t i, const ls_data_line **line, const 
 #define AT(field) offsetof(ls_data_config, field)
 
 static const ls_option rows[] = {
-    {"data", LS_OPTION_TEXT, false, AT(data), 0, 0, NULL, "Files of JSON lines: FILE,FILE:WEIGHT,.. (docs/data.md)"},
+    {"data", LS_OPTION_TEXT, false, AT(data), 0, 0, NULL,
+     "Files of JSON lines: FILE,FILE:WEIGHT,.. (docs/guide/data.md)"},
     {"eval_data", LS_OPTION_TEXT, false, AT(eval_data), 0, 0, NULL,
      "The same, held out; then all of data is trained on"},
     {"held_out", LS_OPTION_INT, true, AT(held_out), 0, 1 << 30, NULL,
