@@ -120,7 +120,8 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
                              {line->prompt, line->prompt_bytes},
                              {line->answer, line->answer_bytes},
                              line->whole,
-                             line->is_chat};
+                             line->is_chat,
+                             line->is_list};
         return LS_OK;
     }
     if (w->task == NULL) {
@@ -134,6 +135,7 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
                          {problem->prompt, (int64_t)strlen(problem->prompt)},
                          {problem->answer[0] != '\0' ? problem->answer : NULL, (int64_t)strlen(problem->answer)},
                          NULL,
+                         false,
                          false};
     return LS_OK;
 }
@@ -376,8 +378,8 @@ static ls_status ask_outside(ls_episodes *e, const ls_world *w, ls_error *err) {
         LS_TRY_DONE(ls_reward_ask(w->reward, e->results, e->items, e->n, err));
     } else {
         for (int64_t i = 0; i < e->n; i++)
-            LS_TRY_DONE(
-                ls_verify_judge(w->verify, e->items[i].completion, e->list[i].question.answer, &e->results[i], err));
+            LS_TRY_DONE(ls_verify_judge(w->verify, e->items[i].completion, e->list[i].question.answer,
+                                        e->list[i].question.any_of, &e->results[i], err));
     }
     for (int64_t i = 0; i < e->n; i++) {
         e->list[i].failed = !e->results[i].ok;

@@ -42,6 +42,7 @@ typedef struct ls_question {
     ls_reply prompt, answer; /* answer.text NULL: none */
     const char *whole;       /* of data: the line as JSON; else NULL */
     bool is_chat;            /* the prompt has its special tokens as text */
+    bool any_of;             /* the answer is a list's JSON; each in it is right */
 } ls_question;
 
 typedef struct ls_episode {
