@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "cli/progress.h"
+#include "load/adapter_chain.h"
 #include "op/memory.h"
 #include "op/timing.h"
 
@@ -265,13 +266,15 @@ void ls_job_tell(ls_job *job, const ls_run_options *o) {
 /* A tokenizer that is there but of a kind that this program does not have is missed only where text goes in, or must
  * stop a completion; records have no text then. */
 static ls_status open_tokenizer(ls_job *job, const ls_run_options *o, ls_error *err) {
-    char path[4096];
+    char path[4096], *home = NULL;
     bool needed = o->n_stop > 0;
     ls_status status;
     ls_error why;
     for (int64_t i = 0; i < job->n_prompts && !needed; i++) needed = job->prompts[i].prompt_ids == NULL;
     if (needed) return ls_tokenizer_open(&job->tokenizer, o->model, err);
-    snprintf(path, sizeof path, "%s/tokenizer.json", o->model);
+    LS_TRY(ls_adapter_home(&home, o->model, err));
+    snprintf(path, sizeof path, "%s/tokenizer.json", home);
+    free(home);
     if (!ls_file_exists(path)) return LS_OK;
     status = ls_tokenizer_open(&job->tokenizer, o->model, &why);
     if (status == LS_ERR_UNSUPPORTED) {

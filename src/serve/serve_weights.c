@@ -177,6 +177,8 @@ static ls_status with_model(const char *directory, const char *model, user use, 
     ls_status status;
     LS_TRY(join_path(config, directory, "config.json", err));
     if (ls_file_exists(config)) return use(context, directory, err);
+    LS_TRY(join_path(config, directory, "adapter_config.json", err));
+    if (ls_file_exists(config)) return use(context, directory, err);
     if (mkdtemp(staging) == NULL) return LS_FAIL(err, LS_ERR_IO, "%s: %s", staging, strerror(errno));
     status = link_files(staging, directory, model, err);
     if (status == LS_OK && (status = use(context, staging, err)) != LS_OK) ls_error_prefix(err, "%.300s", directory);
