@@ -81,13 +81,15 @@ static const char *layer_kind(const ls_model_config *c, int32_t i) {
 
 static void print_text(const summary *s, const inspect_options *o) {
     const ls_model_config *c = s->config;
+    char eps[LS_DOUBLE_TEXT_MAX];
+    ls_double_show(eps, ls_float_plain(c->rms_eps));
     printf("model        %s\n", o->model);
     printf("layers       %d: %lld attention, %lld Mamba, %lld with experts\n            ", c->n_layers,
            (long long)s->n_attention, (long long)s->n_mamba, (long long)s->n_moe);
     for (int32_t i = 0; i < c->n_layers; i++) printf(" %s", layer_kind(c, i));
     printf("   (M Mamba, A attention, e experts)\n");
-    printf("hidden       %d, feed-forward %d, vocabulary %d, head %s, rms eps %g\n", c->hidden, c->ffn, c->vocab,
-           c->tied ? "tied to the embedding" : "separate", (double)c->rms_eps);
+    printf("hidden       %d, feed-forward %d, vocabulary %d, head %s, rms eps %s\n", c->hidden, c->ffn, c->vocab,
+           c->tied ? "tied to the embedding" : "separate", eps);
     if (c->n_heads > 0)
         printf("attention    %d heads, %d KV heads, head dim %d%s%s%s\n", c->n_heads, c->n_kv_heads, c->head_dim,
                c->rope.half > 0 ? ", rotated by position" : "", c->head_norms ? ", heads of q and k normed" : "",
@@ -147,7 +149,7 @@ static void print_json(const summary *s, const inspect_options *o) {
     ls_json_int(&json, "rotated_dims", 2 * c->rope.half);
     ls_json_bool(&json, "head_norms", c->head_norms);
     ls_json_bool(&json, "qkv_bias", c->qkv_bias);
-    ls_json_float(&json, "rms_eps", c->rms_eps);
+    ls_json_double(&json, "rms_eps", ls_float_plain(c->rms_eps));
     ls_json_begin_array(&json, "layers");
     for (int32_t i = 0; i < c->n_layers; i++) {
         ls_json_begin_object(&json, NULL);

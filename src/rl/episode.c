@@ -131,7 +131,8 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
                              {line->answer, line->answer_bytes},
                              line->whole,
                              line->chat,
-                             line->is_chat};
+                             line->is_chat,
+                             line->is_list};
         if (e->prompts[p].text == NULL) return LS_OK;
         out->prompt = e->prompts[p]; /* an environment has its own */
         out->chat = e->chats[p];
@@ -151,6 +152,7 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
                          {problem->answer[0] != '\0' ? problem->answer : NULL, (int64_t)strlen(problem->answer)},
                          NULL,
                          NULL,
+                         false,
                          false};
     return LS_OK;
 }
@@ -464,8 +466,8 @@ static ls_status ask_outside(ls_episodes *e, const ls_world *w, ls_error *err) {
         note(e, "", ls_reward_tally_of(w->reward)->message);
     } else {
         for (int64_t i = 0; i < e->n; i++)
-            LS_TRY_DONE(
-                ls_verify_judge(w->verify, e->items[i].completion, e->list[i].question.answer, &e->results[i], err));
+            LS_TRY_DONE(ls_verify_judge(w->verify, e->items[i].completion, e->list[i].question.answer,
+                                        e->list[i].question.any_of, &e->results[i], err));
     }
     for (int64_t i = 0; i < e->n; i++) {
         e->list[i].failed = e->list[i].failed || !e->results[i].ok; /* or its environment did */

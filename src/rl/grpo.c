@@ -185,7 +185,7 @@ static ls_status open_verifier(grpo *g, ls_error *err) {
                                o->reward_schema, err));
     for (int64_t i = 0; g->problems != NULL && ls_data_each(g->problems, i, &line, &path); i++) {
         const ls_reply answer = {line->answer, line->answer_bytes};
-        if ((status = ls_verify_check(g->verify, answer, err)) == LS_OK) continue;
+        if ((status = ls_verify_check(g->verify, answer, line->is_list, err)) == LS_OK) continue;
         ls_error_prefix(err, "%s: line %lld: %s", path, (long long)line->line,
                         o->data.answer[0] != '\0' ? o->data.answer : "answer");
         break;
