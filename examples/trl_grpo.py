@@ -4,7 +4,7 @@
     lockstep serve --model models/tiny-sort --port 8000 &
     python3 examples/trl_grpo.py models/tiny-sort http://127.0.0.1:8000
 
-The difference that is printed, TRL's own sampling_logp_difference, is 0.0 at every step; docs/torch.md says why."""
+The difference that is printed, TRL's own sampling_logp_difference, is 0.0 at every step; docs/guide/torch.md says why."""
 
 import random
 import sys

@@ -1,4 +1,4 @@
-"""The records of a run (docs/runs.md) as a run of Weights & Biases, offline unless told otherwise.
+"""The records of a run (docs/reference/runs.md) as a run of Weights & Biases, offline unless told otherwise.
 
     python3 examples/wandb_export.py RUN [--project NAME] [--online] [--dir DIR]
 

@@ -1,4 +1,4 @@
-"""The line protocol of environments (docs/environments.md): one JSON object a line in, one out."""
+"""The line protocol of environments (docs/guide/environments.md): one JSON object a line in, one out."""
 
 import json
 import sys

@@ -107,8 +107,8 @@ typedef struct lockstep_engine_options {
     uint64_t seed;        /* of all draws */
     const int32_t *stop;  /* [n_stop] tokens that end a completion and are its last one; NULL: the model's eos */
     int64_t n_stop;       /* with stop NULL, -1: none at all */
-    /* [n_levers] texts "batch=64", "memory-fraction=0.5": docs/levers.md. They carry no bit. Not those of the model
-     * (threads, isa, ablation) or of a whole run (samples, shuffle). */
+    /* [n_levers] texts "batch=64", "memory-fraction=0.5": docs/reference/levers.md. They carry no bit. Not those of the
+     * model (threads, isa, ablation) or of a whole run (samples, shuffle). */
     const char *const *levers;
     int64_t n_levers;
 } lockstep_engine_options;

@@ -461,6 +461,78 @@ typedef struct ls_rmsnorm_backward_args {
 ls_status ls_op_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backward_args *args, ls_error *err);
 int64_t ls_op_rmsnorm_backward_workspace(const ls_rmsnorm_backward_args *args);
 
+/* Bias, norm of heads and rotation before attention: src/op/rope.h. */
+typedef struct ls_rope_table_args {
+    const float *inv_freq; /* [half] */
+    int64_t half;          /* at least 1 */
+    float scale;           /* of cosines and sines: 1, or YaRN's */
+    float *table;          /* [rows][2 * half]: cosines, then sines */
+    const ls_span *spans;  /* [n_spans]; of a span row, n_rows and pos are read */
+    int64_t n_spans;
+    int64_t span_rows_max; /* rows of the longest span; 0: not known */
+    int64_t rows;
+} ls_rope_table_args;
+
+ls_status ls_op_rope_table(const ls_exec *exec, const ls_rope_table_args *args, ls_error *err);
+int64_t ls_op_rope_table_workspace(const ls_rope_table_args *args);
+
+#define LS_ROPE_PARTS 3
+
+/* Neighbouring heads that are treated alike. */
+typedef struct ls_rope_part {
+    int64_t n_heads;
+    const float *bias; /* [n_heads * head_dim] or NULL */
+    const float *norm; /* [head_dim] or NULL */
+    bool rotates;
+    float *dnorm; /* backward alone: [n_heads][head_dim], continued; NULL: not wanted. Needs norm */
+} ls_rope_part;
+
+typedef struct ls_rope_args {
+    const float *x; /* [rows][heads of all parts * head_dim], rows x_stride elements apart */
+    int64_t x_stride;
+    void *y;          /* the same shape */
+    ls_dtype y_dtype; /* f32 or bf16 */
+    int64_t y_stride;
+    const float *table; /* [rows][2 * half], of rope_table; NULL where no part rotates */
+    int64_t half;       /* 2 * half <= head_dim */
+    float eps;          /* of norms */
+    int64_t rows, head_dim;
+    ls_rope_part part[LS_ROPE_PARTS];
+    int64_t n_parts;
+} ls_rope_args;
+
+ls_status ls_op_rope(const ls_exec *exec, const ls_rope_args *args, ls_error *err);
+int64_t ls_op_rope_workspace(const ls_rope_args *args);
+
+typedef struct ls_rope_backward_args {
+    const float *x; /* as in the forward; read by parts with a norm alone, NULL without them */
+    int64_t x_stride;
+    const float *dy; /* [rows][heads * head_dim], rows dy_stride elements apart */
+    int64_t dy_stride;
+    void *dx;          /* the same shape */
+    ls_dtype dx_dtype; /* f32 or bf16 */
+    int64_t dx_stride;
+    const float *table;
+    int64_t half;
+    float eps;
+    int64_t rows, head_dim;
+    ls_rope_part part[LS_ROPE_PARTS];
+    int64_t n_parts;
+    float *scale; /* [rows][heads], receives s of heads whose part has dnorm; NULL: no part has */
+} ls_rope_backward_args;
+
+ls_status ls_op_rope_backward(const ls_exec *exec, const ls_rope_backward_args *args, ls_error *err);
+int64_t ls_op_rope_backward_workspace(const ls_rope_backward_args *args);
+
+typedef struct ls_rope_norm_fold_args {
+    const float *chains; /* [n_heads][head_dim] */
+    int64_t n_heads, head_dim;
+    float *out; /* [head_dim] */
+} ls_rope_norm_fold_args;
+
+ls_status ls_op_rope_norm_fold(const ls_exec *exec, const ls_rope_norm_fold_args *args, ls_error *err);
+int64_t ls_op_rope_norm_fold_workspace(const ls_rope_norm_fold_args *args);
+
 /* Rows of a table, and the gate of a feed-forward: src/op/elementwise.h, src/op/elementwise_backward.h. */
 typedef struct ls_embed_args {
     const void *table; /* [vocab][dim] */

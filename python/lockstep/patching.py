@@ -354,7 +354,7 @@ def patch(model, profile="exact", activations=None, temperature=1.0):
 
     Afterwards log-probabilities of lockstep.token_logprobs, of lockstep.selected_logprob on the model's logits
     (float32), and of TRL's trainers have the bits of `lockstep score` with this profile and type of activations;
-    gradients those of the engine's trainer as far as docs/torch.md says. Modules, parameters, their names and
+    gradients those of the engine's trainer as far as docs/guide/torch.md says. Modules, parameters, their names and
     state_dict stay. May be called again, and must be after something else has replaced the model's forward, such as the
     making of a TRL trainer.
 

@@ -8,7 +8,7 @@ typedef struct ls_config_sizes {
     int64_t batch, length, pool; /* 0: the default */
 } ls_config_sizes;
 
-/* path is a Hugging Face config.json; docs/audit.md lists the names. */
+/* path is a Hugging Face config.json; docs/guide/audit.md lists the names. */
 ls_status ls_config_names(ls_ranges *ranges, const char *path, const ls_config_sizes *sizes, ls_error *err);
 
 #endif

@@ -1,7 +1,9 @@
 /* What is declared of the values that a kernel is given: ranges and names of parameters, of what is read through them,
- * of grids and blocks. docs/audit.md has the form of the file. */
+ * of grids and blocks. docs/guide/audit.md has the form of the file. */
 #ifndef LS_AUDIT_RANGES_H
 #define LS_AUDIT_RANGES_H
+
+#include <stdio.h>
 
 #include "audit/poly.h"
 
@@ -13,6 +15,9 @@ void ls_ranges_free(ls_ranges *ranges); /* accepts NULL */
 /* Adds the lines of a file. `name` starts the errors. A name that the text uses and nothing gives a range yet is no
  * error: it may come later. */
 ls_status ls_ranges_parse(ls_ranges *ranges, const char *text, int64_t bytes, const char *name, ls_error *err);
+/* After audits: says on a line each which lines of files were about nothing that a kernel reads, and how parameters are
+ * called there. */
+void ls_ranges_tell_unused(FILE *file, const ls_ranges *ranges);
 /* Gives a name its range: for all kernels, behind what files say. */
 ls_status ls_ranges_name(ls_ranges *ranges, const char *name, int64_t low, int64_t high, ls_error *err);
 

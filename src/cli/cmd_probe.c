@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/url.h"
 #include "cli/commands.h"
+#include "cli/progress.h"
 #include "cli/sweep_reports.h"
 #include "diagnose/rounding/probe_plan.h"
 #include "diagnose/trial/probe_server.h"
@@ -188,7 +189,7 @@ static ls_status run_probe(ls_sweep *sweep, const probe_options *o, ls_door *doo
     LS_TRY_DONE(ls_sweep_trainer_create_by(&door->trainer, ls_scorer_server(server), err));
     if (opts.temperature <= 0.0) LS_TRY_DONE(ls_probe_temperature(&opts, config, door, err));
     LS_TRY_DONE(ls_sweep_run_server(sweep, &opts, config, door, err));
-    ls_cli_progress_end(opts.progress);
+    ls_progress_end();
     sweep->opts.ids = sweep->opts.text_ids = NULL; /* they end with the server */
     fprintf(stderr, "sent: %" PRId64 " requests, %" PRId64 " tokens\n", server->n_requests, server->n_tokens);
 done:

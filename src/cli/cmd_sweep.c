@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/job.h"
+#include "cli/progress.h"
 #include "cli/sweep_reports.h"
 
 enum {
@@ -257,7 +258,7 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
     door.subject = &subject;
     if (o->trainer == NULL) ls_job_tell(job, &o->run);
     LS_TRY_DONE(ls_sweep_run(sweep, &opts, &door, err));
-    ls_cli_progress_end(opts.progress);
+    ls_progress_end();
     sweep->opts.prompts = NULL; /* they end here */
 done:
     ls_program_subject_end(&program);

@@ -1,11 +1,11 @@
-/* The architectures that there are, and how a config.json becomes ls_model_config. docs/adding-a-model.md tells how
- * to add one. */
+/* The architectures that there are, and how a config.json becomes ls_model_config. docs/guide/adding-a-model.md tells
+ * how to add one. */
 #ifndef LS_MODEL_ARCHITECTURES_H
 #define LS_MODEL_ARCHITECTURES_H
 
 #include "load/model_config.h"
 
-extern const ls_architecture ls_jamba, ls_mamba;
+extern const ls_architecture ls_jamba, ls_mamba, ls_llama, ls_mistral, ls_qwen2, ls_qwen3;
 
 /* Reads DIR/config.json and, where it exists, DIR/generation_config.json, whose eos_token_id then replaces the one of
  * config.json. A model_type that is none of the list is refused with the types that there are. On failure *out is

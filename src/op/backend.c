@@ -17,6 +17,7 @@
 #include "op/moe_backward.h"
 #include "op/rmsnorm.h"
 #include "op/rmsnorm_backward.h"
+#include "op/rope.h"
 #include "op/sample.h"
 #include "op/scan.h"
 #include "op/support.h"

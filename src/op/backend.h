@@ -10,8 +10,8 @@
  * device memory through ls_memory_read, ls_memory_write and ls_memory_load alone.
  *
  * An op is a contract in op/NAME.h, a check of what the host can see (ls_NAME_check, made here and nowhere else), and
- * an entry of the table. A back end without an entry refuses the call by name. docs/adding-a-back-end.md tells how to
- * write a table. */
+ * an entry of the table. A back end without an entry refuses the call by name. docs/guide/adding-a-back-end.md tells
+ * how to write a table. */
 #ifndef LS_OP_BACKEND_H
 #define LS_OP_BACKEND_H
 
@@ -49,6 +49,10 @@ extern "C" {
     OP(swiglu_backward)         \
     OP(swiglu_backward_rounded) \
     OP(attention)               \
+    OP(rope_table)              \
+    OP(rope)                    \
+    OP(rope_backward)           \
+    OP(rope_norm_fold)          \
     OP(moe_route)               \
     OP(moe_route_backward)      \
     OP(moe_place)               \

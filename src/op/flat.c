@@ -11,6 +11,7 @@
 #include "op/moe_backward.h"
 #include "op/rmsnorm.h"
 #include "op/rmsnorm_backward.h"
+#include "op/rope.h"
 #include "op/scan.h"
 #include "op/weight.h"
 
@@ -71,6 +72,10 @@ FLAT(swiglu)
 FLAT(swiglu_backward)
 FLAT(attention)
 FLAT(attention_backward)
+FLAT(rope_table)
+FLAT(rope)
+FLAT(rope_backward)
+FLAT(rope_norm_fold)
 FLAT(decay)
 FLAT(moe_route)
 FLAT(moe_place)

@@ -29,7 +29,7 @@ static double mean_turns(const grpo *g) {
     return sum / (double)g->rows.n;
 }
 
-/* Numbers under the names that records of runs have (docs/runs.md). */
+/* Numbers under the names that records of runs have (docs/reference/runs.md). */
 typedef struct number {
     const char *name;
     double value;
@@ -218,6 +218,15 @@ static int64_t slots_of(const grpo *g) {
     for (int64_t s = 0; s < g->rows.n; s++)
         if (g->episodes->list[s].slot >= slots) slots = g->episodes->list[s].slot + 1;
     return slots;
+}
+
+void ls_grpo_tell_episodes(const grpo *g, const ls_episodes *e, const char *what) {
+    if (g->progress == NULL || e->message[0] == '\0') return;
+    if (e->n_failed > 0)
+        fprintf(g->progress, "step %lld: %s%lld of %lld episodes failed: %s\n", (long long)g->step, what,
+                (long long)e->n_failed, (long long)e->n, e->message);
+    else
+        fprintf(g->progress, "step %lld: %s%s\n", (long long)g->step, what, e->message);
 }
 
 static ls_status describe(const grpo *g, ls_bundle *b, ls_error *err) {

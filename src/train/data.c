@@ -104,7 +104,7 @@ static ls_status render_chats(const data_file *file, const ls_data_options *o, l
             if (strncmp(err->text, place, strlen(place)) != 0) ls_error_prefix(err, "%s", place);
             goto done;
         }
-        free(line->prompt);
+        line->chat = line->prompt;
         line->prompt = text.text;
         line->prompt_bytes = text.bytes;
         free(text.spans);
@@ -355,7 +355,8 @@ bool ls_data_each(const ls_data *d, int64_t i, const ls_data_line **line, const 
 #define AT(field) offsetof(ls_data_config, field)
 
 static const ls_option rows[] = {
-    {"data", LS_OPTION_TEXT, false, AT(data), 0, 0, NULL, "Files of JSON lines: FILE,FILE:WEIGHT,.. (docs/data.md)"},
+    {"data", LS_OPTION_TEXT, false, AT(data), 0, 0, NULL,
+     "Files of JSON lines: FILE,FILE:WEIGHT,.. (docs/guide/data.md)"},
     {"eval_data", LS_OPTION_TEXT, false, AT(eval_data), 0, 0, NULL,
      "The same, held out; then all of data is trained on"},
     {"held_out", LS_OPTION_INT, true, AT(held_out), 0, 1 << 30, NULL,

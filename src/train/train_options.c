@@ -54,7 +54,7 @@ static const ls_option rows[] = {
     INT("leaf", true, leaf, 0, SEQUENCES_MAX,
         "Sequences whose gradient is one ordered computation (0: an update has 8 leaves, of a model whose gradients "
         "are "
-        "large fewer, down to 2: docs/plans.md)"),
+        "large fewer, down to 2: docs/reference/plans.md)"),
     CHOICE(
         "leaves", true, leaves, leaves,
         "Which sequences of an update share a leaf: by_number, neighbours, or by_length, so that leaves, and with them "

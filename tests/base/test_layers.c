@@ -46,6 +46,7 @@ static const struct {
     {"api/", {"api"}},
     {"model/jamba", {"model"}},
     {"model/mamba", {"model"}},
+    {"model/transformer.h", {"model"}},
     {"model/parts.h", {"model"}},
     {"model/architectures.h", {"model", "cli"}},
     {"model/tape_state.h", {"model"}},

@@ -1,7 +1,7 @@
 /* Bugs that serving engines for hybrid models have shipped, each as a property that this engine must have: it holds,
  * and with a fault of that kind armed it does not. Then what the records rest on: draws, log-probabilities, weights.
  *
- * Every property is tried with every fault; the table of what sees what is the one in docs/faults.md. */
+ * Every property is tried with every fault; the table of what sees what is the one in docs/reference/faults.md. */
 #include "faults/catalogue.h"
 #include "op/conv1d.h"
 #include "op/op_grad.h"
@@ -696,7 +696,7 @@ static void every_fault_is_seen(void **state) {
     static char docs[1 << 16];
     unsigned seen = 0;
     int64_t n_other = 0;
-    FILE *file = fopen(LS_SOURCE_DIR "/docs/faults.md", "r");
+    FILE *file = fopen(LS_SOURCE_DIR "/docs/reference/faults.md", "r");
     (void)state;
     assert_non_null(file);
     docs[fread(docs, 1, sizeof docs - 1, file)] = '\0';
@@ -711,7 +711,7 @@ static void every_fault_is_seen(void **state) {
     }
     for (int fault = 1; fault < LS_INJECT_COUNT; fault++)
         if ((seen >> fault & 1) == 0) fail_msg("no property sees %s", ls_inject_name((ls_inject)fault));
-    if (n_other > 0) fail_msg("%lld of these rows are not in docs/faults.md", (long long)n_other);
+    if (n_other > 0) fail_msg("%lld of these rows are not in docs/reference/faults.md", (long long)n_other);
 }
 
 static int open_subjects(void **state) {

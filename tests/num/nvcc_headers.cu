@@ -3,6 +3,7 @@
 #include "num/half.h"
 #include "num/mma16.h"
 #include "num/round.h"
+#include "num/sincosf.h"
 
 #define SCALAR_KERNEL(name)                                                       \
     extern "C" __global__ void name##_kernel(float *out, const float *x, int n) { \
@@ -24,6 +25,8 @@ extern "C" __global__ void arithmetic_kernel(float *out, const float *x) {
     out[0] = ls_add(x[0], ls_sub(x[1], ls_mul(x[2], ls_div(x[3], ls_fma(x[4], x[5], x[6])))));
     out[1] = ls_min(ls_max(x[0], x[1]), x[2]);
 }
+
+extern "C" __global__ void sincosf_kernel(float *out, const float *x) { ls_sincosf(x[0], &out[0], &out[1]); }
 
 extern "C" __global__ void half_kernel(uint16_t *out, const float *x, float *widened, const uint16_t *h) {
     out[0] = ls_f32_to_bf16(x[0]);

@@ -1,5 +1,5 @@
 /* A chain of most ops through a device that sees memory through the door alone: what a new back end runs first beside
- * the CPU (docs/adding-a-back-end.md). Arguments, weights and the host's data are spoilt as soon as a call has
+ * the CPU (docs/guide/adding-a-back-end.md). Arguments, weights and the host's data are spoilt as soon as a call has
  * returned, and memory is released before the wait, as op/backend.h allows. */
 #ifndef LS_TESTS_OP_CHAIN_H
 #define LS_TESTS_OP_CHAIN_H

@@ -97,7 +97,11 @@ static void print_levers(FILE *file, const ls_trial *trial) {
     if (trial->sampling.seed != 0) fprintf(file, " --seed %" PRIu64, trial->sampling.seed);
     if (trial->dtype != LS_F32) fprintf(file, " --dtype %s", ls_dtype_name(trial->dtype));
     if (trial->dtype != LS_F32) fprintf(file, " --profile %s", ls_profile_name(trial->profile));
-    if (trial->sampling.temperature != 1.0f) fprintf(file, " --temperature %g", (double)trial->sampling.temperature);
+    if (trial->sampling.temperature != 1.0f) {
+        char text[LS_DOUBLE_TEXT_MAX];
+        ls_double_show(text, ls_float_plain(trial->sampling.temperature));
+        fprintf(file, " --temperature %s", text);
+    }
     if (trial->logprob_of == LS_LOGPROB_PROCESSED) fprintf(file, " --logprobs processed");
 }
 

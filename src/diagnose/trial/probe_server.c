@@ -64,9 +64,9 @@ static void write_draws(ls_json_out *json, const ask *a, const char *seed_key) {
         ls_json_int(json, "temperature", 0);
         return;
     }
-    ls_json_double(json, "temperature", (double)s->temperature);
+    ls_json_double(json, "temperature", ls_float_plain(s->temperature));
     if (s->top_k > 0) ls_json_int(json, "top_k", s->top_k);
-    if (s->top_p < 1.0f) ls_json_double(json, "top_p", (double)s->top_p);
+    if (s->top_p < 1.0f) ls_json_double(json, "top_p", ls_float_plain(s->top_p));
     if (seed_key != NULL) ls_json_uint(json, seed_key, s->seed);
     ls_json_bool(json, "ignore_eos", true);
 }

@@ -1,4 +1,5 @@
-/* What a resident program says, a line of JSON each (docs/diagnosis.md): a greeting, then an answer to each request. */
+/* What a resident program says, a line of JSON each (docs/guide/diagnosis.md): a greeting, then an answer to each
+ * request. */
 #ifndef LS_DIAGNOSE_TRIAL_RESIDENT_H
 #define LS_DIAGNOSE_TRIAL_RESIDENT_H
 

@@ -67,7 +67,7 @@ static ls_status add_trial(words *w, const ls_trial *trial, int protocol, ls_err
     char text[WORD_BYTES];
     snprintf(text, sizeof text, "%" PRId64, trial->max_tokens);
     LS_TRY(add_setting(w, "max-tokens", text, err));
-    snprintf(text, sizeof text, "%.9g", (double)trial->sampling.temperature);
+    ls_double_show(text, ls_float_plain(trial->sampling.temperature));
     LS_TRY(add_setting(w, "temperature", text, err));
     snprintf(text, sizeof text, "%" PRIu64, trial->sampling.seed);
     LS_TRY(add_setting(w, "seed", text, err));
@@ -486,7 +486,7 @@ static ls_status score(void *context, const ls_trial *trial, const ls_scored *li
     LS_TRY_DONE(add_option(w, "model", s->model, err));
     LS_TRY_DONE(add_option(w, "tokens", in, err));
     LS_TRY_DONE(add_option(w, "out", records, err));
-    snprintf(text, sizeof text, "%.9g", (double)trial->sampling.temperature);
+    ls_double_show(text, ls_float_plain(trial->sampling.temperature));
     LS_TRY_DONE(add_setting(w, "temperature", text, err));
     LS_TRY_DONE(add_option(w, "logprobs", trial->logprob_of == LS_LOGPROB_RAW ? "raw" : "processed", err));
     LS_TRY_DONE(add_option(w, "dtype", ls_dtype_name(trial->dtype), err));

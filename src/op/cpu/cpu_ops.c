@@ -40,6 +40,11 @@ LS_KERNEL_TABLE(ls_rmsnorm_backward_kernel);
 LS_KERNEL_TABLE(ls_swiglu_backward_rounded_kernel);
 LS_KERNEL_TABLE(ls_rmsnorm_dw_kernel);
 LS_KERNEL_TABLE(ls_rmsnorm_kernel);
+LS_KERNEL_TABLE(ls_rope_backward_kernel);
+LS_KERNEL_TABLE(ls_rope_dnorm_kernel);
+LS_KERNEL_TABLE(ls_rope_kernel);
+LS_KERNEL_TABLE(ls_rope_norm_fold_kernel);
+LS_KERNEL_TABLE(ls_rope_table_kernel);
 LS_KERNEL_TABLE(ls_round_rows_kernel);
 LS_KERNEL_TABLE(ls_scan_backward_kernel);
 LS_KERNEL_TABLE(ls_scan_channel_sums_kernel);
@@ -159,6 +164,36 @@ ls_status ls_cpu_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backward
 ls_status ls_cpu_rmsnorm_parts_backward(const ls_exec *exec, const ls_rmsnorm_parts_backward_args *args,
                                         ls_error *err) {
     for (int64_t i = 0; i < args->n; i++) LS_TRY(ls_cpu_rmsnorm_backward(exec, &args->part[i], err));
+    return LS_OK;
+}
+
+/* One item a span. */
+ls_status ls_cpu_rope_table(const ls_exec *exec, const ls_rope_table_args *args, ls_error *err) {
+    LS_TRY(ls_spans_check_rows("rope_table", args->spans, args->n_spans, args->rows, args->span_rows_max, err));
+    if (args->n_spans == 0) return LS_OK;
+    RUN(rope_table, args->n_spans, ls_spans_rows(args->spans, args->n_spans) / args->n_spans * args->half * 80);
+    return LS_OK;
+}
+
+ls_status ls_cpu_rope(const ls_exec *exec, const ls_rope_args *args, ls_error *err) {
+    (void)err;
+    RUN(rope, args->rows, 8 * ls_rope_heads(args->part, args->n_parts) * args->head_dim);
+    return LS_OK;
+}
+
+ls_status ls_cpu_rope_backward(const ls_exec *exec, const ls_rope_backward_args *args, ls_error *err) {
+    const int64_t heads = ls_rope_heads(args->part, args->n_parts);
+    bool trains = false;
+    (void)err;
+    RUN(rope_backward, args->rows, 12 * heads * args->head_dim);
+    for (int64_t i = 0; i < args->n_parts; i++) trains |= args->part[i].dnorm != NULL;
+    if (trains) RUN(rope_dnorm, heads, 8 * args->rows * args->head_dim);
+    return LS_OK;
+}
+
+ls_status ls_cpu_rope_norm_fold(const ls_exec *exec, const ls_rope_norm_fold_args *args, ls_error *err) {
+    (void)err;
+    RUN(rope_norm_fold, args->head_dim, args->n_heads);
     return LS_OK;
 }
 

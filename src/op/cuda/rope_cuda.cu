@@ -1,0 +1,395 @@
+/* rope on the GPU: a group of lanes takes a head of a row, each lane runs of eight columns, as the sums of num/sum.h
+ * have them. Rows and heads carry no bit; chains of a norm's gradient go over all rows, which other threads bring. */
+#include "num/sincosf.h"
+#include "op/cuda/cuda_ops.h"
+#include "op/cuda/elements_cuda.h"
+#include "op/cuda/rmsnorm_cuda.h"
+#include "op/rope.h"
+
+#define THREADS 256
+#define RUN 8 /* columns of a run */
+
+/* ---- rope_table ---- */
+
+#define TABLE_ROWS 32 /* of a block */
+
+typedef struct table_params {
+    ls_rope_table_args a;
+    const ls_fault *fault;
+} table_params;
+
+static __global__ void __launch_bounds__(THREADS) table_kernel(const __grid_constant__ table_params p) {
+    ls_cuda_begin();
+    if (p.fault->code != LS_FAULT_NONE) return;
+    const ls_span span = p.a.spans[blockIdx.x];
+    const int64_t first = (int64_t)blockIdx.y * TABLE_ROWS, half = p.a.half;
+    const int64_t rows = span.n_rows - first < TABLE_ROWS ? span.n_rows - first : TABLE_ROWS;
+    for (int64_t i = threadIdx.x; i < rows * half; i += THREADS) {
+        const int64_t r = first + i / half, j = i % half;
+        float *c = p.a.table + (span.row + r) * 2 * half + j;
+        float sine, cosine;
+        ls_sincosf(ls_angle(span.pos + r, p.a.inv_freq[j]), &sine, &cosine);
+        c[0] = ls_mul(cosine, p.a.scale);
+        c[half] = ls_mul(sine, p.a.scale);
+    }
+}
+
+ls_status ls_cuda_rope_table(const ls_exec *exec, const ls_rope_table_args *a, ls_error *err) {
+    const int64_t most = ls_spans_most(a->span_rows_max, a->rows),
+                  pieces = most / TABLE_ROWS + (most % TABLE_ROWS != 0);
+    const ls_cuda_operand operands[] = {{"inv_freq", a->inv_freq, 4, false},
+                                        {"table", a->table, 4, a->rows == 0},
+                                        {"spans", a->spans, 8, a->n_spans == 0}};
+    LS_CUDA_TRY(ls_cuda_check("rope_table", exec, operands, 3, LS_WORKSPACE_HEAD, err));
+    if (a->rows == 0 || a->n_spans == 0) return LS_OK;
+    const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"2 half", 2 * a->half}, {"element", 4}}}}};
+    const ls_launch launch = {"rope_table", {a->n_spans, pieces, 1}, THREADS, 0, index, 1};
+    ls_fault *fault;
+    LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
+    LS_CUDA_TRY(ls_cuda_fault_begin("rope_table", exec, &fault, err));
+    ls_span_check check = {a->spans, a->n_spans, a->rows, most, INT64_MAX, false, fault};
+    LS_CUDA_TRY(ls_cuda_check_spans("rope_table", exec, &check, err));
+    table_params p = {*a, fault};
+    return ls_cuda_launch(exec, &launch, (const void *)table_kernel, &p, err);
+}
+
+/* ---- heads ---- */
+
+/* A lane's columns c and on, of which those before dim are there; others are +0. */
+static __device__ __forceinline__ void load_run(const float *x, int64_t c, int64_t dim, bool vector, float v[RUN]) {
+    ls_four_load<LS_F32>(x, c, dim - c, vector && dim - c >= 4, v);
+    ls_four_load<LS_F32>(x, c + 4, dim - c - 4, vector && dim - c >= 8, v + 4);
+}
+
+template <int DTYPE>
+static __device__ __forceinline__ void store_run(void *y, int64_t at, int64_t n, bool vector, const float v[RUN]) {
+    ls_four_store<DTYPE>(y, at, n, vector && n >= 4, v);
+    if (n > 4) ls_four_store<DTYPE>(y, at + 4, n - 4, vector && n >= 8, v + 4);
+}
+
+/* The part of a head, which becomes its number in the part. */
+static __device__ __forceinline__ const ls_rope_part *part_of(const ls_rope_part *part, int64_t *head) {
+    while (*head >= part->n_heads) *head -= part++->n_heads;
+    return part;
+}
+
+/* The 256-chain sum of products of a head, in all lanes of its group. Chains that no column reaches are +0, and adding
+ * them makes +0 of -0, which is all that they do. */
+template <int LANES, int RUNS>
+static __device__ __forceinline__ float sum_of_products(const float a[RUNS][RUN], const float b[RUNS][RUN]) {
+    float chain[RUN];
+#pragma unroll
+    for (int j = 0; j < RUN; j++) chain[j] = ls_fma(a[0][j], b[0][j], 0.0f);
+#pragma unroll
+    for (int i = 1; i < RUNS; i++)
+        for (int j = 0; j < RUN; j++) chain[j] = ls_fma(a[i][j], b[i][j], chain[j]);
+    float x = ls_add(ls_add(ls_add(chain[0], chain[4]), ls_add(chain[2], chain[6])),
+                     ls_add(ls_add(chain[1], chain[5]), ls_add(chain[3], chain[7])));
+    if (LANES < 32) x = ls_add(x, 0.0f);
+#pragma unroll
+    for (int lanes = LANES / 2; lanes > 0; lanes /= 2) x = ls_add(x, __shfl_xor_sync(LS_ALL_LANES, x, lanes));
+    return x;
+}
+
+/* What a group of lanes works on. */
+typedef struct head_place {
+    int64_t row, head, column; /* head: of all parts; column: where it begins */
+    int64_t lane;
+    bool is_there;
+} head_place;
+
+template <int LANES>
+static __device__ __forceinline__ head_place place_of(int64_t rows, int64_t heads, int64_t dim) {
+    const int64_t item = (int64_t)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
+    const int64_t row = item / heads, head = item % heads;
+    return head_place{row, head, head * dim, (int64_t)threadIdx.x % LANES, row < rows};
+}
+
+/* b of a lane's runs. */
+template <int LANES, int RUNS>
+static __device__ __forceinline__ void load_head(float b[RUNS][RUN], const float *x, const float *bias, int64_t lane,
+                                                 int64_t dim, bool vector) {
+#pragma unroll
+    for (int i = 0; i < RUNS; i++) {
+        const int64_t c = (lane + i * LANES) * RUN;
+        float add[RUN];
+        load_run(x, c, dim, vector, b[i]);
+        if (bias == NULL) continue;
+        load_run(bias, c, dim, vector, add);
+        for (int j = 0; j < RUN; j++)
+            if (c + j < dim) b[i][j] = ls_add(b[i][j], add[j]);
+    }
+}
+
+/* Rotates the group's head, or back; the other half of each pair comes by shared memory. */
+template <int LANES, int RUNS, bool BACK>
+static __device__ __forceinline__ void rotate(float n[RUNS][RUN], float *shared, const float *table, int64_t lane,
+                                              int64_t dim, int64_t half) {
+#pragma unroll
+    for (int i = 0; i < RUNS; i++)
+        for (int j = 0; j < RUN; j++)
+            if ((lane + i * LANES) * RUN + j < dim) shared[(lane + i * LANES) * RUN + j] = n[i][j];
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < RUNS; i++)
+#pragma unroll
+        for (int j = 0; j < RUN; j++) {
+            const int64_t c = (lane + i * LANES) * RUN + j;
+            if (c >= 2 * half) continue;
+            const bool low = c < half;
+            const int64_t at = low ? c : c - half;
+            const float turn = ls_mul(shared[low ? c + half : at], table[half + at]);
+            n[i][j] = ls_fma(n[i][j], table[at], low != BACK ? -turn : turn);
+        }
+    __syncwarp();
+}
+
+typedef struct rope_params {
+    ls_rope_args a;
+    int64_t heads;
+    bool vector;
+} rope_params;
+
+template <int LANES, int RUNS, int Y>
+static __global__ void __launch_bounds__(THREADS) rope_kernel(const __grid_constant__ rope_params p) {
+    ls_cuda_begin();
+    __shared__ float shared[THREADS / LANES][LANES * RUNS * RUN];
+    const int64_t dim = p.a.head_dim;
+    const head_place at = place_of<LANES>(p.a.rows, p.heads, dim);
+    const int64_t row = at.is_there ? at.row : 0;
+    int64_t head = at.head;
+    const ls_rope_part *part = part_of(p.a.part, &head);
+    float n[RUNS][RUN];
+    load_head<LANES, RUNS>(n, p.a.x + row * p.a.x_stride + at.column,
+                           part->bias == NULL ? NULL : part->bias + head * dim, at.lane, dim, p.vector);
+    const float s = ls_norm_scale(sum_of_products<LANES, RUNS>(n, n), dim, p.a.eps);
+    if (part->norm != NULL) {
+#pragma unroll
+        for (int i = 0; i < RUNS; i++) {
+            float w[RUN];
+            load_run(part->norm, (at.lane + i * LANES) * RUN, dim, p.vector, w);
+            for (int j = 0; j < RUN; j++) n[i][j] = ls_mul(ls_mul(n[i][j], s), w[j]);
+        }
+    }
+    if (p.a.half > 0)
+        rotate<LANES, RUNS, false>(n, shared[threadIdx.x / LANES], p.a.table + row * 2 * p.a.half, at.lane, dim,
+                                   part->rotates ? p.a.half : 0);
+    if (!at.is_there) return;
+#pragma unroll
+    for (int i = 0; i < RUNS; i++) {
+        const int64_t c = (at.lane + i * LANES) * RUN;
+        if (c < dim) store_run<Y>(p.a.y, row * p.a.y_stride + at.column + c, dim - c, p.vector, n[i]);
+    }
+}
+
+/* Lanes of a group and runs of a lane, by head_dim. */
+template <int Y>
+static const void *rope_kernel_of(int64_t dim, int64_t *lanes) {
+    *lanes = dim <= 8 * RUN ? 8 : dim <= 16 * RUN ? 16 : 32;
+    if (*lanes == 8) return (const void *)rope_kernel<8, 1, Y>;
+    if (*lanes == 16) return (const void *)rope_kernel<16, 1, Y>;
+    return dim <= 32 * RUN ? (const void *)rope_kernel<32, 1, Y> : (const void *)rope_kernel<32, 2, Y>;
+}
+
+static int64_t blocks_of(int64_t rows, int64_t heads, int64_t lanes) {
+    const int64_t items = ls_launch_blocks(rows, heads, 1), groups = THREADS / lanes;
+    return items / groups + (items % groups != 0);
+}
+
+/* Whether rows of these parts can be read and written in fours. */
+static bool parts_fit(const ls_rope_part *part, int64_t n_parts) {
+    for (int64_t i = 0; i < n_parts; i++)
+        if (!ls_four_fits(part[i].bias, LS_F32) || !ls_four_fits(part[i].norm, LS_F32)) return false;
+    return true;
+}
+
+ls_status ls_cuda_rope(const ls_exec *exec, const ls_rope_args *a, ls_error *err) {
+    const ls_cuda_operand operands[] = {{"x", a->x, 4, a->rows == 0},
+                                        {"y", a->y, ls_dtype_bytes(a->y_dtype), a->rows == 0},
+                                        {"table", a->table, 4, a->rows == 0 || a->half == 0},
+                                        {"part 0's bias", a->part[0].bias, 4, true},
+                                        {"part 0's norm", a->part[0].norm, 4, true}};
+    rope_params p = {*a, ls_rope_heads(a->part, a->n_parts), false};
+    LS_CUDA_TRY(ls_cuda_check("rope", exec, operands, 5, LS_WORKSPACE_HEAD, err));
+    if (a->rows == 0) return LS_OK;
+    bool rotates = false;
+    for (int64_t i = 0; i < a->n_parts; i++) rotates |= a->part[i].rotates;
+    if (!rotates) p.a.half = 0;
+    p.vector = a->head_dim % 4 == 0 && a->x_stride % 4 == 0 && a->y_stride % 4 == 0 && ls_four_fits(a->x, LS_F32) &&
+               ls_four_fits(a->y, a->y_dtype) && parts_fit(a->part, a->n_parts);
+    int64_t lanes;
+    const void *kernel = a->y_dtype == LS_F32 ? rope_kernel_of<LS_F32>(a->head_dim, &lanes)
+                                              : rope_kernel_of<LS_BF16>(a->head_dim, &lanes);
+    const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"x stride", a->x_stride}, {"element", 4}}}},
+                              {LS_WIDTH_I64, {{{"row", a->rows}, {"y stride", a->y_stride}, {"element", 4}}}}};
+    const ls_launch launch = {"rope", {blocks_of(a->rows, p.heads, lanes), 1, 1}, THREADS, 0, index, 2};
+    return ls_cuda_launch(exec, &launch, kernel, &p, err);
+}
+
+/* ---- rope_backward ---- */
+
+typedef struct backward_params {
+    ls_rope_backward_args a;
+    int64_t heads;
+    bool vector;
+} backward_params;
+
+template <int LANES, int RUNS, int DX>
+static __global__ void __launch_bounds__(THREADS) backward_kernel(const __grid_constant__ backward_params p) {
+    ls_cuda_begin();
+    __shared__ float shared[THREADS / LANES][LANES * RUNS * RUN];
+    const int64_t dim = p.a.head_dim;
+    const head_place at = place_of<LANES>(p.a.rows, p.heads, dim);
+    const int64_t row = at.is_there ? at.row : 0;
+    int64_t head = at.head;
+    const ls_rope_part *part = part_of(p.a.part, &head);
+    float g[RUNS][RUN], b[RUNS][RUN];
+    load_head<LANES, RUNS>(g, p.a.dy + row * p.a.dy_stride + at.column, NULL, at.lane, dim, p.vector);
+    if (p.a.half > 0)
+        rotate<LANES, RUNS, true>(g, shared[threadIdx.x / LANES], p.a.table + row * 2 * p.a.half, at.lane, dim,
+                                  part->rotates ? p.a.half : 0);
+    /* Lanes of one warp may be of heads with and without a norm: all take part in the sums. */
+    const bool normed = part->norm != NULL;
+    if (normed)
+        load_head<LANES, RUNS>(b, p.a.x + row * p.a.x_stride + at.column,
+                               part->bias == NULL ? NULL : part->bias + head * dim, at.lane, dim, p.vector);
+#pragma unroll
+    for (int i = 0; i < RUNS; i++)
+        for (int j = 0; j < RUN; j++) b[i][j] = normed ? b[i][j] : 0.0f;
+    const float s = ls_norm_scale(sum_of_products<LANES, RUNS>(b, b), dim, p.a.eps);
+    float gn[RUNS][RUN];
+#pragma unroll
+    for (int i = 0; i < RUNS; i++) {
+        float w[RUN] = {0};
+        if (normed) load_run(part->norm, (at.lane + i * LANES) * RUN, dim, p.vector, w);
+        for (int j = 0; j < RUN; j++) {
+            b[i][j] = ls_mul(b[i][j], s);
+            gn[i][j] = ls_mul(g[i][j], w[j]);
+        }
+    }
+    const float u = ls_div(sum_of_products<LANES, RUNS>(gn, b), (float)dim);
+    if (!at.is_there) return;
+    if (part->dnorm != NULL && at.lane == 0) p.a.scale[row * p.heads + at.head] = s;
+#pragma unroll
+    for (int i = 0; i < RUNS; i++) {
+        const int64_t c = (at.lane + i * LANES) * RUN;
+        if (normed)
+            for (int j = 0; j < RUN; j++) g[i][j] = ls_mul(s, ls_fma(-b[i][j], u, gn[i][j]));
+        if (c < dim) store_run<DX>(p.a.dx, row * p.a.dx_stride + at.column + c, dim - c, p.vector, g[i]);
+    }
+}
+
+template <int DX>
+static const void *backward_kernel_of(int64_t dim, int64_t *lanes) {
+    *lanes = dim <= 8 * RUN ? 8 : dim <= 16 * RUN ? 16 : 32;
+    if (*lanes == 8) return (const void *)backward_kernel<8, 1, DX>;
+    if (*lanes == 16) return (const void *)backward_kernel<16, 1, DX>;
+    return dim <= 32 * RUN ? (const void *)backward_kernel<32, 1, DX> : (const void *)backward_kernel<32, 2, DX>;
+}
+
+/* The chains of a norm's gradient: a block takes 32 columns of a head; its eight warps bring g and b s of 128 rows,
+ * and the first goes through them in order. */
+#define DNORM_COLUMNS 32
+#define DNORM_ROWS 128
+
+typedef struct dnorm_params {
+    ls_rope_backward_args a;
+    int64_t heads, pieces; /* pieces: of a head */
+} dnorm_params;
+
+static __global__ void __launch_bounds__(THREADS) dnorm_kernel(const __grid_constant__ dnorm_params p) {
+    ls_cuda_begin();
+    __shared__ float g[DNORM_ROWS][DNORM_COLUMNS], n[DNORM_ROWS][DNORM_COLUMNS];
+    const ls_rope_backward_args *a = &p.a;
+    const int64_t dim = a->head_dim, of_all = blockIdx.x / p.pieces;
+    const int64_t c = blockIdx.x % p.pieces * DNORM_COLUMNS + threadIdx.x % DNORM_COLUMNS;
+    const int lane = (int)threadIdx.x % DNORM_COLUMNS, warp = (int)threadIdx.x / DNORM_COLUMNS;
+    int64_t head = of_all;
+    const ls_rope_part *part = part_of(a->part, &head);
+    if (part->dnorm == NULL) return;
+    const int64_t half = part->rotates ? a->half : 0, at = c < half ? c : c - half;
+    const bool is_there = c < dim, turns = c < 2 * half;
+    const float *dy = a->dy + of_all * dim, *x = a->x + of_all * dim;
+    const float bias = part->bias != NULL && is_there ? part->bias[head * dim + c] : 0.0f;
+    float chain = warp == 0 && is_there ? part->dnorm[head * dim + c] : 0.0f;
+    for (int64_t first = 0; first < a->rows; first += DNORM_ROWS) {
+        const int rows = a->rows - first < DNORM_ROWS ? (int)(a->rows - first) : DNORM_ROWS;
+#pragma unroll 8
+        for (int r = warp; r < rows; r += THREADS / DNORM_COLUMNS) {
+            const int64_t row = first + r;
+            float own = 0.0f, b = 0.0f;
+            if (is_there) {
+                own = dy[row * a->dy_stride + c];
+                b = x[row * a->x_stride + c];
+            }
+            if (turns) {
+                const float *table = a->table + row * 2 * a->half;
+                const float turn = ls_mul(dy[row * a->dy_stride + (c < half ? c + half : at)], table[a->half + at]);
+                own = ls_fma(own, table[at], c < half ? turn : -turn);
+            }
+            if (part->bias != NULL) b = ls_add(b, bias);
+            g[r][lane] = own;
+            n[r][lane] = ls_mul(b, a->scale[row * p.heads + of_all]);
+        }
+        __syncthreads();
+        for (int r = 0; warp == 0 && r < rows; r++) chain = ls_fma(g[r][lane], n[r][lane], chain);
+        __syncthreads();
+    }
+    if (warp == 0 && is_there) part->dnorm[head * dim + c] = chain;
+}
+
+ls_status ls_cuda_rope_backward(const ls_exec *exec, const ls_rope_backward_args *a, ls_error *err) {
+    const char *op = "rope_backward";
+    bool norms = false, trains = false, rotates = false;
+    for (int64_t i = 0; i < a->n_parts; i++) {
+        norms |= a->part[i].norm != NULL;
+        trains |= a->part[i].dnorm != NULL;
+        rotates |= a->part[i].rotates;
+    }
+    const ls_cuda_operand operands[] = {{"x", a->x, 4, a->rows == 0 || !norms},
+                                        {"dy", a->dy, 4, a->rows == 0},
+                                        {"dx", a->dx, ls_dtype_bytes(a->dx_dtype), a->rows == 0},
+                                        {"table", a->table, 4, a->rows == 0 || !rotates},
+                                        {"scale", a->scale, 4, a->rows == 0 || !trains}};
+    backward_params p = {*a, ls_rope_heads(a->part, a->n_parts), false};
+    LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 5, LS_WORKSPACE_HEAD, err));
+    if (a->rows == 0) return LS_OK;
+    if (!rotates) p.a.half = 0;
+    p.vector = a->head_dim % 4 == 0 && a->dy_stride % 4 == 0 && a->dx_stride % 4 == 0 &&
+               (!norms || (a->x_stride % 4 == 0 && ls_four_fits(a->x, LS_F32))) && ls_four_fits(a->dy, LS_F32) &&
+               ls_four_fits(a->dx, a->dx_dtype) && parts_fit(a->part, a->n_parts);
+    int64_t lanes;
+    const void *kernel = a->dx_dtype == LS_F32 ? backward_kernel_of<LS_F32>(a->head_dim, &lanes)
+                                               : backward_kernel_of<LS_BF16>(a->head_dim, &lanes);
+    const ls_index index[] = {
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"x stride", norms ? a->x_stride : 1}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"dy stride", a->dy_stride}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"dx stride", a->dx_stride}, {"element", 4}}}}};
+    const ls_launch launch = {op, {blocks_of(a->rows, p.heads, lanes), 1, 1}, THREADS, 0, index, 3};
+    LS_CUDA_TRY(ls_cuda_launch(exec, &launch, kernel, &p, err));
+    if (!trains) return LS_OK;
+    const int64_t pieces = (a->head_dim - 1) / DNORM_COLUMNS + 1;
+    const ls_launch chains = {op, {ls_launch_blocks(p.heads, pieces, 1), 1, 1}, THREADS, 0, index, 3};
+    dnorm_params d = {p.a, p.heads, pieces};
+    return ls_cuda_launch(exec, &chains, (const void *)dnorm_kernel, &d, err);
+}
+
+/* ---- rope_norm_fold ---- */
+
+static __global__ void __launch_bounds__(THREADS) fold_kernel(const __grid_constant__ ls_rope_norm_fold_args a) {
+    ls_cuda_begin();
+    const int64_t c = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    float sum = 0.0f;
+    if (c >= a.head_dim) return;
+    for (int64_t head = 0; head < a.n_heads; head++) sum = ls_add(sum, a.chains[head * a.head_dim + c]);
+    a.out[c] = sum;
+}
+
+ls_status ls_cuda_rope_norm_fold(const ls_exec *exec, const ls_rope_norm_fold_args *a, ls_error *err) {
+    const ls_cuda_operand operands[] = {{"chains", a->chains, 4, false}, {"out", a->out, 4, false}};
+    const ls_index index[] = {{LS_WIDTH_I64, {{{"head", a->n_heads}, {"head dim", a->head_dim}, {"element", 4}}}}};
+    const ls_launch launch = {"rope_norm_fold", {(a->head_dim - 1) / THREADS + 1, 1, 1}, THREADS, 0, index, 1};
+    ls_rope_norm_fold_args p = *a;
+    LS_CUDA_TRY(ls_cuda_check("rope_norm_fold", exec, operands, 2, LS_WORKSPACE_HEAD, err));
+    return ls_cuda_launch(exec, &launch, (const void *)fold_kernel, &p, err);
+}
