@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "audit/audit.h"
+#include "audit/kernel_source.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
@@ -25,10 +26,20 @@ static void audit_bytes(const uint8_t *data, size_t n_bytes) {
     ls_ranges_free(ranges);
 }
 
+/* As a mangled name. */
+static void read_name(const uint8_t *data, size_t n_bytes) {
+    char name[1024] = "_ZN", out[LS_KERNEL_SOURCE_MAX];
+    const size_t n = n_bytes < sizeof name - 4 ? n_bytes : sizeof name - 4;
+    if (n > 0) memcpy(name + 3, data, n);
+    if (strlen(ls_kernel_source(out, name)) >= sizeof out || strlen(ls_kernel_source(out, name + 3)) >= sizeof out)
+        abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
     ls_ranges *ranges;
     ls_error err;
     audit_bytes(data, n_bytes);
+    read_name(data, n_bytes);
     if (ls_ranges_create(&ranges, &err) != LS_OK) abort();
     if (ls_ranges_parse(ranges, (const char *)data, (int64_t)n_bytes, "input", &err) != LS_OK &&
         strstr(err.text, "input") != err.text)

@@ -24,10 +24,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
             ls_error err;
             if (verifiers[i] == NULL && ls_verify_open(&verifiers[i], (ls_verify_kind)i, NULL, NULL, &err) != LS_OK)
                 abort();
-            if (ls_verify_judge(verifiers[i], (ls_reply){completion, (int64_t)n}, (ls_reply){answer, (int64_t)m}, &r,
-                                &err) != LS_OK)
-                abort();
-            if (r.ok ? r.reward < 0 || r.reward > 1 : r.error[0] == '\0') abort();
+            for (int any = 0; any < 2; any++) {
+                if (ls_verify_judge(verifiers[i], (ls_reply){completion, (int64_t)n}, (ls_reply){answer, (int64_t)m},
+                                    any == 1, &r, &err) != LS_OK)
+                    abort();
+                if (r.ok ? r.reward < 0 || r.reward > 1 : r.error[0] == '\0') abort();
+            }
         }
     }
     free(completion);

@@ -349,6 +349,7 @@ static ls_status audit_function(ls_audit *audit, state *s, const ls_ptx_function
         if (s->w.checks[c].n_accesses > 0) LS_TRY(add_finding(audit, s, &s->w.checks[c], err));
     audit->n_kernels += f->is_entry;
     audit->n_instructions += f->n_instructions;
+    if (audit->progress != NULL) audit->progress(audit->n_kernels);
     return LS_OK;
 }
 

@@ -54,9 +54,10 @@ typedef struct ls_audit_unknown {
 } ls_audit_unknown;
 
 typedef struct ls_audit {
-    int64_t arch;     /* what is asked for: machine code of this architecture (90), 0 for none */
-    bool machine;     /* machine code also where PTX is there */
-    const char *only; /* kernels whose names hold this, NULL for all */
+    int64_t arch;                        /* what is asked for: machine code of this architecture (90), 0 for none */
+    bool machine;                        /* machine code also where PTX is there */
+    const char *only;                    /* kernels whose names hold this, NULL for all */
+    void (*progress)(int64_t n_kernels); /* NULL: nobody looks */
     int64_t n_files, n_kernels, n_instructions;
     int64_t n_accesses, n_exact, n_wraps, n_unknown; /* accesses by what is known of them */
     ls_audit_finding *findings;

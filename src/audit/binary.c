@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "audit/sass.h"
+#include "audit/tools.h"
 #include "base/file.h"
 #include "base/mem.h"
 
@@ -33,11 +34,6 @@ static ls_status is_binary(const char *path, bool *is, ls_error *err) {
     return LS_OK;
 }
 
-static const char *program(const char *variable, const char *otherwise) {
-    const char *named = getenv(variable);
-    return named != NULL && named[0] != '\0' ? named : otherwise;
-}
-
 /* Runs a program in a folder (NULL: here) with its output in an open file. `path` is what it reads. */
 static ls_status run(char *const *arguments, const char *folder, FILE *out, const char *path, ls_error *err) {
     posix_spawn_file_actions_t actions;
@@ -48,7 +44,7 @@ static ls_status run(char *const *arguments, const char *folder, FILE *out, cons
     code = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", 0, 0);
     if (code == 0) code = posix_spawn_file_actions_adddup2(&actions, fileno(out), 1);
     if (code == 0 && folder != NULL) code = posix_spawn_file_actions_addchdir_np(&actions, folder);
-    if (code == 0) code = posix_spawnp(&child, arguments[0], &actions, NULL, arguments, environ);
+    if (code == 0) code = posix_spawn(&child, arguments[0], &actions, NULL, arguments, environ);
     posix_spawn_file_actions_destroy(&actions);
     if (code != 0)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: a binary is read by way of %s, which cannot run: %s", path,
@@ -104,7 +100,9 @@ static ls_status audit_cubin(ls_audit *audit, const char *path, const char *name
     ls_status status;
     char *text = NULL;
     int64_t bytes = 0;
-    char *const arguments[] = {word(program("LOCKSTEP_NVDISASM", "nvdisasm")), word(path), NULL};
+    char tool[LS_TOOL_MAX];
+    char *const arguments[] = {tool, word(path), NULL};
+    LS_TRY_DONE(ls_tool_find(tool, "nvdisasm", path, err));
     LS_TRY_DONE(dump(arguments, path, &text, &bytes, err));
     LS_TRY_DONE(ls_audit_sass(audit, text, bytes, name, ranges, err));
 done:
@@ -178,8 +176,9 @@ static ls_status audit_machine(ls_audit *audit, const char *path, const ls_range
     }
     char which[32] = "all"; /* or files whose names hold this */
     if (audit->arch > 0) snprintf(which, sizeof which, ".sm_%lld.", (long long)audit->arch);
-    char *const arguments[] = {word(program("LOCKSTEP_CUOBJDUMP", "cuobjdump")), word("--extract-elf"), which, whole,
-                               NULL};
+    char tool[LS_TOOL_MAX];
+    char *const arguments[] = {tool, word("--extract-elf"), which, whole, NULL};
+    LS_TRY_DONE(ls_tool_find(tool, "cuobjdump", path, err));
     LS_TRY_DONE(run(arguments, folder, out, path, err));
     status = audit_cubins(audit, folder, path, ranges, err);
 done:
@@ -209,7 +208,9 @@ static ls_status audit_binary(ls_audit *audit, const char *path, const ls_ranges
     LS_TRY(is_cubin(path, &cubin, err));
     if (cubin) return audit_cubin(audit, path, path, ranges, err);
     if (audit->machine || audit->arch > 0) return audit_machine(audit, path, ranges, err);
-    char *const arguments[] = {word(program("LOCKSTEP_CUOBJDUMP", "cuobjdump")), word("--dump-ptx"), word(path), NULL};
+    char tool[LS_TOOL_MAX];
+    char *const arguments[] = {tool, word("--dump-ptx"), word(path), NULL};
+    LS_TRY_DONE(ls_tool_find(tool, "cuobjdump", path, err));
     LS_TRY_DONE(dump(arguments, path, &text, &bytes, err));
     if (memmem(text, (size_t)bytes, ".version", 8) == NULL)
         status = audit_machine(audit, path, ranges, err);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/closest.h"
 #include "base/mem.h"
 
 enum { LINE_MAX_BYTES = 4096, ENTRIES_MAX = 65536 };
@@ -14,15 +15,26 @@ typedef struct entry {
     char *section; /* NULL: every kernel */
     char *name;    /* the name given, or the name spoken of; may be NULL */
     bool is_subject, has_range;
-    ls_subject subject;
+    ls_range_subject subject;
     int32_t index;
     int64_t offset;
     ls_range range;
+    const char *file; /* NULL: not from one; borrowed */
+    int64_t line;
+    bool is_used, has_kernel; /* something was looked for that this line is about; a kernel of its section was there */
 } entry;
+
+enum { SEEN_MAX = 32, SEEN_BYTES = 64, TOLD_MAX = 20 };
 
 struct ls_ranges {
     entry *entries;
     int64_t n, cap;
+    struct seen *seen; /* what audits have looked for, for people */
+};
+
+struct seen {
+    char names[SEEN_MAX][SEEN_BYTES]; /* of parameters, the first ones */
+    int64_t n_names, n_numbered;      /* parameters that have no name but their number */
 };
 
 typedef struct cursor {
@@ -37,13 +49,20 @@ static ls_status fail(const cursor *c, ls_error *err, const char *sentence) {
 }
 
 ls_status ls_ranges_create(ls_ranges **out, ls_error *err) {
-    return ls_array_alloc((void **)out, 1, sizeof **out, "ranges", err);
+    ls_status status;
+    LS_TRY(ls_array_alloc((void **)out, 1, sizeof **out, "ranges", err));
+    status = ls_array_alloc((void **)&(*out)->seen, 1, sizeof *(*out)->seen, "ranges", err);
+    if (status == LS_OK) return LS_OK;
+    free(*out);
+    *out = NULL;
+    return status;
 }
 
 void ls_ranges_free(ls_ranges *r) {
     if (r == NULL) return;
     for (int64_t i = 0; i < r->n; i++) free(r->entries[i].section), free(r->entries[i].name);
     free(r->entries);
+    free(r->seen);
     free(r);
 }
 
@@ -92,11 +111,12 @@ static const entry *find_name(const ls_ranges *r, const char *name, int32_t byte
                               int32_t kernel_bytes) {
     const entry *found = NULL;
     for (int64_t i = r->n - 1; i >= 0; i--) {
-        const entry *e = &r->entries[i];
+        entry *e = &r->entries[i];
         if (!e->has_range || !names(e, name, bytes)) continue;
-        if (e->section == NULL && found == NULL) found = e;
-        if (e->section != NULL && memmem(kernel, (size_t)kernel_bytes, e->section, strlen(e->section)) != NULL)
-            return e;
+        if (e->section != NULL && memmem(kernel, (size_t)kernel_bytes, e->section, strlen(e->section)) == NULL)
+            continue;
+        e->is_used = true;
+        if (found == NULL || (found->section == NULL && e->section != NULL)) found = e;
     }
     return found;
 }
@@ -156,7 +176,7 @@ static ls_status read_range(const ls_ranges *r, cursor *c, entry *e, ls_error *e
 static ls_status read_subject(cursor *c, entry *e, ls_error *err) {
     static const struct {
         const char *name;
-        ls_subject subject;
+        ls_range_subject subject;
     } axes[] = {{"threadIdx", LS_SUBJECT_TID},
                 {"blockIdx", LS_SUBJECT_CTAID},
                 {"blockDim", LS_SUBJECT_NTID},
@@ -224,6 +244,8 @@ static ls_status read_line(ls_ranges *r, cursor *c, ls_error *err) {
             goto done;
         }
         if (c->section != NULL) LS_TRY_DONE(ls_text_copy(&e.section, c->section, c->section_bytes, err));
+        e.file = c->name;
+        e.line = c->line;
         LS_TRY_DONE(add(r, &e, err));
         e = (entry){0};
     }
@@ -270,22 +292,119 @@ static void adopt(ls_declared *out, const entry *e) {
 }
 
 static void find_subject(const ls_ranges *r, ls_declared *out, const char *kernel, int32_t kernel_bytes,
-                         ls_subject subject, int32_t index, int64_t offset) {
+                         ls_range_subject subject, int32_t index, int64_t offset) {
     for (int pass = 0; pass < 2; pass++) /* a section's lines before those of all kernels */
         for (int64_t i = r->n - 1; i >= 0; i--) {
-            const entry *e = &r->entries[i];
-            if (e->is_subject && e->subject == subject && e->index == index && e->offset == offset &&
-                (e->section != NULL) == (pass == 0) && applies(e, kernel, kernel_bytes))
-                adopt(out, e);
+            entry *e = &r->entries[i];
+            if (!e->is_subject || e->subject != subject || e->index != index || e->offset != offset ||
+                (e->section != NULL) != (pass == 0) || !applies(e, kernel, kernel_bytes))
+                continue;
+            e->is_used = true;
+            adopt(out, e);
         }
 }
 
+static void see_kernel(const ls_ranges *r, const char *kernel, int32_t bytes) {
+    for (int64_t i = 0; i < r->n; i++)
+        if (!r->entries[i].has_kernel) r->entries[i].has_kernel = applies(&r->entries[i], kernel, bytes);
+}
+
+/* Compilers call parameters KERNEL_param_2 or param2 where the source's names are lost. */
+static bool is_numbered(const char *name, int32_t n) {
+    const int32_t whole = n;
+    while (n > 0 && name[n - 1] >= '0' && name[n - 1] <= '9') n--;
+    if (n == whole) return false;
+    if (n > 0 && name[n - 1] == '_') n--;
+    return n >= 5 && memcmp(name + n - 5, "param", 5) == 0;
+}
+
+static void see_name(struct seen *s, const char *name, int32_t bytes) {
+    if (is_numbered(name, bytes)) {
+        s->n_numbered++;
+        return;
+    }
+    if (bytes >= SEEN_BYTES || s->n_names == SEEN_MAX) return;
+    for (int64_t i = 0; i < s->n_names; i++)
+        if (strlen(s->names[i]) == (size_t)bytes && memcmp(s->names[i], name, (size_t)bytes) == 0) return;
+    memcpy(s->names[s->n_names++], name, (size_t)bytes);
+}
+
+/* ---- what was about nothing ---- */
+
+static void tell_subject(FILE *file, const entry *e) {
+    static const char *const axes[] = {"threadIdx", "blockIdx", "blockDim", "gridDim", "threads"};
+    if (!e->is_subject) {
+        fprintf(file, "'%.80s'", e->name);
+    } else if (e->subject > LS_SUBJECT_LOADED) {
+        fprintf(file, "%s.%c", axes[e->subject - LS_SUBJECT_TID], 'x' + (char)e->index);
+    } else {
+        fprintf(file, "param %d", e->index);
+        if (e->offset > 0) fprintf(file, "+%lld", (long long)e->offset);
+        if (e->subject == LS_SUBJECT_LOADED) fputs("[]", file);
+    }
+}
+
+/* How parameters are called where a name was not found. */
+static void tell_names(FILE *file, const struct seen *s, const char *name) {
+    char hint[LS_CLOSEST_HINT_MAX];
+    ls_closest closest = {0};
+    for (int64_t i = 0; i < s->n_names; i++) ls_closest_try(&closest, name, (int64_t)strlen(name), s->names[i]);
+    fputs(ls_closest_hint(hint, &closest, ""), file);
+    if (s->n_names > 0) {
+        fprintf(file, "; parameters there are called %s", s->names[0]);
+        for (int64_t i = 1; i < s->n_names; i++) fprintf(file, ", %s", s->names[i]);
+    } else if (s->n_numbered > 0) {
+        fprintf(
+            file,
+            "; parameters there have numbers and no names: a line `param N = %.80s` gives number N, from 0, this name, "
+            "`param N[] = %.80s` what is read through it",
+            name, name);
+    }
+}
+
+/* Sections without a kernel, on one line. */
+static void tell_sections(FILE *file, const ls_ranges *r) {
+    const char *last = NULL;
+    int64_t n = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        const entry *e = &r->entries[i];
+        if (e->file == NULL || e->section == NULL || e->has_kernel) continue;
+        if (last != NULL && strcmp(last, e->section) == 0) continue;
+        last = e->section;
+        if (n < TOLD_MAX)
+            fprintf(file, "%s[%.200s]", n == 0 ? "ranges of kernels that were not audited: " : ", ", last);
+        n++;
+    }
+    if (n > TOLD_MAX) fprintf(file, " and %lld more", (long long)(n - TOLD_MAX));
+    if (n > 0) fputc('\n', file);
+}
+
+void ls_ranges_tell_unused(FILE *file, const ls_ranges *r) {
+    int64_t told = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        const entry *e = &r->entries[i];
+        if (e->file == NULL || e->is_used || (e->section != NULL && !e->has_kernel)) continue;
+        if ((!e->is_subject && strcmp(e->name, "others") == 0) || told++ >= TOLD_MAX) continue;
+        fprintf(file, "%s:%lld: ", e->file, (long long)e->line);
+        tell_subject(file, e);
+        fputs(" is nothing that these kernels read", file);
+        if (!e->is_subject) tell_names(file, r->seen, e->name);
+        fputc('\n', file);
+    }
+    if (told > TOLD_MAX) fprintf(file, "%lld more lines are about nothing\n", (long long)(told - TOLD_MAX));
+    tell_sections(file, r);
+}
+
+/* ---- what is declared ---- */
+
 ls_status ls_ranges_find(const ls_ranges *r, ls_declared *out, const char *kernel, int32_t kernel_bytes,
-                         ls_subject subject, int32_t index, int64_t offset, const char *parameter_name,
+                         ls_range_subject subject, int32_t index, int64_t offset, const char *parameter_name,
                          int32_t name_bytes, ls_error *err) {
     (void)err;
     *out = (ls_declared){0};
     if (r == NULL || r->n == 0) return LS_OK;
+    if (subject == LS_SUBJECT_THREADS) see_kernel(r, kernel, kernel_bytes); /* asked for of every kernel */
+    if (subject <= LS_SUBJECT_LOADED && parameter_name != NULL) see_name(r->seen, parameter_name, name_bytes);
     find_subject(r, out, kernel, kernel_bytes, subject, index, offset);
     if (!out->has_range && (subject == LS_SUBJECT_CTAID || subject == LS_SUBJECT_TID)) { /* an id ends below the size */
         ls_declared size = {0};
@@ -296,6 +415,8 @@ ls_status ls_ranges_find(const ls_ranges *r, ls_declared *out, const char *kerne
             out->range = ls_range_of(0, size.range.high - 1);
         }
     }
+    if (out->has_range && out->name != NULL) /* its line is about something, too */
+        (void)find_name(r, out->name, (int32_t)strlen(out->name), kernel, kernel_bytes);
     if (out->has_range) return LS_OK;
     const entry *others = subject > LS_SUBJECT_LOADED ? NULL : find_name(r, "others", 6, kernel, kernel_bytes);
     const bool by_name = out->name == NULL && parameter_name != NULL && subject == LS_SUBJECT_PARAMETER && offset == 0;

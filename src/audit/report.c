@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "audit/kernel_source.h"
 #include "base/html_out.h"
 #include "json/json_out.h"
 
@@ -86,9 +87,11 @@ static void json_wide(ls_json_out *json, const char *key, ls_wide value) {
 }
 
 static void json_finding(ls_json_out *json, const ls_audit_finding *f) {
+    char source[LS_KERNEL_SOURCE_MAX];
     ls_json_begin_object(json, NULL);
     ls_json_string(json, "file", f->file);
     ls_json_string(json, "kernel", f->kernel);
+    ls_json_string(json, "source_kernel", ls_kernel_source(source, f->kernel));
     ls_json_int(json, "line", f->line);
     ls_json_int(json, "source_line", f->source);
     ls_json_string(json, "expression", f->expression);

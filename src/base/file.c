@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/durable.h"
+#include "base/hub.h"
 #include "base/interrupt.h"
 #include "base/mem.h"
 
@@ -23,7 +24,10 @@ struct ls_output {
 };
 
 static ls_status fail_errno(ls_error *err, const char *path, const char *what) {
-    return LS_FAIL(err, LS_ERR_IO, "%s: cannot %s: %s", path, what, strerror(errno));
+    const int code = errno;
+    char hub[LS_HUB_HINT_MAX] = "";
+    if (code == ENOENT && strcmp(what, "open") == 0) (void)ls_hub_hint(hub, path);
+    return LS_FAIL(err, LS_ERR_IO, "%s: cannot %s: %s%s", path, what, strerror(code), hub);
 }
 
 static ls_status open_regular(int *fd, struct stat *st, const char *path, ls_error *err) {

@@ -5,12 +5,14 @@
 
 #include "audit/audit.h"
 #include "audit/binary.h"
+#include "audit/by_source.h"
 #include "audit/config_names.h"
 #include "audit/report.h"
 #include "audit/reproduce.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/commands.h"
+#include "cli/progress.h"
 
 enum { FILES_MAX = 4096 };
 #define RANGES_BYTES_MAX 16000000
@@ -125,8 +127,9 @@ static ls_status write_all(const ls_audit *audit, const audit_options *options, 
     LS_TRY_DONE(ls_output_open(&output, options->out, err));
     if (options->json)
         ls_audit_write_json(ls_output_stream(output), audit, order);
-    else
-        ls_audit_write_text(ls_output_stream(output), audit, order, options->unknown);
+    else if (options->ranges == NULL && options->model == NULL)
+        LS_TRY_DONE(ls_audit_write_sources(ls_output_stream(output), audit, order, err));
+    if (!options->json) ls_audit_write_text(ls_output_stream(output), audit, order, options->unknown);
     status = ls_output_commit(output, err);
     output = NULL;
     if (status != LS_OK || options->html == NULL) goto done;
@@ -140,6 +143,8 @@ done:
     return status;
 }
 
+static void show_kernels(int64_t n_kernels) { ls_progress_show(n_kernels, 0, ""); }
+
 int ls_cmd_audit(int argc, char **argv) {
     ls_status status;
     audit_options *options = NULL;
@@ -150,10 +155,14 @@ int ls_cmd_audit(int argc, char **argv) {
     ls_cli_parse(&parser, argc, argv, options);
     LS_TRY_DONE(ls_ranges_create(&ranges, &err));
     LS_TRY_DONE(read_ranges(ranges, options, &err));
+    audit.progress = show_kernels;
     audit.arch = options->arch;
     audit.machine = options->machine;
     audit.only = options->only;
+    ls_progress_begin("audited", "kernels");
     for (int64_t i = 0; i < options->n_files; i++) LS_TRY_DONE(ls_audit_path(&audit, options->files[i], ranges, &err));
+    ls_progress_end();
+    ls_ranges_tell_unused(stderr, ranges);
     LS_TRY_DONE(write_all(&audit, options, &err));
     if (options->reproduce != NULL) LS_TRY_DONE(ls_audit_reproduce(&audit, options->reproduce, stderr, &err));
 done:;

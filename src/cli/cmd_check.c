@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cli/job.h"
+#include "cli/progress.h"
 
 typedef struct verdict {
     int64_t n_tokens, n_tokens_different, n_bits_different;
@@ -79,7 +80,9 @@ static ls_status score_and_compare(verdict *v, const ls_job *job, const scorer *
         at += item->n_tokens;
     }
     start = ls_clock_seconds();
-    LS_TRY_DONE(ls_score(model, device, &opts, items, job->n_requests, err));
+    ls_progress_begin("scoring", "sequences");
+    LS_TRY_DONE(ls_score_watched(model, device, &opts, items, job->n_requests, ls_job_scored, NULL, err));
+    ls_progress_end();
     v->seconds = ls_clock_seconds() - start;
     v->first_request = v->first_token = -1;
     for (int64_t i = 0; i < job->n_requests; i++) compare_bits(v, &job->requests[i], i, items[i].logprob);

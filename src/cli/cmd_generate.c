@@ -18,14 +18,14 @@ static ls_status describe_run(ls_record *common, const ls_run_options *o, ls_err
     common->has_logprobs = common->has_seed = common->has_meta = true;
     common->seed = o->sampling.seed;
     LS_TRY(ls_text_copy(&common->logprob_of, kind, (int64_t)strlen(kind), err));
-    common->temperature = (double)o->sampling.temperature;
+    common->temperature = ls_float_plain(o->sampling.temperature);
     common->top_k = o->sampling.top_k;
-    common->top_p = (double)o->sampling.top_p;
-    common->min_p = (double)o->sampling.min_p;
+    common->top_p = ls_float_plain(o->sampling.top_p);
+    common->min_p = ls_float_plain(o->sampling.min_p);
     if (ls_penalties_act(&o->penalties)) {
-        common->presence_penalty = (double)o->penalties.presence;
-        common->frequency_penalty = (double)o->penalties.frequency;
-        common->repetition_penalty = (double)o->penalties.repetition;
+        common->presence_penalty = ls_float_plain(o->penalties.presence);
+        common->frequency_penalty = ls_float_plain(o->penalties.frequency);
+        common->repetition_penalty = ls_float_plain(o->penalties.repetition);
     }
     common->weights = LS_JOB_WEIGHTS;
     ls_numerics_text(text, o->profile, o->dtype);

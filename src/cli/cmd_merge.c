@@ -8,11 +8,11 @@
 #include "base/durable.h"
 #include "base/file.h"
 #include "cli/commands.h"
+#include "cli/progress.h"
 #include "load/model_files.h"
 #include "model/architectures.h"
 #include "model/merge.h"
 #include "model/summary.h"
-#include "op/choice.h"
 
 enum { OPT_BASE = 256, OPT_OUT };
 enum { PATH_MAX_BYTES = 4096 };
@@ -44,33 +44,26 @@ static ls_status join(char out[PATH_MAX_BYTES], const char *directory, const cha
     return LS_FAIL(err, LS_ERR_ARG, "%.200s...: the path is longer than %d bytes", directory, PATH_MAX_BYTES - 1);
 }
 
-static ls_status find_base(const char **out, const merge_options *o, const ls_adapter_config *config, ls_error *err) {
-    char path[PATH_MAX_BYTES];
-    *out = o->base != NULL ? o->base : config->base;
-    if (*out == NULL)
-        return LS_FAIL(err, LS_ERR_ARG, "%s/adapter_config.json: names no base_model_name_or_path; --base names one",
-                       o->adapter);
-    LS_TRY(join(path, *out, "config.json", err));
-    if (o->base != NULL || ls_file_exists(path)) return LS_OK;
-    return LS_FAIL(err, LS_ERR_IO,
-                   "%s/adapter_config.json: base_model_name_or_path: '%.200s' is no directory of a model here; --base "
-                   "names it",
-                   o->adapter, *out);
+static void show_merged(void *context, const char *directory, int64_t done, int64_t total) {
+    (void)context, (void)directory;
+    ls_progress_show(done / 1000000, total / 1000000, "");
 }
 
-static ls_status fill_directory(const merge_options *o, const char *fresh, const char *base,
-                                const ls_adapter_config *config, ls_device *device, ls_error *err) {
+static ls_status fill_directory(const merge_options *o, const char *fresh, const ls_adapter_chain *chain,
+                                ls_error *err) {
     char path[PATH_MAX_BYTES];
     ls_model_config read;
     ls_stored_summary summary;
     int64_t n;
-    LS_TRY(ls_model_config_open(&read, base, err));
-    LS_TRY(ls_model_files_copy(fresh, base, 0, err));
+    LS_TRY(ls_model_config_open(&read, chain->home, err));
+    LS_TRY(ls_model_files_copy(fresh, chain->home, 0, err));
     LS_TRY(join(path, fresh, "model.safetensors", err));
-    LS_TRY(ls_adapter_merge_files(path, base, o->adapter, config, device, &n, err));
+    ls_progress_begin("merging", "MB");
+    LS_TRY(ls_merging_write(path, chain, &n, show_merged, err));
+    ls_progress_end();
     LS_TRY(ls_stored_summarize(&summary, fresh, err));
     LS_TRY(ls_directory_sync(fresh, err));
-    printf("%s: %lld matrices of %s merged, weights %016llx\n", o->out, (long long)n, base,
+    printf("%s: %lld matrices of %s merged, weights %016llx\n", o->out, (long long)n, chain->home,
            (unsigned long long)summary.digest);
     return LS_OK;
 }
@@ -78,27 +71,27 @@ static ls_status fill_directory(const merge_options *o, const char *fresh, const
 /* The directory is made under another name and gets its own when it is complete. */
 static ls_status run(const merge_options *o, ls_error *err) {
     char fresh[PATH_MAX_BYTES];
-    const char *base = NULL;
-    ls_adapter_config config = {0};
-    ls_device *device = NULL;
+    ls_adapter_chain chain = {0};
     bool is_made = false;
     ls_status status;
     if (ls_file_exists(o->out)) return LS_FAIL(err, LS_ERR_IO, "%s: exists already", o->out);
     if (snprintf(fresh, sizeof fresh, "%s.new", o->out) >= (int)sizeof fresh)
         return LS_FAIL(err, LS_ERR_ARG, "--out: the path is longer than %d bytes", PATH_MAX_BYTES - 1);
     if (ls_file_exists(fresh)) return LS_FAIL(err, LS_ERR_IO, "%s: exists already", fresh);
-    LS_TRY_DONE(ls_adapter_config_open(&config, o->adapter, err));
-    LS_TRY_DONE(find_base(&base, o, &config, err));
-    LS_TRY_DONE(ls_device_open(&device, 1, ls_isa_best(), err));
+    if (o->base != NULL) ls_adapter_base_is(o->adapter, o->base);
+    LS_TRY_DONE(ls_adapter_chain_open(&chain, o->adapter, err));
+    if (chain.n == 0) { /* no adapter_config.json: the sentence of its reader */
+        ls_adapter_config none;
+        LS_TRY_DONE(ls_adapter_config_open(&none, o->adapter, err));
+    }
     LS_TRY_DONE(ls_directory_make(fresh, err));
     is_made = true;
-    LS_TRY_DONE(fill_directory(o, fresh, base, &config, device, err));
+    LS_TRY_DONE(fill_directory(o, fresh, &chain, err));
     LS_TRY_DONE(ls_path_rename(fresh, o->out, err));
     is_made = false;
 done:
     if (is_made) (void)ls_directory_remove(fresh, NULL);
-    ls_device_close(device);
-    free(config.base);
+    ls_adapter_chain_deinit(&chain);
     return status;
 }
 

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/job.h"
+#include "cli/progress.h"
 
 typedef struct score_run {
     ls_model *model;
@@ -176,7 +177,10 @@ int ls_cmd_score(int argc, char **argv) {
     {
         const ls_score_opts opts = {o.dtype, o.levers.batch, o.levers.chunk, o.levers.page_tokens};
         start = ls_clock_seconds();
-        LS_TRY_DONE(ls_score(run.model, run.device, &opts, run.items, run.n_records, &err));
+        ls_progress_begin("scoring", "sequences");
+        LS_TRY_DONE(
+            ls_score_watched(run.model, run.device, &opts, run.items, run.n_records, ls_job_scored, NULL, &err));
+        ls_progress_end();
         start = ls_clock_seconds() - start;
     }
     ls_json_init(&json, ls_output_stream(output));

@@ -60,6 +60,7 @@ int ls_cmd_serve(int argc, char **argv) {
     ls_status status;
     LS_TRY_DONE(ls_run_options_parse(&o, LS_COMMAND_SERVE, argc, argv, &err));
     o.serve.model_dir = o.model;
+    if (o.adapter != NULL && o.serve.name == NULL) o.serve.name = o.base; /* --model as it was given */
     o.serve.seed = o.sampling.seed;
     ls_interrupt_defer(true);
     LS_TRY_DONE(start(&x, &o, &err));

@@ -5,6 +5,8 @@
 
 #include "cli/commands.h"
 #include "cli/device_option.h"
+#include "cli/help.h"
+#include "cli/train_keys.h"
 #include "rl/grpo.h"
 #include "run/history.h"
 #include "train/sft.h"
@@ -17,8 +19,9 @@ typedef struct train_arguments {
     const char *recorded; /* its configuration, NULL but with resume */
     int64_t recorded_bytes;
     int64_t n_sets;
-    const char *kind; /* of plan */
-    bool keys, plans; /* plans: says what would be chosen, and runs nothing */
+    const char *const *required; /* keys that the kind cannot do without */
+    const char *kind;            /* of plan */
+    bool keys, plans;            /* plans: says what would be chosen, and runs nothing */
     ls_train_target target;
     ls_status status; /* of options that are read */
     ls_error *err;
@@ -66,11 +69,14 @@ static ls_status fill_config(const ls_config *config, const train_arguments *a, 
             goto done;
         }
     if (!a->keys) goto done;
-    ls_config_print(stdout, config);
+    ls_train_keys_print(stdout, config, a->required);
     printf("* carries bits: another value is another result, and a run cannot go on with it\n");
 done:
     return status;
 }
+
+static const char *const sft_required[] = {"model", "run", "data", NULL};
+static const char *const grpo_required[] = {"model", "run", NULL};
 
 static ls_status run_sft(const train_arguments *a, int *code, ls_error *err) {
     static ls_sft_options o;
@@ -108,12 +114,14 @@ done:
 static const struct train_kind {
     const char *name, *text;
     ls_status (*run)(const train_arguments *a, int *code, ls_error *err);
+    const char *const *required;
 } kinds[] = {
-    {"sft", "Supervised training on pairs of prompt and completion. Exit code 4: a signal stopped it, saved.", run_sft},
+    {"sft", "Supervised training on pairs of prompt and completion. Exit code 4: a signal stopped it, saved.", run_sft,
+     sft_required},
     {"grpo",
      "Training by policy gradients on the problems of a task or of data. Exit code 3: rollout and trainer "
      "differed; 4: a signal stopped it, saved.",
-     run_grpo},
+     run_grpo, grpo_required},
 };
 #define N_KINDS (sizeof kinds / sizeof kinds[0])
 
@@ -161,6 +169,7 @@ static int run_resume(int argc, char **argv) {
         status = LS_FAIL(&err, LS_ERR_FORMAT, "%s: a run of the kind '%.60s', which is not known", a.run, start->kind);
         goto done;
     }
+    a.required = kinds[kind].required;
     a.recorded = start->config;
     a.recorded_bytes = start->config_bytes;
     status = kinds[kind].run(&a, &code, &err);
@@ -222,6 +231,7 @@ static int run_plan(int argc, char **argv) {
         LS_FAIL(&err, LS_ERR_ARG, "'%.60s' is no kind of training: sft or grpo", a.kind);
         return ls_cli_fail(&err);
     }
+    a.required = kinds[kind].required;
     return kinds[kind].run(&a, &code, &err) == LS_OK ? code : ls_cli_fail(&err);
 }
 
@@ -280,7 +290,7 @@ static int run_replay(int argc, char **argv) {
     const struct argp argp = {replay_options, on_replay_option, "BUNDLE", replay_text, NULL, NULL, NULL};
     char name[64];
     ls_error err;
-    ls_finding finding;
+    ls_replay_finding finding;
     replay_arguments a = {.err = &err, .opts = {.device = LS_DEVICE_AUTO, .told = stderr}};
     snprintf(name, sizeof name, "%s replay", argv[0]);
     argv[1] = name;
@@ -306,7 +316,7 @@ int ls_cmd_train(int argc, char **argv) {
     char name[64];
     for (size_t i = 0; argc > 1 && i < N_KINDS; i++) {
         const struct argp argp = {options, on_option, NULL, kinds[i].text, NULL, NULL, NULL};
-        train_arguments a = {0};
+        train_arguments a = {.required = kinds[i].required};
         int code = LS_EXIT_OK;
         ls_error err;
         if (strcmp(argv[1], kinds[i].name) != 0) continue;
@@ -318,12 +328,16 @@ int ls_cmd_train(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "resume") == 0) return run_resume(argc, argv);
     if (argc > 1 && strcmp(argv[1], "replay") == 0) return run_replay(argc, argv);
     if (argc > 1 && strcmp(argv[1], "plan") == 0) return run_plan(argc, argv);
-    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         printf("Usage: %s KIND [OPTION...]\n\n", argv[0]);
         for (size_t i = 0; i < N_KINDS; i++) printf("  %-6s %s\n", kinds[i].name, kinds[i].text);
         printf("  %-6s %s\n  %-6s %s\n", "resume", resume_text, "replay", replay_text);
         printf("  %-6s %s\n", "plan", plan_text);
-        printf("\n%s KIND --help tells its options, --keys its keys.\n", argv[0]);
+        printf("\n%s KIND --help tells its options, --keys its keys.\n\nExamples:\n", argv[0]);
+        for (size_t i = 0; i < N_KINDS; i++) {
+            snprintf(name, sizeof name, "train %s", kinds[i].name);
+            printf("%s", ls_help_examples(name));
+        }
         return LS_EXIT_OK;
     }
     ls_cli_usage(argv[0], argc > 1 ? "this kind of training is not known" : "the kind of training is missing");

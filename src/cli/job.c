@@ -4,13 +4,14 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "cli/progress.h"
+#include "load/adapter_chain.h"
 #include "op/memory.h"
 #include "op/timing.h"
 
@@ -265,13 +266,15 @@ void ls_job_tell(ls_job *job, const ls_run_options *o) {
 /* A tokenizer that is there but of a kind that this program does not have is missed only where text goes in, or must
  * stop a completion; records have no text then. */
 static ls_status open_tokenizer(ls_job *job, const ls_run_options *o, ls_error *err) {
-    char path[4096];
+    char path[4096], *home = NULL;
     bool needed = o->n_stop > 0;
     ls_status status;
     ls_error why;
     for (int64_t i = 0; i < job->n_prompts && !needed; i++) needed = job->prompts[i].prompt_ids == NULL;
     if (needed) return ls_tokenizer_open(&job->tokenizer, o->model, err);
-    snprintf(path, sizeof path, "%s/tokenizer.json", o->model);
+    LS_TRY(ls_adapter_home(&home, o->model, err));
+    snprintf(path, sizeof path, "%s/tokenizer.json", home);
+    free(home);
     if (!ls_file_exists(path)) return LS_OK;
     status = ls_tokenizer_open(&job->tokenizer, o->model, &why);
     if (status == LS_ERR_UNSUPPORTED) {
@@ -319,9 +322,16 @@ done:
 static void show_progress(void *context, int64_t n_done, int64_t n_requests, int64_t n_tokens) {
     const double *start = context;
     const double seconds = ls_clock_seconds() - *start;
-    fprintf(stderr, "\r%lld of %lld sequences, %lld tokens, %.0f tokens/s ", (long long)n_done, (long long)n_requests,
-            (long long)n_tokens, (double)n_tokens / (seconds > 0 ? seconds : 1));
-    if (n_done == n_requests) fputc('\n', stderr);
+    char rate[64];
+    if (!ls_progress_is_due()) return;
+    snprintf(rate, sizeof rate, "%lld tokens, %.0f/s", (long long)n_tokens,
+             (double)n_tokens / (seconds > 0 ? seconds : 1));
+    ls_progress_show(n_done, n_requests, rate);
+}
+
+void ls_job_scored(void *context, int64_t n_done, int64_t n_items) {
+    (void)context;
+    ls_progress_show(n_done, n_items, "");
 }
 
 /* The tokens that end a completion; returns how many. */
@@ -337,15 +347,14 @@ static bool is_stopped(void) { return ls_interrupt_pending() != 0; }
 
 /* The requests whose results nobody has, in their order. */
 static ls_status run_requests(ls_engine *engine, ls_job *job, double *start, ls_error *err) {
-    const ls_engine_progress progress = isatty(STDERR_FILENO) ? show_progress : NULL;
     ls_request *left = NULL;
     int64_t n = 0;
     ls_status status;
-    if (job->is_done == NULL) return ls_engine_run(engine, job->requests, job->n_requests, progress, start, err);
+    if (job->is_done == NULL) return ls_engine_run(engine, job->requests, job->n_requests, show_progress, start, err);
     LS_TRY_DONE(ls_array_alloc((void **)&left, job->n_requests, sizeof *left, "requests", err));
     for (int64_t i = 0; i < job->n_requests; i++)
         if (!job->is_done[i]) left[n++] = job->requests[i];
-    status = ls_engine_run(engine, left, n, progress, start, err);
+    status = ls_engine_run(engine, left, n, show_progress, start, err);
     n = 0;
     for (int64_t i = 0; i < job->n_requests; i++)
         if (!job->is_done[i]) job->requests[i] = left[n++];
@@ -382,13 +391,16 @@ ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
     ls_job_tell(job, o);
     if (o->memory_plan) print_memory(&job->plan);
     if (o->profile_ticks) LS_TRY_DONE(ls_timing_begin(&timing, job->device, err));
+    ls_progress_begin("generating", "sequences");
     LS_TRY_DONE(run_requests(engine, job, &start, err));
+    ls_progress_end();
     ls_engine_get_stats(engine, &job->stats);
     if (timing != NULL) LS_TRY_DONE(print_ticks(timing, job->stats.ticks, err));
     job->seconds = ls_clock_seconds() - start;
     job->n_generated = 0;
     for (int64_t i = 0; i < job->n_requests; i++) job->n_generated += job->requests[i].n_completion;
 done:
+    ls_progress_end();
     ls_timing_end(timing);
     ls_engine_free(engine);
     return status;

@@ -47,6 +47,8 @@ ls_status ls_job_generate(ls_job *job, const ls_run_options *options, ls_error *
 /* The sentence of the first request that came to nothing, and how many did. */
 ls_status ls_job_check(const ls_job *job, ls_error *err);
 void ls_job_deinit(ls_job *job);
+/* Of ls_score_opts: the line of progress, between ls_progress_begin and ls_progress_end. */
+void ls_job_scored(void *context, int64_t n_done, int64_t n_items);
 
 /* The closing lines of generate and score on standard error, with what the engine of a job (or NULL) planned and did;
  * with --json an object, on standard output unless the records go there. */

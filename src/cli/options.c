@@ -11,12 +11,15 @@
 #include <string.h>
 
 #include "cli/device_option.h"
+#include "load/adapter_chain.h"
 #include "text/tool_calls.h"
 
 enum { G = LS_COMMAND_GENERATE, S = LS_COMMAND_SCORE, C = LS_COMMAND_CHECK, V = LS_COMMAND_SERVE };
 
 enum {
     OPT_MODEL = 256,
+    OPT_ADAPTER,
+    OPT_BASE,
     OPT_PROMPTS,
     OPT_ROLLOUTS,
     OPT_TOKENS,
@@ -79,6 +82,10 @@ typedef struct option_row {
 
 static const option_row rows[] = {
     {{"model", OPT_MODEL, "DIR", 0, "Checkpoint directory: config.json, safetensors, tokenizer.json", 0},
+     G | S | C | V},
+    {{"adapter", OPT_ADAPTER, "DIR", 0, "LoRA adapter on --model, merged as it is loaded; or --model is one itself", 0},
+     G | S | C | V},
+    {{"base", OPT_BASE, "DIR", 0, "Of an adapter: its model (base_model_name_or_path of adapter_config.json)", 0},
      G | S | C | V},
     {{"prompts", OPT_PROMPTS, "FILE", 0, "Lines {\"id\",\"prompt\"} or {\"id\",\"prompt_ids\"}; - is standard input",
       0},
@@ -251,6 +258,8 @@ static ls_status parse_tool_calls(ls_run_options *o, const char *text, ls_error 
 static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_error *err) {
     switch (key) {
         case OPT_MODEL: o->model = text; return LS_OK;
+        case OPT_ADAPTER: o->adapter = text; return LS_OK;
+        case OPT_BASE: o->base = text; return LS_OK;
         case OPT_PROMPTS: o->prompts = text; return LS_OK;
         case OPT_ROLLOUTS: o->rollouts = text; return LS_OK;
         case OPT_TOKENS: o->tokens = text; return LS_OK;
@@ -386,6 +395,22 @@ static void set_defaults(ls_run_options *out, ls_command_kind command) {
     out->sampling.temperature = out->sampling.top_p = 1.0f;
 }
 
+/* What is opened is the adapter, whose base is what the options say. */
+static ls_status settle_adapter(ls_run_options *o, ls_error *err) {
+    ls_adapter_config config;
+    if (o->adapter != NULL && o->base != NULL)
+        return LS_FAIL(err, LS_ERR_ARG, "--base: beside --adapter it is --model that names the base");
+    if (o->adapter != NULL) {
+        o->base = o->model;
+        o->model = o->adapter;
+    }
+    if (o->base == NULL) return LS_OK;
+    ls_adapter_base_is(o->model, o->base);
+    LS_TRY(ls_adapter_config_open(&config, o->model, err)); /* there must be one */
+    free(config.base);
+    return LS_OK;
+}
+
 ls_status ls_run_options_parse(ls_run_options *out, ls_command_kind command, int argc, char **argv, ls_error *err) {
     struct argp_option options[OPTIONS_MAX];
     struct argp argp = {options, on_option, NULL, command_text(command), NULL, NULL, NULL};
@@ -396,6 +421,7 @@ ls_status ls_run_options_parse(ls_run_options *out, ls_command_kind command, int
     if (context.status != LS_OK) return context.status;
     if (out->levers.samples == 0) out->levers.samples = out->prompts == NULL ? 4 : 1;
     if (out->model == NULL) ls_cli_usage(argv[0], "--model is missing; it names the checkpoint directory");
+    LS_TRY(settle_adapter(out, err));
     if (command == LS_COMMAND_GENERATE && out->prompts == NULL)
         ls_cli_usage(argv[0], "--prompts is missing; it names the file of prompts");
     if (command == LS_COMMAND_SCORE && (out->rollouts == NULL) == (out->tokens == NULL))

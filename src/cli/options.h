@@ -24,7 +24,9 @@ typedef enum ls_command_kind {
     "both are bf16, else exact)"
 
 typedef struct ls_run_options {
-    const char *model, *prompts, *rollouts, *tokens, *out;
+    const char *model;          /* a directory: of a model, or of an adapter with its base */
+    const char *adapter, *base; /* as they were given; settled into model when the options are read */
+    const char *prompts, *rollouts, *tokens, *out;
     const char *device, *against;        /* names; against NULL: the same */
     const char *stop[LS_STOP_TEXTS_MAX]; /* texts that end a completion */
     int64_t n_stop;

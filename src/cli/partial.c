@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "json/json_node.h"
 #include "json/json_out.h"
+#include "load/adapter_chain.h"
 
 #define LINE_BYTES_MAX (INT64_C(1) << 30)
 #define DIGEST_BYTES 17
@@ -30,11 +31,11 @@ static uint64_t mix_int(uint64_t hash, int64_t value) { return ls_fnv_mix(hash, 
 static bool is_of_model(const char *name) {
     const size_t n = strlen(name);
     return strcmp(name, "config.json") == 0 || strncmp(name, "tokenizer", 9) == 0 ||
-           (n > 12 && strcmp(name + n - 12, ".safetensors") == 0);
+           strcmp(name, "adapter_config.json") == 0 || (n > 12 && strcmp(name + n - 12, ".safetensors") == 0);
 }
 
 /* Names, sizes and times of the files that the model is read from. */
-static ls_status mix_model(uint64_t *hash, const char *directory, ls_error *err) {
+static ls_status mix_directory(uint64_t *hash, const char *directory, ls_error *err) {
     char **names = NULL, path[4096];
     int64_t n = 0;
     ls_file_id id;
@@ -52,6 +53,18 @@ static ls_status mix_model(uint64_t *hash, const char *directory, ls_error *err)
     }
 done:
     ls_names_free(names, n);
+    return status;
+}
+
+/* Of an adapter, those of its bases, too. */
+static ls_status mix_model(uint64_t *hash, const char *directory, ls_error *err) {
+    ls_adapter_chain chain = {0};
+    ls_status status;
+    LS_TRY_DONE(ls_adapter_chain_open(&chain, directory, err));
+    for (int64_t i = 0; i < chain.n; i++) LS_TRY_DONE(mix_directory(hash, chain.directory[i], err));
+    status = mix_directory(hash, chain.home, err);
+done:
+    ls_adapter_chain_deinit(&chain);
     return status;
 }
 

@@ -3,7 +3,8 @@
 #include "cli/sweep_reports.h"
 
 #include <stdio.h>
-#include <unistd.h>
+
+#include "cli/progress.h"
 
 ls_status ls_reports_open(ls_reports *r, const ls_report_paths *paths, ls_error *err) {
     LS_TRY(ls_output_open(&r->out, paths->out, err));
@@ -43,12 +44,10 @@ void ls_reports_abandon(ls_reports *r) {
 }
 
 static void show_progress(void *context, const char *what) {
+    static int64_t n; /* trials that have begun */
     (void)context;
-    fprintf(stderr, "\r\033[K%s", what);
+    if (n == 0) ls_progress_begin("trying", "trials");
+    ls_progress_show(++n, 0, what);
 }
 
-ls_progress *ls_cli_progress(void) { return isatty(STDERR_FILENO) ? show_progress : NULL; }
-
-void ls_cli_progress_end(ls_progress *progress) {
-    if (progress != NULL) fputs("\r\033[K", stderr);
-}
+ls_progress *ls_cli_progress(void) { return show_progress; }

@@ -3,7 +3,7 @@
 #define LS_CLI_SWEEP_REPORTS_H
 
 #include "base/file.h"
-#include "diagnose/sweep.h"
+#include "diagnose/bits/sweep.h"
 
 /* Where they go: a file, or NULL: standard output for `out`, nothing for the others. */
 typedef struct ls_report_paths {
@@ -21,10 +21,8 @@ ls_status ls_reports_write(ls_reports *reports, const ls_report_paths *paths, co
 /* What was opened and not written leaves nothing. */
 void ls_reports_abandon(ls_reports *reports);
 
-/* The function that shows what is being tried in one line of standard error, NULL where nobody looks. */
+/* The function that shows what is being tried (cli/progress.h, whose end is the caller's). */
 typedef void ls_progress(void *context, const char *what);
 ls_progress *ls_cli_progress(void);
-/* Removes the line of a function that is not NULL. */
-void ls_cli_progress_end(ls_progress *progress);
 
 #endif

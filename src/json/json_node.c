@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "json/json_out.h"
 #include "json/json_read.h"
 
 struct ls_json_doc {
@@ -180,9 +181,40 @@ ls_status ls_node_int(const ls_node *node, int64_t low, int64_t high, int64_t *o
 
 double ls_node_number(const ls_node *node) { return json_number_value(json_of(node)); }
 
+/* The library writes 0.1 as 0.10000000000000001, which a reader of decimals takes for another number. Every real
+ * becomes its shortest text, in place: none gets longer. */
+static void shorten_reals(char *text) {
+    char *to = text;
+    for (const char *at = text; *at != '\0';) {
+        const size_t n = *at == '"' ? 0 : strspn(at, "-+.eE0123456789");
+        if (*at == '"') { /* a string, as it is */
+            do {
+                if (*at == '\\') *to++ = *at++;
+                *to++ = *at++;
+            } while (*at != '"');
+            *to++ = *at++;
+        } else if (n == 0 || strcspn(at, ".eE") >= n) { /* no real */
+            const size_t all = n == 0 ? strcspn(at, "-0123456789\"") : n;
+            memmove(to, at, all);
+            at += all;
+            to += all;
+        } else {
+            char number[LS_DOUBLE_TEXT_MAX + 2];
+            ls_double_show(number, strtod(at, NULL));
+            if (strpbrk(number, ".e") == NULL) strcat(number, ".0");
+            at += n;
+            memcpy(to, number, strlen(number));
+            to += strlen(number);
+        }
+    }
+    *to = '\0';
+}
+
 ls_status ls_node_dump(const ls_node *node, char **out, ls_error *err) {
     *out = json_dumps(json_of(node), JSON_COMPACT | JSON_ENCODE_ANY);
-    return *out == NULL ? ls_node_fail(node, LS_ERR_NOMEM, err, "cannot write this value") : LS_OK;
+    if (*out == NULL) return ls_node_fail(node, LS_ERR_NOMEM, err, "cannot write this value");
+    shorten_reals(*out);
+    return LS_OK;
 }
 
 ls_status ls_node_only(const ls_node *object, const char *const *keys, ls_error *err) {

@@ -134,10 +134,40 @@ void ls_double_text(char text[LS_DOUBLE_TEXT_MAX], double value) {
     }
 }
 
+/* Takes from an exponent what says nothing: its plus and leading zeros. */
+static void trim_exponent(char *text) {
+    char *exponent = strchr(text, 'e'), *digits;
+    if (exponent == NULL) return;
+    exponent++;
+    digits = exponent + 1; /* behind the sign, which printf always writes */
+    while (*digits == '0') digits++;
+    if (*exponent == '-') exponent++;
+    memmove(exponent, digits, strlen(digits) + 1);
+}
+
+void ls_double_show(char text[LS_DOUBLE_TEXT_MAX], double value) {
+    ls_double_text(text, value);
+    trim_exponent(text);
+}
+
+void ls_double_round(char text[LS_DOUBLE_TEXT_MAX], double value, int digits) {
+    snprintf(text, LS_DOUBLE_TEXT_MAX, "%.*g", digits, value);
+    trim_exponent(text);
+}
+
+double ls_float_plain(float value) {
+    char text[LS_DOUBLE_TEXT_MAX];
+    for (int digits = 6; digits < 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value) return strtod(text, NULL);
+    }
+    return (double)value;
+}
+
 void ls_json_double(ls_json_out *json, const char *key, double value) {
     char text[LS_DOUBLE_TEXT_MAX] = "null";
     if (!begin_number(json, key, value)) return;
-    if (isfinite(value)) ls_double_text(text, value);
+    if (isfinite(value)) ls_double_show(text, value);
     fputs(text, json->file);
 }
 

@@ -40,7 +40,7 @@ void ls_json_string(ls_json_out *json, const char *key, const char *text); /* NU
 void ls_json_int(ls_json_out *json, const char *key, int64_t value);
 void ls_json_uint(ls_json_out *json, const char *key, uint64_t value);
 void ls_json_float(ls_json_out *json, const char *key, float value);
-void ls_json_double(ls_json_out *json, const char *key, double value); /* as ls_double_text */
+void ls_json_double(ls_json_out *json, const char *key, double value); /* as ls_double_show */
 void ls_json_bool(ls_json_out *json, const char *key, bool value);
 /* A value that is JSON already. */
 void ls_json_raw(ls_json_out *json, const char *key, const char *text);
@@ -54,5 +54,11 @@ ls_status ls_json_save(const char *path, ls_json_fill fill, const void *context,
 #define LS_DOUBLE_TEXT_MAX 32
 /* The shortest text that reads back as this finite value. */
 void ls_double_text(char text[LS_DOUBLE_TEXT_MAX], double value);
+/* The same as people write it: 1e-6 and not 1e-06. */
+void ls_double_show(char text[LS_DOUBLE_TEXT_MAX], double value);
+/* So many digits of it. */
+void ls_double_round(char text[LS_DOUBLE_TEXT_MAX], double value, int digits);
+/* The double with the shortest text that reads back as this float32: 0.7 of 0.7f. */
+double ls_float_plain(float value);
 
 #endif

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/other_forms.h"
 #include "json/json_read.h"
+#include "load/adapter_chain.h"
 #include "load/config_fields.h"
 
 #define LS_CONFIG_BYTES_MAX 16000000
@@ -106,28 +107,17 @@ done:
     return status;
 }
 
-/* Weights beside an adapter are not the model that the directory is: other readers load both. */
-static ls_status refuse_adapter(const char *dir, char *path, size_t path_bytes, ls_error *err) {
-    bool with_base;
-    snprintf(path, path_bytes, "%s/adapter_config.json", dir);
-    if (!ls_file_exists(path)) return LS_OK;
-    snprintf(path, path_bytes, "%s/config.json", dir);
-    with_base = ls_file_exists(path);
-    return LS_FAIL(err, LS_ERR_UNSUPPORTED,
-                   "%s: %s (adapter_config.json); a model is wanted: `lockstep merge ADAPTER --base BASE --out DIR` "
-                   "makes one, of adapter and base in directories of their own",
-                   dir, with_base ? "holds an adapter beside the weights of its base" : "is an adapter");
-}
-
 ls_status ls_architectures_open(ls_model_config *out, const ls_architecture *const *list, const char *dir,
                                 ls_error *err) {
     ls_status status;
     ls_model_config read;
-    char *path = NULL, *text = NULL;
+    char *path = NULL, *text = NULL, *home = NULL;
     int64_t bytes;
-    const size_t path_bytes = strlen(dir) + sizeof "/generation_config.json";
+    size_t path_bytes;
+    LS_TRY_DONE(ls_adapter_home(&home, dir, err)); /* of an adapter, the model that it is of */
+    dir = home;
+    path_bytes = strlen(dir) + sizeof "/generation_config.json";
     LS_TRY_DONE(ls_array_alloc((void **)&path, (int64_t)path_bytes, 1, "path", err));
-    LS_TRY_DONE(refuse_adapter(dir, path, path_bytes, err));
     snprintf(path, path_bytes, "%s/config.json", dir);
     if (!ls_file_exists(path)) LS_TRY_DONE(ls_foreign_directory(dir, LS_WANT_CONFIG, err));
     LS_TRY_DONE(ls_file_read(&text, &bytes, path, LS_CONFIG_BYTES_MAX, err));
@@ -142,5 +132,6 @@ ls_status ls_architectures_open(ls_model_config *out, const ls_architecture *con
 done:
     free(text);
     free(path);
+    free(home);
     return status;
 }

@@ -6,6 +6,7 @@
 
 #include "base/durable.h"
 #include "base/file.h"
+#include "load/adapter_chain.h"
 
 #define PATH_MAX_BYTES 4096
 
@@ -21,11 +22,12 @@ static ls_status join(char out[PATH_MAX_BYTES], const char *directory, const cha
 }
 
 ls_status ls_model_files_copy(const char *to, const char *from, int first, ls_error *err) {
-    char path[PATH_MAX_BYTES], *data = NULL;
+    char path[PATH_MAX_BYTES], *data = NULL, *home = NULL;
     int64_t bytes;
-    ls_status status = LS_OK;
+    ls_status status;
+    LS_TRY_DONE(ls_adapter_home(&home, from, err));
     for (int i = first; i < LS_MODEL_FILES; i++) {
-        LS_TRY_DONE(join(path, from, ls_model_files[i], err));
+        LS_TRY_DONE(join(path, home, ls_model_files[i], err));
         if (!ls_file_exists(path)) continue;
         free(data);
         data = NULL;
@@ -35,5 +37,6 @@ ls_status ls_model_files_copy(const char *to, const char *from, int first, ls_er
     }
 done:
     free(data);
+    free(home);
     return status;
 }

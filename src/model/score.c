@@ -142,6 +142,11 @@ static ls_status check_values(const ls_score_item *items, int64_t n, int64_t fir
 
 ls_status ls_score(const ls_model *model, ls_device *device, const ls_score_opts *opts, ls_score_item *items,
                    int64_t n_items, ls_error *err) {
+    return ls_score_watched(model, device, opts, items, n_items, NULL, NULL, err);
+}
+
+ls_status ls_score_watched(const ls_model *model, ls_device *device, const ls_score_opts *opts, ls_score_item *items,
+                           int64_t n_items, ls_score_progress progress, void *context, ls_error *err) {
     scorer s = {.model = model, .device = device, .opts = opts, .err = err};
     const int64_t batch = opts->batch < n_items ? opts->batch : n_items;
     ls_status status;
@@ -154,6 +159,7 @@ ls_status ls_score(const ls_model *model, ls_device *device, const ls_score_opts
         const int64_t n = n_items - i < batch ? n_items - i : batch;
         LS_TRY_DONE(score_batch(&s, items + i, n));
         LS_TRY_DONE(check_values(items + i, n, i, err));
+        if (progress != NULL) progress(context, i + n, n_items);
     }
 done:
     scorer_deinit(&s);

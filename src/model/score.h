@@ -24,5 +24,9 @@ typedef struct ls_score_opts {
  * op/logprob.h) is an error that names item and token, counted from 0. */
 ls_status ls_score(const ls_model *model, ls_device *device, const ls_score_opts *opts, ls_score_item *items,
                    int64_t n_items, ls_error *err);
+/* The same; progress is told after every batch how many items are scored, unless it is NULL. */
+typedef void (*ls_score_progress)(void *context, int64_t n_done, int64_t n_items);
+ls_status ls_score_watched(const ls_model *model, ls_device *device, const ls_score_opts *opts, ls_score_item *items,
+                           int64_t n_items, ls_score_progress progress, void *context, ls_error *err);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "model/architectures.h"
+#include "model/merge.h"
 
 /* More threads than this do not read a file in memory faster. */
 #define READERS_MAX 8
@@ -39,7 +40,9 @@ ls_status ls_stored_open(ls_stored *out, const char *directory, const ls_model_l
                        .piece_bytes = how != NULL && how->piece_bytes > 0 ? how->piece_bytes : LS_PIECE_BYTES,
                        .watcher = watcher_of_runs,
                        .watcher_context = watcher_of_runs_context};
-    LS_TRY(ls_checkpoint_open(&out->checkpoint, directory, err));
+    LS_TRY(ls_adapter_chain_open(&out->chain, directory, err));
+    LS_TRY(ls_checkpoint_open(&out->checkpoint, out->chain.home, err));
+    if (out->chain.n > 0) LS_TRY(ls_merging_open(&out->merging, &out->chain, out->checkpoint, err));
     for (int64_t i = 0; i < ls_checkpoint_count(out->checkpoint); i++)
         out->total += ls_checkpoint_at(out->checkpoint, i)->bytes;
     LS_TRY(ls_array_alloc((void **)&out->used, ls_checkpoint_count(out->checkpoint), sizeof(const ls_tensor_view *),
@@ -49,6 +52,8 @@ ls_status ls_stored_open(ls_stored *out, const char *directory, const ls_model_l
 
 void ls_stored_close(ls_stored *s) {
     free((void *)s->used);
+    ls_merging_close(s->merging);
+    ls_adapter_chain_deinit(&s->chain);
     ls_checkpoint_close(s->checkpoint);
     ls_pool_free(s->pool);
     *s = (ls_stored){0};
@@ -115,6 +120,8 @@ ls_status ls_stored_read(const ls_stored *s, void *host, const ls_tensor_view *v
     const int32_t n = ls_pool_threads(s->pool);
     reading *r = NULL;
     ls_status status;
+    if (s->merging != NULL && ls_merging_has(s->merging, view))
+        return ls_merging_read(s->merging, host, view, at, bytes, err);
     if (n == 1 || bytes <= READ_GRAIN) return ls_tensor_read_part(host, view, at, bytes, err);
     LS_TRY_DONE(ls_array_alloc((void **)&r, 1, (int64_t)sizeof *r, "tensor", err));
     r->view = view;
@@ -211,5 +218,6 @@ static ls_status check_all_used(const ls_stored *s, int32_t n_layers, ls_error *
 
 ls_status ls_stored_check(const ls_stored *s, int32_t n_layers, ls_error *err) {
     LS_TRY(check_all_used(s, n_layers, err));
+    if (s->merging != NULL) LS_TRY(ls_merging_check(s->merging, err));
     return ls_checkpoint_check(s->checkpoint, err);
 }

@@ -8,6 +8,7 @@
 #define LS_MODEL_STORED_H
 
 #include "base/parallel.h"
+#include "load/adapter_chain.h"
 #include "load/safetensors.h"
 #include "model/slots.h"
 
@@ -16,6 +17,8 @@
 
 typedef struct ls_stored {
     const char *directory;       /* borrowed */
+    ls_adapter_chain chain;      /* of a directory with an adapter: from it to its base */
+    struct ls_merging *merging;  /* NULL: tensors are as the checkpoint stores them */
     ls_checkpoint *checkpoint;   /* owned until ls_stored_close; who takes it sets it NULL */
     const ls_tensor_view **used; /* [n_used], room for every tensor of the checkpoint */
     int64_t n_used;

@@ -198,6 +198,7 @@ static ls_status read_answer(ls_data_line *out, const ls_node *root, const ls_da
     }
     if (ls_node_kind_of(&f.node) != LS_NODE_TEXT) {
         LS_TRY(ls_node_dump(&f.node, &out->answer, err));
+        out->is_list = ls_node_kind_of(&f.node) == LS_NODE_ARRAY;
         out->answer_bytes = (int64_t)strlen(out->answer);
         return LS_OK;
     }

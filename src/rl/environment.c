@@ -11,7 +11,7 @@
 #include "json/json_out.h"
 #include "rl/dialogue.h"
 
-static const char *split_name(ls_task_split split) { return split == LS_SPLIT_TRAIN ? "train" : "held-out"; }
+static const char *split_name(ls_task_split split) { return split == LS_TASK_SPLIT_TRAIN ? "train" : "held-out"; }
 
 /* What was said of one problem. */
 static ls_status take_prompt(const ls_world *w, ls_reward_result *r, const ls_question *q, ls_reply *prompt,

@@ -124,13 +124,15 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
     const int64_t i = e->first_problem + p;
     ls_problem *problem = &e->problems[p];
     if (w->data != NULL) {
-        const ls_data_line *line = ls_data_at(w->data, split == LS_SPLIT_TRAIN ? LS_DATA_TRAIN : LS_DATA_HELD_OUT, i);
+        const ls_data_line *line =
+            ls_data_at(w->data, split == LS_TASK_SPLIT_TRAIN ? LS_DATA_TRAIN : LS_DATA_HELD_OUT, i);
         *out = (ls_question){line->id,
                              {line->prompt, line->prompt_bytes},
                              {line->answer, line->answer_bytes},
                              line->whole,
                              line->chat,
-                             line->is_chat};
+                             line->is_chat,
+                             line->is_list};
         if (e->prompts[p].text == NULL) return LS_OK;
         out->prompt = e->prompts[p]; /* an environment has its own */
         out->chat = e->chats[p];
@@ -138,8 +140,8 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
         return LS_OK;
     }
     if (w->task == NULL) {
-        snprintf(e->names[p], sizeof e->names[p], "environment/%s/%lld", split == LS_SPLIT_TRAIN ? "train" : "held-out",
-                 (long long)i);
+        snprintf(e->names[p], sizeof e->names[p], "environment/%s/%lld",
+                 split == LS_TASK_SPLIT_TRAIN ? "train" : "held-out", (long long)i);
         *out = (ls_question){
             .id = e->names[p], .prompt = e->prompts[p], .chat = e->chats[p], .is_chat = e->chats[p] != NULL};
         return LS_OK;
@@ -150,6 +152,7 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
                          {problem->answer[0] != '\0' ? problem->answer : NULL, (int64_t)strlen(problem->answer)},
                          NULL,
                          NULL,
+                         false,
                          false};
     return LS_OK;
 }
@@ -174,7 +177,7 @@ static void tell_line(const ls_world *w, ls_task_split split, int64_t i, ls_erro
     const ls_data_line *line;
     const char *path;
     if (w->data == NULL || err == NULL) return;
-    i = ls_data_index(w->data, split == LS_SPLIT_TRAIN ? LS_DATA_TRAIN : LS_DATA_HELD_OUT, i);
+    i = ls_data_index(w->data, split == LS_TASK_SPLIT_TRAIN ? LS_DATA_TRAIN : LS_DATA_HELD_OUT, i);
     if (ls_data_each(w->data, i, &line, &path)) ls_error_prefix(err, "%s: line %lld", path, (long long)line->line);
 }
 
@@ -463,8 +466,8 @@ static ls_status ask_outside(ls_episodes *e, const ls_world *w, ls_error *err) {
         note(e, "", ls_reward_tally_of(w->reward)->message);
     } else {
         for (int64_t i = 0; i < e->n; i++)
-            LS_TRY_DONE(
-                ls_verify_judge(w->verify, e->items[i].completion, e->list[i].question.answer, &e->results[i], err));
+            LS_TRY_DONE(ls_verify_judge(w->verify, e->items[i].completion, e->list[i].question.answer,
+                                        e->list[i].question.any_of, &e->results[i], err));
     }
     for (int64_t i = 0; i < e->n; i++) {
         e->list[i].failed = e->list[i].failed || !e->results[i].ok; /* or its environment did */

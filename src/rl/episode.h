@@ -48,6 +48,7 @@ typedef struct ls_question {
     const char *whole;       /* of data: the line as JSON; else NULL */
     const char *chat;        /* of a conversation: it as JSON, without what was said since; else NULL */
     bool is_chat;            /* the prompt has its special tokens as text */
+    bool any_of;             /* the answer is a list's JSON; each in it is right */
 } ls_question;
 
 typedef struct ls_episode {

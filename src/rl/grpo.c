@@ -185,7 +185,7 @@ static ls_status open_verifier(grpo *g, ls_error *err) {
                                o->reward_schema, err));
     for (int64_t i = 0; g->problems != NULL && ls_data_each(g->problems, i, &line, &path); i++) {
         const ls_reply answer = {line->answer, line->answer_bytes};
-        if ((status = ls_verify_check(g->verify, answer, err)) == LS_OK) continue;
+        if ((status = ls_verify_check(g->verify, answer, line->is_list, err)) == LS_OK) continue;
         ls_error_prefix(err, "%s: line %lld: %s", path, (long long)line->line,
                         o->data.answer[0] != '\0' ? o->data.answer : "answer");
         break;
@@ -243,7 +243,7 @@ done:
 
 /* Of what the options do not tell: the first problems as tokens, and the reference. */
 static ls_status digest_data(grpo *g, ls_error *err) {
-    LS_TRY(ls_episodes_begin(g->episodes, &g->world, LS_SPLIT_TRAIN, 0, err));
+    LS_TRY(ls_episodes_begin(g->episodes, &g->world, LS_TASK_SPLIT_TRAIN, 0, err));
     g->data = LS_FNV_START;
     for (int64_t s = 0; s < g->episodes->n; s += g->episodes->samples) {
         const ls_episode *x = &g->episodes->list[s];
@@ -582,7 +582,7 @@ static ls_status evaluate(grpo *g, ls_error *err) {
     sampling.temperature = (float)g->o->eval_temperature;
     sampling.seed = g->o->train.seed ^ EVAL_SEED;
     if (g->rollout == NULL) LS_TRY_DONE(open_second(&engine, g, &sampling, err));
-    LS_TRY_DONE(ls_episodes_begin(g->held_out, &g->world, LS_SPLIT_HELD_OUT, 0, err));
+    LS_TRY_DONE(ls_episodes_begin(g->held_out, &g->world, LS_TASK_SPLIT_HELD_OUT, 0, err));
     LS_TRY_DONE(ls_grpo_draw(g, g->held_out, engine, &sampling, err));
     if (!ls_grpo_writes(g)) goto done; /* who records it judges it */
     LS_TRY_DONE(ls_episodes_judge(g->held_out, &g->world, err));

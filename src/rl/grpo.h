@@ -124,7 +124,7 @@ typedef struct ls_grpo_result {
     bool differs;    /* the gate met other bits: in this step, with gate=stop, or in some step */
     ls_gate gate;    /* of the last step */
     char bundle[LS_SAVES_PATH_MAX + 32];
-    ls_finding finding; /* of the bundle */
+    ls_replay_finding finding; /* of the bundle */
 } ls_grpo_result;
 
 /* Trains; the run's directory gets its records (run/run.h), checkpoints/ (train/run_checkpoint.h) and bundles.

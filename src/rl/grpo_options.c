@@ -142,8 +142,8 @@ void ls_grpo_options_init(ls_grpo_options *o, ls_config *config) {
     o->temperature = o->top_p = 1.0;
     o->advantages = LS_ADVANTAGE_STD;
     o->advantage_eps = 1e-6;
-    o->loss = LS_POLICY_PPO;
-    o->norm = LS_NORM_TOKEN;
+    o->loss = LS_LOSS_POLICY_PPO;
+    o->norm = LS_LOSS_NORM_TOKEN;
     o->kl = LS_KL_K3;
     o->eps_low = o->eps_high = 0.2;
     o->epochs = o->minibatches = 1;

@@ -219,7 +219,7 @@ static ls_status find_advantages(grpo *g, ls_error *err) {
 static ls_status make_episodes(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     double start = ls_clock_seconds(), now;
-    LS_TRY(ls_episodes_begin(g->episodes, &g->world, LS_SPLIT_TRAIN, (g->step - 1) * o->prompts, err));
+    LS_TRY(ls_episodes_begin(g->episodes, &g->world, LS_TASK_SPLIT_TRAIN, (g->step - 1) * o->prompts, err));
     LS_TRY(ls_grpo_draw(g, g->episodes, g->engine, &g->engine_opts.sampling, err));
     now = ls_clock_seconds();
     g->times.rollout = now - start;

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "json/json_node.h"
 #include "rl/number.h"
 #include "rl/reward_source.h"
 #include "text/json_schema.h"
@@ -227,7 +228,7 @@ static ls_status check_schema(ls_reply answer, ls_error *err) {
     return status;
 }
 
-ls_status ls_verify_check(const ls_verify *v, ls_reply answer, ls_error *err) {
+static ls_status check_one(const ls_verify *v, ls_reply answer, ls_error *err) {
     ls_number number;
     if (v->schema != NULL) return LS_OK; /* which says it all */
     if (v->regex != NULL && answer.text == NULL) return LS_OK;
@@ -248,26 +249,108 @@ ls_status ls_verify_check(const ls_verify *v, ls_reply answer, ls_error *err) {
     return LS_FAIL(err, LS_ERR_ARG, "verifier %d", (int)v->kind);
 }
 
-ls_status ls_verify_judge(const ls_verify *v, ls_reply completion, ls_reply answer, ls_reward_result *out,
+static int judge_one(const ls_verify *v, ls_reply completion, ls_reply answer, ls_error *err) {
+    switch (v->kind) {
+        case LS_VERIFY_EXACT: return same(trim(completion), trim(answer));
+        case LS_VERIFY_NUMBER: return same_number(completion, answer);
+        case LS_VERIFY_CHOICE: return letter_of(completion) == letter_of(answer);
+        case LS_VERIFY_REGEX:
+            return v->regex != NULL ? has_pattern(v->search, completion, answer, answer.text != NULL, err)
+                                    : has_own_pattern(completion, answer, err);
+        case LS_VERIFY_JSON: return is_of_form(v, completion, answer, err);
+    }
+    return -1;
+}
+
+/* ---- lists of answers ---- */
+
+typedef struct list {
+    char *text; /* an object around it, which the reader wants */
+    ls_json_doc *doc;
+    ls_node list;
+    char *number; /* of the item at hand, where it is one */
+} list;
+
+static ls_status open_list(list *l, ls_reply answer, ls_error *err) {
+    static const char begin[] = "{\"list\":";
+    const int64_t n = (int64_t)strlen(begin);
+    ls_node root;
+    LS_TRY(ls_array_alloc((void **)&l->text, n + answer.bytes + 2, 1, "list of answers", err));
+    memcpy(l->text, begin, (size_t)n);
+    memcpy(l->text + n, answer.text, (size_t)answer.bytes);
+    l->text[n + answer.bytes] = '}';
+    LS_TRY(ls_json_doc_open(&l->doc, l->text, n + answer.bytes + 1, "answer", err));
+    root = ls_json_root(l->doc);
+    if (!ls_node_get(&root, "list", &l->list) || ls_node_kind_of(&l->list) != LS_NODE_ARRAY)
+        return LS_FAIL(err, LS_ERR_FORMAT, "no list");
+    return ls_node_count(&l->list) > 0 ? LS_OK : LS_FAIL(err, LS_ERR_FORMAT, "an empty list");
+}
+
+static void close_list(list *l) {
+    free(l->number);
+    free(l->text);
+    if (l->doc != NULL) ls_json_doc_free(l->doc);
+}
+
+/* Item i, good until the next one. */
+static ls_status list_item(list *l, int64_t i, ls_reply *out, ls_error *err) {
+    const ls_node node = ls_node_at(&l->list, i);
+    free(l->number);
+    l->number = NULL;
+    switch (ls_node_kind_of(&node)) {
+        case LS_NODE_TEXT: return ls_node_text(&node, &out->text, &out->bytes, err);
+        case LS_NODE_INT:
+        case LS_NODE_REAL:
+            LS_TRY(ls_node_dump(&node, &l->number, err));
+            *out = (ls_reply){l->number, (int64_t)strlen(l->number)};
+            return LS_OK;
+        default: return LS_FAIL(err, LS_ERR_FORMAT, "[%lld]: a list of answers holds texts and numbers", (long long)i);
+    }
+}
+
+static bool takes_lists(const ls_verify *v) { return v->kind != LS_VERIFY_JSON; }
+
+ls_status ls_verify_check(const ls_verify *v, ls_reply answer, bool any_of, ls_error *err) {
+    list l = {0};
+    ls_reply item;
+    ls_status status;
+    if (!any_of || !takes_lists(v)) return check_one(v, answer, err);
+    LS_TRY_DONE(open_list(&l, answer, err));
+    for (int64_t i = 0; i < ls_node_count(&l.list); i++) {
+        LS_TRY_DONE(list_item(&l, i, &item, err));
+        if ((status = check_one(v, item, err)) == LS_OK) continue;
+        ls_error_prefix(err, "[%lld]", (long long)i);
+        goto done;
+    }
+done:
+    close_list(&l);
+    return status;
+}
+
+/* 1 where any item is the right one. */
+static int judge_list(const ls_verify *v, ls_reply completion, ls_reply answer, ls_error *err) {
+    list l = {0};
+    ls_reply item;
+    int correct = 0;
+    if (open_list(&l, answer, err) != LS_OK) correct = -1;
+    for (int64_t i = 0; correct == 0 && i < ls_node_count(&l.list); i++)
+        correct = list_item(&l, i, &item, err) == LS_OK ? judge_one(v, completion, item, err) : -1;
+    close_list(&l);
+    return correct;
+}
+
+ls_status ls_verify_judge(const ls_verify *v, ls_reply completion, ls_reply answer, bool any_of, ls_reward_result *out,
                           ls_error *err) {
     ls_error why = {LS_OK, ""};
-    int correct = -1;
+    int correct;
     if (completion.text == NULL) completion = (ls_reply){"", 0};
-    if (ls_verify_check(v, answer, &why) != LS_OK) {
+    if (ls_verify_check(v, answer, any_of, &why) != LS_OK) {
         ls_error_prefix(&why, "answer");
         ls_reward_fail(out, why.text);
         return LS_OK;
     }
-    switch (v->kind) {
-        case LS_VERIFY_EXACT: correct = same(trim(completion), trim(answer)); break;
-        case LS_VERIFY_NUMBER: correct = same_number(completion, answer); break;
-        case LS_VERIFY_CHOICE: correct = letter_of(completion) == letter_of(answer); break;
-        case LS_VERIFY_REGEX:
-            correct = v->regex != NULL ? has_pattern(v->search, completion, answer, answer.text != NULL, &why)
-                                       : has_own_pattern(completion, answer, &why);
-            break;
-        case LS_VERIFY_JSON: correct = is_of_form(v, completion, answer, &why); break;
-    }
+    correct =
+        any_of && takes_lists(v) ? judge_list(v, completion, answer, &why) : judge_one(v, completion, answer, &why);
     if (why.status == LS_ERR_NOMEM) return LS_FAIL(err, LS_ERR_NOMEM, "%s", why.text);
     if (correct < 0)
         ls_reward_fail(out, why.text);

@@ -32,10 +32,11 @@ ls_status ls_verify_open(ls_verify **out, ls_verify_kind kind, const char *patte
                          ls_error *err);
 void ls_verify_close(ls_verify *verify); /* accepts NULL */
 
-/* Whether this answer (text NULL: none) can be judged against. */
-ls_status ls_verify_check(const ls_verify *verify, ls_reply answer, ls_error *err);
+/* Whether this answer (text NULL: none) can be judged against. any_of: it is the JSON of a list of texts and numbers,
+ * any of which is right; of json, whose answers are schemas, no list is taken. */
+ls_status ls_verify_check(const ls_verify *verify, ls_reply answer, bool any_of, ls_error *err);
 /* out->ok is false where it cannot, or where a pattern gives up on the completion. Only LS_ERR_NOMEM is returned. */
-ls_status ls_verify_judge(const ls_verify *verify, ls_reply completion, ls_reply answer, ls_reward_result *out,
-                          ls_error *err);
+ls_status ls_verify_judge(const ls_verify *verify, ls_reply completion, ls_reply answer, bool any_of,
+                          ls_reward_result *out, ls_error *err);
 
 #endif

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "load/adapter_chain.h"
 #include "serve/serve_state.h"
 
 void ls_serve_opts_init(ls_serve_opts *o) {
@@ -32,10 +33,12 @@ void ls_serve_opts_init(ls_serve_opts *o) {
 
 /* Text is optional: what there is of it is opened, and what is of a kind that is not built is told. */
 static ls_status open_text(ls_server *s, ls_error *err) {
-    char path[LS_SERVE_PATH_MAX + 32];
+    char path[LS_SERVE_PATH_MAX + 32], *home = NULL;
     ls_error why;
     ls_status status;
-    snprintf(path, sizeof path, "%s/tokenizer.json", s->opts.model_dir);
+    LS_TRY(ls_adapter_home(&home, s->opts.model_dir, err));
+    snprintf(path, sizeof path, "%s/tokenizer.json", home);
+    free(home);
     if (!ls_file_exists(path)) return LS_OK;
     status = ls_tokenizer_open(&s->tokenizer, s->opts.model_dir, &why);
     if (status == LS_ERR_UNSUPPORTED) {

@@ -28,7 +28,7 @@ static ls_status join(char **out, const char *directory, const char *name, ls_er
 static bool is_of_model(const char *name) {
     const size_t n = strlen(name);
     if (n > 12 && strcmp(name + n - 12, ".safetensors") == 0) return true;
-    if (strcmp(name, "model.safetensors.index.json") == 0) return true;
+    if (strcmp(name, "model.safetensors.index.json") == 0 || strcmp(name, "adapter_config.json") == 0) return true;
     for (int i = 0; i < LS_MODEL_FILES; i++)
         if (strcmp(name, ls_model_files[i]) == 0) return true;
     return false;

@@ -10,6 +10,7 @@
 
 #include "base/durable.h"
 #include "base/file.h"
+#include "base/hub.h"
 #include "base/mem.h"
 #include "json/json_node.h"
 #include "json/json_out.h"
@@ -136,11 +137,12 @@ static ls_status join_path(char out[LS_SERVE_PATH_MAX], const char *directory, c
 /* Links to the directory's weights and to the served model's other files that a model is read from. */
 static ls_status link_files(const char *staging, const char *directory, const char *model, ls_error *err) {
     char from[LS_SERVE_PATH_MAX], to[LS_SERVE_PATH_MAX], *full = realpath(directory, NULL), **names = NULL;
-    char *base = realpath(model, NULL);
+    char *base = realpath(model, NULL), hint[LS_HUB_HINT_MAX];
     int64_t n = 0;
     ls_status status = LS_OK;
     if (full == NULL || base == NULL) {
-        status = LS_FAIL(err, LS_ERR_IO, "%.300s: %s", full == NULL ? directory : model, strerror(errno));
+        status = LS_FAIL(err, LS_ERR_IO, "%.300s: %s%s", full == NULL ? directory : model, strerror(errno),
+                         ls_hub_hint(hint, full == NULL ? directory : model));
         goto done;
     }
     LS_TRY_DONE(ls_directory_list(&names, &n, full, err));
@@ -174,6 +176,8 @@ static ls_status with_model(const char *directory, const char *model, user use, 
     char staging[] = "/tmp/lockstep-weights-XXXXXX", config[LS_SERVE_PATH_MAX];
     ls_status status;
     LS_TRY(join_path(config, directory, "config.json", err));
+    if (ls_file_exists(config)) return use(context, directory, err);
+    LS_TRY(join_path(config, directory, "adapter_config.json", err));
     if (ls_file_exists(config)) return use(context, directory, err);
     if (mkdtemp(staging) == NULL) return LS_FAIL(err, LS_ERR_IO, "%s: %s", staging, strerror(errno));
     status = link_files(staging, directory, model, err);

@@ -9,7 +9,9 @@
 #include <time.h>
 
 #include "base/file.h"
+#include "base/hub.h"
 #include "base/mem.h"
+#include "load/adapter_chain.h"
 #include "template/chat_parts.h"
 
 enum { PATH_BYTES = 4096, VARIABLES_MAX = 256, TOKENS_MAX = 128 };
@@ -226,9 +228,12 @@ static ls_status read_time(int64_t *out, ls_error *err) {
 
 ls_status ls_chat_open(ls_chat **out, const char *directory, const char *file, ls_error *err) {
     ls_chat *chat = calloc(1, sizeof *chat);
+    char hint[LS_HUB_HINT_MAX], *home = NULL;
     ls_status status;
     *out = NULL;
     if (chat == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "chat template");
+    LS_TRY_DONE(ls_adapter_home(&home, directory, err)); /* of an adapter, the model that it is of */
+    directory = home;
     LS_TRY_DONE(read_time(&chat->now, err));
     if (file != NULL)
         LS_TRY_DONE(read_template_file(chat, &chat->usual, file, err));
@@ -239,18 +244,20 @@ ls_status ls_chat_open(ls_chat **out, const char *directory, const char *file, l
     if (chat->usual == NULL) {
         status = LS_FAIL(err, LS_ERR_ARG,
                          "%s: messages need a chat template: no chat_template.jinja, no " ADDITIONAL
-                         "/default.jinja, and %s",
+                         "/default.jinja, and %s%s",
                          directory,
                          chat->has_files ? "other templates there, beside which that of tokenizer_config.json does "
                                            "not count"
                                          : "no chat_template that is a text or named 'default' in "
-                                           "tokenizer_config.json");
+                                           "tokenizer_config.json",
+                         ls_file_exists(directory) ? "" : ls_hub_hint(hint, directory));
         goto done;
     }
     *out = chat;
     chat = NULL;
 done:
     ls_chat_free(chat);
+    free(home);
     return status;
 }
 

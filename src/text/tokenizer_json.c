@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/other_forms.h"
+#include "load/adapter_chain.h"
 #include "text/tokenizer_reader.h"
 
 #define FILE_BYTES_MAX ((int64_t)512 << 20)
@@ -364,19 +365,22 @@ done:
 
 ls_status ls_tokenizer_open(ls_tokenizer **out, const char *directory, ls_error *err) {
     static const char file[] = "/tokenizer.json";
-    const size_t n = strlen(directory);
-    char *path = malloc(n + sizeof file), *json = NULL;
+    char *path = NULL, *json = NULL, *home = NULL;
     int64_t bytes = 0;
+    size_t n;
     ls_status status;
     *out = NULL;
-    if (path == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "path");
-    memcpy(path, directory, n);
+    LS_TRY_DONE(ls_adapter_home(&home, directory, err)); /* of an adapter, the model that it is of */
+    n = strlen(home);
+    LS_TRY_DONE(ls_array_alloc((void **)&path, (int64_t)(n + sizeof file), 1, "path", err));
+    memcpy(path, home, n);
     memcpy(path + n, file, sizeof file);
-    if (!ls_file_exists(path)) LS_TRY_DONE(ls_foreign_directory(directory, LS_WANT_TOKENIZER, err));
+    if (!ls_file_exists(path)) LS_TRY_DONE(ls_foreign_directory(home, LS_WANT_TOKENIZER, err));
     LS_TRY_DONE(ls_file_read(&json, &bytes, path, FILE_BYTES_MAX, err));
     status = ls_tokenizer_parse(out, json, bytes, path, err);
 done:
     free(json);
     free(path);
+    free(home);
     return status;
 }

@@ -289,22 +289,28 @@ static void show_breaks(char text[LS_OPTION_TEXT_MAX]) {
     }
 }
 
-void ls_config_print(FILE *file, const ls_config *config) {
+void ls_config_print(FILE *file, const ls_option_table *table, int64_t i) {
     char text[LS_OPTION_TEXT_MAX];
-    for (int64_t t = 0; t < config->n; t++)
-        for (int64_t i = 0; i < config->tables[t].n; i++) {
-            const ls_option *o = &config->tables[t].options[i];
-            format(text, o, value_of(&config->tables[t], o));
-            show_breaks(text);
-            fprintf(file, "  %-23s %-10s %s%s\n", o->name, text[0] != '\0' ? text : "-", o->help,
-                    o->carries_bits ? " *" : "");
-        }
+    const ls_option *o = &table->options[i];
+    format(text, o, value_of(table, o));
+    if (o->kind == LS_OPTION_NUMBER) ls_double_show(text, *(const double *)value_of(table, o));
+    show_breaks(text);
+    fprintf(file, "  %-23s %-10s %s%s\n", o->name, text[0] != '\0' ? text : "-", o->help, o->carries_bits ? " *" : "");
 }
 
 static bool is_named(const char *const *names, const char *name) {
     for (int64_t i = 0; names != NULL && names[i] != NULL; i++)
         if (strcmp(names[i], name) == 0) return true;
     return false;
+}
+
+/* As people write them; no text gets longer. */
+static void show_numbers(char *a, char *b) {
+    char text[LS_DOUBLE_TEXT_MAX];
+    ls_double_show(text, strtod(a, NULL));
+    strcpy(a, text);
+    ls_double_show(text, strtod(b, NULL));
+    strcpy(b, text);
 }
 
 ls_status ls_config_agree(const ls_config *config, const ls_node *options, const char *const *except, ls_error *err) {
@@ -322,6 +328,7 @@ ls_status ls_config_agree(const ls_config *config, const ls_node *options, const
             LS_TRY_DONE(ls_node_need(options, o->name, &child, err));
             LS_TRY_DONE(text_of(&child, o, &stored, err));
             if (strcmp(stored, mine) != 0) {
+                if (o->kind == LS_OPTION_NUMBER) show_numbers(stored, mine);
                 status =
                     ls_node_fail(&child, LS_ERR_ARG, err,
                                  strcmp(o->name, "schedule_steps") == 0

@@ -55,8 +55,8 @@ ls_status ls_config_set(const ls_config *config, const char *assignment, ls_erro
 void ls_config_write(ls_json_out *json, const ls_config *config);
 /* The same as one object's text, released with free(). */
 ls_status ls_config_text(char **out, int64_t *bytes, const ls_config *config, ls_error *err);
-/* Names, values and help, for people. */
-void ls_config_print(FILE *file, const ls_config *config);
+/* Name, value and help of the table's option i, for people. */
+void ls_config_print(FILE *file, const ls_option_table *table, int64_t i);
 /* Whether the options that carry bits are those that ls_config_write put into `options`; the error names the first that
  * is not. Those named in `except` (up to NULL, or NULL) may differ. A choice that `options` lacks is younger than they
  * are: the first of a choice is what was done before there was one. */

@@ -397,11 +397,13 @@ static bool is_due(int64_t every, int64_t step, int64_t last) {
 static void show(sft *s, const ls_train_stats *stats, const ls_train_batch *batch, double seconds, double held_out,
                  double *shown) {
     const int64_t steps = s->o->train.steps;
+    char rate[LS_DOUBLE_TEXT_MAX];
     if (s->progress == NULL ||
         (isnan(held_out) && ls_clock_seconds() - *shown <= PROGRESS_SECONDS && stats->step < steps))
         return;
-    fprintf(s->progress, "step %lld/%lld  loss %.5f  norm %.4f  rate %.3e  %.0f tokens/s", (long long)stats->step,
-            (long long)steps, stats->totals[0] / batch->count, stats->norm, stats->rate,
+    ls_double_round(rate, stats->rate, 4);
+    fprintf(s->progress, "step %lld/%lld  loss %.5f  norm %.4f  rate %s  %.0f tokens/s", (long long)stats->step,
+            (long long)steps, stats->totals[0] / batch->count, stats->norm, rate,
             (double)batch->offsets[batch->n] / seconds);
     if (!isnan(held_out)) fprintf(s->progress, "  held-out loss %.5f", held_out);
     if (ls_run_seconds_left(s->records) > 0) {

@@ -266,7 +266,7 @@ static void a_schedule_is_kept_or_named(void **state) {
         "options.schedule_steps: was 2 and is 4 now; set it as it was to keep the old schedule, or new_schedule=true");
     RUN_OK("train", "resume", at("plan"), "--set", "steps=3"); /* the old one, at its floor */
     RUN("train", "resume", at("plan"), "--set", "steps=4", "--set", "rate=1e-4");
-    must_refuse("options.rate: was 1e-05 and is 0.0001 now");
+    must_refuse("options.rate: was 1e-5 and is 0.0001 now");
     RUN_OK("train", "resume", at("plan"), "--set", "steps=4", "--set", "rate=1e-4", "--set", "schedule_steps=6",
            "--set", "new_schedule=true");
     {

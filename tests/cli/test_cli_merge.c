@@ -8,7 +8,7 @@
 
 /* "KEY=PATH", good until the next call with the same slot. */
 static const char *with_path(int slot, const char *key, const char *path) {
-    static char texts[2][2 * PATH_BYTES];
+    static char texts[3][2 * PATH_BYTES];
     const size_t n = strlen(key), m = strlen(path);
     assert_true(n + m < sizeof texts[0]);
     memcpy(texts[slot], key, n);
@@ -35,8 +35,98 @@ static void merged_weights_are_those_of_the_run(void **state) {
     RUN_OK("score", "--model", at("merged"), "--tokens", at("tokens.jsonl"), "--out", at("scored.jsonl"));
     RUN("merge", at("run/checkpoints/step-00000002"), "--out", at("merged"));
     must_refuse("merged: exists already");
-    RUN("inspect", at("run/checkpoints/step-00000002"));
-    must_refuse("is an adapter (adapter_config.json)");
+}
+
+/* A directory with an adapter is opened as a model: with the bits of the merged one, whoever opens it. */
+static void an_adapter_is_a_model(void **state) {
+    const char *adapter = at("run/checkpoints/step-00000002");
+    (void)state;
+    text_write(at("prompts.jsonl"), "{\"id\":\"a\",\"prompt_ids\":[1,2,3]}\n{\"id\":\"b\",\"prompt_ids\":[7]}\n");
+    RUN_OK("generate", "--model", at("merged"), "--prompts", at("prompts.jsonl"), "--max-tokens", "12", "--out",
+           at("m.jsonl"));
+    RUN_OK("generate", "--model", BASE, "--prompts", at("prompts.jsonl"), "--max-tokens", "12", "--out",
+           at("base.jsonl"));
+    RUN_OK("generate", "--model", adapter, "--prompts", at("prompts.jsonl"), "--max-tokens", "12", "--out",
+           at("a.jsonl"));
+    must_be_same_results(at("m.jsonl"), at("a.jsonl"));
+    RUN("compare", at("m.jsonl"), at("base.jsonl"));
+    assert_int_not_equal(last.code, 0); /* it is another model than its base */
+    RUN_OK("generate", "--model", BASE, "--adapter", adapter, "--prompts", at("prompts.jsonl"), "--max-tokens", "12",
+           "--out", at("b.jsonl"));
+    must_be_same_results(at("m.jsonl"), at("b.jsonl"));
+    RUN_OK("score", "--model", adapter, "--rollouts", at("m.jsonl"), "--out", at("s.jsonl"));
+    RUN_OK("compare", at("m.jsonl"), at("s.jsonl"));
+    RUN_OK("check", "--model", adapter, "--max-tokens", "4");
+    RUN_OK("inspect", adapter);
+    RUN("generate", "--model", BASE, "--base", BASE, "--prompts", at("prompts.jsonl"));
+    must_refuse("adapter_config.json: cannot open");
+    RUN("generate", "--model", BASE, "--base", BASE, "--adapter", adapter, "--prompts", at("prompts.jsonl"));
+    must_refuse("--base: beside --adapter");
+}
+
+/* The base is where --base says, where its name is no directory here, or lies beside the adapter. */
+static void a_base_is_found(void **state) {
+    char line[4 * PATH_BYTES];
+    (void)state;
+    snprintf(line, sizeof line,
+             "cd %s && mkdir elsewhere beside && cp run/checkpoints/step-00000002/adapter_* elsewhere && "
+             "sed -i 's#\"base_model_name_or_path\": *\"[^\"]*\"#\"base_model_name_or_path\":\"owner/base\"#' "
+             "elsewhere/adapter_config.json && "
+             "cp elsewhere/adapter_* %s/* beside && "
+             "sed -i 's#owner/base#%s/beside#' beside/adapter_config.json",
+             scratch, BASE, scratch);
+    assert_int_equal(system(line), 0);
+    RUN("check", "--model", at("elsewhere"));
+    must_refuse(
+        "'owner/base' is no directory of a model here; --base names it; no hub is reached: `hf download owner/base");
+    RUN_OK("generate", "--model", at("elsewhere"), "--base", BASE, "--prompts", at("prompts.jsonl"), "--max-tokens",
+           "12", "--out", at("c.jsonl"));
+    must_be_same_results(at("m.jsonl"), at("c.jsonl"));
+    RUN_OK("generate", "--model", at("beside"), "--prompts", at("prompts.jsonl"), "--max-tokens", "12", "--out",
+           at("d.jsonl"));
+    must_be_same_results(at("m.jsonl"), at("d.jsonl"));
+    RUN("chat", "--model", at("elsewhere"));
+    must_refuse("is no directory of a model here");
+}
+
+/* Of the weights that a checkpoint is of. */
+static void digest_of(char out[64], const char *run) {
+    char path[PATH_BYTES + 64];
+    json_t *file;
+    snprintf(path, sizeof path, "%.400s/checkpoints/step-00000004/state.json", run);
+    file = json_load_file(path, 0, NULL);
+    assert_non_null(file);
+    snprintf(out, 64, "%s", text_member(file, "weights"));
+    json_decref(file);
+}
+
+/* A run that begins with an adapter trains on the merged weights, adapters on the adapter. Stopped and resumed it has
+ * the bits of one that went through, and its checkpoint is a model like any other. */
+static void runs_begin_with_an_adapter(void **state) {
+    char whole[64], parts[64];
+    (void)state;
+#define SFT(run, model, steps)                                                                                      \
+    RUN_OK("train", "sft", "--set", with_path(0, "model=", model), "--set", with_path(1, "run=", at(run)), "--set", \
+           with_path(2, "data=", at("data.jsonl")), "--set", "lora_rank=2", "--set", "lora_alpha=3", "--set",       \
+           "rate=0.05", "--set", "schedule=constant", "--set", "steps=" steps, "--set", "batch=2", "--set",         \
+           "save_every=2", "--set", "threads=1")
+    SFT("whole", at("run/checkpoints/step-00000002"), "4");
+    digest_of(whole, at("whole"));
+    SFT("parts", at("run/checkpoints/step-00000002"), "2");
+    RUN_OK("train", "resume", at("parts"), "--set", "steps=4");
+    digest_of(parts, at("parts"));
+    assert_string_equal(whole, parts);
+    SFT("onmerged", at("merged"), "4");
+    digest_of(parts, at("onmerged"));
+    assert_string_equal(whole, parts);
+    RUN_OK("merge", at("whole/checkpoints/step-00000004"), "--out", at("twice"));
+    RUN_OK("merge", at("onmerged/checkpoints/step-00000004"), "--out", at("twice2"));
+    must_be_same_file(at("twice/model.safetensors"), at("twice2/model.safetensors"));
+    RUN_OK("generate", "--model", at("twice"), "--prompts", at("prompts.jsonl"), "--max-tokens", "8", "--out",
+           at("e.jsonl"));
+    RUN_OK("generate", "--model", at("whole/checkpoints/step-00000004"), "--prompts", at("prompts.jsonl"),
+           "--max-tokens", "8", "--out", at("f.jsonl"));
+    must_be_same_results(at("e.jsonl"), at("f.jsonl"));
 }
 
 static void other_adapters_are_refused(void **state) {
@@ -72,6 +162,9 @@ static void other_adapters_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(merged_weights_are_those_of_the_run),
+        cmocka_unit_test(an_adapter_is_a_model),
+        cmocka_unit_test(a_base_is_found),
+        cmocka_unit_test(runs_begin_with_an_adapter),
         cmocka_unit_test(other_adapters_are_refused),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);

@@ -58,6 +58,23 @@ static void fields_have_any_name(void **state) {
     ls_data_lines_free(x, 3);
 }
 
+/* Decimals as they were written: 0.1 and not the 17 digits of its double. */
+static void answers_keep_their_decimals(void **state) {
+    ls_data_line *x = parse(
+        "{\"prompt\":\"x\",\"answer\":0.1,\"id\":1}\n"
+        "{\"prompt\":\"x\",\"answer\":[0.1,3.0,1e-7,\"0.10000000000000001 \\\\\\\"\",-2.5e30,\"\"],\"id\":2}\n"
+        "{\"prompt\":\"x\",\"answer\":-7,\"id\":3}",
+        &usual, 3);
+    (void)state;
+    assert_string_equal(x[0].answer, "0.1");
+    assert_false(x[0].is_list);
+    assert_string_equal(x[1].answer, "[0.1,3.0,1e-7,\"0.10000000000000001 \\\\\\\"\",-2.5e30,\"\"]");
+    assert_true(x[1].is_list);
+    assert_string_equal(x[2].answer, "-7");
+    assert_non_null(strstr(x[0].whole, "\"answer\":0.1,"));
+    ls_data_lines_free(x, 3);
+}
+
 static void an_answer_may_be_missing(void **state) {
     ls_data_line *x = parse("{\"prompt\":\"x\",\"id\":3}\n{\"prompt\":\"y\",\"answer\":null,\"id\":\"4\"}", &usual, 2);
     (void)state;
@@ -134,10 +151,11 @@ static void errors_name_file_line_and_field(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_formats_are_read),      cmocka_unit_test(fields_have_any_name),
-        cmocka_unit_test(an_answer_may_be_missing),        cmocka_unit_test(other_names_of_an_answer_are_read),
-        cmocka_unit_test(an_instruction_is_never_dropped), cmocka_unit_test(marks_of_a_conversation_stay_with_it),
-        cmocka_unit_test(a_byte_order_mark_is_skipped),    cmocka_unit_test(errors_name_file_line_and_field),
+        cmocka_unit_test(published_formats_are_read),           cmocka_unit_test(fields_have_any_name),
+        cmocka_unit_test(answers_keep_their_decimals),          cmocka_unit_test(an_answer_may_be_missing),
+        cmocka_unit_test(other_names_of_an_answer_are_read),    cmocka_unit_test(an_instruction_is_never_dropped),
+        cmocka_unit_test(marks_of_a_conversation_stay_with_it), cmocka_unit_test(a_byte_order_mark_is_skipped),
+        cmocka_unit_test(errors_name_file_line_and_field),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

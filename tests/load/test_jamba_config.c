@@ -193,7 +193,7 @@ static void other_arithmetic_is_refused_by_name(void **state) {
     refused("\"architectures\":\"JambaForCausalLM\"", "architectures");
     refused("\"dtype\":\"int8\"", "dtype: \"int8\"");
     refused("\"dtype\":\"float32\",\"torch_dtype\":\"bfloat16\"", "dtype: f32, but torch_dtype is bf16");
-    check_failed(parse(&c, "{\"model_type\":\"llama\",\"rope_theta\":1}", &err), &err, "model_type: \"llama\"");
+    check_failed(parse(&c, "{\"model_type\":\"gpt_neox\",\"rope_theta\":1}", &err), &err, "model_type: \"gpt_neox\"");
     check_failed(parse(&c, "{}", &err), &err, "model_type: missing");
     check_failed(parse(&c, "{\"model_type\":7}", &err), &err, "model_type: 7");
 }
@@ -299,19 +299,46 @@ static void generation_config_names_the_end_tokens(void **state) {
     assert_int_equal(system(command), 0);
 }
 
-/* Other readers load weights and adapter of such a directory: the weights alone are another model. */
-static void adapters_are_no_models(void **state) {
-    char dir[] = "/tmp/ls-test-XXXXXX", command[100];
+/* Of a directory with an adapter the configuration is that of its base. */
+static void adapters_have_bases(void **state) {
+    static const char lora[] = "{\"peft_type\":\"LORA\",\"r\":2,\"lora_alpha\":4,\"base_model_name_or_path\":";
+    char dir[] = "/tmp/ls-test-XXXXXX", text[1024];
     ls_model_config c;
     ls_error err;
     (void)state;
     assert_non_null(mkdtemp(dir));
     write_text(dir, "adapter_config.json", "{\"peft_type\":\"LORA\"}");
-    check_failed(ls_model_config_open(&c, dir, &err), &err, "is an adapter (adapter_config.json)");
-    write_text(dir, "config.json", "{\"model_type\":\"jamba\"}");
-    check_failed(ls_model_config_open(&c, dir, &err), &err, "holds an adapter beside the weights");
-    snprintf(command, sizeof command, "rm -r %s", dir);
-    assert_int_equal(system(command), 0);
+    check_failed(ls_model_config_open(&c, dir, &err), &err, "adapter_config.json: ");
+    snprintf(text, sizeof text, "%s\"someone/base\"}", lora);
+    write_text(dir, "adapter_config.json", text);
+    check_failed(ls_model_config_open(&c, dir, &err), &err, "'someone/base' is no directory of a model here");
+    write_text(dir, "config.json", "{\"model_type\":\"jamba\"}"); /* weights beside it that are not its base */
+    check_failed(ls_model_config_open(&c, dir, &err), &err, "'someone/base' is no directory of a model here");
+    snprintf(text, sizeof text, "%s\"%s/jamba-nobias\"}", lora, LS_FIXTURES);
+    write_text(dir, "adapter_config.json", text);
+    assert_ok(ls_model_config_open(&c, dir, &err), err);
+    assert_int_equal(c.n_layers, 3);
+    snprintf(text, sizeof text, "rm -r %s", dir);
+    assert_int_equal(system(text), 0);
+}
+
+/* A chain of adapters that comes back to itself ends. */
+static void circles_of_adapters_end(void **state) {
+    char one[] = "/tmp/ls-test-XXXXXX", two[] = "/tmp/ls-test-XXXXXX", text[1024];
+    ls_model_config c;
+    ls_error err;
+    (void)state;
+    assert_non_null(mkdtemp(one));
+    assert_non_null(mkdtemp(two));
+    for (int k = 0; k < 2; k++) {
+        snprintf(text, sizeof text,
+                 "{\"peft_type\":\"LORA\",\"r\":2,\"lora_alpha\":4,\"base_model_name_or_path\":\"%s\"}",
+                 k == 0 ? two : one);
+        write_text(k == 0 ? one : two, "adapter_config.json", text);
+    }
+    check_failed(ls_model_config_open(&c, one, &err), &err, "an adapter of more than 7 adapters");
+    snprintf(text, sizeof text, "rm -r %s %s", one, two);
+    assert_int_equal(system(text), 0);
 }
 
 /* The first bytes, or the names beside, tell what stands where a model should, and what makes one of it. */
@@ -354,7 +381,8 @@ int main(void) {
         cmocka_unit_test(ranges_are_checked),
         cmocka_unit_test(failure_leaves_the_output_untouched),
         cmocka_unit_test(generation_config_names_the_end_tokens),
-        cmocka_unit_test(adapters_are_no_models),
+        cmocka_unit_test(adapters_have_bases),
+        cmocka_unit_test(circles_of_adapters_end),
         cmocka_unit_test(other_forms_of_models_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

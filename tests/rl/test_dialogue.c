@@ -97,7 +97,7 @@ static ls_status scene_run(scene *s, const char *const words[6], ls_error *err) 
     const ls_drawer drawer = {draw, s};
     s->words = words;
     s->round = 0;
-    LS_TRY(ls_episodes_begin(s->episodes, &s->world, LS_SPLIT_TRAIN, 0, err));
+    LS_TRY(ls_episodes_begin(s->episodes, &s->world, LS_TASK_SPLIT_TRAIN, 0, err));
     LS_TRY(ls_episodes_run(s->episodes, &s->world, &drawer, 0, 2, err));
     return ls_episodes_judge(s->episodes, &s->world, err);
 }

@@ -14,7 +14,7 @@ static ls_reply reply(const char *text) { return (ls_reply){text, text == NULL ?
 static void must_judge(const ls_verify *v, const char *completion, const char *answer, int expected) {
     ls_reward_result r;
     ls_error err;
-    assert_ok(ls_verify_judge(v, reply(completion), reply(answer), &r, &err), err);
+    assert_ok(ls_verify_judge(v, reply(completion), reply(answer), false, &r, &err), err);
     if (!r.ok || r.reward != expected)
         fail_msg("'%s' against '%s': %g %s, expected %d", completion, answer, r.reward, r.error, expected);
 }
@@ -29,8 +29,8 @@ static ls_verify *open_kind(ls_verify_kind kind, const char *pattern, const char
 static void must_refuse_answer(const ls_verify *v, const char *answer, const char *says) {
     ls_reward_result r;
     ls_error err;
-    check_failed(ls_verify_check(v, reply(answer), &err), &err, says);
-    assert_ok(ls_verify_judge(v, reply("x"), reply(answer), &r, &err), err);
+    check_failed(ls_verify_check(v, reply(answer), false, &err), &err, says);
+    assert_ok(ls_verify_judge(v, reply("x"), reply(answer), false, &r, &err), err);
     assert_true(!r.ok && isnan(r.reward) && strstr(r.error, says) != NULL);
 }
 
@@ -114,6 +114,50 @@ static void numbers_of_published_forms(void **state) {
     ls_verify_close(v);
 }
 
+/* A list in the data: each in it is right. */
+static void lists_of_answers(void **state) {
+    static const struct {
+        ls_verify_kind kind;
+        const char *completion, *list;
+        int expected; /* -1: the answer is refused, and says `says` */
+        const char *says;
+    } cases[] = {
+        {LS_VERIFY_NUMBER, "it is 0.5", "[\"1/2\",7]", 1, NULL},
+        {LS_VERIFY_NUMBER, "7", "[\"1/2\",7]", 1, NULL},
+        {LS_VERIFY_NUMBER, "0.1", "[3,0.1]", 1, NULL},
+        {LS_VERIFY_NUMBER, "8", "[\"1/2\",7]", 0, NULL},
+        {LS_VERIFY_NUMBER, "8", "[]", -1, "an empty list"},
+        {LS_VERIFY_NUMBER, "8", "[8,\"none\"]", -1, "[1]: 'none' is no single number"},
+        {LS_VERIFY_NUMBER, "8", "[8,[8]]", -1, "[1]: a list of answers holds texts and numbers"},
+        {LS_VERIFY_NUMBER, "8", "[8,null]", -1, "[1]: a list of answers holds texts and numbers"},
+        {LS_VERIFY_EXACT, "Berlin\n", "[\"Bonn\",\"Berlin\"]", 1, NULL},
+        {LS_VERIFY_EXACT, "berlin", "[\"Bonn\",\"Berlin\"]", 0, NULL},
+        {LS_VERIFY_EXACT, "[\"Bonn\"]", "[\"Bonn\"]", 0, NULL},
+        {LS_VERIFY_EXACT, "x", "[\"x\",\" \"]", -1, "[1]: is blank"},
+        {LS_VERIFY_CHOICE, "The answer is C.", "[\"A\",\"C\"]", 1, NULL},
+        {LS_VERIFY_CHOICE, "The answer is B.", "[\"A\",\"C\"]", 0, NULL},
+        {LS_VERIFY_REGEX, "aab", "[\"c+\",\"a+b\"]", 1, NULL},
+        {LS_VERIFY_REGEX, "aa", "[\"c+\",\"a+b\"]", 0, NULL},
+        {LS_VERIFY_REGEX, "aa", "[\"(\"]", -1, "[0]"},
+        {LS_VERIFY_JSON, "1", "[1]", -1, "answer"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        ls_verify *v = open_kind(cases[i].kind, NULL, NULL);
+        ls_reward_result r;
+        ls_error err;
+        const ls_status status = ls_verify_check(v, reply(cases[i].list), true, &err);
+        assert_ok(ls_verify_judge(v, reply(cases[i].completion), reply(cases[i].list), true, &r, &err), err);
+        if (cases[i].expected < 0) {
+            assert_true(status != LS_OK && !r.ok);
+            if (strstr(r.error, cases[i].says) == NULL) fail_msg("%s: %s", cases[i].list, r.error);
+        } else if (status != LS_OK || !r.ok || r.reward != cases[i].expected) {
+            fail_msg("'%s' against %s: %g", cases[i].completion, cases[i].list, r.reward);
+        }
+        ls_verify_close(v);
+    }
+}
+
 /* Exact, whatever the size, and no more than what is said of it. */
 static void numbers_are_rational(void **state) {
     static const struct {
@@ -187,7 +231,9 @@ static void patterns(void **state) {
     must_refuse_answer(own, "(", "does not compile");
     must_refuse_answer(own, NULL, "missing");
     /* A pattern that gives up fails the reward, it neither earns nor loses it. */
-    assert_ok(ls_verify_judge(own, reply("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab"), reply("(a+)+$"), &r, &err), err);
+    assert_ok(
+        ls_verify_judge(own, reply("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab"), reply("(a+)+$"), false, &r, &err),
+        err);
     assert_false(r.ok);
     ls_verify_close(own);
     check_failed(ls_verify_open(&bad, LS_VERIFY_REGEX, "[", NULL, &err), &err, "reward_pattern: the pattern does not");
@@ -220,6 +266,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exact_answers),
         cmocka_unit_test(numbers),
+        cmocka_unit_test(lists_of_answers),
         cmocka_unit_test(numbers_of_published_forms),
         cmocka_unit_test(numbers_are_rational),
         cmocka_unit_test(letters),
