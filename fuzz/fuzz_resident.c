@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "diagnose/resident.h"
+#include "diagnose/trial/resident.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 

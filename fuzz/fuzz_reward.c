@@ -20,6 +20,9 @@ static void check(const ls_reward_answer *answer) {
     ls_json_out json;
     if (answer->text != NULL && (!answer->is_turn && answer->error[0] == '\0')) abort();
     if (answer->text != NULL && answer->text[answer->text_bytes] != '\0') abort();
+    if (answer->are_messages && (answer->text == NULL || strncmp(answer->text, "{\"messages\":[{", 14) != 0)) abort();
+    if (answer->is_broken != (answer->broken != NULL)) abort();
+    if (memchr(answer->note, '\0', sizeof answer->note) == NULL || strchr(answer->note, '\n') != NULL) abort();
     if (answer->id < -1 || !isfinite(answer->reward)) abort();
     if (answer->ok != (answer->error[0] == '\0') || (!answer->ok && answer->reward != 0)) abort();
     if (memchr(answer->error, '\0', sizeof answer->error) == NULL || strchr(answer->error, '\n') != NULL) abort();

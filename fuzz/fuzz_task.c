@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
         ls_task *task;
         ls_problem problem;
         if (ls_task_open(&task, cases[i][0], cases[i][1], 0, NULL) != LS_OK) abort();
-        if (ls_task_make(&problem, task, LS_SPLIT_TRAIN, 0, NULL) != LS_OK) abort();
+        if (ls_task_make(&problem, task, LS_TASK_SPLIT_TRAIN, 0, NULL) != LS_OK) abort();
         if (strcmp(cases[i][0], "countdown") == 0) /* numbers at which 64 bits end soon */
             problem =
                 (ls_problem){.values = {3037000500, 4611686018427387904, 3, 2, 0, 1}, .n_values = 6, .answer = "1"};

@@ -170,6 +170,8 @@ def reward_seeds():
         "infinite": '{"id":3,"reward":-Infinity}', "list": '{"items":[{"id":"1","reward":1},{"id":"2","error":""}]}',
         "list_nan": '{"items":[{"id":1,"reward":NaN},{"id":2}]}', "huge": '{"id":99999999999999999999,"reward":1e999}',
         "prompt": '{"id":"1","prompt":"2+3="}', "observation": '{"id":"2","observation":"\\n5\\n","reward":0.25}',
+        "messages": '{"id":"5","messages":[{"role":"tool","content":"5"}],"tools":[{"name":"f"}],"note":"printed\\nx"}',
+        "both": '{"id":"6","messages":[{"role":5}],"observation":"x"}', "empty": '{"id":"7","messages":[],"tools":5}',
         "done": '{"items":[{"id":3,"done":true,"reward":1},{"id":4,"done":1,"observation":[]}]}',
     }
     for name, text in seeds.items():

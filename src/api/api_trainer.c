@@ -57,8 +57,8 @@ static ls_loss_options loss_of(const lockstep_trainer_options *o) {
 static ls_status check_options(const lockstep_trainer_options *o, ls_error *err) {
     const ls_loss_options loss = loss_of(o);
     LS_TRY(ls_api_check_choice("schedule", o->schedule, LS_RATE_COUNT, err));
-    LS_TRY(ls_api_check_choice("loss", o->loss, LS_POLICY_REINFORCE + 1, err));
-    LS_TRY(ls_api_check_choice("norm", o->norm, LS_NORM_LENGTH + 1, err));
+    LS_TRY(ls_api_check_choice("loss", o->loss, LS_LOSS_POLICY_REINFORCE + 1, err));
+    LS_TRY(ls_api_check_choice("norm", o->norm, LS_LOSS_NORM_LENGTH + 1, err));
     LS_TRY(ls_api_check_choice("kl", o->kl, LS_KL_K3 + 1, err));
     LS_TRY(ls_api_check_choice("mask_overlong", o->mask_overlong, 2, err));
     LS_TRY(ls_api_check_choice("recompute", o->recompute, 2, err));
@@ -283,7 +283,7 @@ ls_status lockstep_trainer_sft(lockstep_trainer *trainer, const lockstep_batch *
 static ls_status check_policy(const lockstep_trainer *t, ls_error *err) {
     const lockstep_batch *b = &t->batch;
     if (b->advantages == NULL) return LS_FAIL(err, LS_ERR_ARG, "batch: advantages is NULL");
-    if (b->recorded == NULL && (t->loss.policy != LS_POLICY_REINFORCE || b->check != 0))
+    if (b->recorded == NULL && (t->loss.policy != LS_LOSS_POLICY_REINFORCE || b->check != 0))
         return LS_FAIL(err, LS_ERR_ARG,
                        "batch: recorded is NULL; only REINFORCE without a check needs no log-probabilities");
     if ((b->reference == NULL) != (t->loss.beta == 0))

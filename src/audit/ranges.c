@@ -16,7 +16,7 @@ typedef struct entry {
     char *section; /* NULL: every kernel */
     char *name;    /* the name given, or the name spoken of; may be NULL */
     bool is_subject, has_range;
-    ls_subject subject;
+    ls_range_subject subject;
     int32_t index;
     int64_t offset;
     ls_range range;
@@ -177,7 +177,7 @@ static ls_status read_range(const ls_ranges *r, cursor *c, entry *e, ls_error *e
 static ls_status read_subject(cursor *c, entry *e, ls_error *err) {
     static const struct {
         const char *name;
-        ls_subject subject;
+        ls_range_subject subject;
     } axes[] = {{"threadIdx", LS_SUBJECT_TID},
                 {"blockIdx", LS_SUBJECT_CTAID},
                 {"blockDim", LS_SUBJECT_NTID},
@@ -293,7 +293,7 @@ static void adopt(ls_declared *out, const entry *e) {
 }
 
 static void find_subject(const ls_ranges *r, ls_declared *out, const char *kernel, int32_t kernel_bytes,
-                         ls_subject subject, int32_t index, int64_t offset) {
+                         ls_range_subject subject, int32_t index, int64_t offset) {
     for (int pass = 0; pass < 2; pass++) /* a section's lines before those of all kernels */
         for (int64_t i = r->n - 1; i >= 0; i--) {
             entry *e = &r->entries[i];
@@ -399,7 +399,7 @@ void ls_ranges_tell_unused(FILE *file, const ls_ranges *r) {
 /* ---- what is declared ---- */
 
 ls_status ls_ranges_find(const ls_ranges *r, ls_declared *out, const char *kernel, int32_t kernel_bytes,
-                         ls_subject subject, int32_t index, int64_t offset, const char *parameter_name,
+                         ls_range_subject subject, int32_t index, int64_t offset, const char *parameter_name,
                          int32_t name_bytes, ls_error *err) {
     (void)err;
     *out = (ls_declared){0};

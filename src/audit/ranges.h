@@ -21,7 +21,7 @@ void ls_ranges_tell_unused(FILE *file, const ls_ranges *ranges);
 /* Gives a name its range: for all kernels, behind what files say. */
 ls_status ls_ranges_name(ls_ranges *ranges, const char *name, int64_t low, int64_t high, ls_error *err);
 
-typedef enum ls_subject {
+typedef enum ls_range_subject {
     LS_SUBJECT_PARAMETER, /* index, offset */
     LS_SUBJECT_LOADED,    /* what is read through the pointer of a parameter */
     LS_SUBJECT_TID,
@@ -29,7 +29,7 @@ typedef enum ls_subject {
     LS_SUBJECT_NTID,
     LS_SUBJECT_NCTAID,
     LS_SUBJECT_THREADS /* nctaid * ntid of an axis */
-} ls_subject;
+} ls_range_subject;
 
 typedef struct ls_declared {
     const char *name;         /* NULL: none; lives as long as the ranges */
@@ -40,7 +40,7 @@ typedef struct ls_declared {
 /* What is declared for a subject of a kernel. index is the parameter's (-1: of none that is known) or the axis (0 to
  * 2), offset in bytes lies inside the parameter; parameter_name may be NULL. */
 ls_status ls_ranges_find(const ls_ranges *ranges, ls_declared *out, const char *kernel, int32_t kernel_bytes,
-                         ls_subject subject, int32_t index, int64_t offset, const char *parameter_name,
+                         ls_range_subject subject, int32_t index, int64_t offset, const char *parameter_name,
                          int32_t name_bytes, ls_error *err);
 
 #endif

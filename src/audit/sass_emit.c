@@ -137,7 +137,8 @@ ls_status ls_sass_take_address(lowering *l, const ls_ptx_instruction *in, int32_
     *known = o->reg != LS_SASS_UNSEEN;
     if (!*known || o->reg < 0) return LS_OK;
     if (o->is_wide || o->is_not) {
-        const ls_half high = o->is_wide ? ls_sass_half_of(l, at + 1) : (ls_half){LS_HALF_NUMBER, 0};
+        const ls_register_half high =
+            o->is_wide ? ls_sass_half_of(l, at + 1) : (ls_register_half){LS_REGISTER_HALF_NUMBER, 0};
         const int32_t pair = ls_sass_pair_of(l, ls_sass_half_of(l, at), high);
         out->reg = pair < 0 ? -1 : l->pairs[pair].reg;
         *known = pair >= 0 && (uniform == NULL || uniform->is_wide);

@@ -14,15 +14,15 @@ typedef ls_sass_sources sources;
 
 /* Pairs ----------------------------------------------------------------------------------------------------------- */
 
-static ls_status snapshot(lowering *l, const ls_ptx_instruction *by, ls_half h, operand *out, ls_error *err) {
-    if (h.kind == LS_HALF_NUMBER) return *out = ls_sass_number_of(h.value), LS_OK;
-    if (h.kind == LS_HALF_BANK) return ls_sass_emit_bank(l, by, h.value, 32, out, err);
-    *out = ls_sass_register_of(h.kind == LS_HALF_VALUE ? l->snapshots[h.value] : -1);
+static ls_status snapshot(lowering *l, const ls_ptx_instruction *by, ls_register_half h, operand *out, ls_error *err) {
+    if (h.kind == LS_REGISTER_HALF_NUMBER) return *out = ls_sass_number_of(h.value), LS_OK;
+    if (h.kind == LS_REGISTER_HALF_BANK) return ls_sass_emit_bank(l, by, h.value, 32, out, err);
+    *out = ls_sass_register_of(h.kind == LS_REGISTER_HALF_VALUE ? l->snapshots[h.value] : -1);
     if (out->reg < 0) *out = (operand){.kind = LS_PTX_FLOAT, .reg = -1};
     return LS_OK;
 }
 
-static ls_status emit_sum(lowering *l, const ls_pair *p, const ls_ptx_instruction *by, ls_error *err) {
+static ls_status emit_sum(lowering *l, const ls_register_pair *p, const ls_ptx_instruction *by, ls_error *err) {
     operand sum = ls_sass_number_of(0);
     for (int32_t i = 0; i < p->n; i++) {
         const ls_pair_part part = l->parts[p->first + i];
@@ -33,7 +33,7 @@ static ls_status emit_sum(lowering *l, const ls_pair *p, const ls_ptx_instructio
     return ls_sass_emit(l, by, "mov.b64", last, 2, err);
 }
 
-static ls_status emit_wide(lowering *l, const ls_pair *p, const ls_ptx_instruction *in, ls_error *err) {
+static ls_status emit_wide(lowering *l, const ls_register_pair *p, const ls_ptx_instruction *in, ls_error *err) {
     operand s[3];
     LS_TRY(ls_sass_take_sources(l, in, s, 2, err));
     s[2] = ls_sass_pair_register(l, l->parts[p->first].pair);
@@ -41,7 +41,7 @@ static ls_status emit_wide(lowering *l, const ls_pair *p, const ls_ptx_instructi
     return ls_sass_emit(l, in, p->is_signed ? "mad.wide.s32" : "mad.wide.u32", all, 4, err);
 }
 
-static ls_status emit_loaded(lowering *l, const ls_pair *p, const ls_ptx_instruction *in, ls_error *err) {
+static ls_status emit_loaded(lowering *l, const ls_register_pair *p, const ls_ptx_instruction *in, ls_error *err) {
     const sources s = ls_sass_sources_of(l, in);
     operand all[2] = {ls_sass_register_of(p->reg)};
     bool known = false;
@@ -53,7 +53,7 @@ static ls_status emit_loaded(lowering *l, const ls_pair *p, const ls_ptx_instruc
     return ls_sass_emit(l, in, "ldw.global.u64", all, 2, err);
 }
 
-static ls_status emit_by_rule(lowering *l, const ls_pair *p, ls_error *err) {
+static ls_status emit_by_rule(lowering *l, const ls_register_pair *p, ls_error *err) {
     const ls_ptx_instruction *by = &l->f->instructions[p->by], *at = &l->f->instructions[p->at];
     operand all[4] = {ls_sass_register_of(p->reg)};
     const ls_pair_part *parts = p->n > 0 ? l->parts + p->first : NULL;
@@ -93,14 +93,14 @@ static ls_status emit_by_rule(lowering *l, const ls_pair *p, ls_error *err) {
 
 /* Pairs that are set at one place may be made of each other: parts come first. */
 static ls_status emit_pair(lowering *l, int32_t id, int32_t depth, ls_error *err) {
-    ls_pair *p = &l->pairs[id];
+    ls_register_pair *p = &l->pairs[id];
     if (p->is_emitted || p->is_emitting) return LS_OK;
     if (depth == DEPTH_MAX) return LS_FAIL(err, LS_ERR_FORMAT, "%s: sums of pairs are too deep", l->name);
     p->is_emitting = true;
     for (int32_t i = 0; i < p->n && p->rule != LS_PAIR_JOIN; i++) {
         const int32_t part = l->parts[p->first + i].pair;
         if (part < 0) continue;
-        const ls_pair *other = &l->pairs[part];
+        const ls_register_pair *other = &l->pairs[part];
         if (other->block == p->block && other->behind == p->behind) LS_TRY(emit_pair(l, part, depth + 1, err));
     }
     LS_TRY(emit_by_rule(l, p, err));
@@ -133,7 +133,7 @@ static ls_status emit_ways(lowering *l, int32_t block, const ls_ptx_instruction 
         for (int32_t e = 0; e < target->n_from; e++) {
             if (l->flow.edges[target->first_from + e] != block) continue;
             for (int32_t i = l->starts[to]; i >= 0; i = l->pairs[i].chained) {
-                const ls_pair *p = &l->pairs[i];
+                const ls_register_pair *p = &l->pairs[i];
                 const int32_t part = p->rule == LS_PAIR_JOIN ? l->parts[p->first + e].pair : -1;
                 const operand all[] = {ls_sass_register_of(p->inner), ls_sass_pair_register(l, part)};
                 if (part >= 0) LS_TRY(ls_sass_emit(l, by, "mov.b64", all, 2, err));
@@ -166,8 +166,8 @@ static ls_status lower_block(lowering *l, int32_t block, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status want_snapshot(lowering *l, ls_half h, ls_error *err) {
-    if (h.kind != LS_HALF_VALUE || l->snapshots[h.value] >= 0) return LS_OK;
+static ls_status want_snapshot(lowering *l, ls_register_half h, ls_error *err) {
+    if (h.kind != LS_REGISTER_HALF_VALUE || l->snapshots[h.value] >= 0) return LS_OK;
     const ls_flow_value *v = &l->flow.values[h.value];
     if (v->kind == LS_FLOW_NOTHING) return LS_OK;
     LS_TRY(ls_sass_new_register(l, LS_PTX_B32, &l->snapshots[h.value], err));
@@ -180,7 +180,7 @@ static ls_status want_snapshot(lowering *l, ls_half h, ls_error *err) {
 /* Registers of pairs, and the chains of what is set where. */
 static ls_status place_pairs(lowering *l, ls_error *err) {
     for (int32_t i = 0; i < l->n_pairs; i++) {
-        ls_pair *p = &l->pairs[i];
+        ls_register_pair *p = &l->pairs[i];
         int32_t *chain = p->behind < 0 ? &l->starts[p->block] : &l->behind[p->behind];
         p->chained = *chain;
         *chain = i;

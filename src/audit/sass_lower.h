@@ -9,18 +9,18 @@
 #include "audit/flow.h"
 #include "audit/sass.h"
 
-typedef enum ls_half_kind {
-    LS_HALF_NONE,
-    LS_HALF_VALUE,  /* a definition */
-    LS_HALF_NUMBER, /* 32 bits, with sign */
-    LS_HALF_BANK,   /* 32 bits at an offset of constant bank 0 */
-    LS_HALF_SIGN    /* above another: its sign */
-} ls_half_kind;
+typedef enum ls_register_half_kind {
+    LS_REGISTER_HALF_NONE,
+    LS_REGISTER_HALF_VALUE,  /* a definition */
+    LS_REGISTER_HALF_NUMBER, /* 32 bits, with sign */
+    LS_REGISTER_HALF_BANK,   /* 32 bits at an offset of constant bank 0 */
+    LS_REGISTER_HALF_SIGN    /* above another: its sign */
+} ls_register_half_kind;
 
-typedef struct ls_half {
+typedef struct ls_register_half {
     int32_t kind;
     int32_t value; /* the definition, the number or the offset */
-} ls_half;
+} ls_register_half;
 
 typedef enum ls_pair_rule {
     LS_PAIR_PARTS, /* not understood */
@@ -44,8 +44,8 @@ typedef struct ls_pair_part {
     int64_t factor;
 } ls_pair_part;
 
-typedef struct ls_pair {
-    ls_half low, high;
+typedef struct ls_register_pair {
+    ls_register_half low, high;
     int32_t guard; /* the predicate's definition under which it is taken, -1 for none: what it guards is done then */
     bool guard_not;
     bool is_signed, is_emitted, is_emitting;
@@ -57,7 +57,7 @@ typedef struct ls_pair {
     int32_t first, n;      /* parts */
     int64_t number;
     int32_t reg, inner; /* of 64 bits; JOIN: what the ways in set */
-} ls_pair;
+} ls_register_pair;
 
 enum { LS_PAIR_BUCKETS = 8192 };
 
@@ -67,7 +67,7 @@ typedef struct ls_sass_lowering {
     const char *name;
     ls_flow flow;
     ls_ptx_function out;
-    ls_pair *pairs;
+    ls_register_pair *pairs;
     int64_t n_pairs, cap_pairs;
     ls_pair_part *parts;
     int64_t n_parts, cap_parts;
@@ -90,9 +90,9 @@ void ls_sass_lowering_deinit(ls_sass_lowering *l);
 /* Finds what every pair that the function takes is made of (sass_pair.c). */
 ls_status ls_sass_find_pairs(ls_sass_lowering *l, ls_error *err);
 /* The half that an operand is, -1 and NONE for what is none. */
-ls_half ls_sass_half_of(const ls_sass_lowering *l, int32_t operand);
+ls_register_half ls_sass_half_of(const ls_sass_lowering *l, int32_t operand);
 /* The pair of two halves under l->guard, -1 where it was never found. */
-int32_t ls_sass_pair_of(const ls_sass_lowering *l, ls_half low, ls_half high);
+int32_t ls_sass_pair_of(const ls_sass_lowering *l, ls_register_half low, ls_register_half high);
 /* Sets l->guard to what holds where an instruction stands. */
 void ls_sass_enter(ls_sass_lowering *l, int32_t at);
 /* The comparison of the lower halves, for one of the upper halves; -1. */

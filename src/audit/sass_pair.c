@@ -8,14 +8,18 @@
 
 enum { PAIRS_MAX = 4000000, COPIES_MAX = 32, PRODUCTS_MAX = 8, STEPS_MAX = 200000000 };
 
-static const ls_half none = {LS_HALF_NONE, -1}, zero = {LS_HALF_NUMBER, 0};
+static const ls_register_half none = {LS_REGISTER_HALF_NONE, -1}, zero = {LS_REGISTER_HALF_NUMBER, 0};
 
-static bool same(ls_half a, ls_half b) { return a.kind == b.kind && a.value == b.value && a.kind != LS_HALF_NONE; }
-static bool is_number(ls_half h, int32_t number) { return h.kind == LS_HALF_NUMBER && h.value == number; }
+static bool same(ls_register_half a, ls_register_half b) {
+    return a.kind == b.kind && a.value == b.value && a.kind != LS_REGISTER_HALF_NONE;
+}
+static bool is_number(ls_register_half h, int32_t number) {
+    return h.kind == LS_REGISTER_HALF_NUMBER && h.value == number;
+}
 
 /* The instruction that defines a half, NULL for none. */
-static const ls_ptx_instruction *definition(const ls_sass_lowering *l, ls_half h) {
-    if (h.kind != LS_HALF_VALUE || l->flow.values[h.value].kind != LS_FLOW_INSTRUCTION) return NULL;
+static const ls_ptx_instruction *definition(const ls_sass_lowering *l, ls_register_half h) {
+    if (h.kind != LS_REGISTER_HALF_VALUE || l->flow.values[h.value].kind != LS_FLOW_INSTRUCTION) return NULL;
     return &l->f->instructions[l->flow.values[h.value].at];
 }
 
@@ -48,13 +52,14 @@ static const ls_ptx_operand *source(const ls_sass_lowering *l, const ls_ptx_inst
     return at < in->first + in->n ? &l->f->operands[at] : &nothing;
 }
 
-static ls_half plain_half(const ls_sass_lowering *l, int32_t operand) {
+static ls_register_half plain_half(const ls_sass_lowering *l, int32_t operand) {
     const ls_ptx_operand *o = &l->f->operands[operand];
-    if (o->kind == LS_PTX_INT) return (ls_half){LS_HALF_NUMBER, (int32_t)(uint32_t)(uint64_t)o->value};
+    if (o->kind == LS_PTX_INT)
+        return (ls_register_half){LS_REGISTER_HALF_NUMBER, (int32_t)(uint32_t)(uint64_t)o->value};
     if (o->kind == LS_PTX_BANK && o->reg < 0 && o->value < 0x7FFFFFFF)
-        return (ls_half){LS_HALF_BANK, (int32_t)o->value};
+        return (ls_register_half){LS_REGISTER_HALF_BANK, (int32_t)o->value};
     if (o->reg < 0 || l->flow.reads[operand] < 0) return none;
-    return (ls_half){LS_HALF_VALUE, l->flow.reads[operand]};
+    return (ls_register_half){LS_REGISTER_HALF_VALUE, l->flow.reads[operand]};
 }
 
 /* Whether the operand of the instruction is 0. */
@@ -85,7 +90,7 @@ static int32_t copied(const ls_sass_lowering *l, const ls_ptx_instruction *in) {
 }
 
 /* Goes back over copies. */
-static ls_half original(const ls_sass_lowering *l, ls_half h) {
+static ls_register_half original(const ls_sass_lowering *l, ls_register_half h) {
     for (int i = 0; i < COPIES_MAX; i++) {
         const ls_ptx_instruction *in = definition(l, h);
         if (in == NULL) return h;
@@ -94,28 +99,30 @@ static ls_half original(const ls_sass_lowering *l, ls_half h) {
             return zero;
         const int32_t at = copied(l, in);
         if (at < 0) return h;
-        ls_half next = plain_half(l, at);
-        if (next.kind == LS_HALF_NONE) return h;
-        if (part > 0 && next.kind != LS_HALF_BANK) return h;
-        if (next.kind == LS_HALF_BANK) next.value += 4 * part;
+        ls_register_half next = plain_half(l, at);
+        if (next.kind == LS_REGISTER_HALF_NONE) return h;
+        if (part > 0 && next.kind != LS_REGISTER_HALF_BANK) return h;
+        if (next.kind == LS_REGISTER_HALF_BANK) next.value += 4 * part;
         h = next;
     }
     return h;
 }
 
-ls_half ls_sass_half_of(const ls_sass_lowering *l, int32_t operand) { return original(l, plain_half(l, operand)); }
+ls_register_half ls_sass_half_of(const ls_sass_lowering *l, int32_t operand) {
+    return original(l, plain_half(l, operand));
+}
 
-static ls_half source_half(const ls_sass_lowering *l, const ls_ptx_instruction *in, int32_t i) {
+static ls_register_half source_half(const ls_sass_lowering *l, const ls_ptx_instruction *in, int32_t i) {
     const int32_t at = first_source(l, in) + i;
     return at < in->first + in->n ? ls_sass_half_of(l, at) : none;
 }
 
 /* Whether the half is another shifted left by a number of bits that is known. */
-static bool is_shifted(const ls_sass_lowering *l, ls_half h, ls_half *what, int32_t *bits) {
+static bool is_shifted(const ls_sass_lowering *l, ls_register_half h, ls_register_half *what, int32_t *bits) {
     const ls_ptx_instruction *in = definition(l, h);
     if (in == NULL || is_guarded(l, in)) return false;
-    const ls_half by = source_half(l, in, 1);
-    if (by.kind != LS_HALF_NUMBER || source(l, in, 0)->is_minus) return false;
+    const ls_register_half by = source_half(l, in, 1);
+    if (by.kind != LS_REGISTER_HALF_NUMBER || source(l, in, 0)->is_minus) return false;
     *what = source_half(l, in, 0);
     if (ls_sass_is_op(in->op, "SHF") && ls_ptx_has(in->op, ".L") && !ls_ptx_has(in->op, ".HI")) {
         *bits = by.value;
@@ -130,7 +137,7 @@ static bool is_shifted(const ls_sass_lowering *l, ls_half h, ls_half *what, int3
 
 /* Pairs ----------------------------------------------------------------------------------------------------------- */
 
-static uint32_t bucket_of(const ls_sass_lowering *l, ls_half low, ls_half high) {
+static uint32_t bucket_of(const ls_sass_lowering *l, ls_register_half low, ls_register_half high) {
     uint64_t h = (uint64_t)(uint32_t)low.value * 0x9E3779B97F4A7C15u + (uint64_t)(uint32_t)high.value;
     h = (h ^ (uint64_t)low.kind << 8 ^ (uint64_t)high.kind << 12 ^ (uint64_t)(uint32_t)l->guard << 16 ^
          (uint64_t)l->guard_not) *
@@ -138,34 +145,35 @@ static uint32_t bucket_of(const ls_sass_lowering *l, ls_half low, ls_half high) 
     return (uint32_t)(h >> 40) % LS_PAIR_BUCKETS;
 }
 
-int32_t ls_sass_pair_of(const ls_sass_lowering *l, ls_half low, ls_half high) {
+int32_t ls_sass_pair_of(const ls_sass_lowering *l, ls_register_half low, ls_register_half high) {
     for (int32_t i = l->buckets[bucket_of(l, low, high)]; i >= 0; i = l->pairs[i].next) {
-        const ls_pair *p = &l->pairs[i];
+        const ls_register_pair *p = &l->pairs[i];
         if (same(p->low, low) && same(p->high, high) && p->guard == l->guard && p->guard_not == l->guard_not) return i;
     }
     return -1;
 }
 
 /* The pair of two halves, to be found out later if it is new; -1 where a half is none. */
-static ls_status want(ls_sass_lowering *l, ls_half low, ls_half high, int32_t by, int32_t *out, ls_error *err) {
+static ls_status want(ls_sass_lowering *l, ls_register_half low, ls_register_half high, int32_t by, int32_t *out,
+                      ls_error *err) {
     *out = -1;
-    if (low.kind == LS_HALF_NONE || high.kind == LS_HALF_NONE) return LS_OK;
+    if (low.kind == LS_REGISTER_HALF_NONE || high.kind == LS_REGISTER_HALF_NONE) return LS_OK;
     *out = ls_sass_pair_of(l, low, high);
     if (*out >= 0) return LS_OK;
     const uint32_t bucket = bucket_of(l, low, high);
     if (l->n_pairs == PAIRS_MAX) return LS_FAIL(err, LS_ERR_FORMAT, "%s: a function has too many pairs", l->name);
     LS_TRY(ls_array_grow((void **)&l->pairs, &l->cap_pairs, l->n_pairs + 1, sizeof *l->pairs, "pairs", err));
     *out = (int32_t)l->n_pairs++;
-    l->pairs[*out] = (ls_pair){.low = low,
-                               .high = high,
-                               .guard = l->guard,
-                               .guard_not = l->guard_not,
-                               .next = l->buckets[bucket],
-                               .by = by,
-                               .at = by,
-                               .chained = -1,
-                               .reg = -1,
-                               .inner = -1};
+    l->pairs[*out] = (ls_register_pair){.low = low,
+                                        .high = high,
+                                        .guard = l->guard,
+                                        .guard_not = l->guard_not,
+                                        .next = l->buckets[bucket],
+                                        .by = by,
+                                        .at = by,
+                                        .chained = -1,
+                                        .reg = -1,
+                                        .inner = -1};
     l->buckets[bucket] = *out;
     return LS_OK;
 }
@@ -178,8 +186,8 @@ static ls_status add_part(ls_sass_lowering *l, int32_t pair, int32_t part, int64
     return LS_OK;
 }
 
-static ls_status want_part(ls_sass_lowering *l, int32_t pair, ls_half low, ls_half high, int64_t factor,
-                           ls_error *err) {
+static ls_status want_part(ls_sass_lowering *l, int32_t pair, ls_register_half low, ls_register_half high,
+                           int64_t factor, ls_error *err) {
     int32_t part;
     LS_TRY(want(l, low, high, l->pairs[pair].at, &part, err));
     return add_part(l, pair, part, factor, err);
@@ -188,7 +196,7 @@ static ls_status want_part(ls_sass_lowering *l, int32_t pair, ls_half low, ls_ha
 /* Sums with a carry ----------------------------------------------------------------------------------------------- */
 
 typedef struct term {
-    ls_half half, base; /* base: of a shift in the upper half, what is below */
+    ls_register_half half, base; /* base: of a shift in the upper half, what is below */
     int32_t shift;
     bool is_minus, is_lea, is_sign;
 } term;
@@ -198,7 +206,7 @@ typedef struct terms {
     term all[4];
 } terms;
 
-static void add_term(terms *t, ls_half half, bool is_minus, int32_t shift) {
+static void add_term(terms *t, ls_register_half half, bool is_minus, int32_t shift) {
     if (is_number(half, 0) && !is_minus) return;
     if (t->n < 4) t->all[t->n++] = (term){.half = half, .is_minus = is_minus, .shift = shift};
 }
@@ -223,8 +231,8 @@ static const ls_ptx_instruction *carry_of(const ls_sass_lowering *l, const ls_pt
 static bool lower_terms(const ls_sass_lowering *l, const ls_ptx_instruction *in, terms *t) {
     t->n = 0;
     if (ls_sass_is_op(in->op, "LEA")) {
-        const ls_half by = source_half(l, in, 2);
-        if (by.kind != LS_HALF_NUMBER || by.value < 0 || by.value > 31) return false;
+        const ls_register_half by = source_half(l, in, 2);
+        if (by.kind != LS_REGISTER_HALF_NUMBER || by.value < 0 || by.value > 31) return false;
         add_term(t, source_half(l, in, 0), source(l, in, 0)->is_minus, by.value);
         add_term(t, source_half(l, in, 1), source(l, in, 1)->is_minus, 0);
         return true;
@@ -237,8 +245,8 @@ static bool upper_terms(const ls_sass_lowering *l, const ls_ptx_instruction *in,
     t->n = 0;
     if (ls_sass_is_op(in->op, "LEA")) {
         const bool sign = ls_ptx_has(in->op, ".SX32");
-        const ls_half by = source_half(l, in, sign ? 2 : 3);
-        if (by.kind != LS_HALF_NUMBER || by.value < 0 || by.value > 31) return false;
+        const ls_register_half by = source_half(l, in, sign ? 2 : 3);
+        if (by.kind != LS_REGISTER_HALF_NUMBER || by.value < 0 || by.value > 31) return false;
         t->all[t->n++] = (term){.half = sign ? none : source_half(l, in, 2),
                                 .base = source_half(l, in, 0),
                                 .shift = by.value,
@@ -254,7 +262,7 @@ static bool upper_terms(const ls_sass_lowering *l, const ls_ptx_instruction *in,
         }
         return true;
     }
-    const ls_half a = source_half(l, in, 0), b = source_half(l, in, 1);
+    const ls_register_half a = source_half(l, in, 0), b = source_half(l, in, 1);
     if (!is_number(a, 0) && !is_number(b, 0)) {
         if (!is_number(b, 1) && !is_number(b, -1)) return false;
         add_term(t, a, is_number(b, -1) != source(l, in, 0)->is_minus, 0);
@@ -263,17 +271,18 @@ static bool upper_terms(const ls_sass_lowering *l, const ls_ptx_instruction *in,
     return true;
 }
 
-static bool understood(const ls_sass_lowering *l, ls_half low, ls_half high);
+static bool understood(const ls_sass_lowering *l, ls_register_half low, ls_register_half high);
 
 /* How well a term of the lower sum and one of the upper fit; -1 for not at all. The pair and its factor come out. */
-static int32_t fit(const ls_sass_lowering *l, const term *low, const term *high, ls_half out[2], int64_t *factor) {
-    ls_half what;
+static int32_t fit(const ls_sass_lowering *l, const term *low, const term *high, ls_register_half out[2],
+                   int64_t *factor) {
+    ls_register_half what;
     int32_t bits;
     *factor = (int64_t)1 << low->shift;
     out[0] = low->half;
     if (high->is_lea) {
         if (low->is_minus) return -1;
-        out[1] = high->is_sign ? (ls_half){LS_HALF_SIGN, 0} : high->half;
+        out[1] = high->is_sign ? (ls_register_half){LS_REGISTER_HALF_SIGN, 0} : high->half;
         if (same(low->half, high->base) && (high->is_sign || low->shift == high->shift)) return 3;
         if (!is_shifted(l, low->half, &what, &bits) || bits != high->shift || !same(what, high->base)) return -1;
         out[0] = what;
@@ -305,7 +314,7 @@ static int32_t match(const ls_sass_lowering *l, const terms *low, const terms *h
         return score;
     }
     for (int32_t i = 0; i < low->n; i++) {
-        ls_half pair[2];
+        ls_register_half pair[2];
         int64_t factor;
         if (used >> i & 1) continue;
         const int32_t one = fit(l, &low->all[i], &high->all[at], pair, &factor);
@@ -317,7 +326,7 @@ static int32_t match(const ls_sass_lowering *l, const terms *low, const terms *h
 }
 
 /* Whether low and high are a sum and the one that takes its carry; *lower is then the former's instruction. */
-static bool is_sum(const ls_sass_lowering *l, ls_half low, const ls_ptx_instruction *upper,
+static bool is_sum(const ls_sass_lowering *l, ls_register_half low, const ls_ptx_instruction *upper,
                    const ls_ptx_instruction **lower) {
     int32_t at = -1;
     const bool takes =
@@ -327,7 +336,7 @@ static bool is_sum(const ls_sass_lowering *l, ls_half low, const ls_ptx_instruct
     *lower = carry_of(l, upper, &at);
     if (*lower == NULL) return false;
     if (l->f->operands[(*lower)->first].kind == LS_PTX_SINK) return true;
-    return low.kind == LS_HALF_VALUE && l->flow.values[low.value].kind == LS_FLOW_INSTRUCTION &&
+    return low.kind == LS_REGISTER_HALF_VALUE && l->flow.values[low.value].kind == LS_FLOW_INSTRUCTION &&
            l->flow.values[low.value].at == at && l->flow.values[low.value].part == 0;
 }
 
@@ -341,7 +350,7 @@ static ls_status find_sum(ls_sass_lowering *l, int32_t id, const ls_ptx_instruct
     l->pairs[id].rule = LS_PAIR_SUM;
     l->pairs[id].first = (int32_t)l->n_parts;
     for (int32_t i = 0; i < high.n; i++) {
-        ls_half pair[2];
+        ls_register_half pair[2];
         int64_t factor;
         fit(l, &low.all[best[i]], &high.all[i], pair, &factor);
         used |= 1 << best[i];
@@ -355,12 +364,12 @@ static ls_status find_sum(ls_sass_lowering *l, int32_t id, const ls_ptx_instruct
 /* Products of 64 bits --------------------------------------------------------------------------------------------- */
 
 typedef struct product {
-    ls_half a, b;
+    ls_register_half a, b;
 } product;
 
 /* Takes a sum apart into products and the upper half of a wide product; false where it is more than that. */
-static bool flatten(const ls_sass_lowering *l, ls_half h, int32_t wide_at, bool *has_wide, product *out, int32_t *n,
-                    int32_t depth) {
+static bool flatten(const ls_sass_lowering *l, ls_register_half h, int32_t wide_at, bool *has_wide, product *out,
+                    int32_t *n, int32_t depth) {
     const ls_ptx_instruction *in = definition(l, h);
     if (is_number(h, 0)) return true;
     if (in == NULL || depth == 0 || is_guarded(l, in)) return false;
@@ -375,7 +384,7 @@ static bool flatten(const ls_sass_lowering *l, ls_half h, int32_t wide_at, bool 
         return true;
     }
     if (!ls_sass_is_op(in->op, "IMAD")) return false;
-    const ls_half a = source_half(l, in, 0), b = source_half(l, in, 1), c = source_half(l, in, 2);
+    const ls_register_half a = source_half(l, in, 0), b = source_half(l, in, 1), c = source_half(l, in, 2);
     if (is_number(b, 1)) {
         if (!flatten(l, a, wide_at, has_wide, out, n, depth - 1)) return false;
     } else if (!is_number(a, 0) && !is_number(b, 0)) {
@@ -386,7 +395,8 @@ static bool flatten(const ls_sass_lowering *l, ls_half h, int32_t wide_at, bool 
 }
 
 /* Whether the pair is (x, x') * (y, y') + c, whose lower half a wide product makes. */
-static bool is_product(const ls_sass_lowering *l, ls_half low, ls_half high, ls_half *x_high, ls_half *y_high) {
+static bool is_product(const ls_sass_lowering *l, ls_register_half low, ls_register_half high, ls_register_half *x_high,
+                       ls_register_half *y_high) {
     const ls_ptx_instruction *wide = definition(l, low);
     product products[PRODUCTS_MAX];
     int32_t n = 0;
@@ -396,7 +406,7 @@ static bool is_product(const ls_sass_lowering *l, ls_half low, ls_half high, ls_
     if (l->flow.values[low.value].part != 0) return false;
     if (!flatten(l, high, l->flow.values[low.value].at, &has_wide, products, &n, 6) || !has_wide || n == 0 || n > 2)
         return false;
-    const ls_half x = source_half(l, wide, 0), y = source_half(l, wide, 1);
+    const ls_register_half x = source_half(l, wide, 0), y = source_half(l, wide, 1);
     *x_high = *y_high = zero;
     for (int32_t i = 0; i < n; i++) {
         const product p = products[i];
@@ -416,16 +426,16 @@ static bool is_product(const ls_sass_lowering *l, ls_half low, ls_half high, ls_
 
 /* All rules ------------------------------------------------------------------------------------------------------- */
 
-static bool is_sign_of(const ls_sass_lowering *l, ls_half high, ls_half low) {
+static bool is_sign_of(const ls_sass_lowering *l, ls_register_half high, ls_register_half low) {
     const ls_ptx_instruction *in = definition(l, high);
-    if (high.kind == LS_HALF_SIGN) return true;
+    if (high.kind == LS_REGISTER_HALF_SIGN) return true;
     return in != NULL && ls_sass_is_op(in->op, "SHF") && ls_ptx_has(in->op, ".R.S32.HI") &&
            is_number(source_half(l, in, 1), 31) && same(source_half(l, in, 2), low);
 }
 
 /* Whether both are results of one instruction, or meet in one block, or are guarded alike. */
-static bool stand_together(const ls_sass_lowering *l, ls_half low, ls_half high) {
-    if (low.kind != LS_HALF_VALUE || high.kind != LS_HALF_VALUE) return false;
+static bool stand_together(const ls_sass_lowering *l, ls_register_half low, ls_register_half high) {
+    if (low.kind != LS_REGISTER_HALF_VALUE || high.kind != LS_REGISTER_HALF_VALUE) return false;
     const ls_flow_value *a = &l->flow.values[low.value], *b = &l->flow.values[high.value];
     if (a->kind != b->kind) return false;
     if (a->kind == LS_FLOW_PHI) return a->block == b->block;
@@ -440,12 +450,12 @@ static bool is_right_shift(const ls_sass_lowering *l, const ls_ptx_instruction *
     return x != NULL && y != NULL && ls_sass_is_op(x->op, "SHF") && ls_sass_is_op(y->op, "SHF") &&
            (ls_ptx_has(x->op, ".R.U64") || ls_ptx_has(x->op, ".R.S64")) &&
            (ls_ptx_has(y->op, ".R.U32.HI") || ls_ptx_has(y->op, ".R.S32.HI")) &&
-           source_half(l, x, 1).kind == LS_HALF_NUMBER && same(source_half(l, x, 1), source_half(l, y, 1)) &&
+           source_half(l, x, 1).kind == LS_REGISTER_HALF_NUMBER && same(source_half(l, x, 1), source_half(l, y, 1)) &&
            same(source_half(l, x, 2), source_half(l, y, 2));
 }
 
-static bool is_left_shift(const ls_sass_lowering *l, ls_half low, const ls_ptx_instruction *y, int32_t *bits) {
-    ls_half what;
+static bool is_left_shift(const ls_sass_lowering *l, ls_register_half low, const ls_ptx_instruction *y, int32_t *bits) {
+    ls_register_half what;
     return y != NULL && !is_guarded(l, y) && ls_sass_is_op(y->op, "SHF") && ls_ptx_has(y->op, ".L.U64.HI") &&
            is_shifted(l, low, &what, bits) && is_number(source_half(l, y, 1), *bits) &&
            same(source_half(l, y, 0), what);
@@ -460,16 +470,17 @@ static bool is_selection(const ls_sass_lowering *l, const ls_ptx_instruction *x,
 }
 
 /* a & number, as the machine writes it. */
-static bool is_masked(const ls_sass_lowering *l, const ls_ptx_instruction *in, ls_half *what, int32_t *mask) {
+static bool is_masked(const ls_sass_lowering *l, const ls_ptx_instruction *in, ls_register_half *what, int32_t *mask) {
     if (in == NULL || is_guarded(l, in) || !ls_sass_is_op(in->op, "LOP3") || !is_number(source_half(l, in, 3), 0xC0))
         return false;
-    const ls_half b = source_half(l, in, 1);
+    const ls_register_half b = source_half(l, in, 1);
     *what = source_half(l, in, 0);
     *mask = b.value;
-    return b.kind == LS_HALF_NUMBER && !source(l, in, 0)->is_not && what->kind != LS_HALF_NONE;
+    return b.kind == LS_REGISTER_HALF_NUMBER && !source(l, in, 0)->is_not && what->kind != LS_REGISTER_HALF_NONE;
 }
 
-static bool is_and(const ls_sass_lowering *l, ls_half low, ls_half high, ls_half out[2], int64_t *mask) {
+static bool is_and(const ls_sass_lowering *l, ls_register_half low, ls_register_half high, ls_register_half out[2],
+                   int64_t *mask) {
     int32_t low_mask, high_mask = -1;
     if (!is_masked(l, definition(l, low), &out[0], &low_mask)) return false;
     if (!is_masked(l, definition(l, high), &out[1], &high_mask)) {
@@ -477,19 +488,19 @@ static bool is_and(const ls_sass_lowering *l, ls_half low, ls_half high, ls_half
         if (low_mask >= 0) return false;
     }
     *mask = (int64_t)((uint64_t)(uint32_t)high_mask << 32 | (uint32_t)low_mask);
-    return out[1].kind != LS_HALF_NONE;
+    return out[1].kind != LS_REGISTER_HALF_NONE;
 }
 
 /* Whether a rule fits, without a look at its parts. */
-static bool understood(const ls_sass_lowering *l, ls_half low, ls_half high) {
+static bool understood(const ls_sass_lowering *l, ls_register_half low, ls_register_half high) {
     const ls_ptx_instruction *x = definition(l, low), *y = definition(l, high), *lower;
-    ls_half halves[2];
+    ls_register_half halves[2];
     int32_t bits;
     int64_t mask;
-    if (low.kind == LS_HALF_NONE || high.kind == LS_HALF_NONE) return false;
+    if (low.kind == LS_REGISTER_HALF_NONE || high.kind == LS_REGISTER_HALF_NONE) return false;
     if (is_number(high, 0) || is_sign_of(l, high, low) || stand_together(l, low, high)) return true;
-    if (low.kind == LS_HALF_NUMBER && high.kind == LS_HALF_NUMBER) return true;
-    if (low.kind == LS_HALF_BANK && high.kind == LS_HALF_BANK) return high.value == low.value + 4;
+    if (low.kind == LS_REGISTER_HALF_NUMBER && high.kind == LS_REGISTER_HALF_NUMBER) return true;
+    if (low.kind == LS_REGISTER_HALF_BANK && high.kind == LS_REGISTER_HALF_BANK) return high.value == low.value + 4;
     if (y != NULL && is_sum(l, low, y, &lower)) return true;
     if (is_right_shift(l, x, y) || is_left_shift(l, low, y, &bits) || is_selection(l, x, y)) return true;
     return is_product(l, low, high, &halves[0], &halves[1]) || is_and(l, low, high, halves, &mask);
@@ -504,8 +515,9 @@ static ls_status find_join(ls_sass_lowering *l, int32_t id, ls_error *err) {
     for (int32_t e = 0; e < block->n_from; e++) {
         const int32_t low = l->flow.joined[a.first_from + e], high = l->flow.joined[b.first_from + e];
         const bool reached = l->flow.blocks[l->flow.edges[block->first_from + e]].order >= 0;
-        const ls_half from_low = low < 0 ? none : original(l, (ls_half){LS_HALF_VALUE, low});
-        const ls_half from_high = high < 0 ? none : original(l, (ls_half){LS_HALF_VALUE, high});
+        const ls_register_half from_low = low < 0 ? none : original(l, (ls_register_half){LS_REGISTER_HALF_VALUE, low});
+        const ls_register_half from_high =
+            high < 0 ? none : original(l, (ls_register_half){LS_REGISTER_HALF_VALUE, high});
         LS_TRY(want_part(l, id, reached ? from_low : none, from_high, 1, err));
     }
     return LS_OK;
@@ -513,15 +525,17 @@ static ls_status find_join(ls_sass_lowering *l, int32_t id, ls_error *err) {
 
 /* Two results of one instruction, or of two under one guard. */
 static ls_status find_together(ls_sass_lowering *l, int32_t id, ls_error *err) {
-    const ls_pair p = l->pairs[id];
+    const ls_register_pair p = l->pairs[id];
     const ls_flow_value a = l->flow.values[p.low.value], b = l->flow.values[p.high.value];
     const ls_ptx_instruction *in;
     if (a.kind == LS_FLOW_PHI) return find_join(l, id, err);
     in = &l->f->instructions[a.at];
     l->pairs[id].at = a.at;
     if (is_guarded(l, in)) {
-        const ls_half old_low = a.old < 0 ? none : original(l, (ls_half){LS_HALF_VALUE, a.old});
-        const ls_half old_high = b.old < 0 ? none : original(l, (ls_half){LS_HALF_VALUE, b.old});
+        const ls_register_half old_low =
+            a.old < 0 ? none : original(l, (ls_register_half){LS_REGISTER_HALF_VALUE, a.old});
+        const ls_register_half old_high =
+            b.old < 0 ? none : original(l, (ls_register_half){LS_REGISTER_HALF_VALUE, b.old});
         l->pairs[id].rule = LS_PAIR_EITHER;
         LS_TRY(want_part(l, id, old_low, old_high, 1, err));
         if (l->flow.guards[a.at] < 0) return add_part(l, id, -1, 1, err);
@@ -542,10 +556,10 @@ static ls_status find_together(ls_sass_lowering *l, int32_t id, ls_error *err) {
 
 /* Pairs of two instructions. */
 static ls_status find_made(ls_sass_lowering *l, int32_t id, ls_error *err) {
-    const ls_pair p = l->pairs[id];
+    const ls_register_pair p = l->pairs[id];
     const ls_ptx_instruction *x = definition(l, p.low), *y = definition(l, p.high), *lower;
     const bool guarded = is_guarded(l, x) || is_guarded(l, y);
-    ls_half halves[2];
+    ls_register_half halves[2];
     int32_t bits;
     int64_t mask;
     if (y != NULL) l->pairs[id].at = l->flow.values[p.high.value].at;
@@ -581,12 +595,12 @@ static ls_status find_made(ls_sass_lowering *l, int32_t id, ls_error *err) {
 }
 
 /* Where the later of the halves stands: both stand above whoever takes them. */
-static void place(const ls_sass_lowering *l, ls_pair *p) {
-    const ls_half halves[2] = {p->low, p->high};
+static void place(const ls_sass_lowering *l, ls_register_pair *p) {
+    const ls_register_half halves[2] = {p->low, p->high};
     p->block = 0;
     p->behind = -1;
     for (int i = 0; i < 2; i++) {
-        if (halves[i].kind != LS_HALF_VALUE) continue;
+        if (halves[i].kind != LS_REGISTER_HALF_VALUE) continue;
         const ls_flow_value *v = &l->flow.values[halves[i].value];
         const int32_t at = v->kind == LS_FLOW_INSTRUCTION ? v->at : -1;
         const bool later = v->block == p->block ? at > p->behind : ls_flow_dominates(&l->flow, p->block, v->block);
@@ -595,17 +609,18 @@ static void place(const ls_sass_lowering *l, ls_pair *p) {
 }
 
 static ls_status find(ls_sass_lowering *l, int32_t id, ls_error *err) {
-    const ls_pair p = l->pairs[id];
+    const ls_register_pair p = l->pairs[id];
     l->guard = p.guard;
     l->guard_not = p.guard_not;
     place(l, &l->pairs[id]);
     l->pairs[id].first = (int32_t)l->n_parts;
-    if (p.low.kind == LS_HALF_NUMBER && p.high.kind == LS_HALF_NUMBER) {
+    if (p.low.kind == LS_REGISTER_HALF_NUMBER && p.high.kind == LS_REGISTER_HALF_NUMBER) {
         l->pairs[id].rule = LS_PAIR_NUMBER;
         l->pairs[id].number = (int64_t)((uint64_t)(uint32_t)p.high.value << 32 | (uint32_t)p.low.value);
         return LS_OK;
     }
-    if (p.low.kind == LS_HALF_BANK && p.high.kind == LS_HALF_BANK && p.high.value == p.low.value + 4) {
+    if (p.low.kind == LS_REGISTER_HALF_BANK && p.high.kind == LS_REGISTER_HALF_BANK &&
+        p.high.value == p.low.value + 4) {
         l->pairs[id].rule = LS_PAIR_BANK;
         return LS_OK;
     }

@@ -7,7 +7,7 @@ static ls_status special(ls_step *s, ls_ptx_name name, ls_sum *out, ls_error *er
     static const struct {
         const char *name;
         ls_symbol_kind kind;
-        ls_subject subject;
+        ls_range_subject subject;
     } known[] = {{"%tid.", LS_SYMBOL_TID, LS_SUBJECT_TID},
                  {"%ctaid.", LS_SYMBOL_CTAID, LS_SUBJECT_CTAID},
                  {"%ntid.", LS_SYMBOL_NTID, LS_SUBJECT_NTID},

@@ -64,7 +64,7 @@ ls_status ls_step_add_symbol(ls_work *w, const ls_symbol *symbol, int32_t *id, l
     return LS_OK;
 }
 
-ls_status ls_step_declare(ls_work *w, ls_symbol *s, ls_subject subject, int32_t index, ls_error *err) {
+ls_status ls_step_declare(ls_work *w, ls_symbol *s, ls_range_subject subject, int32_t index, ls_error *err) {
     const ls_ptx_function *f = w->f;
     ls_declared found;
     ls_ptx_name name = {NULL, 0};

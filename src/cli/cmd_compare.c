@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/commands.h"
-#include "diagnose/compare.h"
+#include "diagnose/compare/compare.h"
 #include "record/answers.h"
 
 typedef struct compare_options {

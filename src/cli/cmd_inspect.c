@@ -58,11 +58,14 @@ static void summarise(summary *s, const ls_model_config *c, const ls_checkpoint 
     s->ssm_bytes = (int64_t)c->d_inner * c->d_state * (int64_t)sizeof(float);
     s->state_bytes = s->slot_bytes * s->n_mamba;
     s->kv_token_bytes = ls_page_bytes(c, dtype, 1) * s->n_attention;
-    s->pools[0] = (pool_row){"Mamba scan state", "f32", s->slot_bytes, 4};
-    s->pools[1] = (pool_row){"Mamba conv state", ls_dtype_name(dtype), s->slot_bytes, ls_dtype_bytes(dtype)};
-    s->pools[2] =
-        (pool_row){"KV pages of 16", ls_dtype_name(dtype), ls_page_bytes(c, dtype, 16), ls_dtype_bytes(dtype)};
-    s->n_pools = c->n_heads > 0 ? 3 : 2;
+    if (s->n_mamba > 0) {
+        s->pools[s->n_pools++] = (pool_row){"Mamba scan state", "f32", s->slot_bytes, 4};
+        s->pools[s->n_pools++] =
+            (pool_row){"Mamba conv state", ls_dtype_name(dtype), s->slot_bytes, ls_dtype_bytes(dtype)};
+    }
+    if (c->n_heads > 0)
+        s->pools[s->n_pools++] =
+            (pool_row){"KV pages of 16", ls_dtype_name(dtype), ls_page_bytes(c, dtype, 16), ls_dtype_bytes(dtype)};
 }
 
 static void print_dims(const ls_tensor_view *view) {
@@ -88,9 +91,12 @@ static void print_text(const summary *s, const inspect_options *o) {
     printf("hidden       %d, feed-forward %d, vocabulary %d, head %s, rms eps %s\n", c->hidden, c->ffn, c->vocab,
            c->tied ? "tied to the embedding" : "separate", eps);
     if (c->n_heads > 0)
-        printf("attention    %d heads, %d KV heads, head dim %d\n", c->n_heads, c->n_kv_heads, c->head_dim);
-    printf("Mamba        d_inner %d, d_state %d, d_conv %d, dt_rank %d, conv bias %s, projection bias %s\n", c->d_inner,
-           c->d_state, c->d_conv, c->dt_rank, c->conv_bias ? "yes" : "no", c->proj_bias ? "yes" : "no");
+        printf("attention    %d heads, %d KV heads, head dim %d%s%s%s\n", c->n_heads, c->n_kv_heads, c->head_dim,
+               c->rope.half > 0 ? ", rotated by position" : "", c->head_norms ? ", heads of q and k normed" : "",
+               c->qkv_bias ? ", biases" : "");
+    if (s->n_mamba > 0)
+        printf("Mamba        d_inner %d, d_state %d, d_conv %d, dt_rank %d, conv bias %s, projection bias %s\n",
+               c->d_inner, c->d_state, c->d_conv, c->dt_rank, c->conv_bias ? "yes" : "no", c->proj_bias ? "yes" : "no");
     if (c->ffn > 0) printf("experts      %d, top %d\n", c->n_experts, c->top_k);
     printf("tensors      %lld, %lld parameters, %lld bytes\n", (long long)ls_checkpoint_count(s->checkpoint),
            (long long)s->n_parameters, (long long)s->tensor_bytes);
@@ -102,9 +108,11 @@ static void print_text(const summary *s, const inspect_options *o) {
         putchar('\n');
     }
     printf("\nmemory of one sequence, activations %s\n", ls_dtype_name(o->dtype));
-    printf("  state      %lld bytes: %lld layers of conv %lld + scan %lld (slot stride %lld bytes, %lld f32 words)\n",
-           (long long)s->state_bytes, (long long)s->n_mamba, (long long)s->conv_bytes, (long long)s->ssm_bytes,
-           (long long)s->slot_bytes, (long long)(s->slot_bytes / 4));
+    if (s->n_mamba > 0)
+        printf(
+            "  state      %lld bytes: %lld layers of conv %lld + scan %lld (slot stride %lld bytes, %lld f32 words)\n",
+            (long long)s->state_bytes, (long long)s->n_mamba, (long long)s->conv_bytes, (long long)s->ssm_bytes,
+            (long long)s->slot_bytes, (long long)(s->slot_bytes / 4));
     printf("  KV         %lld bytes a token\n", (long long)s->kv_token_bytes);
     printf("\nfirst entry that 32-bit arithmetic breaks (element offset = entry * stride)\n");
     printf("  %-18s %-7s %12s %14s %14s\n", "pool", "element", "stride", "past 2^31", "past 2^32");
@@ -138,6 +146,9 @@ static void print_json(const summary *s, const inspect_options *o) {
     ls_json_bool(&json, "conv_bias", c->conv_bias);
     ls_json_bool(&json, "proj_bias", c->proj_bias);
     ls_json_bool(&json, "tied", c->tied);
+    ls_json_int(&json, "rotated_dims", 2 * c->rope.half);
+    ls_json_bool(&json, "head_norms", c->head_norms);
+    ls_json_bool(&json, "qkv_bias", c->qkv_bias);
     ls_json_double(&json, "rms_eps", ls_float_plain(c->rms_eps));
     ls_json_begin_array(&json, "layers");
     for (int32_t i = 0; i < c->n_layers; i++) {

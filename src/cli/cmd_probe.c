@@ -11,8 +11,8 @@
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/sweep_reports.h"
-#include "diagnose/probe_plan.h"
-#include "diagnose/probe_server.h"
+#include "diagnose/rounding/probe_plan.h"
+#include "diagnose/trial/probe_server.h"
 #include "load/stack_config.h"
 
 enum {
@@ -149,7 +149,8 @@ static ls_status read_key(char **out, const char *path, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status set_up(ls_probe_server *server, const probe_options *o, ls_model_config *config, ls_error *err) {
+static ls_status set_up(ls_probe_server *server, const probe_options *o, const ls_limits *limits,
+                        ls_model_config *config, ls_error *err) {
     char *key = NULL;
     ls_status status;
     config->bos = config->pad = -1;
@@ -159,14 +160,15 @@ static ls_status set_up(ls_probe_server *server, const probe_options *o, ls_mode
     server->url = o->shown; /* in what is said; requests go to the whole */
     server->max_requests = o->max_requests;
     server->max_tokens = o->max_tokens;
-    LS_TRY_DONE(ls_http_open(&server->http, o->url, key, (double)o->timeout, err));
+    server->limits = *limits;
+    LS_TRY_DONE(ls_http_open(&server->http, o->url, key, err));
     LS_TRY_DONE(ls_probe_server_ask(server, o->dialect, config, err));
 done:
     free(key);
     return status;
 }
 
-static ls_status run_probe(ls_sweep *sweep, const probe_options *o, ls_probe_server *server,
+static ls_status run_probe(ls_sweep *sweep, const probe_options *o, ls_door *door, ls_probe_server *server,
                            const ls_model_config *config, ls_error *err) {
     const ls_subject subject = ls_subject_server(server);
     ls_sweep_opts opts = {.model = o->shown,
@@ -174,7 +176,6 @@ static ls_status run_probe(ls_sweep *sweep, const probe_options *o, ls_probe_ser
                           .dtype = LS_F32,
                           .seed = o->seed,
                           .threads = 1,
-                          .seconds = (double)o->seconds,
                           .ids = server->n_pool > 0 ? server->pool : NULL,
                           .n_ids = server->n_pool,
                           .text_ids = server->text_ids,
@@ -183,18 +184,18 @@ static ls_status run_probe(ls_sweep *sweep, const probe_options *o, ls_probe_ser
                           .length_max = server->length_max,
                           .temperature = o->temperature,
                           .progress = ls_cli_progress()};
-    ls_sweep_trainer *trainer = NULL;
     ls_status status;
-    LS_TRY_DONE(ls_probe_plan(stderr, &opts, config, &subject, server, err));
+    door->subject = &subject;
+    LS_TRY_DONE(ls_probe_plan(stderr, &opts, config, door, server, err));
     if (o->dry_run) goto done;
-    LS_TRY_DONE(ls_sweep_trainer_create_by(&trainer, ls_scorer_server(server), err));
-    if (opts.temperature <= 0.0) LS_TRY_DONE(ls_probe_temperature(&opts, config, &subject, trainer, err));
-    LS_TRY_DONE(ls_sweep_run_server(sweep, &opts, config, &subject, trainer, err));
+    LS_TRY_DONE(ls_sweep_trainer_create_by(&door->trainer, ls_scorer_server(server), err));
+    if (opts.temperature <= 0.0) LS_TRY_DONE(ls_probe_temperature(&opts, config, door, err));
+    LS_TRY_DONE(ls_sweep_run_server(sweep, &opts, config, door, err));
     ls_progress_end();
     sweep->opts.ids = sweep->opts.text_ids = NULL; /* they end with the server */
     fprintf(stderr, "sent: %" PRId64 " requests, %" PRId64 " tokens\n", server->n_requests, server->n_tokens);
 done:
-    ls_sweep_trainer_free(trainer);
+    ls_sweep_trainer_free(door->trainer);
     return status;
 }
 
@@ -204,6 +205,7 @@ int ls_cmd_probe(int argc, char **argv) {
     ls_sweep *sweep = calloc(1, sizeof *sweep);
     ls_model_config config = {0};
     ls_reports reports = {0};
+    ls_door door;
     bool different = false;
     ls_error err;
     ls_status status;
@@ -213,8 +215,10 @@ int ls_cmd_probe(int argc, char **argv) {
     }
     LS_TRY_DONE(parse_options(&o, argc, argv, &err));
     LS_TRY_DONE(ls_reports_open(&reports, &o.paths, &err));
-    LS_TRY_DONE(set_up(server, &o, &config, &err));
-    LS_TRY_DONE(run_probe(sweep, &o, server, &config, &err));
+    ls_door_open(&door, (double)o.seconds, (double)o.timeout);
+    ls_door_limit(&door);
+    LS_TRY_DONE(set_up(server, &o, &door.limits, &config, &err));
+    LS_TRY_DONE(run_probe(sweep, &o, &door, server, &config, &err));
     if (o.dry_run) goto done;
     different = sweep->different;
     LS_TRY_DONE(ls_reports_write(&reports, &o.paths, sweep, &err));

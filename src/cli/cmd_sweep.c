@@ -226,9 +226,7 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
                           .far_slots = o->slots,
                           .far_words = o->slot_words,
                           .story = o->story,
-                          .seconds = (double)o->seconds,
                           .progress = ls_cli_progress()};
-    ls_sweep_trainer *trainer = NULL;
     ls_prompt *prompts = NULL;
     ls_engine_subject engine = {
         .device = job->device, .inject = o->run.inject, .threads = o->run.levers.threads, .isa = o->run.levers.isa};
@@ -237,33 +235,35 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
                                   .directory = directory,
                                   .more = o->suspect_args,
                                   .n_more = o->n_suspect_args,
-                                  .timeout = (double)o->timeout,
                                   .resident = o->resident};
     ls_program_subject scorer = {.program = o->trainer,
                                  .model = o->run.model,
                                  .directory = directory,
                                  .more = o->trainer_args,
                                  .n_more = o->n_trainer_args,
-                                 .timeout = 10.0 * (double)o->timeout,
+                                 .patience = 10.0,
                                  .resident = o->resident};
     ls_subject subject;
+    ls_door door;
     ls_status status;
+    ls_door_open(&door, (double)o->seconds, (double)o->timeout);
     LS_TRY_DONE(ls_array_alloc((void **)&prompts, job->n_prompts, sizeof *prompts, "prompts", err));
     for (int64_t i = 0; i < job->n_prompts; i++)
         prompts[i] = (ls_prompt){job->prompts[i].prompt_ids, job->prompts[i].n_prompt};
     opts.prompts = prompts;
-    LS_TRY_DONE(o->trainer != NULL ? ls_sweep_trainer_create_by(&trainer, ls_scorer_program(&scorer), err)
-                                   : ls_sweep_trainer_create(&trainer, o->run.model, job->device, err));
-    engine.trainer = trainer;
+    LS_TRY_DONE(o->trainer != NULL ? ls_sweep_trainer_create_by(&door.trainer, ls_scorer_program(&scorer), err)
+                                   : ls_sweep_trainer_create(&door.trainer, o->run.model, job->device, err));
+    engine.trainer = door.trainer;
     subject = o->suspect != NULL ? ls_subject_program(&program) : ls_subject_engine(&engine);
+    door.subject = &subject;
     if (o->trainer == NULL) ls_job_tell(job, &o->run);
-    LS_TRY_DONE(ls_sweep_run(sweep, &opts, &subject, trainer, err));
+    LS_TRY_DONE(ls_sweep_run(sweep, &opts, &door, err));
     ls_progress_end();
     sweep->opts.prompts = NULL; /* they end here */
 done:
     ls_program_subject_end(&program);
     ls_program_subject_end(&scorer);
-    ls_sweep_trainer_free(trainer);
+    ls_sweep_trainer_free(door.trainer);
     free(prompts);
     return status;
 }

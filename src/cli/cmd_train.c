@@ -290,7 +290,7 @@ static int run_replay(int argc, char **argv) {
     const struct argp argp = {replay_options, on_replay_option, "BUNDLE", replay_text, NULL, NULL, NULL};
     char name[64];
     ls_error err;
-    ls_finding finding;
+    ls_replay_finding finding;
     replay_arguments a = {.err = &err, .opts = {.device = LS_DEVICE_AUTO, .told = stderr}};
     snprintf(name, sizeof name, "%s replay", argv[0]);
     argv[1] = name;

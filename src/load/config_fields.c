@@ -231,6 +231,13 @@ ls_status ls_field_read_auto(int64_t *out, const json_t *config, const char *fie
     return read_integer(out, field, value, 1, INT32_MAX, err);
 }
 
+ls_status ls_field_read_optional(int64_t *out, const json_t *config, const char *field, int64_t by_default,
+                                 ls_error *err) {
+    const json_t *value = json_object_get(config, field);
+    *out = value == NULL ? by_default : LS_FIELD_ABSENT;
+    return value == NULL || json_is_null(value) ? LS_OK : read_integer(out, field, value, 1, INT32_MAX, err);
+}
+
 ls_status ls_field_read_pairs(uint8_t *out, int64_t n, const json_t *config, const char *field,
                               const char *const words[2], ls_error *err) {
     const json_t *list = json_object_get(config, field);
@@ -313,7 +320,7 @@ ls_status ls_field_read_tokens(ls_model_config *out, const json_t *config, int64
                                int64_t eos_by_default, ls_error *err) {
     LS_TRY(check_token(&out->bos, "bos_token_id", bos, out->vocab, err));
     LS_TRY(check_token(&out->pad, "pad_token_id", pad, out->vocab, err));
-    if (json_object_get(config, "eos_token_id") == NULL) {
+    if (json_object_get(config, "eos_token_id") == NULL && eos_by_default != LS_FIELD_ABSENT) {
         out->n_eos = 1;
         LS_TRY(check_token(&out->eos[0], "eos_token_id (by default)", eos_by_default, out->vocab, err));
     }

@@ -49,6 +49,9 @@ ls_status ls_field_read_eps(float *out, const struct json_t *config, const char 
 /* A positive integer of 31 bits; "auto" and nothing at all stand for by_default. */
 ls_status ls_field_read_auto(int64_t *out, const struct json_t *config, const char *field, int64_t by_default,
                              ls_error *err);
+/* A positive integer of 31 bits; nothing at all stands for by_default, null for LS_FIELD_ABSENT. */
+ls_status ls_field_read_optional(int64_t *out, const struct json_t *config, const char *field, int64_t by_default,
+                                 ls_error *err);
 /* A list of n words, each one of two: out[i] becomes 0 or 1. Nothing at all and null leave out as it is. */
 ls_status ls_field_read_pairs(uint8_t *out, int64_t n, const struct json_t *config, const char *field,
                               const char *const words[2], ls_error *err);
@@ -57,7 +60,8 @@ ls_status ls_field_read_dtype(ls_model_config *out, const struct json_t *config,
 /* Into n_eos and eos: an id, or a list of them; null and an empty list mean that there is no end token. Nothing at all
  * leaves *out as it is. out->vocab is set. */
 ls_status ls_field_read_eos(ls_model_config *out, const struct json_t *config, ls_error *err);
-/* bos, pad (ids that are read already, LS_FIELD_ABSENT for none) and eos; out->vocab is set. */
+/* bos, pad (ids that are read already, LS_FIELD_ABSENT for none; so may eos_by_default be) and eos; out->vocab is
+ * set. */
 ls_status ls_field_read_tokens(ls_model_config *out, const struct json_t *config, int64_t bos, int64_t pad,
                                int64_t eos_by_default, ls_error *err);
 

@@ -20,15 +20,26 @@ typedef struct ls_tensor_names {
     const char *attention, *mamba, *ffn; /* prefixes of parts */
 } ls_tensor_names;
 
+/* How heads of q and k rotate by position (op/rope.h). */
+enum { LS_ROPE_HALF_MAX = 256 };
+typedef struct ls_rope_config {
+    int32_t half; /* frequencies: half of the columns of a head that rotate */
+    float scale;  /* of cosines and sines */
+    float inv_freq[LS_ROPE_HALF_MAX];
+} ls_rope_config;
+
 typedef struct ls_model_config {
     const ls_tensor_names *names;
     int32_t n_layers, hidden, vocab;
     int32_t ffn;                           /* 0: layers have no feed-forward */
     int32_t n_heads, n_kv_heads, head_dim; /* 0 in an architecture without attention */
-    int32_t n_experts, top_k;              /* top_k is 1 when n_experts is 1 */
+    ls_rope_config rope;                   /* half 0: attention knows no positions */
+    bool head_norms;                       /* of each head of q and k */
+    bool qkv_bias, o_bias;
+    int32_t n_experts, top_k; /* top_k is 1 when n_experts is 1 */
     int32_t d_inner, d_state, d_conv, dt_rank;
-    int64_t positions_max; /* what the model was trained for, INT64_MAX if it does not say; no model here has a position
-                              signal, so no limit of arithmetic follows */
+    int64_t positions_max; /* what the model was trained for, INT64_MAX if it does not say; no limit of arithmetic
+                              follows */
     bool conv_bias, proj_bias, tied;
     bool inner_norms; /* of dt, B and C */
     float rms_eps;

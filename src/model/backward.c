@@ -14,8 +14,8 @@
 
 /* The same activations from a row on; picks are not rows, and are laid out anew for every leaf. */
 static ls_activations from_row(ls_activations a, const ls_model_config *c, int64_t row, bool picks) {
-    ls_rows *const rows[] = {&a.x,  &a.y,    &a.q,     &a.k,       &a.v,          &a.heads,  &a.uz,    &a.u,
-                             &a.dt, &a.u_in, &a.dt_in, &a.scanned, &a.narrow_raw, &a.narrow, &a.router};
+    ls_rows *const rows[] = {&a.x,  &a.y,    &a.q,     &a.k,       &a.v,          &a.heads,  &a.uz,     &a.u,
+                             &a.dt, &a.u_in, &a.dt_in, &a.scanned, &a.narrow_raw, &a.narrow, &a.router, &a.qkv_raw};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) *rows[i] = ls_rows_from(*rows[i], row);
     if (picks) {
         a.expert += row * c->top_k;
@@ -37,10 +37,11 @@ static ls_status recall(ls_leaf *l, int64_t half_i, ls_error *err) {
     ls_forward f;
     l->h = ls_rows_from(h, l->row);
     l->ws = *t->ws[half_i];
+    l->ws.a.rope = ls_rows_from(t->shared->a.rope, l->row); /* of the tape's forward, whatever runs again */
     f = (ls_forward){l->model, t->cache, &l->ws, l->batch, l->h.data, 0, true};
     if (ls_tape_recomputes(t, half_i)) return ls_model_half_output(&f, half_i / 2, (ls_half)(half_i % 2), err);
     l->ws.a = from_row(l->ws.a, &l->model->config, l->row, part->picks);
-    return part->again == NULL ? LS_OK : part->again(&f, err);
+    return part->again == NULL ? LS_OK : part->again(&f, half_i / 2, err);
 }
 
 static ls_status half_backward(ls_leaf *l, int64_t half_i, ls_error *err) {

@@ -43,7 +43,8 @@ ls_status ls_model_embed(const ls_forward *f, ls_error *err) {
     const ls_embed_args embed = {
         model->embed, model->embed_dtype, model->config.vocab, model->config.hidden, f->batch->tokens, f->h,
         LS_F32,       f->batch->n_rows};
-    return ls_embed(f->ws->device, &embed, err);
+    LS_TRY(ls_embed(f->ws->device, &embed, err));
+    return ls_part_positions(f, err);
 }
 
 static const float *norm_of(const ls_model *model, int64_t layer_i, ls_half half) {

@@ -30,6 +30,8 @@ typedef struct ls_activations {
     /* attention */
     ls_rows q, k, v; /* A*P, G*P, G*P, columns of one matrix */
     ls_rows heads;   /* A*P: their outputs */
+    ls_rows qkv_raw; /* float32, the columns of q | k | v: what the products gave, where op/rope.h follows */
+    ls_rows rope;    /* 2 half: cosines and sines of the rows' positions, of a whole forward; data NULL without */
     /* Mamba */
     ls_rows uz;                 /* 2D: u | z before the convolution */
     ls_rows u, dt;              /* D each: behind it; of the scan */
@@ -48,7 +50,7 @@ typedef struct ls_activations {
     float *picked_weight;             /* [rows * top_k] */
 } ls_activations;
 
-enum { LS_WORKSPACE_ARRAYS_MAX = 20 }; /* that a workspace is made of */
+enum { LS_WORKSPACE_ARRAYS_MAX = 22 }; /* that a workspace is made of */
 
 /* Working memory of a forward over at most rows_max rows, on a device. */
 typedef struct ls_workspace {
@@ -58,6 +60,7 @@ typedef struct ls_workspace {
     int64_t rows_max;
     bool for_training;
     ls_activations a;
+    float *inv_freq; /* [half], device memory; NULL: nothing rotates */
     void *owned[LS_WORKSPACE_ARRAYS_MAX];
     int64_t n_owned;
 } ls_workspace;
@@ -119,7 +122,8 @@ typedef ls_status (*ls_forward_observer)(void *context, const ls_forward *f, int
 ls_status ls_model_forward(const ls_forward *f, ls_forward_observer observer, void *context, ls_error *err);
 
 /* Its steps, for the trainer, which keeps what each of them computed; ls_model_forward is these and nothing else: the
- * embedding into f->h, the norm that the first half reads through, and each half that there is. */
+ * embedding into f->h, with the rotations of the rows' positions, which all halves read; the norm that the first half
+ * reads through; and each half that there is. */
 typedef enum ls_half { LS_HALF_MIXER = 0, LS_HALF_FFN = 1 } ls_half;
 ls_status ls_model_embed(const ls_forward *f, ls_error *err);
 /* half(rms(h)) into workspace->a.y, and all that leads to it into the half's other activations. */

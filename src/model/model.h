@@ -10,7 +10,9 @@
  *   output:      logits = head . R(rms(h; final_norm))
  *
  *   mixer, attention:  q, k, v = R(Wq x), R(Wk x), R(Wv x)
- *                      Wo R(attention(q, k, v)), scale 1/sqrt(P), no positional signal
+ *                      Wo R(attention(q, k, v)), scale 1/sqrt(P)
+ *                      With positions, biases or norms of heads what a product gives is float32, and op/rope.h makes
+ *                      q, k and v of it in one go: bias, norm of each head of q and k, their rotation, R
  *   mixer, Mamba-1:    u|z = Win x;  u = conv1d(R(u));  dt|B|C = Wx u;  each rms-normalised where the model has
  *                      inner norms;  dt = Wdt dt;  Wout R(scan(u, dt, B, C, z))
  *   ffn, dense:        Wdown R(silu(Wgate x) * (Wup x))
@@ -44,7 +46,9 @@ typedef struct ls_mamba_weights {
 } ls_mamba_weights;
 
 typedef struct ls_attention_weights {
-    ls_gemm_weight q, k, v, o; /* [A*P][H], [G*P][H], [G*P][H], [H][A*P] */
+    ls_gemm_weight q, k, v, o;                /* [A*P][H], [G*P][H], [G*P][H], [H][A*P] */
+    float *q_bias, *k_bias, *v_bias, *o_bias; /* [A*P], [G*P], [G*P], [H]; NULL without */
+    float *q_norm, *k_norm;                   /* [P] each; NULL without norms of heads */
 } ls_attention_weights;
 
 typedef struct ls_ffn_weights {

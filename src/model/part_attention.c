@@ -5,6 +5,51 @@
 
 static float scale_of(const ls_model_config *c) { return ls_div(1.0f, ls_sqrt((float)c->head_dim)); }
 
+/* Heads that are treated alike: q, k, v. */
+static void parts_of(ls_rope_part part[LS_ROPE_PARTS], const ls_model_config *c, const ls_attention_weights *w) {
+    const bool rotates = c->rope.half > 0;
+    part[0] = (ls_rope_part){c->n_heads, w->q_bias, w->q_norm, rotates, NULL};
+    part[1] = (ls_rope_part){c->n_kv_heads, w->k_bias, w->k_norm, rotates, NULL};
+    part[2] = (ls_rope_part){c->n_kv_heads, w->v_bias, NULL, false, NULL};
+}
+
+/* q, k and v of what the products gave. */
+static ls_status make_heads(const ls_forward *f, const ls_attention_weights *w, ls_error *err) {
+    const ls_model_config *c = &f->model->config;
+    const ls_activations *a = &f->ws->a;
+    ls_rope_args args = {.x = a->qkv_raw.data,
+                         .x_stride = a->qkv_raw.stride,
+                         .y = a->q.data,
+                         .y_dtype = a->q.dtype,
+                         .y_stride = a->q.stride,
+                         .table = a->rope.data,
+                         .half = c->rope.half,
+                         .eps = c->rms_eps,
+                         .rows = f->batch->n_rows,
+                         .head_dim = c->head_dim,
+                         .n_parts = LS_ROPE_PARTS};
+    parts_of(args.part, c, w);
+    return ls_rope(f->ws->device, &args, err);
+}
+
+/* q, k and v of x. */
+static ls_status project_heads(const ls_forward *f, const ls_attention_weights *w, ls_error *err) {
+    const ls_model_config *c = &f->model->config;
+    const ls_activations *a = &f->ws->a;
+    const bool bare = ls_attention_is_bare(c);
+    const int64_t q_dim = (int64_t)c->n_heads * c->head_dim, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
+    const ls_rows q = bare ? a->q : a->qkv_raw;
+    LS_TRY(ls_part_project(f, q, a->x, &w->q, NULL, err));
+    LS_TRY(ls_part_project(f, ls_rows_column(q, q_dim), a->x, &w->k, NULL, err));
+    LS_TRY(ls_part_project(f, ls_rows_column(q, q_dim + kv_dim), a->x, &w->v, NULL, err));
+    return bare ? LS_OK : make_heads(f, w, err);
+}
+
+static ls_status attention_again(const ls_forward *f, int64_t layer_i, ls_error *err) {
+    if (!f->model->config.head_norms) return LS_OK;
+    return make_heads(f, &f->model->layers[layer_i].attention, err);
+}
+
 static ls_status attention_forward(const ls_forward *f, int64_t layer_i, ls_error *err) {
     const ls_model_config *c = &f->model->config;
     const ls_attention_weights *w = &f->model->layers[layer_i].attention;
@@ -31,11 +76,59 @@ static ls_status attention_forward(const ls_forward *f, int64_t layer_i, ls_erro
                                          .n_tables = b->n_tables,
                                          .rows = rows,
                                          .spans_checked = (f->spans_checked & LS_CHECKED_ATTENTION) != 0};
-    LS_TRY(ls_part_project(f, a->q, a->x, &w->q, NULL, err));
-    LS_TRY(ls_part_project(f, a->k, a->x, &w->k, NULL, err));
-    LS_TRY(ls_part_project(f, a->v, a->x, &w->v, NULL, err));
+    LS_TRY(project_heads(f, w, err));
     LS_TRY(ls_attention(f->ws->device, &attention, err));
-    return ls_part_project(f, a->y, a->heads, &w->o, NULL, err);
+    return ls_part_project(f, a->y, a->heads, &w->o, w->o_bias, err);
+}
+
+/* Chains of the gradients of a layer's norms of heads: those of q, then of k. They wait for the leaf's last part. */
+static float *norm_chains(const ls_leaf *l, int64_t layer_i) {
+    const ls_model_config *c = &l->model->config;
+    return l->tape->dhead_norms + layer_i * ((int64_t)c->n_heads + c->n_kv_heads) * c->head_dim;
+}
+
+/* From gradients of q, k and v to those of what the products gave. */
+static ls_status heads_backward(const ls_leaf *l, int64_t layer_i, ls_rows dheads, ls_rows draw, ls_error *err) {
+    const ls_model_config *c = &l->model->config;
+    const ls_rows raw = l->ws.a.qkv_raw;
+    float *chains = norm_chains(l, layer_i);
+    ls_rope_backward_args args = {.x = raw.data,
+                                  .x_stride = raw.stride,
+                                  .dy = dheads.data,
+                                  .dy_stride = dheads.stride,
+                                  .dx = draw.data,
+                                  .dx_dtype = draw.dtype,
+                                  .dx_stride = draw.stride,
+                                  .table = l->ws.a.rope.data,
+                                  .half = c->rope.half,
+                                  .eps = c->rms_eps,
+                                  .rows = l->rows,
+                                  .head_dim = c->head_dim,
+                                  .n_parts = LS_ROPE_PARTS,
+                                  .scale = l->tape->scale};
+    parts_of(args.part, c, &l->model->layers[layer_i].attention);
+    if (c->head_norms) {
+        const int64_t q_chains = (int64_t)c->n_heads * c->head_dim, k_chains = (int64_t)c->n_kv_heads * c->head_dim;
+        args.part[0].dnorm = chains;
+        args.part[1].dnorm = chains + q_chains;
+        if (l->gradient_is_zero)
+            LS_TRY(ls_memory_fill(l->device, chains, 0, (q_chains + k_chains) * (int64_t)sizeof *chains, err));
+    }
+    return ls_rope_backward(l->device, &args, err);
+}
+
+static ls_status attention_finish(const ls_leaf *l, int64_t layer_i, ls_error *err) {
+    const ls_model_config *c = &l->model->config;
+    const ls_attention_weights *w = &l->model->layers[layer_i].attention;
+    if (!c->head_norms) return LS_OK;
+    {
+        const float *chains = norm_chains(l, layer_i);
+        const ls_rope_norm_fold_args q = {chains, c->n_heads, c->head_dim, ls_leaf_gradient(l, w->q_norm)};
+        const ls_rope_norm_fold_args k = {chains + (int64_t)c->n_heads * c->head_dim, c->n_kv_heads, c->head_dim,
+                                          ls_leaf_gradient(l, w->k_norm)};
+        LS_TRY(ls_rope_norm_fold(l->device, &q, err));
+        return ls_rope_norm_fold(l->device, &k, err);
+    }
 }
 
 static ls_status attention_backward(const ls_leaf *l, int64_t layer_i, ls_error *err) {
@@ -44,6 +137,7 @@ static ls_status attention_backward(const ls_leaf *l, int64_t layer_i, ls_error 
     const ls_activations *a = &l->ws.a;
     const int64_t q_dim = (int64_t)c->n_heads * c->head_dim, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
     const int64_t rows = l->rows;
+    const ls_tape *t = l->tape;
     const ls_rows dout = {l->tape->db, LS_F32, q_dim}, dq = {l->tape->da, LS_F32, q_dim + 2 * kv_dim};
     const ls_rows dk = ls_rows_column(dq, q_dim), dv = ls_rows_column(dq, q_dim + kv_dim);
     const ls_attention_backward_args args = {.q = a->q.data,
@@ -67,12 +161,28 @@ static ls_status attention_backward(const ls_leaf *l, int64_t layer_i, ls_error 
                                              .spans = l->batch->spans,
                                              .n_spans = l->batch->n_spans,
                                              .span_rows_max = l->batch->span_rows_max};
-    const ls_leaf_product o = {.w = &w->o, .dy = l->dh, .x = a->heads, .dx = dout, .m = rows};
-    const ls_leaf_product q = {.w = &w->q, .dy = dq, .x = a->x, .dx = l->dx, .m = rows};
-    const ls_leaf_product k = {.w = &w->k, .dy = dk, .x = a->x, .dx = l->dx, .add = true, .m = rows};
-    const ls_leaf_product v = {.w = &w->v, .dy = dv, .x = a->x, .dx = l->dx, .add = true, .m = rows};
+    const bool bare = ls_attention_is_bare(c);
+    /* dout has been read when these are written. */
+    const ls_rows raw = {t->db, c->qkv_bias ? LS_F32 : ls_leaf_product_dtype(l), dq.stride}, through = bare ? dq : raw;
+    const ls_leaf_product o = {.w = &w->o, .bias = w->o_bias, .dy = l->dh, .x = a->heads, .dx = dout, .m = rows};
+    const ls_leaf_product q = {.w = &w->q, .bias = w->q_bias, .dy = through, .x = a->x, .dx = l->dx, .m = rows};
+    const ls_leaf_product k = {.w = &w->k,
+                               .bias = w->k_bias,
+                               .dy = ls_rows_column(through, q_dim),
+                               .x = a->x,
+                               .dx = l->dx,
+                               .add = true,
+                               .m = rows};
+    const ls_leaf_product v = {.w = &w->v,
+                               .bias = w->v_bias,
+                               .dy = ls_rows_column(through, q_dim + kv_dim),
+                               .x = a->x,
+                               .dx = l->dx,
+                               .add = true,
+                               .m = rows};
     LS_TRY(ls_leaf_through_product(l, &o, err));
     LS_TRY(ls_attention_backward(l->device, &args, err));
+    if (!bare) LS_TRY(heads_backward(l, layer_i, dq, raw, err));
     LS_TRY(ls_leaf_through_product(l, &q, err));
     LS_TRY(ls_leaf_through_product(l, &k, err));
     return ls_leaf_through_product(l, &v, err);
@@ -85,8 +195,17 @@ static ls_status attention_walk(const ls_walk *w, ls_layer *layer) {
     LS_TRY(ls_walk_matrix(w, &a->q, q, c->hidden, w->names->attention, "q_proj.weight"));
     LS_TRY(ls_walk_matrix(w, &a->k, kv, c->hidden, w->names->attention, "k_proj.weight"));
     LS_TRY(ls_walk_matrix(w, &a->v, kv, c->hidden, w->names->attention, "v_proj.weight"));
-    return ls_walk_matrix(w, &a->o, c->hidden, q, w->names->attention, "o_proj.weight");
+    LS_TRY(ls_walk_matrix(w, &a->o, c->hidden, q, w->names->attention, "o_proj.weight"));
+    if (c->qkv_bias) {
+        LS_TRY(ls_walk_vector(w, &a->q_bias, q, w->names->attention, "q_proj.bias"));
+        LS_TRY(ls_walk_vector(w, &a->k_bias, kv, w->names->attention, "k_proj.bias"));
+        LS_TRY(ls_walk_vector(w, &a->v_bias, kv, w->names->attention, "v_proj.bias"));
+    }
+    if (c->o_bias) LS_TRY(ls_walk_vector(w, &a->o_bias, c->hidden, w->names->attention, "o_proj.bias"));
+    if (!c->head_norms) return LS_OK;
+    LS_TRY(ls_walk_vector(w, &a->q_norm, c->head_dim, w->names->attention, "q_norm.weight"));
+    return ls_walk_vector(w, &a->k_norm, c->head_dim, w->names->attention, "k_norm.weight");
 }
 
-const ls_part ls_part_attention = {"attention", attention_forward, attention_backward, NULL, NULL, attention_walk,
-                                   false};
+const ls_part ls_part_attention = {
+    "attention", attention_forward, attention_backward, attention_again, attention_finish, attention_walk, false};

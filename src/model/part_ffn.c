@@ -36,7 +36,10 @@ static ls_status dense_forward(const ls_forward *f, int64_t layer_i, ls_error *e
     return ls_part_project(f, a->y, a->gated, &w->down, NULL, err);
 }
 
-static ls_status dense_again(const ls_forward *f, ls_error *err) { return swiglu(f, f->batch->n_rows, err); }
+static ls_status dense_again(const ls_forward *f, int64_t layer_i, ls_error *err) {
+    (void)layer_i;
+    return swiglu(f, f->batch->n_rows, err);
+}
 
 /* ---- mixture of experts ----
  *

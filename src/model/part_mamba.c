@@ -115,7 +115,8 @@ static ls_status mamba_forward(const ls_forward *f, int64_t layer_i, ls_error *e
     return ls_part_project(f, a->y, a->scanned, &w->out_proj, w->out_bias, err);
 }
 
-static ls_status mamba_again(const ls_forward *f, ls_error *err) {
+static ls_status mamba_again(const ls_forward *f, int64_t layer_i, ls_error *err) {
+    (void)layer_i;
     return round_into(f, f->ws->a.u_in, f->ws->a.u, f->model->config.d_inner, err);
 }
 

@@ -82,6 +82,19 @@ static ls_status round_gradient(const ls_leaf *l, const ls_leaf_product *p, ls_r
     return ls_round_rows(l->device, &args, err);
 }
 
+ls_status ls_part_positions(const ls_forward *f, ls_error *err) {
+    const ls_rope_config *rope = &f->model->config.rope;
+    const ls_rope_table_args args = {.inv_freq = f->ws->inv_freq,
+                                     .half = rope->half,
+                                     .scale = rope->scale,
+                                     .table = f->ws->a.rope.data,
+                                     .spans = f->batch->spans,
+                                     .n_spans = f->batch->n_spans,
+                                     .span_rows_max = f->batch->span_rows_max,
+                                     .rows = f->batch->n_rows};
+    return rope->half == 0 ? LS_OK : ls_rope_table(f->ws->device, &args, err);
+}
+
 ls_status ls_leaf_through_product(const ls_leaf *l, const ls_leaf_product *p, ls_error *err) {
     const ls_parameter *w = ls_parameter_of_matrix(l->tape->parameters, p->w);
     const float *dy = p->dy.dtype == LS_F32 ? p->dy.data : NULL;

@@ -11,6 +11,7 @@
 #include "model/slots.h"
 #include "model/tape.h"
 #include "op/rmsnorm.h"
+#include "op/rope.h"
 
 /* A leaf or a part of one on its way back: a run of whole sequences of a tape. All matrices begin at its first row. */
 typedef struct ls_leaf {
@@ -37,13 +38,18 @@ struct ls_part {
     ls_status (*backward)(const ls_leaf *leaf, int64_t layer_i, ls_error *err);
     /* What the backward reads and a tape does not keep (ls_workspace_keep), from what it keeps, before the backward of
      * rows that are not computed again; NULL: nothing. */
-    ls_status (*again)(const ls_forward *f, ls_error *err);
+    ls_status (*again)(const ls_forward *f, int64_t layer_i, ls_error *err);
     /* What is left to do with those gradients when the leaf has had all its rows; NULL: nothing. */
     ls_status (*finish)(const ls_leaf *leaf, int64_t layer_i, ls_error *err);
     /* The part's tensors, in the order of all sums over parameters. */
     ls_status (*walk)(const ls_walk *walk, ls_layer *layer);
     bool picks; /* whether it computes over picks of rows, not over rows: a mixture of experts */
 };
+
+/* Whether q, k and v are what the products gave, rounded: no bias, norm or rotation (op/rope.h) lies between. */
+static inline bool ls_attention_is_bare(const ls_model_config *c) {
+    return c->rope.half == 0 && !c->head_norms && !c->qkv_bias;
+}
 
 extern const ls_part ls_part_attention, ls_part_mamba, ls_part_dense, ls_part_experts;
 
@@ -57,6 +63,8 @@ ls_status ls_part_project(const ls_forward *f, ls_rows out, ls_rows x, const ls_
                           ls_error *err);
 /* The same without bias, a float32 chain whatever the profile: the router. */
 ls_status ls_part_project_exact(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, ls_error *err);
+/* The rotations of the batch's positions into ws->a.rope; nothing where nothing rotates. */
+ls_status ls_part_positions(const ls_forward *f, ls_error *err);
 /* y = rms(x; w). */
 ls_status ls_part_norm(const ls_forward *f, ls_rows y, ls_rows x, const float *w, int64_t dim, ls_error *err);
 /* That norm as a call of its op, for several that are made together. */

@@ -20,6 +20,8 @@ static ls_status floats(const ls_tape *t, float **out, int64_t rows, int64_t col
 static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *err) {
     const int64_t rows = t->opts.rows_max, q = (int64_t)c->n_heads * c->head_dim;
     const int64_t block = t->head->opts.rows_max;
+    const int64_t normed = c->head_norms ? (int64_t)c->n_heads + c->n_kv_heads : 0;
+    const int64_t scales = larger(LS_NORM_PARTS, normed + c->n_kv_heads); /* of the heads of v there is room as well */
     const int64_t picks = c->n_experts > 1 ? c->top_k : 1, narrow = c->dt_rank + 2 * (int64_t)c->d_state;
     const int64_t wide =
         larger(larger(2 * (int64_t)c->d_inner, picks * c->ffn), q + 2 * (int64_t)c->n_kv_heads * c->head_dim);
@@ -36,7 +38,8 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
                   {&t->dc_state, rows, c->d_state},
                   {&t->du, rows, c->d_inner},
                   {&t->ddt, rows, c->d_inner},
-                  {&t->scale, rows, LS_NORM_PARTS},
+                  {&t->scale, rows, scales},
+                  {&t->dhead_norms, c->n_layers, normed * c->head_dim},
                   {&t->dweight, rows, picks},
                   {&t->drouter, rows, c->n_experts},
                   {&t->picked_dweight, rows, picks},
@@ -194,8 +197,9 @@ void ls_tape_free(ls_tape *t) {
         (void)ls_device_wait(t->device, NULL); /* a read of a call that failed may end in its arrays */
     {
         float *const arrays[] = {
-            t->dh, t->dx,  t->da,    t->db,      t->dnarrow, t->dnarrow_raw,    t->db_state,  t->dc_state,
-            t->du, t->ddt, t->scale, t->dweight, t->drouter, t->picked_dweight, t->d_logprob, t->d_entropy};
+            t->dh,        t->dx,        t->da,         t->db,    t->dnarrow, t->dnarrow_raw, t->db_state,
+            t->dc_state,  t->du,        t->ddt,        t->scale, t->dweight, t->drouter,     t->picked_dweight,
+            t->d_logprob, t->d_entropy, t->dhead_norms};
         for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) ls_memory_free(t->device, arrays[i]);
     }
     ls_memory_free(t->device, t->leaf_tokens);

@@ -29,6 +29,7 @@ static layout layout_of(const ls_model *model, ls_dtype dtype) {
                 .picks = has_experts(c) ? c->top_k : 1};
     l.first = larger(larger(2 * dim * f32, (l.q + 2 * l.kv) * elem), l.picks * c->ffn * f32);
     l.second = larger(2 * dim * f32, l.picks * c->ffn * f32);
+    if (!ls_attention_is_bare(c)) l.second = larger(l.second, (l.q + 2 * l.kv) * f32);
     l.last = larger(larger(dim, l.q), l.picks * c->ffn) * elem;
     if (rounds(model)) l.last = larger(l.last, c->dt_rank * (int64_t)sizeof(uint16_t));
     return l;
@@ -39,7 +40,8 @@ static int64_t row_bytes(const ls_model *model, ls_dtype dtype, bool for_trainin
     const ls_model_config *c = &model->config;
     const layout l = layout_of(model, dtype);
     const int64_t elem = ls_dtype_bytes(dtype), f32 = (int64_t)sizeof(float), h = c->hidden;
-    int64_t bytes = h * (f32 + elem) + l.first + l.second + l.last + l.narrow * f32 * (for_training ? 2 : 1);
+    int64_t bytes = h * (f32 + elem) + l.first + l.second + l.last + l.narrow * f32 * (for_training ? 2 : 1) +
+                    2 * c->rope.half * f32;
     if (rounds(model) && for_training) bytes += (c->d_inner + c->dt_rank) * (int64_t)sizeof(uint16_t);
     if (has_experts(c))
         bytes += c->n_experts * f32 + c->top_k * (int64_t)(sizeof(int32_t) + sizeof(float)) +
@@ -49,9 +51,10 @@ static int64_t row_bytes(const ls_model *model, ls_dtype dtype, bool for_trainin
 
 int64_t ls_workspace_bytes(const ls_model *model, ls_dtype dtype, int64_t rows_max, bool for_training) {
     const int64_t offsets = has_experts(&model->config) ? (model->config.n_experts + 1) * (int64_t)sizeof(int64_t) : 0;
+    const int64_t frequencies = model->config.rope.half * (int64_t)sizeof(float);
     int64_t bytes;
     if (!ls_mul_i64(rows_max, row_bytes(model, dtype, for_training), &bytes)) return -1;
-    return ls_add_i64(bytes, offsets, &bytes) ? bytes : -1;
+    return ls_add_i64(bytes, offsets + frequencies, &bytes) ? bytes : -1;
 }
 
 static ls_status own(ls_workspace *ws, void **out, int64_t rows, int64_t bytes, ls_error *err) {
@@ -96,6 +99,15 @@ static ls_status make_rounded(ls_workspace *ws, const ls_model *model, void *las
     return own_rows(ws, &a->dt_in, ws->rows_max, LS_BF16, c->dt_rank, err);
 }
 
+/* Rotations of the rows' positions, which the halves of a whole forward read. */
+static ls_status make_positions(ls_workspace *ws, const ls_rope_config *rope, ls_error *err) {
+    const int64_t bytes = rope->half * (int64_t)sizeof *rope->inv_freq;
+    if (rope->half == 0) return LS_OK;
+    LS_TRY(own_rows(ws, &ws->a.rope, ws->rows_max, LS_F32, 2 * (int64_t)rope->half, err));
+    LS_TRY(own(ws, (void **)&ws->inv_freq, 1, bytes, err));
+    return ls_memory_write(ws->device, ws->inv_freq, rope->inv_freq, bytes, err);
+}
+
 static ls_status make_halves(ls_workspace *ws, const ls_model *model, bool for_training, ls_error *err) {
     const ls_model_config *c = &model->config;
     const layout l = layout_of(model, ws->dtype);
@@ -113,6 +125,7 @@ static ls_status make_halves(ls_workspace *ws, const ls_model *model, bool for_t
     a->q = (ls_rows){first, ws->dtype, l.q + 2 * l.kv};
     a->k = ls_rows_column(a->q, l.q);
     a->v = ls_rows_column(a->q, l.q + l.kv);
+    if (!ls_attention_is_bare(c)) a->qkv_raw = (ls_rows){second, LS_F32, l.q + 2 * l.kv};
     a->uz = (ls_rows){first, LS_F32, 2 * dim};
     a->gate = (ls_rows){first, LS_F32, c->ffn};
     a->u = (ls_rows){second, LS_F32, 2 * dim};
@@ -135,6 +148,7 @@ ls_status ls_workspace_create(ls_workspace **out, ls_device *device, const ls_mo
     ws->profile = model->profile;
     ws->rows_max = rows_max;
     ws->for_training = for_training;
+    LS_TRY_DONE(make_positions(ws, &model->config.rope, err));
     LS_TRY_DONE(make_halves(ws, model, for_training, err));
     if (has_experts(&model->config)) LS_TRY_DONE(make_experts(ws, &model->config, err));
     *out = ws;
@@ -152,6 +166,11 @@ static ls_status keep_rows(ls_workspace *ws, ls_rows *rows, int64_t columns, ls_
 static ls_status keep_attention(ls_workspace *ws, const ls_model *model, ls_error *err) {
     const layout l = layout_of(model, ws->dtype);
     ls_activations *a = &ws->a;
+    /* The gradient through norms of heads needs what they read, of which q, k and v are made again. */
+    if (model->config.head_norms) {
+        LS_TRY(keep_rows(ws, &a->qkv_raw, l.q + 2 * l.kv, err));
+        return keep_rows(ws, &a->heads, l.q, err);
+    }
     LS_TRY(keep_rows(ws, &a->q, l.q + 2 * l.kv, err));
     a->k = ls_rows_column(a->q, l.q);
     a->v = ls_rows_column(a->q, l.q + l.kv);

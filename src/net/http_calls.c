@@ -24,7 +24,6 @@ typedef struct transfer {
 
 struct ls_http {
     char url[URL_BYTES];
-    double timeout;
     struct curl_slist *headers;
     CURLM *multi;
     transfer *transfers; /* [2 * LS_HTTP_AT_ONCE_MAX] */
@@ -35,7 +34,7 @@ typedef struct run {
     ls_http_call *calls;
     bool *begun; /* [n] */
     int64_t n, n_left, at_once, n_running, first;
-    double start;
+    double start, timeout, end;
 } run;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -73,7 +72,7 @@ static ls_status begin(run *r, transfer *t, ls_http_call *c, ls_error *err) {
     curl_easy_setopt(t->curl, CURLOPT_WRITEDATA, t);
     curl_easy_setopt(t->curl, CURLOPT_HTTPHEADER, r->http->headers);
     curl_easy_setopt(t->curl, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(t->curl, CURLOPT_TIMEOUT_MS, (long)(1000.0 * r->http->timeout) + 1);
+    if (r->timeout > 0.0) curl_easy_setopt(t->curl, CURLOPT_TIMEOUT_MS, (long)(1000.0 * r->timeout) + 1);
     curl_easy_setopt(t->curl, CURLOPT_PROTOCOLS_STR, "http,https");
     if (c->body != NULL) {
         curl_easy_setopt(t->curl, CURLOPT_POSTFIELDS, c->body);
@@ -89,7 +88,7 @@ static ls_status begin(run *r, transfer *t, ls_http_call *c, ls_error *err) {
 }
 
 /* Takes a transfer out; what there is of an answer stays with its call. */
-static void end(run *r, transfer *t) {
+static void take_out(run *r, transfer *t) {
     ls_http_call *c = t->call;
     curl_multi_remove_handle(r->http->multi, t->curl);
     t->call = NULL;
@@ -99,6 +98,9 @@ static void end(run *r, transfer *t) {
 
 static void conclude(run *r, transfer *t, CURLcode code) {
     ls_http_call *c = t->call;
+    c->end = code == CURLE_OK                   ? LS_HTTP_ANSWERED
+             : code == CURLE_OPERATION_TIMEDOUT ? LS_HTTP_TIMED_OUT
+                                                : LS_HTTP_BROKEN;
     if (code == CURLE_OK)
         curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &c->http);
     else
@@ -106,13 +108,16 @@ static void conclude(run *r, transfer *t, CURLcode code) {
                  t->too_long           ? "the server's answer is too long"
                  : t->error[0] != '\0' ? t->error
                                        : curl_easy_strerror(code));
-    end(r, t);
+    take_out(r, t);
 }
+
+static bool is_over(const run *r) { return r->end > 0.0 && ls_clock_seconds() > r->end; }
 
 /* Begins what may begin; *next: seconds until something else may. */
 static ls_status begin_ready(run *r, double *next, ls_error *err) {
     const double now = ls_clock_seconds() - r->start;
     int64_t free_i = 0;
+    if (is_over(r)) return LS_OK;
     while (r->first < r->n && r->begun[r->first]) r->first++;
     for (int64_t i = r->first; i < r->n; i++) {
         ls_http_call *c = &r->calls[i];
@@ -140,8 +145,9 @@ static void leave(run *r, double *next) {
             if (t->call->leave - (now - t->begun) < *next) *next = t->call->leave - (now - t->begun);
             continue;
         }
+        t->call->end = LS_HTTP_LEFT;
         snprintf(t->call->why, sizeof t->call->why, "given up, as was asked for");
-        end(r, t);
+        take_out(r, t);
     }
 }
 
@@ -162,13 +168,15 @@ static ls_status run_all(run *r, ls_error *err) {
             next = 0.0; /* there is room for another */
         }
         leave(r, &next);
+        if (r->n_running == 0 && is_over(r)) break; /* what was not begun stays so */
         if (next > 0.0) curl_multi_poll(r->http->multi, NULL, 0, (int)(1000.0 * next) + 1, NULL);
     }
     return LS_OK;
 }
 
-ls_status ls_http_run(ls_http *http, ls_http_call *calls, int64_t n, int64_t at_once, ls_error *err) {
-    run r = {.http = http, .calls = calls, .n = n, .at_once = at_once};
+ls_status ls_http_run(ls_http *http, ls_http_call *calls, int64_t n, int64_t at_once, double timeout, double end,
+                      ls_error *err) {
+    run r = {.http = http, .calls = calls, .n = n, .at_once = at_once, .timeout = timeout, .end = end};
     void *begun = NULL;
     ls_status status;
     if (at_once > LS_HTTP_AT_ONCE_MAX) r.at_once = LS_HTTP_AT_ONCE_MAX;
@@ -178,13 +186,17 @@ ls_status ls_http_run(ls_http *http, ls_http_call *calls, int64_t n, int64_t at_
     for (int64_t i = 0; i < n; i++) {
         r.n_left += !calls[i].is_extra;
         calls[i].http = 0;
+        calls[i].end = LS_HTTP_NOT_BEGUN;
         calls[i].answer = NULL;
         calls[i].answer_bytes = 0;
         snprintf(calls[i].why, sizeof calls[i].why, "not begun");
     }
     status = run_all(&r, err);
     for (int64_t i = 0; i < 2 * LS_HTTP_AT_ONCE_MAX; i++)
-        if (http->transfers[i].call != NULL) end(&r, &http->transfers[i]);
+        if (http->transfers[i].call != NULL) {
+            http->transfers[i].call->end = LS_HTTP_LEFT;
+            take_out(&r, &http->transfers[i]);
+        }
 done:
     free(begun);
     return status;
@@ -213,7 +225,7 @@ void ls_http_close(ls_http *http) {
     free(http);
 }
 
-ls_status ls_http_open(ls_http **out, const char *url, const char *key, double timeout, ls_error *err) {
+ls_status ls_http_open(ls_http **out, const char *url, const char *key, ls_error *err) {
     ls_http *h = NULL;
     size_t bytes = strlen(url);
     char header[1024];
@@ -230,7 +242,6 @@ ls_status ls_http_open(ls_http **out, const char *url, const char *key, double t
     if (h == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "server");
     while (bytes > 0 && url[bytes - 1] == '/') bytes--;
     memcpy(h->url, url, bytes);
-    h->timeout = timeout;
     LS_TRY_DONE(add_header(h, "Content-Type: application/json", err));
     LS_TRY_DONE(add_header(h, "Expect:", err)); /* curl waits a second for the server's leave to send a large body */
     if (key != NULL) {

@@ -21,6 +21,7 @@ static const char *const id_names[] = {"id", "task_id", "unique_id", NULL};
 static void line_deinit(ls_data_line *line) {
     free(line->id);
     free(line->prompt);
+    free(line->chat);
     free(line->answer);
     free(line->whole);
 }

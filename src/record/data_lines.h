@@ -38,6 +38,7 @@ typedef struct ls_data_line {
     int64_t prompt_bytes, answer_bytes;
     bool is_list;     /* the answer was a list: the text is its JSON */
     bool is_chat;     /* the prompt is a conversation as JSON, or what its rendering made of it */
+    char *chat;       /* the conversation as JSON, where the prompt is its rendering; else NULL */
     bool is_answered; /* the conversation's last message is the assistant's */
     char *whole;      /* the line as JSON */
 } ls_data_line;

@@ -82,21 +82,84 @@ static void copy_line(char out[LS_REWARD_ERROR_MAX], const char *text, int64_t b
     out[n] = '\0';
 }
 
+static void call_broken(ls_reward_answer *out, const char *words) {
+    if (out->is_broken) return;
+    out->is_broken = true;
+    out->broken = words;
+}
+
+static bool are_messages(const ls_node *list) {
+    const char *text;
+    if (ls_node_kind_of(list) != LS_NODE_ARRAY || ls_node_count(list) == 0) return false;
+    for (int64_t i = 0; i < ls_node_count(list); i++) {
+        const ls_node message = ls_node_at(list, i);
+        ls_node role;
+        if (ls_node_kind_of(&message) != LS_NODE_OBJECT || !ls_node_get_some(&message, "role", &role) ||
+            ls_node_string(&role, &text, NULL) != LS_OK)
+            return false;
+    }
+    return true;
+}
+
+/* Messages, and tools with them, as one object. */
+static ls_status read_messages(ls_reward_answer *out, const ls_node *answer, const ls_node *messages, ls_error *err) {
+    char *list = NULL, *tools = NULL;
+    ls_node value;
+    int64_t bytes;
+    ls_status status;
+    if (!are_messages(messages)) {
+        call_broken(out, "messages is no list of messages that have a role");
+        return LS_OK;
+    }
+    if (ls_node_get_some(answer, "tools", &value) && ls_node_kind_of(&value) != LS_NODE_ARRAY) {
+        call_broken(out, "tools is no list");
+        return LS_OK;
+    }
+    LS_TRY_DONE(ls_node_dump(messages, &list, err));
+    if (ls_node_get_some(answer, "tools", &value)) LS_TRY_DONE(ls_node_dump(&value, &tools, err));
+    bytes = (int64_t)(strlen(list) + (tools != NULL ? strlen(tools) : 0)) + 32;
+    LS_TRY_DONE(ls_array_alloc((void **)&out->text, bytes, 1, "messages", err));
+    out->text_bytes = snprintf(out->text, (size_t)bytes, "{\"messages\":%s%s%s}", list,
+                               tools != NULL ? ",\"tools\":" : "", tools != NULL ? tools : "");
+    out->are_messages = true;
+done:
+    free(list);
+    free(tools);
+    return status;
+}
+
 /* What an environment says besides a reward. */
 static ls_status read_turn(ls_reward_answer *out, const ls_node *answer, ls_error *err) {
     const char *text;
-    ls_node value;
-    if (ls_node_get_some(answer, "done", &value)) {
+    ls_node value, other;
+    const bool has_messages = ls_node_get_some(answer, "messages", &other);
+    const bool has_text = ls_node_get_some(answer, "observation", &value) || ls_node_get_some(answer, "prompt", &value);
+    ls_node done;
+    if (ls_node_get_some(answer, "done", &done)) {
         out->is_turn = true;
-        out->is_broken = ls_node_bool(&value, &out->done, NULL) != LS_OK;
+        if (ls_node_bool(&done, &out->done, NULL) != LS_OK) call_broken(out, "done is not true or false");
     }
-    if (!ls_node_get_some(answer, "observation", &value) && !ls_node_get_some(answer, "prompt", &value)) return LS_OK;
+    if (!has_messages && !has_text) return LS_OK;
     out->is_turn = true;
+    if (has_messages && has_text) {
+        call_broken(out, "there are messages and a prompt or observation; one of them says what is said");
+        return LS_OK;
+    }
+    if (has_messages) return read_messages(out, answer, &other, err);
     if (ls_node_text(&value, &text, &out->text_bytes, NULL) != LS_OK) {
-        out->is_broken = true;
+        call_broken(out, "prompt or observation is no text");
         return LS_OK;
     }
     return ls_text_copy(&out->text, text, out->text_bytes, err);
+}
+
+static void read_note(ls_reward_answer *out, const ls_node *answer) {
+    const char *text;
+    int64_t bytes;
+    ls_node note;
+    if (ls_node_get_some(answer, "note", &note) && ls_node_kind_of(&note) == LS_NODE_TEXT &&
+        ls_node_text(&note, &text, &bytes, NULL) == LS_OK)
+        copy_line(out->note, text, bytes);
 }
 
 static void read_value(ls_reward_answer *out, const ls_node *answer) {
@@ -139,6 +202,7 @@ static ls_status read_answer(ls_reward_answer *out, const ls_node *node, ls_erro
     LS_TRY(read_id(&out->id, node, err));
     LS_TRY(read_turn(out, node, err));
     read_value(out, node);
+    read_note(out, node);
     if (!out->ok && ls_node_get_some(node, "reward", &reward)) out->is_turn = false; /* it is no number */
     return LS_OK;
 }

@@ -9,37 +9,84 @@
 
 #include "base/mem.h"
 #include "json/json_out.h"
+#include "rl/dialogue.h"
 
-static const char *split_name(ls_task_split split) { return split == LS_SPLIT_TRAIN ? "train" : "held-out"; }
+static const char *split_name(ls_task_split split) { return split == LS_TASK_SPLIT_TRAIN ? "train" : "held-out"; }
 
-ls_status ls_environment_reset(ls_reward *environment, ls_task_split split, int64_t first, int64_t n, ls_reply *prompts,
-                               ls_error *err) {
+/* What was said of one problem. */
+static ls_status take_prompt(const ls_world *w, ls_reward_result *r, const ls_question *q, ls_reply *prompt,
+                             char **chat, ls_error *err) {
+    if (!r->ok) return LS_FAIL(err, LS_ERR_IO, "%s", r->error);
+    if (r->text == NULL && q != NULL) return LS_OK;
+    if (r->text == NULL || r->text_bytes == 0) return LS_FAIL(err, LS_ERR_IO, "the answer has no prompt");
+    if (r->are_messages) {
+        if (q != NULL && q->chat != NULL) {
+            LS_TRY(ls_dialogue_replace(chat, q->chat, r->text, err));
+        } else {
+            *chat = r->text;
+            r->text = NULL;
+        }
+        return ls_dialogue_begin(prompt, w, *chat, err);
+    }
+    *prompt = (ls_reply){r->text, r->text_bytes};
+    r->text = NULL;
+    return LS_OK;
+}
+
+/* The question of data as an item; lists is what is released with free(). */
+static ls_status ask_question(ls_reward_item *item, char **lists, const ls_question *q, ls_error *err) {
+    if (q->chat != NULL) LS_TRY(ls_dialogue_messages(lists, q->chat, err));
+    item->problem = q->id;
+    item->prompt = q->prompt;
+    item->answer = q->answer.text;
+    item->answer_bytes = q->answer.bytes;
+    item->data = q->whole;
+    item->prompt_messages = *lists;
+    return LS_OK;
+}
+
+ls_status ls_environment_reset(const ls_world *w, ls_task_split split, int64_t first, int64_t n,
+                               const ls_question *questions, ls_reply *prompts, char **chats, ls_error *err) {
     ls_reward_item *items = NULL;
     ls_reward_result *results = NULL;
-    char(*names)[LS_PROBLEM_ID_MAX] = NULL;
+    char(*names)[LS_PROBLEM_ID_MAX] = NULL, **lists = NULL;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&items, n, sizeof *items, "environment", err));
     LS_TRY_DONE(ls_array_alloc((void **)&results, n, sizeof *results, "environment", err));
     LS_TRY_DONE(ls_array_alloc((void **)&names, n, sizeof *names, "environment", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&lists, n, sizeof *lists, "environment", err));
     for (int64_t i = 0; i < n; i++) {
         snprintf(names[i], sizeof names[i], "environment/%s/%lld", split_name(split), (long long)(first + i));
         items[i] = (ls_reward_item){.problem = names[i], .op = "reset", .split = split_name(split), .index = first + i};
+        if (questions != NULL) LS_TRY_DONE(ask_question(&items[i], &lists[i], &questions[i], err));
     }
-    LS_TRY_DONE(ls_reward_ask(environment, results, items, n, err));
-    for (int64_t i = 0; i < n && status == LS_OK; i++)
-        if (!results[i].ok || results[i].text == NULL || results[i].text_bytes == 0)
-            status = LS_FAIL(err, LS_ERR_IO, "environment: reset of problem %lld (%s): %s", (long long)(first + i),
-                             split_name(split), results[i].ok ? "the answer has no prompt" : results[i].error);
+    LS_TRY_DONE(ls_reward_ask(w->environment, results, items, n, err));
     for (int64_t i = 0; i < n && status == LS_OK; i++) {
-        prompts[i] = (ls_reply){results[i].text, results[i].text_bytes};
-        results[i].text = NULL;
+        status = take_prompt(w, &results[i], questions != NULL ? &questions[i] : NULL, &prompts[i], &chats[i], err);
+        if (status != LS_OK)
+            ls_error_prefix(err, "environment: reset of problem %lld (%s)", (long long)(first + i), split_name(split));
     }
 done:
     for (int64_t i = 0; results != NULL && i < n; i++) free(results[i].text);
+    for (int64_t i = 0; lists != NULL && i < n; i++) free(lists[i]);
+    free((void *)lists);
     free(items);
     free(results);
     free(names);
     return status;
+}
+
+/* What was said to completion k, if anything. */
+static void write_said(ls_json_out *json, const ls_episode *x, int64_t k) {
+    const ls_reply *said = &x->observations[k];
+    char *list = NULL;
+    if (said->text == NULL) return;
+    if (!x->are_messages[k]) {
+        ls_json_text(json, "observation", said->text, said->bytes);
+    } else if (ls_dialogue_messages(&list, said->text, NULL) == LS_OK) {
+        ls_json_raw(json, "messages", list);
+        free(list);
+    }
 }
 
 ls_status ls_environment_turns(const ls_episode *x, char **out, ls_error *err) {
@@ -52,8 +99,7 @@ ls_status ls_environment_turns(const ls_episode *x, char **out, ls_error *err) {
     for (int64_t k = 0; k < x->n_replies; k++) {
         ls_json_begin_object(&json, NULL);
         ls_json_text(&json, "completion", x->replies[k].text, x->replies[k].bytes);
-        if (x->observations[k].text != NULL)
-            ls_json_text(&json, "observation", x->observations[k].text, x->observations[k].bytes);
+        write_said(&json, x, k);
         ls_json_end_object(&json);
     }
     ls_json_end_array(&json);
@@ -65,6 +111,7 @@ static void take_answer(ls_environment_answer *out, ls_reward_result *r) {
                                    .done = r->done,
                                    .reward = r->ok ? r->reward : (double)NAN,
                                    .said = {r->text, r->text_bytes},
+                                   .are_messages = r->are_messages,
                                    .error = r->error};
     r->text = NULL;
 }
@@ -72,25 +119,22 @@ static void take_answer(ls_environment_answer *out, ls_reward_result *r) {
 ls_status ls_environment_ask(ls_reward *environment, const ls_episode *const *episodes,
                              char (*names)[LS_EPISODE_ID_MAX], const bool *ends, int64_t n, ls_reward_item *items,
                              ls_reward_result *results, ls_environment_answer *answers, ls_error *err) {
-    char **turns = NULL;
+    char **turns = NULL, **lists = NULL;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&turns, n, sizeof *turns, "environment", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&lists, n, sizeof *lists, "environment", err));
     for (int64_t i = 0; i < n; i++) {
         const ls_question *q = &episodes[i]->question;
         LS_TRY_DONE(ls_environment_turns(episodes[i], &turns[i], err));
-        items[i] = (ls_reward_item){.problem = q->id,
-                                    .prompt = q->prompt,
-                                    .answer = q->answer.text,
-                                    .answer_bytes = q->answer.bytes,
-                                    .data = q->whole,
-                                    .op = ends[i] ? "end" : "step",
-                                    .episode = names[i],
-                                    .turns = turns[i]};
+        items[i] = (ls_reward_item){.op = ends[i] ? "end" : "step", .episode = names[i], .turns = turns[i]};
+        LS_TRY_DONE(ask_question(&items[i], &lists[i], q, err));
     }
     LS_TRY_DONE(ls_reward_ask(environment, results, items, n, err));
     for (int64_t i = 0; i < n; i++) take_answer(&answers[i], &results[i]);
 done:
     for (int64_t i = 0; turns != NULL && i < n; i++) free(turns[i]);
+    for (int64_t i = 0; lists != NULL && i < n; i++) free(lists[i]);
     free((void *)turns);
+    free((void *)lists);
     return status;
 }

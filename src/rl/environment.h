@@ -7,6 +7,9 @@
  *                                                             to it, or {"id","done":true}; each with "reward" or not
  *   {"id","op":"end", the same}                               the episode ends by its length: {"id","reward"}
  *
+ * In the place of a prompt or an observation there may be "messages", a list, with a prompt also "tools": the model's
+ * own chat template writes them (rl/dialogue.h). Of a conversation an item has "prompt_messages".
+ *
  * "turns" is the whole episode so far: [{"completion","observation"}, ..], the last without observation. So an
  * environment may keep nothing, and one that was started again can go on; the same item may come twice and must be
  * answered alike. Of problems of data an item has "answer" and "data", the line. "split" is "train" or "held-out", and
@@ -19,16 +22,19 @@
 
 #include "rl/episode.h"
 
-/* Prompts of n problems of a split from `first` on: *prompts [n] are texts, each released with free(). One that failed
- * is an error: there is no episode without. */
-ls_status ls_environment_reset(ls_reward *environment, ls_task_split split, int64_t first, int64_t n, ls_reply *prompts,
-                               ls_error *err);
+/* Prompts of n problems of a split from `first` on: prompts [n] are texts, each released with free(); where it said
+ * messages, chats [n] are conversations as JSON, released in the same way, and prompts their renderings. One that
+ * failed is an error: there is no episode without. questions [n]: problems of data, for which a prompt may be
+ * missing; or NULL. */
+ls_status ls_environment_reset(const ls_world *world, ls_task_split split, int64_t first, int64_t n,
+                               const ls_question *questions, ls_reply *prompts, char **chats, ls_error *err);
 
 /* What the environment said to an episode's last completion. */
 typedef struct ls_environment_answer {
     bool failed, done;
     double reward;     /* NaN: none */
     ls_reply said;     /* text NULL: nothing; released with free() */
+    bool are_messages; /* that is an object with messages as JSON */
     const char *error; /* why it failed; as long as the results live */
 } ls_environment_answer;
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "rl/dialogue.h"
 #include "rl/environment.h"
 
 ls_status ls_episodes_create(ls_episodes **out, int64_t n_problems, int64_t samples, int64_t length, int64_t max_tokens,
@@ -28,6 +29,7 @@ ls_status ls_episodes_create(ls_episodes **out, int64_t n_problems, int64_t samp
     LS_TRY_DONE(ls_array_alloc((void **)&e->list, e->n, sizeof *e->list, "episodes", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->problems, n_problems, sizeof *e->problems, "problems", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->prompts, n_problems, sizeof *e->prompts, "problems", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&e->chats, n_problems, sizeof *e->chats, "problems", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->names, n_problems, sizeof *e->names, "problems", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->requests, e->n, sizeof *e->requests, "requests", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->stops, e->n, sizeof *e->stops, "stop texts", err));
@@ -53,10 +55,16 @@ static void free_texts(ls_episodes *e) {
             free((char *)(uintptr_t)e->list[i].observations[k].text);
         }
         e->list[i].n_replies = 0;
+        free(e->list[i].rendered);
+        e->list[i].rendered = NULL;
     }
     for (int64_t p = 0; e->prompts != NULL && p < e->n_problems; p++) {
         free((char *)(uintptr_t)e->prompts[p].text);
         e->prompts[p] = (ls_reply){0};
+    }
+    for (int64_t p = 0; e->chats != NULL && p < e->n_problems; p++) {
+        free(e->chats[p]);
+        e->chats[p] = NULL;
     }
 }
 
@@ -66,6 +74,7 @@ void ls_episodes_free(ls_episodes *e) {
     free(e->list);
     free(e->problems);
     free(e->prompts);
+    free((void *)e->chats);
     free(e->names);
     free(e->requests);
     free(e->stops);
@@ -115,19 +124,26 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
     const int64_t i = e->first_problem + p;
     ls_problem *problem = &e->problems[p];
     if (w->data != NULL) {
-        const ls_data_line *line = ls_data_at(w->data, split == LS_SPLIT_TRAIN ? LS_DATA_TRAIN : LS_DATA_HELD_OUT, i);
+        const ls_data_line *line =
+            ls_data_at(w->data, split == LS_TASK_SPLIT_TRAIN ? LS_DATA_TRAIN : LS_DATA_HELD_OUT, i);
         *out = (ls_question){line->id,
                              {line->prompt, line->prompt_bytes},
                              {line->answer, line->answer_bytes},
                              line->whole,
+                             line->chat,
                              line->is_chat,
                              line->is_list};
+        if (e->prompts[p].text == NULL) return LS_OK;
+        out->prompt = e->prompts[p]; /* an environment has its own */
+        out->chat = e->chats[p];
+        out->is_chat = e->chats[p] != NULL;
         return LS_OK;
     }
     if (w->task == NULL) {
-        snprintf(e->names[p], sizeof e->names[p], "environment/%s/%lld", split == LS_SPLIT_TRAIN ? "train" : "held-out",
-                 (long long)i);
-        *out = (ls_question){.id = e->names[p], .prompt = e->prompts[p]};
+        snprintf(e->names[p], sizeof e->names[p], "environment/%s/%lld",
+                 split == LS_TASK_SPLIT_TRAIN ? "train" : "held-out", (long long)i);
+        *out = (ls_question){
+            .id = e->names[p], .prompt = e->prompts[p], .chat = e->chats[p], .is_chat = e->chats[p] != NULL};
         return LS_OK;
     }
     LS_TRY(ls_task_make(problem, w->task, split, i, err));
@@ -135,9 +151,25 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
                          {problem->prompt, (int64_t)strlen(problem->prompt)},
                          {problem->answer[0] != '\0' ? problem->answer : NULL, (int64_t)strlen(problem->answer)},
                          NULL,
+                         NULL,
                          false,
                          false};
     return LS_OK;
+}
+
+/* What the environment says to begin with: always without data, with data where it is asked. */
+static ls_status reset(ls_episodes *e, const ls_world *w, ls_task_split split, ls_error *err) {
+    ls_question *questions = NULL;
+    ls_status status = LS_OK;
+    if (w->environment == NULL || (w->data != NULL && !ls_reward_wants_resets(w->environment))) return LS_OK;
+    if (w->data != NULL) {
+        LS_TRY_DONE(ls_array_alloc((void **)&questions, e->n_problems, sizeof *questions, "problems", err));
+        for (int64_t p = 0; p < e->n_problems; p++) LS_TRY_DONE(make_question(&questions[p], e, w, p, split, err));
+    }
+    status = ls_environment_reset(w, split, e->first_problem, e->n_problems, questions, e->prompts, e->chats, err);
+done:
+    free(questions);
+    return status;
 }
 
 /* Which line of the data problem i is. */
@@ -145,7 +177,7 @@ static void tell_line(const ls_world *w, ls_task_split split, int64_t i, ls_erro
     const ls_data_line *line;
     const char *path;
     if (w->data == NULL || err == NULL) return;
-    i = ls_data_index(w->data, split == LS_SPLIT_TRAIN ? LS_DATA_TRAIN : LS_DATA_HELD_OUT, i);
+    i = ls_data_index(w->data, split == LS_TASK_SPLIT_TRAIN ? LS_DATA_TRAIN : LS_DATA_HELD_OUT, i);
     if (ls_data_each(w->data, i, &line, &path)) ls_error_prefix(err, "%s: line %lld", path, (long long)line->line);
 }
 
@@ -153,8 +185,8 @@ ls_status ls_episodes_begin(ls_episodes *e, const ls_world *w, ls_task_split spl
     free_texts(e);
     e->first_problem = first;
     e->n_failed = 0;
-    if (w->environment != NULL && w->data == NULL)
-        LS_TRY(ls_environment_reset(w->environment, split, first, e->n_problems, e->prompts, err));
+    e->message[0] = '\0';
+    LS_TRY(reset(e, w, split, err));
     for (int64_t p = 0; p < e->n_problems; p++) {
         ls_episode *group = e->list + p * e->samples;
         ls_question question;
@@ -215,17 +247,49 @@ static ls_status decode(const ls_tokenizer *tokenizer, const int32_t *ids, int64
     return status;
 }
 
-/* Text of an environment behind what there is; the episode ends where there is no room for it and a token more. */
+/* Tokens that are given, behind what there is; the episode ends where there is no room for them and a token more. */
+static void append(ls_episodes *e, ls_episode *x, const int32_t *ids, int64_t n) {
+    if (n >= e->length - x->n) {
+        x->ended = x->overlong = true;
+        return;
+    }
+    if (n > 0) memcpy(x->tokens + x->n, ids, (size_t)n * sizeof *ids);
+    x->n += n;
+}
+
+/* Text of an environment. */
 static ls_status append_text(ls_episodes *e, const ls_world *w, ls_episode *x, const char *text, int64_t bytes,
                              ls_error *err) {
     int32_t *ids = NULL;
     int64_t n = 0;
     LS_TRY(ls_tokenizer_encode(w->tokenizer, text, bytes, false, &ids, &n, err));
-    if (x->n + n >= e->length) {
-        x->ended = x->overlong = true;
+    append(e, x, ids, n);
+    free(ids);
+    return LS_OK;
+}
+
+/* Keeps the sentence if it is the first. */
+static void note(ls_episodes *e, const char *id, const char *text) {
+    if (e->message[0] == '\0' && text[0] != '\0')
+        snprintf(e->message, sizeof e->message, "%s%s%.400s", id, id[0] != '\0' ? ": " : "", text);
+}
+
+/* Messages of an environment. */
+static ls_status append_messages(ls_episodes *e, const ls_world *w, ls_episode *x, ls_error *err) {
+    char id[LS_EPISODE_ID_MAX];
+    int32_t *ids = NULL;
+    int64_t n = 0;
+    bool failed;
+    ls_error why;
+    const ls_status status = ls_dialogue_next(&ids, &n, &failed, w, x, &why);
+    ls_episode_id(id, x);
+    if (status == LS_OK) {
+        append(e, x, ids, n);
+    } else if (failed) {
+        x->failed = x->ended = true;
+        note(e, id, why.text);
     } else {
-        memcpy(x->tokens + x->n, ids, (size_t)n * sizeof *ids);
-        x->n += n;
+        return LS_FAIL(err, status, "%s: %s", id, why.text);
     }
     free(ids);
     return LS_OK;
@@ -247,6 +311,7 @@ static ls_status answer(ls_episodes *e, const ls_world *w, ls_episode *x, ls_err
 static ls_status take_answer(ls_episodes *e, const ls_world *w, ls_episode *x, ls_environment_answer *a, bool ends,
                              ls_error *err) {
     x->observations[x->n_replies - 1] = a->said; /* from here on the episode frees it */
+    x->are_messages[x->n_replies - 1] = a->are_messages;
     if (!isnan(a->reward)) {
         x->earned += a->reward;
         x->is_judged = true;
@@ -258,6 +323,7 @@ static ls_status take_answer(ls_episodes *e, const ls_world *w, ls_episode *x, l
         x->failed = x->ended = true; /* a turn needs something to answer to */
         return LS_OK;
     }
+    if (a->are_messages) return append_messages(e, w, x, err);
     return append_text(e, w, x, a->said.text, a->said.bytes, err);
 }
 
@@ -279,6 +345,7 @@ static ls_status ask_environment(ls_episodes *e, const ls_world *w, const int64_
         ends[i] = all_end || episodes[i]->overlong || episodes[i]->n_replies >= w->turns_max;
     }
     LS_TRY_DONE(ls_environment_ask(w->environment, episodes, names, ends, n, e->items, e->results, answers, err));
+    note(e, "", ls_reward_tally_of(w->environment)->message);
     for (int64_t i = 0; i < n; i++) {
         if (status != LS_OK) {
             free((char *)(uintptr_t)answers[i].said.text);
@@ -358,44 +425,71 @@ ls_status ls_episode_text(const ls_episode *x, char **out, int64_t *bytes, ls_er
     return LS_OK;
 }
 
+/* One episode as an item; lists: its messages, released with free(). */
+static ls_status make_item(ls_reward_item *out, const ls_episodes *e, const ls_world *w, int64_t i, char *lists[2],
+                           const char *name, ls_error *err) {
+    const ls_episode *x = &e->list[i];
+    const bool is_told = w->reward != NULL && x->question.chat != NULL;
+    char *text = NULL;
+    int64_t bytes = 0;
+    LS_TRY(ls_episode_text(x, &text, &bytes, err));
+    *out = (ls_reward_item){.problem = x->question.id,
+                            .sample = name,
+                            .prompt = x->question.prompt,
+                            .completion = {text, bytes},
+                            .answer = x->question.answer.text,
+                            .answer_bytes = x->question.answer.bytes,
+                            .data = x->question.whole};
+    if (is_told) LS_TRY(ls_dialogue_messages(&lists[0], x->question.chat, err));
+    if (is_told) LS_TRY(ls_dialogue_said(&lists[1], w, x, err));
+    out->prompt_messages = lists[0];
+    out->completion_messages = lists[1];
+    if (w->reward == NULL || !ls_reward_wants_groups(w->reward)) return LS_OK;
+    out->group = i / e->samples;
+    out->group_n = e->samples;
+    return LS_OK;
+}
+
 /* Rewards that are not the task's own. */
 static ls_status ask_outside(ls_episodes *e, const ls_world *w, ls_error *err) {
+    char(*names)[LS_EPISODE_ID_MAX] = NULL, *(*lists)[2] = NULL;
     ls_status status = LS_OK;
-    int64_t n = 0;
-    for (; n < e->n; n++) {
-        const ls_episode *x = &e->list[n];
-        char *text = NULL;
-        int64_t bytes = 0;
-        LS_TRY_DONE(ls_episode_text(x, &text, &bytes, err));
-        e->items[n] = (ls_reward_item){.problem = x->question.id,
-                                       .prompt = x->question.prompt,
-                                       .completion = {text, bytes},
-                                       .answer = x->question.answer.text,
-                                       .answer_bytes = x->question.answer.bytes,
-                                       .data = x->question.whole};
+    memset(e->items, 0, (size_t)e->n * sizeof *e->items);
+    LS_TRY_DONE(ls_array_alloc((void **)&names, e->n, sizeof *names, "rewards", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&lists, e->n, sizeof *lists, "rewards", err));
+    for (int64_t i = 0; i < e->n; i++) {
+        ls_episode_id(names[i], &e->list[i]);
+        LS_TRY_DONE(make_item(&e->items[i], e, w, i, lists[i], names[i], err));
     }
     if (w->reward != NULL) {
         LS_TRY_DONE(ls_reward_ask(w->reward, e->results, e->items, e->n, err));
+        note(e, "", ls_reward_tally_of(w->reward)->message);
     } else {
         for (int64_t i = 0; i < e->n; i++)
             LS_TRY_DONE(ls_verify_judge(w->verify, e->items[i].completion, e->list[i].question.answer,
                                         e->list[i].question.any_of, &e->results[i], err));
     }
     for (int64_t i = 0; i < e->n; i++) {
-        e->list[i].failed = !e->results[i].ok;
-        e->list[i].reward = e->results[i].reward;
+        e->list[i].failed = e->list[i].failed || !e->results[i].ok; /* or its environment did */
+        e->list[i].reward = e->list[i].failed ? (double)NAN : e->results[i].reward;
         e->n_failed += e->list[i].failed;
     }
     if (e->n_failed == e->n)
         status = LS_FAIL(err, LS_ERR_IO, "all %lld rewards failed: %s", (long long)e->n,
-                         w->reward != NULL ? ls_reward_tally_of(w->reward)->message : e->results[0].error);
+                         e->message[0] != '\0' ? e->message : e->results[0].error);
 done:
-    for (int64_t i = 0; i < n; i++) free((char *)(uintptr_t)e->items[i].completion.text);
+    for (int64_t i = 0; i < e->n; i++) free((char *)(uintptr_t)e->items[i].completion.text);
+    for (int64_t i = 0; lists != NULL && i < e->n; i++) {
+        free(lists[i][0]);
+        free(lists[i][1]);
+    }
+    free(names);
+    free((void *)lists);
     return status;
 }
 
 /* What the environment has said in the course of the episodes. */
-static ls_status take_earned(ls_episodes *e, const ls_world *w, ls_error *err) {
+static ls_status take_earned(ls_episodes *e, ls_error *err) {
     for (int64_t i = 0; i < e->n; i++) {
         ls_episode *x = &e->list[i];
         x->failed = x->failed || !x->is_judged;
@@ -404,13 +498,12 @@ static ls_status take_earned(ls_episodes *e, const ls_world *w, ls_error *err) {
     }
     if (e->n_failed < e->n) return LS_OK;
     return LS_FAIL(err, LS_ERR_IO, "environment: all %lld episodes failed: %s", (long long)e->n,
-                   ls_reward_tally_of(w->environment)->message[0] != '\0' ? ls_reward_tally_of(w->environment)->message
-                                                                          : "they ended without a reward");
+                   e->message[0] != '\0' ? e->message : "they ended without a reward");
 }
 
 ls_status ls_episodes_judge(ls_episodes *e, const ls_world *w, ls_error *err) {
     e->n_failed = 0;
-    if (w->environment != NULL && w->reward == NULL && w->verify == NULL) return take_earned(e, w, err);
+    if (w->environment != NULL && w->reward == NULL && w->verify == NULL) return take_earned(e, err);
     if (w->reward != NULL || w->verify != NULL) return ask_outside(e, w, err);
     for (int64_t i = 0; i < e->n; i++) {
         ls_episode *x = &e->list[i];

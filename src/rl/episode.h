@@ -13,10 +13,12 @@
 #include "rl/reward.h"
 #include "rl/verify.h"
 #include "rollout/engine.h"
+#include "template/chat.h"
 #include "text/stop.h"
 #include "train/data.h"
 
 #define LS_TURNS_MAX 64
+#define LS_EPISODE_MESSAGE_MAX 800
 
 /* Where problems, words and rewards come from; all borrowed. */
 typedef struct ls_world {
@@ -28,6 +30,9 @@ typedef struct ls_world {
     const ls_verify *verify; /* a built-in verifier judges, or NULL */
     ls_reward *environment;  /* says what comes between turns, and judges unless a judge is named; or NULL */
     int64_t turns_max;       /* completions of an episode with an environment */
+    const ls_chat *chat;     /* of environments that speak messages; NULL: the model has no template */
+    const char *model;       /* directory of the template, for errors */
+    const char *stop_text;   /* of `stop`, or NULL */
 } ls_world;
 
 /* Who draws the completions of a round: fills the results of n requests, as ls_engine_run does. */
@@ -41,6 +46,7 @@ typedef struct ls_question {
     const char *id;
     ls_reply prompt, answer; /* answer.text NULL: none */
     const char *whole;       /* of data: the line as JSON; else NULL */
+    const char *chat;        /* of a conversation: it as JSON, without what was said since; else NULL */
     bool is_chat;            /* the prompt has its special tokens as text */
     bool any_of;             /* the answer is a list's JSON; each in it is right */
 } ls_question;
@@ -57,9 +63,12 @@ typedef struct ls_episode {
     int64_t n, n_prompt, n_drawn;
     ls_reply replies[LS_TURNS_MAX];      /* what was drawn, as text */
     ls_reply observations[LS_TURNS_MAX]; /* what an environment said to each; text NULL: nothing */
+    bool are_messages[LS_TURNS_MAX];     /* the observation is an object with messages, as JSON */
     int64_t n_replies;
-    double earned;  /* the sum of an environment's rewards */
-    bool is_judged; /* by an environment; it has said a reward */
+    char *rendered; /* the conversation so far as the template wrote it, once the environment said messages; or NULL */
+    int64_t rendered_bytes, rendered_ends[LS_TURNS_MAX]; /* the length behind each such turn */
+    double earned;                                       /* the sum of an environment's rewards */
+    bool is_judged;                                      /* by an environment; it has said a reward */
     bool ended;
     bool overlong; /* its last completion did not come to an end by itself */
     bool failed;   /* there is no reward */
@@ -74,10 +83,12 @@ typedef struct ls_episodes {
     int64_t n, n_problems, samples, length, max_tokens;
     int64_t n_failed;
     int64_t first_problem;
-    ls_problem *problems;             /* [n_problems] */
-    ls_reply *prompts;                /* [n_problems] of an environment */
-    char (*names)[LS_PROBLEM_ID_MAX]; /* [n_problems] of them */
-    ls_request *requests;             /* [n]: of one round */
+    char message[LS_EPISODE_MESSAGE_MAX]; /* the first thing that went wrong since they began, or "" */
+    ls_problem *problems;                 /* [n_problems] */
+    ls_reply *prompts;                    /* [n_problems] of an environment; text NULL: it has none for the problem */
+    char **chats;                         /* [n_problems] their conversations as JSON, or NULL */
+    char (*names)[LS_PROBLEM_ID_MAX];     /* [n_problems] of them */
+    ls_request *requests;                 /* [n]: of one round */
     ls_stop_state *stops;
     int64_t *owners; /* [n]: the round's episodes */
     ls_reward_item *items;

@@ -15,6 +15,7 @@
 #include "base/url.h"
 #include "op/memory.h"
 #include "rl/grpo_state.h"
+#include "rl/reward_python.h"
 #include "train/stopping.h"
 
 /* ---- checkpoints ---- */
@@ -113,9 +114,23 @@ static ls_status open_source(ls_reward **out, const ls_grpo_options *o, const ch
     return LS_OK;
 }
 
+/* A function or class of Python's. */
+static ls_status open_python(ls_reward **out, const ls_grpo_options *o, const char *value, bool is_environment,
+                             ls_error *err) {
+    const ls_reward_python_options p = {.spec = value + sizeof LS_PYTHON_PREFIX - 1,
+                                        .python = o->python,
+                                        .option = is_environment ? "environment" : "reward",
+                                        .is_environment = is_environment,
+                                        .workers = o->reward_workers,
+                                        .timeout_s = o->reward_timeout};
+    return ls_reward_python_open(out, &p, err);
+}
+
 static ls_status open_reward(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     if (!ls_grpo_writes(g)) return LS_OK;
+    if (o->judge == LS_REWARD_PYTHON) LS_TRY(open_python(&g->reward, o, o->reward, false, err));
+    if (o->environment[0] != '\0') LS_TRY(open_python(&g->environment, o, o->environment, true, err));
     LS_TRY(open_source(&g->reward, o, o->reward_command, "reward_command", o->reward_url, "reward_url", err));
     return open_source(&g->environment, o, o->environment_command, "environment_command", o->environment_url,
                        "environment_url", err);
@@ -165,8 +180,8 @@ static ls_status open_verifier(grpo *g, ls_error *err) {
     const ls_data_line *line;
     const char *path;
     ls_status status;
-    if (o->reward < LS_REWARD_EXACT || o->reward > LS_REWARD_JSON) return LS_OK;
-    LS_TRY_DONE(ls_verify_open(&g->verify, (ls_verify_kind)(o->reward - LS_REWARD_EXACT), o->reward_pattern,
+    if (o->judge < LS_REWARD_EXACT || o->judge > LS_REWARD_JSON) return LS_OK;
+    LS_TRY_DONE(ls_verify_open(&g->verify, (ls_verify_kind)(o->judge - LS_REWARD_EXACT), o->reward_pattern,
                                o->reward_schema, err));
     for (int64_t i = 0; g->problems != NULL && ls_data_each(g->problems, i, &line, &path); i++) {
         const ls_reply answer = {line->answer, line->answer_bytes};
@@ -191,8 +206,19 @@ static ls_status open_world(grpo *g, ls_error *err) {
         goto done;
     }
     LS_TRY_DONE(open_verifier(g, err));
-    g->world = (ls_world){g->task,     g->tokenizer, g->stop,        g->reward,
-                          g->problems, g->verify,    g->environment, g->o->environment_turns};
+    /* A model without a template may do without: whoever needs it says that it is missing. */
+    if (g->environment != NULL && ls_chat_open(&g->chat, o->train.model, NULL, NULL) != LS_OK) g->chat = NULL;
+    g->world = (ls_world){.task = g->task,
+                          .tokenizer = g->tokenizer,
+                          .stop = g->stop,
+                          .reward = g->reward,
+                          .data = g->problems,
+                          .verify = g->verify,
+                          .environment = g->environment,
+                          .turns_max = o->environment_turns,
+                          .chat = g->chat,
+                          .model = o->train.model,
+                          .stop_text = stop[0] != '\0' ? stop : NULL};
     LS_TRY_DONE(ls_episodes_create(&g->episodes, o->prompts, o->samples, o->length, o->max_tokens, err));
     if (o->eval_every > 0) LS_TRY_DONE(ls_episodes_create(&g->held_out, g->eval_n, 1, o->length, o->max_tokens, err));
 done:
@@ -217,7 +243,7 @@ done:
 
 /* Of what the options do not tell: the first problems as tokens, and the reference. */
 static ls_status digest_data(grpo *g, ls_error *err) {
-    LS_TRY(ls_episodes_begin(g->episodes, &g->world, LS_SPLIT_TRAIN, 0, err));
+    LS_TRY(ls_episodes_begin(g->episodes, &g->world, LS_TASK_SPLIT_TRAIN, 0, err));
     g->data = LS_FNV_START;
     for (int64_t s = 0; s < g->episodes->n; s += g->episodes->samples) {
         const ls_episode *x = &g->episodes->list[s];
@@ -532,6 +558,7 @@ static void close_all(grpo *g) {
     ls_episodes_free(g->held_out);
     ls_reward_close(g->reward);
     ls_reward_close(g->environment);
+    ls_chat_free(g->chat);
     ls_stop_free(g->stop);
     ls_verify_close(g->verify);
     ls_task_free(g->task);
@@ -555,10 +582,11 @@ static ls_status evaluate(grpo *g, ls_error *err) {
     sampling.temperature = (float)g->o->eval_temperature;
     sampling.seed = g->o->train.seed ^ EVAL_SEED;
     if (g->rollout == NULL) LS_TRY_DONE(open_second(&engine, g, &sampling, err));
-    LS_TRY_DONE(ls_episodes_begin(g->held_out, &g->world, LS_SPLIT_HELD_OUT, 0, err));
+    LS_TRY_DONE(ls_episodes_begin(g->held_out, &g->world, LS_TASK_SPLIT_HELD_OUT, 0, err));
     LS_TRY_DONE(ls_grpo_draw(g, g->held_out, engine, &sampling, err));
     if (!ls_grpo_writes(g)) goto done; /* who records it judges it */
     LS_TRY_DONE(ls_episodes_judge(g->held_out, &g->world, err));
+    ls_grpo_tell_episodes(g, g->held_out, "evaluation: ");
     for (int64_t i = 0; i < g->held_out->n; i++) {
         const ls_episode *x = &g->held_out->list[i];
         length += (double)x->n_drawn;

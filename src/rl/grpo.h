@@ -5,7 +5,7 @@
  *   problems   [(t - 1) prompts, t prompts) of the train split, `samples` episodes each (rl/episode.h), drawn by one
  *              engine that computes with the very weights that the trainer publishes, or by servers that get them from
  *              disk (rl/rollout.h)
- *   rewards    of the task, of a command or of a server; then advantages (rl/advantage.h)
+ *   rewards    of the task, of a command, a server or a Python function; then advantages (rl/advantage.h)
  *   gate       the trainer's forward gives every drawn token its log-probability, which must have the bits that the
  *              rollout recorded (rl/gate.h). It is the forward of the first update; only sequences of other minibatches
  *              take a forward of their own. Where bits differ the run ends before it learns from them, with a bundle
@@ -41,7 +41,8 @@
 
 typedef enum ls_gate_mode { LS_GATE_STOP, LS_GATE_WARN } ls_gate_mode;
 
-/* Who judges: with auto the command or server that is named, else the task. */
+/* Who judges: with auto the command or server that is named, else the task. "python:SPEC" is a function
+ * (rl/reward_python.h). */
 typedef enum ls_reward_mode {
     LS_REWARD_AUTO,
     LS_REWARD_TASK,
@@ -52,8 +53,11 @@ typedef enum ls_reward_mode {
     LS_REWARD_JSON,
     LS_REWARD_COMMAND,
     LS_REWARD_SERVER,
-    LS_REWARD_ENVIRONMENT
+    LS_REWARD_ENVIRONMENT,
+    LS_REWARD_PYTHON
 } ls_reward_mode;
+
+#define LS_PYTHON_PREFIX "python:"
 
 #define LS_STOP_AUTO "auto"
 
@@ -76,11 +80,14 @@ typedef struct ls_grpo_options {
     char correction[LS_OPTION_TEXT_MAX];
     int64_t epochs, minibatches;
     /* These do not, as long as rewards are the same. */
-    int32_t reward; /* ls_reward_mode */
+    char reward[LS_OPTION_TEXT_MAX];
+    ls_reward_mode judge; /* what that says, once it is checked */
     char reward_pattern[LS_OPTION_TEXT_MAX], reward_schema[LS_OPTION_TEXT_MAX];
     char reward_command[LS_OPTION_TEXT_MAX], reward_url[LS_OPTION_TEXT_MAX];
     double reward_timeout;
-    int64_t reward_batch, reward_concurrency;
+    int64_t reward_batch, reward_concurrency, reward_workers;
+    char python[LS_OPTION_TEXT_MAX];
+    char environment[LS_OPTION_TEXT_MAX]; /* "python:SPEC", or "" */
     char environment_command[LS_OPTION_TEXT_MAX], environment_url[LS_OPTION_TEXT_MAX];
     char environment_record[LS_OPTION_TEXT_MAX];
     int64_t environment_turns;
@@ -117,7 +124,7 @@ typedef struct ls_grpo_result {
     bool differs;    /* the gate met other bits: in this step, with gate=stop, or in some step */
     ls_gate gate;    /* of the last step */
     char bundle[LS_SAVES_PATH_MAX + 32];
-    ls_finding finding; /* of the bundle */
+    ls_replay_finding finding; /* of the bundle */
 } ls_grpo_result;
 
 /* Trains; the run's directory gets its records (run/run.h), checkpoints/ (train/run_checkpoint.h) and bundles.

@@ -7,7 +7,7 @@
 
 static const char *const gates[] = {"stop", "warn", NULL};
 static const char *const rewards[] = {"auto", "task",    "exact",  "number",      "choice", "regex",
-                                      "json", "command", "server", "environment", NULL};
+                                      "json", "command", "server", "environment", "python", NULL};
 
 static const char *const overlong_names[] = {"refuse", "leave_out", NULL};
 
@@ -59,17 +59,23 @@ static const ls_option rows[] = {
     TEXT(true, correction, "Corrections of trainer against rollout: token-truncate=2,... (docs/guide/grpo.md)"),
     INT(true, epochs, 1, 1 << 20, "How often a step learns from its episodes"),
     INT(true, minibatches, 1, 1 << 20, "Updates of an epoch: parts that the prompts are cut into"),
-    CHOICE(false, reward, rewards,
-           "Who judges: task, a verifier (exact, number, choice, regex, json: docs/guide/data.md), command, server, "
-           "environment, "
-           "or auto"),
+    TEXT(false, reward,
+         "Who judges: task, a verifier (exact, number, choice, regex, json: docs/guide/data.md), command, server, "
+         "environment, "
+         "python:MODULE:FUNCTION or python:FILE.py:FUNCTION (docs/guide/python-functions.md), or auto"),
     TEXT(false, reward_pattern, "Of reward=regex: the pattern (empty: each answer is one)"),
     TEXT(false, reward_schema, "Of reward=json: the file of the schema (empty: each answer is one)"),
     TEXT(false, reward_command, "Rewards from this command, for /bin/sh (docs/reference/tasks.md)"),
     TEXT(false, reward_url, "Rewards from this web server (docs/reference/tasks.md)"),
-    NUMBER(false, reward_timeout, 0.001, 1e6, "Seconds that the command may be silent or a request may take"),
+    NUMBER(false, reward_timeout, 0.001, 1e6,
+           "Seconds that the command may be silent, or that a request or a call of Python may take"),
+    INT(false, reward_workers, 1, 256, "Processes that call Python functions and environments"),
+    TEXT(false, python, "Interpreter of Python functions and environments (empty: python3 of PATH)"),
     INT(false, reward_batch, 1, 1 << 20, "Of the server: items of a request"),
     INT(false, reward_concurrency, 1, 1 << 16, "Requests to the server, or items with the command, at a time"),
+    TEXT(false, environment,
+         "What is said between turns comes from python:MODULE:CLASS or python:FILE.py:CLASS "
+         "(docs/guide/python-functions.md)"),
     TEXT(false, environment_command, "What is said between turns comes from this command (docs/guide/environments.md)"),
     TEXT(false, environment_url, "What is said between turns comes from this web server (docs/guide/environments.md)"),
     INT(true, environment_turns, 1, LS_TURNS_MAX, "Of an environment: completions of an episode, at most"),
@@ -136,14 +142,16 @@ void ls_grpo_options_init(ls_grpo_options *o, ls_config *config) {
     o->temperature = o->top_p = 1.0;
     o->advantages = LS_ADVANTAGE_STD;
     o->advantage_eps = 1e-6;
-    o->loss = LS_POLICY_PPO;
-    o->norm = LS_NORM_TOKEN;
+    o->loss = LS_LOSS_POLICY_PPO;
+    o->norm = LS_LOSS_NORM_TOKEN;
     o->kl = LS_KL_K3;
     o->eps_low = o->eps_high = 0.2;
     o->epochs = o->minibatches = 1;
     o->reward_timeout = 60;
     o->reward_batch = 1;
     o->reward_concurrency = 8;
+    o->reward_workers = 4;
+    snprintf(o->reward, sizeof o->reward, "auto");
     o->environment_turns = 8;
     o->rollout_timeout = 600;
     o->rollout_concurrency = 64;
@@ -221,7 +229,7 @@ ls_inject ls_grpo_inject(const ls_grpo_options *o) {
 }
 
 static bool has_environment(const ls_grpo_options *o) {
-    return o->environment_command[0] != '\0' || o->environment_url[0] != '\0';
+    return o->environment[0] != '\0' || o->environment_command[0] != '\0' || o->environment_url[0] != '\0';
 }
 
 /* Problems whose answer is the first line of a completion. */
@@ -229,40 +237,82 @@ static bool is_bare(const ls_grpo_options *o) {
     return o->data.data[0] == '\0' && !has_environment(o) && strstr(o->task_options, "style=words") == NULL;
 }
 
+/* "python:PLACE:NAME" */
+static bool is_python(const char *text) {
+    const char *spec = text + sizeof LS_PYTHON_PREFIX - 1;
+    const char *colon;
+    if (strncmp(text, LS_PYTHON_PREFIX, sizeof LS_PYTHON_PREFIX - 1) != 0) return false;
+    colon = strrchr(spec, ':');
+    return colon != NULL && colon > spec && colon[1] != '\0';
+}
+
+static ls_status read_judge(ls_grpo_options *o, ls_error *err) {
+    char list[256] = "";
+    size_t used = 0;
+    if (is_python(o->reward)) {
+        o->judge = LS_REWARD_PYTHON;
+        return LS_OK;
+    }
+    for (int32_t i = 0; i < LS_REWARD_PYTHON; i++) {
+        if (strcmp(o->reward, rewards[i]) == 0) {
+            o->judge = (ls_reward_mode)i;
+            return LS_OK;
+        }
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s, ", rewards[i]);
+    }
+    return LS_FAIL(err, LS_ERR_ARG, "reward: '%.100s' is not one of %spython:MODULE:FUNCTION, python:FILE.py:FUNCTION",
+                   o->reward, list);
+}
+
+static ls_status check_environment(const ls_grpo_options *o, ls_error *err) {
+    const int n = (o->environment[0] != '\0') + (o->environment_command[0] != '\0') + (o->environment_url[0] != '\0');
+    if (o->environment[0] != '\0' && !is_python(o->environment))
+        return LS_FAIL(err, LS_ERR_ARG, "environment: '%.100s' is neither python:MODULE:CLASS nor python:FILE.py:CLASS",
+                       o->environment);
+    if (o->environment[0] != '\0' && n > 1)
+        return LS_FAIL(err, LS_ERR_ARG, "environment: there is an %s, too; give one of them",
+                       o->environment_url[0] != '\0' ? "environment_url" : "environment_command");
+    return LS_OK;
+}
+
 static ls_status resolve_reward(ls_grpo_options *o, ls_error *err) {
     const bool command = o->reward_command[0] != '\0', url = o->reward_url[0] != '\0', data = o->data.data[0] != '\0';
     const bool environment = has_environment(o);
+    LS_TRY(read_judge(o, err));
+    LS_TRY(check_environment(o, err));
     if (o->environment_command[0] != '\0' && o->environment_url[0] != '\0')
         return LS_FAIL(err, LS_ERR_ARG, "environment_url: there is an environment_command, too; give one of them");
     if (environment && o->train.place.ranks > 1)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "ranks: %lld; an environment is asked by one process",
                        (long long)o->train.place.ranks);
-    if (!environment && (o->reward == LS_REWARD_ENVIRONMENT || o->environment_record[0] != '\0'))
+    if (!environment && (o->judge == LS_REWARD_ENVIRONMENT || o->environment_record[0] != '\0'))
         return LS_FAIL(err, LS_ERR_ARG, "environment_command: missing; %s needs it or environment_url",
-                       o->reward == LS_REWARD_ENVIRONMENT ? "reward=environment" : "environment_record");
-    if (environment && o->reward == LS_REWARD_AUTO && !command && !url) o->reward = LS_REWARD_ENVIRONMENT;
-    if (environment && o->reward == LS_REWARD_TASK)
+                       o->judge == LS_REWARD_ENVIRONMENT ? "reward=environment" : "environment_record");
+    if (environment && o->judge == LS_REWARD_AUTO && !command && !url) o->judge = LS_REWARD_ENVIRONMENT;
+    if (environment && o->judge == LS_REWARD_TASK)
         return LS_FAIL(err, LS_ERR_ARG, "reward: task; there is an environment instead");
-    if (environment && !data && o->reward >= LS_REWARD_EXACT && o->reward <= LS_REWARD_JSON &&
-        o->reward != LS_REWARD_REGEX)
-        return LS_FAIL(err, LS_ERR_ARG, "reward: problems of an environment have no answer for %s", rewards[o->reward]);
+    if (environment && !data && o->judge >= LS_REWARD_EXACT && o->judge <= LS_REWARD_JSON &&
+        o->judge != LS_REWARD_REGEX)
+        return LS_FAIL(err, LS_ERR_ARG, "reward: problems of an environment have no answer for %s", rewards[o->judge]);
     if (command && url) return LS_FAIL(err, LS_ERR_ARG, "reward_url: there is a reward_command, too; give one of them");
-    if (o->reward == LS_REWARD_AUTO && !command && !url && data)
-        return LS_FAIL(err, LS_ERR_ARG,
-                       "reward: missing; data has no judge of its own: exact, number, choice, regex, json, command or "
-                       "server");
-    if (o->reward == LS_REWARD_AUTO) o->reward = command ? LS_REWARD_COMMAND : url ? LS_REWARD_SERVER : LS_REWARD_TASK;
-    if (o->reward == LS_REWARD_TASK && data) return LS_FAIL(err, LS_ERR_ARG, "reward: task; there is data instead");
-    if (command != (o->reward == LS_REWARD_COMMAND))
+    if (o->judge == LS_REWARD_AUTO && !command && !url && data)
+        return LS_FAIL(
+            err, LS_ERR_ARG,
+            "reward: missing; data has no judge of its own: exact, number, choice, regex, json, command, server "
+            "or python:MODULE:FUNCTION");
+    if (o->judge == LS_REWARD_AUTO) o->judge = command ? LS_REWARD_COMMAND : url ? LS_REWARD_SERVER : LS_REWARD_TASK;
+    if (o->judge == LS_REWARD_TASK && data) return LS_FAIL(err, LS_ERR_ARG, "reward: task; there is data instead");
+    if (command != (o->judge == LS_REWARD_COMMAND))
         return LS_FAIL(err, LS_ERR_ARG, "reward_command: it is %s, and reward is %s", command ? "given" : "missing",
-                       rewards[o->reward]);
-    if (url != (o->reward == LS_REWARD_SERVER))
+                       rewards[o->judge]);
+    if (url != (o->judge == LS_REWARD_SERVER))
         return LS_FAIL(err, LS_ERR_ARG, "reward_url: it is %s, and reward is %s", url ? "given" : "missing",
-                       rewards[o->reward]);
-    if (o->reward_pattern[0] != '\0' && o->reward != LS_REWARD_REGEX)
+                       rewards[o->judge]);
+    if (o->reward_pattern[0] != '\0' && o->judge != LS_REWARD_REGEX)
         return LS_FAIL(err, LS_ERR_ARG, "reward_pattern: without reward=regex it has no effect");
-    if (o->reward_schema[0] != '\0' && o->reward != LS_REWARD_JSON)
+    if (o->reward_schema[0] != '\0' && o->judge != LS_REWARD_JSON)
         return LS_FAIL(err, LS_ERR_ARG, "reward_schema: without reward=json it has no effect");
+    if (o->judge != LS_REWARD_PYTHON) snprintf(o->reward, sizeof o->reward, "%s", rewards[o->judge]);
     if (!data && o->data.eval_data[0] != '\0')
         return LS_FAIL(err, LS_ERR_ARG, "eval_data: without data it has no effect");
     return LS_OK;

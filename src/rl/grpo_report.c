@@ -220,6 +220,15 @@ static int64_t slots_of(const grpo *g) {
     return slots;
 }
 
+void ls_grpo_tell_episodes(const grpo *g, const ls_episodes *e, const char *what) {
+    if (g->progress == NULL || e->message[0] == '\0') return;
+    if (e->n_failed > 0)
+        fprintf(g->progress, "step %lld: %s%lld of %lld episodes failed: %s\n", (long long)g->step, what,
+                (long long)e->n_failed, (long long)e->n, e->message);
+    else
+        fprintf(g->progress, "step %lld: %s%s\n", (long long)g->step, what, e->message);
+}
+
 static ls_status describe(const grpo *g, ls_bundle *b, ls_error *err) {
     *b = (ls_bundle){.step = g->step,
                      .dtype = (ls_dtype)g->o->train.dtype,

@@ -81,6 +81,7 @@ typedef struct grpo {
     ls_task *task;
     ls_tokenizer *tokenizer;
     ls_stop *stop;
+    ls_chat *chat; /* of an environment; NULL: the model has no template */
     ls_reward *reward, *environment;
     ls_verify *verify; /* NULL: none judges */
     ls_data *problems; /* NULL: a task makes them */
@@ -105,6 +106,9 @@ typedef struct grpo {
     int64_t n_updates;
     double eval_reward, eval_length; /* NaN: there was no evaluation */
 } grpo;
+
+/* What went wrong with the episodes, if anything did. */
+void ls_grpo_tell_episodes(const grpo *g, const ls_episodes *episodes, const char *what);
 
 static inline bool ls_grpo_writes(const grpo *g) { return g->o->train.place.rank == 0; }
 static inline bool ls_grpo_stops(const grpo *g) { return g->gate.n_differing > 0 && g->o->gate == LS_GATE_STOP; }

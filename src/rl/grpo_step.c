@@ -117,9 +117,11 @@ static void lay_out(grpo *g) {
 static ls_status judge(grpo *g, ls_error *err) {
     ls_episodes *e = g->episodes;
     const int64_t bytes = e->n * (int64_t)sizeof(float);
-    const bool outside = g->o->reward_command[0] != '\0' || g->o->reward_url[0] != '\0';
+    const bool outside =
+        g->o->reward_command[0] != '\0' || g->o->reward_url[0] != '\0' || g->o->judge == LS_REWARD_PYTHON;
     int64_t begins[LS_RANKS_MAX + 1] = {0};
     if (ls_grpo_writes(g) || !outside) LS_TRY(ls_episodes_judge(e, &g->world, err));
+    ls_grpo_tell_episodes(g, e, "");
     for (int64_t s = 0; s < e->n; s++) g->rows.rewards[s] = (float)e->list[s].reward;
     if (g->comm == NULL || !outside) return LS_OK;
     for (int32_t r = 1; r <= ls_comm_ranks(g->comm); r++) begins[r] = bytes;
@@ -217,7 +219,7 @@ static ls_status find_advantages(grpo *g, ls_error *err) {
 static ls_status make_episodes(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     double start = ls_clock_seconds(), now;
-    LS_TRY(ls_episodes_begin(g->episodes, &g->world, LS_SPLIT_TRAIN, (g->step - 1) * o->prompts, err));
+    LS_TRY(ls_episodes_begin(g->episodes, &g->world, LS_TASK_SPLIT_TRAIN, (g->step - 1) * o->prompts, err));
     LS_TRY(ls_grpo_draw(g, g->episodes, g->engine, &g->engine_opts.sampling, err));
     now = ls_clock_seconds();
     g->times.rollout = now - start;

@@ -19,9 +19,10 @@ typedef struct term {
 } term;
 
 ls_status ls_loss_options_check(const ls_loss_options *o, ls_error *err) {
-    if (o->policy < LS_POLICY_PPO || o->policy > LS_POLICY_REINFORCE)
+    if (o->policy < LS_LOSS_POLICY_PPO || o->policy > LS_LOSS_POLICY_REINFORCE)
         return LS_FAIL(err, LS_ERR_ARG, "policy loss %d", (int)o->policy);
-    if (o->norm < LS_NORM_TOKEN || o->norm > LS_NORM_LENGTH) return LS_FAIL(err, LS_ERR_ARG, "norm %d", (int)o->norm);
+    if (o->norm < LS_LOSS_NORM_TOKEN || o->norm > LS_LOSS_NORM_LENGTH)
+        return LS_FAIL(err, LS_ERR_ARG, "norm %d", (int)o->norm);
     if (o->kl < LS_KL_K1 || o->kl > LS_KL_K3) return LS_FAIL(err, LS_ERR_ARG, "KL kind %d", (int)o->kl);
     if (!(o->eps_low >= 0.0 && o->eps_low < 1.0))
         return LS_FAIL(err, LS_ERR_ARG, "eps_low: %g is not at least 0 and below 1", o->eps_low);
@@ -32,7 +33,7 @@ ls_status ls_loss_options_check(const ls_loss_options *o, ls_error *err) {
     if (!isfinite(o->beta)) return LS_FAIL(err, LS_ERR_ARG, "beta: %g is not finite", o->beta);
     if (!isfinite(o->entropy_bonus))
         return LS_FAIL(err, LS_ERR_ARG, "entropy_bonus: %g is not finite", o->entropy_bonus);
-    if (o->norm == LS_NORM_LENGTH && !(o->length > 0.0 && isfinite(o->length)))
+    if (o->norm == LS_LOSS_NORM_LENGTH && !(o->length > 0.0 && isfinite(o->length)))
         return LS_FAIL(err, LS_ERR_ARG, "length: %g is not a positive number", o->length);
     return LS_OK;
 }
@@ -101,8 +102,8 @@ static term policy_term(double advantage, double t, double d, double rho, const 
     const double high = 1.0 + o->eps_high;
     double factor = rho;
     int clip = CLIP_NONE;
-    if (o->policy == LS_POLICY_PPO || o->policy == LS_POLICY_GSPO) return clipped_term(advantage, d, rho, o);
-    if (o->policy == LS_POLICY_CISPO && rho > high) {
+    if (o->policy == LS_LOSS_POLICY_PPO || o->policy == LS_LOSS_POLICY_GSPO) return clipped_term(advantage, d, rho, o);
+    if (o->policy == LS_LOSS_POLICY_CISPO && rho > high) {
         factor = high;
         clip = CLIP_HIGH;
     }
@@ -122,8 +123,8 @@ static term kl_term(double d, ls_kl_kind kind) {
 
 static double divisor_of(int64_t n, const ls_loss_totals *totals, const ls_loss_options *o) {
     const double sequences = (double)totals->n_sequences;
-    if (o->norm == LS_NORM_TOKEN) return (double)totals->n_tokens;
-    return sequences * (o->norm == LS_NORM_SEQUENCE ? (double)n : o->length);
+    if (o->norm == LS_LOSS_NORM_TOKEN) return (double)totals->n_tokens;
+    return sequences * (o->norm == LS_LOSS_NORM_SEQUENCE ? (double)n : o->length);
 }
 
 static double log_ratio_of(const ls_loss_input *in, int64_t i) {
@@ -160,18 +161,18 @@ static void run_sequence(float *d_logprob, float *d_entropy, ls_loss_sums *sums,
                          int64_t n, const ls_loss_totals *totals, const ls_loss_options *o) {
     const double advantage = (double)in->advantages[s], divisor = divisor_of(n, totals, o);
     double mean = 0.0, weights = 0.0, policy = 0.0, kl = 0.0, entropy = 0.0;
-    if (o->policy == LS_POLICY_GSPO) sum_sequence(&mean, &weights, in, s, n);
+    if (o->policy == LS_LOSS_POLICY_GSPO) sum_sequence(&mean, &weights, in, s, n);
     for (int64_t i = in->tokens.offsets[s]; i < in->tokens.offsets[s + 1]; i++) {
         const double w = in->weights != NULL ? (double)in->weights[i] : 1.0;
-        const double own = log_ratio_of(in, i), d = o->policy == LS_POLICY_GSPO ? mean : own;
-        const double rho = o->policy == LS_POLICY_REINFORCE ? 1.0 : ls_exp64(ls_log_ratio_bound(d));
+        const double own = log_ratio_of(in, i), d = o->policy == LS_LOSS_POLICY_GSPO ? mean : own;
+        const double rho = o->policy == LS_LOSS_POLICY_REINFORCE ? 1.0 : ls_exp64(ls_log_ratio_bound(d));
         double slope;
         term p;
         if (!ls_token_counts(&in->tokens, i)) continue;
         p = policy_term(advantage, (double)in->logprobs[i], d, rho, o);
         policy += w * p.value;
         /* A sequence's ratio moves with every token by 1 / n, and every token's weight is on it. */
-        slope = o->policy == LS_POLICY_GSPO ? weights * p.slope / (double)n : w * p.slope;
+        slope = o->policy == LS_LOSS_POLICY_GSPO ? weights * p.slope / (double)n : w * p.slope;
         if (o->beta != 0.0) {
             const term k = kl_term((double)in->reference[i] - (double)in->logprobs[i], o->kl);
             kl += k.value;
@@ -193,13 +194,13 @@ ls_status ls_loss(float *d_logprob, float *d_entropy, ls_loss_sums *sums, const 
                   const ls_loss_totals *totals, const ls_loss_options *options, ls_error *err) {
     ls_loss_totals own = {0};
     LS_TRY(ls_loss_options_check(options, err));
-    if ((input->old == NULL && options->policy != LS_POLICY_REINFORCE) ||
+    if ((input->old == NULL && options->policy != LS_LOSS_POLICY_REINFORCE) ||
         (input->reference == NULL && options->beta != 0.0) ||
         (input->entropy == NULL && options->entropy_bonus != 0.0)) {
         return LS_FAIL(err, LS_ERR_ARG, "the %s are missing",
-                       input->old == NULL && options->policy != LS_POLICY_REINFORCE ? "old log-probabilities"
-                       : input->reference == NULL && options->beta != 0.0           ? "reference log-probabilities"
-                                                                                    : "entropies");
+                       input->old == NULL && options->policy != LS_LOSS_POLICY_REINFORCE ? "old log-probabilities"
+                       : input->reference == NULL && options->beta != 0.0                ? "reference log-probabilities"
+                                                                                         : "entropies");
     }
     ls_loss_count(&own, input, options);
     if (own.n_tokens > totals->n_tokens || own.n_sequences > totals->n_sequences) {
@@ -300,7 +301,7 @@ void ls_loss_metrics_write(ls_json_out *json, const char *key, const ls_loss_met
     ls_json_begin_object(json, "aliases");
     for (size_t i = 0; i < sizeof aliases / sizeof aliases[0]; i++)
         ls_json_double(json, aliases[i].name, aliases[i].value);
-    if (policy != LS_POLICY_GSPO) { /* TRL counts these by sequences there, not by tokens */
+    if (policy != LS_LOSS_POLICY_GSPO) { /* TRL counts these by sequences there, not by tokens */
         ls_json_double(json, "clip_ratio/low_mean", m->clip_low);
         ls_json_double(json, "clip_ratio/high_mean", m->clip_high);
         ls_json_double(json, "clip_ratio/region_mean", m->clip_low + m->clip_high);

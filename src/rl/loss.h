@@ -29,8 +29,13 @@
 #include "json/json_out.h"
 #include "measure/tokens.h"
 
-typedef enum ls_policy_kind { LS_POLICY_PPO, LS_POLICY_GSPO, LS_POLICY_CISPO, LS_POLICY_REINFORCE } ls_policy_kind;
-typedef enum ls_loss_norm { LS_NORM_TOKEN, LS_NORM_SEQUENCE, LS_NORM_LENGTH } ls_loss_norm;
+typedef enum ls_policy_kind {
+    LS_LOSS_POLICY_PPO,
+    LS_LOSS_POLICY_GSPO,
+    LS_LOSS_POLICY_CISPO,
+    LS_LOSS_POLICY_REINFORCE
+} ls_policy_kind;
+typedef enum ls_loss_norm { LS_LOSS_NORM_TOKEN, LS_LOSS_NORM_SEQUENCE, LS_LOSS_NORM_LENGTH } ls_loss_norm;
 typedef enum ls_kl_kind { LS_KL_K1, LS_KL_K2, LS_KL_K3 } ls_kl_kind;
 /* In the order of the kinds, NULL at the end. */
 extern const char *const ls_policy_names[];
@@ -45,7 +50,7 @@ typedef struct ls_loss_options {
     double dual_clip;         /* above 1; 0: none */
     double beta;              /* 0: no KL term, no reference */
     double entropy_bonus;     /* 0: no entropy term */
-    double length;            /* of LS_NORM_LENGTH */
+    double length;            /* of LS_LOSS_NORM_LENGTH */
     bool mask_overlong;
 } ls_loss_options;
 

@@ -86,7 +86,7 @@ static bool find_turn(const ls_bundle_sequence *s, int64_t turn, int64_t *begin,
 }
 
 static ls_status draw_turn(replay *r, ls_engine *engine, int64_t first, int64_t end, int64_t turn, bool *any,
-                           ls_finding *out, ls_error *err) {
+                           ls_replay_finding *out, ls_error *err) {
     int64_t n = 0;
     for (int64_t i = first; i < end; i++) {
         const ls_bundle_sequence *s = &r->b->sequences[i];
@@ -110,7 +110,7 @@ static ls_status draw_turn(replay *r, ls_engine *engine, int64_t first, int64_t 
     return LS_OK;
 }
 
-static ls_status draw(replay *r, ls_engine *engine, int64_t first, int64_t end, ls_finding *out, ls_error *err) {
+static ls_status draw(replay *r, ls_engine *engine, int64_t first, int64_t end, ls_replay_finding *out, ls_error *err) {
     bool any = true;
     memset(r->seen, UNSEEN, (size_t)r->target->n);
     out->failure[0] = '\0';
@@ -149,7 +149,7 @@ static ls_engine_opts engine_opts(const replay *r, const surroundings *around) {
     return opts;
 }
 
-static ls_status draw_again(replay *r, const char *directory, const surroundings *around, ls_finding *out,
+static ls_status draw_again(replay *r, const char *directory, const surroundings *around, ls_replay_finding *out,
                             ls_error *err) {
     const int64_t group = r->target_i - r->target_i % r->b->samples;
     const int64_t first = around->who == THE_SEQUENCE ? r->target_i : around->who == ITS_GROUP ? group : 0;
@@ -202,7 +202,7 @@ static ls_status run_tape(replay *r, const int32_t *tokens, int64_t n, ls_error 
     return ls_tape_logprob(r->tape, r->targets, r->trainer, NULL, err);
 }
 
-static void compare_logprobs(const replay *r, int64_t n, ls_finding *out) {
+static void compare_logprobs(const replay *r, int64_t n, ls_replay_finding *out) {
     const float *logprob = r->logprobs + r->target_i * r->b->length;
     out->n_tokens = out->n_differing = 0;
     for (int64_t i = 0; i + 1 < n; i++) {
@@ -216,7 +216,7 @@ static void compare_logprobs(const replay *r, int64_t n, ls_finding *out) {
     }
 }
 
-static void name_half(const replay *r, int64_t half, ls_finding *out) {
+static void name_half(const replay *r, int64_t half, ls_replay_finding *out) {
     out->layer = half == 0 ? -1 : (half - 1) / 2;
     out->half = half == 0                                        ? "embedding"
                 : half % 2 == 0                                  ? "feed-forward"
@@ -235,7 +235,7 @@ static int64_t first_difference(const replay *r, int64_t half, int64_t limit) {
 }
 
 /* The first row that differs anywhere, and in it the first half. */
-static ls_status find_place(const replay *r, int64_t n, ls_finding *out, ls_error *err) {
+static ls_status find_place(const replay *r, int64_t n, ls_replay_finding *out, ls_error *err) {
     int64_t row = n - 1;
     for (int64_t half = 0; half <= r->n_halves; half++) {
         const float *e, *t;
@@ -258,7 +258,7 @@ static ls_status find_place(const replay *r, int64_t n, ls_finding *out, ls_erro
     return LS_OK;
 }
 
-static ls_status look(replay *r, const surroundings *around, ls_finding *out, ls_error *err) {
+static ls_status look(replay *r, const surroundings *around, ls_replay_finding *out, ls_error *err) {
     int32_t *tokens = NULL;
     int64_t n = r->target->n;
     const bool failed = out->failure[0] != '\0';
@@ -294,7 +294,8 @@ static bool did_differ(const ls_bundle_sequence *s) {
     return false;
 }
 
-static ls_status try(replay *r, const char *directory, const surroundings *around, ls_finding *out, ls_error *err) {
+static ls_status try(replay *r, const char *directory, const surroundings *around, ls_replay_finding *out,
+                     ls_error *err) {
     LS_TRY(draw_again(r, directory, around, out, err));
     LS_TRY(look(r, around, out, err));
     out->sequence = r->target_i;
@@ -303,7 +304,7 @@ static ls_status try(replay *r, const char *directory, const surroundings *aroun
 }
 
 /* The first sequence may be a victim of others; any of those that differ will do if it differs alone. */
-static ls_status climb(replay *r, const char *directory, ls_finding *out, ls_error *err) {
+static ls_status climb(replay *r, const char *directory, ls_replay_finding *out, ls_error *err) {
     int64_t n_tried = 0;
     for (int64_t i = r->b->sequence; i < r->b->n && n_tried < CANDIDATES_MAX && !out->differs; i++) {
         aim(r, i);
@@ -381,7 +382,7 @@ static void close_replay(replay *r) {
     free(r->trainer);
 }
 
-ls_status ls_replay(ls_finding *out, const char *directory, const ls_replay_opts *opts, ls_error *err) {
+ls_status ls_replay(ls_replay_finding *out, const char *directory, const ls_replay_opts *opts, ls_error *err) {
     ls_bundle *bundle = NULL;
     replay r = {.opts = opts};
     ls_status status;
@@ -402,7 +403,7 @@ done:
 
 /* ---- telling ---- */
 
-void ls_finding_print(FILE *file, const ls_finding *f) {
+void ls_finding_print(FILE *file, const ls_replay_finding *f) {
     if (!f->differs) {
         fprintf(file, "replay: no difference in any surroundings; %lld tokens agree\n", (long long)f->n_tokens);
         return;
@@ -438,7 +439,7 @@ static void write_float(ls_json_out *json, const char *key, const char *bits_key
     ls_json_string(json, bits_key, bits);
 }
 
-void ls_finding_write(ls_json_out *json, const ls_finding *f) {
+void ls_finding_write(ls_json_out *json, const ls_replay_finding *f) {
     ls_json_bool(json, "differs", f->differs);
     ls_json_int(json, "tokens", f->n_tokens);
     ls_json_int(json, "differing", f->n_differing);
@@ -476,7 +477,7 @@ static ls_status fill_finding(ls_json_out *json, const void *context, ls_error *
     return LS_OK;
 }
 
-ls_status ls_finding_save(const char *directory, const ls_finding *finding, ls_error *err) {
+ls_status ls_finding_save(const char *directory, const ls_replay_finding *finding, ls_error *err) {
     char path[LS_SAVES_PATH_MAX + 96];
     snprintf(path, sizeof path, "%s/finding.json", directory);
     return ls_json_save(path, fill_finding, finding, err);

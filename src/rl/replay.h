@@ -25,7 +25,7 @@ typedef struct ls_replay_opts {
     FILE *told;         /* where a line says which device it is; NULL: nowhere */
 } ls_replay_opts;
 
-typedef struct ls_finding {
+typedef struct ls_replay_finding {
     bool differs;
     int64_t sequence; /* that was drawn again: the first, or the first that differs alone */
     char id[LS_EPISODE_ID_MAX];
@@ -41,14 +41,14 @@ typedef struct ls_finding {
     const char *half;                 /* "embedding", "mixer (mamba)", "mixer (attention)", "feed-forward" */
     float engine_value, trainer_value;
     int64_t ulps; /* between these; -1 with NaN */
-} ls_finding;
+} ls_replay_finding;
 
 /* directory: of the bundle. */
-ls_status ls_replay(ls_finding *out, const char *directory, const ls_replay_opts *opts, ls_error *err);
+ls_status ls_replay(ls_replay_finding *out, const char *directory, const ls_replay_opts *opts, ls_error *err);
 /* For people, some lines; as JSON, the members of an open object. */
-void ls_finding_print(FILE *file, const ls_finding *finding);
-void ls_finding_write(ls_json_out *json, const ls_finding *finding);
+void ls_finding_print(FILE *file, const ls_replay_finding *finding);
+void ls_finding_write(ls_json_out *json, const ls_replay_finding *finding);
 /* DIRECTORY/finding.json. */
-ls_status ls_finding_save(const char *directory, const ls_finding *finding, ls_error *err);
+ls_status ls_finding_save(const char *directory, const ls_replay_finding *finding, ls_error *err);
 
 #endif

@@ -35,7 +35,19 @@ void ls_reward_write_item(ls_json_out *json, int64_t id, const ls_reward_item *i
         ls_json_text(json, "answer", item->answer,
                      item->answer_bytes > 0 ? item->answer_bytes : (int64_t)strlen(item->answer));
     if (item->data != NULL) ls_json_raw(json, "data", item->data);
+    if (item->prompt_messages != NULL) ls_json_raw(json, "prompt_messages", item->prompt_messages);
+    if (item->completion_messages != NULL) ls_json_raw(json, "completion_messages", item->completion_messages);
+    if (item->group_n > 0) {
+        ls_json_begin_object(json, "group");
+        ls_json_int(json, "of", item->group);
+        ls_json_int(json, "n", item->group_n);
+        ls_json_end_object(json);
+    }
     ls_json_end_object(json);
+}
+
+const char *ls_reward_item_name(const ls_reward_item *item) {
+    return item->sample != NULL ? item->sample : item->episode != NULL ? item->episode : item->problem;
 }
 
 /* What sources say goes into messages of one line. */
@@ -73,7 +85,7 @@ int64_t ls_reward_settle(ls_reward *reward, ls_reward_result *results, bool *don
     }
     done[i] = true;
     if (reward->is_environment && answer->is_broken)
-        ls_reward_fail(&results[i], "done is not true or false, or prompt or observation is no text");
+        ls_reward_fail(&results[i], answer->broken);
     else if (answer->ok || (reward->is_environment && answer->is_turn))
         results[i] = (ls_reward_result){.ok = true, .reward = answer->ok ? answer->reward : (double)NAN};
     else
@@ -82,6 +94,7 @@ int64_t ls_reward_settle(ls_reward *reward, ls_reward_result *results, bool *don
         results[i].done = answer->done;
         results[i].text = text;
         results[i].text_bytes = answer->text_bytes;
+        results[i].are_messages = answer->are_messages;
     } else {
         free(text);
     }
@@ -127,10 +140,13 @@ ls_status ls_reward_ask(ls_reward *reward, ls_reward_result *results, const ls_r
     for (int64_t i = 0; i < n; i++) {
         reward->tally.ok += results[i].ok;
         reward->tally.failed += !results[i].ok;
-        if (!results[i].ok) ls_reward_note(reward, "%.80s: %s", items[i].problem, results[i].error);
+        if (!results[i].ok) ls_reward_note(reward, "%.80s: %s", ls_reward_item_name(&items[i]), results[i].error);
     }
     return status;
 }
+
+bool ls_reward_wants_groups(const ls_reward *reward) { return reward->wants_groups; }
+bool ls_reward_wants_resets(const ls_reward *reward) { return reward->wants_resets; }
 
 const ls_reward_tally *ls_reward_tally_of(const ls_reward *reward) { return &reward->tally; }
 

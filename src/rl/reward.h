@@ -3,9 +3,10 @@
  *
  * An item goes out as {"id","problem","prompt","completion","answer","data"} and comes back as {"id","reward"}, or as
  * {"id","error"} where the source could not judge. The id is ours, new for every item of every ask, so that a late
- * answer cannot be taken for another item's; "problem" is the caller's name for it and "answer" and "data", the
- * line that a problem of data came from, are left out where there is none. A reward is any finite number. Of several
- * answers to one item the first counts.
+ * answer cannot be taken for another item's; "problem" is the caller's name for it and "answer" and "data", the line
+ * that a problem of data came from, are left out where there is none. Of a conversation it has "prompt_messages" and
+ * "completion_messages", too. A reward is any finite number. Of several answers to one item the first counts. An
+ * answer may have a "note", a sentence that is told with the item's name.
  *
  * Environments (rl/environment.h) are asked in the same way: their items have an op, and their answers may have a text
  * and an end in place of a reward. */
@@ -21,6 +22,10 @@ typedef struct ls_reward_item {
     const char *answer;   /* or NULL */
     int64_t answer_bytes; /* 0: it ends in NUL */
     const char *data;     /* further members as one JSON object, or NULL */
+    const char *sample;   /* the caller's name for the item in messages; NULL: the problem */
+    /* Of a conversation: its messages, and those since, as JSON lists; or NULL. */
+    const char *prompt_messages, *completion_messages;
+    int64_t group, group_n; /* of sources that want groups: its number in the ask, and how many items it has; 0: none */
     /* Of environments; op NULL: an item to judge. */
     const char *op, *split, *episode; /* split and episode: or NULL */
     int64_t index;                    /* of the problem in its split */
@@ -33,7 +38,8 @@ typedef struct ls_reward_result {
     char error[LS_REWARD_ERROR_MAX];
     /* Of environments: reward may be NaN though it is ok, where the answer has none. */
     bool done;
-    char *text; /* or NULL; released with free() */
+    bool are_messages; /* the text is an object with messages, perhaps tools (record/reward_json.h) */
+    char *text;        /* or NULL; released with free() */
     int64_t text_bytes;
 } ls_reward_result;
 
@@ -59,6 +65,11 @@ typedef struct ls_reward_command_options {
     const char *command;
     int64_t window;   /* items that it may hold at a time */
     double silence_s; /* how long it may say nothing while items wait */
+    /* What every command that is started reads first, at most what a pipe holds, or NULL; borrowed for as long as the
+     * source is open. */
+    const char *preamble;
+    int64_t preamble_bytes;
+    bool is_together; /* it takes care of its guilty itself: items are never asked one at a time */
 } ls_reward_command_options;
 
 void ls_reward_command_init(ls_reward_command_options *out); /* window 64, silence_s 60 */
@@ -86,6 +97,10 @@ ls_status ls_reward_http_open(ls_reward **out, const ls_reward_http_options *opt
 ls_status ls_reward_ask(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,
                         ls_error *err);
 const ls_reward_tally *ls_reward_tally_of(const ls_reward *reward);
+/* Whether items are to say which belong to one problem (group, group_n); whether an environment is asked for beginnings
+ * of problems of data, too. */
+bool ls_reward_wants_groups(const ls_reward *reward);
+bool ls_reward_wants_resets(const ls_reward *reward);
 void ls_reward_close(ls_reward *reward); /* NULL is accepted */
 
 #endif

@@ -40,6 +40,9 @@ typedef struct source {
     char *command;
     int64_t window;
     double silence_s;
+    const char *preamble;
+    int64_t preamble_bytes;
+    bool is_together;
     child child;
 } source;
 
@@ -108,9 +111,10 @@ static int spawn_guard(child *c) {
 }
 
 /* Pipes as [0] for reading and [1] for writing; -1 where closed. */
-static ls_status spawn(child *c, const char *command, ls_error *err) {
+static ls_status spawn(source *s, ls_error *err) {
+    child *c = &s->child;
     int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, error = 0;
-    char shell[] = "/bin/sh", dash_c[] = "-c", *text = strdup(command);
+    char shell[] = "/bin/sh", dash_c[] = "-c", *text = strdup(s->command);
     char *const argv[] = {shell, dash_c, text, NULL};
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
@@ -152,6 +156,8 @@ static ls_status spawn(child *c, const char *command, ls_error *err) {
         close_pipes(c);
         status = LS_FAIL(err, LS_ERR_IO, "cannot start the command: %s", strerror(error));
     } else {
+        /* The pipe is empty and holds it; a reader that has gone shows when items are written. */
+        if (s->preamble_bytes > 0) (void)!write(c->in, s->preamble, (size_t)s->preamble_bytes);
         fcntl(c->in, F_SETFL, O_NONBLOCK);
         fcntl(c->out, F_SETFL, O_NONBLOCK);
         fcntl(c->err, F_SETFL, O_NONBLOCK);
@@ -227,6 +233,7 @@ static void hear_answer(ask *a, const char *line, int64_t bytes) {
     if (i >= 0 && i < a->n && !a->sent[i]) answer.id = -1;
     i = ls_reward_settle(&s->base, a->results, a->done, a->n, &answer);
     if (i < 0) return;
+    if (answer.note[0] != '\0') ls_reward_note(&s->base, "%.80s: %s", ls_reward_item_name(&a->items[i]), answer.note);
     a->n_sent--;
     a->n_done++;
     a->heard = ls_clock_seconds();
@@ -272,7 +279,7 @@ static ls_status prepare(ask *a, ls_error *err) {
     FILE *stream;
     while (a->next < a->n && (a->done[a->next] || a->sent[a->next])) a->next++;
     if (a->out_at < a->out_bytes || a->next == a->n || a->n_sent >= a->s->window) return LS_OK;
-    if (a->n_sent > 0 && (a->alone || a->tries[a->next] > 0)) return LS_OK;
+    if (!a->s->is_together && a->n_sent > 0 && (a->alone || a->tries[a->next] > 0)) return LS_OK;
     free(a->out);
     a->out = NULL;
     a->out_bytes = a->out_at = 0;
@@ -371,7 +378,7 @@ static ls_status run(ask *a, ls_error *err) {
     while (a->n_done < a->n) {
         if (s->child.pid == 0) {
             ls_error why;
-            if (spawn(&s->child, s->command, &why) != LS_OK) {
+            if (spawn(s, &why) != LS_OK) {
                 a->ends = ENDS_MAX;
                 command_ended(a, why.text);
                 continue;
@@ -442,6 +449,9 @@ ls_status ls_reward_command_open(ls_reward **out, const ls_reward_command_option
     s->base.close = command_close;
     s->window = options->window;
     s->silence_s = options->silence_s;
+    s->preamble = options->preamble;
+    s->preamble_bytes = options->preamble_bytes;
+    s->is_together = options->is_together;
     s->child.in = s->child.out = s->child.err = s->child.leash = -1;
     LS_TRY_DONE(ls_text_copy(&s->command, options->command, (int64_t)strlen(options->command), err));
     *out = &s->base;

@@ -12,11 +12,15 @@ struct ls_reward {
     void (*close)(ls_reward *reward);
     int64_t first_id;
     bool is_environment; /* of the ask that runs */
+    bool wants_groups, wants_resets;
     ls_reward_tally tally;
 };
 
 /* One item as JSON; key NULL. */
 void ls_reward_write_item(ls_json_out *json, int64_t id, const ls_reward_item *item);
+
+/* What messages call it. */
+const char *ls_reward_item_name(const ls_reward_item *item);
 
 /* Keeps the sentence as the ask's message if it is the first. */
 void ls_reward_note(ls_reward *reward, const char *format, ...) __attribute__((format(printf, 2, 3)));

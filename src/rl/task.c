@@ -163,12 +163,12 @@ static ls_task_split split_of(const ls_task_family *family, const char *key) {
         const ls_philox draw = ls_philox_draw(hash, word[0], word[1], family->stream, (uint32_t)n);
         hash = (uint64_t)draw.word[1] << 32 | draw.word[0];
     }
-    return hash % HELD_OUT_ONE_IN == 0 ? LS_SPLIT_HELD_OUT : LS_SPLIT_TRAIN;
+    return hash % HELD_OUT_ONE_IN == 0 ? LS_TASK_SPLIT_HELD_OUT : LS_TASK_SPLIT_TRAIN;
 }
 
 ls_status ls_task_make(ls_problem *out, const ls_task *task, ls_task_split split, int64_t i, ls_error *err) {
     const ls_task_family *family = task->family;
-    LS_ASSERT(i >= 0 && (split == LS_SPLIT_TRAIN || split == LS_SPLIT_HELD_OUT), "problem %lld of split %d",
+    LS_ASSERT(i >= 0 && (split == LS_TASK_SPLIT_TRAIN || split == LS_TASK_SPLIT_HELD_OUT), "problem %lld of split %d",
               (long long)i, (int)split);
     for (uint32_t attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
         ls_task_random random = {task->key, (uint32_t)i, (uint32_t)((uint64_t)i >> 32), 2 * attempt + (uint32_t)split,

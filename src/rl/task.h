@@ -26,7 +26,7 @@
 
 #include "base/status.h"
 
-typedef enum ls_task_split { LS_SPLIT_TRAIN = 0, LS_SPLIT_HELD_OUT = 1 } ls_task_split;
+typedef enum ls_task_split { LS_TASK_SPLIT_TRAIN = 0, LS_TASK_SPLIT_HELD_OUT = 1 } ls_task_split;
 
 const char *ls_task_split_name(ls_task_split split); /* "train", "held-out" */
 bool ls_task_split_parse(ls_task_split *out, const char *name);

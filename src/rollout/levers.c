@@ -255,6 +255,13 @@ void ls_lever_format(char *text, size_t bytes, const ls_levers *levers, int64_t 
     }
 }
 
+bool ls_lever_is_same(const ls_levers *a, const ls_levers *b, int64_t lever_i) {
+    char of_a[64], of_b[64];
+    ls_lever_format(of_a, sizeof of_a, a, lever_i);
+    ls_lever_format(of_b, sizeof of_b, b, lever_i);
+    return strcmp(of_a, of_b) == 0;
+}
+
 static ls_status parse_int(int64_t *out, const lever_row *row, const char *text, ls_error *err) {
     char *end;
     long long value;

@@ -61,6 +61,8 @@ const char *ls_lever_help(int64_t lever_i);
 const char *ls_lever_value(int64_t lever_i); /* what stands for the value in a list of options: "N", "on|off", .. */
 /* Whether the text of this value is a number that JSON readers have: an integer below 2^63, or a share. */
 bool ls_lever_is_number(const ls_levers *levers, int64_t lever_i);
+/* Whether both have this lever at the same value. */
+bool ls_lever_is_same(const ls_levers *a, const ls_levers *b, int64_t lever_i);
 void ls_lever_format(char *text, size_t bytes, const ls_levers *levers, int64_t lever_i);
 ls_status ls_lever_parse(ls_levers *levers, int64_t lever_i, const char *text, ls_error *err);
 

@@ -96,7 +96,7 @@ void ls_http_send_away(struct ls_http *h) {
 }
 
 /* Gives it to the crew. It is parked before, so that what the crew writes is not read meanwhile. */
-static bool send_errand(ls_exchange *x, ls_step step, void (*run)(void *context), bool is_heavy) {
+static bool send_errand(ls_exchange *x, ls_exchange_step step, void (*run)(void *context), bool is_heavy) {
     struct ls_http *h = x->http;
     bool sent;
     pthread_mutex_lock(&h->park_lock);

@@ -26,13 +26,13 @@ typedef struct ls_peer {
 } ls_peer;
 
 /* What is being done with a request whose body is there. */
-typedef enum ls_step {
+typedef enum ls_exchange_step {
     LS_STEP_BODY, /* it is not all there */
     LS_STEP_READ, /* the crew makes it a request of the engine */
     LS_STEP_RUN,  /* the engine has it */
     LS_STEP_TELL, /* the crew makes its reply, or a part of a stream */
     LS_STEP_DO    /* the control thread, or the crew, does what it says; it may wait for the engine */
-} ls_step;
+} ls_exchange_step;
 
 typedef struct ls_exchange {
     struct ls_http *http;
@@ -45,7 +45,7 @@ typedef struct ls_exchange {
     int64_t body_bytes, body_cap;
     ls_holding holding; /* body, then reply */
     bool is_answered, is_gone;
-    ls_step step;
+    ls_exchange_step step;
     ls_errand errand;
     ls_work_wait wait;
     bool is_parked, is_busy, has_news; /* with park_lock; busy: an errand or the control thread has it */

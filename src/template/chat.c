@@ -38,6 +38,10 @@ struct ls_chat {
 
 ls_call_format ls_chat_calls(const ls_chat *chat) { return chat->calls; }
 
+const char *ls_chat_name(const ls_chat *chat, bool has_tools) {
+    return ls_template_name(has_tools && chat->with_tools != NULL ? chat->with_tools : chat->usual);
+}
+
 void ls_chat_free(ls_chat *chat) {
     if (chat == NULL) return;
     ls_template_free(chat->usual);

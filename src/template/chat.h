@@ -28,6 +28,9 @@ void ls_chat_free(ls_chat *chat); /* accepts NULL */
 /* The format in which the template writes tool calls, as far as its text tells. */
 ls_call_format ls_chat_calls(const ls_chat *chat);
 
+/* What errors call the template of conversations with or without tools. */
+const char *ls_chat_name(const ls_chat *chat, bool has_tools);
+
 /* The text of a conversation; arguments of tool calls that are JSON text become the objects that templates write.
  * add_prompt: with what begins the answer. Released with ls_template_output_deinit. */
 ls_status ls_chat_render(const ls_chat *chat, const ls_node *conversation, bool add_prompt, ls_template_output *out,

@@ -33,6 +33,8 @@ typedef struct ls_template_limits {
 /* `name` stands for the template in errors; it is copied. */
 ls_status ls_template_parse(ls_template **out, const char *text, int64_t bytes, const char *name, ls_error *err);
 void ls_template_free(ls_template *parsed); /* accepts NULL */
+/* What stands for it in errors. */
+const char *ls_template_name(const ls_template *parsed);
 /* Whether it has a {% generation %} block. */
 bool ls_template_marks_generation(const ls_template *parsed);
 /* Whether it goes over the content of a message, by a loop or a filter on lists: content may be a list of parts. */

@@ -624,6 +624,8 @@ void ls_template_free(ls_template *t) {
     free(t);
 }
 
+const char *ls_template_name(const ls_template *parsed) { return parsed->name; }
+
 bool ls_template_marks_generation(const ls_template *t) { return t->marks; }
 bool ls_template_reads_parts(const ls_template *t) { return t->reads_parts; }
 

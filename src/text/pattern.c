@@ -17,7 +17,7 @@ void ls_pattern_deinit(ls_pattern *pattern) {
 ls_status ls_spans_append(ls_spans *spans, int64_t begin, int64_t end, bool match, ls_error *err) {
     const ls_status status =
         ls_array_grow((void **)&spans->items, &spans->cap, spans->n + 1, sizeof *spans->items, "spans", err);
-    if (status == LS_OK) spans->items[spans->n++] = (ls_span){.begin = begin, .end = end, .match = match};
+    if (status == LS_OK) spans->items[spans->n++] = (ls_pattern_span){.begin = begin, .end = end, .match = match};
     return status;
 }
 
@@ -88,7 +88,7 @@ ls_status ls_pattern_replace(const ls_pattern *pattern, const char *content, int
     if (pattern->regex != NULL) LS_TRY_DONE(ls_regex_search_create(&search, pattern->regex, err));
     LS_TRY_DONE(ls_pattern_spans(pattern, search, text, bytes, &spans, err));
     for (int64_t i = 0; i < spans.n; i++) {
-        const ls_span *span = &spans.items[i];
+        const ls_pattern_span *span = &spans.items[i];
         if (span->match)
             LS_TRY_DONE(ls_text_append(out, content, content_bytes, err));
         else

@@ -12,13 +12,13 @@ typedef struct ls_pattern {
 
 void ls_pattern_deinit(ls_pattern *pattern);
 
-typedef struct ls_span {
+typedef struct ls_pattern_span {
     int64_t begin, end;
     bool match;
-} ls_span;
+} ls_pattern_span;
 
 typedef struct ls_spans {
-    ls_span *items;
+    ls_pattern_span *items;
     int64_t n, cap;
 } ls_spans;
 

@@ -104,7 +104,7 @@ static ls_status render_chats(const data_file *file, const ls_data_options *o, l
             if (strncmp(err->text, place, strlen(place)) != 0) ls_error_prefix(err, "%s", place);
             goto done;
         }
-        free(line->prompt);
+        line->chat = line->prompt;
         line->prompt = text.text;
         line->prompt_bytes = text.bytes;
         free(text.spans);

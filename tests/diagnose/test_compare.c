@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "diagnose/compare.h"
+#include "diagnose/compare/compare.h"
 #include "harness.h"
 
 static ls_record *parse(const char *text, const char *name, int64_t *n) {
@@ -456,7 +456,7 @@ static void causes_are_told_by_structure(void **state) {
         char *a = NULL, *b = NULL, *page = NULL;
         size_t bytes;
         FILE *file = open_memstream(&a, &bytes);
-        const ls_compare_cause *named;
+        const ls_finding *named;
         both s;
         write_side(file, rows[i].fault, true);
         fclose(file);
@@ -467,10 +467,10 @@ static void causes_are_told_by_structure(void **state) {
         named = ls_compare_named(&s.c.causes);
         if (rows[i].cause == NULL)
             assert_true(named == NULL && s.c.causes.rounding);
-        else if (named == NULL || strcmp(named->name, rows[i].cause) != 0) {
-            for (int64_t k = 0; k < s.c.causes.n; k++)
-                print_message("%.2f %s: %s\n", s.c.causes.of[k].confidence, s.c.causes.of[k].name,
-                              s.c.causes.of[k].evidence);
+        else if (named == NULL || strcmp(ls_cause_name(named->cause), rows[i].cause) != 0) {
+            for (int64_t k = 0; k < s.c.causes.found.n; k++)
+                print_message("%.2f %s: %s\n", s.c.causes.found.of[k].confidence,
+                              ls_cause_name(s.c.causes.found.of[k].cause), s.c.causes.found.of[k].evidence);
             fail_msg("%s is not named", rows[i].cause);
         }
         file = open_memstream(&page, &bytes);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "diagnose/foreign.h"
+#include "diagnose/rounding/foreign.h"
 #include "harness.h"
 
 typedef enum fault {
@@ -107,20 +107,23 @@ static void a_stack_with_noise_is_told_from_one_with_a_fault(void **state) {
                               .far_words = 1600};
         ls_subject subject = {.context = &foreign, .run = run, .is_program = true};
         const ls_finding *named;
+        ls_door door;
         bool found = rows[i].lever == NULL;
         assert_non_null(s);
         foreign.fault = rows[i].fault;
         foreign.inner = ls_subject_engine(&foreign.engine);
-        assert_ok(ls_sweep_run(s, &opts, &subject, trainer, &err), err);
+        door = (ls_door){.subject = &subject, .trainer = trainer};
+        assert_ok(ls_sweep_run(s, &opts, &door, &err), err);
         assert_non_null(s->foreign);
         named = ls_foreign_named(s->foreign);
         assert_int_equal(s->different, rows[i].cause != NULL);
         if (rows[i].cause == NULL)
             assert_null(named);
         else
-            assert_string_equal(named != NULL ? named->cause : "none", rows[i].cause);
+            assert_string_equal(named != NULL ? ls_cause_name(named->cause) : "none", rows[i].cause);
         for (int64_t b = 0; b < s->n_bounds && !found; b++)
-            found = strcmp(s->bounds[b].lever, rows[i].lever) == 0 && s->bounds[b].value == rows[i].value;
+            found =
+                strcmp(ls_bounded_name(s->bounds[b].lever), rows[i].lever) == 0 && s->bounds[b].value == rows[i].value;
         assert_true(found);
         if (rows[i].fault == SOUND || rows[i].fault == ONE_SLOT) /* far slots are clean only where one was reached */
             assert_int_equal(s->foreign->seen[LS_RUNG_FAR_SLOT].look,
@@ -222,16 +225,16 @@ static void edits_move_what_they_are_about(void **state) {
         {{.layer = -1, .sink = true}, 0},
         {{.layer = -1, .heads_interleaved = true}, 0},
         {{.layer = -1, .eps_outside = true, .norm_eps = 0.01}, 0},
-        {{.layer = 0, .weights = LS_WEIGHTS_IN_HALVES}, 0},
-        {{.layer = 0, .weights = LS_WEIGHTS_GATE_UP}, 0},
-        {{.layer = 0, .weights = LS_WEIGHTS_B_C}, 0},
-        {{.layer = 0, .weights = LS_WEIGHTS_KEYS_VALUES}, 24}, /* no attention there */
-        {{.layer = 0, .weights = LS_WEIGHTS_EXPERTS_TURNED}, 24},
-        {{.layer = 0, .weights = LS_WEIGHTS_FFN_OF_LAYER, .other = 1}, 0},
-        {{.layer = 0, .weights = LS_WEIGHTS_MIXER_OF_LAYER, .other = 1}, 0},
-        {{.layer = -1, .weights = LS_WEIGHTS_F16, .everything = true}, 0},
-        {{.layer = -1, .weights = LS_WEIGHTS_WIDE_FP8}, 0},
-        {{.layer = -1, .embed_weights = LS_WEIGHTS_INT4_GROUPS}, 0},
+        {{.layer = 0, .weights = LS_CHANGED_IN_HALVES}, 0},
+        {{.layer = 0, .weights = LS_CHANGED_GATE_UP}, 0},
+        {{.layer = 0, .weights = LS_CHANGED_B_C}, 0},
+        {{.layer = 0, .weights = LS_CHANGED_KEYS_VALUES}, 24}, /* no attention there */
+        {{.layer = 0, .weights = LS_CHANGED_EXPERTS_TURNED}, 24},
+        {{.layer = 0, .weights = LS_CHANGED_FFN_OF_LAYER, .other = 1}, 0},
+        {{.layer = 0, .weights = LS_CHANGED_MIXER_OF_LAYER, .other = 1}, 0},
+        {{.layer = -1, .weights = LS_CHANGED_F16, .everything = true}, 0},
+        {{.layer = -1, .weights = LS_CHANGED_WIDE_FP8}, 0},
+        {{.layer = -1, .embed_weights = LS_CHANGED_INT4_GROUPS}, 0},
         {{.layer = -1, .head_input = LS_ROUND_INT8}, 0},
         {{.layer = -1, .keys = LS_ROUND_INT4, .keys_per = 1}, 0},
         {{.layer = -1, .turned_taps = true, .no_conv_silu = true, .no_dt_bias = true}, 0}};

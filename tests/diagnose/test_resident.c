@@ -5,8 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "diagnose/resident.h"
-#include "diagnose/sweep.h"
+#include "diagnose/bits/sweep.h"
+#include "diagnose/trial/resident.h"
 #include "harness.h"
 
 static void test_lines(void **state) {
@@ -37,13 +37,13 @@ static void test_lines(void **state) {
     }
 }
 
-/* A shell script as the resident scorer of one token; what is said of it. */
-static void expect_said(const char *script, double timeout, const char *said) {
+/* A shell script as the resident scorer of one token; what is said of it, and as what it counts. */
+static void expect_said(const char *script, double timeout, const char *said, ls_failure kind) {
     char directory[] = "/tmp/lockstep-resident-XXXXXX", path[64];
     const int32_t tokens[2] = {1, 2};
     float values[1];
     const ls_scored list = {.tokens = tokens, .n = 2, .values = values};
-    const ls_trial trial = {.sampling = {.temperature = 1.0f}};
+    const ls_trial trial = {.sampling = {.temperature = 1.0f}, .limits = {.timeout = timeout}};
     ls_error err = {.text = ""};
     assert_non_null(mkdtemp(directory));
     snprintf(path, sizeof path, "%s/scorer", directory);
@@ -52,10 +52,10 @@ static void expect_said(const char *script, double timeout, const char *said) {
     fprintf(file, "#!/bin/sh\n%s\n", script);
     assert_int_equal(fclose(file), 0);
     assert_int_equal(chmod(path, 0700), 0);
-    ls_program_subject program = {
-        .program = path, .model = "m", .directory = directory, .timeout = timeout, .resident = true};
+    ls_program_subject program = {.program = path, .model = "m", .directory = directory, .resident = true};
     const ls_scorer scorer = ls_scorer_program(&program);
     assert_int_not_equal(scorer.score(scorer.context, &trial, &list, 1, &err), LS_OK);
+    assert_int_equal(program.why, kind);
     ls_program_subject_end(&program);
     if (strstr(err.text, said) == NULL) fail_msg("'%s' is not in: %s", said, err.text);
     unlink(path);
@@ -64,13 +64,15 @@ static void expect_said(const char *script, double timeout, const char *said) {
 
 static void test_programs(void **state) {
     (void)state;
-    expect_said("exit 3", 20.0, "ended with exit code 3 without an answer");
-    expect_said("echo '{\"lockstep\": 1}'; read x; kill -9 $$", 20.0, "died of signal 9 without an answer");
-    expect_said("echo loading; read x", 20.0, "invalid JSON");
+    expect_said("exit 3", 20.0, "ended with exit code 3 without an answer", LS_FAILURE_DIED);
+    expect_said("echo '{\"lockstep\": 1}'; read x; kill -9 $$", 20.0, "died of signal 9 without an answer",
+                LS_FAILURE_DIED);
+    expect_said("echo loading; read x", 20.0, "invalid JSON", LS_FAILURE_NONE);
     expect_said("echo '{\"lockstep\": 1}'; read x; echo '{\"ok\": false, \"error\": \"no scores\"}'; read x", 20.0,
-                "no scores");
-    expect_said("echo '{\"lockstep\": 1}'; exec <&- >&-; exec sleep 20", 20.0, "closed its output without an answer");
-    expect_said("exec sleep 20", 0.1, "no answer after 0.1 s");
+                "no scores", LS_FAILURE_REFUSED);
+    expect_said("echo '{\"lockstep\": 1}'; exec <&- >&-; exec sleep 20", 20.0, "closed its output without an answer",
+                LS_FAILURE_DIED);
+    expect_said("exec sleep 20", 0.1, "no answer after 0.1 s", LS_FAILURE_TIMED_OUT);
 }
 
 int main(void) {

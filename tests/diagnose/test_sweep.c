@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/html_out.h"
-#include "diagnose/sweep_ladder.h"
+#include "diagnose/bits/sweep_ladder.h"
 #include "harness.h"
 
 /* ---- shrinking ---- */
@@ -85,8 +85,9 @@ static void bisection_is_exact(void **state) {
 
 /* ---- thresholds ---- */
 
-static const ls_pooled_tensor pools[] = {
-    {"state", "slot", 358400, 4, 69776}, {"window", "slot", 358400, 2, 69776}, {"pages", "page", 4096, 4, 1 << 21}};
+static const ls_pooled_tensor pools[] = {{"state", LS_BOUNDED_SLOT, 358400, 4, 69776},
+                                         {"window", LS_BOUNDED_SLOT, 358400, 2, 69776},
+                                         {"pages", LS_BOUNDED_PAGE, 4096, 4, 1 << 21}};
 
 static const ls_wrap *wrap_of(const ls_wrap *wraps, int64_t n, const char *tensor, bool in_bytes, bool is_signed) {
     for (int64_t i = 0; i < n; i++)
@@ -99,7 +100,7 @@ static const ls_wrap *wrap_of(const ls_wrap *wraps, int64_t n, const char *tenso
 
 static void thresholds_are_inverted(void **state) {
     ls_wrap wraps[LS_WRAPS_MAX];
-    const int64_t n = ls_threshold_invert(wraps, pools, 3, "slot", 47935);
+    const int64_t n = ls_threshold_invert(wraps, pools, 3, LS_BOUNDED_SLOT, 47935);
     char text[64];
     (void)state;
     assert_int_equal(n, 12);
@@ -120,8 +121,10 @@ static void thresholds_are_inverted(void **state) {
     assert_true(wrap_of(wraps, n, "pages", true, false)->share == 0.5);
 
     /* An id of another pool does not fit, whatever the number. */
-    assert_false(wrap_of(wraps, ls_threshold_invert(wraps, pools, 3, "page", 47935), "state", false, false)->fits);
-    assert_true(wrap_of(wraps, ls_threshold_invert(wraps, pools, 3, "page", 1 << 20), "pages", true, false)->fits);
+    assert_false(
+        wrap_of(wraps, ls_threshold_invert(wraps, pools, 3, LS_BOUNDED_PAGE, 47935), "state", false, false)->fits);
+    assert_true(
+        wrap_of(wraps, ls_threshold_invert(wraps, pools, 3, LS_BOUNDED_PAGE, 1 << 20), "pages", true, false)->fits);
 }
 
 static void pools_follow_the_layers(void **state) {
@@ -133,7 +136,7 @@ static void pools_follow_the_layers(void **state) {
     assert_int_equal(out[1].elem_bytes, 2);
     c.is_attention[1] = 1;
     assert_int_equal(ls_pooled_tensors(out, &c, LS_F32, 358400, 10, 4096, 20), 3);
-    assert_string_equal(out[2].id_name, "page");
+    assert_string_equal(ls_bounded_name(out[2].id), "page");
     assert_int_equal(out[2].n, 20);
     c.is_attention[0] = c.is_attention[2] = 1;
     assert_int_equal(ls_pooled_tensors(out, &c, LS_F32, 358400, 10, 4096, 20), 1);
@@ -242,7 +245,7 @@ static void differences_have_sizes_and_places(void **state) {
     assert_int_equal(o.verdict, LS_LARGE);
     assert_int_equal(o.n_not_finite, 1);
     make(&m);
-    m.of[2].failed = true;
+    m.of[2].failure = LS_FAILURE_GAVE_UP;
     m.of[2].n = 0;
     o = observe(&m, NULL);
     assert_int_equal(o.verdict, LS_LARGE);
@@ -273,23 +276,75 @@ static void late_records_and_slopes_are_seen(void **state) {
 }
 
 static void failures_are_told_from_what_was_not_tried(void **state) {
+    ls_failures failures = {0};
     ls_observation o;
     ls_error err;
     (void)state;
     LS_FAIL(&err, LS_ERR_CAPACITY, "too many slots");
-    ls_observe_failure(&o, &err);
+    ls_failures_end(&failures, LS_FAILURE_NONE, &err);
+    assert_int_equal(failures.whole, LS_FAILURE_UNABLE);
+    ls_observe_failure(&o, &failures);
     assert_int_equal(o.verdict, LS_UNTRIED);
     must_say(&o, "too many slots");
     LS_FAIL(&err, LS_ERR_DEVICE, "a guard was overwritten");
-    ls_observe_failure(&o, &err);
+    failures = (ls_failures){0};
+    ls_failures_end(&failures, LS_FAILURE_NONE, &err);
+    assert_int_equal(failures.whole, LS_FAILURE_BROKE);
+    ls_observe_failure(&o, &failures);
     assert_int_equal(o.verdict, LS_LARGE);
     must_say(&o, "a guard was overwritten");
+    ls_failures_end(&failures, LS_FAILURE_TIMED_OUT, &err);
+    assert_int_equal(failures.n[LS_FAILURE_TIMED_OUT], 1);
+}
+
+/* ---- the door ---- */
+
+/* A suspect that takes no time and says nothing. */
+static ls_status count_run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
+                           ls_outcomes *out, ls_error *err) {
+    (void)prompts, (void)n_prompts, (void)out, (void)err;
+    assert_true(trial->limits.timeout == 7.0);
+    ++*(int *)context;
+    return LS_OK;
+}
+
+static ls_status no_scores(void *context, const ls_trial *trial, const ls_scored *list, int64_t n, ls_error *err) {
+    (void)context, (void)trial, (void)list, (void)n, (void)err;
+    return LS_OK;
+}
+
+static void nothing_goes_through_a_closed_door(void **state) {
+    static const int32_t ids[] = {1, 2, 3};
+    const ls_prompt prompt = {ids, 3};
+    const ls_trial trial = {.levers = {.samples = 1}, .max_tokens = 2, .rounds = 1};
+    int n_runs = 0;
+    const ls_subject subject = {.context = &n_runs, .run = count_run};
+    ls_outcomes outcomes;
+    ls_door door;
+    ls_error err;
+    (void)state;
+    ls_door_open(&door, 1e-9, 7.0);
+    door.subject = &subject;
+    assert_ok(ls_sweep_trainer_create_by(&door.trainer, (ls_scorer){NULL, no_scores}, &err), err);
+    assert_ok(ls_door_try(&door, &trial, &prompt, 1, &outcomes, &err), err);
+    assert_int_equal(outcomes.failures.whole, LS_FAILURE_NONE); /* it is not limited yet */
+    assert_int_equal(n_runs, 1);
+    ls_outcomes_deinit(&outcomes);
+    assert_true(isinf(ls_door_share(&door, 0.5)));
+    ls_door_limit(&door);
+    assert_true(ls_door_is_closed(&door) && isfinite(ls_door_share(&door, 0.5)));
+    assert_ok(ls_door_try(&door, &trial, &prompt, 1, &outcomes, &err), err);
+    assert_int_equal(outcomes.failures.whole, LS_FAILURE_NO_TIME);
+    assert_int_equal(n_runs, 1);
+    ls_outcomes_deinit(&outcomes);
+    ls_sweep_trainer_free(door.trainer);
 }
 
 /* ---- causes ---- */
 
 /* What would be seen if the cause were true, as it describes itself; what may come out in any way is left out. */
-static void imagine(ls_observation seen[LS_EXPERIMENTS], const ls_cause *cause) {
+static void imagine(ls_observation seen[LS_EXPERIMENTS], ls_cause named) {
+    const ls_ladder_pattern *cause = &ls_cause_of(named)->ladder;
     memset(seen, 0, LS_EXPERIMENTS * sizeof *seen);
     for (int i = 0; i < LS_EXPERIMENTS; i++) {
         const uint64_t bit = (uint64_t)1 << i;
@@ -306,35 +361,51 @@ static void imagine(ls_observation seen[LS_EXPERIMENTS], const ls_cause *cause) 
     if (cause->sign == LS_SIGN_UNREPEATABLE) seen[LS_TRY_AGAIN].n_changed = 1;
 }
 
+/* Of every cause something is said to whoever meets it, and no two have one name. */
+static void causes_have_words(void **state) {
+    (void)state;
+    for (int i = LS_CAUSE_NONE + 1; i < LS_CAUSES; i++) {
+        const ls_cause_row *row = ls_cause_of((ls_cause)i);
+        assert_true(row->name != NULL && row->family != LS_FAMILY_NONE);
+        if (ls_cause_is_on_ladder((ls_cause)i))
+            assert_true(ls_cause_ladder_text((ls_cause)i) != NULL && ls_cause_ladder_look((ls_cause)i) != NULL);
+        if (row->text != NULL) assert_non_null(row->look);
+        for (int k = LS_CAUSE_NONE + 1; k < i; k++) assert_string_not_equal(row->name, ls_cause_name((ls_cause)k));
+    }
+}
+
 static void every_cause_is_told_from_all_others(void **state) {
-    ls_ranked ranked[64];
+    ls_ranked ranked[LS_CAUSES];
     ls_observation seen[LS_EXPERIMENTS];
     (void)state;
-    assert_true(ls_causes_count() <= 64);
-    for (int64_t i = 0; i < ls_causes_count(); i++) {
-        const ls_cause *cause = ls_cause_get(i);
+    for (int i = LS_CAUSE_NONE + 1; i < LS_CAUSES; i++) {
+        const ls_cause cause = (ls_cause)i;
+        if (!ls_cause_is_on_ladder(cause)) continue;
         imagine(seen, cause);
         ls_causes_rank(ranked, seen);
-        if (ranked[0].cause != cause) fail_msg("%s is taken for %s", cause->name, ranked[0].cause->name);
+        if (ranked[0].cause != cause)
+            fail_msg("%s is taken for %s", ls_cause_name(cause), ls_cause_name(ranked[0].cause));
         assert_true(ranked[0].fits && ranked[0].score == 1.0);
-        if (ranked[1].fits) fail_msg("%s fits what %s shows", ranked[1].cause->name, cause->name);
+        if (ranked[1].fits) fail_msg("%s fits what %s shows", ls_cause_name(ranked[1].cause), ls_cause_name(cause));
     }
 }
 
 static void a_cause_must_meet_everything_to_fit(void **state) {
-    ls_ranked ranked[64];
+    ls_ranked ranked[LS_CAUSES];
+    int64_t n;
     ls_observation seen[LS_EXPERIMENTS];
     (void)state;
-    for (int64_t i = 0; i < ls_causes_count(); i++) {
-        const ls_cause *cause = ls_cause_get(i);
+    for (int i = LS_CAUSE_NONE + 1; i < LS_CAUSES; i++) {
+        const ls_cause cause = (ls_cause)i;
+        if (!ls_cause_is_on_ladder(cause)) continue;
         for (int e = LS_TRY_GIVEN + 1; e < LS_EXPERIMENTS; e++) {
             imagine(seen, cause);
             if (seen[e].verdict == LS_UNTRIED) continue;
             seen[e].verdict = seen[e].verdict == LS_LARGE ? LS_SMALL : LS_LARGE;
-            ls_causes_rank(ranked, seen);
-            for (int64_t k = 0; k < ls_causes_count(); k++)
+            n = ls_causes_rank(ranked, seen);
+            for (int64_t k = 0; k < n; k++)
                 if (ranked[k].cause == cause && ranked[k].fits)
-                    fail_msg("%s fits though %s is not as it should be", cause->name,
+                    fail_msg("%s fits though %s is not as it should be", ls_cause_name(cause),
                              ls_experiment_name((ls_experiment)e));
         }
     }
@@ -460,6 +531,8 @@ int main(void) {
         cmocka_unit_test(differences_have_sizes_and_places),
         cmocka_unit_test(late_records_and_slopes_are_seen),
         cmocka_unit_test(failures_are_told_from_what_was_not_tried),
+        cmocka_unit_test(nothing_goes_through_a_closed_door),
+        cmocka_unit_test(causes_have_words),
         cmocka_unit_test(every_cause_is_told_from_all_others),
         cmocka_unit_test(a_cause_must_meet_everything_to_fit),
         cmocka_unit_test(experiments_have_names_and_baselines),

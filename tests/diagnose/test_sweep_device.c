@@ -1,6 +1,6 @@
 /* The sweep on a device that has neither threads nor instruction sets of its own and whose memory no other one reaches,
  * as a GPU's: its trials run on the run's device, the two that move these levers are not tried, and nothing differs. */
-#include "diagnose/sweep.h"
+#include "diagnose/bits/sweep.h"
 #include "harness.h"
 #include "op/choice.h"
 
@@ -26,6 +26,7 @@ static void sweep_on(ls_sweep *out, ls_device *device) {
                                 .far_slots = FAR_SLOTS,
                                 .far_words = FAR_WORDS};
     ls_model *model;
+    ls_door door;
     ls_error err;
     assert_ok(ls_sweep_trainer_create(&trainer, MODEL, device, &err), err);
     assert_ok(ls_sweep_trainer_model(trainer, 0, &model, &err), err);
@@ -35,7 +36,8 @@ static void sweep_on(ls_sweep *out, ls_device *device) {
     }
     engine.trainer = trainer;
     subject = ls_subject_engine(&engine);
-    assert_ok(ls_sweep_run(out, &opts, &subject, trainer, &err), err);
+    door = (ls_door){.subject = &subject, .trainer = trainer};
+    assert_ok(ls_sweep_run(out, &opts, &door, &err), err);
     ls_sweep_trainer_free(trainer);
 }
 
@@ -58,12 +60,12 @@ static void what_is_the_cpus_is_not_tried(void **state) {
             i == LS_TRY_THREADS || (i == LS_TRY_ISA && ls_isa_best() != LS_ISA_GENERIC); /* else it is the run's own */
         if (is_of_the_cpu) {
             assert_int_equal(seen->verdict, LS_UNTRIED);
-            assert_non_null(strstr(seen->note, "threads and instruction set are the CPU's"));
+            assert_non_null(strstr(seen->failures.first, "threads and instruction set are the CPU's"));
             assert_int_equal(cpu.seen[i].verdict, LS_CLEAN);
         } else {
             if (seen->verdict != cpu.seen[i].verdict)
                 fail_msg("%s: %s, on the CPU %s: %s", ls_experiment_name((ls_experiment)i),
-                         ls_verdict_name(seen->verdict), ls_verdict_name(cpu.seen[i].verdict), seen->note);
+                         ls_verdict_name(seen->verdict), ls_verdict_name(cpu.seen[i].verdict), seen->failures.first);
         }
     }
     ls_sweep_deinit(&deferred);

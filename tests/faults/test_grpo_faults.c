@@ -43,7 +43,7 @@ static void run_case(const fault_case *c, job *j) {
 /* The bundle again from its files, with the fault and without. */
 static void replay_again(const fault_case *c, const job *j) {
     ls_replay_opts opts = {.threads = 2};
-    ls_finding again, sound;
+    ls_replay_finding again, sound;
     ls_error err;
     assert_true(ls_inject_parse(&opts.inject, c->name));
     assert_ok(ls_replay(&again, j->result.bundle, &opts, &err), err);
@@ -68,7 +68,7 @@ static void the_gate_stops_the_first_affected_step(void **state) {
     (void)state;
     for (int64_t i = 0; i < COUNT(cases); i++) {
         const fault_case *c = &cases[i];
-        const ls_finding *f;
+        const ls_replay_finding *f;
         char checkpoint[1400];
         job j = job_make(c->name);
         run_case(c, &j);
@@ -127,7 +127,7 @@ static void bundles_that_are_damaged_are_refused(void **state) {
     };
     const fault_case c = {"softplus-naive", {NULL}, 1, NULL, 0};
     const ls_replay_opts opts = {0};
-    ls_finding finding;
+    ls_replay_finding finding;
     ls_error err;
     (void)state;
     for (int64_t i = 0; i < COUNT(cases_); i++) {

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "device.h"
-#include "diagnose/sweep.h"
+#include "diagnose/bits/sweep.h"
 #include "faults/faults.h"
 
 /* The word that each fault's cause must have in its name, and the thresholds that are found with it. */
@@ -75,8 +75,10 @@ static void bench_sweep(ls_sweep *out, bench *b, ls_inject fault) {
     ls_engine_subject engine = {
         .trainer = b->trainer, .device = b->device, .inject = fault, .threads = b->opts.threads, .isa = b->opts.isa};
     const ls_subject subject = ls_subject_engine(&engine);
+    ls_door door;
     ls_error err;
-    assert_ok(ls_sweep_run(out, &b->opts, &subject, b->trainer, &err), err);
+    door = (ls_door){.subject = &subject, .trainer = b->trainer};
+    assert_ok(ls_sweep_run(out, &b->opts, &door, &err), err);
 }
 
 static void describe_bounds(char *text, size_t bytes, const ls_sweep *s) {
@@ -84,15 +86,15 @@ static void describe_bounds(char *text, size_t bytes, const ls_sweep *s) {
     for (int64_t i = 0; i < s->n_bounds; i++) {
         const ls_bound *b = &s->bounds[i];
         const size_t used = strlen(text);
-        snprintf(text + used, bytes - used, "%s%s%lld/%s ", b->lever, b->from_above ? "<=" : ">=", (long long)b->value,
-                 ls_dtype_name(b->dtype));
+        snprintf(text + used, bytes - used, "%s%s%lld/%s ", ls_bounded_name(b->lever),
+                 b->from_above ? "<=" : ">=", (long long)b->value, ls_dtype_name(b->dtype));
     }
 }
 
 /* The row of the confusion table: true when the cause is the right one. */
 static bool check_row(const ls_sweep *s, ls_inject fault) {
     const ls_ranked *named = ls_sweep_cause(s);
-    const char *name = named != NULL ? named->cause->name : s->different ? "(none fits)" : "(no difference)";
+    const char *name = named != NULL ? ls_cause_name(named->cause) : s->different ? "(none fits)" : "(no difference)";
     char bounds[256];
     bool right;
     describe_bounds(bounds, sizeof bounds, s);
@@ -215,12 +217,14 @@ static void a_program_is_a_subject(void **state) {
     bench_open(&b, "jamba-nobias", false);
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
         char *more[] = {inject, name};
-        ls_program_subject program = {LS_FAULTY_PROGRAM, b.model, directory, more, 2, 0.0, false, 0, 0, 0};
+        ls_program_subject program = {LS_FAULTY_PROGRAM, b.model, directory, more, 2, .resident = false};
         const ls_subject subject = ls_subject_program(&program);
+        ls_door door;
         ls_error err;
         snprintf(name, sizeof name, "%s", ls_inject_name(faults[i]));
         if (faults[i] == LS_INJECT_NONE) program.n_more = 0;
-        assert_ok(ls_sweep_run(&s, &b.opts, &subject, b.trainer, &err), err);
+        door = (ls_door){.subject = &subject, .trainer = b.trainer};
+        assert_ok(ls_sweep_run(&s, &b.opts, &door, &err), err);
         assert_int_equal(s.seen[LS_TRY_UPDATE].verdict, LS_UNTRIED);
         assert_true(check_row(&s, faults[i]));
         ls_sweep_deinit(&s);
@@ -240,11 +244,11 @@ static void what_cannot_run_is_no_suspect(void **state) {
     assert_non_null(mkdtemp(directory));
     bench_open(&b, "jamba-nobias", false);
     for (int i = 0; i < 2; i++) {
-        ls_program_subject program = {programs[i], b.model, directory, NULL, 0, 0.0, false, 0, 0, 0};
+        ls_program_subject program = {programs[i], b.model, directory, NULL, 0, .resident = false};
         const ls_subject subject = ls_subject_program(&program);
         ls_error err;
-        check_failed(ls_sweep_run(&s, &b.opts, &subject, b.trainer, &err), &err,
-                     i == 0 ? "cannot start" : "exit code 1");
+        ls_door door = {.subject = &subject, .trainer = b.trainer};
+        check_failed(ls_sweep_run(&s, &b.opts, &door, &err), &err, i == 0 ? "cannot start" : "exit code 1");
     }
     bench_close(&b);
     assert_int_equal(rmdir(directory), 0);

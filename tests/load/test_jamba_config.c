@@ -193,7 +193,7 @@ static void other_arithmetic_is_refused_by_name(void **state) {
     refused("\"architectures\":\"JambaForCausalLM\"", "architectures");
     refused("\"dtype\":\"int8\"", "dtype: \"int8\"");
     refused("\"dtype\":\"float32\",\"torch_dtype\":\"bfloat16\"", "dtype: f32, but torch_dtype is bf16");
-    check_failed(parse(&c, "{\"model_type\":\"llama\",\"rope_theta\":1}", &err), &err, "model_type: \"llama\"");
+    check_failed(parse(&c, "{\"model_type\":\"gpt_neox\",\"rope_theta\":1}", &err), &err, "model_type: \"gpt_neox\"");
     check_failed(parse(&c, "{}", &err), &err, "model_type: missing");
     check_failed(parse(&c, "{\"model_type\":7}", &err), &err, "model_type: 7");
 }

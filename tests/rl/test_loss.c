@@ -96,11 +96,11 @@ static double reference_loss(const step *b, const ls_loss_options *o, const doub
         for (int64_t i = b->offsets[s]; i < b->offsets[s + 1]; i++) {
             const double a = (double)b->advantages[s], low = 1.0 - o->eps_low, high = 1.0 + o->eps_high;
             const double d = (double)b->reference[i] - t[i];
-            double rho = exp(bound(o->policy == LS_POLICY_GSPO ? mean : t[i] - (double)b->old[i])), loss = 0.0;
+            double rho = exp(bound(o->policy == LS_LOSS_POLICY_GSPO ? mean : t[i] - (double)b->old[i])), loss = 0.0;
             if (!counts(b, o, s, i)) continue;
-            if (o->policy == LS_POLICY_REINFORCE) {
+            if (o->policy == LS_LOSS_POLICY_REINFORCE) {
                 loss = -a * t[i];
-            } else if (o->policy == LS_POLICY_CISPO) {
+            } else if (o->policy == LS_LOSS_POLICY_CISPO) {
                 rho = exp(bound(held[i] - (double)b->old[i]));
                 loss = -a * fmin(rho, high) * t[i];
             } else {
@@ -113,7 +113,8 @@ static double reference_loss(const step *b, const ls_loss_options *o, const doub
             if (o->kl == LS_KL_K3) sum += o->beta * (expm1(bound(d)) - bound(d));
             sum -= o->entropy_bonus * (double)b->entropy[i];
         }
-        divisor = o->norm == LS_NORM_TOKEN ? n_tokens : n_sequences * (o->norm == LS_NORM_SEQUENCE ? n : o->length);
+        divisor =
+            o->norm == LS_LOSS_NORM_TOKEN ? n_tokens : n_sequences * (o->norm == LS_LOSS_NORM_SEQUENCE ? n : o->length);
         if (n > 0.0) total += sum / divisor;
     }
     return total;
@@ -147,9 +148,9 @@ static void value_and_gradient_agree(const step *b, const ls_loss_options *o) {
     for (int s = 0; s < SEQUENCES; s++)
         for (int64_t i = b->offsets[s]; i < b->offsets[s + 1]; i++) {
             const double n = (double)r.sums[s].n_tokens, all = (double)r.metrics.n_sequences;
-            const double divisor = o->norm == LS_NORM_TOKEN      ? (double)r.metrics.n_tokens
-                                   : o->norm == LS_NORM_SEQUENCE ? all * n
-                                                                 : all * o->length;
+            const double divisor = o->norm == LS_LOSS_NORM_TOKEN      ? (double)r.metrics.n_tokens
+                                   : o->norm == LS_LOSS_NORM_SEQUENCE ? all * n
+                                                                      : all * o->length;
             const double expected = counts(b, o, s, i) ? -o->entropy_bonus / divisor : 0.0;
             assert_close((double)r.d_entropy[i], expected, "d_entropy");
         }
@@ -184,7 +185,7 @@ static void losses_and_gradients_are_those_of_the_formulas(void **state) {
 static void clips_are_counted(void **state) {
     step b;
     result r;
-    ls_loss_options o = options_of(LS_POLICY_PPO, LS_NORM_TOKEN, LS_KL_K3);
+    ls_loss_options o = options_of(LS_LOSS_POLICY_PPO, LS_LOSS_NORM_TOKEN, LS_KL_K3);
     int64_t low = 0, high = 0, dual = 0, n = 0;
     double k1 = 0.0, k2 = 0.0, k3 = 0.0, ratio = 0.0;
     (void)state;
@@ -224,7 +225,7 @@ static void on_policy_is_exact(void **state) {
     (void)state;
     for (int policy = 0; policy < 4; policy++)
         for (int kl = 0; kl < 3; kl++) {
-            ls_loss_options o = options_of(policy, LS_NORM_TOKEN, kl);
+            ls_loss_options o = options_of(policy, LS_LOSS_NORM_TOKEN, kl);
             step b;
             result r;
             fill(&b, 9, 1.0f);
@@ -292,7 +293,7 @@ static void huge_differences_stay_finite(void **state) {
     (void)state;
     for (int policy = 0; policy < 4; policy++)
         for (int sign = -1; sign <= 1; sign++) {
-            ls_loss_options o = options_of(policy, LS_NORM_SEQUENCE, LS_KL_K3);
+            ls_loss_options o = options_of(policy, LS_LOSS_NORM_SEQUENCE, LS_KL_K3);
             step b;
             fill(&b, 13, 0.1f);
             o.beta = 1e-3;
@@ -304,7 +305,7 @@ static void huge_differences_stay_finite(void **state) {
 }
 
 static void nothing_to_count_is_no_loss(void **state) {
-    const ls_loss_options o = options_of(LS_POLICY_GSPO, LS_NORM_TOKEN, LS_KL_K1);
+    const ls_loss_options o = options_of(LS_LOSS_POLICY_GSPO, LS_LOSS_NORM_TOKEN, LS_KL_K1);
     const float zero[TOKENS] = {0};
     step b;
     result r;
@@ -322,7 +323,7 @@ static void nothing_to_count_is_no_loss(void **state) {
 }
 
 static void what_cannot_be_is_refused(void **state) {
-    ls_loss_options o = options_of(LS_POLICY_PPO, LS_NORM_LENGTH, LS_KL_K3);
+    ls_loss_options o = options_of(LS_LOSS_POLICY_PPO, LS_LOSS_NORM_LENGTH, LS_KL_K3);
     const ls_loss_totals few = {.n_tokens = 3, .n_sequences = 7};
     step b;
     result r;
@@ -349,7 +350,7 @@ static void what_cannot_be_is_refused(void **state) {
     in.reference = b.reference;
     in.old = NULL;
     check_failed(try(&r, &in, &o, &err), &err, "old log-probabilities");
-    o.policy = LS_POLICY_REINFORCE;
+    o.policy = LS_LOSS_POLICY_REINFORCE;
     run(&r, &in, &o);
     o.length = 0.0;
     check_failed(try(&r, &in, &o, &err), &err, "length");
@@ -362,8 +363,8 @@ static void what_cannot_be_is_refused(void **state) {
     o.eps_low = 0.2;
     o.eps_high = NAN;
     check_failed(try(&r, &in, &o, &err), &err, "eps_high");
-    assert_int_equal(ls_name_find(ls_policy_names, "cispo"), LS_POLICY_CISPO);
-    assert_int_equal(ls_name_find(ls_loss_norm_names, "length"), LS_NORM_LENGTH);
+    assert_int_equal(ls_name_find(ls_policy_names, "cispo"), LS_LOSS_POLICY_CISPO);
+    assert_int_equal(ls_name_find(ls_loss_norm_names, "length"), LS_LOSS_NORM_LENGTH);
     assert_int_equal(ls_name_find(ls_kl_names, "k3"), LS_KL_K3);
     assert_int_equal(ls_name_find(ls_kl_names, "k4"), -1);
 }
@@ -371,7 +372,7 @@ static void what_cannot_be_is_refused(void **state) {
 static void metrics_are_written_with_aliases(void **state) {
     char text[4096] = "";
     FILE *file = fmemopen(text, sizeof text - 1, "w");
-    const ls_loss_options o = options_of(LS_POLICY_PPO, LS_NORM_TOKEN, LS_KL_K3);
+    const ls_loss_options o = options_of(LS_LOSS_POLICY_PPO, LS_LOSS_NORM_TOKEN, LS_KL_K3);
     ls_json_out json;
     step b;
     result r;
@@ -381,7 +382,7 @@ static void metrics_are_written_with_aliases(void **state) {
     run(&r, &in, &o);
     assert_non_null(file);
     ls_json_init(&json, file);
-    ls_loss_metrics_write(&json, NULL, &r.metrics, LS_POLICY_PPO);
+    ls_loss_metrics_write(&json, NULL, &r.metrics, LS_LOSS_POLICY_PPO);
     assert_int_equal(fclose(file), 0);
     assert_non_null(strstr(text, "\"policy_loss\":"));
     assert_non_null(strstr(text, "\"reference_kl\":null"));

@@ -50,21 +50,21 @@ static void first_problems_are_golden(void **state) {
         int64_t i;
         const char *id, *prompt, *answer;
     } golden[] = {
-        {"arithmetic", NULL, LS_SPLIT_TRAIN, 0, "arithmetic/train/0", "51+2=", "53"},
-        {"arithmetic", "", LS_SPLIT_HELD_OUT, 1, "arithmetic/held-out/1", "26+40=", "66"},
-        {"arithmetic", NULL, LS_SPLIT_TRAIN, INT64_MAX, "arithmetic/train/9223372036854775807", "58+15=", "73"},
-        {"arithmetic", "digits=9,ops=mul", LS_SPLIT_TRAIN, 0, "arithmetic/train/0",
+        {"arithmetic", NULL, LS_TASK_SPLIT_TRAIN, 0, "arithmetic/train/0", "51+2=", "53"},
+        {"arithmetic", "", LS_TASK_SPLIT_HELD_OUT, 1, "arithmetic/held-out/1", "26+40=", "66"},
+        {"arithmetic", NULL, LS_TASK_SPLIT_TRAIN, INT64_MAX, "arithmetic/train/9223372036854775807", "58+15=", "73"},
+        {"arithmetic", "digits=9,ops=mul", LS_TASK_SPLIT_TRAIN, 0, "arithmetic/train/0",
          "181045251*777846702=", "140825451403112202"},
-        {"arithmetic", "style=words,ops=sub,negative=yes", LS_SPLIT_TRAIN, 3, "arithmetic/train/3",
+        {"arithmetic", "style=words,ops=sub,negative=yes", LS_TASK_SPLIT_TRAIN, 3, "arithmetic/train/3",
          "What is 84 - 7? Write only the number on the last line.", "77"},
-        {"reverse-text", NULL, LS_SPLIT_TRAIN, 0, "reverse-text/train/0", "reverse adiwi fql k:", "k lqf iwida"},
-        {"sort-digits", NULL, LS_SPLIT_TRAIN, 0, "sort-digits/train/0", "sort 5 9 2 7 0 2:", "0 2 2 5 7 9"},
-        {"countdown", NULL, LS_SPLIT_TRAIN, 1, "countdown/train/1", "make 80 from 8 4 10 16:", "4*(16*10)/8"},
-        {"countdown", "style=words,numbers=6", LS_SPLIT_TRAIN, 0, "countdown/train/0",
+        {"reverse-text", NULL, LS_TASK_SPLIT_TRAIN, 0, "reverse-text/train/0", "reverse adiwi fql k:", "k lqf iwida"},
+        {"sort-digits", NULL, LS_TASK_SPLIT_TRAIN, 0, "sort-digits/train/0", "sort 5 9 2 7 0 2:", "0 2 2 5 7 9"},
+        {"countdown", NULL, LS_TASK_SPLIT_TRAIN, 1, "countdown/train/1", "make 80 from 8 4 10 16:", "4*(16*10)/8"},
+        {"countdown", "style=words,numbers=6", LS_TASK_SPLIT_TRAIN, 0, "countdown/train/0",
          "Make 91 from the numbers 7 10 9 15 2 4, each at most once, with + - * / and parentheses. Write only the "
          "expression on the last line.",
          "15+10*9-7*4/2"},
-        {"guess-number", NULL, LS_SPLIT_HELD_OUT, 0, "guess-number/held-out/0", "guess 1..100, turns 7:\n", "42"},
+        {"guess-number", NULL, LS_TASK_SPLIT_HELD_OUT, 0, "guess-number/held-out/0", "guess 1..100, turns 7:\n", "42"},
     };
     (void)state;
     for (size_t k = 0; k < sizeof golden / sizeof golden[0]; k++) {
@@ -87,8 +87,8 @@ static void a_problem_depends_on_seed_split_and_number_alone(void **state) {
                 *other = open_task(all_tasks[t], NULL, (uint64_t)7 << 32);
         int64_t differ = 0;
         for (int64_t i = 40; i-- > 0;) {
-            const ls_problem a = make(task, LS_SPLIT_TRAIN, i), b = make(again, LS_SPLIT_TRAIN, i),
-                             c = make(other, LS_SPLIT_TRAIN, i);
+            const ls_problem a = make(task, LS_TASK_SPLIT_TRAIN, i), b = make(again, LS_TASK_SPLIT_TRAIN, i),
+                             c = make(other, LS_TASK_SPLIT_TRAIN, i);
             assert_memory_equal(&a, &b, sizeof a);
             differ += strcmp(a.key, c.key) != 0;
         }
@@ -139,7 +139,7 @@ static void keys_do_not_tell_orders_apart(void **state) {
     bool seen_plain = false, seen_swapped = false;
     (void)state;
     for (int64_t i = 0; i < 3000; i++) {
-        const ls_problem problem = make(task, LS_SPLIT_TRAIN, i);
+        const ls_problem problem = make(task, LS_TASK_SPLIT_TRAIN, i);
         seen_plain = seen_plain || strcmp(problem.prompt, "sort 3 7:") == 0;
         seen_swapped = seen_swapped || strcmp(problem.prompt, "sort 7 3:") == 0;
         if (strcmp(problem.answer, "3 7") == 0) assert_string_equal(problem.key, "3 7");
@@ -168,7 +168,7 @@ static void draws_reach_everything(void **state) {
 
     task = open_task("sort-digits", "count=10", 3);
     for (int64_t i = 0; i < N / 10; i++) {
-        const ls_problem problem = make(task, LS_SPLIT_TRAIN, i);
+        const ls_problem problem = make(task, LS_TASK_SPLIT_TRAIN, i);
         for (int k = 0; k < 10; k++) digit[problem.prompt[5 + 2 * k] - '0']++;
     }
     for (int i = 0; i < 10; i++) assert_in_range(digit[i], N / 10 - 212, N / 10 + 212);
@@ -176,7 +176,7 @@ static void draws_reach_everything(void **state) {
 
     task = open_task("reverse-text", NULL, 3);
     for (int64_t i = 0; i < N / 10; i++) {
-        const ls_problem problem = make(task, LS_SPLIT_TRAIN, i);
+        const ls_problem problem = make(task, LS_TASK_SPLIT_TRAIN, i);
         for (const char *c = problem.answer; *c != '\0'; c++)
             if (*c != ' ') letter[*c - 'a']++, n_letters++;
     }
@@ -185,7 +185,7 @@ static void draws_reach_everything(void **state) {
 
     task = open_task("guess-number", NULL, 3);
     for (int64_t i = 0; i < N; i++)
-        secret[make(task, i % 8 == 0 ? LS_SPLIT_HELD_OUT : LS_SPLIT_TRAIN, i).values[0] - 1]++;
+        secret[make(task, i % 8 == 0 ? LS_TASK_SPLIT_HELD_OUT : LS_TASK_SPLIT_TRAIN, i).values[0] - 1]++;
     for (int i = 0; i < 100; i++) assert_true(secret[i] > 100);
     ls_task_free(task);
 }
@@ -225,7 +225,7 @@ static void reference_answers_earn_everything(void **state) {
 
 static void the_answer_is_one_line(void **state) {
     ls_task *bare = open_task("arithmetic", NULL, 0), *words = open_task("arithmetic", "style=words", 0);
-    const ls_problem problem = make(bare, LS_SPLIT_TRAIN, 0); /* 51+2= */
+    const ls_problem problem = make(bare, LS_TASK_SPLIT_TRAIN, 0); /* 51+2= */
     (void)state;
     assert_string_equal(problem.answer, "53");
     assert_reward(bare, &problem, "53", 1);
@@ -262,7 +262,7 @@ static void ratios_follow_the_longest_common_subsequence(void **state) {
     char *flood = malloc(5000);
     (void)state;
     for (int64_t i = 0; i < 400; i++) {
-        ls_problem problem = make(task, LS_SPLIT_TRAIN, i);
+        ls_problem problem = make(task, LS_TASK_SPLIT_TRAIN, i);
         char text[10];
         int64_t n, a;
         for (n = 0; n < i % 10; n++) {
@@ -279,7 +279,7 @@ static void ratios_follow_the_longest_common_subsequence(void **state) {
     assert_non_null(flood);
     memset(flood, 'a', 5000);
     {
-        ls_problem problem = make(task, LS_SPLIT_TRAIN, 0);
+        ls_problem problem = make(task, LS_TASK_SPLIT_TRAIN, 0);
         strcpy(problem.answer, "aaaa");
         assert_true(reward_bytes(task, &problem, flood, 4096) == 8.0 / 4100.0);
         assert_true(reward_bytes(task, &problem, flood, 4097) == 0.0);
@@ -483,7 +483,7 @@ static void guessing_plays(void **state) {
 
 static void guessing_answers(void **state) {
     ls_task *task = open_task("guess-number", "turns=4", 0);
-    ls_problem problem = make(task, LS_SPLIT_TRAIN, 0);
+    ls_problem problem = make(task, LS_TASK_SPLIT_TRAIN, 0);
     ls_reply replies[5] = {{"50", 2}, {" 40 \n60", 7}, {"forty", 5}, {"42", 2}, {"42", 2}};
     static const char *const says[] = {"\nlower\n", "\nhigher\n", "\na number from 1 to 100\n", "\nright\n"};
     ls_turn turn;

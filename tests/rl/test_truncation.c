@@ -80,7 +80,7 @@ static void expect(double *out, double *ratios, const bandit *b, ls_policy_kind 
     uint32_t bits[ARMS][2];
     int64_t targets[ARMS];
     ls_loss_sums sums[ARMS];
-    const ls_loss_options options = {.policy = policy, .norm = LS_NORM_TOKEN, .eps_low = 0.9, .eps_high = 9};
+    const ls_loss_options options = {.policy = policy, .norm = LS_LOSS_NORM_TOKEN, .eps_low = 0.9, .eps_high = 9};
     ls_loss_totals totals = {1, 1}; /* of a run: one draw */
     ls_error err;
     int64_t n = 0;
@@ -175,7 +175,7 @@ static void the_estimator_is_unbiased_with_the_support_alone(void **state) {
     static const ls_sampling samplings[] = {{1.0f, 0, 0.9f, 0.0f, 0},  {1.0f, 8, 1.0f, 0.0f, 0},
                                             {1.0f, 0, 1.0f, 0.1f, 0},  {0.7f, 20, 0.9f, 0.02f, 0},
                                             {1.3f, 12, 0.8f, 0.0f, 0}, {1.0f, 1, 1.0f, 0.0f, 0}};
-    static const ls_policy_kind policies[] = {LS_POLICY_REINFORCE, LS_POLICY_PPO};
+    static const ls_policy_kind policies[] = {LS_LOSS_POLICY_REINFORCE, LS_LOSS_POLICY_PPO};
     (void)state;
     for (size_t i = 0; i < sizeof samplings / sizeof samplings[0]; i++)
         for (int p = 0; p < 2; p++) {
@@ -189,7 +189,7 @@ static void the_estimator_is_unbiased_with_the_support_alone(void **state) {
                 b.kept_mass, size, bias, ratio, biased, biased_ratio);
             assert_true(bias < 2e-6 && fabs(ratio - 1) < 2e-6);
             assert_true(biased > 0.005 && b.kept_mass < 0.96);
-            if (policies[p] == LS_POLICY_PPO) assert_true(fabs(biased_ratio - b.kept_mass) < 2e-6);
+            if (policies[p] == LS_LOSS_POLICY_PPO) assert_true(fabs(biased_ratio - b.kept_mass) < 2e-6);
         }
 }
 
@@ -199,8 +199,8 @@ static void without_truncation_nothing_changes(void **state) {
     double bias, size, ratio, plain, plain_ratio;
     (void)state;
     make(&b, 5, (ls_sampling){1.0f, 0, 1.0f, 0.0f, 0});
-    measure(&b, LS_POLICY_PPO, true, &bias, &size, &ratio);
-    measure(&b, LS_POLICY_PPO, false, &plain, &size, &plain_ratio);
+    measure(&b, LS_LOSS_POLICY_PPO, true, &bias, &size, &ratio);
+    measure(&b, LS_LOSS_POLICY_PPO, false, &plain, &size, &plain_ratio);
     assert_true(bias == plain && ratio == plain_ratio && bias < 2e-6);
 }
 

@@ -246,7 +246,7 @@ static void measures_come_from_writers(void **state) {
     ls_mismatch_write(ls_run_metrics(run, LS_METRIC_MISMATCH), &m);
     ls_mismatch_write_aliases(ls_run_metrics(run, ""), &m);
     json = ls_run_metrics(run, "");
-    ls_loss_metrics_write(json, "loss", &loss, LS_POLICY_PPO);
+    ls_loss_metrics_write(json, "loss", &loss, LS_LOSS_POLICY_PPO);
     ls_json_begin_array(json, "list");
     ls_json_string(json, NULL, "no number");
     ls_json_begin_object(json, NULL);

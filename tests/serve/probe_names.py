@@ -72,6 +72,25 @@ def try_case(directory, dialect, fault, noise, code, cause):
         check("  its requests", "curl -s " + url in said["repro_commands"], said.get("repro_commands"))
 
 
+def try_hangs(directory):
+    """Requests that are never answered are counted, and the end is kept: each costs a time-out, and they are many."""
+    process, url = stand_in(directory, "vllm", "hangs", "1e-6")
+    seconds, timeout, start = 4, 1, time.time()
+    try:
+        found, said, errors = probe(url, "--seconds", str(seconds), "--timeout", str(timeout))
+    finally:
+        process.kill()
+        process.wait()
+    took = time.time() - start
+    check("a server that hangs", found == 3 and said["cause"] == "ends without an answer", found, errors[-300:], said)
+    counted = re.search(r"(\d+) of (\d+) requests were never answered: (\d+) had no answer", said["ranked"][0]["evidence"])
+    hung, asked, late = map(int, counted.groups())
+    check("  its counts", 2 <= hung == late < asked, said["ranked"][0])
+    check("  its requests", "curl -s " + url in said["repro_commands"], said.get("repro_commands"))
+    # Asked to the end, the rung of 34 lengths alone would take as many time-outs as it has prompts that hang.
+    check("  its time", took < 3 * (seconds + timeout), took, said["seconds"])
+
+
 def main():
     server = Server(LOCKSTEP, os.path.join(SOURCE, "models/tiny-text"))
     code, said, errors = probe(server.url)
@@ -92,6 +111,7 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         for case in CASES:
             try_case(directory, *case)
+        try_hangs(directory)
     print("passed")
 
 

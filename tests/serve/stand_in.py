@@ -116,9 +116,17 @@ def tokenize(text):
     return [1 + ord(c) % (VOCAB - 2) for c in text]
 
 
+def hang(ids):
+    """Every second context never comes to an end: until the client goes away, as far as it can tell."""
+    if FAULT == "hangs" and read(ids) % 2 == 0:
+        time.sleep(600)
+
+
 def vllm(o):
     ids = tokenize(o["prompt"]) if isinstance(o["prompt"], str) else o["prompt"]
     sent = ids
+    if len(ids) < 60:  # texts, by which a client asks who it is, are longer
+        hang(ids)
     if FAULT.startswith("template") and not (FAULT == "template-bos" and "prompt_logprobs" in o):
         ids = ([1] if FAULT == "template-bos" else TEMPLATE) + ids
     choices = []

@@ -1,0 +1,749 @@
+/* The float64 forward with changes. One sequence at a time, from position 0, all tokens in one piece. */
+#include "diagnose/explain/reference.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "load/safetensors.h"
+#include "num/half.h"
+
+enum {
+    INPUT_NORM = 0,
+    FFN_NORM,
+    IN_PROJ,
+    IN_BIAS,
+    CONV,
+    CONV_BIAS,
+    X_PROJ,
+    DT_NORM,
+    B_NORM,
+    C_NORM,
+    DT_PROJ,
+    DT_BIAS,
+    A_LOG,
+    SKIP,
+    OUT_PROJ,
+    OUT_BIAS,
+    WQ,
+    WK,
+    WV,
+    WO,
+    ROUTER,
+    TENSORS
+};
+
+/* Where a tensor's name lies: 0 the layer itself, 1 Mamba, 2 attention, 3 feed-forward. */
+static const struct {
+    int part;
+    const char *name;
+} tensor_names[TENSORS] = {
+    [IN_PROJ] = {1, "in_proj.weight"},
+    [IN_BIAS] = {1, "in_proj.bias"},
+    [CONV] = {1, "conv1d.weight"},
+    [CONV_BIAS] = {1, "conv1d.bias"},
+    [X_PROJ] = {1, "x_proj.weight"},
+    [DT_PROJ] = {1, "dt_proj.weight"},
+    [DT_NORM] = {1, "dt_layernorm.weight"},
+    [B_NORM] = {1, "b_layernorm.weight"},
+    [SKIP] = {1, "D"},
+    [C_NORM] = {1, "c_layernorm.weight"},
+    [DT_BIAS] = {1, "dt_proj.bias"},
+    [A_LOG] = {1, "A_log"},
+    [OUT_PROJ] = {1, "out_proj.weight"},
+    [OUT_BIAS] = {1, "out_proj.bias"},
+    [WQ] = {2, "q_proj.weight"},
+    [WK] = {2, "k_proj.weight"},
+    [WV] = {2, "v_proj.weight"},
+    [WO] = {2, "o_proj.weight"},
+    [ROUTER] = {3, "router.weight"},
+};
+
+typedef struct matrix {
+    double *at; /* NULL: absent */
+    int64_t rows, columns;
+} matrix;
+
+typedef struct layer {
+    matrix of[TENSORS];
+    matrix *expert; /* [n_experts][3]: gate, up, down */
+} layer;
+
+struct ls_reference {
+    ls_model_config config;
+    ls_checkpoint *checkpoint;
+    matrix embed, head, final_norm;
+    layer *layers;
+    int64_t n_owned;
+    double *owned[1 << 14]; /* all arrays above */
+};
+
+/* ---- weights ---- */
+
+static double element(const void *bytes, ls_st_dtype dtype, int64_t i) {
+    if (dtype == LS_ST_F32) return (double)((const float *)bytes)[i];
+    if (dtype == LS_ST_BF16) return (double)ls_bf16_to_f32(((const uint16_t *)bytes)[i]);
+    return (double)ls_f16_to_f32(((const uint16_t *)bytes)[i]);
+}
+
+static ls_status take(ls_reference *r, matrix *out, const char *name, bool needed, ls_error *err) {
+    const ls_tensor_view *view = ls_checkpoint_find(r->checkpoint, name);
+    void *bytes = NULL;
+    ls_status status;
+    if (view == NULL) return needed ? LS_FAIL(err, LS_ERR_FORMAT, "tensor '%s' is missing", name) : LS_OK;
+    if (view->dtype != LS_ST_F32 && view->dtype != LS_ST_BF16 && view->dtype != LS_ST_F16)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "tensor '%s' is %s", name, ls_st_dtype_name(view->dtype));
+    if (r->n_owned == (int64_t)(sizeof r->owned / sizeof r->owned[0]))
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "more tensors than the reference forward takes");
+    LS_TRY_DONE(ls_array_alloc(&bytes, view->bytes, 1, name, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&out->at, view->n_elements, sizeof *out->at, name, err));
+    r->owned[r->n_owned++] = out->at;
+    LS_TRY_DONE(ls_tensor_read(bytes, view, err));
+    out->rows = view->n_dims > 0 ? view->dims[0] : 1;
+    out->columns = out->rows > 0 ? view->n_elements / out->rows : 0;
+    for (int64_t i = 0; i < view->n_elements; i++) out->at[i] = element(bytes, view->dtype, i);
+done:
+    free(bytes);
+    return status;
+}
+
+enum { NAME_BYTES = 512 };
+
+static ls_status take_experts(ls_reference *r, layer *l, int32_t layer_i, ls_error *err) {
+    static const char *const names[3] = {"gate_proj", "up_proj", "down_proj"};
+    const ls_model_config *c = &r->config;
+    const int64_t n = c->is_moe[layer_i] ? c->n_experts : 1;
+    char name[NAME_BYTES];
+    if (c->ffn == 0) return LS_OK;
+    LS_TRY(ls_array_alloc((void **)&l->expert, 3 * n, sizeof *l->expert, "experts", err));
+    for (int64_t i = 0; i < 3 * n; i++) {
+        char expert[32] = "";
+        if (c->is_moe[layer_i]) snprintf(expert, sizeof expert, "experts.%lld.", (long long)(i / 3));
+        snprintf(name, sizeof name, "%s%d.%s%s%s.weight", c->names->layers, layer_i, c->names->ffn, expert,
+                 names[i % 3]);
+        LS_TRY(take(r, &l->expert[i], name, true, err));
+    }
+    return LS_OK;
+}
+
+static ls_status take_layer(ls_reference *r, int32_t layer_i, ls_error *err) {
+    const ls_model_config *c = &r->config;
+    layer *l = &r->layers[layer_i];
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "%s%d.%s", c->names->layers, layer_i, c->names->input_norm);
+    LS_TRY(take(r, &l->of[INPUT_NORM], name, true, err));
+    if (c->ffn > 0) {
+        snprintf(name, sizeof name, "%s%d.%s", c->names->layers, layer_i, c->names->ffn_norm);
+        LS_TRY(take(r, &l->of[FFN_NORM], name, true, err));
+    }
+    for (int i = 0; i < TENSORS; i++) {
+        const int part = tensor_names[i].part;
+        const char *prefix = part == 1 ? c->names->mamba : part == 2 ? c->names->attention : c->names->ffn;
+        if (part == 0 || prefix == NULL) continue;
+        snprintf(name, sizeof name, "%s%d.%s%s", c->names->layers, layer_i, prefix, tensor_names[i].name);
+        LS_TRY(take(r, &l->of[i], name, false, err));
+    }
+    return take_experts(r, l, layer_i, err);
+}
+
+ls_status ls_reference_create(ls_reference **out, const char *directory, const ls_model_config *config,
+                              int64_t parameters_max, ls_error *err) {
+    ls_reference *r = calloc(1, sizeof *r);
+    int64_t n = 0;
+    ls_status status;
+    *out = NULL;
+    if (r == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "reference forward");
+    r->config = *config;
+    LS_TRY_DONE(ls_checkpoint_open(&r->checkpoint, directory, err));
+    for (int64_t i = 0; i < ls_checkpoint_count(r->checkpoint); i++) {
+        const int64_t elements = ls_checkpoint_at(r->checkpoint, i)->n_elements;
+        n = elements < parameters_max - n ? n + elements : parameters_max + 1;
+        if (n > parameters_max) break;
+    }
+    if (n > parameters_max) {
+        status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "the reference forward takes %lld parameters at most",
+                         (long long)parameters_max);
+        goto done;
+    }
+    LS_TRY_DONE(ls_array_alloc((void **)&r->layers, r->config.n_layers, sizeof *r->layers, "layers", err));
+    LS_TRY_DONE(take(r, &r->embed, r->config.names->embed, true, err));
+    LS_TRY_DONE(take(r, &r->final_norm, r->config.names->final_norm, true, err));
+    if (r->config.tied)
+        r->head = r->embed;
+    else
+        LS_TRY_DONE(take(r, &r->head, r->config.names->head, true, err));
+    for (int32_t i = 0; i < r->config.n_layers; i++) LS_TRY_DONE(take_layer(r, i, err));
+    *out = r;
+    r = NULL;
+done:
+    ls_reference_free(r);
+    return status;
+}
+
+void ls_reference_free(ls_reference *r) {
+    if (r == NULL) return;
+    for (int64_t i = 0; i < r->n_owned; i++) free(r->owned[i]);
+    for (int32_t i = 0; r->layers != NULL && i < r->config.n_layers; i++) free(r->layers[i].expert);
+    free(r->layers);
+    ls_checkpoint_close(r->checkpoint);
+    free(r);
+}
+
+const ls_model_config *ls_reference_config(const ls_reference *r) { return &r->config; }
+
+/* ---- rounding ---- */
+
+static double round_fp8(double x) {
+    const double size = fabs(x), floor_of = size < 0x1p-6 ? 0x1p-6 : size;
+    const double step = exp2(floor(log2(floor_of)) - 3.0);
+    const double y = rint(x / step) * step;
+    return y > 448.0 ? 448.0 : y < -448.0 ? -448.0 : y;
+}
+
+/* To `bits` of mantissa. */
+static double round_mantissa(double x, int bits) {
+    int exponent;
+    const double part = frexp(x, &exponent), scale = exp2((double)bits);
+    return isfinite(x) ? ldexp(rint(part * scale) / scale, exponent) : x;
+}
+
+double ls_rounded(double x, ls_rounding to) {
+    switch (to) {
+        case LS_ROUND_NONE: return x;
+        case LS_ROUND_BF16: return round_mantissa(x, 8);
+        case LS_ROUND_F16: return fabs(x) < 0x1p-14 ? rint(x * 0x1p24) * 0x1p-24 : round_mantissa(x, 11);
+        case LS_ROUND_FP8: return round_fp8(x);
+        case LS_ROUND_E5M2: return fabs(x) < 0x1p-14 ? rint(x * 0x1p16) * 0x1p-16 : round_mantissa(x, 3);
+        case LS_ROUND_INT8:
+        case LS_ROUND_INT4: return rint(x);
+    }
+    return x;
+}
+
+static void round_all(double *x, int64_t n, ls_rounding to) {
+    if (to == LS_ROUND_NONE) return;
+    for (int64_t i = 0; i < n; i++) x[i] = ls_rounded(x[i], to);
+}
+
+static double largest(const double *x, int64_t n) {
+    double most = 0.0;
+    for (int64_t i = 0; i < n; i++) most = fabs(x[i]) > most ? fabs(x[i]) : most;
+    return most;
+}
+
+/* Integers up to `top`, or e4m3 for top 448, with one scale. */
+static void quantise(double *out, const double *in, int64_t n, double top) {
+    const double scale = largest(in, n) / top + 1e-30;
+    for (int64_t i = 0; i < n; i++) out[i] = (top == 448.0 ? round_fp8(in[i] / scale) : rint(in[i] / scale)) * scale;
+}
+
+/* x [n][groups][size] as a cache would hold it. */
+static void round_keys(double *x, int64_t n, int64_t groups, int64_t size, const ls_edit *e) {
+    const int64_t all = n * groups * size, per = e->keys_per == 1 ? size : e->keys_per == 2 ? groups * size : 32;
+    if (e->keys_per == 0 || e->keys == LS_ROUND_NONE) {
+        round_all(x, all, e->keys);
+        return;
+    }
+    for (int64_t i = 0; i < all; i += per)
+        quantise(x + i, x + i, i + per < all ? per : all - i,
+                 e->keys == LS_ROUND_FP8    ? 448.0
+                 : e->keys == LS_ROUND_INT4 ? 7.0
+                                            : 127.0);
+}
+
+static void change_matrix(double *out, const matrix *m, ls_weight_change change) {
+    const int64_t n = m->rows * m->columns;
+    switch (change) {
+        case LS_CHANGED_BF16: memcpy(out, m->at, (size_t)n * sizeof *out), round_all(out, n, LS_ROUND_BF16); return;
+        case LS_CHANGED_F16: memcpy(out, m->at, (size_t)n * sizeof *out), round_all(out, n, LS_ROUND_F16); return;
+        case LS_CHANGED_FP8_TENSOR: quantise(out, m->at, n, 448.0); return;
+        case LS_CHANGED_INT8_TENSOR: quantise(out, m->at, n, 127.0); return;
+        case LS_CHANGED_FP8:
+        case LS_CHANGED_INT8:
+        case LS_CHANGED_INT4: {
+            const double top = change == LS_CHANGED_FP8 ? 448.0 : change == LS_CHANGED_INT8 ? 127.0 : 7.0;
+            for (int64_t i = 0; i < m->rows; i++)
+                quantise(out + i * m->columns, m->at + i * m->columns, m->columns, top);
+            return;
+        }
+        case LS_CHANGED_INT4_GROUPS:
+            for (int64_t i = 0; i < n; i += 32) quantise(out + i, m->at + i, i + 32 < n ? 32 : n - i, 7.0);
+            return;
+        case LS_CHANGED_E4M3: memcpy(out, m->at, (size_t)n * sizeof *out), round_all(out, n, LS_ROUND_FP8); return;
+        case LS_CHANGED_E5M2: memcpy(out, m->at, (size_t)n * sizeof *out), round_all(out, n, LS_ROUND_E5M2); return;
+        case LS_CHANGED_WIDE_FP8:
+            for (int64_t i = 0; i < n; i++) out[i] = round_mantissa(m->at[i], 4);
+            return;
+        default: memcpy(out, m->at, (size_t)n * sizeof *out); return;
+    }
+}
+
+static bool is_rounding(ls_weight_change change) { return change >= LS_CHANGED_BF16 && change <= LS_CHANGED_WIDE_FP8; }
+
+/* Rows [a, a + n) and [b, b + n) exchanged. */
+static void exchange_rows(double *out, const matrix *m, int64_t a, int64_t b, int64_t n) {
+    const size_t bytes = (size_t)(n * m->columns) * sizeof *out;
+    memcpy(out, m->at, (size_t)(m->rows * m->columns) * sizeof *out);
+    memcpy(out + a * m->columns, m->at + b * m->columns, bytes);
+    memcpy(out + b * m->columns, m->at + a * m->columns, bytes);
+}
+
+/* ---- the forward ---- */
+
+/* Arrays of one call, given back together. */
+typedef struct scratch {
+    void **list;
+    int64_t n, cap;
+} scratch;
+
+static ls_status room(scratch *s, double **out, int64_t rows, int64_t columns, ls_error *err) {
+    int64_t n;
+    if (!ls_mul_i64(rows, columns, &n)) return LS_FAIL(err, LS_ERR_NOMEM, "reference forward");
+    LS_TRY(ls_array_grow((void **)&s->list, &s->cap, s->n + 1, sizeof *s->list, "scratch", err));
+    LS_TRY(ls_array_alloc((void **)out, n, sizeof **out, "reference forward", err));
+    s->list[s->n++] = *out;
+    return LS_OK;
+}
+
+static void release(scratch *s, int64_t from) {
+    while (s->n > from) free(s->list[--s->n]);
+}
+
+static void release_all(scratch *s) {
+    release(s, 0);
+    free(s->list);
+}
+
+typedef struct pass {
+    const ls_reference *r;
+    const ls_model_config *c;
+    ls_edit e;
+    const int32_t *tokens;
+    int64_t n;
+    scratch *s;
+    ls_error *err;
+} pass;
+
+/* y [n][rows] = x [n][columns] . m + bias. */
+static void product(double *y, const double *x, int64_t n, const matrix *m, const matrix *bias) {
+    for (int64_t t = 0; t < n; t++)
+        for (int64_t o = 0; o < m->rows; o++) {
+            const double *w = m->at + o * m->columns, *in = x + t * m->columns;
+            double sum[4] = {0.0, 0.0, 0.0, 0.0};
+            int64_t i = 0;
+            for (; i + 4 <= m->columns; i += 4)
+                for (int k = 0; k < 4; k++) sum[k] += w[i + k] * in[i + k];
+            for (; i < m->columns; i++) sum[0] += w[i] * in[i];
+            y[t * m->rows + o] =
+                sum[0] + sum[1] + sum[2] + sum[3] + (bias != NULL && bias->at != NULL ? bias->at[o] : 0.0);
+        }
+}
+
+static void rms(const pass *p, double *y, const double *x, int64_t n, const double *w, bool ones) {
+    const double eps = p->e.norm_eps > 0.0 ? p->e.norm_eps : (double)p->c->rms_eps;
+    double sum = 0.0, factor;
+    for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
+    factor = p->e.eps_outside ? 1.0 / (sqrt(sum / (double)n) + eps) : 1.0 / sqrt(sum / (double)n + eps);
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * factor * (ones ? 1.0 : w[i]);
+}
+
+static double silu(double x) { return x / (1.0 + exp(-x)); }
+static double softplus(double x) { return x > 0.0 ? x + log1p(exp(-x)) : log1p(exp(x)); }
+static double gelu(double x) { return 0.5 * x * (1.0 + erf(x * 0.70710678118654752)); }
+
+static bool is_cut(const pass *p, int64_t position) {
+    return p->e.cut_every > 0 && position > 0 && position % p->e.cut_every == 0 && position >= p->e.cut_from &&
+           (p->e.cut_before == 0 || position < p->e.cut_before);
+}
+
+/* From which position on position t still remembers. */
+static int64_t memory_from(const pass *p, int64_t t, int32_t what) {
+    for (int64_t i = t; i > 0; i--) {
+        if ((p->e.lose & what) != 0 && is_cut(p, i)) return i;
+        if (p->e.reset_token > 0 && p->tokens[i] == p->e.reset_token - 1) return i;
+    }
+    return 0;
+}
+
+/* The input that stands where that of `at` should, in a window that was cut in front of `from`; -1: none. */
+static int64_t window_input(const pass *p, int64_t at, int64_t from) {
+    const int64_t width = p->c->d_conv - 1, first = from - width, by = p->e.window_by;
+    if (at >= from) return at;
+    switch (p->e.window_kept) {
+        case LS_WINDOW_TURNED: return first + (at - first + by) % width;
+        case LS_WINDOW_LATE: return at - by;
+        case LS_WINDOW_NEWEST: return at >= first + by ? at : -1;
+        case LS_WINDOW_OLDEST: return at < from - by ? at : -1;
+        default: return -1;
+    }
+}
+
+static ls_status mamba(const pass *p, double *out, const double *x, const layer *l) {
+    const ls_model_config *c = p->c;
+    const int64_t n = p->n, d = c->d_inner, states = c->d_state, rank = c->dt_rank, narrow = rank + 2 * states;
+    const int64_t mark = p->s->n;
+    const double bias_factor = p->e.no_dt_bias ? 0.0 : p->e.dt_bias_twice ? 2.0 : 1.0;
+    const double skip = p->e.no_d ? 0.0 : p->e.skip_scale > 0.0 ? p->e.skip_scale : 1.0;
+    double *uz, *u, *xp, *dt, *h, *y, *kept, *a;
+    LS_TRY(room(p->s, &uz, n, 2 * d, p->err));
+    LS_TRY(room(p->s, &u, n, d, p->err));
+    LS_TRY(room(p->s, &xp, n, narrow, p->err));
+    LS_TRY(room(p->s, &kept, n, rank, p->err));
+    LS_TRY(room(p->s, &dt, n, d, p->err));
+    LS_TRY(room(p->s, &h, d, states, p->err));
+    LS_TRY(room(p->s, &y, n, d, p->err));
+    LS_TRY(room(p->s, &a, d, states, p->err));
+    for (int64_t i = 0; i < d * states; i++)
+        a[i] = exp(l->of[A_LOG].at[i]) * (p->e.decay_scale > 0.0 ? p->e.decay_scale : 1.0);
+    product(uz, x, n, &l->of[IN_PROJ], &l->of[IN_BIAS]);
+    for (int64_t t = 0; t < n; t++) {
+        const int64_t from = memory_from(p, t, LS_LOSE_WINDOW);
+        for (int64_t i = 0; i < d; i++) {
+            double sum = l->of[CONV_BIAS].at != NULL && !p->e.no_conv_bias ? l->of[CONV_BIAS].at[i] : 0.0;
+            for (int64_t j = 0; j < c->d_conv; j++) {
+                const int64_t at = window_input(p, t - (c->d_conv - 1) + j, from);
+                const int64_t tap = p->e.turned_taps ? c->d_conv - 1 - j : j;
+                if (at >= 0) sum += uz[at * 2 * d + i] * l->of[CONV].at[i * c->d_conv + tap];
+            }
+            u[t * d + i] = p->e.no_conv_silu ? sum : silu(sum);
+        }
+    }
+    round_all(u, n * d, p->e.activations);
+    product(xp, u, n, &l->of[X_PROJ], NULL);
+    for (int64_t t = 0; t < n; t++) {
+        double *row = xp + t * narrow;
+        if (l->of[DT_NORM].at != NULL && !p->e.no_inner_norms) {
+            rms(p, row, row, rank, l->of[DT_NORM].at, false);
+            rms(p, row + rank, row + rank, states, l->of[B_NORM].at, false);
+            rms(p, row + rank + states, row + rank + states, states, l->of[C_NORM].at, false);
+        }
+        memcpy(kept + t * rank, row, (size_t)rank * sizeof *row);
+    }
+    product(dt, kept, n, &l->of[DT_PROJ], NULL);
+    for (int64_t i = 0; l->of[DT_BIAS].at != NULL && i < n * d; i++) dt[i] += bias_factor * l->of[DT_BIAS].at[i % d];
+    for (int64_t i = 0; i < d * states; i++) h[i] = 0.0;
+    for (int64_t t = 0; t < n; t++) {
+        const double *b = xp + t * narrow + rank, *cc = b + states;
+        if (t > 0 && memory_from(p, t, LS_LOSE_STATE) == t)
+            for (int64_t i = 0; i < d * states; i++) h[i] = 0.0;
+        for (int64_t i = 0; i < d; i++) {
+            const double step = softplus(dt[t * d + i]), in = step * u[t * d + i], z = uz[t * 2 * d + d + i];
+            double sum = skip * l->of[SKIP].at[i] * u[t * d + i];
+            for (int64_t s = 0; s < states; s++) {
+                double *state = &h[i * states + s];
+                *state = exp(-step * a[i * states + s]) * *state + in * b[s];
+                sum += *state * cc[s];
+            }
+            y[t * d + i] = sum * silu(z);
+        }
+    }
+    round_all(y, n * d, p->e.activations);
+    product(out, y, n, &l->of[OUT_PROJ], &l->of[OUT_BIAS]);
+    release(p->s, mark);
+    return LS_OK;
+}
+
+static void rotate(double *x, int64_t heads, int64_t size, int64_t position, const ls_edit *e) {
+    const int64_t half = size / 2;
+    for (int64_t h = 0; h < heads; h++)
+        for (int64_t i = 0; i < half; i++) {
+            const double base = e->rope_base > 0.0 ? e->rope_base : 10000.0;
+            const double angle = (double)position / pow(base, (double)i / (double)half);
+            double *a = x + h * size + (e->rope_pairs ? 2 * i : i), *b = e->rope_pairs ? a + 1 : a + half;
+            const double left = *a, right = *b;
+            *a = left * cos(angle) - right * sin(angle);
+            *b = right * cos(angle) + left * sin(angle);
+        }
+}
+
+/* Key j is not read at position t. */
+static bool is_unseen(const pass *p, int64_t j, int64_t t) {
+    if (j == t && p->e.own_unseen) return t > 0;
+    if (j == t && !p->e.own_too) return false;
+    return (p->e.first_keys > 0 && j >= p->e.first_keys) ||
+           (p->e.lost_every > 0 && j % p->e.lost_every == p->e.lost_at);
+}
+
+static ls_status attention(const pass *p, double *out, const double *x, const layer *l) {
+    const ls_model_config *c = p->c;
+    const int64_t n = p->n, size = c->head_dim, heads = c->n_heads, groups = c->n_kv_heads, mark = p->s->n;
+    const double scale = (p->e.attention_scale > 0.0 ? p->e.attention_scale : 1.0) / sqrt((double)size);
+    double *q, *k, *v, *y, *w;
+    LS_TRY(room(p->s, &q, n, heads * size, p->err));
+    LS_TRY(room(p->s, &k, n, groups * size, p->err));
+    LS_TRY(room(p->s, &v, n, groups * size, p->err));
+    LS_TRY(room(p->s, &y, n, heads * size, p->err));
+    LS_TRY(room(p->s, &w, n, 1, p->err));
+    product(q, x, n, &l->of[WQ], NULL);
+    product(k, x, n, &l->of[WK], NULL);
+    product(v, x, n, &l->of[WV], NULL);
+    if (p->e.rope || p->e.rope_pairs)
+        for (int64_t t = 0; t < n; t++) {
+            rotate(q + t * heads * size, heads, size, t, &p->e);
+            rotate(k + t * groups * size, groups, size, t, &p->e);
+        }
+    if (p->e.keys_which != 2) round_keys(k, n, groups, size, &p->e);
+    if (p->e.keys_which != 1) round_keys(v, n, groups, size, &p->e);
+    for (int64_t t = 0; t < n; t++)
+        for (int64_t h = 0; h < heads; h++) {
+            const int64_t g = p->e.heads_interleaved ? h % groups : h / (heads / groups);
+            const int64_t to = p->e.sees_ahead && t < p->e.n_prompt ? p->e.n_prompt - 1 : t;
+            const double slope =
+                p->e.attention_slope * (p->e.slope_by_head ? exp2(-8.0 * (double)(h + 1) / (double)heads) : 1.0);
+            const double by_length =
+                p->e.attention_log_base > 0.0 ? log((double)(t + 2)) / log(p->e.attention_log_base) : 1.0;
+            int64_t from = memory_from(p, t, LS_LOSE_KEYS);
+            double most = -(double)INFINITY, sum = 0.0;
+            if (p->e.window > 0 && t + 1 - p->e.window > from) from = t + 1 - p->e.window;
+            for (int64_t j = from; j <= to; j++) {
+                double dot = 0.0;
+                for (int64_t i = 0; i < size; i++)
+                    dot += q[(t * heads + h) * size + i] * k[(j * groups + g) * size + i];
+                w[j] = dot * scale * by_length - slope * (double)(t - j);
+                if (p->e.attention_cap > 0.0) w[j] = p->e.attention_cap * tanh(w[j] / p->e.attention_cap);
+                if (is_unseen(p, j, t)) w[j] = -(double)INFINITY;
+                most = w[j] > most ? w[j] : most;
+            }
+            if (p->e.sink && most < 0.0) most = 0.0;
+            if (p->e.sink) sum = exp(-most);
+            for (int64_t j = from; j <= to; j++) sum += w[j] = isfinite(most) ? exp(w[j] - most) : 0.0;
+            for (int64_t i = 0; i < size; i++) {
+                double total = 0.0;
+                for (int64_t j = from; j <= to; j++) total += w[j] * v[(j * groups + g) * size + i];
+                y[(t * heads + h) * size + i] = sum > 0.0 ? total / sum : 0.0; /* no key is seen */
+            }
+        }
+    round_all(y, n * heads * size, p->e.activations);
+    product(out, y, n, &l->of[WO], NULL);
+    release(p->s, mark);
+    return LS_OK;
+}
+
+/* out [n][H] += share * ffn(x); share NULL: 1. */
+static ls_status dense(const pass *p, double *out, const double *x, int64_t n, const matrix *expert, double share) {
+    const int64_t mark = p->s->n, f = expert[0].rows, hidden = p->c->hidden;
+    double *gate, *up, *y;
+    LS_TRY(room(p->s, &gate, n, f, p->err));
+    LS_TRY(room(p->s, &up, n, f, p->err));
+    LS_TRY(room(p->s, &y, n, hidden, p->err));
+    product(gate, x, n, &expert[0], NULL);
+    product(up, x, n, &expert[1], NULL);
+    for (int64_t i = 0; i < n * f; i++) gate[i] = (p->e.gelu ? gelu(gate[i]) : silu(gate[i])) * up[i];
+    round_all(gate, n * f, p->e.activations);
+    product(y, gate, n, &expert[2], NULL);
+    for (int64_t i = 0; i < n * hidden; i++) out[i] += share * y[i];
+    release(p->s, mark);
+    return LS_OK;
+}
+
+static ls_status mixture(const pass *p, double *out, const double *x, const layer *l) {
+    const int64_t experts = p->c->n_experts, hidden = p->c->hidden, mark = p->s->n;
+    double *score, *share;
+    LS_TRY(room(p->s, &score, 1, experts, p->err));
+    LS_TRY(room(p->s, &share, 1, experts, p->err));
+    for (int64_t t = 0; t < p->n; t++) {
+        double most = -(double)INFINITY, sum = 0.0, chosen = 0.0;
+        product(score, x + t * hidden, 1, &l->of[ROUTER], NULL);
+        for (int64_t e = 0; e < experts; e++) most = score[e] > most ? score[e] : most;
+        for (int64_t e = 0; e < experts; e++) sum += score[e] = exp(score[e] - most), share[e] = 0.0;
+        for (int64_t k = 0; k < p->c->top_k + p->e.experts_more && k < experts; k++) {
+            int64_t best = 0;
+            for (int64_t e = 1; e < experts; e++)
+                if (score[e] > score[best]) best = e;
+            share[best] = score[best] / sum;
+            chosen += share[best];
+            score[best] = -1.0;
+        }
+        for (int64_t e = 0; e < experts; e++)
+            if (share[e] > 0.0)
+                LS_TRY(dense(p, out + t * hidden, x + t * hidden, 1, &l->expert[3 * e],
+                             share[e] / (p->e.router_renormalised ? chosen : 1.0)));
+    }
+    release(p->s, mark);
+    return LS_OK;
+}
+
+/* A copy of the layer's list of experts, which may be changed. */
+static ls_status own_experts(const pass *p, layer *l, int64_t n, ls_error *err) {
+    double *list;
+    matrix *copy;
+    LS_TRY(room(p->s, &list, n, (int64_t)(sizeof *copy / sizeof *list) + 1, err));
+    copy = (matrix *)(void *)list;
+    memcpy(copy, l->expert, (size_t)n * sizeof *copy);
+    l->expert = copy;
+    return LS_OK;
+}
+
+static ls_status own_exchanged(const pass *p, matrix *m, int64_t a, int64_t b, int64_t n, ls_error *err) {
+    const matrix from = *m;
+    if (from.at == NULL) return LS_OK;
+    LS_TRY(room(p->s, &m->at, m->rows, m->columns, err));
+    exchange_rows(m->at, &from, a, b, n);
+    return LS_OK;
+}
+
+/* Tensors that stand at each other's place. */
+static ls_status misplaced(const pass *p, layer *out, int64_t experts, ls_error *err) {
+    const ls_model_config *c = p->c;
+    const matrix keys = out->of[WK];
+    switch (p->e.weights) {
+        case LS_CHANGED_IN_HALVES: return own_exchanged(p, &out->of[IN_PROJ], 0, c->d_inner, c->d_inner, err);
+        case LS_CHANGED_B_C:
+            return own_exchanged(p, &out->of[X_PROJ], c->dt_rank, c->dt_rank + c->d_state, c->d_state, err);
+        case LS_CHANGED_KEYS_VALUES: out->of[WK] = out->of[WV], out->of[WV] = keys; return LS_OK;
+        case LS_CHANGED_GATE_UP:
+            if (experts > 0) LS_TRY(own_experts(p, out, 3 * experts, err));
+            for (int64_t i = 0; i < experts; i++) {
+                const matrix gate = out->expert[3 * i];
+                out->expert[3 * i] = out->expert[3 * i + 1];
+                out->expert[3 * i + 1] = gate;
+            }
+            return LS_OK;
+        case LS_CHANGED_EXPERTS_TURNED: {
+            const matrix *from = out->expert;
+            if (experts < 2) return LS_OK;
+            LS_TRY(own_experts(p, out, 3 * experts, err));
+            for (int64_t i = 0; i < 3 * experts; i++) out->expert[i] = from[(i + 3) % (3 * experts)];
+            return LS_OK;
+        }
+        case LS_CHANGED_EXPERTS_EXCHANGED: {
+            const int64_t a = experts > 0 ? p->e.other / experts : 0, b = experts > 0 ? p->e.other % experts : 0;
+            const matrix *from = out->expert;
+            if (experts < 2) return LS_OK;
+            LS_TRY(own_experts(p, out, 3 * experts, err));
+            memcpy(&out->expert[3 * a], &from[3 * b], 3 * sizeof *from);
+            memcpy(&out->expert[3 * b], &from[3 * a], 3 * sizeof *from);
+            return LS_OK;
+        }
+        default: return LS_OK;
+    }
+}
+
+static bool is_of_mixer(int tensor) { return tensor != INPUT_NORM && tensor != FFN_NORM && tensor != ROUTER; }
+
+/* Tensors of another layer, where they are of the same shape. */
+static void borrowed(const pass *p, layer *out, int32_t layer_i) {
+    const layer *other = &p->r->layers[p->e.other];
+    const bool mixer = p->e.weights != LS_CHANGED_FFN_OF_LAYER, ffn = p->e.weights != LS_CHANGED_MIXER_OF_LAYER;
+    for (int i = 0; i < TENSORS; i++)
+        if (out->of[i].rows == other->of[i].rows && out->of[i].columns == other->of[i].columns &&
+            (p->e.weights == LS_CHANGED_OF_LAYER || (is_of_mixer(i) ? mixer : ffn && i == ROUTER)))
+            out->of[i] = other->of[i];
+    if (ffn && p->c->is_moe[layer_i] == p->c->is_moe[p->e.other]) out->expert = other->expert;
+}
+
+static ls_status rounded(const pass *p, layer *out, int64_t experts, ls_error *err) {
+    for (int i = 0; i < TENSORS; i++) {
+        matrix *m = &out->of[i];
+        const bool of_product =
+            i == IN_PROJ || i == X_PROJ || i == DT_PROJ || i == OUT_PROJ || (i >= WQ && i <= ROUTER);
+        const matrix source = *m;
+        if ((!of_product && !p->e.everything) || source.at == NULL) continue;
+        LS_TRY(room(p->s, &m->at, m->rows, m->columns, err));
+        change_matrix(m->at, &source, p->e.weights);
+    }
+    if (experts == 0) return LS_OK;
+    LS_TRY(own_experts(p, out, 3 * experts, err));
+    for (int64_t i = 0; i < 3 * experts; i++) {
+        const matrix source = out->expert[i];
+        LS_TRY(room(p->s, &out->expert[i].at, source.rows, source.columns, err));
+        change_matrix(out->expert[i].at, &source, p->e.weights);
+    }
+    return LS_OK;
+}
+
+/* The layer as the edit has it. */
+static ls_status edited(const pass *p, layer *out, int32_t layer_i, ls_error *err) {
+    const ls_edit *e = &p->e;
+    const int64_t experts = p->c->ffn == 0 ? 0 : p->c->is_moe[layer_i] ? p->c->n_experts : 1;
+    *out = p->r->layers[layer_i];
+    if (e->layer >= 0 && e->layer != layer_i) return LS_OK;
+    if (is_rounding(e->weights)) return rounded(p, out, experts, err);
+    if (e->weights == LS_CHANGED_OF_LAYER || e->weights == LS_CHANGED_FFN_OF_LAYER ||
+        e->weights == LS_CHANGED_MIXER_OF_LAYER) {
+        borrowed(p, out, layer_i);
+        return LS_OK;
+    }
+    return misplaced(p, out, experts, err);
+}
+
+static ls_status run_layer(const pass *p, double *h, double *x, double *y, int32_t layer_i) {
+    const int64_t n = p->n, hidden = p->c->hidden, mark = p->s->n;
+    const bool here = p->e.layer < 0 || p->e.layer == layer_i;
+    const double mixer = here && p->e.mixer_scale > 0.0 ? p->e.mixer_scale : 1.0;
+    const double ffn = here && p->e.ffn_scale > 0.0 ? p->e.ffn_scale : 1.0;
+    pass mixing = *p;
+    layer l;
+    if (!here) mixing.e.cut_every = 0;
+    LS_TRY(edited(p, &l, layer_i, p->err));
+    for (int64_t t = 0; t < n; t++)
+        rms(p, x + t * hidden, h + t * hidden, hidden, l.of[INPUT_NORM].at,
+            here && p->e.weights == LS_CHANGED_NORM_ONES);
+    round_all(x, n * hidden, p->e.activations);
+    if (!(here && p->e.weights == LS_CHANGED_NO_MIXER)) {
+        LS_TRY(p->c->is_attention[layer_i] ? attention(&mixing, y, x, &l) : mamba(&mixing, y, x, &l));
+        for (int64_t i = 0; i < n * hidden; i++) h[i] += mixer * y[i];
+    }
+    if (p->c->ffn > 0 && !(here && p->e.weights == LS_CHANGED_NO_FFN)) {
+        for (int64_t t = 0; t < n; t++)
+            rms(p, x + t * hidden, h + t * hidden, hidden, l.of[FFN_NORM].at,
+                here && p->e.weights == LS_CHANGED_FFN_NORM_ONES);
+        round_all(x, n * hidden, p->e.activations);
+        LS_TRY(p->c->is_moe[layer_i] ? mixture(p, h, x, &l) : dense(p, h, x, n, l.expert, ffn));
+    }
+    release(p->s, mark);
+    return LS_OK;
+}
+
+static ls_status run_head(const pass *p, double *logits, const double *h, double *x) {
+    const int64_t hidden = p->c->hidden, vocab = p->c->vocab;
+    const ls_weight_change change =
+        p->e.everything && is_rounding(p->e.weights) && p->e.layer < 0 ? p->e.weights : p->e.head_weights;
+    matrix head = p->r->head;
+    if (change != LS_CHANGED_SAME) {
+        LS_TRY(room(p->s, &head.at, head.rows, head.columns, p->err));
+        change_matrix(head.at, &p->r->head, change);
+    }
+    for (int64_t t = 0; t < p->n; t++) rms(p, x + t * hidden, h + t * hidden, hidden, p->r->final_norm.at, false);
+    round_all(x, p->n * hidden, p->e.activations);
+    if (p->e.head_input == LS_ROUND_INT8)
+        for (int64_t t = 0; t < p->n; t++) quantise(x + t * hidden, x + t * hidden, hidden, 127.0);
+    else
+        round_all(x, p->n * hidden, p->e.head_input);
+    product(logits, x, p->n, &head, NULL);
+    round_all(logits, p->n * vocab, p->e.logits);
+    for (int64_t i = 0; p->e.softcap > 0.0 && i < p->n * vocab; i++)
+        logits[i] = p->e.softcap * tanh(logits[i] / p->e.softcap);
+    return LS_OK;
+}
+
+ls_status ls_reference_logits(ls_reference *r, const ls_edit *edit, const int32_t *tokens, int64_t n, double *logits,
+                              ls_error *err) {
+    static const ls_edit none = {.layer = -1};
+    const int64_t hidden = r->config.hidden;
+    scratch s = {0};
+    const pass p = {r, &r->config, edit != NULL ? *edit : none, tokens, n, &s, err};
+    const bool everything = p.e.everything && is_rounding(p.e.weights) && p.e.layer < 0;
+    const ls_weight_change embed_change = everything ? p.e.weights : p.e.embed_weights;
+    double *h, *x, *y;
+    ls_status status;
+    for (int64_t t = 0; t < n; t++)
+        if (tokens[t] < 0 || tokens[t] >= r->config.vocab)
+            return LS_FAIL(err, LS_ERR_ARG, "token %d at place %lld: the vocabulary has %d", tokens[t], (long long)t,
+                           r->config.vocab);
+    LS_TRY_DONE(room(&s, &h, n, hidden, err));
+    LS_TRY_DONE(room(&s, &x, n, hidden, err));
+    LS_TRY_DONE(room(&s, &y, n, hidden, err));
+    for (int64_t t = 0; t < n; t++) {
+        const matrix row = {r->embed.at + tokens[t] * hidden, 1, hidden};
+        change_matrix(h + t * hidden, &row, embed_change);
+    }
+    for (int64_t i = 0; p.e.embed_scale > 0.0 && i < n * hidden; i++) h[i] *= p.e.embed_scale;
+    for (int32_t i = 0; i < r->config.n_layers; i++) LS_TRY_DONE(run_layer(&p, h, x, y, i));
+    LS_TRY_DONE(run_head(&p, logits, h, x));
+done:
+    release_all(&s);
+    return status;
+}

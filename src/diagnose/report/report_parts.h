@@ -1,0 +1,21 @@
+/* What several reports have: findings, thresholds, levers, the smallest requests. */
+#ifndef LS_DIAGNOSE_REPORT_REPORT_PARTS_H
+#define LS_DIAGNOSE_REPORT_REPORT_PARTS_H
+
+#include "diagnose/bits/sweep.h"
+#include "diagnose/finding.h"
+
+#define LS_REPORT_UNNAMED "a difference that no cause explains well enough to be named"
+#define LS_REPORT_ROUNDING "ordinary rounding, no structure"
+
+/* Nothing of an empty list. */
+void ls_report_findings(FILE *file, const ls_findings *findings);
+void ls_report_findings_html(FILE *file, const ls_findings *findings);
+void ls_report_bounds(FILE *file, const ls_sweep *sweep);
+/* The levers that differ from these, as options. */
+void ls_report_levers(FILE *file, const ls_trial *trial, const ls_levers *from);
+/* "bounds": [..] and "repro": [..] */
+void ls_report_bounds_json(ls_json_out *json, const ls_sweep *sweep);
+void ls_report_repro_json(ls_json_out *json, const ls_sweep *sweep);
+
+#endif

@@ -1,0 +1,74 @@
+/* What an inquiry has found so far: causes with their evidence, the surest first, and the smallest requests that show
+ * it. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "diagnose/rounding/foreign.h"
+
+void ls_foreign_find(ls_foreign *f, ls_cause cause, ls_rung rung, double confidence, const char *format, ...) {
+    ls_finding found = {.cause = cause, .confidence = confidence, .rung = rung};
+    va_list args;
+    va_start(args, format);
+    vsnprintf(found.evidence, sizeof found.evidence, format, args);
+    va_end(args);
+    if (f->out_of_time && ls_cause_of(cause)->is_fallback) found.confidence *= 0.9;
+    ls_findings_add(&f->found, &found, LS_FINDINGS_MAX);
+}
+
+/* Values are off. A trial without an answer says nothing of any, but of the failure itself (decide_failures). */
+bool ls_rung_off(const ls_inquiry *q, ls_rung r) {
+    return q->f->seen[r].look == LS_LOOK_OFF && q->f->seen[r].outcomes.n > 0;
+}
+
+/* Runs a rung that is off a second time: values that move by themselves are no evidence of anything else. */
+ls_status ls_foreign_repeat(ls_inquiry *q, ls_rung rung, bool *moves, ls_error *err) {
+    ls_seen again;
+    ls_trial trial;
+    uint64_t needs;
+    double most = 0.0;
+    ls_rung_trial(q, rung, &trial, &needs);
+    LS_TRY(ls_foreign_try(q, &trial, 0, q->requests[rung].of, q->requests[rung].n, &again, err));
+    for (int64_t s = 0; s < again.outcomes.n && s < q->f->seen[rung].outcomes.n; s++) {
+        const ls_outcome *a = &again.outcomes.of[s], *b = &q->f->seen[rung].outcomes.of[s];
+        for (int64_t i = 0; i < a->n && i < b->n && a->completion[i] == b->completion[i]; i++)
+            if (ls_token_off(q->f, a, i) || ls_token_off(q->f, b, i))
+                most = fmax(most, fabs((double)a->logprob[i] - (double)b->logprob[i]));
+    }
+    *moves = most > q->f->limit;
+    if (*moves) {
+        if (most > q->f->repeat) q->f->repeat = most;
+        ls_foreign_find(q->f, LS_CAUSE_NOT_REPEATABLE, rung, 0.95,
+                        "%s run twice differs by up to %.2g; rounding makes %.2g of a difference to the trainer",
+                        ls_rung_name(rung), most, q->f->floor);
+    }
+    ls_seen_deinit(&again);
+    return LS_OK;
+}
+
+ls_status ls_foreign_keep_repro(ls_inquiry *q, const ls_prompt *prompts, int64_t n, const ls_trial *trial,
+                                ls_error *err) {
+    ls_sweep *sweep = q->runner->sweep;
+    int64_t total = 0;
+    LS_TRY(ls_array_alloc((void **)&sweep->repro, n, sizeof *sweep->repro, "prompts", err));
+    for (int64_t i = 0; i < n; i++) total += prompts[i].n;
+    LS_TRY(ls_array_alloc((void **)&sweep->repro_ids, total, sizeof *sweep->repro_ids, "prompts", err));
+    for (int64_t i = 0, at = 0; i < n; at += prompts[i++].n) {
+        memcpy(sweep->repro_ids + at, prompts[i].ids, (size_t)prompts[i].n * sizeof *sweep->repro_ids);
+        sweep->repro[i] = (ls_prompt){sweep->repro_ids + at, prompts[i].n};
+    }
+    sweep->n_repro = n;
+    sweep->repro_trial = *trial;
+    return LS_OK;
+}
+
+void ls_foreign_drop_repro(ls_inquiry *q) {
+    ls_sweep *sweep = q->runner->sweep;
+    free(sweep->repro);
+    free(sweep->repro_ids);
+    sweep->repro = NULL;
+    sweep->repro_ids = NULL;
+    sweep->n_repro = 0;
+}

@@ -1,0 +1,541 @@
+/* The inquiry: requests alone first, the floor from them, then rung by rung, then what it means. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/sort.h"
+#include "diagnose/rounding/foreign.h"
+
+/* Of a checkpoint that the reference forward takes, and a median abs d from which on requests alone are wrong and not
+ * rounded, if nothing says that they are. */
+#define PARAMETERS_MAX 8000000
+#define CONSTANT 1.5e-3
+#define CONSTANT_OF_SERVERS 0.1
+#define LARGE_NOISE 3e-4
+#define CALM_FLOOR 1e-4
+#define LIMIT_LEAST 5e-5
+#define QUIET_FLOOR 1e-5
+
+static void tell(const ls_inquiry *q, const char *what) {
+    const ls_sweep_opts *o = &q->runner->sweep->opts;
+    if (o->progress != NULL) o->progress(o->progress_context, what);
+}
+
+/* The rest is for the trials that tell causes apart and shrink requests. */
+#define CLIMB_SHARE 0.7
+
+static bool past(const ls_inquiry *q) {
+    return ls_door_is_closed(q->runner->door) || ls_clock_seconds() > q->climb_end;
+}
+
+/* The largest slot that any request had; -1: the suspect does not tell. */
+static int64_t farthest_slot(const ls_seen *seen) {
+    int64_t most = -1;
+    for (int64_t s = 0; s < seen->outcomes.n; s++)
+        if (seen->outcomes.of[s].slot > most) most = seen->outcomes.of[s].slot;
+    return most;
+}
+
+/* A slot with a high number, asked for in every way until the suspect says that it was there. */
+static ls_status run_slot(ls_inquiry *q, ls_rung rung, ls_seen *seen, ls_error *err) {
+    const int first = q->slot_way;
+    int64_t most = -1;
+    for (int k = 0; k < LS_SLOT_WAYS; k++) {
+        ls_trial trial;
+        uint64_t needs;
+        q->slot_way = (first + k) % LS_SLOT_WAYS;
+        ls_seen_deinit(seen);
+        ls_rung_trial(q, rung, &trial, &needs);
+        LS_TRY(ls_foreign_try(q, &trial, needs, q->requests[rung].of, q->requests[rung].n, seen, err));
+        if (seen->look == LS_LOOK_OFF || farthest_slot(seen) == ls_slot_of(rung)) return LS_OK;
+        most = farthest_slot(seen) > most ? farthest_slot(seen) : most;
+    }
+    q->slot_way = first;
+    if (seen->look == LS_LOOK_CLEAN && most >= 0) {
+        seen->look = LS_LOOK_UNTRIED;
+        snprintf(seen->note, sizeof seen->note, "not reached: the farthest slot that a request had was %" PRId64, most);
+    } else if (seen->look == LS_LOOK_CLEAN) {
+        snprintf(seen->note, sizeof seen->note, "the suspect does not say which slots its requests had");
+    }
+    return LS_OK;
+}
+
+static ls_status run_rung(ls_inquiry *q, ls_rung rung, ls_error *err) {
+    ls_seen *seen = &q->f->seen[rung];
+    ls_trial trial;
+    uint64_t needs;
+    tell(q, ls_rung_text(rung));
+    if (past(q)) {
+        q->f->out_of_time = true;
+        snprintf(seen->note, sizeof seen->note, "no time was left");
+        return LS_OK;
+    }
+    if (ls_rung_refused(q, rung) != NULL) {
+        snprintf(seen->note, sizeof seen->note, "%s", ls_rung_refused(q, rung));
+        return LS_OK;
+    }
+    if (q->runner->door->subject->is_near_limit != NULL &&
+        q->runner->door->subject->is_near_limit(q->runner->door->subject->context)) {
+        q->f->out_of_time = true;
+        snprintf(seen->note, sizeof seen->note, "--max-requests or --max-tokens leaves no room for it");
+        return LS_OK;
+    }
+    ls_rung_trial(q, rung, &trial, &needs);
+    LS_TRY(ls_rung_requests(q, rung, err));
+    if (q->runner->door->subject->is_server) needs = 0; /* what it cannot do is refused */
+    if (ls_slot_of(rung) >= 0 && !q->f->is_server) return run_slot(q, rung, seen, err);
+    return ls_foreign_try(q, &trial, needs, q->requests[rung].of, q->requests[rung].n, seen, err);
+}
+
+/* ---- the floor ---- */
+
+enum { GROUPS = 4, GROUP_MOST = 512 };
+
+/* Abs d of requests alone, apart by where they could be wrong: each alone in its process; and in one process first
+ * tokens of short prompts, first tokens of long ones, decoded ones. The median is of the tokens that could be off. */
+typedef struct groups {
+    double of[GROUPS][GROUP_MOST], of_unsure[GROUPS][GROUP_MOST];
+    int64_t n[GROUPS], n_unsure[GROUPS];
+} groups;
+
+static void add(groups *g, int group, const ls_outcome *c, int64_t i) {
+    const double d = fabs((double)c->scored[i] - (double)c->logprob[i]);
+    if (!isfinite(d) || g->n[group] == GROUP_MOST) return;
+    g->of[group][g->n[group]++] = d;
+    if ((double)c->scored[i] < LS_SURE_TOKEN) g->of_unsure[group][g->n_unsure[group]++] = d;
+}
+
+static void collect(groups *g, const ls_seen *seen, bool one_process) {
+    for (int64_t s = 0; s < seen->outcomes.n; s++) {
+        const ls_outcome *c = &seen->outcomes.of[s];
+        for (int64_t i = 0; i < c->n; i++) add(g, !one_process ? 0 : i > 0 ? 3 : c->n_prompt > 9 ? 2 : 1, c, i);
+    }
+}
+
+/* Where one group is far below another, the fault is in the other: the floor is what the lowest one says. */
+static ls_status find_floor(ls_inquiry *q, ls_error *err) {
+    static const ls_rung alone[] = {LS_RUNG_ALONE_A, LS_RUNG_ALONE_B, LS_RUNG_ALONE_C, LS_RUNG_ALONE_LONG,
+                                    LS_RUNG_LENGTHS};
+    ls_foreign *f = q->f;
+    groups *g = calloc(1, sizeof *g);
+    double *all = NULL, low = (double)INFINITY, high = 0.0;
+    int64_t n = 0;
+    int lowest = 0;
+    ls_status status;
+    LS_TRY_DONE(g != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "floor"));
+    LS_TRY_DONE(ls_array_alloc((void **)&all, (int64_t)GROUPS * GROUP_MOST, sizeof *all, "floor", err));
+    for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
+        collect(g, &f->seen[alone[i]], alone[i] == LS_RUNG_LENGTHS);
+    for (int k = 0; k < GROUPS; k++) {
+        const double median = ls_quantile(g->of_unsure[k], g->n_unsure[k], 0.5, (double)INFINITY);
+        if (g->n_unsure[k] < 3) continue;
+        if (median < low) lowest = k;
+        low = median < low ? median : low;
+        high = median > high ? median : high;
+    }
+    for (int k = 0; k < GROUPS; k++) {
+        if (high > 10.0 * low && high > LIMIT_LEAST && k != lowest &&
+            !(ls_quantile(g->of_unsure[k], g->n_unsure[k], 0.5, (double)INFINITY) <=
+              10.0 * fmax(low, LIMIT_LEAST / 24.0)))
+            continue;
+        memcpy(all + n, g->of[k], (size_t)g->n[k] * sizeof *all);
+        n += g->n[k];
+    }
+    f->floor_tokens = n;
+    f->floor = ls_quantile(all, n, 0.5, 0.0);
+    f->floor_q90 = ls_quantile(all, n, 0.9, 0.0);
+    f->floor_max = n > 0 ? all[n - 1] : 0.0;
+    f->limit = 24.0 * f->floor;
+    if (f->floor_q90 < 10.0 * f->floor && 5.0 * f->floor_q90 > f->limit) f->limit = 5.0 * f->floor_q90;
+    if (f->limit < LIMIT_LEAST) f->limit = LIMIT_LEAST;
+    /* Decode and prefill of one server: bf16 sums in two orders are further apart than a stack and its trainer should
+     * be. Without a reference to say where rounding moves much, the farthest of ordinary values bounds it. */
+    if (q->reference == NULL && f->floor > LARGE_NOISE) f->limit = fmax(f->limit, 2.0 * fmin(f->floor_max, 0.3));
+    /* Where nearly sure tokens are many, the median of all says little of what is wrong with the others. */
+    if (isfinite(low) && low > CONSTANT) f->floor = fmax(f->floor, low);
+    f->constant = f->floor > (f->is_server ? CONSTANT_OF_SERVERS : CONSTANT);
+done:
+    free(all);
+    free(g);
+    return status;
+}
+
+/* The floor as a share of what bf16 activations do to the same requests. */
+static ls_status find_strength(ls_inquiry *q, ls_error *err) {
+    double list[64];
+    int64_t n = 0;
+    if (q->reference == NULL || q->f->constant) return LS_OK;
+    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_ALONE_LONG; r++) {
+        const ls_outcomes *o = &q->f->seen[r].outcomes;
+        if (o->n != 1 || o->of[0].n == 0 || n + o->of[0].n > 64) continue;
+        LS_TRY(ls_sensitivity(q, &o->of[0], list + n, err));
+        n += o->of[0].n;
+    }
+    if (n > 0) q->f->strength = q->f->floor / fmax(ls_quantile(list, n, 0.5, 0.0), 1e-12);
+    return LS_OK;
+}
+
+/* Largest difference of two runs of equal requests, while their tokens are the same; -1: none. */
+static double difference(const ls_seen *a, const ls_seen *b) {
+    double most = -1.0;
+    for (int64_t s = 0; s < a->outcomes.n && s < b->outcomes.n; s++) {
+        const ls_outcome *x = &a->outcomes.of[s], *y = &b->outcomes.of[s];
+        for (int64_t i = 0; i < x->n && i < y->n; i++) {
+            if (x->completion[i] != y->completion[i]) break; /* another token, another value */
+            most = fmax(most, fabs((double)x->logprob[i] - (double)y->logprob[i]));
+        }
+    }
+    return most;
+}
+
+/* ---- the smallest requests ---- */
+
+enum { SHRINK_TRIALS = 24, SHRINK_SECONDS = 60 };
+
+typedef struct shrink {
+    ls_inquiry *q;
+    ls_trial trial;
+    const ls_prompt *prompts;
+    double end;
+    int64_t left;
+} shrink;
+
+static ls_status try_prompts(shrink *s, const ls_prompt *prompts, int64_t n, bool *fails, ls_error *err) {
+    ls_seen seen = {0};
+    *fails = false;
+    if (s->left <= 0 || ls_clock_seconds() > s->end) return LS_OK;
+    s->left--;
+    s->q->runner->sweep->repro_trials++;
+    LS_TRY(ls_foreign_try(s->q, &s->trial, 0, prompts, n, &seen, err));
+    *fails = seen.look == LS_LOOK_OFF;
+    ls_seen_deinit(&seen);
+    return LS_OK;
+}
+
+static ls_status try_items(void *context, const int64_t *items, int64_t n, bool *fails, ls_error *err) {
+    shrink *s = context;
+    ls_prompt *prompts = NULL;
+    ls_status status;
+    LS_TRY_DONE(ls_array_alloc((void **)&prompts, n, sizeof *prompts, "prompts", err));
+    for (int64_t i = 0; i < n; i++) prompts[i] = s->prompts[items[i]];
+    LS_TRY_DONE(try_prompts(s, prompts, n, fails, err));
+done:
+    free(prompts);
+    return status;
+}
+
+/* The shortest prompts by halves: all together first, then each. */
+static ls_status shorten(shrink *s, ls_prompt *prompts, int64_t n, ls_error *err) {
+    const int64_t most = s->trial.max_tokens;
+    bool fails = false;
+    for (int64_t tokens = 1; tokens < most && !fails; tokens += tokens) {
+        s->trial.max_tokens = tokens;
+        LS_TRY(try_prompts(s, prompts, n, &fails, err));
+    }
+    if (!fails) s->trial.max_tokens = most;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t cut = prompts[i].n / 2; cut > 0; cut /= 2) {
+            const int64_t whole = prompts[i].n;
+            if (whole <= cut) continue;
+            prompts[i].n -= cut;
+            LS_TRY(try_prompts(s, prompts, n, &fails, err));
+            if (!fails) prompts[i].n = whole;
+        }
+    return LS_OK;
+}
+
+ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err) {
+    ls_sweep *sweep = q->runner->sweep;
+    const ls_rung rung = q->f->repro_of;
+    const double end = ls_clock_seconds() + SHRINK_SECONDS;
+    shrink s = {.q = q, .prompts = q->requests[rung].of, .end = end, .left = SHRINK_TRIALS};
+    int64_t n = q->requests[rung].n, *items = NULL;
+    ls_prompt *prompts = NULL;
+    uint64_t needs;
+    bool fails;
+    ls_status status;
+    tell(q, "shrinking the requests");
+    ls_rung_trial(q, rung, &s.trial, &needs);
+    sweep->repro_from = n;
+    LS_TRY_DONE(ls_array_alloc((void **)&items, n, sizeof *items, "prompts", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&prompts, n, sizeof *prompts, "prompts", err));
+    for (int64_t i = 0; i < n; i++) items[i] = i;
+    if (ls_door_is_closed(q->runner->door)) { /* as they are: nobody shrank them */
+        LS_TRY_DONE(ls_foreign_keep_repro(q, s.prompts, n, &s.trial, err));
+        goto done;
+    }
+    LS_TRY_DONE(try_items(&s, items, n, &fails, err));
+    if (!fails) goto done; /* it does not come back: nothing to shrink */
+    if (n > 1) LS_TRY_DONE(ls_ddmin(items, &n, try_items, &s, SHRINK_TRIALS, NULL, err));
+    for (int64_t i = 0; i < n; i++) prompts[i] = s.prompts[items[i]];
+    s.left += SHRINK_TRIALS / 2;
+    LS_TRY_DONE(shorten(&s, prompts, n, err));
+    s.left = 1;
+    s.end = (double)INFINITY;
+    LS_TRY_DONE(try_prompts(&s, prompts, n, &q->f->repro_shown, err));
+    LS_TRY_DONE(ls_foreign_keep_repro(q, prompts, n, &s.trial, err));
+done:
+    free(prompts);
+    free(items);
+    return status;
+}
+
+/* ---- the whole ---- */
+
+static bool any_off(const ls_foreign *f) {
+    for (int i = 0; i < LS_RUNGS; i++)
+        if (f->seen[i].look == LS_LOOK_OFF) return true;
+    return false;
+}
+
+/* Of the rungs that run few sequences, with no cache. */
+static bool any_small_off(const ls_foreign *f) {
+    for (int i = 0; i < LS_RUNG_CACHED_SAME; i++)
+        if (f->seen[i].look == LS_LOOK_OFF) return true;
+    return false;
+}
+
+/* What the first of the requests alone came to nothing for; that no time was left is the last thing to say. */
+static const char *why_untried(const ls_foreign *f) {
+    for (int i = LS_RUNG_ALONE_C; i > LS_RUNG_ALONE_A; i--)
+        if (f->seen[i].failures.whole != LS_FAILURE_NO_TIME) return f->seen[i].note;
+    return f->seen[LS_RUNG_ALONE_A].note;
+}
+
+static ls_status start_alone(ls_inquiry *q, ls_error *err) {
+    ls_foreign *f = q->f;
+    const double start = ls_clock_seconds();
+    bool tried = false;
+    f->limit = LIMIT_LEAST;
+    for (int i = LS_RUNG_ALONE_A; i <= LS_RUNG_LENGTHS; i++) {
+        LS_TRY(run_rung(q, (ls_rung)i, err));
+        tried = tried || f->seen[i].outcomes.n > 0;
+        if (i == LS_RUNG_ALONE_C && !tried)
+            return LS_FAIL(err, LS_ERR_UNSUPPORTED, "requests alone cannot be tried: %s", why_untried(f));
+    }
+    f->trial_seconds = (ls_clock_seconds() - start) / 6.0;
+    LS_TRY(find_floor(q, err));
+    LS_TRY(find_strength(q, err));
+    for (int i = LS_RUNG_ALONE_A; i <= LS_RUNG_LENGTHS; i++)
+        if (f->seen[i].outcomes.n > 0) LS_TRY(ls_foreign_excuse(q, &f->seen[i], err));
+    f->repeat = difference(&f->seen[LS_RUNG_ALONE_LONG], &f->seen[LS_RUNG_AGAIN]);
+    return LS_OK;
+}
+
+/* Explains requests alone. With a fault that explains them, there is nothing to climb for. */
+static ls_status explain_alone(ls_inquiry *q, bool *explained, ls_error *err) {
+    static const ls_rung alone[] = {LS_RUNG_ALONE_A, LS_RUNG_ALONE_LONG, LS_RUNG_ALONE_B, LS_RUNG_ALONE_C};
+    ls_foreign *f = q->f;
+    double confidence;
+    *explained = false;
+    tell(q, "explaining requests alone");
+    LS_TRY(ls_explain(q, alone, 4, err));
+    if (f->n_best == 0 || f->best[0].harmless) return LS_OK;
+    confidence = ls_explained_confidence(f);
+    *explained = confidence >= LS_NAMED;
+    ls_foreign_find(f, f->best[0].cause, LS_RUNG_ALONE_LONG, confidence,
+                    "requests alone: %s; with that the median |d| is %.2g in place of %.2g", f->best[0].what,
+                    f->best[0].median, f->before.median);
+    f->found.of[0].settled = true;
+    return *explained && f->found.of[0].cause == LS_CAUSE_FROM_A_LENGTH ? ls_bound_length(q, err) : LS_OK;
+}
+
+/* A server that has so many requests hang is asked for no more than what tells causes apart. */
+enum { HANGS_MOST = 8 };
+
+static ls_status climb(ls_inquiry *q, ls_error *err) {
+    const ls_server_oddities *odd = q->runner->door->subject->odd;
+    int n_timeouts = 0;
+    q->climb_end = ls_door_share(q->runner->door, CLIMB_SHARE);
+    for (int i = LS_RUNG_SEQUENCE; i < LS_RUNGS; i++) {
+        /* The crowds are for what smaller rungs do not show. What shows with a cache, with forks or with preemption may
+         * be the number of slots that they take, so the crowds without them are tried. */
+        if (i >= LS_RUNG_CROWD && (i == LS_RUNG_CACHED_MANY ? any_off(q->f) : any_small_off(q->f)))
+            snprintf(q->f->seen[i].note, sizeof q->f->seen[i].note, "a smaller experiment is off already");
+        else
+            LS_TRY(run_rung(q, (ls_rung)i, err));
+        /* One that hangs twice would hang again and again. */
+        n_timeouts += q->f->seen[i].failures.whole == LS_FAILURE_TIMED_OUT;
+        if (n_timeouts == 2 || (odd != NULL && odd->failures.n[LS_FAILURE_TIMED_OUT] >= HANGS_MOST)) {
+            ls_door_hurry(q->runner->door);
+            q->climb_end = 0.0;
+        }
+    }
+    return LS_OK;
+}
+
+/* With much rounding a few tokens lie beyond any limit: rare ones, not far beyond it, that nothing was found to move.
+ */
+static bool is_calm(const ls_foreign *f) {
+    int64_t n_tokens = 0, n_off = 0;
+    /* Beside its control the best cause is no better than chance. */
+    const bool by_chance = f->found.n > 0 && f->found.of[0].doubt >= 0.5;
+    if (f->found.n > 0 && f->found.of[0].settled) return false;
+    if ((f->floor < CALM_FLOOR && !by_chance) || f->constant || ls_foreign_named(f) != NULL ||
+        f->rival != LS_CAUSE_NONE)
+        return false;
+    for (int i = 0; i < LS_RUNGS; i++) {
+        const ls_seen *s = &f->seen[i];
+        if (s->n_failed > 0 || (s->look == LS_LOOK_OFF && s->outcomes.n == 0) || s->spread) return false;
+        if (s->n_off > 0 && s->abs_max > 4.0 * f->limit && (!by_chance || f->floor < CALM_FLOOR)) return false;
+        n_tokens += s->n_tokens;
+        n_off += s->n_off;
+    }
+    return 300 * n_off <= n_tokens;
+}
+
+/* No more tokens beyond the limit than large differences have by themselves. */
+#define FEW_OFF 0.08
+
+/* Nothing is found that stands out, and requests alone are off by more than float32 makes: is that rounding? */
+static bool is_quiet(const ls_inquiry *q) {
+    const ls_foreign *f = q->f;
+    for (int i = 0; i < LS_RUNGS; i++)
+        if (f->seen[i].look == LS_LOOK_OFF && (double)f->seen[i].n_off > FEW_OFF * (double)f->seen[i].n_tokens)
+            return false;
+    return q->reference != NULL && !f->is_server && !f->coarser && f->floor > QUIET_FLOOR &&
+           (f->found.n == 0 || f->found.of[0].confidence < 0.5);
+}
+
+/* Records that are rounded, by little beside what faults do, are a finding and no reason to look for nothing else: one
+ * that stands out behind them counts. */
+static ls_status look_behind_rounding(ls_inquiry *q, bool *explained, ls_error *err) {
+    ls_foreign *f = q->f;
+    const ls_finding rounding = f->found.of[0];
+    if (f->constant || f->is_server || rounding.cause != LS_CAUSE_COARSE_RECORDS) return LS_OK;
+    f->found.n = 0;
+    LS_TRY(climb(q, err));
+    LS_TRY(ls_foreign_decide(q, err));
+    LS_TRY(ls_foreign_weigh(q, err));
+    if (ls_foreign_named(f) != NULL) {
+        *explained = false;
+        return LS_OK;
+    }
+    f->found.of[0] = rounding;
+    f->found.n = 1;
+    f->rival = LS_CAUSE_NONE;
+    return LS_OK;
+}
+
+/* The first request with a value that is not there; nothing is smaller, since it does not make anything off. */
+static ls_status keep_lacking(ls_inquiry *q, ls_error *err) {
+    for (int r = 0; r < LS_RUNGS; r++) {
+        const ls_outcomes *o = &q->f->seen[r].outcomes;
+        for (int64_t s = 0; s < o->n; s++) {
+            const ls_prompt prompt = {o->of[s].prompt, o->of[s].n_prompt};
+            ls_trial trial;
+            uint64_t needs;
+            if (!o->of[s].lacks) continue;
+            ls_rung_trial(q, (ls_rung)r, &trial, &needs);
+            q->f->repro_of = (ls_rung)r;
+            q->f->repro_shown = true; /* it is one of the trials */
+            q->runner->sweep->repro_from = 1;
+            return ls_foreign_keep_repro(q, &prompt, 1, &trial, err);
+        }
+    }
+    return LS_OK;
+}
+
+/* The first request that was never answered: nothing is smaller than one. */
+static ls_status keep_hung(ls_inquiry *q, ls_error *err) {
+    for (int r = 0; r < LS_RUNGS; r++) {
+        ls_trial trial;
+        uint64_t needs;
+        if (q->f->seen[r].first_hung < 0) continue;
+        ls_rung_trial(q, (ls_rung)r, &trial, &needs);
+        q->f->repro_of = (ls_rung)r;
+        q->f->repro_shown = true; /* it is one of the trials */
+        q->runner->sweep->repro_from = q->requests[r].n;
+        return ls_foreign_keep_repro(
+            q, &q->requests[r].of[q->f->seen[r].first_hung / trial.levers.samples % q->requests[r].n], 1, &trial, err);
+    }
+    return LS_OK;
+}
+
+static ls_status inquire(ls_inquiry *q, ls_error *err) {
+    ls_sweep *sweep = q->runner->sweep;
+    ls_foreign *f = q->f;
+    bool explained, climbed; /* climbed: and what was seen is decided */
+    LS_TRY(start_alone(q, err));
+    LS_TRY(explain_alone(q, &explained, err));
+    climbed = explained;
+    if (explained) LS_TRY(look_behind_rounding(q, &explained, err));
+    climbed = climbed && !explained;
+    explained = explained || (f->is_server && ls_probe_is_odd(q));
+    if (!explained && !climbed) LS_TRY(climb(q, err));
+    if (!climbed) LS_TRY(f->is_server ? ls_probe_decide(q, err) : ls_foreign_decide(q, err));
+    if (!explained && !climbed) LS_TRY(ls_foreign_weigh(q, err));
+    if (!explained && ls_foreign_named(f) != NULL && ls_foreign_named(f)->cause == LS_CAUSE_PAGE_SIZE)
+        LS_TRY(ls_bound_page(q, err));
+    if (is_quiet(q)) LS_TRY(ls_decide_noise(q, err));
+    if (is_quiet(q)) LS_TRY(ls_decide_smooth(q, err));
+    sweep->different = f->found.n > 0 || any_off(f);
+    if (sweep->different && is_calm(f)) {
+        sweep->different = false;
+        f->found.n = 0;
+    }
+    f->repro_of = f->found.n > 0 ? f->found.of[0].rung : LS_RUNG_ALONE_LONG;
+    if (!sweep->different) return LS_OK;
+    if (sweep->n_repro > 0) { /* found on the way */
+        sweep->repro_from = sweep->n_repro;
+        f->repro_shown = true;
+        return LS_OK;
+    }
+    if (f->found.n == 0)
+        for (int i = LS_RUNGS - 1; i >= 0; i--)
+            if (f->seen[i].look == LS_LOOK_OFF) f->repro_of = (ls_rung)i;
+    if (f->found.n > 0 && f->found.of[0].cause == LS_CAUSE_MISSING) return keep_lacking(q, err);
+    if (f->is_server && f->found.n > 0 && f->found.of[0].cause == LS_CAUSE_NO_ANSWER) return keep_hung(q, err);
+    if (explained || f->constant) {
+        /* Every request shows it, by a value that is not above a floor it makes itself. */
+        ls_trial trial;
+        uint64_t needs;
+        ls_rung_trial(q, LS_RUNG_ALONE_C, &trial, &needs);
+        trial.max_tokens = f->found.n > 0 ? 2 : 1;
+        f->repro_of = LS_RUNG_ALONE_C;
+        f->repro_shown = true; /* it is one of the trials */
+        sweep->repro_from = 1;
+        return ls_foreign_keep_repro(q, q->requests[LS_RUNG_ALONE_C].of, 1, &trial, err);
+    }
+    return ls_foreign_repro(q, err);
+}
+
+ls_status ls_foreign_run(const ls_runner *runner, const char *directory, ls_error *err) {
+    ls_inquiry *q = calloc(1, sizeof *q);
+    ls_error none;
+    ls_status status;
+    if (q == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "sweep");
+    q->runner = runner;
+    q->config = runner->ladder->config;
+    q->seed = runner->sweep->opts.seed;
+    q->climb_end = (double)INFINITY;
+    ls_door_limit(runner->door);
+    q->f = runner->sweep->foreign = calloc(1, sizeof *q->f);
+    LS_TRY_DONE(q->f != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "sweep"));
+    for (int i = 0; i < LS_RUNGS; i++) q->f->seen[i].first_hung = -1;
+    q->f->is_server = runner->door->subject->is_server;
+    if (ls_sweep_trainer_is_other(runner->door->trainer))
+        snprintf(q->f->no_reference, sizeof q->f->no_reference, "%s",
+                 q->f->is_server ? "the server is its own trainer" : "the trainer is another program");
+    else if (ls_reference_create(&q->reference, directory, q->config, PARAMETERS_MAX, &none) != LS_OK)
+        snprintf(q->f->no_reference, sizeof q->f->no_reference, "%.*s", LS_NOTE_BYTES - 1, none.text);
+    LS_TRY_DONE(inquire(q, err));
+done:
+    for (int i = 0; i < LS_RUNGS; i++) {
+        if (q->f != NULL) ls_outcomes_deinit(&q->f->seen[i].outcomes);
+        free(q->requests[i].ids);
+    }
+    ls_reference_free(q->reference);
+    free(q);
+    return status;
+}
+
+void ls_foreign_free(ls_foreign *f) { free(f); }
+
+const ls_finding *ls_foreign_named(const ls_foreign *f) {
+    if (f->rival != LS_CAUSE_NONE) return NULL;
+    return ls_findings_named(&f->found);
+}

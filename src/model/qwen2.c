@@ -1,0 +1,49 @@
+/* Qwen2 and Qwen2.5: biases of q, k and v. Absent fields take the defaults that
+ * Hugging Face's Qwen2Config gives them. */
+#include "load/rope_fields.h"
+#include "model/transformer.h"
+
+#define AT LS_TRANSFORMER_AT
+
+static const ls_field_integer integers[] = {
+    {"vocab_size", AT(vocab_size), 151936, 1, INT32_MAX, false},
+    {"hidden_size", AT(hidden_size), 4096, 1, INT32_MAX, false},
+    {"intermediate_size", AT(intermediate_size), 22016, 1, INT32_MAX, false},
+    {"num_hidden_layers", AT(n_layers), 32, 1, LS_LAYERS_MAX, false},
+    {"num_attention_heads", AT(n_heads), 32, 1, INT32_MAX, false},
+    {"num_key_value_heads", AT(n_kv_heads), 32, 1, INT32_MAX, true},
+    {"head_dim", AT(head_dim), LS_FIELD_ABSENT, 1, INT32_MAX, true},
+    {"max_position_embeddings", AT(positions_max), 32768, 1, INT64_MAX, false},
+    {"bos_token_id", AT(bos), LS_FIELD_ABSENT, 0, INT32_MAX, true},
+    {"pad_token_id", AT(pad), LS_FIELD_ABSENT, 0, INT32_MAX, true},
+    {0},
+};
+
+static const ls_field_switch switches[] = {
+    {"tie_word_embeddings", AT(tied), false},
+    {0},
+};
+
+static const ls_field_fixed fixed[] = {{"hidden_act", "\"silu\""},
+                                       {"hidden_act", "\"swish\""},
+                                       {"use_sliding_window", "false"},
+                                       {"use_mrope", "false"},
+                                       {0}};
+
+static const char *const special[] = {"rms_norm_eps", LS_ROPE_FIELDS, "layer_types", NULL};
+
+static const char *const inert[] = {"attention_dropout", "sliding_window", "max_window_layers", NULL};
+
+static const ls_field_tables fields = {integers, switches, fixed, special, inert};
+
+static ls_status read_qwen2(ls_model_config *out, struct json_t *config, ls_error *err) {
+    static const ls_transformer family = {.fields = &fields,
+                                          .rope_theta = 10000.0,
+                                          .window = 0,
+                                          .eos = LS_FIELD_ABSENT,
+                                          .head_norms = false,
+                                          .qkv_bias = true};
+    return ls_transformer_read(out, config, &family, err);
+}
+
+const ls_architecture ls_qwen2 = {"qwen2", "Qwen2ForCausalLM", read_qwen2};

@@ -1,0 +1,99 @@
+/* From the fields of a transformer's config.json to ls_model_config. */
+#include "model/transformer.h"
+
+#include <string.h>
+
+#include "load/rope_fields.h"
+
+#define ABSENT LS_FIELD_ABSENT
+#define COUNT(array) ((int64_t)(sizeof(array) / sizeof(array)[0]))
+
+static const ls_tensor_names tensor_names = {.embed = "model.embed_tokens.weight",
+                                             .final_norm = "model.norm.weight",
+                                             .head = "lm_head.weight",
+                                             .layers = "model.layers.",
+                                             .input_norm = "input_layernorm.weight",
+                                             .ffn_norm = "post_attention_layernorm.weight",
+                                             .attention = "self_attn.",
+                                             .ffn = "mlp."};
+
+static ls_status derive_heads(ls_transformer_raw *raw, ls_error *err) {
+    if (raw->n_kv_heads == ABSENT) raw->n_kv_heads = raw->n_heads;
+    if (raw->n_heads % raw->n_kv_heads != 0)
+        return LS_FAIL(err, LS_ERR_FORMAT, "num_key_value_heads: %lld does not divide num_attention_heads %lld",
+                       (long long)raw->n_kv_heads, (long long)raw->n_heads);
+    if (raw->head_dim != ABSENT) return LS_OK;
+    if (raw->hidden_size % raw->n_heads != 0)
+        return LS_FAIL(err, LS_ERR_FORMAT, "num_attention_heads: %lld does not divide hidden_size %lld",
+                       (long long)raw->n_heads, (long long)raw->hidden_size);
+    raw->head_dim = raw->hidden_size / raw->n_heads;
+    return LS_OK;
+}
+
+static ls_status check_sizes(const ls_transformer_raw *raw, ls_error *err) {
+    const ls_field_rows rows[] = {{"(num_attention_heads + 2 x num_key_value_heads) x head_dim",
+                                   (raw->n_heads + 2 * raw->n_kv_heads) * raw->head_dim}};
+    const ls_field_product products[] = {
+        {"vocab_size x hidden_size", {raw->vocab_size, raw->hidden_size, 1, 1}},
+        {"intermediate_size x hidden_size", {raw->intermediate_size, raw->hidden_size, 1, 1}},
+        {"num_attention_heads x head_dim x hidden_size", {raw->n_heads, raw->head_dim, raw->hidden_size, 1}}};
+    LS_TRY(ls_field_check_rows(rows, COUNT(rows), err));
+    return ls_field_check_products(products, COUNT(products), err);
+}
+
+/* A window is not built: what the file says must mean that there is none. */
+static ls_status check_window(const struct json_t *config, const ls_transformer *family, ls_error *err) {
+    int64_t window;
+    if (family->window == 0) return LS_OK;
+    LS_TRY(ls_field_read_optional(&window, config, "sliding_window", family->window, err));
+    if (window == ABSENT) return LS_OK;
+    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "sliding_window: %lld; attention over all positions (null) is built",
+                   (long long)window);
+}
+
+static ls_status check_layer_types(const struct json_t *config, int32_t n_layers, ls_error *err) {
+    static const char *const kinds[2] = {"full_attention", "sliding_attention"};
+    uint8_t slides[LS_LAYERS_MAX] = {0};
+    LS_TRY(ls_field_read_pairs(slides, n_layers, config, "layer_types", kinds, err));
+    for (int32_t i = 0; i < n_layers; i++)
+        if (slides[i] != 0)
+            return LS_FAIL(err, LS_ERR_UNSUPPORTED,
+                           "layer_types: layer %d is \"sliding_attention\"; \"full_attention\" "
+                           "is built",
+                           i);
+    return LS_OK;
+}
+
+static void take(ls_model_config *out, const ls_transformer_raw *raw, const ls_transformer *family) {
+    out->names = &tensor_names;
+    out->n_layers = (int32_t)raw->n_layers;
+    out->hidden = (int32_t)raw->hidden_size;
+    out->vocab = (int32_t)raw->vocab_size;
+    out->ffn = (int32_t)raw->intermediate_size;
+    out->n_heads = (int32_t)raw->n_heads;
+    out->n_kv_heads = (int32_t)raw->n_kv_heads;
+    out->head_dim = (int32_t)raw->head_dim;
+    out->n_experts = 1;
+    out->top_k = 1;
+    out->positions_max = raw->positions_max;
+    out->tied = raw->tied != 0;
+    out->head_norms = family->head_norms;
+    out->qkv_bias = family->qkv_bias || raw->attention_bias != 0;
+    out->o_bias = raw->attention_bias != 0;
+    memset(out->is_attention, 1, (size_t)raw->n_layers);
+}
+
+ls_status ls_transformer_read(ls_model_config *out, struct json_t *config, const ls_transformer *family,
+                              ls_error *err) {
+    ls_transformer_raw raw = {0};
+    LS_TRY(ls_field_read_tables(&raw, config, family->fields, err));
+    LS_TRY(derive_heads(&raw, err));
+    LS_TRY(check_sizes(&raw, err));
+    LS_TRY(check_window(config, family, err));
+    take(out, &raw, family);
+    LS_TRY(check_layer_types(config, out->n_layers, err));
+    LS_TRY(ls_rope_fields_read(&out->rope, config, raw.head_dim, family->rope_theta, raw.positions_max, err));
+    LS_TRY(ls_field_read_eps(&out->rms_eps, config, "rms_norm_eps", 1e-6f, err));
+    LS_TRY(ls_field_read_dtype(out, config, err));
+    return ls_field_read_tokens(out, config, raw.bos, raw.pad, family->eos, err);
+}

@@ -1,0 +1,30 @@
+/* What models of attention and gated feed-forwards have in common, so that an architecture of this kind (llama.c,
+ * mistral.c, qwen2.c, qwen3.c) is its table of fields and what it does otherwise. Private to src/model. */
+#ifndef LS_MODEL_TRANSFORMER_H
+#define LS_MODEL_TRANSFORMER_H
+
+#include "load/config_fields.h"
+#include "model/architectures.h"
+
+/* Fields as they stand in the file. Those that a family does not have stay 0. */
+typedef struct ls_transformer_raw {
+    int64_t vocab_size, hidden_size, intermediate_size, n_layers, n_heads, n_kv_heads, head_dim, positions_max;
+    int64_t bos, pad;
+    int64_t tied, attention_bias;
+} ls_transformer_raw;
+
+typedef struct ls_transformer {
+    const ls_field_tables *fields;
+    double rope_theta; /* by default */
+    int64_t window;    /* of "sliding_window" where the file does not say; 0: the family has none */
+    int64_t eos;       /* by default; LS_FIELD_ABSENT for none */
+    bool head_norms;   /* of each head of q and k */
+    bool qkv_bias;     /* always; else where the file says "attention_bias", which is of all four projections */
+} ls_transformer;
+
+/* out is zeroed. */
+ls_status ls_transformer_read(ls_model_config *out, struct json_t *config, const ls_transformer *family, ls_error *err);
+
+#define LS_TRANSFORMER_AT(field) offsetof(ls_transformer_raw, field)
+
+#endif
