@@ -142,6 +142,8 @@ def number(value):
 class Reward:
     """A function of all samples of a problem, f(completions, prompts, **columns) -> list, or of one, f(completion, ..)."""
 
+    OF_GROUPS = ("completions", "prompts", "completion_ids", "completion_texts", "prompt_texts")
+
     def __init__(self, spec):
         function = load(spec)
         if inspect.isclass(function):
@@ -150,10 +152,10 @@ class Reward:
             raise Refusal(f"{spec} is no function: {one_line(repr(function), 60)}")
         self.function, self.name = function, spec.rpartition(":")[2]
         self.names, self.needed, self.takes_all = parameters(function)
-        if "completions" in self.names:
-            self.form = "group"
-        elif "completion" in self.names:
+        if "completion" in self.names or "completion_text" in self.names:
             self.form = "sample"
+        elif self.takes_all or any(name in self.names for name in self.OF_GROUPS):
+            self.form = "group"
         else:
             raise Refusal(f"{self.name}({', '.join(self.names)}) has neither a parameter 'completions', all samples of a "
                           "problem, nor 'completion', one")
@@ -181,7 +183,8 @@ class Reward:
         if self.form == "group":
             have = {key: [item_columns[key] for item_columns in map(self.columns, items)] for key in self.columns(items[0])}
             have.update(prompts=prompts, completions=completions, prompt_texts=[i.get("prompt") for i in items],
-                        completion_texts=[i.get("completion") for i in items])
+                        completion_texts=[i.get("completion") for i in items],
+                        completion_ids=[i.get("completion_ids") for i in items])
             result = settle(self.function(**self.arguments(have)))
             try:
                 rewards = list(result)
@@ -191,7 +194,8 @@ class Reward:
                 raise Refusal(f"{self.name}() returned {len(rewards)} rewards for {len(items)} completions")
         else:
             have = dict(self.columns(items[0]), prompt=prompts[0], completion=completions[0],
-                        prompt_text=items[0].get("prompt"), completion_text=items[0].get("completion"))
+                        prompt_text=items[0].get("prompt"), completion_text=items[0].get("completion"),
+                        completion_ids=items[0].get("completion_ids"))
             have.setdefault("answer", None)
             rewards = [settle(self.function(**self.arguments(have)))]
         answers = []

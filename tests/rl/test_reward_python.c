@@ -19,6 +19,8 @@ static const char functions[] =
     "async def promised(completion):\n"
     "    await asyncio.sleep(0)\n"
     "    return float(len(completion))\n"
+    "def lengths(completion_ids, **kwargs):\n"
+    "    return [float(sum(ids)) for ids in completion_ids]\n"
     "def roles(prompts, completions, source):\n"
     "    assert [m['role'] for m in prompts[0]] == ['system', 'user'], prompts\n"
     "    assert completions[0][0]['role'] == 'assistant', completions\n"
@@ -171,6 +173,18 @@ static void functions_of_both_forms(void **state) {
     ask_close(&a);
     ask_open(&a, "promised", 20, words, 4, 4, &item);
     for (int i = 0; i < 4; i++) assert_true(a.results[i].ok && a.results[i].reward == (double)strlen(words[i]));
+    ask_close(&a);
+}
+
+static void tokens_are_there(void **state) {
+    static const char *const words[] = {"a", "b"};
+    const int32_t ids[] = {5, 6, 7};
+    const ls_reward_item item = {.prompt = {"p", 1}, .completion_ids = ids, .n_completion_ids = 3};
+    asked a;
+    (void)state;
+    need_python();
+    ask_open(&a, "lengths", 20, words, 2, 2, &item);
+    for (int i = 0; i < 2; i++) assert_true(a.results[i].ok && a.results[i].reward == 18);
     ask_close(&a);
 }
 
@@ -433,11 +447,17 @@ static void options_that_do_not_go_together(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(functions_of_both_forms),         cmocka_unit_test(conversations_are_messages),
-        cmocka_unit_test(what_goes_wrong_is_told),         cmocka_unit_test(words_are_told_with_the_sample),
-        cmocka_unit_test(groups_of_a_wrong_length_fail),   cmocka_unit_test(what_cannot_be_used_is_refused),
-        cmocka_unit_test(runs_do_not_depend_on_workers),   cmocka_unit_test(environments_do_not_depend_on_workers),
-        cmocka_unit_test(environments_take_data),          cmocka_unit_test(runs_tell_what_went_wrong),
+        cmocka_unit_test(functions_of_both_forms),
+        cmocka_unit_test(tokens_are_there),
+        cmocka_unit_test(conversations_are_messages),
+        cmocka_unit_test(what_goes_wrong_is_told),
+        cmocka_unit_test(words_are_told_with_the_sample),
+        cmocka_unit_test(groups_of_a_wrong_length_fail),
+        cmocka_unit_test(what_cannot_be_used_is_refused),
+        cmocka_unit_test(runs_do_not_depend_on_workers),
+        cmocka_unit_test(environments_do_not_depend_on_workers),
+        cmocka_unit_test(environments_take_data),
+        cmocka_unit_test(runs_tell_what_went_wrong),
         cmocka_unit_test(options_that_do_not_go_together),
     };
     return cmocka_run_group_tests(tests, begin, scratch_remove);
