@@ -39,15 +39,32 @@ class Refusal(Exception):
 
 
 def one_line(text, limit=WORDS_MAX):
-    text = " ".join(str(text).split())
+    text = " ".join(str(text).encode(errors="replace").decode().split())
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def dump(value):
-    return (json.dumps(value) + "\n").encode()
+    return (json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def check_numbers(value):
+    """Whole numbers beyond 64 bits are JSON, and nobody at the other end reads them."""
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise Refusal(f"the answer has a whole number of more than 64 bits: {one_line(value, 40)}")
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
+        check_numbers(part)
 
 
 # ---- what the user names ----
+
+
+def load_file(path):
+    name = os.path.splitext(os.path.basename(path))[0]
+    found = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module  # as an import has it: classes are found by it
+    found.loader.exec_module(module)
+    return module
 
 
 def load(spec):
@@ -55,25 +72,15 @@ def load(spec):
     place, _, name = spec.rpartition(":")
     if not place or not name:
         raise Refusal(f"'{one_line(spec)}' is not MODULE:NAME or FILE.py:NAME")
-    if place.endswith(".py"):
-        if not os.path.isfile(place):
-            raise Refusal(f"{place} is no file")
-        sys.path.insert(0, os.path.dirname(os.path.abspath(place)))
-        stem = os.path.splitext(os.path.basename(place))[0]
-        found = importlib.util.spec_from_file_location(stem, place)
-        module = importlib.util.module_from_spec(found)
-        sys.modules[stem] = module
-        run = lambda: found.loader.exec_module(module)
-    else:
-        sys.path.insert(0, os.getcwd())
-        module = None
-        run = lambda: importlib.import_module(place)
+    is_file = place.endswith(".py")
+    if is_file and not os.path.isfile(place):
+        raise Refusal(f"{place} is no file")
+    sys.path.insert(0, os.path.dirname(os.path.abspath(place)) if is_file else os.getcwd())
     try:
-        made = run()
+        value = load_file(place) if is_file else importlib.import_module(place)
     except BaseException as error:
         traceback.print_exc()
         raise Refusal(f"{place} cannot be imported: {tell(error)}") from error
-    value = module if module is not None else made
     for part in name.split("."):
         if not hasattr(value, part):
             raise Refusal(f"{place} has no '{name}'{hint(value, part)}")
@@ -84,7 +91,7 @@ def load(spec):
 def hint(module, name):
     import difflib
 
-    near = difflib.get_close_matches(name, [n for n in vars(module) if not n.startswith("_")], 1)
+    near = difflib.get_close_matches(name, [n for n in dir(module) if not n.startswith("_")], 1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
@@ -242,8 +249,8 @@ def problem_of(item):
     problem = dict(item.get("data") or {})
     problem["id"] = item["problem"]
     problem["seed"] = zlib.crc32(item["problem"].encode())
-    if "prompt_messages" in item:
-        problem.setdefault("messages", item["prompt_messages"])
+    if isinstance(problem.get("prompt"), list):
+        problem.setdefault("messages", problem["prompt"])
     if "answer" in item:
         problem.setdefault("answer", item["answer"])
     if "data" not in item:
@@ -410,8 +417,11 @@ def work(spec, kind, source, sink):
                 reply = {"raised": one_line(tell(error), 180)}
             reply["printed"] = printed(out.fileno())
             try:
+                check_numbers(reply)
                 data = dump(reply)
-            except (TypeError, ValueError) as error:
+            except Refusal as error:
+                data = dump({"refused": str(error)})
+            except (TypeError, ValueError, RecursionError) as error:
                 data = dump({"refused": f"the answer is no JSON: {one_line(error)}"})
             while data:
                 data = data[os.write(sink, data):]
