@@ -310,7 +310,7 @@ static ls_status refuse(bool *failed, const ls_world *w, const ls_episode *x, co
     else
         snprintf(place, sizeof place, "turn %lld", (long long)turn);
     return LS_FAIL(err, LS_ERR_UNSUPPORTED,
-                   "the chat template %.200s writes %s otherwise when messages follow: what was drawn cannot go on",  //
+                   "the chat template %.200s writes %s otherwise when messages follow: what was drawn cannot go on",
                    ls_chat_name(w->chat, strstr(x->question.chat, "\"tools\":") != NULL), place);
 }
 
