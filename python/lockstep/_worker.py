@@ -1,12 +1,12 @@
 """Reward functions and environments of `lockstep train`, called in processes of their own.
 
-The program carries this text and gives it to python3. It talks over the pipes that were standard input and output, one JSON
-object a line each way (docs/guide/python-functions.md). Two parts:
+The program carries this text and gives it to python3. It talks over the pipes that were standard input and output, one
+JSON object a line each way (docs/guide/python-functions.md). Two parts:
 
-- the dispatcher, which never runs foreign code: it reads items, gives them to workers, one call at a time each, kills those
-  that are late, starts others for those that died, and writes one answer for every item;
-- workers, forked from it, which import the user's module and call it. They have pipes of their own, so that nothing that a
-  function prints can be taken for an answer.
+- the dispatcher, which never runs foreign code: it reads items, gives them to workers, one call at a time each, kills
+  those that are late, starts others for those that died, and writes one answer for every item;
+- workers, forked from it, which import the user's module and call it. They have pipes of their own, so that nothing
+  that a function prints can be taken for an answer.
 
 Needs the standard library of Python 3.8 alone. What a call gets does not depend on the number of workers.
 """
@@ -98,7 +98,7 @@ def hint(module, name):
 def tell(error):
     """"ValueError: words (rewards.py, line 7)"."""
     own = tell.__code__.co_filename
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != own and not f.filename.startswith("<")]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != own and f.filename[0] != "<"]
     words = one_line(error)
     place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}{': ' if words else ''}{words}{place}"
@@ -147,7 +147,7 @@ def number(value):
 
 
 class Reward:
-    """A function of all samples of a problem, f(completions, prompts, **columns) -> list, or of one, f(completion, ..)."""
+    """A function of all samples of a problem, f(completions, prompts, **columns), or of one, f(completion, ..)."""
 
     OF_GROUPS = ("completions", "prompts", "completion_ids", "completion_texts", "prompt_texts")
 
@@ -164,8 +164,8 @@ class Reward:
         elif self.takes_all or any(name in self.names for name in self.OF_GROUPS):
             self.form = "group"
         else:
-            raise Refusal(f"{self.name}({', '.join(self.names)}) has neither a parameter 'completions', all samples of a "
-                          "problem, nor 'completion', one")
+            raise Refusal(f"{self.name}({', '.join(self.names)}) has neither a parameter 'completions', all samples of "
+                          "a problem, nor 'completion', one")
 
     @staticmethod
     def columns(item):
@@ -188,7 +188,8 @@ class Reward:
         prompts = [item.get("prompt_messages", item.get("prompt")) for item in items]
         completions = [item.get("completion_messages", item.get("completion")) for item in items]
         if self.form == "group":
-            have = {key: [item_columns[key] for item_columns in map(self.columns, items)] for key in self.columns(items[0])}
+            columns = [self.columns(item) for item in items]
+            have = {key: [of_item[key] for of_item in columns] for key in columns[0]}
             have.update(prompts=prompts, completions=completions, prompt_texts=[i.get("prompt") for i in items],
                         completion_texts=[i.get("completion") for i in items],
                         completion_ids=[i.get("completion_ids") for i in items])
@@ -196,7 +197,8 @@ class Reward:
             try:
                 rewards = list(result)
             except TypeError:
-                raise Refusal(f"{self.name}() returned {one_line(repr(result), 60)}, expected a list of numbers") from None
+                words = f"{self.name}() returned {one_line(repr(result), 60)}, expected a list of numbers"
+                raise Refusal(words) from None
             if len(rewards) != len(items):
                 raise Refusal(f"{self.name}() returned {len(rewards)} rewards for {len(items)} completions")
         else:
@@ -274,7 +276,8 @@ def step_answer(name, result):
     if isinstance(result, dict):
         unknown = [key for key in result if key not in ("messages", "reward", "done")]
         if unknown:
-            raise Refusal(f"{name}() returned a dict with '{one_line(unknown[0], 40)}'; messages, reward and done are known")
+            raise Refusal(f"{name}() returned a dict with '{one_line(unknown[0], 40)}'; messages, reward and done are "
+                          "known")
         result = (result.get("messages"), result.get("reward"), result.get("done", False))
     if not isinstance(result, tuple) or len(result) != 3:
         raise Refusal(f"{name}() returned {one_line(repr(result), 60)}, expected (messages, reward, done)")
@@ -289,7 +292,7 @@ def step_answer(name, result):
 
 
 class Environment:
-    """A class with reset(problem) and step(messages or reply), an instance an episode; or one function of a whole step."""
+    """A class with reset(problem) and step(messages or reply), an instance an episode; or one function of a step."""
 
     def __init__(self, spec):
         self.made, self.name, self.form = load(spec), spec.rpartition(":")[2], "environment"
@@ -464,12 +467,13 @@ class Dispatcher:
     # -- answers --
 
     def emit(self, items, answers):
-        """The answers of a call in one go: who asks again after this process's death does not ask for a part of them."""
+        """The answers of a call in one go: who asks again after this process's death does not ask for a part."""
         lines = []
         for item, answer in zip(items, answers):
             line = dump(dict(answer, id=item["id"]))
             if len(line) > ANSWER_BYTES_MAX:
-                line = dump({"id": item["id"], "error": f"an answer of {len(line)} bytes; at most {ANSWER_BYTES_MAX} are taken"})
+                words = f"an answer of {len(line)} bytes; at most {ANSWER_BYTES_MAX} are taken"
+                line = dump({"id": item["id"], "error": words})
             lines.append(line)
         data = b"".join(lines)
         while data:
