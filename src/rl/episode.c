@@ -445,6 +445,8 @@ static ls_status make_item(ls_reward_item *out, const ls_episodes *e, const ls_w
     out->prompt_messages = lists[0];
     out->completion_messages = lists[1];
     if (w->reward == NULL || !ls_reward_wants_groups(w->reward)) return LS_OK;
+    out->completion_ids = x->tokens + x->n_prompt;
+    out->n_completion_ids = x->n - x->n_prompt;
     out->group = i / e->samples;
     out->group_n = e->samples;
     return LS_OK;
