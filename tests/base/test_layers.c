@@ -1,5 +1,6 @@
 /* The shape of the source tree: includes only look downward, libraries stay at one place, files keep house rules. */
 #define _GNU_SOURCE
+#include <ctype.h>
 #include <ftw.h>
 #include <stdlib.h>
 
@@ -51,6 +52,12 @@ static const struct {
     {"model/architectures.h", {"model", "cli"}},
     {"model/tape_state.h", {"model"}},
 };
+
+/* A diagnosis compares enumerators: causes, experiments and failures are rows with words for people. The files of
+ * src/diagnose that compare words compare those of others: programs, servers, records. */
+static const char *const comparisons[] = {"strcmp", "strncmp", "strcasecmp", "strstr", "strcasestr", "sscanf"};
+static const char *const compare_words[] = {"src/diagnose/trial/sweep_program.c", "src/diagnose/trial/probe_server.c",
+                                            "src/diagnose/compare/compare.c"};
 
 static const char *const banned_folders[] = {"util", "utils", "common"};
 
@@ -147,6 +154,132 @@ static void check_line(report *r, const char *path, int64_t line, const char *te
     check_include(r, path, line, text + start, at - start, quoted);
 }
 
+static bool is_of_name(char c) { return isalnum((unsigned char)c) || c == '_'; }
+
+/* Words that are compared where enumerators should be. */
+static void check_words(report *r, const char *path, int64_t line, const char *text, size_t n) {
+    if (strncmp(path, "src/diagnose/", 13) != 0) return;
+    for (size_t i = 0; i < sizeof compare_words / sizeof compare_words[0]; i++)
+        if (strcmp(path, compare_words[i]) == 0) return;
+    for (size_t k = 0; k < sizeof comparisons / sizeof comparisons[0]; k++) {
+        const size_t length = strlen(comparisons[k]);
+        for (size_t at = 0; at + length < n; at++)
+            if (memcmp(text + at, comparisons[k], length) == 0 && text[at + length] == '(' &&
+                (at == 0 || !is_of_name(text[at - 1])))
+                complain(r, "%s:%lld: %s: a diagnosis compares enumerators, not words\n", path, (long long)line,
+                         comparisons[k]);
+    }
+}
+
+/* ---- names of headers ---- */
+
+enum { NAMES_MAX = 8192, NAME_BYTES = 64 };
+
+/* Types, enumerators, and what the enumerators of a type begin with; each belongs to one header, the last to one
+ * folder. */
+typedef struct names {
+    struct {
+        char kind, text[NAME_BYTES];
+        const char *path;
+    } of[NAMES_MAX];
+    int64_t n;
+} names;
+
+static bool shares_folder(const char *a, const char *b) {
+    size_t n, m;
+    const char *x = folder_of(a, &n), *y = folder_of(b, &m);
+    return n == m && memcmp(x, y, n) == 0;
+}
+
+static void add_name(report *r, names *list, char kind, const char *text, size_t n, const char *path) {
+    if (n == 0 || n >= NAME_BYTES || list->n == NAMES_MAX) return;
+    for (int64_t i = 0; i < list->n; i++) {
+        if (list->of[i].kind != kind || strlen(list->of[i].text) != n || memcmp(list->of[i].text, text, n) != 0)
+            continue;
+        if (kind == 'p' ? shares_folder(list->of[i].path, path) : strcmp(list->of[i].path, path) == 0) return;
+        complain(r, "%s: %.*s is a name of %s\n", path, (int)n, text, list->of[i].path);
+        return;
+    }
+    list->of[list->n].kind = kind;
+    list->of[list->n].path = path;
+    memcpy(list->of[list->n].text, text, n);
+    list->of[list->n++].text[n] = '\0';
+}
+
+/* Comments become spaces. */
+static void drop_comments(char *text) {
+    for (char *at = strstr(text, "/*"); at != NULL; at = strstr(at, "/*")) {
+        char *end = strstr(at + 2, "*/");
+        if (end == NULL) return;
+        memset(at, ' ', (size_t)(end + 2 - at));
+    }
+}
+
+static size_t name_length(const char *text) {
+    size_t n = 0;
+    while (is_of_name(text[n])) n++;
+    return n;
+}
+
+/* How much of two names is the same, up to and without a '_'. */
+static size_t common(const char *a, size_t n_a, const char *b, size_t n_b) {
+    size_t last = 0;
+    for (size_t i = 0; i < n_a && i < n_b && a[i] == b[i]; i++)
+        if (a[i] == '_') last = i;
+    return last;
+}
+
+/* From behind the '{' of an enum to its '}'. Numbers of things, as LS_DIALECTS is, have no place among what others
+ * begin with. */
+static const char *collect_enumerators(report *r, names *list, const char *at, bool is_type, const char *path) {
+    const char *first = NULL;
+    size_t first_n = 0, prefix = 0;
+    bool expected = true;
+    for (; *at != '\0' && *at != '}'; at++) {
+        const size_t n = name_length(at);
+        if (*at == '#') {
+            while (at[1] != '\0' && at[1] != '\n') at++;
+        } else if (n > 0) {
+            if (expected && strncmp(at, "LS_", 3) == 0) {
+                add_name(r, list, 'e', at, n, path);
+                if (memchr(at + 3, '_', n - 3) != NULL) {
+                    prefix = first == NULL ? (size_t)((const char *)memrchr(at, '_', n) - at)
+                                           : common(first, prefix + 1, at, n);
+                    if (first == NULL) first = at, first_n = n;
+                }
+            }
+            expected = false;
+            at += n - 1;
+        } else if (*at == ',') {
+            expected = true;
+        }
+    }
+    if (is_type && first != NULL && first_n > 0 && prefix > 2) add_name(r, list, 'p', first, prefix, path);
+    return at;
+}
+
+/* text: a header, whose comments are lost. */
+static void collect_names(report *r, names *list, const char *path, char *text) {
+    drop_comments(text);
+    for (const char *at = text; *at != '\0'; at++) {
+        const size_t n = name_length(at);
+        if (n == 4 && memcmp(at, "enum", 4) == 0) {
+            const char *to = at + 4 + strspn(at + 4, " \n");
+            const size_t tag = name_length(to);
+            to += tag + strspn(to + tag, " \n");
+            at = *to == '{' ? collect_enumerators(r, list, to + 1, tag > 0, path) : to - 1;
+        } else if (n > 0) {
+            at += n - 1;
+        }
+        if (*at == '}') {
+            const char *name = at + 1 + strspn(at + 1, " \n");
+            const size_t length = name_length(name);
+            if (strncmp(name, "ls_", 3) == 0 && name[length] == ';') add_name(r, list, 't', name, length, path);
+        }
+        if (*at == '\0') return;
+    }
+}
+
 /* Everything that one file alone can break. path is relative to the root of the source tree. */
 static void check_text(report *r, const char *path, const char *text) {
     size_t folder_n;
@@ -167,6 +300,7 @@ static void check_text(report *r, const char *path, const char *text) {
     for (at = text; *at != '\0';) {
         const char *end = strchrnul(at, '\n');
         check_line(r, path, ++line, at, (size_t)(end - at));
+        check_words(r, path, line, at, (size_t)(end - at));
         at = *end == '\n' ? end + 1 : end;
     }
     if (line > LINES_MAX) complain(r, "%s:%lld: more than %d lines\n", path, (long long)line, LINES_MAX);
@@ -234,14 +368,18 @@ static int release(void **state) {
 }
 
 static void the_tree_keeps_the_rules(void **state) {
+    names *list = calloc(1, sizeof *list);
     report r = {0};
     (void)state;
-    assert_true(n_found > 10);
+    assert_true(n_found > 10 && list != NULL);
     for (int64_t i = 0; i < n_found; i++) {
         char *text = read_all(found[i]);
         check_text(&r, found[i], text);
+        if (found[i][strlen(found[i]) - 1] == 'h') collect_names(&r, list, found[i], text);
         free(text);
     }
+    assert_true(list->n > 500 && list->n < NAMES_MAX);
+    free(list);
     check_unique(&r, (const char *const *)found, n_found);
     if (r.n != 0) fail_msg("%lld violations:\n%s", (long long)r.n, r.text);
 }
@@ -356,12 +494,66 @@ static void bad_files_are_reported(void **state) {
     assert_non_null(strstr(r.text, "src/op/scan.h and src/model/scan.h"));
 }
 
+static void compared_words_are_reported(void **state) {
+    static const struct {
+        const char *path, *line;
+        int64_t n;
+    } cases[] = {
+        {"src/diagnose/rounding/x.c", "    if (strcmp(f->cause, \"page size matters\") == 0) return;", 1},
+        {"src/diagnose/x.c", "    n += strstr(note, \": no end after\") != NULL;", 1},
+        {"src/diagnose/report/x.h", "    sscanf(text, \"%d\", &n); strncmp(a, b, 3);", 2},
+        {"src/diagnose/trial/x.c", "    strcmp(name, other);", 1},
+        {"src/diagnose/trial/sweep_program.c", "    strcmp(record->finish, \"error\");", 0},
+        {"src/cli/x.c", "    strcmp(text, \"f32\");", 0},
+        {"src/diagnose/x.c", "    ls_strcmp(a, b);", 0},
+        {"src/diagnose/x.c", "    cause == LS_CAUSE_PAGE_SIZE;", 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        report r = {0};
+        check_words(&r, cases[i].path, 7, cases[i].line, strlen(cases[i].line));
+        if (r.n != cases[i].n) fail_msg("%s: %lld reports: '%s'", cases[i].line, (long long)r.n, r.text);
+    }
+}
+
+static void shared_names_are_reported(void **state) {
+    static const struct {
+        const char *one, *path, *two, *says; /* says NULL: nothing */
+    } cases[] = {
+        {"typedef struct ls_span {\n    int n;\n} ls_span;", "src/text/b.h", "typedef struct { int n; } ls_span;",
+         "src/text/b.h: ls_span is a name of src/op/a.h"},
+        {"typedef enum ls_a { LS_POLICY_FIFO, LS_POLICY_LAST } ls_a;", "src/rl/b.h",
+         "typedef enum ls_b {\n    LS_POLICY_PPO, /* x */\n    LS_POLICY_GSPO,\n    LS_POLICIES\n} ls_b;",
+         "src/rl/b.h: LS_POLICY is a name of src/op/a.h"},
+        {"typedef enum ls_a { LS_X_ONE } ls_a;", "src/rl/b.h", "enum { LS_X_ONE = 3 };", "LS_X_ONE is a name of"},
+        {"typedef enum ls_a { LS_X_ONE, LS_X_TWO } ls_a;", "src/op/b.h", "typedef enum ls_b { LS_X_OTHER } ls_b;",
+         NULL},
+        {"typedef enum ls_a { LS_X_ONE, LS_X_TWO } ls_a;", "src/rl/b.h", "typedef enum ls_b { LS_Y_ONE, LS_XS } ls_b;",
+         NULL},
+        {"/* } ls_span; */ typedef enum ls_verdict { LS_CLEAN, LS_MOVED } ls_verdict;", "src/rl/b.h",
+         "/* LS_CLEAN */\n#define LS_ROW(name) LS_X_##name,\ntypedef struct ls_span ls_span;", NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        names *list = calloc(1, sizeof *list);
+        char *one = strdup(cases[i].one), *two = strdup(cases[i].two);
+        report r = {0};
+        assert_true(list != NULL && one != NULL && two != NULL);
+        collect_names(&r, list, "src/op/a.h", one);
+        collect_names(&r, list, cases[i].path, two);
+        if (r.n != (cases[i].says != NULL) || (r.n > 0 && strstr(r.text, cases[i].says) == NULL))
+            fail_msg("%s and %s: '%s'", cases[i].one, cases[i].two, r.text);
+        free(one);
+        free(two);
+        free(list);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_tree_keeps_the_rules),
-        cmocka_unit_test(good_lines_pass),
-        cmocka_unit_test(bad_lines_are_reported),
-        cmocka_unit_test(bad_files_are_reported),
+        cmocka_unit_test(the_tree_keeps_the_rules),    cmocka_unit_test(good_lines_pass),
+        cmocka_unit_test(bad_lines_are_reported),      cmocka_unit_test(bad_files_are_reported),
+        cmocka_unit_test(compared_words_are_reported), cmocka_unit_test(shared_names_are_reported),
     };
     return cmocka_run_group_tests(tests, collect, release);
 }

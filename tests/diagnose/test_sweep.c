@@ -5,6 +5,7 @@
 
 #include "base/html_out.h"
 #include "diagnose/bits/sweep_ladder.h"
+#include "diagnose/trial/ddmin.h"
 #include "harness.h"
 
 /* ---- shrinking ---- */

@@ -17,7 +17,6 @@
 #include "diagnose/bits/threshold.h"
 #include "diagnose/cause.h"
 #include "diagnose/experiment.h"
-#include "diagnose/trial/ddmin.h"
 #include "diagnose/trial/door.h"
 #include "json/json_out.h"
 
@@ -161,6 +160,10 @@ ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, ls_door *door, 
 ls_status ls_sweep_run_server(ls_sweep *out, const ls_sweep_opts *opts, const ls_model_config *config, ls_door *door,
                               ls_error *err);
 void ls_sweep_deinit(ls_sweep *sweep);
+/* Copies the smallest requests into the sweep; gives them up again. */
+ls_status ls_sweep_keep_repro(ls_sweep *sweep, const ls_prompt *prompts, int64_t n, const ls_trial *trial,
+                              ls_error *err);
+void ls_sweep_drop_repro(ls_sweep *sweep);
 /* The cause that is named: the best one when it fits; NULL without a difference or when none does. */
 const ls_ranked *ls_sweep_cause(const ls_sweep *sweep);
 

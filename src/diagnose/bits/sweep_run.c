@@ -10,6 +10,8 @@
 #include "base/mem.h"
 #include "diagnose/bits/sweep_ladder.h"
 #include "diagnose/rounding/foreign.h"
+#include "diagnose/trial/ddmin.h"
+#include "diagnose/trial/shrink.h"
 #include "load/stack_config.h"
 
 enum { LEVER_MAX = 16, DDMIN_TRIALS = 400 };
@@ -236,35 +238,25 @@ static void invert(const ls_runner *runner) {
 
 /* ---- the smallest requests ---- */
 
-typedef struct shrink {
+typedef struct repro {
     const ls_runner *runner;
     ls_trial trial, baseline; /* the latter where tokens are to be compared */
     bool compare;             /* fails: tokens or records are not the baseline's */
-    const ls_prompt *prompts;
-} shrink;
+} repro;
 
-static ls_status try_prompts(shrink *s, const ls_prompt *prompts, int64_t n, bool *fails, ls_error *err) {
+static ls_status try_prompts(void *context, const ls_prompt *prompts, int64_t n, int64_t max_tokens, bool *fails,
+                             ls_error *err) {
+    repro *r = context;
     ls_outcomes baseline = {0};
     ls_observation seen;
     ls_status status;
-    s->runner->sweep->repro_trials++;
-    if (s->compare) LS_TRY_DONE(ls_runner_try(s->runner, &s->baseline, prompts, n, NULL, &baseline, &seen, err));
-    LS_TRY_DONE(ls_runner_try(s->runner, &s->trial, prompts, n, s->compare ? &baseline : NULL, NULL, &seen, err));
-    *fails = s->compare ? seen.n_changed > 0 : ls_observed_difference(&seen);
+    r->trial.max_tokens = r->baseline.max_tokens = max_tokens;
+    r->runner->sweep->repro_trials++;
+    if (r->compare) LS_TRY_DONE(ls_runner_try(r->runner, &r->baseline, prompts, n, NULL, &baseline, &seen, err));
+    LS_TRY_DONE(ls_runner_try(r->runner, &r->trial, prompts, n, r->compare ? &baseline : NULL, NULL, &seen, err));
+    *fails = r->compare ? seen.n_changed > 0 : ls_observed_difference(&seen);
 done:
     ls_outcomes_deinit(&baseline);
-    return status;
-}
-
-static ls_status try_items(void *context, const int64_t *items, int64_t n, bool *fails, ls_error *err) {
-    shrink *s = context;
-    ls_prompt *prompts = NULL;
-    ls_status status;
-    LS_TRY_DONE(ls_array_alloc((void **)&prompts, n, sizeof *prompts, "prompts", err));
-    for (int64_t i = 0; i < n; i++) prompts[i] = s->prompts[items[i]];
-    LS_TRY_DONE(try_prompts(s, prompts, n, fails, err));
-done:
-    free(prompts);
     return status;
 }
 
@@ -281,64 +273,38 @@ static ls_experiment failing(const ls_sweep *sweep) {
     return LS_TRY_GIVEN;
 }
 
-/* Shorter completions, then shorter prompts, as long as it fails. */
-static ls_status shorten(shrink *s, ls_prompt *prompts, int64_t n, ls_error *err) {
-    const int64_t most = s->trial.max_tokens;
-    bool fails = false;
-    for (int64_t tokens = 1; tokens < most && !fails; tokens++) {
-        s->trial.max_tokens = s->baseline.max_tokens = tokens;
-        LS_TRY(try_prompts(s, prompts, n, &fails, err));
-    }
-    if (!fails) s->trial.max_tokens = s->baseline.max_tokens = most;
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t whole = prompts[i].n;
-        fails = false;
-        for (prompts[i].n = 1; prompts[i].n < whole && !fails; prompts[i].n += !fails)
-            LS_TRY(try_prompts(s, prompts, n, &fails, err));
-    }
-    return LS_OK;
-}
-
 static ls_status find_repro(const ls_runner *runner, ls_error *err) {
     ls_sweep *sweep = runner->sweep;
     const ls_experiment experiment = failing(sweep);
     const ls_prompt_set set = ls_ladder_set(experiment);
     const ls_bound *slot = bound_of(sweep, LS_BOUNDED_SLOT, sweep->opts.dtype);
+    const int64_t n_all = runner->ladder->n_set[set];
     ls_experiment baseline = ls_ladder_baseline(experiment);
-    shrink s = {.runner = runner, .prompts = runner->ladder->set[set]};
-    int64_t n = runner->ladder->n_set[set], *items = NULL, total = 0;
-    bool fails;
+    repro r = {.runner = runner};
+    const ls_shrink shrink = {.context = &r, .test = try_prompts, .tests_max = DDMIN_TRIALS};
+    ls_prompt *prompts = NULL;
+    int64_t n, max_tokens;
     ls_status status;
-    ls_ladder_trial(&s.trial, runner->ladder, experiment);
+    ls_ladder_trial(&r.trial, runner->ladder, experiment);
     if (baseline == LS_EXPERIMENTS) baseline = experiment;
-    ls_ladder_trial(&s.baseline, runner->ladder, baseline);
-    s.compare = !differs(sweep, experiment);
+    ls_ladder_trial(&r.baseline, runner->ladder, baseline);
+    r.compare = !differs(sweep, experiment);
     if (experiment == LS_TRY_FAR && slot != NULL) { /* at the threshold itself */
-        s.trial.levers.policy = LS_POLICY_LOWEST;
-        s.trial.levers.slot_base = slot->value;
+        r.trial.levers.policy = LS_POLICY_LOWEST;
+        r.trial.levers.slot_base = slot->value;
     }
     tell(runner, "shrinking the requests");
     sweep->repro_of = experiment;
-    sweep->repro_from = n;
-    LS_TRY_DONE(ls_array_alloc((void **)&items, n, sizeof *items, "prompts", err));
-    LS_TRY_DONE(ls_array_alloc((void **)&sweep->repro, n, sizeof *sweep->repro, "prompts", err));
-    for (int64_t i = 0; i < n; i++) items[i] = i;
-    LS_TRY_DONE(try_items(&s, items, n, &fails, err));
-    if (!fails) goto done; /* it does not come back: nothing to shrink */
-    LS_TRY_DONE(ls_ddmin(items, &n, try_items, &s, DDMIN_TRIALS, NULL, err));
-    for (int64_t i = 0; i < n; i++) sweep->repro[i] = s.prompts[items[i]];
-    LS_TRY_DONE(shorten(&s, sweep->repro, n, err));
-    for (int64_t i = 0; i < n; i++) total += sweep->repro[i].n;
-    LS_TRY_DONE(ls_array_alloc((void **)&sweep->repro_ids, total, sizeof *sweep->repro_ids, "prompts", err));
-    for (int64_t i = 0, at = 0; i < n; i++) {
-        memcpy(sweep->repro_ids + at, sweep->repro[i].ids, (size_t)sweep->repro[i].n * sizeof *sweep->repro_ids);
-        sweep->repro[i].ids = sweep->repro_ids + at;
-        at += sweep->repro[i].n;
-    }
-    sweep->n_repro = n;
-    sweep->repro_trial = s.trial;
+    sweep->repro_from = n_all;
+    max_tokens = r.trial.max_tokens;
+    LS_TRY_DONE(ls_array_alloc((void **)&prompts, n_all, sizeof *prompts, "prompts", err));
+    LS_TRY_DONE(ls_shrink_requests(&shrink, runner->ladder->set[set], n_all, max_tokens, prompts, &n, err));
+    if (n == 0) goto done; /* it does not come back: nothing to shrink */
+    LS_TRY_DONE(ls_shrink_lengths(&shrink, prompts, n, &max_tokens, err));
+    r.trial.max_tokens = max_tokens;
+    LS_TRY_DONE(ls_sweep_keep_repro(sweep, prompts, n, &r.trial, err));
 done:
-    free(items);
+    free(prompts);
     return status;
 }
 

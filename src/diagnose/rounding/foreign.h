@@ -261,10 +261,6 @@ bool ls_foreign_is_slow(ls_inquiry *q, ls_rung rung);
 bool ls_rung_off(const ls_inquiry *q, ls_rung rung); /* with values that say so */
 /* The answers are about other tokens than were sent: nothing else says anything then. */
 bool ls_probe_is_odd(const ls_inquiry *q);
-/* Copies the smallest requests into the sweep; gives them up again. */
-ls_status ls_foreign_keep_repro(ls_inquiry *q, const ls_prompt *prompts, int64_t n, const ls_trial *trial,
-                                ls_error *err);
-void ls_foreign_drop_repro(ls_inquiry *q);
 /* What was seen, as causes. Runs further trials where two causes look alike. */
 ls_status ls_foreign_decide(ls_inquiry *q, ls_error *err);
 ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "diagnose/rounding/foreign.h"
+#include "diagnose/trial/ddmin.h"
 
 typedef struct search {
     ls_inquiry *q;

@@ -1,11 +1,7 @@
-/* What an inquiry has found so far: causes with their evidence, the surest first, and the smallest requests that show
- * it. */
+/* What an inquiry has found so far: causes with their evidence, the surest first, */
 #include <math.h>
 #include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/mem.h"
 #include "diagnose/rounding/foreign.h"
 
 void ls_foreign_find(ls_foreign *f, ls_cause cause, ls_rung rung, double confidence, const char *format, ...) {
@@ -46,29 +42,4 @@ ls_status ls_foreign_repeat(ls_inquiry *q, ls_rung rung, bool *moves, ls_error *
     }
     ls_seen_deinit(&again);
     return LS_OK;
-}
-
-ls_status ls_foreign_keep_repro(ls_inquiry *q, const ls_prompt *prompts, int64_t n, const ls_trial *trial,
-                                ls_error *err) {
-    ls_sweep *sweep = q->runner->sweep;
-    int64_t total = 0;
-    LS_TRY(ls_array_alloc((void **)&sweep->repro, n, sizeof *sweep->repro, "prompts", err));
-    for (int64_t i = 0; i < n; i++) total += prompts[i].n;
-    LS_TRY(ls_array_alloc((void **)&sweep->repro_ids, total, sizeof *sweep->repro_ids, "prompts", err));
-    for (int64_t i = 0, at = 0; i < n; at += prompts[i++].n) {
-        memcpy(sweep->repro_ids + at, prompts[i].ids, (size_t)prompts[i].n * sizeof *sweep->repro_ids);
-        sweep->repro[i] = (ls_prompt){sweep->repro_ids + at, prompts[i].n};
-    }
-    sweep->n_repro = n;
-    sweep->repro_trial = *trial;
-    return LS_OK;
-}
-
-void ls_foreign_drop_repro(ls_inquiry *q) {
-    ls_sweep *sweep = q->runner->sweep;
-    free(sweep->repro);
-    free(sweep->repro_ids);
-    sweep->repro = NULL;
-    sweep->repro_ids = NULL;
-    sweep->n_repro = 0;
 }

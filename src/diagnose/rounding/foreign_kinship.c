@@ -51,7 +51,7 @@ static ls_status try_pair(ls_inquiry *q, relation how, int64_t text, bool cached
         /* A server that remembers shows it to those that it has not seen yet: the pair itself is what shows it. */
         if (q->f->is_server && how != UNRELATED && ls_sequence_off(q->f, &seen.outcomes.of[1]) &&
             q->runner->sweep->n_repro == 0)
-            LS_TRY_DONE(ls_foreign_keep_repro(q, r->of, r->n, &trial, err));
+            LS_TRY_DONE(ls_sweep_keep_repro(q->runner->sweep, r->of, r->n, &trial, err));
     }
 done:
     ls_seen_deinit(&seen);
@@ -78,7 +78,7 @@ ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *foun
     }
     /* Not for what the two have in common, where the unrelated are off as well. */
     if (k.off[UNRELATED] > 0 || (!other && !mostly(&k, SAME))) {
-        if (q->f->is_server) ls_foreign_drop_repro(q);
+        if (q->f->is_server) ls_sweep_drop_repro(q->runner->sweep);
         return LS_OK;
     }
     if (other) {

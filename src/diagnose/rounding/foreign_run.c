@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/sort.h"
 #include "diagnose/rounding/foreign.h"
+#include "diagnose/trial/shrink.h"
 
 /* Of a checkpoint that the reference forward takes, and a median abs d from which on requests alone are wrong and not
  * rounded, if nothing says that they are. */
@@ -193,93 +194,63 @@ static double difference(const ls_seen *a, const ls_seen *b) {
 
 /* ---- the smallest requests ---- */
 
-enum { SHRINK_TRIALS = 24, SHRINK_SECONDS = 60 };
+/* Seconds without a limit, and of a suspect that hangs. */
+enum { SHRINK_TRIALS = 24, SHRINK_SECONDS = 60, SHRINK_SECONDS_HURRIED = 40 };
 
-typedef struct shrink {
+typedef struct repro {
     ls_inquiry *q;
     ls_trial trial;
-    const ls_prompt *prompts;
     double end;
     int64_t left;
-} shrink;
+} repro;
 
-static ls_status try_prompts(shrink *s, const ls_prompt *prompts, int64_t n, bool *fails, ls_error *err) {
+static ls_status try_prompts(void *context, const ls_prompt *prompts, int64_t n, int64_t max_tokens, bool *fails,
+                             ls_error *err) {
+    repro *r = context;
     ls_seen seen = {0};
     *fails = false;
-    if (s->left <= 0 || ls_clock_seconds() > s->end) return LS_OK;
-    s->left--;
-    s->q->runner->sweep->repro_trials++;
-    LS_TRY(ls_foreign_try(s->q, &s->trial, 0, prompts, n, &seen, err));
+    r->trial.max_tokens = max_tokens;
+    if (r->left <= 0 || ls_clock_seconds() > r->end) return LS_OK;
+    r->left--;
+    r->q->runner->sweep->repro_trials++;
+    LS_TRY(ls_foreign_try(r->q, &r->trial, 0, prompts, n, &seen, err));
     *fails = seen.look == LS_LOOK_OFF;
     ls_seen_deinit(&seen);
     return LS_OK;
 }
 
-static ls_status try_items(void *context, const int64_t *items, int64_t n, bool *fails, ls_error *err) {
-    shrink *s = context;
-    ls_prompt *prompts = NULL;
-    ls_status status;
-    LS_TRY_DONE(ls_array_alloc((void **)&prompts, n, sizeof *prompts, "prompts", err));
-    for (int64_t i = 0; i < n; i++) prompts[i] = s->prompts[items[i]];
-    LS_TRY_DONE(try_prompts(s, prompts, n, fails, err));
-done:
-    free(prompts);
-    return status;
-}
-
-/* The shortest prompts by halves: all together first, then each. */
-static ls_status shorten(shrink *s, ls_prompt *prompts, int64_t n, ls_error *err) {
-    const int64_t most = s->trial.max_tokens;
-    bool fails = false;
-    for (int64_t tokens = 1; tokens < most && !fails; tokens += tokens) {
-        s->trial.max_tokens = tokens;
-        LS_TRY(try_prompts(s, prompts, n, &fails, err));
-    }
-    if (!fails) s->trial.max_tokens = most;
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t cut = prompts[i].n / 2; cut > 0; cut /= 2) {
-            const int64_t whole = prompts[i].n;
-            if (whole <= cut) continue;
-            prompts[i].n -= cut;
-            LS_TRY(try_prompts(s, prompts, n, &fails, err));
-            if (!fails) prompts[i].n = whole;
-        }
-    return LS_OK;
+/* The door has an end of its own where there is a limit. */
+static double shrink_end(const ls_door *door) {
+    if (door->hurried) return ls_clock_seconds() + SHRINK_SECONDS_HURRIED;
+    return door->limits.end > 0.0 ? (double)INFINITY : ls_clock_seconds() + SHRINK_SECONDS;
 }
 
 ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err) {
     ls_sweep *sweep = q->runner->sweep;
-    const ls_rung rung = q->f->repro_of;
-    const double end = ls_clock_seconds() + SHRINK_SECONDS;
-    shrink s = {.q = q, .prompts = q->requests[rung].of, .end = end, .left = SHRINK_TRIALS};
-    int64_t n = q->requests[rung].n, *items = NULL;
+    const ls_requests *all = &q->requests[q->f->repro_of];
+    repro r = {.q = q, .end = shrink_end(q->runner->door), .left = SHRINK_TRIALS};
+    const ls_shrink shrink = {.context = &r, .test = try_prompts, .tests_max = SHRINK_TRIALS, .by_halves = true};
     ls_prompt *prompts = NULL;
+    int64_t n, max_tokens;
     uint64_t needs;
-    bool fails;
     ls_status status;
     tell(q, "shrinking the requests");
-    ls_rung_trial(q, rung, &s.trial, &needs);
-    sweep->repro_from = n;
-    LS_TRY_DONE(ls_array_alloc((void **)&items, n, sizeof *items, "prompts", err));
-    LS_TRY_DONE(ls_array_alloc((void **)&prompts, n, sizeof *prompts, "prompts", err));
-    for (int64_t i = 0; i < n; i++) items[i] = i;
-    if (ls_door_is_closed(q->runner->door)) { /* as they are: nobody shrank them */
-        LS_TRY_DONE(ls_foreign_keep_repro(q, s.prompts, n, &s.trial, err));
-        goto done;
-    }
-    LS_TRY_DONE(try_items(&s, items, n, &fails, err));
-    if (!fails) goto done; /* it does not come back: nothing to shrink */
-    if (n > 1) LS_TRY_DONE(ls_ddmin(items, &n, try_items, &s, SHRINK_TRIALS, NULL, err));
-    for (int64_t i = 0; i < n; i++) prompts[i] = s.prompts[items[i]];
-    s.left += SHRINK_TRIALS / 2;
-    LS_TRY_DONE(shorten(&s, prompts, n, err));
-    s.left = 1;
-    s.end = (double)INFINITY;
-    LS_TRY_DONE(try_prompts(&s, prompts, n, &q->f->repro_shown, err));
-    LS_TRY_DONE(ls_foreign_keep_repro(q, prompts, n, &s.trial, err));
+    ls_rung_trial(q, q->f->repro_of, &r.trial, &needs);
+    sweep->repro_from = all->n;
+    if (ls_door_is_closed(q->runner->door)) /* as they are: nobody shrank them */
+        return ls_sweep_keep_repro(sweep, all->of, all->n, &r.trial, err);
+    max_tokens = r.trial.max_tokens;
+    LS_TRY_DONE(ls_array_alloc((void **)&prompts, all->n, sizeof *prompts, "prompts", err));
+    LS_TRY_DONE(ls_shrink_requests(&shrink, all->of, all->n, max_tokens, prompts, &n, err));
+    if (n == 0) goto done; /* it does not come back: nothing to shrink */
+    r.left += SHRINK_TRIALS / 2;
+    LS_TRY_DONE(ls_shrink_lengths(&shrink, prompts, n, &max_tokens, err));
+    r.left = 1;
+    r.end = (double)INFINITY;
+    LS_TRY_DONE(try_prompts(&r, prompts, n, max_tokens, &q->f->repro_shown, err));
+    LS_TRY_DONE(ls_sweep_keep_repro(sweep, prompts, n, &r.trial, err));
 done:
     free(prompts);
-    free(items);
     return status;
 }
 
@@ -433,7 +404,7 @@ static ls_status keep_lacking(ls_inquiry *q, ls_error *err) {
             q->f->repro_of = (ls_rung)r;
             q->f->repro_shown = true; /* it is one of the trials */
             q->runner->sweep->repro_from = 1;
-            return ls_foreign_keep_repro(q, &prompt, 1, &trial, err);
+            return ls_sweep_keep_repro(q->runner->sweep, &prompt, 1, &trial, err);
         }
     }
     return LS_OK;
@@ -449,8 +420,9 @@ static ls_status keep_hung(ls_inquiry *q, ls_error *err) {
         q->f->repro_of = (ls_rung)r;
         q->f->repro_shown = true; /* it is one of the trials */
         q->runner->sweep->repro_from = q->requests[r].n;
-        return ls_foreign_keep_repro(
-            q, &q->requests[r].of[q->f->seen[r].first_hung / trial.levers.samples % q->requests[r].n], 1, &trial, err);
+        return ls_sweep_keep_repro(
+            q->runner->sweep, &q->requests[r].of[q->f->seen[r].first_hung / trial.levers.samples % q->requests[r].n], 1,
+            &trial, err);
     }
     return LS_OK;
 }
@@ -498,7 +470,7 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
         f->repro_of = LS_RUNG_ALONE_C;
         f->repro_shown = true; /* it is one of the trials */
         sweep->repro_from = 1;
-        return ls_foreign_keep_repro(q, q->requests[LS_RUNG_ALONE_C].of, 1, &trial, err);
+        return ls_sweep_keep_repro(q->runner->sweep, q->requests[LS_RUNG_ALONE_C].of, 1, &trial, err);
     }
     return ls_foreign_repro(q, err);
 }
