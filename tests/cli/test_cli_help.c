@@ -219,6 +219,7 @@ static void progress_is_for_terminals(void **state) {
     assert_non_null(strstr(text, " of "));
     assert_true(strstr(text, "generating: ") != NULL || strstr(text, "scoring: ") != NULL);
     free(text);
+    /* As long a run on no terminal, whose lines a file would keep. */
     RUN_OK("check", "--model", TINY, "--threads", "1", "--isa", "generic", "--samples", samples);
     assert_null(strchr(last.err, '\r'));
     assert_null(strstr(last.err, " sequences, "));
