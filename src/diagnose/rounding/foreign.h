@@ -64,6 +64,7 @@ typedef struct ls_foreign {
     bool repro_shown; /* the smallest requests were run again and were off again */
     double trial_seconds;
     bool out_of_time;
+    bool undecided; /* a trial that tells causes apart was not to be had in time */
 } ls_foreign;
 
 bool ls_rung_is_of_servers(ls_rung rung);

@@ -4,6 +4,9 @@
 
 #include "diagnose/rounding/foreign.h"
 
+/* What is found without the trials that tell it from others is not to be named. */
+#define UNDECIDED 0.8
+
 void ls_foreign_find(ls_foreign *f, ls_cause cause, ls_rung rung, double confidence, const char *format, ...) {
     ls_finding found = {.cause = cause, .confidence = confidence, .rung = rung};
     va_list args;
@@ -11,6 +14,7 @@ void ls_foreign_find(ls_foreign *f, ls_cause cause, ls_rung rung, double confide
     vsnprintf(found.evidence, sizeof found.evidence, format, args);
     va_end(args);
     if (f->out_of_time && ls_cause_of(cause)->is_fallback) found.confidence *= 0.9;
+    if (f->undecided) found.confidence *= UNDECIDED;
     ls_findings_add(&f->found, &found, LS_FINDINGS_MAX);
 }
 

@@ -109,7 +109,7 @@ ls_status ls_foreign_try(ls_inquiry *q, const ls_trial *trial, uint64_t needs, c
         memcpy(seen->note, bits.failures.first, sizeof seen->note);
         seen->look = bits.verdict == LS_UNTRIED ? LS_LOOK_UNTRIED : LS_LOOK_OFF;
         seen->n_failed = bits.verdict != LS_UNTRIED;
-        q->f->out_of_time = q->f->out_of_time || bits.failures.whole == LS_FAILURE_NO_TIME;
+        if (bits.failures.whole == LS_FAILURE_NO_TIME) q->f->out_of_time = q->f->undecided = true;
         ls_outcomes_deinit(&seen->outcomes);
         return LS_OK;
     }

@@ -335,6 +335,7 @@ static ls_status climb(ls_inquiry *q, ls_error *err) {
             q->climb_end = 0.0;
         }
     }
+    q->f->undecided = false;
     return LS_OK;
 }
 
@@ -432,6 +433,7 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     bool explained, climbed; /* climbed: and what was seen is decided */
     LS_TRY(start_alone(q, err));
+    f->undecided = false; /* rungs that were not tried decide nothing */
     LS_TRY(explain_alone(q, &explained, err));
     climbed = explained;
     if (explained) LS_TRY(look_behind_rounding(q, &explained, err));

@@ -288,7 +288,7 @@ static void decide_company(ls_inquiry *q) {
 static ls_status decide(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     ls_rung rung;
-    bool found = false, moves = false;
+    bool found = false, moves = false, undecided;
     decide_oddities(q);
     decide_hangs(q);
     if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;
@@ -297,7 +297,10 @@ static ls_status decide(ls_inquiry *q, ls_error *err) {
     rung = off_behind(q);
     if (rung < LS_RUNGS) {
         LS_TRY(ls_decide_kinship(q, rung, true, &found, err));
+        undecided = f->undecided;
+        f->undecided = false; /* counts need no trial */
         decide_oddities(q);
+        f->undecided = undecided;
         if (found || (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED)) return LS_OK;
         rung = off_in_turn(q);
         if (rung < LS_RUNGS) LS_TRY(ls_foreign_repeat(q, rung, &moves, err));
@@ -332,6 +335,7 @@ static void decide_missing(ls_inquiry *q) {
 
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     LS_TRY(decide(q, err));
+    q->f->undecided = false; /* counts need no trial */
     decide_missing(q);
     return LS_OK;
 }
