@@ -232,10 +232,9 @@ ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err) {
     const ls_shrink shrink = {.context = &r, .test = try_prompts, .tests_max = SHRINK_TRIALS, .by_halves = true};
     ls_prompt *prompts = NULL;
     int64_t n, max_tokens;
-    uint64_t needs;
     ls_status status;
     tell(q, "shrinking the requests");
-    ls_rung_trial(q, q->f->repro_of, &r.trial, &needs);
+    ls_rung_trial(q, q->f->repro_of, &r.trial, NULL);
     sweep->repro_from = all->n;
     if (ls_door_is_closed(q->runner->door)) /* as they are: nobody shrank them */
         return ls_sweep_keep_repro(sweep, all->of, all->n, &r.trial, err);
@@ -399,9 +398,8 @@ static ls_status keep_lacking(ls_inquiry *q, ls_error *err) {
         for (int64_t s = 0; s < o->n; s++) {
             const ls_prompt prompt = {o->of[s].prompt, o->of[s].n_prompt};
             ls_trial trial;
-            uint64_t needs;
             if (!o->of[s].lacks) continue;
-            ls_rung_trial(q, (ls_rung)r, &trial, &needs);
+            ls_rung_trial(q, (ls_rung)r, &trial, NULL);
             q->f->repro_of = (ls_rung)r;
             q->f->repro_shown = true; /* it is one of the trials */
             q->runner->sweep->repro_from = 1;
@@ -415,9 +413,8 @@ static ls_status keep_lacking(ls_inquiry *q, ls_error *err) {
 static ls_status keep_hung(ls_inquiry *q, ls_error *err) {
     for (int r = 0; r < LS_RUNGS; r++) {
         ls_trial trial;
-        uint64_t needs;
         if (q->f->seen[r].first_hung < 0) continue;
-        ls_rung_trial(q, (ls_rung)r, &trial, &needs);
+        ls_rung_trial(q, (ls_rung)r, &trial, NULL);
         q->f->repro_of = (ls_rung)r;
         q->f->repro_shown = true; /* it is one of the trials */
         q->runner->sweep->repro_from = q->requests[r].n;
@@ -466,8 +463,7 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     if (explained || f->constant) {
         /* Every request shows it, by a value that is not above a floor it makes itself. */
         ls_trial trial;
-        uint64_t needs;
-        ls_rung_trial(q, LS_RUNG_ALONE_C, &trial, &needs);
+        ls_rung_trial(q, LS_RUNG_ALONE_C, &trial, NULL);
         trial.max_tokens = f->found.n > 0 ? 2 : 1;
         f->repro_of = LS_RUNG_ALONE_C;
         f->repro_shown = true; /* it is one of the trials */
