@@ -150,7 +150,8 @@ typedef struct ls_rung_row {
 const ls_rung_row *ls_rung_of(ls_rung rung);
 /* The id of its special token; -1: none. */
 int32_t ls_rung_special(const ls_inquiry *q, ls_rung rung);
-/* Lays out the requests and settings of a rung. Needs: the levers it is about, by bit of their number. NULL: not asked. */
+/* Lays out the requests and settings of a rung. Needs: the levers it is about, by bit of their number; NULL: not
+ * asked. */
 ls_status ls_rung_requests(ls_inquiry *q, ls_rung rung, ls_error *err);
 /* Why a server cannot be tried on it, or NULL. */
 const char *ls_rung_refused(const ls_inquiry *q, ls_rung rung);
