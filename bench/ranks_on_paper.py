@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A step of GRPO at Jamba-3B's shape on 1 to 1,024 GPUs, on paper: the tables of docs/guide/scaling.md.
+"""A step of GRPO at Jamba-3B's shape on 1 to 1,024 GPUs, on paper: the tables of docs/lab/scaling.md.
 
 Usage: bench/ranks_on_paper.py
 
@@ -17,7 +17,7 @@ NEW, PROMPT, SAMPLES = 512, 512, 16
 HOST = 8  # GPUs of a host
 
 # Measured on two H200s of one machine in one call, 2026-11-25 (bench_ranks, leaves of 128 in forwards of 8,192 rows, one timed
-# step each), but for the ticks of few sequences, which are of 2026-11-24 (docs/lab/benchmarks.md).
+# step each), but for the ticks of few sequences, which are of 2026-11-24 (docs/lab/gpu-models.md).
 # Seconds of a rank's sequences, prompts included: 128 of one and of two GPUs, 256 and 1,024 of one, 512 of two.
 ROLLOUT = {128: 2.180, 256: 3.311, 512: 5.886, 1024: 11.781}
 TICK = {1: 1 / 460, 8: 8 / 3557, 16: 16 / 6610, 32: 32 / 12065, 64: 64 / 20890}  # seconds of decoding a token each

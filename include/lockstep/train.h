@@ -21,7 +21,7 @@ typedef struct lockstep_trainer lockstep_trainer;
 
 typedef enum lockstep_schedule { LOCKSTEP_CONSTANT = 0, LOCKSTEP_LINEAR = 1, LOCKSTEP_COSINE = 2 } lockstep_schedule;
 
-/* docs/guide/grpo.md has the formulas. */
+/* docs/reference/losses.md has the formulas. */
 typedef enum lockstep_loss {
     LOCKSTEP_PPO = 0,
     LOCKSTEP_GSPO = 1,

@@ -427,7 +427,7 @@ class Unit:
     """What one call is made of."""
 
     def __init__(self, items, slot=None):
-        self.items, self.slot, self.deaths, self.alone = items, slot, 0, False
+        self.items, self.slot, self.deaths = items, slot, 0
 
 
 class Worker:
@@ -449,16 +449,20 @@ class Dispatcher:
 
     # -- answers --
 
-    def emit(self, item, answer):
-        data = dump(dict(answer, id=item["id"]))
-        if len(data) > ANSWER_BYTES_MAX:
-            data = dump({"id": item["id"], "error": f"an answer of {len(data)} bytes; at most {ANSWER_BYTES_MAX} are taken"})
+    def emit(self, items, answers):
+        """The answers of a call in one go: who asks again after this process's death does not ask for a part of them."""
+        lines = []
+        for item, answer in zip(items, answers):
+            line = dump(dict(answer, id=item["id"]))
+            if len(line) > ANSWER_BYTES_MAX:
+                line = dump({"id": item["id"], "error": f"an answer of {len(line)} bytes; at most {ANSWER_BYTES_MAX} are taken"})
+            lines.append(line)
+        data = b"".join(lines)
         while data:
             data = data[os.write(self.sink, data):]
 
     def fail(self, unit, words):
-        for item in unit.items:
-            self.emit(item, {"error": words})
+        self.emit(unit.items, [{"error": words}] * len(unit.items))
 
     # -- workers --
 
@@ -513,9 +517,7 @@ class Dispatcher:
     def split(self, unit):
         """The guilty alone fail: each sample is asked for by itself."""
         for item in reversed(unit.items):
-            one = Unit([item])
-            one.alone = True
-            self.shared.appendleft(one)
+            self.shared.appendleft(Unit([item]))
 
     def died(self, worker):
         status, unit, was_ready = self.end(worker), worker.unit, worker.form is not None
@@ -560,9 +562,8 @@ class Dispatcher:
         unit, worker.unit = worker.unit, None
         note = {} if not reply.get("printed") else {"note": f"it printed \"{reply['printed']}\" to standard output"}
         if "answers" in reply:
-            for item, answer in zip(unit.items, reply["answers"]):
-                self.emit(item, dict(answer, **note))
-                note = {}
+            first, *rest = reply["answers"]
+            self.emit(unit.items, [dict(first, **note), *rest])
         elif "raised" in reply and len(unit.items) > 1:
             self.split(unit)
         else:
@@ -582,7 +583,7 @@ class Dispatcher:
 
     def take(self, item):
         if self.fatal is not None and item.get("op") != "check":
-            self.emit(item, {"error": self.fatal})
+            self.emit([item], [{"error": self.fatal}])
         elif "group" in item:
             key = item["group"]["of"]
             items = self.groups.setdefault(key, [])
@@ -610,7 +611,7 @@ class Dispatcher:
         while own or self.shared:
             unit = own.popleft() if own else self.shared.popleft()
             if unit.items[0].get("op") == "check":
-                self.emit(unit.items[0], {"done": False})
+                self.emit(unit.items, [{"done": False}])
             elif self.form == "sample" and len(unit.items) > 1:
                 self.shared.extendleft(Unit([item]) for item in reversed(unit.items))
             else:

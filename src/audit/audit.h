@@ -1,5 +1,5 @@
 /* The audit of index widths: where, in compiled kernels, an index of 32 bits passes its type before it becomes part of
- * an address. docs/guide/audit.md tells how it works and what it cannot see. */
+ * an address. docs/reference/audit.md tells how it works. */
 #ifndef LS_AUDIT_AUDIT_H
 #define LS_AUDIT_AUDIT_H
 

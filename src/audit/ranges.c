@@ -7,6 +7,7 @@
 
 #include "base/closest.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 
 enum { LINE_MAX_BYTES = 4096, ENTRIES_MAX = 65536 };
 
@@ -259,7 +260,7 @@ done:
 
 ls_status ls_ranges_parse(ls_ranges *r, const char *text, int64_t bytes, const char *name, ls_error *err) {
     cursor c = {.name = name, .line = 0};
-    for (int64_t at = 0; at < bytes;) {
+    for (int64_t at = ls_utf8_mark(text, bytes); at < bytes;) {
         const char *newline = memchr(text + at, '\n', (size_t)(bytes - at));
         const int64_t end = newline == NULL ? bytes : newline - text;
         c.line++;

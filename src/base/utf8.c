@@ -1,6 +1,8 @@
 /* UTF-8 decoding and encoding. */
 #include "base/utf8.h"
 
+#include <string.h>
+
 int64_t ls_utf8_decode(const uint8_t *text, int64_t bytes, int32_t *code) {
     const uint8_t b0 = text[0];
     int64_t need, i;
@@ -69,4 +71,8 @@ bool ls_utf8_valid(const uint8_t *text, int64_t bytes) {
         if (code < 0) return false;
     }
     return true;
+}
+
+int64_t ls_utf8_mark(const char *text, int64_t bytes) {
+    return bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
 }

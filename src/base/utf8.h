@@ -10,5 +10,7 @@ int64_t ls_utf8_decode(const uint8_t *text, int64_t bytes, int32_t *code);
 /* Writes code (a scalar value) to out[4]; returns the bytes written. */
 int64_t ls_utf8_encode(int32_t code, uint8_t *out);
 bool ls_utf8_valid(const uint8_t *text, int64_t bytes);
+/* Bytes of the mark of byte order that Windows writes in front of a text: 3, or 0 where there is none. */
+int64_t ls_utf8_mark(const char *text, int64_t bytes);
 
 #endif

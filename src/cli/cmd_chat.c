@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "cli/commands.h"
 #include "json/json_out.h"
+#include "record/source.h"
 #include "template/chat.h"
 
 #define LINE_BYTES_MAX ((int64_t)1 << 28)
@@ -91,6 +92,7 @@ static int run(const options *o) {
     ls_chat *chat = NULL;
     ls_tokenizer *tokenizer = NULL;
     ls_output *output = NULL;
+    ls_source *source = NULL;
     char *line = NULL;
     int64_t cap = 0;
     bool more = true;
@@ -99,11 +101,12 @@ static int run(const options *o) {
     LS_TRY_DONE(ls_chat_open(&chat, o->model, o->template, &err));
     if (o->ids) LS_TRY_DONE(ls_tokenizer_open(&tokenizer, o->model, &err));
     LS_TRY_DONE(ls_output_open(&output, o->out, &err));
+    LS_TRY_DONE(ls_source_open(&source, "-", &err));
     for (int64_t number = 1; more; number++) {
         int64_t bytes;
-        status = ls_line_read(stdin, &line, &cap, &bytes, LINE_BYTES_MAX, &more, &err);
+        status = ls_source_line(source, &line, &cap, &bytes, LINE_BYTES_MAX, &more, &err);
         if (status != LS_OK) {
-            ls_error_prefix(&err, "standard input: line %lld", (long long)number);
+            ls_error_prefix(&err, "standard input");
             goto done;
         }
         if (!more) break;
@@ -114,6 +117,7 @@ static int run(const options *o) {
     output = NULL;
 done:
     ls_output_abandon(output);
+    ls_source_close(source);
     free(line);
     ls_tokenizer_free(tokenizer);
     ls_chat_free(chat);

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/url.h"
+#include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/sweep_reports.h"
@@ -143,6 +144,7 @@ static ls_status read_key(char **out, const char *path, ls_error *err) {
     *out = NULL;
     if (path == NULL) return LS_OK;
     LS_TRY(ls_file_read(out, &n, path, 4096, err));
+    memmove(*out, *out + ls_utf8_mark(*out, n), (size_t)(n - ls_utf8_mark(*out, n)) + 1);
     (*out)[strcspn(*out, "\r\n")] = '\0';
     return LS_OK;
 }

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "cli/commands.h"
 #include "json/json_out.h"
+#include "record/source.h"
 #include "record/text_lines.h"
 #include "text/tokenizer.h"
 
@@ -94,19 +95,21 @@ typedef ls_status (*line_work)(const ls_tokenizer *tokenizer, const options *o, 
 static int run(const options *o, line_work work) {
     ls_tokenizer *tokenizer = NULL;
     ls_output *output = NULL;
+    ls_source *source = NULL;
     char *line = NULL;
     int64_t cap = 0, line_number = 0;
     ls_error err = {0};
     ls_status status;
     LS_TRY_DONE(ls_tokenizer_open(&tokenizer, o->model, &err));
     LS_TRY_DONE(ls_output_open(&output, o->out, &err));
+    LS_TRY_DONE(ls_source_open(&source, "-", &err));
     for (;;) {
         int64_t bytes;
         bool more;
         line_number++;
-        status = ls_line_read(stdin, &line, &cap, &bytes, LINE_BYTES_MAX, &more, &err);
+        status = ls_source_line(source, &line, &cap, &bytes, LINE_BYTES_MAX, &more, &err);
         if (status != LS_OK) {
-            ls_error_prefix(&err, "standard input: line %lld", (long long)line_number);
+            ls_error_prefix(&err, "standard input");
             goto done;
         }
         if (!more) break;
@@ -117,6 +120,7 @@ static int run(const options *o, line_work work) {
     output = NULL;
 done:
     ls_output_abandon(output);
+    ls_source_close(source);
     free(line);
     ls_tokenizer_free(tokenizer);
     return status == LS_OK ? LS_EXIT_OK : ls_cli_fail(&err);

@@ -295,6 +295,7 @@ ls_status ls_field_read_eos(ls_model_config *out, const json_t *config, ls_error
     const json_t *value = json_object_get(config, "eos_token_id");
     const size_t n = json_is_array(value) ? json_array_size(value) : 1;
     if (value == NULL) return LS_OK;
+    out->has_eos = true;
     out->n_eos = 0;
     if (json_is_null(value)) return LS_OK;
     if (n > LS_EOS_MAX)

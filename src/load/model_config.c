@@ -13,6 +13,7 @@
 #include "json/json_read.h"
 #include "load/adapter_chain.h"
 #include "load/config_fields.h"
+#include "load/tokenizer_eos.h"
 
 #define LS_CONFIG_BYTES_MAX 16000000
 #define TYPES_BYTES 256
@@ -128,6 +129,7 @@ ls_status ls_architectures_open(ls_model_config *out, const ls_architecture *con
         LS_TRY_DONE(ls_file_read(&text, &bytes, path, LS_CONFIG_BYTES_MAX, err));
         LS_TRY_DONE(ls_model_config_parse_generation(&read, text, bytes, path, err));
     }
+    if (!read.has_eos) LS_TRY_DONE(ls_tokenizer_eos(&read, dir, err));
     *out = read;
 done:
     free(text);

@@ -48,6 +48,7 @@ typedef struct ls_model_config {
     uint8_t is_moe[LS_LAYERS_MAX];
     int32_t bos, pad;    /* -1 when absent */
     bool pad_is_trained; /* whether the padding token's embedding has a gradient */
+    bool has_eos;        /* the files name it, or that there is none */
     int32_t n_eos, eos[LS_EOS_MAX];
 } ls_model_config;
 

@@ -63,6 +63,36 @@
     "  \"use_bias\": false,\n  \"use_cache\": true,\n"                 \
     "  \"use_conv_bias\": true,\n  \"vocab_size\": 50280\n}\n"
 
+/* Qwen3: norms of heads of 128. */
+#define QWEN3(layers, hidden, ffn, heads, tied)                                                       \
+    "{\n"                                                                                             \
+    "  \"architectures\": [\"Qwen3ForCausalLM\"],\n"                                                  \
+    "  \"attention_bias\": false,\n  \"bos_token_id\": 151643,\n"                                     \
+    "  \"dtype\": \"bfloat16\",\n  \"eos_token_id\": 151645,\n"                                       \
+    "  \"head_dim\": 128,\n  \"hidden_act\": \"silu\",\n"                                             \
+    "  \"hidden_size\": " #hidden ",\n  \"initializer_range\": 0.02,\n  \"intermediate_size\": " #ffn \
+    ",\n  \"max_position_embeddings\": 40960,\n  \"model_type\": \"qwen3\",\n"                        \
+    "  \"num_attention_heads\": " #heads ",\n  \"num_hidden_layers\": " #layers                       \
+    ",\n  \"num_key_value_heads\": 8,\n  \"pad_token_id\": 151643,\n  \"rms_norm_eps\": 1e-06,\n"     \
+    "  \"rope_theta\": 1000000,\n  \"tie_word_embeddings\": " #tied                                   \
+    ",\n  \"use_sliding_window\": false,\n  \"vocab_size\": 151936\n}\n"
+
+/* Llama 3.1 and 3.2: frequencies scaled by `factor`. */
+#define LLAMA3(layers, hidden, ffn, heads, head_dim, factor, tied)                                      \
+    "{\n"                                                                                               \
+    "  \"architectures\": [\"LlamaForCausalLM\"],\n"                                                    \
+    "  \"attention_bias\": false,\n  \"bos_token_id\": 128000,\n"                                       \
+    "  \"dtype\": \"bfloat16\",\n  \"eos_token_id\": 128001,\n"                                         \
+    "  \"head_dim\": " #head_dim ",\n  \"hidden_act\": \"silu\",\n  \"hidden_size\": " #hidden          \
+    ",\n  \"initializer_range\": 0.02,\n  \"intermediate_size\": " #ffn                                 \
+    ",\n  \"max_position_embeddings\": 131072,\n  \"mlp_bias\": false,\n  \"model_type\": \"llama\",\n" \
+    "  \"num_attention_heads\": " #heads ",\n  \"num_hidden_layers\": " #layers                         \
+    ",\n  \"num_key_value_heads\": 8,\n  \"rms_norm_eps\": 1e-05,\n"                                    \
+    "  \"rope_scaling\": {\"factor\": " #factor                                                         \
+    ", \"high_freq_factor\": 4.0, \"low_freq_factor\": 1.0,\n"                                          \
+    "    \"original_max_position_embeddings\": 8192, \"rope_type\": \"llama3\"},\n"                     \
+    "  \"rope_theta\": 500000.0,\n  \"tie_word_embeddings\": " #tied ",\n  \"vocab_size\": 128256\n}\n"
+
 static const ls_shape shapes[] = {
     {"jamba-3b", "AI21's Jamba Reasoning 3B: 28 layers, attention in 7 and 21",
      JAMBA(28, 14, 7, 65536, 2560, 8192, 20, 160)},
@@ -74,6 +104,11 @@ static const ls_shape shapes[] = {
      JAMBA_MOE(4, 4, 2, 65536, 4096, 14336, 32, 8, 256, 4, 2, false)},
     {"jamba-tiny", "4 layers, 64 wide, for trials on a CPU", JAMBA(4, 4, 2, 512, 64, 128, 4, 4)},
     {"mamba-130m", "state-spaces/mamba-130m-hf: 24 layers, 768 wide", MAMBA(24, 768, 1536, 48)},
+    {"llama-3.1-8b", "Meta's Llama 3.1 8B: 32 layers, 4,096 wide", LLAMA3(32, 4096, 14336, 32, 128, 8.0, false)},
+    {"llama-3.2-1b", "Meta's Llama 3.2 1B: 16 layers, 2,048 wide", LLAMA3(16, 2048, 8192, 32, 64, 32.0, true)},
+    {"qwen3-0.6b", "Alibaba's Qwen3 0.6B: 28 layers, 1,024 wide", QWEN3(28, 1024, 3072, 16, true)},
+    {"qwen3-4b", "Alibaba's Qwen3 4B: 36 layers, 2,560 wide", QWEN3(36, 2560, 9728, 32, true)},
+    {"qwen3-8b", "Alibaba's Qwen3 8B: 36 layers, 4,096 wide", QWEN3(36, 4096, 12288, 32, false)},
     {"mamba-2.8b", "state-spaces/mamba-2.8b-hf: 64 layers, 2,560 wide", MAMBA(64, 2560, 5120, 160)},
 };
 

@@ -6,7 +6,7 @@
  *   table[row][j] = C = cos(angle) * scale, table[row][half + j] = S = sin(angle) * scale
  *   cos and sin are the float32 nearest to the true values (num/sincosf.h); scale, one rounding, is 1 but for YaRN.
  *   A row depends on its own position only. Rows of no span are not touched. From position 2^24 on, which float32 does
- *   not tell apart, C and S are NaN.
+ *   not tell apart, C and S are the NaN 0x7FC00000.
  *
  * rope, for each head of a row, P = head_dim, R = 2 half the columns that rotate, all float32 until R():
  *   b[c] = x[c] + bias[c]                                         where the part has a bias

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "json/json_node.h"
+#include "record/source.h"
 
 #define LINE_BYTES_MAX 268435456
 
@@ -102,6 +103,10 @@ ls_status ls_pairs_read(ls_pair **out, int64_t *n, const char *path, ls_error *e
             goto done;
         }
         if (!more) break;
+        if (line_number == 1 && (status = ls_text_head(line, &bytes, err)) != LS_OK) {
+            ls_error_prefix(err, "%s", path);
+            goto done;
+        }
         if (is_blank(line, bytes)) continue;
         LS_TRY_DONE(ls_array_grow((void **)&pairs, &cap, count + 1, sizeof *pairs, "pairs", err));
         LS_TRY_DONE(ls_pair_parse(&pairs[count], line, bytes, path, line_number, err));
@@ -134,7 +139,7 @@ ls_status ls_pairs_detect(bool *out, const char *path, ls_error *err) {
     FILE *file = NULL;
     char *line = NULL;
     int64_t cap = 0, bytes = 0;
-    bool more = true;
+    bool more = true, is_first = true;
     ls_json_doc *doc = NULL;
     ls_node root, node;
     ls_status status;
@@ -142,6 +147,8 @@ ls_status ls_pairs_detect(bool *out, const char *path, ls_error *err) {
     if ((status = ls_file_stream(&file, path, err)) != LS_OK) return status;
     do {
         if (ls_line_read(file, &line, &cap, &bytes, LINE_BYTES_MAX, &more, NULL) != LS_OK) goto done;
+        if (is_first && more && ls_text_head(line, &bytes, NULL) != LS_OK) goto done;
+        is_first = false;
     } while (more && is_blank(line, bytes));
     if (!more || ls_json_doc_open(&doc, line, bytes, path, NULL) != LS_OK) goto done;
     root = ls_json_root(doc);

@@ -39,7 +39,7 @@ static const ls_option rows[] = {
         "Rollouts draw from this many of the likeliest tokens, and that is learnt (0: from all)"),
     NUMBER(true, top_p, 0, 1, "The same: from the fewest tokens with this probability together (1: from all)"),
     NUMBER(true, min_p, 0, 1, "The same: from tokens of this part of the likeliest one's probability (0: from all)"),
-    CHOICE(true, advantages, ls_advantage_names, "Reward to advantage: mean, std or rloo (docs/guide/grpo.md)"),
+    CHOICE(true, advantages, ls_advantage_names, "Reward to advantage: mean, std or rloo (docs/reference/losses.md)"),
     SWITCH(true, population, "Of std: the deviation divides by n, not n - 1"),
     NUMBER(true, advantage_eps, 0, 1e6, "Of std: added to the deviation"),
     SWITCH(true, drop_equal, "Leave out groups whose rewards are all equal"),
@@ -56,7 +56,7 @@ static const ls_option rows[] = {
            "Prompts that leave no token of length to draw: refuse the run, or leave_out such lines of data, which are "
            "counted"),
     SWITCH(true, mask_overlong, "Leave out episodes that did not come to an end by themselves"),
-    TEXT(true, correction, "Corrections of trainer against rollout: token-truncate=2,... (docs/guide/grpo.md)"),
+    TEXT(true, correction, "Corrections of trainer against rollout: token-truncate=2,... (docs/reference/losses.md)"),
     INT(true, epochs, 1, 1 << 20, "How often a step learns from its episodes"),
     INT(true, minibatches, 1, 1 << 20, "Updates of an epoch: parts that the prompts are cut into"),
     TEXT(false, reward,

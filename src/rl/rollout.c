@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/url.h"
+#include "base/utf8.h"
 #include "json/json_out.h"
 #include "net/http_pool.h"
 #include "record/rollout_json.h"
@@ -197,7 +198,7 @@ static ls_status read_key(char header[KEY_MAX + 32], const char *file, ls_error 
     if (file == NULL || file[0] == '\0') return LS_OK;
     LS_TRY(ls_file_read(&text, &bytes, file, KEY_MAX, err));
     text[strcspn(text, "\r\n")] = '\0';
-    snprintf(header, KEY_MAX + 32, "Authorization: Bearer %s", text);
+    snprintf(header, KEY_MAX + 32, "Authorization: Bearer %s", text + ls_utf8_mark(text, bytes));
     free(text);
     return LS_OK;
 }

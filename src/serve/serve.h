@@ -1,4 +1,4 @@
-/* The server: a model behind HTTP, in the dialects of docs/guide/serving.md.
+/* The server: a model behind HTTP, in the dialects of docs/reference/http.md.
  *
  * One thread drives the engine (serve_work.h). Around it: a thread that owns clients' sockets (serve_guard.h); threads
  * of the HTTP library, which read requests and write replies and do nothing that takes long; a crew (serve_crew.h) that

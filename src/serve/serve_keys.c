@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "serve/serve_state.h"
 
 /* "KEY" or "KEY priority=N"; the line is cut in place. */
@@ -38,7 +39,8 @@ ls_status ls_keys_read(ls_server *s, const char *path, bool is_admin, ls_error *
     const int64_t before = s->n_keys;
     ls_status status = LS_OK;
     LS_TRY(ls_file_read(&text, &bytes, path, 1 << 20, err));
-    for (line = strtok_r(text, "\r\n", &rest); line != NULL && status == LS_OK; line = strtok_r(NULL, "\r\n", &rest)) {
+    for (line = strtok_r(text + ls_utf8_mark(text, bytes), "\r\n", &rest); line != NULL && status == LS_OK;
+         line = strtok_r(NULL, "\r\n", &rest)) {
         status = ls_array_grow((void **)&s->keys, &cap, s->n_keys + 1, sizeof *s->keys, "API keys", err);
         if (status == LS_OK) status = add_key(s, line, path, is_admin, err);
     }

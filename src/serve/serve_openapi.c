@@ -89,7 +89,7 @@ static void write_ids_schema(ls_json_out *json, const char *key, int32_t vocab) 
     ls_json_end_object(json);
 }
 
-/* A body whose one required member is described; what else it may have, docs/guide/serving.md tells. */
+/* A body whose one required member is described; what else it may have, docs/reference/http.md tells. */
 static void begin_schema(ls_json_out *json, const char *name, const char *required) {
     ls_json_begin_object(json, name);
     ls_json_string(json, "type", "object");

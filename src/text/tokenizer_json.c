@@ -18,13 +18,13 @@ static ls_status read_vocab(ls_tokenizer *t, const ls_node *model, ls_error *err
     void *iterator = NULL;
     LS_TRY(ls_node_need_kind(model, "vocab", LS_NODE_OBJECT, &vocab, err));
     while (ls_node_next(&vocab, &iterator, &item)) {
-        const int64_t bytes = (int64_t)strlen(item.key);
-        int64_t id = 0;
+        int64_t bytes = (int64_t)strlen(item.key), id = 0;
         bool added;
         LS_TRY(ls_node_int(&item, 0, INT32_MAX - 1, &id, err));
         LS_TRY(ls_array_grow((void **)&t->texts, &t->texts_cap, t->n_texts + 1, sizeof *t->texts, "vocabulary", err));
         LS_TRY(ls_text_copy(&t->texts[t->n_texts], item.key, bytes, err));
         t->n_texts++;
+        bytes = ls_nul_keys_restore(t->nul_keys, t->texts[t->n_texts - 1]);
         LS_TRY(ls_text_map_add(&t->bpe.vocab, t->texts[t->n_texts - 1], bytes, (int32_t)id, &added, err));
         LS_ASSERT(added, "%s", item.key); /* the parser refused duplicates */
         LS_TRY(ls_read_token(t, &item, id, t->texts[t->n_texts - 1], bytes, err));
@@ -84,16 +84,17 @@ static ls_status read_merges(ls_tokenizer *t, const ls_node *model, ls_error *er
             part = ls_node_at(&item, 1);
             LS_TRY_DONE(ls_node_text(&part, &right, &right_bytes, err));
         } else {
-            LS_TRY_DONE(ls_node_string(&item, &left, err));
+            int64_t all;
+            LS_TRY_DONE(ls_node_text(&item, &left, &all, err));
             if (strncmp(left, "#version", 8) == 0) continue; /* a line kept from merges.txt */
-            right = strchr(left, ' ');
-            if (right == NULL || strchr(right + 1, ' ') != NULL) {
+            right = memchr(left, ' ', (size_t)all);
+            if (right == NULL || memchr(right + 1, ' ', (size_t)(left + all - right - 1)) != NULL) {
                 status = ls_node_fail(&item, LS_ERR_FORMAT, err, "'%.60s' is not two parts with one space", left);
                 goto done;
             }
             left_bytes = right - left;
             right++;
-            right_bytes = (int64_t)strlen(right);
+            right_bytes = all - left_bytes - 1;
         }
         LS_TRY_DONE(add_merge(t, &item, left, left_bytes, right, right_bytes, rank, &joined, err));
         rank++;
@@ -347,18 +348,23 @@ static ls_status read_root(ls_tokenizer *t, const ls_node *root, ls_error *err) 
 ls_status ls_tokenizer_parse(ls_tokenizer **out, const char *json, int64_t bytes, const char *name, ls_error *err) {
     ls_json_doc *doc = NULL;
     ls_tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
+    ls_nul_keys nul_keys = {0};
     ls_node root;
     ls_status status;
     *out = NULL;
     if (tokenizer == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "%s: tokenizer", name);
-    LS_TRY_DONE(ls_json_doc_open(&doc, json, bytes, name, err));
+    LS_TRY_DONE(ls_nul_keys_open(&nul_keys, json, bytes, name, err));
+    LS_TRY_DONE(ls_json_doc_open(&doc, nul_keys.text != NULL ? nul_keys.text : json, bytes, name, err));
     root = ls_json_root(doc);
+    tokenizer->nul_keys = &nul_keys;
     LS_TRY_DONE(read_root(tokenizer, &root, err));
+    tokenizer->nul_keys = NULL;
     ls_tokenizer_measure(tokenizer);
     *out = tokenizer;
     tokenizer = NULL;
 done:
     ls_json_doc_free(doc);
+    ls_nul_keys_close(&nul_keys);
     ls_tokenizer_free(tokenizer);
     return status;
 }

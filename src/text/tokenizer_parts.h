@@ -2,6 +2,7 @@
 #ifndef LS_TEXT_TOKENIZER_PARTS_H
 #define LS_TEXT_TOKENIZER_PARTS_H
 
+#include "json/json_nul_keys.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
 #include "text/detoken.h"
@@ -19,7 +20,8 @@ typedef struct ls_token {
 #define LS_TEMPLATE_TEXT (-1) /* in post: the text's own ids */
 
 struct ls_tokenizer {
-    char **texts; /* of the vocabulary */
+    const ls_nul_keys *nul_keys; /* while the file is read, else NULL */
+    char **texts;                /* of the vocabulary */
     int64_t n_texts, texts_cap;
     ls_token *tokens; /* every token, in no order */
     int64_t n_tokens, tokens_cap;

@@ -184,7 +184,10 @@ ls_status ls_config_parse(const ls_config *config, const char *json, int64_t byt
     ls_node root, child;
     void *iterator = NULL, *value;
     char *text = NULL, *bare = NULL;
+    const int64_t mark = ls_utf8_mark(json, bytes);
     ls_status status;
+    json += mark;
+    bytes -= mark;
     LS_TRY_DONE(ls_json_without_comments(&bare, json, bytes, name, err));
     LS_TRY_DONE(ls_json_doc_open(&doc, bare, bytes, name, err));
     root = ls_json_root(doc);

@@ -151,8 +151,43 @@ static void parts_of_content_are_text_everywhere(void **state) {
     must_refuse("image.jsonl: line 1: messages[0].content[1]: a part of type 'image'");
 }
 
+/* What Windows writes in front of a text is no part of it, whoever reads it. */
+static void byte_order_marks_are_skipped(void **state) {
+#define MARK "\xEF\xBB\xBF"
+    static const char *const commands[] = {"tokenize", "detokenize", "chat"};
+    static const char *const lines[] = {"{\"text\":\"hello\"}\n", "{\"ids\":[72,101]}\n",
+                                        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}\n"};
+    static char plain[OUTPUT_BYTES];
+    char marked[256];
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        text_write(at("plain"), lines[i]);
+        run_args(at("plain"), -1, (const char *const[]){commands[i], "--model", TINY, NULL});
+        must_exit(0);
+        memcpy(plain, last.out, sizeof plain);
+        snprintf(marked, sizeof marked, MARK "%s", lines[i]);
+        text_write(at("marked"), marked);
+        run_args(at("marked"), -1, (const char *const[]){commands[i], "--model", TINY, NULL});
+        if (last.code != 0 || strcmp(last.out, plain) != 0) fail_msg("%s: %s%s", commands[i], last.out, last.err);
+        snprintf(marked, sizeof marked, "%s" MARK "%s", lines[i], lines[i]); /* in the middle it is no mark */
+        text_write(at("marked"), marked);
+        run_args(at("marked"), -1, (const char *const[]){commands[i], "--model", TINY, NULL});
+        must_refuse("standard input: line 2");
+    }
+    text_write(at("marked.jsonl"), MARK "{\"id\":\"a\",\"prompt\":\"hello\"}\n");
+    RUN_OK("generate", "--model", TINY, "--prompts", at("marked.jsonl"), "--max-tokens", "1");
+    text_write(at("pairs.jsonl"), MARK "{\"prompt\":\"1+1=\",\"completion\":\"2\"}\n");
+    text_write(at("ids.jsonl"), MARK "{\"prompt_ids\":[1],\"completion_ids\":[2]}\n");
+    text_write(at("run.json"), MARK "{\"steps\":1,\"batch\":1}");
+    RUN_OK("train", "sft", "--config", at("run.json"), "--set", "model=" TINY, "--set",
+           with_path(0, "run=", at("marked-run")), "--set", with_path(1, "data=", at("pairs.jsonl")));
+    RUN_OK("train", "sft", "--config", at("run.json"), "--set", "model=" TINY, "--set",
+           with_path(0, "run=", at("marked-ids")), "--set", with_path(1, "data=", at("ids.jsonl")));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(byte_order_marks_are_skipped),
         cmocka_unit_test(parts_of_content_are_text_everywhere),
         cmocka_unit_test(templates_write_text_ids_and_what_is_learnt),
         cmocka_unit_test(conversations_are_prompts_and_sequences),

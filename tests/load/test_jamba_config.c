@@ -299,6 +299,50 @@ static void generation_config_names_the_end_tokens(void **state) {
     assert_int_equal(system(command), 0);
 }
 
+/* Where the configurations are silent the tokenizer's end of sequence counts, before the architecture's default. */
+static void the_tokenizer_names_an_end(void **state) {
+    static const struct {
+        const char *config, *tokenizer, *generation; /* NULL: no such file */
+        int32_t n, id;
+    } cases[] = {
+        {"{\"eos_token\":\"<e>\",\"added_tokens_decoder\":{\"3\":{\"content\":\"<x>\"},\"7\":{\"content\":\"<e>\"}}}",
+         NULL, NULL, 1, 7},
+        {"{\"eos_token\":{\"content\":\"<e>\"}}",
+         "{\"added_tokens\":[{\"id\":5,\"content\":\"<e>\"}],\"model\":{\"vocab\":{\"<e>\":6}}}", NULL, 1, 5},
+        {"{\"eos_token\":\"<e>\"}", "{\"model\":{\"vocab\":{\"\\u0000\":1,\"<e>\":6}}}", NULL, 1, 6},
+        {"{\"eos_token\":\"<e>\"}", "{\"model\":{\"vocab\":[[\"a\",0],[\"<e>\",-1.5]]}}", NULL, 1, 1},
+        {"{\"eos_token\":\"<e>\"}", "{\"model\":{\"vocab\":{}}}", NULL, 1, 2}, /* no such token: the default */
+        {"{\"eos_token\":null}", NULL, NULL, 1, 2},
+        {NULL, NULL, NULL, 1, 2},
+        {"{\"eos_token\":\"<e>\",\"added_tokens_decoder\":{\"7\":{\"content\":\"<e>\"}}}", NULL, "{\"eos_token_id\":9}",
+         1, 9},
+        {"{\"eos_token\":\"<e>\",\"added_tokens_decoder\":{\"7\":{\"content\":\"<e>\"}}}", NULL,
+         "{\"eos_token_id\":null}", 0, 0},
+    };
+    char dir[] = "/tmp/ls-test-XXXXXX", line[1024];
+    ls_model_config c;
+    ls_error err;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        snprintf(line, sizeof line, "rm -f %s/*; grep -v eos_token_id %s/jamba-nobias/config.json > %s/config.json",
+                 dir, LS_FIXTURES, dir);
+        assert_int_equal(system(line), 0);
+        if (cases[i].config != NULL) write_text(dir, "tokenizer_config.json", cases[i].config);
+        if (cases[i].tokenizer != NULL) write_text(dir, "tokenizer.json", cases[i].tokenizer);
+        if (cases[i].generation != NULL) write_text(dir, "generation_config.json", cases[i].generation);
+        assert_ok(ls_model_config_open(&c, dir, &err), err);
+        if (c.n_eos != cases[i].n || (c.n_eos > 0 && c.eos[0] != cases[i].id))
+            fail_msg("case %zu: %d ends, %d", i, c.n_eos, c.eos[0]);
+    }
+    write_text(dir, "tokenizer_config.json",
+               "{\"eos_token\":\"<e>\",\"added_tokens_decoder\":{\"70000\":{\"content\":\"<e>\"}}}");
+    unlink(strcat(strcpy(line, dir), "/generation_config.json"));
+    check_failed(ls_model_config_open(&c, dir, &err), &err, "tokenizer_config.json: eos_token: '<e>' is token 70000");
+    snprintf(line, sizeof line, "rm -r %s", dir);
+    assert_int_equal(system(line), 0);
+}
+
 /* Of a directory with an adapter the configuration is that of its base. */
 static void adapters_have_bases(void **state) {
     static const char lora[] = "{\"peft_type\":\"LORA\",\"r\":2,\"lora_alpha\":4,\"base_model_name_or_path\":";
@@ -381,6 +425,7 @@ int main(void) {
         cmocka_unit_test(ranges_are_checked),
         cmocka_unit_test(failure_leaves_the_output_untouched),
         cmocka_unit_test(generation_config_names_the_end_tokens),
+        cmocka_unit_test(the_tokenizer_names_an_end),
         cmocka_unit_test(adapters_have_bases),
         cmocka_unit_test(circles_of_adapters_end),
         cmocka_unit_test(other_forms_of_models_are_named),

@@ -51,6 +51,13 @@ static const char functions[] =
     "        open(mark, 'w').close()\n"
     "        os.kill(os.getpid(), signal.SIGKILL)\n"
     "    return of_group(completions, prompts, **columns)\n"
+    "def orphaned(completions, prompts, **columns):\n"
+    "    mark = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'killed')\n"
+    "    if not os.path.exists(mark):\n"
+    "        open(mark, 'w').close()\n"
+    "        os.kill(os.getppid(), signal.SIGKILL)\n"
+    "        time.sleep(1000)\n"
+    "    return of_group(completions, prompts, **columns)\n"
     "class World:\n"
     "    kills = False\n"
     "    def reset(self, problem):\n"
@@ -110,7 +117,7 @@ typedef struct asked {
     ls_reward *reward;
     ls_reward_item items[16];
     ls_reward_result results[16];
-    char names[16][16];
+    char names[16][32];
     int64_t n;
 } asked;
 
@@ -332,6 +339,8 @@ static void runs_do_not_depend_on_workers(void **state) {
     assert_true(python_digest("reward", "mortal", 3, NULL) == want);
     assert_true(was_killed());
     assert_true(python_digest("reward", "mortal", 1, NULL) == want);
+    assert_true(was_killed());
+    assert_true(python_digest("reward", "orphaned", 2, NULL) == want); /* the dispatcher is killed */
     assert_true(was_killed());
 }
 

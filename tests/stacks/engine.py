@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A serving engine for Jamba that is not ours, wrong in one way if asked: what `lockstep sweep --suspect` is tried on.
 
-It answers to `generate` with the options of lockstep (docs/guide/diagnosis.md has the protocol), computes in numpy with an
+It answers to `generate` with the options of lockstep (docs/reference/diagnosis.md has the protocol), computes in numpy with an
 order of sums of its own, and has what such engines have: state slots, KV in pages, prompts in chunks, continuous
 batching, a prefix cache, preemption. `--bug NAME` plants a fault (cases.py lists them), `--noise X` makes its arithmetic
 rougher, `--deaf A,B` names levers that it takes and does not obey. With `serve` it stays and answers trials on a pipe.

@@ -2,7 +2,7 @@
 """A rollout engine and a trainer for a model that lockstep does not know: the logits of the next token are a hash of the
 tokens before it. With `--bug batch` requests of one batch see each other; with `--bug shift` records stand one place late,
 with `mean` and `probability` they are these, and with `dies` it ends when it gets many requests.
-It answers to `generate`, to `score` and, on a pipe, to `serve` (docs/guide/diagnosis.md has the protocol). No packages needed.
+It answers to `generate`, to `score` and, on a pipe, to `serve` (docs/reference/diagnosis.md has the protocol). No packages needed.
 """
 import json
 import math

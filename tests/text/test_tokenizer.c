@@ -517,6 +517,33 @@ static void words_are_tokens_and_nothing_is_cut(void **state) {
     check_failed(encode_by(WORDS("none", ""), "A B", &ids, &n, &err), &err, "'B' is not in the vocabulary, nor is");
 }
 
+/* Tokens with NUL in them, as tokenizers 0.23.3 reads them. */
+static void vocabularies_may_hold_nul(void **state) {
+    static const char file[] =
+        "{\"version\":\"1.0\",\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0,\"\\u0000\":1,\"[UNK]\":2,"
+        "\"x\\\\u0000\":3,"
+        "\"\\u0000b\\u0000\":4,\"\\ufdd0\":5},\"unk_token\":\"[UNK]\"},\"pre_tokenizer\":{\"type\":\"WhitespaceSplit\"}"
+        "}";
+    static const char text[] = "a \0 b x\\u0000 \0b\0 \xEF\xB7\x90";
+    static const int32_t expected[] = {0, 1, 2, 3, 4, 5};
+    ls_tokenizer *tokenizer;
+    int32_t *ids;
+    int64_t n, bytes;
+    char *back;
+    ls_error err;
+    (void)state;
+    assert_ok(ls_tokenizer_parse(&tokenizer, file, (int64_t)strlen(file), "F", &err), err);
+    assert_ok(ls_tokenizer_encode(tokenizer, text, (int64_t)sizeof text - 1, false, &ids, &n, &err), err);
+    assert_int_equal(n, 6);
+    assert_memory_equal(ids, expected, sizeof expected);
+    assert_ok(ls_tokenizer_decode(tokenizer, ids + 3, 2, false, &back, &bytes, &err), err);
+    assert_int_equal(bytes, 11);
+    assert_memory_equal(back, "x\\u0000 \0b\0", 11);
+    free(back);
+    free(ids);
+    ls_tokenizer_free(tokenizer);
+}
+
 static void unsupported_parts_are_refused(void **state) {
     static const struct {
         ls_status status;
@@ -611,7 +638,7 @@ static void malformed_files_are_refused(void **state) {
                                         "{\"model\":{\"vocab\":{}}}",
                                         "\xFF",
                                         "{\"model\":{\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}}",
-                                        "{\"model\":{\"vocab\":{\"\\u0000\":0},\"merges\":[]}}"};
+                                        "{\"model\":{\"vocab\":{\"\\u0000\":0,\"\\u0000\":1},\"merges\":[]}}"};
     (void)state;
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         ls_tokenizer *tokenizer;
@@ -796,6 +823,7 @@ int main(void) {
         cmocka_unit_test(decode_inverts_encode),
         cmocka_unit_test(unknown_ids_are_named),
         cmocka_unit_test(words_are_tokens_and_nothing_is_cut),
+        cmocka_unit_test(vocabularies_may_hold_nul),
         cmocka_unit_test(unsupported_parts_are_refused),
         cmocka_unit_test(malformed_files_are_refused),
         cmocka_unit_test(patterns_outside_the_dialect_are_refused),

@@ -1,4 +1,4 @@
-/* What a resident program says, a line of JSON each (docs/guide/diagnosis.md): a greeting, then an answer to each
+/* What a resident program says, a line of JSON each (docs/reference/diagnosis.md): a greeting, then an answer to each
  * request. */
 #ifndef LS_DIAGNOSE_TRIAL_RESIDENT_H
 #define LS_DIAGNOSE_TRIAL_RESIDENT_H

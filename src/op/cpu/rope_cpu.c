@@ -15,8 +15,8 @@ LS_KERNEL_DEFINE(ls_rope_table_kernel) {
             float *c = a->table + (span->row + r) * 2 * a->half, *s = c + a->half;
             for (int64_t j = 0; j < a->half; j++) {
                 ls_sincosf(ls_angle(span->pos + r, a->inv_freq[j]), &s[j], &c[j]);
-                c[j] = ls_mul(c[j], a->scale);
-                s[j] = ls_mul(s[j], a->scale);
+                c[j] = ls_canonical(ls_mul(c[j], a->scale));
+                s[j] = ls_canonical(ls_mul(s[j], a->scale));
             }
         }
     }

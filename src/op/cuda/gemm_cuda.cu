@@ -183,7 +183,7 @@ static ls_status product_mma16(const ls_exec *exec, const ls_product *product, c
     LS_CUDA_TRY(ls_cuda_mma16_proven(err));
     if (product->range != NULL) return ls_product_mma16_plain(exec, product, err);
     /* Fewer rows are faster by the kernel that reads tiles, which overlaps with the one ahead of it besides
-     * (docs/lab/benchmarks.md). */
+     * (docs/lab/gpu-ops.md). */
     if (nan_open && (tiles == NULL || !ls_decode_takes(product->rows, product->cols)))
         LS_CUDA_TRY(ls_product_mma16_cublas(exec, product, NULL, &taken, err));
     if (taken) return LS_OK;

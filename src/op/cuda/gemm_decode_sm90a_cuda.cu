@@ -35,7 +35,7 @@
  * both than with tiles. */
 #define NARROW 512
 #define NARROW_ROWS 256
-/* Up to so many rows a block takes all of them, measured on an H200 (docs/lab/benchmarks.md). */
+/* Up to so many rows a block takes all of them, measured on an H200 (docs/lab/gpu-ops.md). */
 #define WHOLE_ROWS 32
 /* Blocks of at least so many rows of the weight take rows of x beyond 64 by a second warpgroup: beside fewer, all of x
  * would be read too often, and tiles that share it out are faster. */
@@ -304,7 +304,7 @@ static int64_t block_rows_for(int64_t rows, int64_t cols) {
     return rows <= WHOLE_ROWS || block_rows > most || side_by_side == 1 ? most : block_rows;
 }
 
-/* Measured on an H200 (docs/lab/benchmarks.md): a block alone on its multiprocessor wants some four stages in all of
+/* Measured on an H200 (docs/lab/gpu-ops.md): a block alone on its multiprocessor wants some four stages in all of
  * its memory, of many rows more and smaller ones, because wgmma reads x as long as it comes; stages are whole steps;
  * blocks that take turns want two side by side, so that one reads while another ends; one of few rows, whose product
  * is short, leaves room for blocks of the next kernel. */

@@ -302,7 +302,7 @@ static wide_tile tile_of_depths(void) {
 
 /* The tile with which the slowest multiprocessor ends first. A step of 16 depths takes as many clocks as the tensor
  * cores need for its products or as its operands need to arrive, 128 products or two rows of an operand a clock,
- * whichever is more; that each turn costs some more besides is measured (docs/lab/benchmarks.md). */
+ * whichever is more; that each turn costs some more besides is measured (docs/lab/gpu-ops.md). */
 static wide_tile tile_for(int64_t rows, int64_t cols, bool a_side, bool b_side, int64_t processors) {
     const wide_tile tiles[] = {tile_of_any<128, 256>(),  tile_of_any<128, 192>(), tile_of_depths<128, 160>(),
                                tile_of_any<64, 192>(),   tile_of_any<128, 128>(), tile_of_depths<128, 80>(),

@@ -23,7 +23,7 @@
 #define STEPS_MAX (RANK_MAX / 16)
 #define STEPS_FEW 10 /* leave registers for all that waits */
 #define PAD 8        /* elements between normalised rows: fragments of eight rows meet in no bank */
-/* Up to so many spans the one kernel is faster than the ops in turn, measured on an H200 (docs/lab/benchmarks.md). */
+/* Up to so many spans the one kernel is faster than the ops in turn, measured on an H200 (docs/lab/gpu-models.md). */
 #define SPANS_MAX 32
 /* Blocks have as many strips as give every multiprocessor of an H100 no more than one block of a tile. */
 #define BLOCKS_WANTED 132

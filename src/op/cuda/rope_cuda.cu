@@ -29,8 +29,8 @@ static __global__ void __launch_bounds__(THREADS) table_kernel(const __grid_cons
         float *c = p.a.table + (span.row + r) * 2 * half + j;
         float sine, cosine;
         ls_sincosf(ls_angle(span.pos + r, p.a.inv_freq[j]), &sine, &cosine);
-        c[0] = ls_mul(cosine, p.a.scale);
-        c[half] = ls_mul(sine, p.a.scale);
+        c[0] = ls_canonical(ls_mul(cosine, p.a.scale));
+        c[half] = ls_canonical(ls_mul(sine, p.a.scale));
     }
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""llama.cpp's server as a suspect of `lockstep sweep` (the protocol of docs/guide/diagnosis.md): a fresh server a trial.
+"""llama.cpp's server as a suspect of `lockstep sweep` (the protocol of docs/reference/diagnosis.md): a fresh server a trial.
 
     lockstep sweep --model MODEL --suspect tests/clients/llama_cpp/suspect.py --resident --suspect-arg=--gguf \\
         --suspect-arg=MODEL.gguf [--suspect-arg=--python --suspect-arg=PATH]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A serving engine for the protocol of docs/guide/diagnosis.md: one worker reads prompts, another one draws.
+"""A serving engine for the protocol of docs/reference/diagnosis.md: one worker reads prompts, another one draws.
 
 Prompts go piece by piece through the first worker, within a budget of tokens for each tick. A finished prompt's states
 are handed over to the second worker's pool, which steps all of its sequences at once, with guesses by n-grams where

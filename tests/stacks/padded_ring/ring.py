@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A serving engine for the protocol of docs/guide/diagnosis.md: all lanes step at once, a rectangle padded on the left.
+"""A serving engine for the protocol of docs/reference/diagnosis.md: all lanes step at once, a rectangle padded on the left.
 
 Each step feeds every lane its next tokens: a chunk of its prompt, or the token it drew last (with --draft 1 also a
 guess of the next one, which is taken back when it was wrong). Keys lie in one ring a lane, Mamba states in a pool of

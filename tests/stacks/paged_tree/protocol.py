@@ -1,4 +1,4 @@
-"""What the stacks of this folder share: options of a trial, records, the pipe (docs/guide/diagnosis.md has the protocol)."""
+"""What the stacks of this folder share: options of a trial, records, the pipe (docs/reference/diagnosis.md has the protocol)."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A serving engine for the protocol of docs/guide/diagnosis.md: one scheduler before several tensor-parallel ranks.
+"""A serving engine for the protocol of docs/reference/diagnosis.md: one scheduler before several tensor-parallel ranks.
 
 Each rank has its own part of every state, its own pools and its own copy of the tables. Chunks of prompts and drawn
 tokens share a forward; one that only draws is filled up with dummy rows to a size that was captured. The head over
