@@ -165,6 +165,8 @@ static void without_time_to_decide_nothing_is_named(void **state) {
     ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, LS_RUNG_PAIR, 0.92, "off with two at once");
     assert_null(ls_foreign_named(f));
     assert_int_equal(f->found.n, 1);
+    assert_ok(ls_foreign_bound(q, LS_BOUNDED_BATCH, 5, false, 3), err);
+    assert_int_equal(sweep->n_bounds, 0);
     free(q);
     free(sweep);
     free(f);

@@ -62,7 +62,6 @@ typedef struct ls_foreign {
     char no_reference[LS_NOTE_BYTES]; /* why there is no third opinion; "" when there is */
     ls_rung repro_of;
     bool repro_shown; /* the smallest requests were run again and were off again */
-    double trial_seconds;
     bool out_of_time;
     bool undecided; /* a trial that tells causes apart was not to be had in time */
 } ls_foreign;

@@ -277,7 +277,6 @@ static const char *why_untried(const ls_foreign *f) {
 
 static ls_status start_alone(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
-    const double start = ls_clock_seconds();
     bool tried = false;
     f->limit = LIMIT_LEAST;
     for (int i = LS_RUNG_ALONE_A; i <= LS_RUNG_LENGTHS; i++) {
@@ -286,7 +285,6 @@ static ls_status start_alone(ls_inquiry *q, ls_error *err) {
         if (i == LS_RUNG_ALONE_C && !tried)
             return LS_FAIL(err, LS_ERR_UNSUPPORTED, "requests alone cannot be tried: %s", why_untried(f));
     }
-    f->trial_seconds = (ls_clock_seconds() - start) / 6.0;
     LS_TRY(find_floor(q, err));
     LS_TRY(find_strength(q, err));
     for (int i = LS_RUNG_ALONE_A; i <= LS_RUNG_LENGTHS; i++)
