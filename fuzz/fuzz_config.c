@@ -13,15 +13,33 @@ static void check_attention(const ls_model_config *c) {
     if ((int64_t)c->n_heads * c->head_dim > INT32_MAX) abort();
 }
 
+/* Heads rotate where all layers are attention, and there alone. */
+static void check_rope(const ls_model_config *c) {
+    if (c->rope.half * 2 != c->head_dim || c->rope.half > LS_ROPE_HALF_MAX || !(c->rope.scale > 0.0f)) abort();
+    for (int32_t j = 0; j < c->rope.half; j++)
+        if (!(c->rope.inv_freq[j] >= 0.0f && c->rope.inv_freq[j] <= 1.0f)) abort();
+    if (c->inner_norms || c->conv_bias || c->proj_bias) abort();
+    for (int32_t i = 0; i < LS_LAYERS_MAX; i++)
+        if (c->is_attention[i] != (i < c->n_layers) || c->is_moe[i] != (i < c->n_layers && c->n_experts > 1)) abort();
+}
+
+static void check_mamba(const ls_model_config *c, bool is_alone) {
+    if (is_alone == c->inner_norms || is_alone != c->pad_is_trained || c->rope.half != 0 || c->head_norms) abort();
+    if (c->d_inner < (is_alone ? 1 : c->hidden) || c->d_inner > INT32_MAX / 2) abort();
+    if (c->d_state < 1 || c->d_conv < 1) abort();
+    if (c->dt_rank < 1 || (int64_t)c->dt_rank + 2 * (int64_t)c->d_state > INT32_MAX) abort();
+}
+
 static void check(const ls_model_config *c) {
     const bool is_mamba = c->ffn == 0; /* the one architecture without feed-forward has no attention either */
     if (c->n_layers < 1 || c->n_layers > LS_LAYERS_MAX || c->hidden < 1 || c->vocab < 1 || c->ffn < 0) abort();
-    if (c->names == NULL || is_mamba == c->inner_norms || is_mamba != c->pad_is_trained) abort();
+    if (c->names == NULL) abort();
     if (!is_mamba) check_attention(c);
+    if (c->d_inner > 0)
+        check_mamba(c, is_mamba);
+    else
+        check_rope(c);
     if (c->n_experts < 1 || c->top_k < 1 || c->top_k > c->n_experts || c->positions_max < 1) abort();
-    if (c->d_inner < (is_mamba ? 1 : c->hidden) || c->d_inner > INT32_MAX / 2) abort();
-    if (c->d_state < 1 || c->d_conv < 1) abort();
-    if (c->dt_rank < 1 || (int64_t)c->dt_rank + 2 * (int64_t)c->d_state > INT32_MAX) abort();
     if (!(c->rms_eps > 0.0f && c->rms_eps <= 1.0f) || ls_dtype_bytes(c->stored_dtype) == 0) abort();
     if (c->bos < -1 || c->bos >= c->vocab || c->pad < -1 || c->pad >= c->vocab) abort();
     if (c->n_eos < 0 || c->n_eos > LS_EOS_MAX) abort();

@@ -79,7 +79,22 @@ def config_seeds():
         "head_dim": {**small, "head_dim": 24, "mamba_dt_rank": 5, "dtype": "float16", "torch_dtype": None},
         "large": {**small, "hidden_size": 2147483647, "num_experts": 2147483647},
         "eos": {"eos_token_id": [2, 519]},
-        "other": {"model_type": "llama"},
+        "other": {"model_type": "gpt_neox"},
+        "llama": {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+                  "num_key_value_heads": 2, "attention_bias": True, "rope_theta": 500000.0,
+                  "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                                   "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}},
+        "llama_defaults": {"model_type": "llama"},
+        "mistral": {"model_type": "mistral", "sliding_window": None, "hidden_size": 64, "num_attention_heads": 8,
+                    "rope_scaling": {"type": "linear", "factor": 2}},
+        "qwen2": {"model_type": "qwen2", "use_sliding_window": False, "num_hidden_layers": 2, "hidden_size": 64,
+                  "layer_types": ["full_attention", "full_attention"]},
+        "qwen3": {"model_type": "qwen3", "hidden_size": 60, "num_attention_heads": 3, "num_key_value_heads": 1,
+                  "head_dim": 20, "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0,
+                                                      "original_max_position_embeddings": 32768}},
+        "qwen3_moe": {"model_type": "qwen3_moe", "num_hidden_layers": 2, "num_experts": 4, "num_experts_per_tok": 2,
+                      "norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1},
+        "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
     }
     for name, value in seeds.items():
         write("config", name, json.dumps(value))
