@@ -26,8 +26,11 @@ import lockstep  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 F32, BF16, F64 = torch.float32, torch.bfloat16, torch.float64
-EXACT = ("jamba-dense", "jamba-moe", "jamba-odd", "jamba-nobias", "jamba-bf16", "mamba-small", "mamba-odd", "tiny-sort")
-MMA16 = ("jamba-bf16", "tiny-sort")
+TRANSFORMERS = ("llama-small", "llama-odd", "mistral-small", "qwen2-small", "qwen3-small")
+EXACT = ("jamba-dense", "jamba-moe", "jamba-odd", "jamba-nobias", "jamba-bf16", "mamba-small", "mamba-odd", "tiny-sort",
+         *TRANSFORMERS)
+MMA16 = ("jamba-bf16", "tiny-sort", *TRANSFORMERS)
+NARROW = ("tiny-sort", *TRANSFORMERS)  # activations of bf16 in the profile exact
 LENGTHS = (130, 2, 65, 17, 64, 128, 3, 99, 33, 1, 80, 127, 16, 41, 55, 120, 7, 70)  # 1,058 tokens
 
 
@@ -74,10 +77,10 @@ def raises(words, function, *args, kind=lockstep.LockstepError, **kwargs):
 # ---- whole models ----
 
 
-def scores(name, profile):
+def scores(name, profile, dtype=None):
     """Padded on either side, from logits, or packed: always the bits of `score`."""
-    dtype = "bf16" if profile == "mma16" else "f32"
-    model = lockstep.patch(load(name, profile).eval(), profile=profile)
+    dtype = dtype or ("bf16" if profile == "mma16" else "f32")
+    model = lockstep.patch(load(name, profile).eval(), profile=profile, activations=BF16 if dtype == "bf16" else F32)
     for side in ("left", "right"):
         sequences, ids, mask = draw(LENGTHS, model.config.vocab_size, side)
         with lockstep.Model(path_of(name), dtype=dtype, profile=profile, device="cpu", trains=False) as engine:
@@ -141,7 +144,7 @@ def gradients(name, profile):
 
 def near_autograd():
     """And they are gradients: of the model unpatched, by autograd, within 1e-4 of the largest."""
-    for name in ("jamba-dense", "jamba-moe", "mamba-small"):
+    for name in ("jamba-dense", "jamba-moe", "mamba-small", *TRANSFORMERS):
         plain = load(name).train()
         model = lockstep.patch(copy.deepcopy(plain))
         _, ids, mask = draw((20, 33, 64), model.config.vocab_size, "left")
@@ -189,7 +192,7 @@ def refusals():
     raises("position_ids", model, input_ids=ids, position_ids=torch.ones_like(ids))
     raises("token 1000000", model, input_ids=torch.full((1, 2), 1000000))
     raises("mma16", lockstep.patch, load("jamba-dense"), profile="mma16")
-    raises("JambaForCausalLM or MambaForCausalLM", lockstep.patch, torch.nn.Linear(2, 2))
+    raises("JambaForCausalLM or MambaForCausalLM or LlamaForCausalLM", lockstep.patch, torch.nn.Linear(2, 2))
     raises("profile", lockstep.patch, load("jamba-dense"), profile="fast", kind=ValueError)
     adapted = load("jamba-dense")
     adapted.model.layers[0].feed_forward.up_proj = torch.nn.Sequential(adapted.model.layers[0].feed_forward.up_proj)
@@ -288,6 +291,7 @@ def main(chosen):
     report = Report()
     cases = {f"scores_{profile}_{name}": (scores, name, profile)
              for profile, names in (("exact", EXACT), ("mma16", MMA16)) for name in names}
+    cases |= {f"scores_exact_bf16_{name}": (scores, name, "exact", "bf16") for name in NARROW}
     cases |= {f"gradients_{profile}_{name}": (gradients, name, profile)
               for profile, names in (("exact", EXACT), ("mma16", MMA16)) for name in names if name != "jamba-nobias"}
     cases |= {case.__name__: (case,) for case in (near_autograd, stays, refusals, own_layers, own_mixer_and_head)}
