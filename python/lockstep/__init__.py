@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from ._embed import version
     from ._run import check
     from .embedding import Engine, Model, Rollout, Trainer, advantages
-    from .layers import (Batch, HeadPart, Numerics, Rotation, causal_attention, embed, head, linear, mixer, rmsnorm, rope,
-                         swiglu)
+    from .layers import (Batch, HeadPart, Numerics, Rotation, causal_attention, embed, head, linear, mixer, rmsnorm,
+                         rope, swiglu)
     from .ops import (LOG2E, causal_conv1d, conv1d, logprob, scan, selected_logprob, selective_scan, selective_scan_fn,
                       sequence_sum, spans)
     from .patching import patch, token_logprobs

@@ -145,8 +145,8 @@ RopePart = _struct("RopePart", (c_int64, "n_heads"), (c_void_p, "bias norm"), (c
 
 RopeArgs = _struct(
     "RopeArgs", (c_void_p, "x"), (c_int64, "x_stride"), (c_void_p, "y"), (c_int, "y_dtype"), (c_int64, "y_stride"),
-    (c_void_p, "table"), (c_int64, "half"), (c_float, "eps"), (c_int64, "rows head_dim"), (RopePart * ROPE_PARTS, "part"),
-    (c_int64, "n_parts"))
+    (c_void_p, "table"), (c_int64, "half"), (c_float, "eps"), (c_int64, "rows head_dim"),
+    (RopePart * ROPE_PARTS, "part"), (c_int64, "n_parts"))
 
 RopeBackwardArgs = _struct(
     "RopeBackwardArgs", (c_void_p, "x"), (c_int64, "x_stride"), (c_void_p, "dy"), (c_int64, "dy_stride"),

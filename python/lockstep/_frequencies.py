@@ -76,9 +76,21 @@ class _Source:
         if self.object is not None and not isinstance(self.object, dict):
             _refuse(f"{self.field}: {self.object!r}, expected an object")
         self.object = self.object or {}
+
+    def kind(self):
+        """One of those that are built. The type is looked at before the parameters, which may be another type's."""
+        value = self.object.get("rope_type")
+        value = self.object.get("type") if value is None else value
+        value = "default" if value is None else value
+        if value in ("dynamic", "longrope", "su"):
+            _refuse(f'{self.field}.rope_type: "{value}": its frequencies change with the length of a sequence; '
+                    "default, linear, llama3 and yarn are built", "unsupported")
+        if value not in ("default", "linear", "llama3", "yarn"):
+            _refuse(f"{self.field}.rope_type: {value!r}; default, linear, llama3 and yarn are built", "unsupported")
         for key in self.object:
             if key not in _KEYS:
                 _refuse(f"{self.field}: {key} is no parameter of a rotation that is built", "unsupported")
+        return value
 
     def either(self, key):
         value = self.object.get(key)
@@ -156,18 +168,15 @@ def _yarn(source, base, dim, positions_max):
 
 def frequencies(config, head_dim, positions_max, default_theta=10000.0):
     """(inv_freq, scale) of a config.json as a dict: head_dim / 2 binary32 numbers and the scale of cosines and sines.
-    What the engine refuses is refused here in its words."""
+    LockstepError for what the engine refuses."""
     source = _Source(config)
-    theta = source.either("rope_theta")
+    kind, theta = source.kind(), source.either("rope_theta")
     theta = default_theta if theta is None else theta
     if not _is_number(theta) or not 1.0 < theta <= 1e30:
         _refuse(f"rope_theta: {theta!r}, expected a number above 1")
     theta, part = float(theta), source.either("partial_rotary_factor")
     if part is not None and not (_is_number(part) and part == 1.0):
         _refuse(f"partial_rotary_factor: {part!r}, expected 1", "unsupported")
-    kind = source.object.get("rope_type")
-    kind = source.object.get("type") if kind is None else kind
-    kind = "default" if kind is None else kind
     if head_dim < 2 or head_dim % 2 or head_dim > HEAD_DIM_MAX:
         _refuse(f"head_dim: {head_dim}; heads that rotate are even and at most {HEAD_DIM_MAX}", "unsupported")
     plain = [_f32(1.0 / _power(theta, j, head_dim)) for j in range(head_dim // 2)]
@@ -177,10 +186,5 @@ def frequencies(config, head_dim, positions_max, default_theta=10000.0):
         return tuple(_linear(source, plain)), 1.0
     if kind == "llama3":
         return tuple(_llama3(source, plain, positions_max)), 1.0
-    if kind == "yarn":
-        scaled, scale = _yarn(source, theta, head_dim, positions_max)
-        return tuple(scaled), scale
-    if kind in ("dynamic", "longrope", "su"):
-        _refuse(f'{source.field}.rope_type: "{kind}": its frequencies change with the length of a sequence; default, '
-                "linear, llama3 and yarn are built", "unsupported")
-    _refuse(f'{source.field}.rope_type: {kind!r}; default, linear, llama3 and yarn are built', "unsupported")
+    scaled, scale = _yarn(source, theta, head_dim, positions_max)
+    return tuple(scaled), scale

@@ -1,4 +1,5 @@
-"""Layers of Jamba, Mamba, Llama, Mistral, Qwen2 and Qwen3 as torch functions, forward and gradients in the engine's bits, on CPU and CUDA.
+"""Layers of Jamba, Mamba, Llama, Mistral, Qwen2 and Qwen3 as torch functions, forward and gradients in the engine's
+bits, on CPU and CUDA.
 
 Rows are packed: matrices are [rows, width], and a Batch says which rows are which sequence. A part of a layer
 (attention, mixer, feed-forward) is one autograd function, not one for each op, because the engine keeps its gradients
