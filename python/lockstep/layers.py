@@ -59,6 +59,9 @@ class Rotation:
     inv_freq: tuple
     scale: float = 1.0
 
+    def __post_init__(self):
+        object.__setattr__(self, "inv_freq", tuple(float(f) for f in self.inv_freq))
+
     @classmethod
     def of(cls, config, head_dim=None):
         """That of a transformers config, or of a config.json as a dict; frequencies are the engine's, not torch's.
@@ -672,8 +675,7 @@ class _Rope(torch.autograd.Function):
     def forward(ctx, x, batch, rotation, shapes, head_dim, eps, dtype, *weights):
         parts = [HeadPart(n, bias, norm, rotates) for (n, rotates), bias, norm in
                  zip(shapes, weights[::2], weights[1::2])]
-        ctx.batch, ctx.rotation, ctx.shapes, ctx.head_dim, ctx.eps, ctx.dtype = (batch, rotation, shapes, head_dim, eps,
-                                                                                 dtype)
+        ctx.batch, ctx.rotation, ctx.shapes, ctx.head_dim, ctx.eps = batch, rotation, shapes, head_dim, eps
         ctx.save_for_backward(x if any(p.norm is not None for p in parts) else None, *weights)
         out = _empty(x, *x.shape, dtype=dtype)
         _rope(x.detach(), out, batch.rope_table(rotation), parts, head_dim, eps)

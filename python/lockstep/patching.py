@@ -137,10 +137,25 @@ def _rotation_of(model, family):
     if not family.rotates:
         return None
     _check_no_window(model.config)
+    backbone = getattr(model, family.backbone)
     try:
-        return Rotation.of(model.config, getattr(model, family.backbone).layers[0].self_attn.head_dim)
+        rotation = Rotation.of(model.config, backbone.layers[0].self_attn.head_dim)
     except LockstepError as error:
         raise LockstepError(f"patch: config.{error}", "unsupported") from None
+    _check_same_rotation(backbone.rotary_emb, rotation, f"{family.backbone}.rotary_emb")
+    return rotation
+
+
+def _check_same_rotation(module, rotation, name):
+    """The module's own frequencies may have another last bit, or bfloat16; others than the config's are refused."""
+    if module.inv_freq.device.type == "meta":
+        return
+    theirs, ours = module.inv_freq.detach().double().cpu(), torch.tensor(rotation.inv_freq, dtype=torch.float64)
+    if theirs.shape != ours.shape or not torch.allclose(theirs, ours, rtol=1e-2, atol=0.0):
+        _refuse(f"{name}.inv_freq: other frequencies than those of config.rope_parameters")
+    if abs(module.attention_scaling - rotation.scale) > 1e-3 * rotation.scale:
+        _refuse(f"{name}.attention_scaling: {module.attention_scaling}, that of config.rope_parameters is "
+                f"{rotation.scale}")
 
 
 def _check_model(model, family, numerics, rotation):
@@ -402,7 +417,8 @@ def patch(model, profile="exact", activations=None, temperature=1.0):
     state_dict stay. May be called again, and must be after something else has replaced the model's forward, such as the
     making of a TRL trainer.
 
-    Rotations have the engine's frequencies, computed from model.config; model.model.rotary_emb is not read.
+    Rotations have the engine's frequencies, computed from model.config; what model.model.rotary_emb holds is only
+    compared.
 
     Not taken, each with a LockstepError that names it: other architectures, attention windows, rotations that change
     with the length (dynamic, longrope), biases of a feed-forward, adapters and quantised layers, float16, dropout,

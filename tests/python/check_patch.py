@@ -278,6 +278,13 @@ def rotations_refused():
     ids = torch.tensor([[3, 4, 5]])
     raises("use_cache", model, input_ids=ids, use_cache=True)
     raises("rollouts are the engine's", model.generate, ids, max_new_tokens=2)
+    lockstep.patch(random_llama(8, plain, 64).bfloat16())
+    other = random_llama(8, plain, 64)
+    other.model.rotary_emb.inv_freq /= 8.0
+    raises("rotary_emb.inv_freq: other frequencies", lockstep.patch, other)
+    other = random_llama(8, plain, 64)
+    other.model.rotary_emb.attention_scaling = 1.5
+    raises("attention_scaling: 1.5", lockstep.patch, other)
     mixed = random_llama(8, plain, 64, "qwen2")
     mixed.model.layers[0].self_attn.k_proj.bias = None
     raises("some of q_proj", lockstep.patch, mixed)
