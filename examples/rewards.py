@@ -1,6 +1,7 @@
 """Rewards of answers to sums, in both forms that docs/guide/python-functions.md has.
 
-    lockstep train grpo --set model=MODEL --set run=RUN --set data=sums.jsonl --set reward=python:examples/rewards.py:right
+    lockstep train grpo --set model=MODEL --set run=RUN --set data=sums.jsonl \
+        --set reward=python:examples/rewards.py:right
 """
 
 import re

@@ -1,5 +1,5 @@
-"""A calculator as an environment of messages, in Python: `calc(12+7)` in an answer is a call, and its value comes back as
-a message of the role tool. Any other answer is the last one.
+"""A calculator as an environment of messages, in Python: `calc(12+7)` in an answer is a call, and its value comes back
+as a message of the role tool. Any other answer is the last one.
 
     lockstep train grpo --set model=MODEL --set run=RUN \
         --set environment=python:examples/environments/calculator_tool.py:Calculator

@@ -650,6 +650,16 @@ typedef struct ls_moe_route_args {
 ls_status ls_op_moe_route(const ls_exec *exec, const ls_moe_route_args *args, ls_error *err);
 int64_t ls_op_moe_route_workspace(const ls_moe_route_args *args);
 
+typedef struct ls_moe_reweigh_args {
+    const float *logits; /* [rows][n_experts] */
+    int64_t rows, n_experts, top_k;
+    const int32_t *expert; /* [rows][top_k], of the routing */
+    float *weight;         /* [rows][top_k], of the routing; replaced */
+} ls_moe_reweigh_args;
+
+ls_status ls_op_moe_reweigh(const ls_exec *exec, const ls_moe_reweigh_args *args, ls_error *err);
+int64_t ls_op_moe_reweigh_workspace(const ls_moe_reweigh_args *args);
+
 /* Rows in the order of their experts. Pick number row * top_k + k is the k-th choice of a row; picks are sorted by
  * (expert, row). No arithmetic: nothing of it carries a bit. */
 typedef struct ls_moe_place_args {
@@ -697,6 +707,17 @@ typedef struct ls_moe_route_backward_args {
     const float *d_weight; /* [rows][top_k] */
     float *dlogits;        /* [rows][n_experts] */
 } ls_moe_route_backward_args;
+
+typedef struct ls_moe_reweigh_backward_args {
+    const float *logits; /* [rows][n_experts], as in the forward call */
+    int64_t rows, n_experts, top_k;
+    const int32_t *expert; /* [rows][top_k], of the routing */
+    const float *d_weight; /* [rows][top_k] */
+    float *dlogits;        /* [rows][n_experts] */
+} ls_moe_reweigh_backward_args;
+
+ls_status ls_op_moe_reweigh_backward(const ls_exec *exec, const ls_moe_reweigh_backward_args *args, ls_error *err);
+int64_t ls_op_moe_reweigh_backward_workspace(const ls_moe_reweigh_backward_args *args);
 
 ls_status ls_op_moe_route_backward(const ls_exec *exec, const ls_moe_route_backward_args *args, ls_error *err);
 int64_t ls_op_moe_route_backward_workspace(const ls_moe_route_backward_args *args);

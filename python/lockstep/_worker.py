@@ -1,12 +1,12 @@
 """Reward functions and environments of `lockstep train`, called in processes of their own.
 
-The program carries this text and gives it to python3. It talks over the pipes that were standard input and output, one JSON
-object a line each way (docs/guide/python-functions.md). Two parts:
+The program carries this text and gives it to python3. It talks over the pipes that were standard input and output, one
+JSON object a line each way (docs/guide/python-functions.md). Two parts:
 
-- the dispatcher, which never runs foreign code: it reads items, gives them to workers, one call at a time each, kills those
-  that are late, starts others for those that died, and writes one answer for every item;
-- workers, forked from it, which import the user's module and call it. They have pipes of their own, so that nothing that a
-  function prints can be taken for an answer.
+- the dispatcher, which never runs foreign code: it reads items, gives them to workers, one call at a time each, kills
+  those that are late, starts others for those that died, and writes one answer for every item;
+- workers, forked from it, which import the user's module and call it. They have pipes of their own, so that nothing
+  that a function prints can be taken for an answer.
 
 Needs the standard library of Python 3.8 alone. What a call gets does not depend on the number of workers.
 """
@@ -39,15 +39,32 @@ class Refusal(Exception):
 
 
 def one_line(text, limit=WORDS_MAX):
-    text = " ".join(str(text).split())
+    text = " ".join(str(text).encode(errors="replace").decode().split())
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def dump(value):
-    return (json.dumps(value) + "\n").encode()
+    return (json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def check_numbers(value):
+    """Whole numbers beyond 64 bits are JSON, and nobody at the other end reads them."""
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise Refusal(f"the answer has a whole number of more than 64 bits: {one_line(value, 40)}")
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
+        check_numbers(part)
 
 
 # ---- what the user names ----
+
+
+def load_file(path):
+    name = os.path.splitext(os.path.basename(path))[0]
+    found = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module  # as an import has it: classes are found by it
+    found.loader.exec_module(module)
+    return module
 
 
 def load(spec):
@@ -55,25 +72,15 @@ def load(spec):
     place, _, name = spec.rpartition(":")
     if not place or not name:
         raise Refusal(f"'{one_line(spec)}' is not MODULE:NAME or FILE.py:NAME")
-    if place.endswith(".py"):
-        if not os.path.isfile(place):
-            raise Refusal(f"{place} is no file")
-        sys.path.insert(0, os.path.dirname(os.path.abspath(place)))
-        stem = os.path.splitext(os.path.basename(place))[0]
-        found = importlib.util.spec_from_file_location(stem, place)
-        module = importlib.util.module_from_spec(found)
-        sys.modules[stem] = module
-        run = lambda: found.loader.exec_module(module)
-    else:
-        sys.path.insert(0, os.getcwd())
-        module = None
-        run = lambda: importlib.import_module(place)
+    is_file = place.endswith(".py")
+    if is_file and not os.path.isfile(place):
+        raise Refusal(f"{place} is no file")
+    sys.path.insert(0, os.path.dirname(os.path.abspath(place)) if is_file else os.getcwd())
     try:
-        made = run()
+        value = load_file(place) if is_file else importlib.import_module(place)
     except BaseException as error:
         traceback.print_exc()
         raise Refusal(f"{place} cannot be imported: {tell(error)}") from error
-    value = module if module is not None else made
     for part in name.split("."):
         if not hasattr(value, part):
             raise Refusal(f"{place} has no '{name}'{hint(value, part)}")
@@ -84,14 +91,14 @@ def load(spec):
 def hint(module, name):
     import difflib
 
-    near = difflib.get_close_matches(name, [n for n in vars(module) if not n.startswith("_")], 1)
+    near = difflib.get_close_matches(name, [n for n in dir(module) if not n.startswith("_")], 1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def tell(error):
     """"ValueError: words (rewards.py, line 7)"."""
     own = tell.__code__.co_filename
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != own and not f.filename.startswith("<")]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != own and f.filename[0] != "<"]
     words = one_line(error)
     place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}{': ' if words else ''}{words}{place}"
@@ -140,7 +147,9 @@ def number(value):
 
 
 class Reward:
-    """A function of all samples of a problem, f(completions, prompts, **columns) -> list, or of one, f(completion, ..)."""
+    """A function of all samples of a problem, f(completions, prompts, **columns), or of one, f(completion, ..)."""
+
+    OF_GROUPS = ("completions", "prompts", "completion_ids", "completion_texts", "prompt_texts")
 
     def __init__(self, spec):
         function = load(spec)
@@ -150,13 +159,13 @@ class Reward:
             raise Refusal(f"{spec} is no function: {one_line(repr(function), 60)}")
         self.function, self.name = function, spec.rpartition(":")[2]
         self.names, self.needed, self.takes_all = parameters(function)
-        if "completions" in self.names:
-            self.form = "group"
-        elif "completion" in self.names:
+        if "completion" in self.names or "completion_text" in self.names:
             self.form = "sample"
+        elif self.takes_all or any(name in self.names for name in self.OF_GROUPS):
+            self.form = "group"
         else:
-            raise Refusal(f"{self.name}({', '.join(self.names)}) has neither a parameter 'completions', all samples of a "
-                          "problem, nor 'completion', one")
+            raise Refusal(f"{self.name}({', '.join(self.names)}) has neither a parameter 'completions', all samples of "
+                          "a problem, nor 'completion', one")
 
     @staticmethod
     def columns(item):
@@ -179,19 +188,23 @@ class Reward:
         prompts = [item.get("prompt_messages", item.get("prompt")) for item in items]
         completions = [item.get("completion_messages", item.get("completion")) for item in items]
         if self.form == "group":
-            have = {key: [item_columns[key] for item_columns in map(self.columns, items)] for key in self.columns(items[0])}
+            columns = [self.columns(item) for item in items]
+            have = {key: [of_item[key] for of_item in columns] for key in columns[0]}
             have.update(prompts=prompts, completions=completions, prompt_texts=[i.get("prompt") for i in items],
-                        completion_texts=[i.get("completion") for i in items])
+                        completion_texts=[i.get("completion") for i in items],
+                        completion_ids=[i.get("completion_ids") for i in items])
             result = settle(self.function(**self.arguments(have)))
             try:
                 rewards = list(result)
             except TypeError:
-                raise Refusal(f"{self.name}() returned {one_line(repr(result), 60)}, expected a list of numbers") from None
+                words = f"{self.name}() returned {one_line(repr(result), 60)}, expected a list of numbers"
+                raise Refusal(words) from None
             if len(rewards) != len(items):
                 raise Refusal(f"{self.name}() returned {len(rewards)} rewards for {len(items)} completions")
         else:
             have = dict(self.columns(items[0]), prompt=prompts[0], completion=completions[0],
-                        prompt_text=items[0].get("prompt"), completion_text=items[0].get("completion"))
+                        prompt_text=items[0].get("prompt"), completion_text=items[0].get("completion"),
+                        completion_ids=items[0].get("completion_ids"))
             have.setdefault("answer", None)
             rewards = [settle(self.function(**self.arguments(have)))]
         answers = []
@@ -238,8 +251,8 @@ def problem_of(item):
     problem = dict(item.get("data") or {})
     problem["id"] = item["problem"]
     problem["seed"] = zlib.crc32(item["problem"].encode())
-    if "prompt_messages" in item:
-        problem.setdefault("messages", item["prompt_messages"])
+    if isinstance(problem.get("prompt"), list):
+        problem.setdefault("messages", problem["prompt"])
     if "answer" in item:
         problem.setdefault("answer", item["answer"])
     if "data" not in item:
@@ -263,7 +276,8 @@ def step_answer(name, result):
     if isinstance(result, dict):
         unknown = [key for key in result if key not in ("messages", "reward", "done")]
         if unknown:
-            raise Refusal(f"{name}() returned a dict with '{one_line(unknown[0], 40)}'; messages, reward and done are known")
+            raise Refusal(f"{name}() returned a dict with '{one_line(unknown[0], 40)}'; messages, reward and done are "
+                          "known")
         result = (result.get("messages"), result.get("reward"), result.get("done", False))
     if not isinstance(result, tuple) or len(result) != 3:
         raise Refusal(f"{name}() returned {one_line(repr(result), 60)}, expected (messages, reward, done)")
@@ -278,7 +292,7 @@ def step_answer(name, result):
 
 
 class Environment:
-    """A class with reset(problem) and step(messages or reply), an instance an episode; or one function of a whole step."""
+    """A class with reset(problem) and step(messages or reply), an instance an episode; or one function of a step."""
 
     def __init__(self, spec):
         self.made, self.name, self.form = load(spec), spec.rpartition(":")[2], "environment"
@@ -406,8 +420,11 @@ def work(spec, kind, source, sink):
                 reply = {"raised": one_line(tell(error), 180)}
             reply["printed"] = printed(out.fileno())
             try:
+                check_numbers(reply)
                 data = dump(reply)
-            except (TypeError, ValueError) as error:
+            except Refusal as error:
+                data = dump({"refused": str(error)})
+            except (TypeError, ValueError, RecursionError) as error:
                 data = dump({"refused": f"the answer is no JSON: {one_line(error)}"})
             while data:
                 data = data[os.write(sink, data):]
@@ -450,12 +467,13 @@ class Dispatcher:
     # -- answers --
 
     def emit(self, items, answers):
-        """The answers of a call in one go: who asks again after this process's death does not ask for a part of them."""
+        """The answers of a call in one go: who asks again after this process's death does not ask for a part."""
         lines = []
         for item, answer in zip(items, answers):
             line = dump(dict(answer, id=item["id"]))
             if len(line) > ANSWER_BYTES_MAX:
-                line = dump({"id": item["id"], "error": f"an answer of {len(line)} bytes; at most {ANSWER_BYTES_MAX} are taken"})
+                words = f"an answer of {len(line)} bytes; at most {ANSWER_BYTES_MAX} are taken"
+                line = dump({"id": item["id"], "error": words})
             lines.append(line)
         data = b"".join(lines)
         while data:

@@ -20,7 +20,7 @@ static const example examples[] = {
     {"compare", "  lockstep compare rollouts.jsonl scored.jsonl\n"},
     {"train plan", "  lockstep train plan grpo --config " SORT "/grpo.json --card h200\n"},
     {"train grpo", "  lockstep train grpo --config " SORT "/grpo.json --set run=sorting \\\n"
-                   "      --set steps=6\n"
+                   "      --set steps=6 --set eval_every=0\n"
                    "  lockstep train grpo --keys\n"},
     {"train resume", "  lockstep train resume sorting --set steps=7 --set new_schedule=true\n"},
     {"train replay", "  lockstep train replay stopped/mismatch-1\n"},

@@ -238,6 +238,12 @@ ls_status ls_field_read_optional(int64_t *out, const json_t *config, const char 
     return value == NULL || json_is_null(value) ? LS_OK : read_integer(out, field, value, 1, INT32_MAX, err);
 }
 
+ls_status ls_field_expect_empty(const json_t *config, const char *field, ls_error *err) {
+    const json_t *value = json_object_get(config, field);
+    const bool is_empty = value == NULL || json_is_null(value) || (json_is_array(value) && json_array_size(value) == 0);
+    return is_empty ? LS_OK : fail_value(err, LS_ERR_UNSUPPORTED, field, value, "an empty list");
+}
+
 ls_status ls_field_read_pairs(uint8_t *out, int64_t n, const json_t *config, const char *field,
                               const char *const words[2], ls_error *err) {
     const json_t *list = json_object_get(config, field);

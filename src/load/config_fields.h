@@ -52,6 +52,8 @@ ls_status ls_field_read_auto(int64_t *out, const struct json_t *config, const ch
 /* A positive integer of 31 bits; nothing at all stands for by_default, null for LS_FIELD_ABSENT. */
 ls_status ls_field_read_optional(int64_t *out, const struct json_t *config, const char *field, int64_t by_default,
                                  ls_error *err);
+/* An empty list, null, or nothing at all; anything else is refused. */
+ls_status ls_field_expect_empty(const struct json_t *config, const char *field, ls_error *err);
 /* A list of n words, each one of two: out[i] becomes 0 or 1. Nothing at all and null leave out as it is. */
 ls_status ls_field_read_pairs(uint8_t *out, int64_t n, const struct json_t *config, const char *field,
                               const char *const words[2], ls_error *err);

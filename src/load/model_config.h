@@ -18,6 +18,8 @@ struct json_t;
 typedef struct ls_tensor_names {
     const char *embed, *final_norm, *head, *layers, *input_norm, *ffn_norm;
     const char *attention, *mamba, *ffn; /* prefixes of parts */
+    /* Within a feed-forward; of experts behind "experts.NUMBER.". */
+    const char *router, *gate, *up, *down;
 } ls_tensor_names;
 
 /* How heads of q and k rotate by position (op/rope.h). */
@@ -37,6 +39,7 @@ typedef struct ls_model_config {
     bool head_norms;                       /* of each head of q and k */
     bool qkv_bias, o_bias;
     int32_t n_experts, top_k; /* top_k is 1 when n_experts is 1 */
+    bool reweighs;            /* the chosen experts alone share the weight (op/moe.h) */
     int32_t d_inner, d_state, d_conv, dt_rank;
     int64_t positions_max; /* what the model was trained for, INT64_MAX if it does not say; no limit of arithmetic
                               follows */

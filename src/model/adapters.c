@@ -34,7 +34,8 @@ static bool is_named(const char *module, const char *target, size_t bytes) {
 /* Part of a mixture of experts. In Hugging Face's models a router and experts are no linear layers but parameters, the
  * experts of a layer one tensor: PEFT refuses adapters of the first and passes over those of the second. */
 static bool is_in_mixture(const char *module) {
-    return is_named(module, "router", strlen("router")) || strstr(module, ".experts.") != NULL;
+    return is_named(module, "router", strlen("router")) || is_named(module, "gate", strlen("gate")) ||
+           strstr(module, ".experts.") != NULL;
 }
 
 static bool is_target(const char *module, const char *targets) {

@@ -73,7 +73,11 @@ static const ls_tensor_names tensor_names = {.embed = "model.embed_tokens.weight
                                              .ffn_norm = "pre_ff_layernorm.weight",
                                              .attention = "self_attn.",
                                              .mamba = "mamba.",
-                                             .ffn = "feed_forward."};
+                                             .ffn = "feed_forward.",
+                                             .router = "router.weight",
+                                             .gate = "gate_proj.weight",
+                                             .up = "up_proj.weight",
+                                             .down = "down_proj.weight"};
 
 static ls_status derive_experts(raw_config *raw, ls_error *err) {
     if (raw->n_local_experts != ABSENT && raw->n_experts != ABSENT && raw->n_local_experts != raw->n_experts)

@@ -95,8 +95,10 @@ static ls_status experts_forward(const ls_forward *f, int64_t layer_i, ls_error 
     const ls_activations *a = &f->ws->a;
     const int64_t rows = f->batch->n_rows, picks = rows * c->top_k;
     const ls_moe_route_args route = {a->router.data, rows, c->n_experts, c->top_k, a->expert, a->expert_weight};
+    const ls_moe_reweigh_args reweigh = {a->router.data, rows, c->n_experts, c->top_k, a->expert, a->expert_weight};
     LS_TRY(ls_part_project_exact(f, a->router, a->x, &f->model->layers[layer_i].router, err));
     LS_TRY(ls_moe_route(f->ws->device, &route, err));
+    if (c->reweighs) LS_TRY(ls_moe_reweigh(f->ws->device, &reweigh, err));
     LS_TRY(run_experts(f, layer_i, err));
     LS_TRY(ls_memory_fill(f->ws->device, a->y.data, 0, rows * c->hidden * (int64_t)sizeof(float), err));
     for (int32_t e = 0; e < c->n_experts; e++) {
@@ -163,10 +165,13 @@ static ls_status router_backward(const ls_leaf *l, const ls_layer *layer, ls_err
     const ls_rows drouter = {l->tape->drouter, LS_F32, c->n_experts};
     const ls_moe_route_backward_args route = {a->router.data, l->rows,          c->n_experts,    c->top_k,
                                               a->expert,      l->tape->dweight, l->tape->drouter};
+    const ls_moe_reweigh_backward_args reweigh = {a->router.data, l->rows,          c->n_experts,    c->top_k,
+                                                  a->expert,      l->tape->dweight, l->tape->drouter};
     const ls_leaf_product router = {
         .w = &layer->router, .dy = drouter, .x = a->x, .dx = l->dx, .add = true, .m = l->rows};
     LS_TRY(gather_rows(l->device, picked, picks, a->place, picks, 1, dweight, err));
-    LS_TRY(ls_moe_route_backward(l->device, &route, err));
+    LS_TRY(c->reweighs ? ls_moe_reweigh_backward(l->device, &reweigh, err)
+                       : ls_moe_route_backward(l->device, &route, err));
     return ls_leaf_through_product(l, &router, err);
 }
 
@@ -210,9 +215,9 @@ static ls_status experts_backward(const ls_leaf *l, int64_t layer_i, ls_error *e
 
 static ls_status walk_ffn(const ls_walk *w, ls_ffn_weights *f, const char *prefix) {
     const ls_model_config *c = &w->model->config;
-    LS_TRY(ls_walk_matrix(w, &f->gate, c->ffn, c->hidden, prefix, "gate_proj.weight"));
-    LS_TRY(ls_walk_matrix(w, &f->up, c->ffn, c->hidden, prefix, "up_proj.weight"));
-    return ls_walk_matrix(w, &f->down, c->hidden, c->ffn, prefix, "down_proj.weight");
+    LS_TRY(ls_walk_matrix(w, &f->gate, c->ffn, c->hidden, prefix, w->names->gate));
+    LS_TRY(ls_walk_matrix(w, &f->up, c->ffn, c->hidden, prefix, w->names->up));
+    return ls_walk_matrix(w, &f->down, c->hidden, c->ffn, prefix, w->names->down);
 }
 
 static ls_status dense_walk(const ls_walk *w, ls_layer *layer) { return walk_ffn(w, &layer->expert[0], w->names->ffn); }
@@ -220,7 +225,7 @@ static ls_status dense_walk(const ls_walk *w, ls_layer *layer) { return walk_ffn
 static ls_status experts_walk(const ls_walk *w, ls_layer *layer) {
     const ls_model_config *c = &w->model->config;
     char prefix[64];
-    LS_TRY(ls_walk_matrix(w, &layer->router, c->n_experts, c->hidden, w->names->ffn, "router.weight"));
+    LS_TRY(ls_walk_matrix(w, &layer->router, c->n_experts, c->hidden, w->names->ffn, w->names->router));
     for (int64_t e = 0; e < c->n_experts; e++) {
         snprintf(prefix, sizeof prefix, "%sexperts.%lld.", w->names->ffn, (long long)e);
         LS_TRY(walk_ffn(w, &layer->expert[e], prefix));

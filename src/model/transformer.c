@@ -15,7 +15,24 @@ static const ls_tensor_names tensor_names = {.embed = "model.embed_tokens.weight
                                              .input_norm = "input_layernorm.weight",
                                              .ffn_norm = "post_attention_layernorm.weight",
                                              .attention = "self_attn.",
-                                             .ffn = "mlp."};
+                                             .ffn = "mlp.",
+                                             .router = "gate.weight",
+                                             .gate = "gate_proj.weight",
+                                             .up = "up_proj.weight",
+                                             .down = "down_proj.weight"};
+
+static const ls_tensor_names mixtral_names = {.embed = "model.embed_tokens.weight",
+                                              .final_norm = "model.norm.weight",
+                                              .head = "lm_head.weight",
+                                              .layers = "model.layers.",
+                                              .input_norm = "input_layernorm.weight",
+                                              .ffn_norm = "post_attention_layernorm.weight",
+                                              .attention = "self_attn.",
+                                              .ffn = "block_sparse_moe.",
+                                              .router = "gate.weight",
+                                              .gate = "w1.weight",
+                                              .up = "w3.weight",
+                                              .down = "w2.weight"};
 
 static ls_status derive_heads(ls_transformer_raw *raw, ls_error *err) {
     if (raw->n_kv_heads == ABSENT) raw->n_kv_heads = raw->n_heads;
@@ -39,6 +56,33 @@ static ls_status check_sizes(const ls_transformer_raw *raw, ls_error *err) {
         {"num_attention_heads x head_dim x hidden_size", {raw->n_heads, raw->head_dim, raw->hidden_size, 1}}};
     LS_TRY(ls_field_check_rows(rows, COUNT(rows), err));
     return ls_field_check_products(products, COUNT(products), err);
+}
+
+/* The number goes by two names. */
+static ls_status derive_experts(ls_transformer_raw *raw, const ls_transformer *family, ls_error *err) {
+    if (family->experts == LS_EXPERTS_NONE) return LS_OK;
+    if (raw->n_experts != ABSENT && raw->n_local_experts != ABSENT && raw->n_experts != raw->n_local_experts)
+        return LS_FAIL(err, LS_ERR_FORMAT, "num_local_experts: %lld, but num_experts is %lld",
+                       (long long)raw->n_local_experts, (long long)raw->n_experts);
+    if (raw->n_experts == ABSENT) raw->n_experts = raw->n_local_experts;
+    if (raw->n_experts == ABSENT) raw->n_experts = family->n_experts;
+    return LS_OK;
+}
+
+/* Every layer has a mixture, or none has one. */
+static ls_status check_experts(const ls_transformer_raw *raw, const struct json_t *config, const ls_transformer *family,
+                               ls_error *err) {
+    const ls_field_product experts = {"num_experts x intermediate_size x hidden_size",
+                                      {raw->n_experts, raw->intermediate_size, raw->hidden_size, 1}};
+    if (family->experts == LS_EXPERTS_NONE) return LS_OK;
+    if (raw->top_k > raw->n_experts)
+        return LS_FAIL(err, LS_ERR_FORMAT, "num_experts_per_tok: %lld exceeds the %lld experts", (long long)raw->top_k,
+                       (long long)raw->n_experts);
+    if (raw->n_experts < 2)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "one expert: a mixture has two at least; %s of dense layers is built",
+                       family->dense);
+    if (family->experts == LS_EXPERTS_QWEN3) LS_TRY(ls_field_expect_empty(config, "mlp_only_layers", err));
+    return ls_field_check_products(&experts, 1, err);
 }
 
 /* A window is not built: what the file says must mean that there is none. */
@@ -65,7 +109,8 @@ static ls_status check_layer_types(const struct json_t *config, int32_t n_layers
 }
 
 static void take(ls_model_config *out, const ls_transformer_raw *raw, const ls_transformer *family) {
-    out->names = &tensor_names;
+    const bool mixes = family->experts != LS_EXPERTS_NONE;
+    out->names = family->experts == LS_EXPERTS_MIXTRAL ? &mixtral_names : &tensor_names;
     out->n_layers = (int32_t)raw->n_layers;
     out->hidden = (int32_t)raw->hidden_size;
     out->vocab = (int32_t)raw->vocab_size;
@@ -73,14 +118,16 @@ static void take(ls_model_config *out, const ls_transformer_raw *raw, const ls_t
     out->n_heads = (int32_t)raw->n_heads;
     out->n_kv_heads = (int32_t)raw->n_kv_heads;
     out->head_dim = (int32_t)raw->head_dim;
-    out->n_experts = 1;
-    out->top_k = 1;
+    out->n_experts = mixes ? (int32_t)raw->n_experts : 1;
+    out->top_k = mixes ? (int32_t)raw->top_k : 1;
+    out->reweighs = family->experts == LS_EXPERTS_MIXTRAL || raw->norm_topk_prob != 0;
     out->positions_max = raw->positions_max;
     out->tied = raw->tied != 0;
     out->head_norms = family->head_norms;
     out->qkv_bias = family->qkv_bias || raw->attention_bias != 0;
     out->o_bias = raw->attention_bias != 0;
     memset(out->is_attention, 1, (size_t)raw->n_layers);
+    memset(out->is_moe, mixes, (size_t)raw->n_layers);
 }
 
 ls_status ls_transformer_read(ls_model_config *out, struct json_t *config, const ls_transformer *family,
@@ -88,7 +135,9 @@ ls_status ls_transformer_read(ls_model_config *out, struct json_t *config, const
     ls_transformer_raw raw = {0};
     LS_TRY(ls_field_read_tables(&raw, config, family->fields, err));
     LS_TRY(derive_heads(&raw, err));
+    LS_TRY(derive_experts(&raw, family, err));
     LS_TRY(check_sizes(&raw, err));
+    LS_TRY(check_experts(&raw, config, family, err));
     LS_TRY(check_window(config, family, err));
     take(out, &raw, family);
     LS_TRY(check_layer_types(config, out->n_layers, err));

@@ -1,5 +1,5 @@
 /* What models of attention and gated feed-forwards have in common, so that an architecture of this kind (llama.c,
- * mistral.c, qwen2.c, qwen3.c) is its table of fields and what it does otherwise. Private to src/model. */
+ * mistral.c, mixtral.c, qwen2.c, qwen3.c, qwen3_moe.c) is its table of fields and what it does otherwise. Private to src/model. */
 #ifndef LS_MODEL_TRANSFORMER_H
 #define LS_MODEL_TRANSFORMER_H
 
@@ -11,13 +11,20 @@ typedef struct ls_transformer_raw {
     int64_t vocab_size, hidden_size, intermediate_size, n_layers, n_heads, n_kv_heads, head_dim, positions_max;
     int64_t bos, pad;
     int64_t tied, attention_bias;
+    int64_t n_experts, n_local_experts, top_k, norm_topk_prob; /* intermediate_size is an expert's then */
 } ls_transformer_raw;
+
+/* What a layer's feed-forward is, and what its tensors are called. */
+typedef enum ls_experts_kind { LS_EXPERTS_NONE = 0, LS_EXPERTS_QWEN3, LS_EXPERTS_MIXTRAL } ls_experts_kind;
 
 typedef struct ls_transformer {
     const ls_field_tables *fields;
     double rope_theta; /* by default */
     int64_t window;    /* of "sliding_window" where the file does not say; 0: the family has none */
     int64_t eos;       /* by default; LS_FIELD_ABSENT for none */
+    ls_experts_kind experts;
+    int64_t n_experts; /* by default */
+    const char *dense; /* of a mixture: the type of its dense kin, for the error sentence */
     bool head_norms;   /* of each head of q and k */
     bool qkv_bias;     /* always; else where the file says "attention_bias", which is of all four projections */
 } ls_transformer;

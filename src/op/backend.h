@@ -55,6 +55,8 @@ extern "C" {
     OP(rope_norm_fold)          \
     OP(moe_route)               \
     OP(moe_route_backward)      \
+    OP(moe_reweigh)             \
+    OP(moe_reweigh_backward)    \
     OP(moe_place)               \
     OP(moe_combine)             \
     OP(moe_combine_backward)    \

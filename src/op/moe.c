@@ -19,6 +19,16 @@ ls_status ls_moe_route_check(const ls_moe_route_args *args, ls_error *err) {
     }
 }
 
+ls_status ls_moe_reweigh_check(const ls_moe_reweigh_args *a, ls_error *err) {
+    const ls_operand operands[] = {{"logits", a->logits, a->rows, a->n_experts, a->n_experts, 4, a->rows == 0},
+                                   {"expert", a->expert, a->rows, a->top_k, a->top_k, 4, a->rows == 0},
+                                   {"weight", a->weight, a->rows, a->top_k, a->top_k, 4, a->rows == 0}};
+    if (a->rows < 0 || a->n_experts < 1 || a->n_experts > LS_EXPERTS_MAX || a->top_k < 1 || a->top_k > a->n_experts)
+        return LS_FAIL(err, LS_ERR_ARG, "moe_reweigh: %lld rows, top %lld of %lld experts (at most %d)",
+                       (long long)a->rows, (long long)a->top_k, (long long)a->n_experts, LS_EXPERTS_MAX);
+    return ls_operands_check("moe_reweigh", operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
+}
+
 ls_status ls_moe_place_check(const ls_moe_place_args *args, ls_error *err) {
     const int64_t rows = args->rows;
     const ls_operand operands[] = {

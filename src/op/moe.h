@@ -6,6 +6,9 @@
  *        The top_k largest p are chosen, the lower expert first among equals; they are listed by ascending expert.
  *        A row with a NaN or +inf, or without a logit above -inf, has NaN for every p: the lowest top_k experts are
  *        chosen, with weight NaN.
+ * reweigh: where the chosen alone share the weight (Mixtral, arXiv:2401.04088; Qwen3's norm_topk_prob), over a row's
+ *        chosen experts, ascending: m = max logit[e];  w = exp(logit[e] - m);  weight = w / chain(w from +0)
+ *        A row whose weights are NaN keeps them.
  * combine: acc[r][c] = fma(p_e, y_e[r][c], acc[r][c]) over the chosen experts in ascending order, from +0; y_e is the
  *        expert's unrounded float32 output; one rounding at the end. */
 #ifndef LS_OP_MOE_H
@@ -15,6 +18,9 @@
 #include "lockstep/ops.h"
 
 ls_status ls_moe_route_check(const ls_moe_route_args *args, ls_error *err);
+
+/* Experts that do not exist or do not ascend within their row are an error before anything is written. */
+ls_status ls_moe_reweigh_check(const ls_moe_reweigh_args *args, ls_error *err);
 
 /* An expert outside [0, n_experts) is an error before anything is written. */
 ls_status ls_moe_place_check(const ls_moe_place_args *args, ls_error *err);

@@ -17,18 +17,29 @@ ls_status ls_moe_combine_backward_check(const ls_moe_combine_backward_args *a, l
     return ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
 }
 
-ls_status ls_moe_route_backward_check(const ls_moe_route_backward_args *a, ls_error *err) {
-    static const char op[] = "moe_route_backward";
+/* Of both routings. */
+static ls_status check_routing(const char *op, const float *logits, const int32_t *expert, const float *d_weight,
+                               const float *dlogits, int64_t rows, int64_t n_experts, int64_t top_k, ls_error *err) {
     const ls_operand operands[] = {
-        {"logits", a->logits, a->rows, a->n_experts, a->n_experts, 4, false},
-        {"expert", a->expert, a->rows, a->top_k, a->top_k, 4, false},
-        {"d_weight", a->d_weight, a->rows, a->top_k, a->top_k, 4, false},
-        {"dlogits", a->dlogits, a->rows, a->n_experts, a->n_experts, 4, false},
+        {"logits", logits, rows, n_experts, n_experts, 4, false},
+        {"expert", expert, rows, top_k, top_k, 4, false},
+        {"d_weight", d_weight, rows, top_k, top_k, 4, false},
+        {"dlogits", dlogits, rows, n_experts, n_experts, 4, false},
     };
-    if (a->n_experts < 1 || a->n_experts > LS_EXPERTS_MAX || a->top_k < 1 || a->top_k > a->n_experts)
-        return LS_FAIL(err, LS_ERR_ARG, "%s: top %lld of %lld experts (at most %d)", op, (long long)a->top_k,
-                       (long long)a->n_experts, LS_EXPERTS_MAX);
-    if (a->rows < 0) return LS_FAIL(err, LS_ERR_ARG, "%s: rows %lld", op, (long long)a->rows);
-    if (a->rows == 0) return LS_OK;
+    if (n_experts < 1 || n_experts > LS_EXPERTS_MAX || top_k < 1 || top_k > n_experts)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: top %lld of %lld experts (at most %d)", op, (long long)top_k,
+                       (long long)n_experts, LS_EXPERTS_MAX);
+    if (rows < 0) return LS_FAIL(err, LS_ERR_ARG, "%s: rows %lld", op, (long long)rows);
+    if (rows == 0) return LS_OK;
     return ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
+}
+
+ls_status ls_moe_route_backward_check(const ls_moe_route_backward_args *a, ls_error *err) {
+    return check_routing("moe_route_backward", a->logits, a->expert, a->d_weight, a->dlogits, a->rows, a->n_experts,
+                         a->top_k, err);
+}
+
+ls_status ls_moe_reweigh_backward_check(const ls_moe_reweigh_backward_args *a, ls_error *err) {
+    return check_routing("moe_reweigh_backward", a->logits, a->expert, a->d_weight, a->dlogits, a->rows, a->n_experts,
+                         a->top_k, err);
 }

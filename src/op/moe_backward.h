@@ -7,6 +7,9 @@
  * route backward: p_e over all experts is that of the forward, computed again from the logits; g_e is d_weight of the
  *   chosen, +0 for the others.
  *   S = chain over the chosen experts, ascending, of fma(p_e, g_e, S) from +0;  dlogits[e] = p_e * (g_e - S)
+ * reweigh backward: with w_k the weights of the forward, computed again from the logits, and g_k = d_weight:
+ *   S = chain over the chosen experts, ascending, of fma(w_k, g_k, S) from +0;  dlogits[chosen k] = w_k * (g_k - S)
+ *   and +0 for the experts that were not chosen: route has no further gradient then.
  * No NaN pattern is promised. */
 #ifndef LS_OP_MOE_BACKWARD_H
 #define LS_OP_MOE_BACKWARD_H
@@ -18,5 +21,7 @@ ls_status ls_moe_combine_backward_check(const ls_moe_combine_backward_args *args
 
 /* Experts that do not exist or do not ascend within their row are an error before anything is written. */
 ls_status ls_moe_route_backward_check(const ls_moe_route_backward_args *args, ls_error *err);
+
+ls_status ls_moe_reweigh_backward_check(const ls_moe_reweigh_backward_args *args, ls_error *err);
 
 #endif

@@ -310,7 +310,7 @@ static ls_status refuse(bool *failed, const ls_world *w, const ls_episode *x, co
     else
         snprintf(place, sizeof place, "turn %lld", (long long)turn);
     return LS_FAIL(err, LS_ERR_UNSUPPORTED,
-                   "the chat template %.200s writes %s otherwise when messages follow: what was drawn cannot go on",  //
+                   "the chat template %.200s writes %s otherwise when messages follow: what was drawn cannot go on",
                    ls_chat_name(w->chat, strstr(x->question.chat, "\"tools\":") != NULL), place);
 }
 
@@ -379,7 +379,12 @@ ls_status ls_dialogue_next(int32_t **ids, int64_t *n, bool *failed, const ls_wor
     *failed = false;
     LS_TRY_DONE(check_problem(w, x, err));
     LS_TRY_DONE(sane(&text, &content, err));
-    LS_TRY_DONE(render(&whole, w, x, x->n_replies, false, err));
+    if ((status = render(&whole, w, x, x->n_replies, false, err)) != LS_OK) {
+        ls_error ignored;
+        bool keeps = false;
+        *failed = status != LS_ERR_NOMEM && keeps_plain_words(&keeps, w, x, &ignored) == LS_OK && keeps;
+        goto done;
+    }
     if (begins(whole.text, whole.bytes, before, bytes)) end = find_end(&whole, bytes, &content);
     if (end < 0) {
         status = refuse(failed, w, x, before, bytes, &whole, err);

@@ -48,16 +48,18 @@ done:
     return status;
 }
 
-static void free_texts(ls_episodes *e) {
-    for (int64_t i = 0; e->list != NULL && i < e->n; i++) {
-        for (int64_t k = 0; k < e->list[i].n_replies; k++) {
-            free((char *)(uintptr_t)e->list[i].replies[k].text);
-            free((char *)(uintptr_t)e->list[i].observations[k].text);
-        }
-        e->list[i].n_replies = 0;
-        free(e->list[i].rendered);
-        e->list[i].rendered = NULL;
+static void free_replies(ls_episode *x) {
+    for (int64_t k = 0; k < x->n_replies; k++) {
+        free((char *)(uintptr_t)x->replies[k].text);
+        free((char *)(uintptr_t)x->observations[k].text);
     }
+    x->n_replies = 0;
+    free(x->rendered);
+    x->rendered = NULL;
+}
+
+static void free_texts(ls_episodes *e) {
+    for (int64_t i = 0; e->list != NULL && i < e->n; i++) free_replies(&e->list[i]);
     for (int64_t p = 0; e->prompts != NULL && p < e->n_problems; p++) {
         free((char *)(uintptr_t)e->prompts[p].text);
         e->prompts[p] = (ls_reply){0};
@@ -118,10 +120,9 @@ done:
     return status;
 }
 
-/* Problem p of those that are begun with. */
-static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world *w, int64_t p, ls_task_split split,
-                               ls_error *err) {
-    const int64_t i = e->first_problem + p;
+/* Problem i of the split, in place p. */
+static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world *w, int64_t p, int64_t i,
+                               ls_task_split split, ls_error *err) {
     ls_problem *problem = &e->problems[p];
     if (w->data != NULL) {
         const ls_data_line *line =
@@ -164,7 +165,8 @@ static ls_status reset(ls_episodes *e, const ls_world *w, ls_task_split split, l
     if (w->environment == NULL || (w->data != NULL && !ls_reward_wants_resets(w->environment))) return LS_OK;
     if (w->data != NULL) {
         LS_TRY_DONE(ls_array_alloc((void **)&questions, e->n_problems, sizeof *questions, "problems", err));
-        for (int64_t p = 0; p < e->n_problems; p++) LS_TRY_DONE(make_question(&questions[p], e, w, p, split, err));
+        for (int64_t p = 0; p < e->n_problems; p++)
+            LS_TRY_DONE(make_question(&questions[p], e, w, p, e->first_problem + p, split, err));
     }
     status = ls_environment_reset(w, split, e->first_problem, e->n_problems, questions, e->prompts, e->chats, err);
 done:
@@ -181,35 +183,52 @@ static void tell_line(const ls_world *w, ls_task_split split, int64_t i, ls_erro
     if (ls_data_each(w->data, i, &line, &path)) ls_error_prefix(err, "%s: line %lld", path, (long long)line->line);
 }
 
+/* The group in place p as problem i. */
+static ls_status begin_group(ls_episodes *e, const ls_world *w, int64_t p, int64_t i, ls_task_split split,
+                             ls_error *err) {
+    ls_episode *group = e->list + p * e->samples;
+    ls_question question;
+    ls_status status;
+    LS_TRY(make_question(&question, e, w, p, i, split, err));
+    for (int64_t k = 0; k < e->samples; k++) {
+        const int64_t at = (p * e->samples + k) * e->length;
+        group[k] = (ls_episode){.problem = w->task != NULL ? &e->problems[p] : NULL,
+                                .question = question,
+                                .prompt_i = (uint32_t)(e->first_problem + p),
+                                .sample_i = (uint32_t)k,
+                                .tokens = e->tokens + at,
+                                .logprob = e->logprobs + at,
+                                .drawn = e->drawn + at,
+                                .kept = e->kept + at,
+                                .log_mass = e->log_masses + at,
+                                .reward = (double)NAN,
+                                .slot = -1};
+    }
+    status = encode_prompt(e, w, group, err);
+    if (status != LS_OK) tell_line(w, split, i, err);
+    return status;
+}
+
 ls_status ls_episodes_begin(ls_episodes *e, const ls_world *w, ls_task_split split, int64_t first, ls_error *err) {
     free_texts(e);
     e->first_problem = first;
     e->n_failed = 0;
     e->message[0] = '\0';
     LS_TRY(reset(e, w, split, err));
+    for (int64_t p = 0; p < e->n_problems; p++) LS_TRY(begin_group(e, w, p, first + p, split, err));
+    return LS_OK;
+}
+
+ls_status ls_episodes_renew(ls_episodes *e, const ls_world *w, ls_task_split split, const uint8_t *open, int64_t first,
+                            ls_error *err) {
+    LS_ASSERT(w->environment == NULL, "first %lld", (long long)first);
     for (int64_t p = 0; p < e->n_problems; p++) {
         ls_episode *group = e->list + p * e->samples;
-        ls_question question;
-        LS_TRY(make_question(&question, e, w, p, split, err));
         for (int64_t k = 0; k < e->samples; k++) {
-            const int64_t at = (p * e->samples + k) * e->length;
-            group[k] = (ls_episode){.problem = w->task != NULL ? &e->problems[p] : NULL,
-                                    .question = question,
-                                    .prompt_i = (uint32_t)(first + p),
-                                    .sample_i = (uint32_t)k,
-                                    .tokens = e->tokens + at,
-                                    .logprob = e->logprobs + at,
-                                    .drawn = e->drawn + at,
-                                    .kept = e->kept + at,
-                                    .log_mass = e->log_masses + at,
-                                    .reward = (double)NAN,
-                                    .slot = -1};
+            group[k].is_settled = open[p] == 0;
+            if (open[p] != 0) free_replies(&group[k]);
         }
-        {
-            const ls_status status = encode_prompt(e, w, group, err);
-            if (status != LS_OK) tell_line(w, split, first + p, err);
-            LS_TRY(status);
-        }
+        if (open[p] != 0) LS_TRY(begin_group(e, w, p, first++, split, err));
     }
     return LS_OK;
 }
@@ -445,35 +464,44 @@ static ls_status make_item(ls_reward_item *out, const ls_episodes *e, const ls_w
     out->prompt_messages = lists[0];
     out->completion_messages = lists[1];
     if (w->reward == NULL || !ls_reward_wants_groups(w->reward)) return LS_OK;
+    out->completion_ids = x->tokens + x->n_prompt;
+    out->n_completion_ids = x->n - x->n_prompt;
     out->group = i / e->samples;
     out->group_n = e->samples;
     return LS_OK;
 }
 
-/* Rewards that are not the task's own. */
+/* Rewards that are not the task's own: item k is of episode owners[k]. */
 static ls_status ask_outside(ls_episodes *e, const ls_world *w, ls_error *err) {
     char(*names)[LS_EPISODE_ID_MAX] = NULL, *(*lists)[2] = NULL;
+    int64_t n = 0;
     ls_status status = LS_OK;
     memset(e->items, 0, (size_t)e->n * sizeof *e->items);
     LS_TRY_DONE(ls_array_alloc((void **)&names, e->n, sizeof *names, "rewards", err));
     LS_TRY_DONE(ls_array_alloc((void **)&lists, e->n, sizeof *lists, "rewards", err));
     for (int64_t i = 0; i < e->n; i++) {
-        ls_episode_id(names[i], &e->list[i]);
-        LS_TRY_DONE(make_item(&e->items[i], e, w, i, lists[i], names[i], err));
+        if (e->list[i].is_settled) continue;
+        e->owners[n] = i;
+        ls_episode_id(names[n], &e->list[i]);
+        LS_TRY_DONE(make_item(&e->items[n], e, w, i, lists[n], names[n], err));
+        n++;
     }
     if (w->reward != NULL) {
-        LS_TRY_DONE(ls_reward_ask(w->reward, e->results, e->items, e->n, err));
+        LS_TRY_DONE(ls_reward_ask(w->reward, e->results, e->items, n, err));
         note(e, "", ls_reward_tally_of(w->reward)->message);
     } else {
-        for (int64_t i = 0; i < e->n; i++)
-            LS_TRY_DONE(ls_verify_judge(w->verify, e->items[i].completion, e->list[i].question.answer,
-                                        e->list[i].question.any_of, &e->results[i], err));
+        for (int64_t k = 0; k < n; k++) {
+            const ls_question *q = &e->list[e->owners[k]].question;
+            LS_TRY_DONE(ls_verify_judge(w->verify, e->items[k].completion, q->answer, q->any_of, &e->results[k], err));
+            if (!e->results[k].ok) note(e, names[k], e->results[k].error);
+        }
     }
-    for (int64_t i = 0; i < e->n; i++) {
-        e->list[i].failed = e->list[i].failed || !e->results[i].ok; /* or its environment did */
-        e->list[i].reward = e->list[i].failed ? (double)NAN : e->results[i].reward;
-        e->n_failed += e->list[i].failed;
+    for (int64_t k = 0; k < n; k++) {
+        ls_episode *x = &e->list[e->owners[k]];
+        x->failed = x->failed || !e->results[k].ok; /* or its environment did */
+        x->reward = x->failed ? (double)NAN : e->results[k].reward;
     }
+    for (int64_t i = 0; i < e->n; i++) e->n_failed += e->list[i].failed;
     if (e->n_failed == e->n)
         status = LS_FAIL(err, LS_ERR_IO, "all %lld rewards failed: %s", (long long)e->n,
                          e->message[0] != '\0' ? e->message : e->results[0].error);
@@ -507,6 +535,7 @@ ls_status ls_episodes_judge(ls_episodes *e, const ls_world *w, ls_error *err) {
     if (w->reward != NULL || w->verify != NULL) return ask_outside(e, w, err);
     for (int64_t i = 0; i < e->n; i++) {
         ls_episode *x = &e->list[i];
+        if (x->is_settled) continue;
         x->reward = ls_task_reward(w->task, x->problem, x->replies, x->n_replies);
     }
     return LS_OK;

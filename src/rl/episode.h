@@ -69,6 +69,7 @@ typedef struct ls_episode {
     int64_t rendered_bytes, rendered_ends[LS_TURNS_MAX]; /* the length behind each such turn */
     double earned;                                       /* the sum of an environment's rewards */
     bool is_judged;                                      /* by an environment; it has said a reward */
+    bool is_settled;                                     /* it stays as it is: neither drawn nor judged again */
     bool ended;
     bool overlong; /* its last completion did not come to an end by itself */
     bool failed;   /* there is no reward */
@@ -109,10 +110,15 @@ void ls_episodes_free(ls_episodes *episodes); /* accepts NULL */
 /* Begins anew with problems [first, first + n_problems) of a split: their prompts. */
 ls_status ls_episodes_begin(ls_episodes *episodes, const ls_world *world, ls_task_split split, int64_t first,
                             ls_error *err);
+/* Puts other problems in the place of those of `open` (n_problems flags), in their order: the first becomes problem
+ * `first` of the split, the next the one behind it. Their draws are addressed as those before in the same place. The
+ * others are settled. Of an environment problems cannot be exchanged. */
+ls_status ls_episodes_renew(ls_episodes *episodes, const ls_world *world, ls_task_split split, const uint8_t *open,
+                            int64_t first, ls_error *err);
 /* All turns of episodes [begin, end). The others stay as they began, until somebody else's are put in their place. */
 ls_status ls_episodes_run(ls_episodes *episodes, const ls_world *world, const ls_drawer *drawer, int64_t begin,
                           int64_t end, ls_error *err);
-/* Their rewards. That all failed is an error; else those that did are marked. */
+/* The rewards of those that are not settled. That all failed is an error; else those that did are marked. */
 ls_status ls_episodes_judge(ls_episodes *episodes, const ls_world *world, ls_error *err);
 
 /* All completions one behind the other; *text is released with free(). */

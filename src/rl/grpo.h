@@ -73,6 +73,10 @@ typedef struct ls_grpo_options {
     int32_t advantages; /* ls_advantage_kind */
     bool population, drop_equal;
     double advantage_eps;
+    bool filter_groups;
+    int64_t max_num_gen_batches; /* with filter_groups, once they are checked; else 1 */
+    int64_t overlong_buffer;
+    double overlong_penalty;
     int32_t loss, norm, kl; /* ls_policy_kind, ls_loss_norm, ls_kl_kind */
     double norm_length, eps_low, eps_high, dual_clip, beta, entropy_bonus;
     bool mask_overlong;

@@ -43,6 +43,14 @@ static const ls_option rows[] = {
     SWITCH(true, population, "Of std: the deviation divides by n, not n - 1"),
     NUMBER(true, advantage_eps, 0, 1e6, "Of std: added to the deviation"),
     SWITCH(true, drop_equal, "Leave out groups whose rewards are all equal"),
+    SWITCH(true, filter_groups,
+           "Draw other problems in the place of groups whose rewards are all equal, and leave out what is still equal "
+           "in the end (DAPO's dynamic sampling)"),
+    INT(true, max_num_gen_batches, 0, 1 << 16,
+        "Of filter_groups: how often a step draws, at most, the first time included (0: 10)"),
+    INT(true, overlong_buffer, 0, 1 << 24,
+        "Tokens in front of max_tokens in which a completion's length costs reward (DAPO's soft overlong penalty)"),
+    NUMBER(true, overlong_penalty, 0, 1e6, "Of overlong_buffer: what a completion of max_tokens loses (0: nothing)"),
     CHOICE(true, loss, ls_policy_names, "Policy loss: ppo, gspo, cispo or reinforce"),
     CHOICE(true, norm, ls_loss_norm_names, "What the loss is divided by: token, sequence or length"),
     NUMBER(true, norm_length, 0, 1e9, "Of norm=length: the constant (0: max_tokens)"),
@@ -91,7 +99,7 @@ static const ls_option rows[] = {
     INT(false, eval_every, 0, 1e12, "Steps between evaluations on held-out problems, also before the first (0: none)"),
     INT(false, eval_n, 1, 1 << 20, "Problems of an evaluation, always the same"),
     NUMBER(false, eval_temperature, 0, 1e6, "Of evaluations; 0 is greedy"),
-    INT(false, record_samples, 0, 1 << 20, "Episodes of a step that are recorded as texts"),
+    INT(false, record_samples, 0, 1 << 20, "Episodes of a step that are recorded as texts, rounded up to whole groups"),
 #ifdef LS_FAULTS
     TEXT(false, inject, "Run with this fault"),
 #endif
@@ -214,7 +222,8 @@ ls_loss_options ls_grpo_loss(const ls_grpo_options *o) {
 }
 
 ls_advantage_options ls_grpo_advantages(const ls_grpo_options *o) {
-    const ls_advantage_options a = {(ls_advantage_kind)o->advantages, o->population, o->advantage_eps, o->drop_equal};
+    const ls_advantage_options a = {(ls_advantage_kind)o->advantages, o->population, o->advantage_eps,
+                                    o->drop_equal || o->filter_groups};
     return a;
 }
 
@@ -330,6 +339,28 @@ static ls_status check_rollout(const ls_grpo_options *o, ls_error *err) {
     return LS_OK;
 }
 
+/* Dynamic sampling and the penalty of length. */
+static ls_status check_dapo(ls_grpo_options *o, ls_error *err) {
+    if (!o->filter_groups && o->max_num_gen_batches > 0)
+        return LS_FAIL(err, LS_ERR_ARG, "max_num_gen_batches: without filter_groups it has no effect");
+    if (o->filter_groups && has_environment(o))
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED,
+                       "filter_groups: problems of an environment are asked for all together, not again one by one");
+    if (o->filter_groups && o->samples == 1)
+        return LS_FAIL(err, LS_ERR_ARG, "filter_groups: the rewards of groups of one sample are always equal");
+    if ((o->overlong_buffer > 0) != (o->overlong_penalty > 0))
+        return LS_FAIL(err, LS_ERR_ARG, "%s: missing; overlong_buffer and overlong_penalty go together",
+                       o->overlong_buffer > 0 ? "overlong_penalty" : "overlong_buffer");
+    if (o->overlong_buffer > o->max_tokens)
+        return LS_FAIL(err, LS_ERR_ARG, "overlong_buffer: %lld tokens of %lld (max_tokens)",
+                       (long long)o->overlong_buffer, (long long)o->max_tokens);
+    if (o->overlong_buffer > 0 && has_environment(o))
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED,
+                       "overlong_buffer: with an environment, whose episodes have several turns");
+    if (o->filter_groups && o->max_num_gen_batches == 0) o->max_num_gen_batches = 10;
+    return LS_OK;
+}
+
 ls_status ls_grpo_options_check(ls_grpo_options *o, ls_error *err) {
     const ls_loss_options loss = ls_grpo_loss(o);
     const ls_sampling sampling = ls_grpo_sampling(o);
@@ -360,7 +391,9 @@ ls_status ls_grpo_options_check(ls_grpo_options *o, ls_error *err) {
     if (!ls_mul_i64(o->prompts, o->samples, &n) || n > 1 << 20)
         return LS_FAIL(err, LS_ERR_ARG, "samples: %lld of %lld prompts are more than %d episodes",
                        (long long)o->samples, (long long)o->prompts, 1 << 20);
-    if (!ls_mul_i64(o->prompts, o->train.steps, &n) || n > UINT32_MAX)
+    LS_TRY_DONE(check_dapo(o, err));
+    if (!ls_mul_i64(o->prompts, o->train.steps, &n) ||
+        !ls_mul_i64(n, o->filter_groups ? o->max_num_gen_batches : 1, &n) || n > UINT32_MAX)
         return LS_FAIL(err, LS_ERR_ARG, "steps: %lld of %lld prompts are more than 2^32 problems",
                        (long long)o->train.steps, (long long)o->prompts);
     LS_TRY_DONE(check_rollout(o, err));

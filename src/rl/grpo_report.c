@@ -49,6 +49,8 @@ static void tell_rewards(const grpo *g) {
         {"reward/kept", (double)a->n_kept},      {LS_METRIC_LENGTH, mean_drawn(g)},
         {"length/overlong", share_overlong(g)},  {"length/turns", mean_turns(g)}};
     tell_numbers(g->records, numbers, sizeof numbers / sizeof numbers[0]);
+    if (g->o->filter_groups) ls_run_metric(g->records, "reward/batches", (double)g->n_batches);
+    if (g->o->overlong_buffer > 0) ls_run_metric(g->records, "reward/overlong_penalty", g->overlong_penalty);
 }
 
 /* What truncation left to draw from, over all drawn tokens. */
@@ -126,15 +128,17 @@ static void tell_times(const grpo *g, double seconds) {
     tell_numbers(g->records, numbers, sizeof numbers / sizeof numbers[0]);
 }
 
-/* The first sample of the first problems. */
+/* The first groups, whole, with record_samples episodes or a few more. */
 static ls_status tell_samples(const grpo *g, ls_error *err) {
-    for (int64_t p = 0; p < g->o->record_samples && p < g->episodes->n_problems; p++) {
-        const int64_t s = p * g->o->samples;
+    const int64_t samples = g->o->samples, groups = (g->o->record_samples + samples - 1) / samples;
+    for (int64_t s = 0; s < groups * samples && s < g->episodes->n; s++) {
         const ls_episode *x = &g->episodes->list[s];
+        char id[LS_EPISODE_ID_MAX];
         char *text = NULL;
         int64_t bytes;
         LS_TRY(ls_episode_text(x, &text, &bytes, err));
-        const ls_run_sample sample = {.id = x->question.id,
+        ls_episode_id(id, x);
+        const ls_run_sample sample = {.id = id,
                                       .prompt = x->question.prompt.text,
                                       .prompt_bytes = x->question.prompt.bytes,
                                       .completion = text,

@@ -33,6 +33,7 @@ typedef struct grpo_rows {
     uint8_t *failed;            /* [n], by number */
     float *advantages;
     uint8_t *keep, *overlong;
+    uint8_t *equal;     /* [groups] those whose rewards are all equal */
     ls_loss_sums *sums; /* [n] of the last epoch */
 } grpo_rows;
 
@@ -99,6 +100,8 @@ typedef struct grpo {
     grpo_part part;
     ls_gate gate;
     grpo_times times;
+    int64_t n_batches;       /* how often it drew */
+    double overlong_penalty; /* the mean of what length cost */
     ls_advantage_metrics advantage_metrics;
     ls_correction_metrics correction_metrics;
     ls_loss_metrics first_loss, last_loss; /* of the first update, over the last epoch */

@@ -39,6 +39,7 @@ ls_status ls_grpo_rows_create(grpo *g, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&r->failed, n, sizeof *r->failed, "episodes", err));
     LS_TRY(ls_array_alloc((void **)&r->keep, n, sizeof *r->keep, "episodes", err));
     LS_TRY(ls_array_alloc((void **)&r->overlong, n, sizeof *r->overlong, "episodes", err));
+    LS_TRY(ls_array_alloc((void **)&r->equal, g->episodes->n_problems, sizeof *r->equal, "groups", err));
     return ls_array_alloc((void **)&r->sums, n, sizeof *r->sums, "episodes", err);
 }
 
@@ -61,6 +62,7 @@ void ls_grpo_rows_free(grpo_rows *r) {
     free(r->failed);
     free(r->keep);
     free(r->overlong);
+    free(r->equal);
     free(r->sums);
 }
 
@@ -216,20 +218,85 @@ static ls_status find_advantages(grpo *g, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status make_episodes(grpo *g, ls_error *err) {
-    const ls_grpo_options *o = g->o;
+/* Groups that teach nothing: rewards.equal; returns how many. */
+static int64_t find_equal(grpo *g) {
+    const ls_episodes *e = g->episodes;
+    int64_t n = 0;
+    for (int64_t p = 0; p < e->n_problems; p++) {
+        const ls_episode *group = e->list + p * e->samples, *first = NULL;
+        bool equal = true;
+        for (int64_t k = 0; k < e->samples; k++) {
+            if (group[k].failed) continue;
+            if (first == NULL) first = &group[k];
+            if ((float)group[k].reward != (float)first->reward) equal = false;
+        }
+        g->rows.equal[p] = equal;
+        n += equal;
+    }
+    return n;
+}
+
+static ls_status draw_and_judge(grpo *g, ls_error *err) {
     double start = ls_clock_seconds(), now;
-    LS_TRY(ls_episodes_begin(g->episodes, &g->world, LS_TASK_SPLIT_TRAIN, (g->step - 1) * o->prompts, err));
     LS_TRY(ls_grpo_draw(g, g->episodes, g->engine, &g->engine_opts.sampling, err));
     now = ls_clock_seconds();
-    g->times.rollout = now - start;
+    g->times.rollout += now - start;
     LS_TRY(judge(g, err));
+    g->times.reward += ls_clock_seconds() - now;
+    return LS_OK;
+}
+
+/* With filter_groups a step has so many batches of problems to itself, whether it takes them or not: which problem is
+ * drawn when depends on no other step. */
+static ls_status draw_groups(grpo *g, ls_error *err) {
+    const ls_grpo_options *o = g->o;
+    const int64_t most = o->filter_groups ? o->max_num_gen_batches : 1, first = (g->step - 1) * most * o->prompts;
+    int64_t left;
+    g->times.rollout = g->times.reward = 0;
+    LS_TRY(ls_episodes_begin(g->episodes, &g->world, LS_TASK_SPLIT_TRAIN, first, err));
+    LS_TRY(draw_and_judge(g, err));
+    for (g->n_batches = 1; o->filter_groups && (left = find_equal(g)) > 0; g->n_batches++) {
+        if (g->n_batches == most) {
+            if (g->progress != NULL)
+                fprintf(g->progress,
+                        "step %lld: after %lld batches of problems %lld of %lld groups have equal rewards\n",
+                        (long long)g->step, (long long)most, (long long)left, (long long)o->prompts);
+            break;
+        }
+        LS_TRY(ls_episodes_renew(g->episodes, &g->world, LS_TASK_SPLIT_TRAIN, g->rows.equal,
+                                 first + g->n_batches * o->prompts, err));
+        LS_TRY(draw_and_judge(g, err));
+    }
+    return LS_OK;
+}
+
+/* Length costs reward in the last overlong_buffer tokens before max_tokens, from nothing to overlong_penalty. */
+static void punish_length(grpo *g) {
+    const ls_grpo_options *o = g->o;
+    ls_episodes *e = g->episodes;
+    double sum = 0;
+    for (int64_t i = 0; i < e->n && o->overlong_buffer > 0; i++) {
+        const int64_t over = e->list[i].n_drawn - (o->max_tokens - o->overlong_buffer);
+        const double share =
+            (double)(over < o->overlong_buffer ? over : o->overlong_buffer) / (double)o->overlong_buffer;
+        if (over <= 0 || e->list[i].failed) continue;
+        e->list[i].reward -= o->overlong_penalty * share;
+        sum += o->overlong_penalty * share;
+    }
+    g->overlong_penalty = sum / (double)e->n;
+}
+
+static ls_status make_episodes(grpo *g, ls_error *err) {
+    double start;
+    LS_TRY(draw_groups(g, err));
+    start = ls_clock_seconds();
+    punish_length(g);
     LS_TRY(record_turns(g, err));
     LS_TRY(find_places(g, err));
     lay_out(g);
     LS_TRY(find_advantages(g, err));
+    g->times.reward += ls_clock_seconds() - start;
     start = ls_clock_seconds();
-    g->times.reward = start - now;
     LS_TRY(score_reference(g, err));
     g->times.reference = ls_clock_seconds() - start;
     return LS_OK;

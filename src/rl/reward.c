@@ -37,6 +37,11 @@ void ls_reward_write_item(ls_json_out *json, int64_t id, const ls_reward_item *i
     if (item->data != NULL) ls_json_raw(json, "data", item->data);
     if (item->prompt_messages != NULL) ls_json_raw(json, "prompt_messages", item->prompt_messages);
     if (item->completion_messages != NULL) ls_json_raw(json, "completion_messages", item->completion_messages);
+    if (item->completion_ids != NULL) {
+        ls_json_begin_array(json, "completion_ids");
+        for (int64_t i = 0; i < item->n_completion_ids; i++) ls_json_int(json, NULL, item->completion_ids[i]);
+        ls_json_end_array(json);
+    }
     if (item->group_n > 0) {
         ls_json_begin_object(json, "group");
         ls_json_int(json, "of", item->group);

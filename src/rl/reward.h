@@ -25,6 +25,8 @@ typedef struct ls_reward_item {
     const char *sample;   /* the caller's name for the item in messages; NULL: the problem */
     /* Of a conversation: its messages, and those since, as JSON lists; or NULL. */
     const char *prompt_messages, *completion_messages;
+    const int32_t *completion_ids; /* of sources that want groups; or NULL */
+    int64_t n_completion_ids;
     int64_t group, group_n; /* of sources that want groups: its number in the ask, and how many items it has; 0: none */
     /* Of environments; op NULL: an item to judge. */
     const char *op, *split, *episode; /* split and episode: or NULL */

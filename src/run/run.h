@@ -63,7 +63,7 @@ void ls_run_metric(ls_run *run, const char *name, double value);
 ls_json_out *ls_run_metrics(ls_run *run, const char *prefix);
 
 typedef struct ls_run_sample {
-    const char *id; /* of the prompt or problem */
+    const char *id; /* of the prompt, problem or episode */
     const char *prompt, *completion;
     int64_t prompt_bytes, completion_bytes; /* of any bytes */
     double reward, advantage;

@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "json/json_node.h"
 #include "json/json_out.h"
+#include "load/adapter_chain.h"
 #include "load/model_files.h"
 #include "serve/serve_kept.h"
 #include "serve/serve_state.h"
@@ -137,9 +138,11 @@ static ls_status join_path(char out[LS_SERVE_PATH_MAX], const char *directory, c
 /* Links to the directory's weights and to the served model's other files that a model is read from. */
 static ls_status link_files(const char *staging, const char *directory, const char *model, ls_error *err) {
     char from[LS_SERVE_PATH_MAX], to[LS_SERVE_PATH_MAX], *full = realpath(directory, NULL), **names = NULL;
-    char *base = realpath(model, NULL), hint[LS_HUB_HINT_MAX];
+    char *base = NULL, *home = NULL, hint[LS_HUB_HINT_MAX];
     int64_t n = 0;
-    ls_status status = LS_OK;
+    ls_status status;
+    LS_TRY_DONE(ls_adapter_home(&home, model, err)); /* of an adapter, the model that it is of */
+    base = realpath(home, NULL);
     if (full == NULL || base == NULL) {
         status = LS_FAIL(err, LS_ERR_IO, "%.300s: %s%s", full == NULL ? directory : model, strerror(errno),
                          ls_hub_hint(hint, full == NULL ? directory : model));
@@ -164,6 +167,7 @@ static ls_status link_files(const char *staging, const char *directory, const ch
 done:
     ls_names_free(names, n);
     free(base);
+    free(home);
     free(full);
     return status;
 }

@@ -1,7 +1,6 @@
 /* Checking values against a schema by walking both. Owns the schema's document and its compiled patterns. */
 #include "text/json_schema.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "json/json_node.h"
+#include "text/json_decimal.h"
 #include "text/regex.h"
 
 enum { DEPTH_MAX = 64 };
@@ -44,6 +44,7 @@ static const char *const known[] = {"type",
                                     "maximum",
                                     "exclusiveMinimum",
                                     "exclusiveMaximum",
+                                    "multipleOf",
                                     "anyOf",
                                     "allOf",
                                     "oneOf",
@@ -59,7 +60,7 @@ static const char *const known[] = {"type",
 static const char *const type_names[] = {"null", "boolean", "integer", "number", "string", "array", "object", NULL};
 static const char *const counts[] = {"minProperties", "maxProperties", "minItems", "maxItems",
                                      "minLength",     "maxLength",     NULL};
-static const char *const bounds[] = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", NULL};
+static const char *const bounds[] = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", NULL};
 static const char *const lists[] = {"anyOf", "allOf", "oneOf", NULL};
 static const char *const schemas[] = {"items", "additionalProperties", "not", NULL};
 
@@ -119,6 +120,11 @@ static ls_status check_members(ls_json_schema *s, const ls_node *object, int dep
     for (int i = 0; bounds[i] != NULL; i++)
         if (ls_node_get(object, bounds[i], &child) && !is_number(&child))
             return ls_node_fail(&child, LS_ERR_FORMAT, err, "a number is required");
+    if (ls_node_get(object, "multipleOf", &child)) {
+        const ls_json_decimal step = ls_json_decimal_of(&child);
+        if (step.digits == 0 || step.is_negative)
+            return ls_node_fail(&child, LS_ERR_FORMAT, err, "a number above 0 is required");
+    }
     for (int i = 0; lists[i] != NULL; i++) {
         if (!ls_node_get(object, lists[i], &child)) continue;
         LS_TRY(ls_node_expect(&child, LS_NODE_ARRAY, err));
@@ -188,11 +194,15 @@ static bool refuse(const ls_node *value, ls_error *err, const char *keyword) {
     return false;
 }
 
+static int compare_numbers(const ls_node *a, const ls_node *b) {
+    const ls_json_decimal x = ls_json_decimal_of(a), y = ls_json_decimal_of(b);
+    return ls_json_decimal_compare(&x, &y);
+}
+
 static bool equal(const ls_node *a, const ls_node *b) {
     ls_node x, y;
     void *iterator = NULL;
-    if (is_number(a) && is_number(b))
-        return !(ls_node_number(a) < ls_node_number(b) || ls_node_number(a) > ls_node_number(b));
+    if (is_number(a) && is_number(b)) return compare_numbers(a, b) == 0;
     if (ls_node_kind_of(a) != ls_node_kind_of(b)) return false;
     if (ls_node_kind_of(a) == LS_NODE_ARRAY || ls_node_kind_of(a) == LS_NODE_OBJECT)
         if (ls_node_count(a) != ls_node_count(b)) return false;
@@ -230,8 +240,10 @@ static bool is_type(const ls_node *value, const ls_node *type) {
     if (ls_node_string(type, &name, NULL) != LS_OK) return false;
     while (strcmp(type_names[i], name) != 0) i++;
     if (kinds[i] == LS_NODE_REAL) return is_number(value);
-    if (kinds[i] == LS_NODE_INT && ls_node_kind_of(value) == LS_NODE_REAL)
-        return !(floor(ls_node_number(value)) < ls_node_number(value));
+    if (kinds[i] == LS_NODE_INT && ls_node_kind_of(value) == LS_NODE_REAL) {
+        const ls_json_decimal x = ls_json_decimal_of(value);
+        return ls_json_decimal_is_integer(&x);
+    }
     return ls_node_kind_of(value) == kinds[i];
 }
 
@@ -269,13 +281,16 @@ static bool within(const ls_node *schema, const char *low, const char *high, int
 }
 
 static bool accepts_number(const ls_node *schema, const ls_node *value, ls_error *err) {
-    const double x = ls_node_number(value);
     ls_node b;
-    if ((ls_node_get(schema, "minimum", &b) && x < ls_node_number(&b)) ||
-        (ls_node_get(schema, "maximum", &b) && x > ls_node_number(&b)) ||
-        (ls_node_get(schema, "exclusiveMinimum", &b) && x <= ls_node_number(&b)) ||
-        (ls_node_get(schema, "exclusiveMaximum", &b) && x >= ls_node_number(&b)))
+    if ((ls_node_get(schema, "minimum", &b) && compare_numbers(value, &b) < 0) ||
+        (ls_node_get(schema, "maximum", &b) && compare_numbers(value, &b) > 0) ||
+        (ls_node_get(schema, "exclusiveMinimum", &b) && compare_numbers(value, &b) <= 0) ||
+        (ls_node_get(schema, "exclusiveMaximum", &b) && compare_numbers(value, &b) >= 0))
         return refuse(value, err, "is beyond a bound");
+    if (ls_node_get(schema, "multipleOf", &b)) {
+        const ls_json_decimal x = ls_json_decimal_of(value), y = ls_json_decimal_of(&b);
+        if (!ls_json_decimal_is_multiple(&x, &y)) return refuse(value, err, "is no multiple");
+    }
     return true;
 }
 

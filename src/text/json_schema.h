@@ -2,10 +2,10 @@
  *
  * Keywords: type, enum, const, properties, required, additionalProperties, minProperties, maxProperties, items,
  * minItems, maxItems, minLength, maxLength (in code points), pattern (PCRE2 syntax, found anywhere), minimum, maximum,
- * exclusiveMinimum, exclusiveMaximum, anyOf, allOf, oneOf, not; true and false as schemas. $schema, $id, title,
- * description, default, examples and $comment say nothing about values. Every other keyword is refused by name when the
- * schema is read, so that no rule is passed over. An integer is a number without a fraction. Patterns that give up on a
- * text do not match it. */
+ * exclusiveMinimum, exclusiveMaximum, multipleOf, anyOf, allOf, oneOf, not; true and false as schemas. $schema, $id,
+ * title, description, default, examples and $comment say nothing about values. Every other keyword is refused by name
+ * when the schema is read, so that no rule is passed over. Numbers are compared as decimals (text/json_decimal.h): 0.3
+ * is a multiple of 0.1. An integer is a number without a fraction. Patterns that give up on a text do not match it. */
 #ifndef LS_TEXT_JSON_SCHEMA_H
 #define LS_TEXT_JSON_SCHEMA_H
 

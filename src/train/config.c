@@ -316,6 +316,17 @@ static void show_numbers(char *a, char *b) {
     strcpy(b, text);
 }
 
+/* What was done before there was the option. */
+static bool is_off(const ls_option *o, const char *value) {
+    switch (o->kind) {
+        case LS_OPTION_CHOICE: return strcmp(value, o->choices[0]) == 0;
+        case LS_OPTION_SWITCH: return strcmp(value, "false") == 0;
+        case LS_OPTION_INT:
+        case LS_OPTION_NUMBER: return strcmp(value, "0") == 0;
+        default: return false;
+    }
+}
+
 ls_status ls_config_agree(const ls_config *config, const ls_node *options, const char *const *except, ls_error *err) {
     char mine[LS_OPTION_TEXT_MAX], *stored = NULL;
     ls_status status = LS_OK;
@@ -325,9 +336,7 @@ ls_status ls_config_agree(const ls_config *config, const ls_node *options, const
             ls_node child;
             if (!o->carries_bits || is_named(except, o->name)) continue;
             format(mine, o, value_of(&config->tables[t], o));
-            if (o->kind == LS_OPTION_CHOICE && strcmp(mine, o->choices[0]) == 0 &&
-                !ls_node_get(options, o->name, &child))
-                continue;
+            if (is_off(o, mine) && !ls_node_get(options, o->name, &child)) continue;
             LS_TRY_DONE(ls_node_need(options, o->name, &child, err));
             LS_TRY_DONE(text_of(&child, o, &stored, err));
             if (strcmp(stored, mine) != 0) {

@@ -58,8 +58,8 @@ ls_status ls_config_text(char **out, int64_t *bytes, const ls_config *config, ls
 /* Name, value and help of the table's option i, for people. */
 void ls_config_print(FILE *file, const ls_option_table *table, int64_t i);
 /* Whether the options that carry bits are those that ls_config_write put into `options`; the error names the first that
- * is not. Those named in `except` (up to NULL, or NULL) may differ. A choice that `options` lacks is younger than they
- * are: the first of a choice is what was done before there was one. */
+ * is not. Those named in `except` (up to NULL, or NULL) may differ. One that `options` lacks is younger than they
+ * are: the first of a choice, false and 0 are what was done before there was one. */
 ls_status ls_config_agree(const ls_config *config, const ls_node *options, const char *const *except, ls_error *err);
 /* Of names and values of the options that carry bits. */
 uint64_t ls_config_digest(const ls_config *config);

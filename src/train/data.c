@@ -20,6 +20,7 @@ typedef struct data_file {
     char *path;
     double weight;
     bool held_out; /* as a whole */
+    bool *is_out;  /* [n], by the hash */
     ls_data_line *lines;
     int64_t n, n_left_out;                           /* lines that count; behind them those that do not */
     int64_t *members[N_SPLITS], n_members[N_SPLITS]; /* indices of lines */
@@ -182,23 +183,6 @@ static uint64_t hash_id(const char *id) {
     return hash ^ hash >> 33;
 }
 
-static ls_status split_file(const ls_data *d, data_file *file, int64_t held_out, bool by_files, ls_error *err) {
-    const int64_t f = file - d->files;
-    for (int k = 0; k < N_SPLITS; k++)
-        LS_TRY(ls_array_alloc((void **)&file->members[k], file->n, sizeof(int64_t), "lines", err));
-    for (int64_t i = 0; i < file->n; i++) {
-        const bool out =
-            by_files ? file->held_out : held_out > 0 && hash_id(file->lines[i].id) % (uint64_t)held_out == 0;
-        const int k = out ? LS_DATA_HELD_OUT : LS_DATA_TRAIN;
-        file->members[k][file->n_members[k]++] = i;
-    }
-    for (int k = 0; k < N_SPLITS; k++) {
-        const uint64_t seed = (k == LS_DATA_HELD_OUT ? 0 : d->seed) ^ ((uint64_t)f << 56);
-        if (file->n_members[k] > 0) LS_TRY(ls_order_create(&file->orders[k], file->n_members[k], seed, err));
-    }
-    return LS_OK;
-}
-
 /* A line and where it is. */
 typedef struct place {
     const ls_data_line *line;
@@ -213,16 +197,75 @@ static int compare_prompts(const void *a, const void *b) {
     return x->line->prompt_bytes < y->line->prompt_bytes ? -1 : x->line->prompt_bytes > y->line->prompt_bytes;
 }
 
+/* Equal prompts in the order of files and lines. */
+static int compare_places(const void *a, const void *b) {
+    const place *x = a, *y = b;
+    const int order = compare_prompts(a, b);
+    if (order != 0) return order;
+    if (x->file != y->file) return x->file < y->file ? -1 : 1;
+    return x->line < y->line ? -1 : x->line > y->line;
+}
+
+/* All lines, sorted; released with free(). */
+static ls_status sort_places(place **out, int64_t *n, const ls_data *d, int (*compare)(const void *, const void *),
+                             ls_error *err) {
+    int64_t total = 0;
+    *n = 0;
+    for (int64_t f = 0; f < d->n_files; f++) total += d->files[f].n;
+    LS_TRY(ls_array_alloc((void **)out, total, sizeof **out, "lines", err));
+    for (int64_t f = 0; f < d->n_files; f++)
+        for (int64_t i = 0; i < d->files[f].n; i++) (*out)[(*n)++] = (place){&d->files[f].lines[i], &d->files[f]};
+    qsort(*out, (size_t)*n, sizeof **out, compare);
+    return LS_OK;
+}
+
+static bool is_out(const ls_data_line *line, int64_t held_out) {
+    return held_out > 0 && hash_id(line->id) % (uint64_t)held_out == 0;
+}
+
+/* Which lines the hash of an id holds out. Equal prompts are all where the first of them is: one that is trained on
+ * tells nothing when it is held out, too. */
+static ls_status hold_out(ls_data *d, int64_t held_out, ls_error *err) {
+    place *places = NULL;
+    int64_t n = 0;
+    bool moved = false;
+    ls_status status;
+    LS_TRY_DONE(sort_places(&places, &n, d, compare_places, err));
+    for (int64_t i = 0, first = 0; i < n; i++) {
+        if (compare_prompts(&places[first], &places[i]) != 0) first = i;
+        const bool out = is_out(places[first].line, held_out);
+        data_file *file = &d->files[places[i].file - d->files];
+        moved = moved || out != is_out(places[i].line, held_out);
+        file->is_out[places[i].line - file->lines] = out;
+    }
+    if (moved) d->digest = ls_fnv_mix(d->digest, &moved, (int64_t)sizeof moved); /* other problems than by ids alone */
+done:
+    free(places);
+    return status;
+}
+
+static ls_status split_file(const ls_data *d, data_file *file, bool by_files, ls_error *err) {
+    const int64_t f = file - d->files;
+    for (int k = 0; k < N_SPLITS; k++)
+        LS_TRY(ls_array_alloc((void **)&file->members[k], file->n, sizeof(int64_t), "lines", err));
+    for (int64_t i = 0; i < file->n; i++) {
+        const bool out = by_files ? file->held_out : file->is_out[i];
+        const int k = out ? LS_DATA_HELD_OUT : LS_DATA_TRAIN;
+        file->members[k][file->n_members[k]++] = i;
+    }
+    for (int k = 0; k < N_SPLITS; k++) {
+        const uint64_t seed = (k == LS_DATA_HELD_OUT ? 0 : d->seed) ^ ((uint64_t)f << 56);
+        if (file->n_members[k] > 0) LS_TRY(ls_order_create(&file->orders[k], file->n_members[k], seed, err));
+    }
+    return LS_OK;
+}
+
 /* A prompt that is trained on tells nothing when it is held out, too. */
 static ls_status check_leaks(const ls_data *d, ls_error *err) {
     place *places = NULL;
-    int64_t n = 0, total = 0;
+    int64_t n = 0;
     ls_status status;
-    for (int64_t f = 0; f < d->n_files; f++) total += d->files[f].n;
-    LS_TRY_DONE(ls_array_alloc((void **)&places, total, sizeof *places, "lines", err));
-    for (int64_t f = 0; f < d->n_files; f++)
-        for (int64_t i = 0; i < d->files[f].n; i++) places[n++] = (place){&d->files[f].lines[i], &d->files[f]};
-    qsort(places, (size_t)n, sizeof *places, compare_prompts);
+    LS_TRY_DONE(sort_places(&places, &n, d, compare_prompts, err));
     for (int64_t i = 1; i < n && status == LS_OK; i++) {
         const place *x = &places[i - 1], *y = &places[i];
         if (compare_prompts(x, y) != 0 || x->file->held_out == y->file->held_out) continue;
@@ -252,7 +295,10 @@ ls_status ls_data_open(ls_data **out, const ls_data_options *o, ls_error *err) {
     LS_TRY_DONE(read_files(d, o->files, false, o, err));
     LS_TRY_DONE(read_files(d, o->held_out_files, true, o, err));
     d->digest = ls_fnv_mix(d->digest, &by_files, (int64_t)sizeof by_files);
-    for (int64_t f = 0; f < d->n_files; f++) LS_TRY_DONE(split_file(d, &d->files[f], o->held_out, by_files, err));
+    for (int64_t f = 0; f < d->n_files; f++)
+        LS_TRY_DONE(ls_array_alloc((void **)&d->files[f].is_out, d->files[f].n, sizeof(bool), "lines", err));
+    if (!by_files) LS_TRY_DONE(hold_out(d, o->held_out, err));
+    for (int64_t f = 0; f < d->n_files; f++) LS_TRY_DONE(split_file(d, &d->files[f], by_files, err));
     if (by_files) LS_TRY_DONE(check_leaks(d, err));
     if (ls_data_count(d, LS_DATA_TRAIN) == 0) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "data: no line is left to train on; one in %lld is held out",
@@ -271,6 +317,7 @@ void ls_data_close(ls_data *d) {
     for (int64_t f = 0; f < d->n_files; f++) {
         ls_data_lines_free(d->files[f].lines, d->files[f].n + d->files[f].n_left_out);
         free(d->files[f].path);
+        free(d->files[f].is_out);
         for (int k = 0; k < N_SPLITS; k++) {
             free(d->files[f].members[k]);
             ls_order_free(d->files[f].orders[k]);
@@ -360,7 +407,7 @@ static const ls_option rows[] = {
     {"eval_data", LS_OPTION_TEXT, false, AT(eval_data), 0, 0, NULL,
      "The same, held out; then all of data is trained on"},
     {"held_out", LS_OPTION_INT, true, AT(held_out), 0, 1 << 30, NULL,
-     "One line of data in so many is held out, by the hash of its id (0: none)"},
+     "One line of data in so many is held out, by the hash of its id, equal prompts together (0: none)"},
     {"data_prompt", LS_OPTION_TEXT, true, AT(prompt), 0, 0, NULL, "Field of the prompt (empty: prompt, question, ..)"},
     {"data_answer", LS_OPTION_TEXT, true, AT(answer), 0, 0, NULL,
      "Field of the answer (empty: answer, completion, ..)"},

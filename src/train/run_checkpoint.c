@@ -11,6 +11,7 @@
 #include "base/fnv.h"
 #include "base/mem.h"
 #include "base/thread.h"
+#include "load/adapter_chain.h"
 #include "load/model_files.h"
 #include "load/safetensors_write.h"
 #include "model/window.h"
@@ -188,15 +189,19 @@ done:
 }
 
 ls_status ls_saves_keep_files(ls_saves *run, const char *model_directory, ls_error *err) {
-    char path[LS_SAVES_PATH_MAX];
+    char path[LS_SAVES_PATH_MAX], *home = NULL;
+    ls_status status;
+    LS_TRY_DONE(ls_adapter_home(&home, model_directory, err)); /* of an adapter, the model that it is of */
     for (int i = 0; i < LS_MODEL_FILES; i++) {
-        LS_TRY(join(path, model_directory, ls_model_files[i], err));
+        LS_TRY_DONE(join(path, home, ls_model_files[i], err));
         free(run->files[i]);
         run->files[i] = NULL;
         if (ls_file_exists(path))
-            LS_TRY(ls_file_read(&run->files[i], &run->file_bytes[i], path, LS_MODEL_FILE_BYTES_MAX, err));
+            LS_TRY_DONE(ls_file_read(&run->files[i], &run->file_bytes[i], path, LS_MODEL_FILE_BYTES_MAX, err));
     }
-    return LS_OK;
+done:
+    free(home);
+    return status;
 }
 
 /* ---- saving ---- */

@@ -85,6 +85,9 @@ static void routes(bk_run *run) {
                       .expert = expert.at[s], .weight = weight.at[s]);
             door_same(&d, &expert, 4, "routing %lld", (long long)i);
             door_same(&d, &weight, 4, "routing %lld", (long long)i);
+            DOOR_CALL(&d, moe_reweigh, .logits = logits.at[s], .rows = p.rows, .n_experts = p.n, .top_k = p.top_k,
+                      .expert = expert.at[s], .weight = weight.at[s]);
+            same_floats(&d, &weight, "weights of the chosen", i);
         }
         door_close(&d);
     }
@@ -120,6 +123,9 @@ static void routes_backward(bk_run *run) {
             DOOR_CALL(&d, moe_route_backward, .logits = logits.at[s], .rows = p.rows, .n_experts = p.n,
                       .top_k = p.top_k, .expert = expert.at[s], .d_weight = d_weight.at[s], .dlogits = dlogits.at[s]);
             same_floats(&d, &dlogits, "routing", i);
+            DOOR_CALL(&d, moe_reweigh_backward, .logits = logits.at[s], .rows = p.rows, .n_experts = p.n,
+                      .top_k = p.top_k, .expert = expert.at[s], .d_weight = d_weight.at[s], .dlogits = dlogits.at[s]);
+            same_floats(&d, &dlogits, "weights of the chosen", i);
         }
         free(choice);
         door_close(&d);

@@ -139,6 +139,7 @@ static void numbers_are_as_given(void **state) {
 static void hub_names_are_told(void **state) {
     static const char line[] =
         "no hub is reached: `hf download Nobody/Model-0.6B --local-dir Nobody/Model-0.6B` brings it";
+    char run[2 * PATH_BYTES];
     (void)state;
     RUN("check", "--model", "Nobody/Model-0.6B");
     must_refuse(line);
@@ -152,7 +153,8 @@ static void hub_names_are_told(void **state) {
     must_refuse("exists already");
     RUN("merge", "Nobody/Model-0.6B", "--out", at("of-hub"));
     must_refuse(line);
-    RUN("train", "sft", "--set", "model=Nobody/Model-0.6B", "--set", "run=nowhere", "--set", "data=x.jsonl");
+    snprintf(run, sizeof run, "run=%.*s", PATH_BYTES, at("never-run"));
+    RUN("train", "sft", "--set", "model=Nobody/Model-0.6B", "--set", run, "--set", "data=x.jsonl");
     must_refuse(line);
     RUN("generate", "--model", TINY, "--prompts", "nobody/problems");
     must_refuse("hf download nobody/problems|--repo-type dataset");
@@ -217,6 +219,7 @@ static void progress_is_for_terminals(void **state) {
     assert_non_null(strstr(text, " of "));
     assert_true(strstr(text, "generating: ") != NULL || strstr(text, "scoring: ") != NULL);
     free(text);
+    /* As long a run on no terminal, whose lines a file would keep. */
     RUN_OK("check", "--model", TINY, "--threads", "1", "--isa", "generic", "--samples", samples);
     assert_null(strchr(last.err, '\r'));
     assert_null(strstr(last.err, " sequences, "));

@@ -159,12 +159,29 @@ static void other_adapters_are_refused(void **state) {
     }
 }
 
+/* A run of all weights that begins with an adapter saves a model with its base's files, and has the bits of a run from
+ * the merged model. */
+static void whole_models_come_of_adapters(void **state) {
+    static const char *const runs[] = {"wholemodel", "frommerged"};
+    (void)state;
+    for (int k = 0; k < 2; k++)
+        RUN_OK("train", "sft", "--set",
+               with_path(0, "model=", k == 0 ? at("run/checkpoints/step-00000002") : at("merged")), "--set",
+               with_path(1, "run=", at(runs[k])), "--set", with_path(2, "data=", at("data.jsonl")), "--set",
+               "rate=0.01", "--set", "schedule=constant", "--set", "steps=2", "--set", "batch=2", "--set", "threads=1");
+    must_be_same_file(at("wholemodel/checkpoints/step-00000002/model.safetensors"),
+                      at("frommerged/checkpoints/step-00000002/model.safetensors"));
+    must_be_same_file(at("wholemodel/checkpoints/step-00000002/config.json"), BASE "/config.json");
+    RUN_OK("check", "--model", at("wholemodel/checkpoints/step-00000002"), "--max-tokens", "2");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(merged_weights_are_those_of_the_run),
         cmocka_unit_test(an_adapter_is_a_model),
         cmocka_unit_test(a_base_is_found),
         cmocka_unit_test(runs_begin_with_an_adapter),
+        cmocka_unit_test(whole_models_come_of_adapters),
         cmocka_unit_test(other_adapters_are_refused),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);

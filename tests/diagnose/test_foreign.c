@@ -136,9 +136,46 @@ static void a_stack_with_noise_is_told_from_one_with_a_fault(void **state) {
     ls_device_close(device);
 }
 
+/* The door closes while causes are told apart: what was not asked for by then names none. */
+static void without_time_to_decide_nothing_is_named(void **state) {
+    static const int32_t ids[] = {5, 9, 14, 33, 7, 21};
+    const ls_prompt prompt = {ids, 6};
+    const ls_trial trial = {.levers = {.samples = 1}, .max_tokens = 2, .rounds = 1};
+    const ls_subject subject = {.is_program = true}; /* that nothing is asked of */
+    ls_door door = {.subject = &subject, .opened = 1.0, .seconds = 1.0};
+    ls_foreign *f = calloc(1, sizeof *f);
+    ls_sweep *sweep = calloc(1, sizeof *sweep);
+    ls_inquiry *q = calloc(1, sizeof *q);
+    const ls_runner runner = {.sweep = sweep, .door = &door};
+    ls_seen seen;
+    ls_error err;
+    (void)state;
+    assert_true(f != NULL && sweep != NULL && q != NULL);
+    q->runner = &runner;
+    q->f = f;
+    ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, LS_RUNG_PAIR, 0.92, "off with two at once");
+    assert_int_equal(ls_foreign_named(f)->cause, LS_CAUSE_ORDER_BY_BATCH);
+    f->found.n = 0;
+    ls_door_limit(&door);
+    assert_ok(ls_foreign_try(q, &trial, 0, &prompt, 1, &seen, &err), err);
+    assert_int_equal(seen.look, LS_LOOK_UNTRIED);
+    assert_int_equal(seen.failures.whole, LS_FAILURE_NO_TIME);
+    assert_int_equal(sweep->n_trials, 0);
+    ls_seen_deinit(&seen);
+    ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, LS_RUNG_PAIR, 0.92, "off with two at once");
+    assert_null(ls_foreign_named(f));
+    assert_int_equal(f->found.n, 1);
+    assert_ok(ls_foreign_bound(q, LS_BOUNDED_BATCH, 5, false, 3), err);
+    assert_int_equal(sweep->n_bounds, 0);
+    free(q);
+    free(sweep);
+    free(f);
+}
+
 /* Without a change the third opinion is the trainer's, to float32's rounding. */
 static void the_reference_agrees_with_the_trainer(void **state) {
-    static const char *const models[] = {"jamba-nobias", "jamba-dense", "jamba-moe", "jamba-odd"};
+    static const char *const models[] = {"jamba-nobias", "jamba-dense", "jamba-moe",       "jamba-odd",
+                                         "llama-odd",    "qwen3-small", "qwen3-moe-small", "mixtral-small"};
     (void)state;
     for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
         char path[512];
@@ -267,6 +304,7 @@ int main(void) {
         cmocka_unit_test(edits_move_what_they_are_about),
         cmocka_unit_test(the_reference_agrees_with_the_trainer),
         cmocka_unit_test(a_stack_with_noise_is_told_from_one_with_a_fault),
+        cmocka_unit_test(without_time_to_decide_nothing_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Llama, Mistral, Qwen2 and Qwen3 against Hugging Face's numbers: what is read of their configurations, logits and
+/* Llama, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3-MoE against Hugging Face's numbers: what is read of their configurations, logits and
  * log-probabilities in both activation types, the bits of a sequence that arrives in chunks, and frequencies of
  * rotations. */
 #include <jansson.h>
@@ -7,18 +7,19 @@
 #include "measure.h"
 #include "model/architectures.h"
 
-static const char *const names[] = {"llama-small", "llama-odd", "mistral-small", "qwen2-small", "qwen3-small"};
+static const char *const names[] = {"llama-small", "llama-odd",       "mistral-small", "qwen2-small",
+                                    "qwen3-small", "qwen3-moe-small", "mixtral-small"};
 enum { N_NAMES = sizeof names / sizeof names[0] };
 
 static void configurations_are_read(void **state) {
     static const struct {
         int32_t heads, kv_heads, head_dim, n_layers, vocab, pad, n_eos;
         bool head_norms, qkv_bias, o_bias, tied;
-    } expected[N_NAMES] = {{4, 2, 8, 2, 96, 0, 1, false, false, false, true},
-                           {3, 1, 14, 3, 131, 0, 2, false, true, true, false},
-                           {4, 4, 12, 2, 96, 0, 1, false, false, false, false},
-                           {4, 2, 8, 2, 96, 0, 1, false, true, false, true},
-                           {3, 1, 20, 2, 96, -1, 1, true, false, false, false}};
+    } expected[N_NAMES] = {
+        {4, 2, 8, 2, 96, 0, 1, false, false, false, true},   {3, 1, 14, 3, 131, 0, 2, false, true, true, false},
+        {4, 4, 12, 2, 96, 0, 1, false, false, false, false}, {4, 2, 8, 2, 96, 0, 1, false, true, false, true},
+        {3, 1, 20, 2, 96, -1, 1, true, false, false, false}, {4, 2, 12, 2, 96, -1, 1, true, false, false, false},
+        {4, 2, 8, 2, 96, 0, 1, false, false, false, false}};
     (void)state;
     for (size_t i = 0; i < N_NAMES; i++) {
         fixture f;
@@ -31,8 +32,10 @@ static void configurations_are_read(void **state) {
         assert_true(c->pad == expected[i].pad && c->bos == 1 && c->n_eos == expected[i].n_eos && c->eos[0] == 2);
         assert_true(c->head_norms == expected[i].head_norms && c->tied == expected[i].tied);
         assert_true(c->qkv_bias == expected[i].qkv_bias && c->o_bias == expected[i].o_bias);
-        assert_true(c->d_inner == 0 && c->n_experts == 1 && !c->pad_is_trained);
-        for (int32_t k = 0; k < c->n_layers; k++) assert_true(c->is_attention[k] && !c->is_moe[k]);
+        assert_true(c->d_inner == 0 && !c->pad_is_trained);
+        assert_true(c->n_experts == (i < 5 ? 1 : i == 5 ? 5 : 4) && c->top_k == (i < 5 ? 1 : 2));
+        assert_true(c->reweighs == (i >= 5) && c->ffn == (i < 5 ? c->ffn : i == 5 ? 20 : 24));
+        for (int32_t k = 0; k < c->n_layers; k++) assert_true(c->is_attention[k] && c->is_moe[k] == (i >= 5));
         fixture_close(&f);
     }
 }

@@ -55,6 +55,11 @@ static void defaults_are_those_of_the_format(void **state) {
     assert_true(c.n_kv_heads == 32 && c.vocab == 151936 && c.qkv_bias && !c.o_bias && c.bos == -1 && c.n_eos == 0);
     assert_ok(parse(&c, "{\"model_type\":\"qwen3\",\"hidden_size\":1024}", &err), err);
     assert_true(c.head_dim == 128 && c.head_norms && !c.qkv_bias && c.n_eos == 0);
+    assert_ok(parse(&c, "{\"model_type\":\"qwen3_moe\"}", &err), err);
+    assert_true(c.ffn == 768 && c.n_experts == 128 && c.top_k == 8 && !c.reweighs && c.head_norms && c.is_moe[23]);
+    assert_ok(parse(&c, "{\"model_type\":\"mixtral\",\"norm_topk_prob\":null}", &err), err);
+    assert_true(c.ffn == 14336 && c.n_experts == 8 && c.top_k == 2 && c.reweighs && !c.head_norms && c.is_moe[31]);
+    assert_ok(parse(&c, "{\"model_type\":\"qwen3\"}", &err), err);
     for (int i = 0; i < 32; i++) assert_true(c.is_attention[i] && !c.is_moe[i]);
 }
 
@@ -93,6 +98,12 @@ static void other_arithmetic_is_refused_by_name(void **state) {
     ls_model_config c;
     ls_error err;
     (void)state;
+    refused("qwen3_moe", "\"decoder_sparse_step\":2", "decoder_sparse_step: 2, expected 1");
+    refused("qwen3_moe", "\"mlp_only_layers\":[1]", "mlp_only_layers: a list of 1 items, expected an empty list");
+    refused("qwen3_moe", "\"num_experts\":1,\"num_experts_per_tok\":1", "one expert");
+    refused("qwen3_moe", "\"num_experts\":4,\"num_local_experts\":5", "num_local_experts: 5, but num_experts is 4");
+    refused("mixtral", "\"num_local_experts\":2,\"num_experts_per_tok\":3", "num_experts_per_tok: 3 exceeds the 2");
+    refused("mixtral", "\"sliding_window\":4096", "sliding_window: 4096");
     refused("llama", "\"mlp_bias\":true", "mlp_bias: true, expected false");
     refused("llama", "\"hidden_act\":\"gelu\"", "hidden_act: \"gelu\"");
     refused("llama", "\"pretraining_tp\":2", "pretraining_tp: 2");

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The example of a tool, as a user runs it: a tiny model that is taught to ask the calculator earns more after some steps.
+"""The example of a tool, as a user runs it: a tiny model that was taught to ask the calculator learns to use it.
 
 Usage: calculator_learns.py PROGRAM SOURCE_DIR
 
-Conversations are written by the model's own template, in training and between the turns. The run has one digest, with one
-worker and with three, as a class and with a worker that is killed on the way.
+Conversations are written by the model's own template, in training and between the turns. The run has one digest: with
+one worker and with three, as a class and as a function, and with a worker that is killed on the way.
 """
 
 import json

@@ -256,6 +256,14 @@ static void one_completion_may_fail(void **state) {
     assert_non_null(strstr(s.episodes->message, "q#0: "));
     assert_non_null(strstr(s.episodes->message, "writes turn 1 otherwise"));
     scene_close(&s);
+    scene_open(&s,
+               "{% for m in messages %}{% if '%' in m.content %}{{ raise_exception('no percents') }}{% endif %}" TURN(
+                   "m.content") "{% endfor %}" PROMPT,
+               SHELL(TOOL, TOOL), CHAT);
+    assert_ok(scene_run(&s, words, &err), err);
+    assert_true(s.episodes->list[0].failed && !s.episodes->list[1].failed);
+    assert_non_null(strstr(s.episodes->message, "no percents"));
+    scene_close(&s);
 }
 
 static void what_does_not_go_together(void **state) {

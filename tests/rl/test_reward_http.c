@@ -64,6 +64,19 @@ static reply is_cut_once(int64_t request_i, const char *body) {
     return r;
 }
 
+static reply speaks(int64_t request_i, const char *body) {
+    char ids[2][32], text[256];
+    const char *said = "\"messages\":[{\"role\":\"tool\",\"content\":\"5\"}],\"tools\":[],\"reward\":0.5";
+    (void)request_i;
+    if (strstr(body, "\"items\"") == NULL || members(body, "id", ids, 2) != 2) {
+        snprintf(text, sizeof text, "{%s}", said);
+        return say(200, text);
+    }
+    snprintf(text, sizeof text, "{\"items\":[{\"id\":\"%s\",%s},{\"id\":\"%s\",\"messages\":5}]}", ids[0], said,
+             ids[1]);
+    return say(200, text);
+}
+
 /* By what the completion asks for. */
 static reply does_as_told(int64_t request_i, const char *body) {
     char said[1][32];
@@ -381,6 +394,27 @@ static void bad_options_are_named(void **state) {
     assert_null(reward);
 }
 
+/* Environments may speak messages, alone and in batches. */
+static void messages_are_taken(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) items[i] = (ls_reward_item){.op = "step", .problem = "p"};
+    server_start(speaks);
+    for (int64_t batch = 1; batch <= 2; batch++) {
+        ls_reward_http_options options = defaults();
+        ls_reward *reward;
+        ls_error err;
+        options.batch = batch;
+        reward = open_server(&options);
+        assert_ok(ls_reward_ask(reward, results, items, 2, &err), err);
+        assert_true(results[0].ok && results[0].are_messages && results[0].reward == 0.5);
+        assert_string_equal(results[0].text, "{\"messages\":[{\"role\":\"tool\",\"content\":\"5\"}],\"tools\":[]}");
+        if (batch == 2) assert_string_equal(results[1].error, "messages is no list of messages that have a role");
+        for (int i = 0; i < 2; i++) free(results[i].text);
+        ls_reward_close(reward);
+    }
+    server_stop();
+}
+
 #define watched(test) cmocka_unit_test_setup_teardown(test, look_before, look_after)
 
 int main(void) {
@@ -394,6 +428,7 @@ int main(void) {
         watched(waiting_grows),
         watched(long_answers_are_read),
         watched(bad_options_are_named),
+        watched(messages_are_taken),
     };
     setenv("no_proxy", "*", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);

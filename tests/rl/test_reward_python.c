@@ -19,6 +19,8 @@ static const char functions[] =
     "async def promised(completion):\n"
     "    await asyncio.sleep(0)\n"
     "    return float(len(completion))\n"
+    "def lengths(completion_ids, **kwargs):\n"
+    "    return [float(sum(ids)) for ids in completion_ids]\n"
     "def roles(prompts, completions, source):\n"
     "    assert [m['role'] for m in prompts[0]] == ['system', 'user'], prompts\n"
     "    assert completions[0][0]['role'] == 'assistant', completions\n"
@@ -75,6 +77,10 @@ static const char functions[] =
     "    def reset(self, problem): return 'x'\n"
     "class Wrong(World):\n"
     "    def step(self, reply): return 'x'\n"
+    "class Odd(World):\n"
+    "    def step(self, reply):\n"
+    "        odd = ({1}, 1 << 70, float('nan'), '\\ud800', 'x' * 70000, 'fine')[self.seed % 6]\n"
+    "        return {'role': 'tool', 'content': odd}, 1.0, odd == 'fine'\n"
     "class Late(World):\n"
     "    def step(self, reply): time.sleep(1000)\n"
     "def one_step(problem, messages, reply):\n"
@@ -171,6 +177,18 @@ static void functions_of_both_forms(void **state) {
     ask_close(&a);
     ask_open(&a, "promised", 20, words, 4, 4, &item);
     for (int i = 0; i < 4; i++) assert_true(a.results[i].ok && a.results[i].reward == (double)strlen(words[i]));
+    ask_close(&a);
+}
+
+static void tokens_are_there(void **state) {
+    static const char *const words[] = {"a", "b"};
+    const int32_t ids[] = {5, 6, 7};
+    const ls_reward_item item = {.prompt = {"p", 1}, .completion_ids = ids, .n_completion_ids = 3};
+    asked a;
+    (void)state;
+    need_python();
+    ask_open(&a, "lengths", 20, words, 2, 2, &item);
+    for (int i = 0; i < 2; i++) assert_true(a.results[i].ok && a.results[i].reward == 18);
     ask_close(&a);
 }
 
@@ -293,6 +311,41 @@ static void what_cannot_be_used_is_refused(void **state) {
     check_failed(ls_reward_python_open(&reward, &o, &err), &err, "reward_workers: 0 is not in 1..256");
 }
 
+/* Whatever a class says is answered: a line that cannot be read would be waited for. */
+static void odd_messages_are_answered(void **state) {
+    static const char *const says[] = {"the answer is no JSON: Object of type set is not JSON serializable",
+                                       "the answer has a whole number of more than 64 bits: 1180591620717411303424",
+                                       "the answer is no JSON: Out of range float values are not JSON compliant",
+                                       "surrogates not allowed",
+                                       "bytes; at most 65000 are taken",
+                                       NULL};
+    ls_reward *reward;
+    ls_error err;
+    int n_seen = 0;
+    bool seen[6] = {false};
+    (void)state;
+    need_python();
+    assert_ok(open_function(&reward, "Odd", true, 20, &err), err);
+    assert_true(ls_reward_wants_resets(reward));
+    for (int i = 0; i < 200 && n_seen < 6; i++) {
+        char name[40];
+        ls_reward_item item = {.op = "step", .problem = name, .episode = name, .turns = "[{\"completion\":\"a\"}]"};
+        ls_reward_result result;
+        int kind = -1;
+        snprintf(name, sizeof name, "environment/train/%d", i);
+        assert_ok(ls_reward_ask(reward, &result, &item, 1, &err), err);
+        for (int k = 0; k < 6; k++)
+            if (says[k] == NULL ? result.ok : strstr(result.error, says[k]) != NULL) kind = k;
+        if (kind < 0) fail_msg("'%s'", result.error);
+        assert_true(!result.ok || (result.done && result.are_messages && result.reward == 1));
+        n_seen += !seen[kind];
+        seen[kind] = true;
+        free(result.text);
+    }
+    assert_int_equal(n_seen, 6);
+    ls_reward_close(reward);
+}
+
 /* ---- runs ---- */
 
 static job python_job(const char *option, const char *name, int64_t workers) {
@@ -361,7 +414,7 @@ static void environments_take_data(void **state) {
     (void)state;
     need_python();
     write_file(scratch, "lines.jsonl",
-               "{\"id\":1,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}\n"
+               "{\"id\":1,\"prompt\":[{\"role\":\"user\",\"content\":\"a\"}]}\n"
                "{\"id\":2,\"messages\":[{\"role\":\"user\",\"content\":\"b\"}]}\n");
     write_file(scratch, "own.py",
                "from functions import World, one_step\n"
@@ -433,9 +486,10 @@ static void options_that_do_not_go_together(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(functions_of_both_forms),         cmocka_unit_test(conversations_are_messages),
-        cmocka_unit_test(what_goes_wrong_is_told),         cmocka_unit_test(words_are_told_with_the_sample),
-        cmocka_unit_test(groups_of_a_wrong_length_fail),   cmocka_unit_test(what_cannot_be_used_is_refused),
+        cmocka_unit_test(functions_of_both_forms),         cmocka_unit_test(tokens_are_there),
+        cmocka_unit_test(conversations_are_messages),      cmocka_unit_test(what_goes_wrong_is_told),
+        cmocka_unit_test(words_are_told_with_the_sample),  cmocka_unit_test(groups_of_a_wrong_length_fail),
+        cmocka_unit_test(what_cannot_be_used_is_refused),  cmocka_unit_test(odd_messages_are_answered),
         cmocka_unit_test(runs_do_not_depend_on_workers),   cmocka_unit_test(environments_do_not_depend_on_workers),
         cmocka_unit_test(environments_take_data),          cmocka_unit_test(runs_tell_what_went_wrong),
         cmocka_unit_test(options_that_do_not_go_together),

@@ -62,6 +62,34 @@ static void lines_are_split_by_their_ids(void **state) {
     ls_data_close(other);
 }
 
+/* A prompt that stands in several lines, under several ids, is trained on or held out, not both. */
+static void equal_prompts_stay_together(void **state) {
+    char path[64], side[100];
+    ls_data *d, *alone;
+    FILE *file;
+    int64_t n_out;
+    (void)state;
+    snprintf(path, sizeof path, "%s/twice.jsonl", scratch);
+    file = fopen(path, "w");
+    assert_non_null(file);
+    for (int i = 0; i < 400; i++)
+        fprintf(file, "{\"id\":\"t%d\",\"prompt\":\"p%d\",\"answer\":\"%d\"}\n", i, i % 100, i);
+    assert_int_equal(fclose(file), 0);
+    d = open_data(path, NULL, 5, 1);
+    n_out = ls_data_count(d, LS_DATA_HELD_OUT);
+    assert_true(n_out > 20 && n_out < 200 && n_out % 4 == 0);
+    memset(side, 0, sizeof side);
+    for (int64_t i = 0; i < n_out; i++) side[atoi(ls_data_at(d, LS_DATA_HELD_OUT, i)->prompt + 1)] = 1;
+    for (int64_t i = 0; i < ls_data_count(d, LS_DATA_TRAIN); i++)
+        assert_int_equal(side[atoi(ls_data_at(d, LS_DATA_TRAIN, i)->prompt + 1)], 0);
+    ls_data_close(d);
+    /* Where no prompt stands twice, the id alone decides, as before. */
+    alone = open_data(a_path, NULL, 5, 1);
+    assert_true(ls_data_count(alone, LS_DATA_HELD_OUT) > 100);
+    ls_data_close(alone);
+    unlink(path);
+}
+
 static void orders_follow_the_seed(void **state) {
     ls_data *one = open_data(a_path, NULL, 0, 1), *same = open_data(a_path, NULL, 0, 1),
             *other = open_data(a_path, NULL, 0, 2);
@@ -163,9 +191,10 @@ static void options_are_checked(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_are_split_by_their_ids), cmocka_unit_test(orders_follow_the_seed),
-        cmocka_unit_test(weights_share_the_draws),      cmocka_unit_test(files_may_be_held_out),
-        cmocka_unit_test(digests_tell_data_apart),      cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(lines_are_split_by_their_ids), cmocka_unit_test(equal_prompts_stay_together),
+        cmocka_unit_test(orders_follow_the_seed),       cmocka_unit_test(weights_share_the_draws),
+        cmocka_unit_test(files_may_be_held_out),        cmocka_unit_test(digests_tell_data_apart),
+        cmocka_unit_test(options_are_checked),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

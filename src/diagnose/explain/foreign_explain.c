@@ -78,12 +78,11 @@ static ls_status open_explainer(explainer *x, ls_inquiry *q, const ls_rung *rung
                                 ls_error *err) {
     const int64_t vocab = q->config->vocab;
     ls_trial trial;
-    uint64_t needs;
     int64_t n = 0;
     memset(x, 0, sizeof *x);
     x->q = q;
     x->end = ls_door_share(q->runner->door, EXPLAIN_SHARE);
-    ls_rung_trial(q, rungs[0], &trial, &needs);
+    ls_rung_trial(q, rungs[0], &trial, NULL);
     x->temperature = (double)trial.sampling.temperature;
     x->record_temperature = trial.logprob_of == LS_LOGPROB_RAW ? 1.0 : x->temperature;
     for (int64_t r = 0; r < n_rungs; r++) n += q->f->seen[rungs[r]].outcomes.n;

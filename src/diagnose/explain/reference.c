@@ -31,6 +31,12 @@ enum {
     WK,
     WV,
     WO,
+    Q_BIAS,
+    K_BIAS,
+    V_BIAS,
+    O_BIAS,
+    Q_NORM,
+    K_NORM,
     ROUTER,
     TENSORS
 };
@@ -58,7 +64,13 @@ static const struct {
     [WK] = {2, "k_proj.weight"},
     [WV] = {2, "v_proj.weight"},
     [WO] = {2, "o_proj.weight"},
-    [ROUTER] = {3, "router.weight"},
+    [Q_BIAS] = {2, "q_proj.bias"},
+    [K_BIAS] = {2, "k_proj.bias"},
+    [V_BIAS] = {2, "v_proj.bias"},
+    [O_BIAS] = {2, "o_proj.bias"},
+    [Q_NORM] = {2, "q_norm.weight"},
+    [K_NORM] = {2, "k_norm.weight"},
+    [ROUTER] = {3, NULL}, /* its name is the architecture's */
 };
 
 typedef struct matrix {
@@ -112,8 +124,8 @@ done:
 enum { NAME_BYTES = 512 };
 
 static ls_status take_experts(ls_reference *r, layer *l, int32_t layer_i, ls_error *err) {
-    static const char *const names[3] = {"gate_proj", "up_proj", "down_proj"};
     const ls_model_config *c = &r->config;
+    const char *const names[3] = {c->names->gate, c->names->up, c->names->down};
     const int64_t n = c->is_moe[layer_i] ? c->n_experts : 1;
     char name[NAME_BYTES];
     if (c->ffn == 0) return LS_OK;
@@ -121,8 +133,7 @@ static ls_status take_experts(ls_reference *r, layer *l, int32_t layer_i, ls_err
     for (int64_t i = 0; i < 3 * n; i++) {
         char expert[32] = "";
         if (c->is_moe[layer_i]) snprintf(expert, sizeof expert, "experts.%lld.", (long long)(i / 3));
-        snprintf(name, sizeof name, "%s%d.%s%s%s.weight", c->names->layers, layer_i, c->names->ffn, expert,
-                 names[i % 3]);
+        snprintf(name, sizeof name, "%s%d.%s%s%s", c->names->layers, layer_i, c->names->ffn, expert, names[i % 3]);
         LS_TRY(take(r, &l->expert[i], name, true, err));
     }
     return LS_OK;
@@ -142,7 +153,9 @@ static ls_status take_layer(ls_reference *r, int32_t layer_i, ls_error *err) {
         const int part = tensor_names[i].part;
         const char *prefix = part == 1 ? c->names->mamba : part == 2 ? c->names->attention : c->names->ffn;
         if (part == 0 || prefix == NULL) continue;
-        snprintf(name, sizeof name, "%s%d.%s%s", c->names->layers, layer_i, prefix, tensor_names[i].name);
+        if (part == 3 && c->n_experts <= 1) continue;
+        snprintf(name, sizeof name, "%s%d.%s%s", c->names->layers, layer_i, prefix,
+                 i == ROUTER ? c->names->router : tensor_names[i].name);
         LS_TRY(take(r, &l->of[i], name, false, err));
     }
     return take_experts(r, l, layer_i, err);
@@ -445,6 +458,19 @@ static ls_status mamba(const pass *p, double *out, const double *x, const layer 
     return LS_OK;
 }
 
+/* The model's own rotation. */
+static void rotate_as_configured(double *x, int64_t heads, int64_t size, int64_t position, const ls_rope_config *rope) {
+    for (int64_t h = 0; h < heads; h++)
+        for (int64_t i = 0; i < rope->half; i++) {
+            const double angle = (double)((float)position * rope->inv_freq[i]), scale = (double)rope->scale;
+            double *a = x + h * size + i, *b = a + rope->half;
+            const double left = *a, right = *b;
+            *a = (left * cos(angle) - right * sin(angle)) * scale;
+            *b = (right * cos(angle) + left * sin(angle)) * scale;
+        }
+}
+
+/* A rotation where there is none. */
 static void rotate(double *x, int64_t heads, int64_t size, int64_t position, const ls_edit *e) {
     const int64_t half = size / 2;
     for (int64_t h = 0; h < heads; h++)
@@ -476,9 +502,17 @@ static ls_status attention(const pass *p, double *out, const double *x, const la
     LS_TRY(room(p->s, &v, n, groups * size, p->err));
     LS_TRY(room(p->s, &y, n, heads * size, p->err));
     LS_TRY(room(p->s, &w, n, 1, p->err));
-    product(q, x, n, &l->of[WQ], NULL);
-    product(k, x, n, &l->of[WK], NULL);
-    product(v, x, n, &l->of[WV], NULL);
+    product(q, x, n, &l->of[WQ], &l->of[Q_BIAS]);
+    product(k, x, n, &l->of[WK], &l->of[K_BIAS]);
+    product(v, x, n, &l->of[WV], &l->of[V_BIAS]);
+    if (l->of[Q_NORM].at != NULL) {
+        for (int64_t i = 0; i < n * heads; i++) rms(p, q + i * size, q + i * size, size, l->of[Q_NORM].at, false);
+        for (int64_t i = 0; i < n * groups; i++) rms(p, k + i * size, k + i * size, size, l->of[K_NORM].at, false);
+    }
+    for (int64_t t = 0; t < n && c->rope.half > 0; t++) {
+        rotate_as_configured(q + t * heads * size, heads, size, t, &c->rope);
+        rotate_as_configured(k + t * groups * size, groups, size, t, &c->rope);
+    }
     if (p->e.rope || p->e.rope_pairs)
         for (int64_t t = 0; t < n; t++) {
             rotate(q + t * heads * size, heads, size, t, &p->e);
@@ -516,7 +550,7 @@ static ls_status attention(const pass *p, double *out, const double *x, const la
             }
         }
     round_all(y, n * heads * size, p->e.activations);
-    product(out, y, n, &l->of[WO], NULL);
+    product(out, y, n, &l->of[WO], &l->of[O_BIAS]);
     release(p->s, mark);
     return LS_OK;
 }
@@ -559,7 +593,7 @@ static ls_status mixture(const pass *p, double *out, const double *x, const laye
         for (int64_t e = 0; e < experts; e++)
             if (share[e] > 0.0)
                 LS_TRY(dense(p, out + t * hidden, x + t * hidden, 1, &l->expert[3 * e],
-                             share[e] / (p->e.router_renormalised ? chosen : 1.0)));
+                             share[e] / (p->e.router_renormalised || p->c->reweighs ? chosen : 1.0)));
     }
     release(p->s, mark);
     return LS_OK;

@@ -62,8 +62,8 @@ typedef struct ls_foreign {
     char no_reference[LS_NOTE_BYTES]; /* why there is no third opinion; "" when there is */
     ls_rung repro_of;
     bool repro_shown; /* the smallest requests were run again and were off again */
-    double trial_seconds;
     bool out_of_time;
+    bool undecided; /* a trial that tells causes apart was not to be had in time */
 } ls_foreign;
 
 bool ls_rung_is_of_servers(ls_rung rung);
@@ -149,7 +149,8 @@ typedef struct ls_rung_row {
 const ls_rung_row *ls_rung_of(ls_rung rung);
 /* The id of its special token; -1: none. */
 int32_t ls_rung_special(const ls_inquiry *q, ls_rung rung);
-/* Lays out the requests and settings of a rung. Needs: the levers it is about, by bit of their number. */
+/* Lays out the requests and settings of a rung. Needs: the levers it is about, by bit of their number; NULL: not
+ * asked. */
 ls_status ls_rung_requests(ls_inquiry *q, ls_rung rung, ls_error *err);
 /* Why a server cannot be tried on it, or NULL. */
 const char *ls_rung_refused(const ls_inquiry *q, ls_rung rung);
@@ -172,6 +173,8 @@ static inline double ls_portion(int64_t part, int64_t whole) { return whole > 0 
 /* One trial, scored; outcomes go to *seen, which the caller empties with ls_seen_deinit. */
 ls_status ls_foreign_try(ls_inquiry *q, const ls_trial *trial, uint64_t needs, const ls_prompt *prompts, int64_t n,
                          ls_seen *seen, ls_error *err);
+/* The same of a rung's own requests, with whatever of its trial was changed. */
+ls_status ls_foreign_try_rung(ls_inquiry *q, ls_rung rung, const ls_trial *trial, ls_seen *seen, ls_error *err);
 /* Judges by the floor again. */
 void ls_foreign_judge(const ls_foreign *f, ls_seen *seen);
 /* The same, and excuses tokens where rounding moves values by much. */

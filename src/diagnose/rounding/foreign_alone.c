@@ -17,8 +17,7 @@
 static bool off(const ls_inquiry *q, ls_rung r) { return ls_rung_off(q, r); }
 
 static ls_status lay_length(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    uint64_t needs;
-    ls_rung_trial(q, LS_RUNG_LENGTHS, trial, &needs);
+    ls_rung_trial(q, LS_RUNG_LENGTHS, trial, NULL);
     trial->max_tokens = 1;
     for (int64_t i = 0; i < 4; i++)
         LS_TRY(ls_requests_plain(q, r, 2500 + i, value, err)); /* one may be right by luck */
@@ -239,12 +238,11 @@ static ls_status decide_rows(ls_inquiry *q, bool *found, ls_error *err) {
     int64_t n_alone, n;
     ls_seen alone;
     ls_trial trial;
-    uint64_t needs;
     *found = false;
     if (q->f->is_server || eight->look != LS_LOOK_CLEAN) return LS_OK;
-    ls_rung_trial(q, LS_RUNG_BATCH, &trial, &needs);
+    ls_rung_trial(q, LS_RUNG_BATCH, &trial, NULL);
     trial.levers.batch = 1;
-    LS_TRY(ls_foreign_try(q, &trial, 0, q->requests[LS_RUNG_BATCH].of, q->requests[LS_RUNG_BATCH].n, &alone, err));
+    LS_TRY(ls_foreign_try_rung(q, LS_RUNG_BATCH, &trial, &alone, err));
     n_alone = alone.n_sequences_off;
     n = alone.n_sequences;
     ls_seen_deinit(&alone);
@@ -280,8 +278,7 @@ static int64_t bucket_of(const ls_inquiry *q, const ls_seen *seen) {
 static ls_status try_pages_of(ls_inquiry *q, int64_t page, ls_seen *seen, ls_error *err) {
     const ls_requests *r = &q->requests[LS_RUNG_LENGTHS];
     ls_trial trial;
-    uint64_t needs;
-    ls_rung_trial(q, LS_RUNG_LENGTHS, &trial, &needs);
+    ls_rung_trial(q, LS_RUNG_LENGTHS, &trial, NULL);
     if (page < trial.levers.page_tokens) trial.levers.pages *= trial.levers.page_tokens / page;
     trial.levers.page_tokens = page;
     return ls_foreign_try(q, &trial, 0, r->of, r->n, seen, err);

@@ -38,7 +38,7 @@ static ls_status try_value(void *context, int64_t value, bool *fails, ls_error *
 
 ls_status ls_foreign_bound(ls_inquiry *q, ls_bounded lever, int64_t value, bool from_above, int64_t trials) {
     ls_sweep *s = q->runner->sweep;
-    if (s->n_bounds == LS_BOUNDS_MAX) return LS_OK;
+    if (s->n_bounds == LS_BOUNDS_MAX || q->f->undecided) return LS_OK;
     s->bounds[s->n_bounds++] = (ls_bound){lever, s->opts.dtype, value, from_above, trials};
     return LS_OK;
 }
@@ -55,5 +55,6 @@ ls_status ls_foreign_bisect(ls_inquiry *q, ls_bounded lever, int64_t low, int64_
     LS_TRY(try_value(&s, high, &fails, err));
     if (!fails) return LS_OK;
     LS_TRY(ls_bisect(value, low, high, try_value, &s, err));
+    if (q->f->undecided) *value = -1; /* what was refused is no answer */
     return ls_foreign_bound(q, lever, *value, false, s.n_trials);
 }

@@ -23,10 +23,9 @@ static ls_status try_among(ls_inquiry *q, int64_t n, int64_t at, int64_t neighbo
                            ls_error *err) {
     ls_requests *r = calloc(1, sizeof *r);
     ls_trial trial;
-    uint64_t needs;
     ls_status status;
     LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
-    ls_rung_trial(q, LS_RUNG_PAIR, &trial, &needs);
+    ls_rung_trial(q, LS_RUNG_PAIR, &trial, NULL);
     trial.levers.batch = n;
     trial.levers.slots = n > 64 ? n : 64;
     for (int64_t i = 0; i < n; i++)
@@ -78,8 +77,7 @@ static ls_status keep_company(ls_inquiry *q, int64_t n, bool unequal, company *o
 }
 
 static ls_status lay_drawn_slots(ls_inquiry *q, int64_t at_once, ls_trial *trial, ls_requests *r, ls_error *err) {
-    uint64_t needs;
-    ls_rung_trial(q, LS_RUNG_PAIR, trial, &needs);
+    ls_rung_trial(q, LS_RUNG_PAIR, trial, NULL);
     trial->levers.batch = at_once - 1;
     trial->levers.slots = 3 * at_once;
     trial->levers.policy = LS_POLICY_RANDOM;
@@ -155,8 +153,7 @@ static ls_status newest_is_off(ls_inquiry *q, int64_t n, bool *is_off, ls_error 
 }
 
 static ls_status lay_chunk(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    uint64_t needs;
-    ls_rung_trial(q, LS_RUNG_CHUNK1, trial, &needs);
+    ls_rung_trial(q, LS_RUNG_CHUNK1, trial, NULL);
     trial->levers.chunk = value;
     trial->max_tokens = 3;
     for (int64_t i = 0; i < 3; i++) LS_TRY(ls_requests_plain(q, r, 2700 + i, 2 * value, err));
@@ -257,12 +254,11 @@ static ls_status what_is_lost(ls_inquiry *q, int64_t chunk, double *likeness, in
     ls_requests *r = calloc(1, sizeof *r);
     ls_seen seen = {0};
     ls_trial trial;
-    uint64_t needs;
     ls_status status;
     memset(likeness, 0, LS_LOST_KINDS * sizeof *likeness);
     *n_off = 0;
     LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
-    ls_rung_trial(q, LS_RUNG_CHUNK1, &trial, &needs);
+    ls_rung_trial(q, LS_RUNG_CHUNK1, &trial, NULL);
     trial.levers.chunk = chunk;
     trial.levers.slots = CUT_TEXTS;
     trial.max_tokens = 1;

@@ -4,6 +4,9 @@
 
 #include "diagnose/rounding/foreign.h"
 
+/* What is found without the trials that tell it from others is not to be named. */
+#define UNDECIDED 0.8
+
 void ls_foreign_find(ls_foreign *f, ls_cause cause, ls_rung rung, double confidence, const char *format, ...) {
     ls_finding found = {.cause = cause, .confidence = confidence, .rung = rung};
     va_list args;
@@ -11,6 +14,7 @@ void ls_foreign_find(ls_foreign *f, ls_cause cause, ls_rung rung, double confide
     vsnprintf(found.evidence, sizeof found.evidence, format, args);
     va_end(args);
     if (f->out_of_time && ls_cause_of(cause)->is_fallback) found.confidence *= 0.9;
+    if (f->undecided) found.confidence *= UNDECIDED;
     ls_findings_add(&f->found, &found, LS_FINDINGS_MAX);
 }
 
@@ -23,10 +27,9 @@ bool ls_rung_off(const ls_inquiry *q, ls_rung r) {
 ls_status ls_foreign_repeat(ls_inquiry *q, ls_rung rung, bool *moves, ls_error *err) {
     ls_seen again;
     ls_trial trial;
-    uint64_t needs;
     double most = 0.0;
-    ls_rung_trial(q, rung, &trial, &needs);
-    LS_TRY(ls_foreign_try(q, &trial, 0, q->requests[rung].of, q->requests[rung].n, &again, err));
+    ls_rung_trial(q, rung, &trial, NULL);
+    LS_TRY(ls_foreign_try_rung(q, rung, &trial, &again, err));
     for (int64_t s = 0; s < again.outcomes.n && s < q->f->seen[rung].outcomes.n; s++) {
         const ls_outcome *a = &again.outcomes.of[s], *b = &q->f->seen[rung].outcomes.of[s];
         for (int64_t i = 0; i < a->n && i < b->n && a->completion[i] == b->completion[i]; i++)

@@ -32,7 +32,6 @@ static ls_status try_pair(ls_inquiry *q, relation how, int64_t text, bool cached
     const int64_t n = fresh_length(k), n_first = how == UNRELATED ? fresh_length(k) : n, own = 5000 + 2 * text;
     ls_seen seen = {0};
     ls_trial trial;
-    uint64_t needs;
     ls_status status;
     LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
     for (int64_t i = 0; i < n_first; i++) {
@@ -43,7 +42,7 @@ static ls_status try_pair(ls_inquiry *q, relation how, int64_t text, bool cached
     LS_TRY_DONE(ls_requests_add(r, ids, n_first, err));
     for (int64_t i = 0; i < n; i++) ids[i] = ls_plain_token(q, own, i);
     LS_TRY_DONE(ls_requests_add(r, ids, n, err));
-    ls_rung_trial(q, cached ? LS_RUNG_CACHED_SHARED : LS_RUNG_SEQUENCE, &trial, &needs);
+    ls_rung_trial(q, cached ? LS_RUNG_CACHED_SHARED : LS_RUNG_SEQUENCE, &trial, NULL);
     LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &seen, err));
     if (seen.outcomes.n == 2) {
         k->n[how]++;

@@ -109,7 +109,7 @@ ls_status ls_foreign_try(ls_inquiry *q, const ls_trial *trial, uint64_t needs, c
         memcpy(seen->note, bits.failures.first, sizeof seen->note);
         seen->look = bits.verdict == LS_UNTRIED ? LS_LOOK_UNTRIED : LS_LOOK_OFF;
         seen->n_failed = bits.verdict != LS_UNTRIED;
-        q->f->out_of_time = q->f->out_of_time || bits.failures.whole == LS_FAILURE_NO_TIME;
+        if (bits.failures.whole == LS_FAILURE_NO_TIME) q->f->out_of_time = q->f->undecided = true;
         ls_outcomes_deinit(&seen->outcomes);
         return LS_OK;
     }
@@ -122,6 +122,10 @@ ls_status ls_foreign_try(ls_inquiry *q, const ls_trial *trial, uint64_t needs, c
         if (seen->look == LS_LOOK_CLEAN) seen->look = LS_LOOK_UNTRIED;
     }
     return LS_OK;
+}
+
+ls_status ls_foreign_try_rung(ls_inquiry *q, ls_rung rung, const ls_trial *trial, ls_seen *seen, ls_error *err) {
+    return ls_foreign_try(q, trial, 0, q->requests[rung].of, q->requests[rung].n, seen, err);
 }
 
 void ls_seen_deinit(ls_seen *seen) {

@@ -232,10 +232,9 @@ ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err) {
     const ls_shrink shrink = {.context = &r, .test = try_prompts, .tests_max = SHRINK_TRIALS, .by_halves = true};
     ls_prompt *prompts = NULL;
     int64_t n, max_tokens;
-    uint64_t needs;
     ls_status status;
     tell(q, "shrinking the requests");
-    ls_rung_trial(q, q->f->repro_of, &r.trial, &needs);
+    ls_rung_trial(q, q->f->repro_of, &r.trial, NULL);
     sweep->repro_from = all->n;
     if (ls_door_is_closed(q->runner->door)) /* as they are: nobody shrank them */
         return ls_sweep_keep_repro(sweep, all->of, all->n, &r.trial, err);
@@ -278,7 +277,6 @@ static const char *why_untried(const ls_foreign *f) {
 
 static ls_status start_alone(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
-    const double start = ls_clock_seconds();
     bool tried = false;
     f->limit = LIMIT_LEAST;
     for (int i = LS_RUNG_ALONE_A; i <= LS_RUNG_LENGTHS; i++) {
@@ -287,7 +285,6 @@ static ls_status start_alone(ls_inquiry *q, ls_error *err) {
         if (i == LS_RUNG_ALONE_C && !tried)
             return LS_FAIL(err, LS_ERR_UNSUPPORTED, "requests alone cannot be tried: %s", why_untried(f));
     }
-    f->trial_seconds = (ls_clock_seconds() - start) / 6.0;
     LS_TRY(find_floor(q, err));
     LS_TRY(find_strength(q, err));
     for (int i = LS_RUNG_ALONE_A; i <= LS_RUNG_LENGTHS; i++)
@@ -335,6 +332,7 @@ static ls_status climb(ls_inquiry *q, ls_error *err) {
             q->climb_end = 0.0;
         }
     }
+    q->f->undecided = false;
     return LS_OK;
 }
 
@@ -398,9 +396,8 @@ static ls_status keep_lacking(ls_inquiry *q, ls_error *err) {
         for (int64_t s = 0; s < o->n; s++) {
             const ls_prompt prompt = {o->of[s].prompt, o->of[s].n_prompt};
             ls_trial trial;
-            uint64_t needs;
             if (!o->of[s].lacks) continue;
-            ls_rung_trial(q, (ls_rung)r, &trial, &needs);
+            ls_rung_trial(q, (ls_rung)r, &trial, NULL);
             q->f->repro_of = (ls_rung)r;
             q->f->repro_shown = true; /* it is one of the trials */
             q->runner->sweep->repro_from = 1;
@@ -414,9 +411,8 @@ static ls_status keep_lacking(ls_inquiry *q, ls_error *err) {
 static ls_status keep_hung(ls_inquiry *q, ls_error *err) {
     for (int r = 0; r < LS_RUNGS; r++) {
         ls_trial trial;
-        uint64_t needs;
         if (q->f->seen[r].first_hung < 0) continue;
-        ls_rung_trial(q, (ls_rung)r, &trial, &needs);
+        ls_rung_trial(q, (ls_rung)r, &trial, NULL);
         q->f->repro_of = (ls_rung)r;
         q->f->repro_shown = true; /* it is one of the trials */
         q->runner->sweep->repro_from = q->requests[r].n;
@@ -432,6 +428,7 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     bool explained, climbed; /* climbed: and what was seen is decided */
     LS_TRY(start_alone(q, err));
+    f->undecided = false; /* rungs that were not tried decide nothing */
     LS_TRY(explain_alone(q, &explained, err));
     climbed = explained;
     if (explained) LS_TRY(look_behind_rounding(q, &explained, err));
@@ -464,8 +461,7 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     if (explained || f->constant) {
         /* Every request shows it, by a value that is not above a floor it makes itself. */
         ls_trial trial;
-        uint64_t needs;
-        ls_rung_trial(q, LS_RUNG_ALONE_C, &trial, &needs);
+        ls_rung_trial(q, LS_RUNG_ALONE_C, &trial, NULL);
         trial.max_tokens = f->found.n > 0 ? 2 : 1;
         f->repro_of = LS_RUNG_ALONE_C;
         f->repro_shown = true; /* it is one of the trials */

@@ -300,13 +300,14 @@ void ls_ask_for_slot(ls_trial *out, int way, int64_t at, int64_t slots, uint64_t
 
 void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *needs) {
     const ls_rung_row *row = &rows[rung];
+    uint64_t own = 0;
     plain_trial(q, out);
-    *needs = 0;
-    for (int i = 0; i < 2 && row->needs[i] != NULL; i++) *needs |= lever_bit(row->needs[i]);
+    for (int i = 0; i < 2 && row->needs[i] != NULL; i++) own |= lever_bit(row->needs[i]);
     if (row->moves.cache) {
         out->levers.prefix = LS_PREFIX_ON;
         out->levers.prefix_bytes = (int64_t)1 << 28;
     }
     ls_moves_apply(out, &row->moves);
-    if (row->slot > 0) ls_ask_for_slot(out, q->slot_way, row->slot, row->slot + 1, needs);
+    if (row->slot > 0) ls_ask_for_slot(out, q->slot_way, row->slot, row->slot + 1, &own);
+    if (needs != NULL) *needs = own;
 }

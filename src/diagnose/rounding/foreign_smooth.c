@@ -25,8 +25,7 @@ static int64_t length_of(int64_t p) { return 9 + p % 7; }
 static ls_status run_once(ls_inquiry *q, bool second, ls_requests *r, ls_seen *seen, ls_error *err) {
     int32_t ids[PROMPT_MOST];
     ls_trial trial;
-    uint64_t needs;
-    ls_rung_trial(q, LS_RUNG_LENGTHS, &trial, &needs);
+    ls_rung_trial(q, LS_RUNG_LENGTHS, &trial, NULL);
     trial.sampling.temperature = COLD;
     trial.max_tokens = TOKENS;
     for (int64_t k = second ? -1 : 0; k < PROMPTS; k++) {
@@ -165,15 +164,14 @@ ls_status ls_decide_noise(ls_inquiry *q, ls_error *err) {
         const ls_outcomes *o = &f->seen[r].outcomes;
         int64_t same = o->n == 1 ? o->of[0].n : 0;
         ls_trial trial;
-        uint64_t needs;
         if (n + same > NOISE_VALUES) continue;
-        ls_rung_trial(q, (ls_rung)r, &trial, &needs);
+        ls_rung_trial(q, (ls_rung)r, &trial, NULL);
         for (int64_t i = 0; i < same; i++)
             once[n + i] = sum[n + i] = (double)o->of[0].logprob[i] - (double)o->of[0].scored[i];
         for (int k = 1; k < TIMES && same > 0; k++) {
             ls_seen seen = {0};
             int64_t i = 0;
-            LS_TRY(ls_foreign_try(q, &trial, 0, q->requests[r].of, q->requests[r].n, &seen, err));
+            LS_TRY(ls_foreign_try_rung(q, r, &trial, &seen, err));
             if (seen.outcomes.n == 1)
                 for (const ls_outcome *c = seen.outcomes.of;
                      i < same && i < c->n && c->completion[i] == o->of[0].completion[i]; i++)

@@ -32,8 +32,7 @@ ls_status ls_foreign_off_alone(ls_inquiry *q, ls_rung rung, int64_t most, int64_
 static double work_of(ls_inquiry *q, ls_rung rung) {
     double tokens = 0.0;
     ls_trial trial;
-    uint64_t needs;
-    ls_rung_trial(q, rung, &trial, &needs);
+    ls_rung_trial(q, rung, &trial, NULL);
     for (int64_t i = 0; i < q->requests[rung].n; i++)
         tokens += (double)trial.levers.samples * (double)(q->requests[rung].of[i].n + trial.max_tokens);
     return tokens * (double)trial.rounds;
@@ -57,11 +56,10 @@ static ls_status try_page(ls_inquiry *q, int64_t n, int64_t page, bool *off, boo
     ls_requests *r = calloc(1, sizeof *r);
     ls_seen seen = {0};
     ls_trial trial;
-    uint64_t needs;
     ls_status status;
     *off = false;
     LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
-    ls_rung_trial(q, LS_RUNG_LENGTHS, &trial, &needs);
+    ls_rung_trial(q, LS_RUNG_LENGTHS, &trial, NULL);
     if (page > 0) trial.levers.page_tokens = page;
     trial.max_tokens = 1;
     for (int64_t i = 0; i < 4; i++) LS_TRY_DONE(ls_requests_plain(q, r, 2500 + i, n, err));
@@ -98,10 +96,9 @@ static ls_status try_mixed(ls_inquiry *q, ls_rung rung, int64_t from_other, int6
     ls_requests *from = &q->requests[rung], *r = calloc(1, sizeof *r);
     int32_t ids[1088];
     ls_trial trial;
-    uint64_t needs;
     ls_status status;
     LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
-    ls_rung_trial(q, rung, &trial, &needs);
+    ls_rung_trial(q, rung, &trial, NULL);
     if (slots > 0) trial.levers.slots = slots;
     for (int64_t p = 0; p < from->n; p++) {
         const ls_prompt *one = &from->of[p];
@@ -150,8 +147,7 @@ done:
 }
 
 ls_status ls_lay_batch(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    uint64_t needs;
-    ls_rung_trial(q, LS_RUNG_PAIR, trial, &needs);
+    ls_rung_trial(q, LS_RUNG_PAIR, trial, NULL);
     trial->levers.batch = value;
     trial->levers.slots = value > 64 ? value : 64;
     trial->max_tokens = 3;
@@ -165,8 +161,7 @@ enum { COPIES = 64, COPIES_LENGTH = 9, DRAWN_LEAST = 12 };
 
 /* Copies of one prompt, one token each. */
 static ls_status lay_copies(ls_inquiry *q, int64_t copies, ls_trial *trial, ls_requests *r, ls_error *err) {
-    uint64_t needs;
-    ls_rung_trial(q, LS_RUNG_LENGTHS, trial, &needs);
+    ls_rung_trial(q, LS_RUNG_LENGTHS, trial, NULL);
     trial->levers.slots = copies;
     trial->max_tokens = 1;
     for (int64_t i = 0; i < copies; i++) LS_TRY(ls_requests_plain(q, r, 2900, COPIES_LENGTH, err));
@@ -207,11 +202,10 @@ static ls_status try_ended(ls_inquiry *q, ls_rung rung, bool *moves, ls_error *e
     const ls_outcomes *o = &q->f->seen[rung].outcomes;
     ls_seen seen = {0};
     ls_trial trial;
-    uint64_t needs;
     *moves = false;
-    ls_rung_trial(q, rung, &trial, &needs);
+    ls_rung_trial(q, rung, &trial, NULL);
     trial.max_tokens = 1;
-    LS_TRY(ls_foreign_try(q, &trial, 0, q->requests[rung].of, q->requests[rung].n, &seen, err));
+    LS_TRY(ls_foreign_try_rung(q, rung, &trial, &seen, err));
     for (int64_t s = 0; s < seen.outcomes.n && s < o->n; s++) {
         const ls_outcome *a = &seen.outcomes.of[s], *b = &o->of[s];
         if (a->n > 0 && b->n > 0 && a->completion[0] == b->completion[0])
@@ -238,10 +232,9 @@ ls_status ls_foreign_against_records(ls_inquiry *q, const char **why, ls_error *
 ls_status ls_foreign_right_in_one_slot(ls_inquiry *q, ls_rung rung, bool *is_right, ls_error *err) {
     ls_seen seen = {0};
     ls_trial trial;
-    uint64_t needs;
-    ls_rung_trial(q, rung, &trial, &needs);
+    ls_rung_trial(q, rung, &trial, NULL);
     trial.levers.slots = 1;
-    LS_TRY(ls_foreign_try(q, &trial, 0, q->requests[rung].of, q->requests[rung].n, &seen, err));
+    LS_TRY(ls_foreign_try_rung(q, rung, &trial, &seen, err));
     *is_right = seen.outcomes.n > 0 && seen.look == LS_LOOK_CLEAN;
     ls_seen_deinit(&seen);
     return LS_OK;
@@ -255,8 +248,7 @@ enum { FADE_TEXTS = 8, FADE_TOKENS = 48, FADE_EARLY = 3, FADE_LATE = 32 };
 #define FADED 0.2
 
 static ls_status lay_single(ls_inquiry *q, int64_t texts, ls_trial *trial, ls_requests *r, ls_error *err) {
-    uint64_t needs;
-    ls_rung_trial(q, LS_RUNG_LENGTHS, trial, &needs);
+    ls_rung_trial(q, LS_RUNG_LENGTHS, trial, NULL);
     trial->max_tokens = FADE_TOKENS;
     for (int64_t i = 0; i < texts; i++) LS_TRY(ls_requests_plain(q, r, 2950 + i, 1, err));
     return LS_OK;

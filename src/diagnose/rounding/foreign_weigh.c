@@ -69,9 +69,8 @@ static void control_trial(const ls_inquiry *q, ls_rung rung, const ls_requests *
     const int32_t special = ls_rung_special(q, rung);
     ls_trial plain;
     ls_levers *l = &out->levers;
-    uint64_t needs;
-    ls_rung_trial(q, LS_RUNG_FRESH, &plain, &needs);
-    ls_rung_trial(q, rung, out, &needs);
+    ls_rung_trial(q, LS_RUNG_FRESH, &plain, NULL);
+    ls_rung_trial(q, rung, out, NULL);
     out->sampling = plain.sampling;
     out->outside = 0;
     switch (ls_rung_of(rung)->control) {
@@ -101,13 +100,12 @@ static ls_status doubt_of_rung(ls_inquiry *q, ls_rung rung, double *doubt, bool 
     ls_requests keep = q->requests[rung], *r = &q->requests[rung];
     ls_seen with = {0}, without = {0};
     ls_trial trial;
-    uint64_t needs;
     ls_status status;
     *doubt = 1.0;
     *off = false;
     memset(r, 0, sizeof *r);
     LS_TRY_DONE(ls_rung_requests(q, rung, err));
-    ls_rung_trial(q, rung, &trial, &needs);
+    ls_rung_trial(q, rung, &trial, NULL);
     LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &with, err));
     *off = with.look == LS_LOOK_OFF;
     if (!*off) goto done;

@@ -130,12 +130,11 @@ static ls_status measure_reading(ls_inquiry *q, reading how, double *median, ls_
         ls_outcomes o = {0};
         ls_prompt prompt = {ids, 0};
         ls_trial trial;
-        uint64_t needs;
         ls_status status;
         if (seen->n != 1 || seen->of[0].n_prompt > 60 || seen->of[0].n > 16) return LS_OK;
         prompt.n = read_as(q->config, how, &seen->of[0], ids);
         if (prompt.n == 0) return LS_OK;
-        ls_rung_trial(q, alone[r], &trial, &needs);
+        ls_rung_trial(q, alone[r], &trial, NULL);
         status = ls_outcomes_create(&o, &trial, &prompt, 1, err);
         if (status == LS_OK) {
             o.of[0].n = seen->of[0].n;
@@ -215,9 +214,8 @@ static void decide_draws(ls_inquiry *q) {
 }
 
 static ls_status lay_long(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    uint64_t needs;
     int32_t ids[1088];
-    ls_rung_trial(q, LS_RUNG_LONG, trial, &needs);
+    ls_rung_trial(q, LS_RUNG_LONG, trial, NULL);
     for (int64_t i = 0; i < value; i++) ids[i] = ls_plain_token(q, 2500, i);
     return ls_requests_add(r, ids, value, err);
 }
@@ -254,8 +252,7 @@ static bool any_off(const ls_inquiry *q, ls_rung from, ls_rung to) {
 static ls_rung off_in_turn(const ls_inquiry *q) {
     for (int r = LS_RUNG_LENGTHS; r < LS_RUNGS; r++) {
         ls_trial trial;
-        uint64_t needs;
-        ls_rung_trial(q, (ls_rung)r, &trial, &needs);
+        ls_rung_trial(q, (ls_rung)r, &trial, NULL);
         if (ls_rung_off(q, (ls_rung)r) && trial.levers.batch == 1 && trial.outside == 0) return (ls_rung)r;
     }
     return LS_RUNGS;
@@ -288,7 +285,7 @@ static void decide_company(ls_inquiry *q) {
 static ls_status decide(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     ls_rung rung;
-    bool found = false, moves = false;
+    bool found = false, moves = false, undecided;
     decide_oddities(q);
     decide_hangs(q);
     if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;
@@ -297,7 +294,10 @@ static ls_status decide(ls_inquiry *q, ls_error *err) {
     rung = off_behind(q);
     if (rung < LS_RUNGS) {
         LS_TRY(ls_decide_kinship(q, rung, true, &found, err));
+        undecided = f->undecided;
+        f->undecided = false; /* counts need no trial */
         decide_oddities(q);
+        f->undecided = undecided;
         if (found || (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED)) return LS_OK;
         rung = off_in_turn(q);
         if (rung < LS_RUNGS) LS_TRY(ls_foreign_repeat(q, rung, &moves, err));
@@ -332,6 +332,7 @@ static void decide_missing(ls_inquiry *q) {
 
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     LS_TRY(decide(q, err));
+    q->f->undecided = false; /* counts need no trial */
     decide_missing(q);
     return LS_OK;
 }

@@ -52,12 +52,11 @@ ls_status ls_probe_plan(FILE *file, const ls_sweep_opts *opts, const ls_model_co
         const char *refused = ls_rung_refused(q, (ls_rung)r);
         int64_t requests = 0, tokens = 0;
         ls_trial trial;
-        uint64_t needs;
         if (refused != NULL) {
             fprintf(file, "  %-20s not tried: %s\n", ls_rung_name((ls_rung)r), refused);
             continue;
         }
-        ls_rung_trial(q, (ls_rung)r, &trial, &needs);
+        ls_rung_trial(q, (ls_rung)r, &trial, NULL);
         status = ls_rung_requests(q, (ls_rung)r, err);
         for (int64_t i = 0; i < q->requests[r].n; i++) {
             const int64_t n = q->requests[r].of[i].n + trial.max_tokens;
@@ -89,7 +88,6 @@ ls_status ls_probe_temperature(ls_sweep_opts *opts, const ls_model_config *confi
     ls_observation seen;
     ls_inquiry *q = NULL;
     ls_trial trial;
-    uint64_t needs;
     double list[64];
     int64_t n = 0;
     ls_status status;
@@ -101,7 +99,7 @@ ls_status ls_probe_temperature(ls_sweep_opts *opts, const ls_model_config *confi
     ladder.opts = &sweep->opts;
     q = open_inquiry(&runner, config, err);
     LS_TRY_DONE(q != NULL ? LS_OK : LS_ERR_NOMEM);
-    ls_rung_trial(q, LS_RUNG_ALONE_B, &trial, &needs);
+    ls_rung_trial(q, LS_RUNG_ALONE_B, &trial, NULL);
     LS_TRY_DONE(ls_rung_requests(q, LS_RUNG_ALONE_B, err));
     LS_TRY_DONE(ls_runner_try(&runner, &trial, q->requests[LS_RUNG_ALONE_B].of, 1, NULL, &outcomes, &seen, err));
     for (int64_t s = 0; s < outcomes.n; s++)

@@ -31,6 +31,8 @@ LS_KERNEL_TABLE(ls_lora_backward_b_kernel);
 LS_KERNEL_TABLE(ls_lora_merge_kernel);
 LS_KERNEL_TABLE(ls_moe_combine_backward_kernel);
 LS_KERNEL_TABLE(ls_moe_combine_kernel);
+LS_KERNEL_TABLE(ls_moe_reweigh_backward_kernel);
+LS_KERNEL_TABLE(ls_moe_reweigh_kernel);
 LS_KERNEL_TABLE(ls_moe_route_backward_kernel);
 LS_KERNEL_TABLE(ls_moe_route_kernel);
 LS_KERNEL_TABLE(ls_multiply_kernel);
@@ -222,14 +224,32 @@ ls_status ls_cpu_moe_route(const ls_exec *exec, const ls_moe_route_args *args, l
     return LS_OK;
 }
 
-ls_status ls_cpu_moe_route_backward(const ls_exec *exec, const ls_moe_route_backward_args *args, ls_error *err) {
-    for (int64_t i = 0; i < args->rows * args->top_k; i++) {
-        const int32_t least = i % args->top_k == 0 ? 0 : args->expert[i - 1] + 1;
-        if (args->expert[i] < least || args->expert[i] >= args->n_experts)
-            return LS_FAIL(err, LS_ERR_ARG, "moe_route_backward: row %lld: expert %d, choice %lld, is not in %d..%lld",
-                           (long long)(i / args->top_k), args->expert[i], (long long)(i % args->top_k), least,
-                           (long long)args->n_experts - 1);
+/* Of each row the chosen experts exist and ascend. */
+static ls_status check_chosen(const char *op, const int32_t *expert, int64_t rows, int64_t top_k, int64_t n_experts,
+                              ls_error *err) {
+    for (int64_t i = 0; i < rows * top_k; i++) {
+        const int32_t least = i % top_k == 0 ? 0 : expert[i - 1] + 1;
+        if (expert[i] < least || expert[i] >= n_experts)
+            return LS_FAIL(err, LS_ERR_ARG, "%s: row %lld: expert %d, choice %lld, is not in %d..%lld", op,
+                           (long long)(i / top_k), expert[i], (long long)(i % top_k), least, (long long)n_experts - 1);
     }
+    return LS_OK;
+}
+
+ls_status ls_cpu_moe_reweigh(const ls_exec *exec, const ls_moe_reweigh_args *args, ls_error *err) {
+    LS_TRY(check_chosen("moe_reweigh", args->expert, args->rows, args->top_k, args->n_experts, err));
+    RUN(moe_reweigh, args->rows, 40 * args->top_k);
+    return LS_OK;
+}
+
+ls_status ls_cpu_moe_reweigh_backward(const ls_exec *exec, const ls_moe_reweigh_backward_args *args, ls_error *err) {
+    LS_TRY(check_chosen("moe_reweigh_backward", args->expert, args->rows, args->top_k, args->n_experts, err));
+    RUN(moe_reweigh_backward, args->rows, args->n_experts + 40 * args->top_k);
+    return LS_OK;
+}
+
+ls_status ls_cpu_moe_route_backward(const ls_exec *exec, const ls_moe_route_backward_args *args, ls_error *err) {
+    LS_TRY(check_chosen("moe_route_backward", args->expert, args->rows, args->top_k, args->n_experts, err));
     RUN(moe_route_backward, args->rows, 40 * args->n_experts);
     return LS_OK;
 }

@@ -36,3 +36,22 @@ static void route_row(const ls_moe_route_backward_args *a, int64_t row, float *p
 LS_KERNEL_DEFINE(ls_moe_route_backward_kernel) {
     for (int64_t row = begin; row < end; row++) route_row(context, row, scratch);
 }
+
+static void reweigh_row(const ls_moe_reweigh_backward_args *a, int64_t row, float *w) {
+    const float *logit = a->logits + row * a->n_experts, *g = a->d_weight + row * a->top_k;
+    const int32_t *expert = a->expert + row * a->top_k;
+    float *dlogit = a->dlogits + row * a->n_experts, m = -HUGE_VALF, total = 0.0f, sum = 0.0f;
+    for (int64_t k = 0; k < a->top_k; k++) m = ls_max(logit[expert[k]], m);
+    for (int64_t k = 0; k < a->top_k; k++) {
+        w[k] = ls_exp(ls_sub(logit[expert[k]], m));
+        total = ls_add(total, w[k]);
+    }
+    for (int64_t k = 0; k < a->top_k; k++) w[k] = ls_div(w[k], total);
+    for (int64_t k = 0; k < a->top_k; k++) sum = ls_fma(w[k], g[k], sum);
+    for (int64_t e = 0; e < a->n_experts; e++) dlogit[e] = 0.0f;
+    for (int64_t k = 0; k < a->top_k; k++) dlogit[expert[k]] = ls_mul(w[k], ls_sub(g[k], sum));
+}
+
+LS_KERNEL_DEFINE(ls_moe_reweigh_backward_kernel) {
+    for (int64_t row = begin; row < end; row++) reweigh_row(context, row, scratch);
+}

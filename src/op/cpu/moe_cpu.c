@@ -33,6 +33,24 @@ LS_KERNEL_DEFINE(ls_moe_route_kernel) {
     for (int64_t row = begin; row < end; row++) route_row(context, row);
 }
 
+static void reweigh_row(const ls_moe_reweigh_args *a, int64_t row) {
+    const float *logit = a->logits + row * a->n_experts;
+    const int32_t *expert = a->expert + row * a->top_k;
+    float *weight = a->weight + row * a->top_k, m = -HUGE_VALF, sum = 0.0f;
+    if (weight[0] != weight[0]) return;
+    for (int64_t k = 0; k < a->top_k; k++) m = ls_max(logit[expert[k]], m);
+    for (int64_t k = 0; k < a->top_k; k++) {
+        weight[k] = ls_exp(ls_sub(logit[expert[k]], m));
+        sum = ls_add(sum, weight[k]);
+    }
+    for (int64_t k = 0; k < a->top_k; k++) weight[k] = ls_div(weight[k], sum);
+}
+
+LS_KERNEL_DEFINE(ls_moe_reweigh_kernel) {
+    (void)scratch;
+    for (int64_t row = begin; row < end; row++) reweigh_row(context, row);
+}
+
 LS_KERNEL_DEFINE(ls_moe_combine_kernel) {
     const ls_moe_combine_args *a = context;
     (void)scratch;

@@ -151,25 +151,100 @@ static __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const __gri
     for (int e = lane; e < n; e += 32) a->dlogits[row * a->n_experts + e] = ls_mul(p[e], ls_sub(g[e], sum));
 }
 
+/* Checks the experts, then runs a warp for each row; p.fault is set here. */
+template <typename PARAMS>
+static ls_status run_rows(const char *op, const ls_exec *exec, PARAMS *p, const void *kernel, ls_error *err) {
+    const ls_index index[] = {{LS_WIDTH_I64, {{{"row", p->a.rows}, {"experts", p->a.n_experts}, {"element", 4}}}}};
+    const ls_launch checks = {op, {1, 1, 1}, CHECK_THREADS, 0, NULL, 0};
+    const ls_launch launch = {op, {(p->a.rows + LS_MOE_WARPS - 1) / LS_MOE_WARPS, 1, 1}, ROUTE_THREADS, 0, index, 1};
+    ls_fault *fault;
+    LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
+    LS_CUDA_TRY(ls_cuda_fault_begin(op, exec, &fault, err));
+    ls_expert_check check = {p->a.expert, p->a.rows * p->a.top_k, p->a.top_k, p->a.n_experts, true, fault};
+    p->fault = fault;
+    LS_CUDA_TRY(ls_cuda_launch(exec, &checks, (const void *)check_kernel<ls_expert_check>, &check, err));
+    LS_CUDA_TRY(ls_cuda_fault_end(op, exec, fault, err));
+    return ls_cuda_launch(exec, &launch, kernel, p, err);
+}
+
 ls_status ls_cuda_moe_route_backward(const ls_exec *exec, const ls_moe_route_backward_args *a, ls_error *err) {
-    static const char op[] = "moe_route_backward";
     const bool none = a->rows == 0;
     const ls_cuda_operand operands[] = {{"logits", a->logits, 4, none},
                                         {"expert", a->expert, 4, none},
                                         {"d_weight", a->d_weight, 4, none},
                                         {"dlogits", a->dlogits, 4, none}};
-    const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"experts", a->n_experts}, {"element", 4}}}}};
-    const ls_launch checks = {op, {1, 1, 1}, CHECK_THREADS, 0, NULL, 0};
-    const ls_launch launch = {op, {(a->rows + LS_MOE_WARPS - 1) / LS_MOE_WARPS, 1, 1}, ROUTE_THREADS, 0, index, 1};
     route_params p = {*a, NULL};
-    ls_fault *fault;
-    LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 4, LS_WORKSPACE_HEAD, err));
-    if (none) return LS_OK;
-    LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
-    LS_CUDA_TRY(ls_cuda_fault_begin(op, exec, &fault, err));
-    ls_expert_check check = {a->expert, a->rows * a->top_k, a->top_k, a->n_experts, true, fault};
-    p.fault = fault;
-    LS_CUDA_TRY(ls_cuda_launch(exec, &checks, (const void *)check_kernel<ls_expert_check>, &check, err));
-    LS_CUDA_TRY(ls_cuda_fault_end(op, exec, fault, err));
-    return ls_cuda_launch(exec, &launch, (const void *)route_kernel, &p, err);
+    LS_CUDA_TRY(ls_cuda_check("moe_route_backward", exec, operands, 4, LS_WORKSPACE_HEAD, err));
+    return none ? LS_OK : run_rows("moe_route_backward", exec, &p, (const void *)route_kernel, err);
+}
+
+/* ---- weights over the chosen experts alone, and their gradient ---- */
+
+/* w_k of a row in w[top_k], which is the warp's own: ls_moe_softmax over the chosen. */
+static __device__ __forceinline__ void chosen_softmax(float *w, const float *logit, const int32_t *expert, int top_k) {
+    const int lane = (int)(threadIdx.x % 32);
+    for (int k = lane; k < top_k; k += 32) w[k] = logit[expert[k]];
+    __syncwarp();
+    ls_moe_softmax(w, w, top_k);
+}
+
+typedef struct reweigh_params {
+    ls_moe_reweigh_args a;
+    const ls_fault *fault;
+} reweigh_params;
+
+static __global__ void __launch_bounds__(ROUTE_THREADS) reweigh_kernel(const __grid_constant__ reweigh_params params) {
+    ls_cuda_begin();
+    __shared__ float weights[LS_MOE_WARPS][LS_EXPERTS_MAX];
+    const ls_moe_reweigh_args *a = &params.a;
+    const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32), top_k = (int)a->top_k;
+    const int64_t row = (int64_t)blockIdx.x * LS_MOE_WARPS + warp;
+    float *w = weights[warp], *weight = a->weight + row * a->top_k;
+    if (row >= a->rows || params.fault->code != LS_FAULT_NONE || weight[0] != weight[0]) return;
+    chosen_softmax(w, a->logits + row * a->n_experts, a->expert + row * a->top_k, top_k);
+    for (int k = lane; k < top_k; k += 32) weight[k] = w[k];
+}
+
+typedef struct reweigh_backward_params {
+    ls_moe_reweigh_backward_args a;
+    const ls_fault *fault;
+} reweigh_backward_params;
+
+static __global__ void __launch_bounds__(ROUTE_THREADS)
+    reweigh_backward_kernel(const __grid_constant__ reweigh_backward_params params) {
+    ls_cuda_begin();
+    __shared__ float weights[LS_MOE_WARPS][LS_EXPERTS_MAX];
+    const ls_moe_reweigh_backward_args *a = &params.a;
+    const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32), n = (int)a->n_experts;
+    const int64_t row = (int64_t)blockIdx.x * LS_MOE_WARPS + warp;
+    float *w = weights[warp], *dlogit = a->dlogits + row * a->n_experts, sum = 0.0f;
+    if (row >= a->rows || params.fault->code != LS_FAULT_NONE) return;
+    const int32_t *expert = a->expert + row * a->top_k;
+    const float *g = a->d_weight + row * a->top_k;
+    chosen_softmax(w, a->logits + row * a->n_experts, expert, (int)a->top_k);
+#pragma unroll 4
+    for (int64_t k = 0; k < a->top_k; k++) sum = ls_fma(w[k], g[k], sum);
+    for (int e = lane; e < n; e += 32) dlogit[e] = 0.0f;
+    __syncwarp();
+    for (int64_t k = lane; k < a->top_k; k += 32) dlogit[expert[k]] = ls_mul(w[k], ls_sub(g[k], sum));
+}
+
+ls_status ls_cuda_moe_reweigh(const ls_exec *exec, const ls_moe_reweigh_args *a, ls_error *err) {
+    const bool none = a->rows == 0;
+    const ls_cuda_operand operands[] = {
+        {"logits", a->logits, 4, none}, {"expert", a->expert, 4, none}, {"weight", a->weight, 4, none}};
+    reweigh_params p = {*a, NULL};
+    LS_CUDA_TRY(ls_cuda_check("moe_reweigh", exec, operands, 3, LS_WORKSPACE_HEAD, err));
+    return none ? LS_OK : run_rows("moe_reweigh", exec, &p, (const void *)reweigh_kernel, err);
+}
+
+ls_status ls_cuda_moe_reweigh_backward(const ls_exec *exec, const ls_moe_reweigh_backward_args *a, ls_error *err) {
+    const bool none = a->rows == 0;
+    const ls_cuda_operand operands[] = {{"logits", a->logits, 4, none},
+                                        {"expert", a->expert, 4, none},
+                                        {"d_weight", a->d_weight, 4, none},
+                                        {"dlogits", a->dlogits, 4, none}};
+    reweigh_backward_params p = {*a, NULL};
+    LS_CUDA_TRY(ls_cuda_check("moe_reweigh_backward", exec, operands, 4, LS_WORKSPACE_HEAD, err));
+    return none ? LS_OK : run_rows("moe_reweigh_backward", exec, &p, (const void *)reweigh_backward_kernel, err);
 }
