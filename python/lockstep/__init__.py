@@ -26,7 +26,8 @@ _PLACES = {
     "_embed": (None, ("version",)),
     "embedding": ("numpy", ("Engine", "Model", "Rollout", "Trainer", "advantages")),
     "_run": ("torch", ("check",)),
-    "layers": ("torch", ("Batch", "Numerics", "causal_attention", "embed", "head", "linear", "mixer", "rmsnorm", "swiglu")),
+    "layers": ("torch", ("Batch", "HeadPart", "Numerics", "Rotation", "causal_attention", "embed", "head", "linear",
+                         "mixer", "rmsnorm", "rope", "swiglu")),
     "patching": ("torch", ("patch", "token_logprobs")),
     "ops": ("torch", ("LOG2E", "causal_conv1d", "conv1d", "logprob", "scan", "selected_logprob", "selective_scan",
                       "selective_scan_fn", "sequence_sum", "spans")),
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
     from ._embed import version
     from ._run import check
     from .embedding import Engine, Model, Rollout, Trainer, advantages
-    from .layers import Batch, Numerics, causal_attention, embed, head, linear, mixer, rmsnorm, swiglu
+    from .layers import (Batch, HeadPart, Numerics, Rotation, causal_attention, embed, head, linear, mixer, rmsnorm,
+                         rope, swiglu)
     from .ops import (LOG2E, causal_conv1d, conv1d, logprob, scan, selected_logprob, selective_scan, selective_scan_fn,
                       sequence_sum, spans)
     from .patching import patch, token_logprobs

@@ -20,6 +20,7 @@ CONV_WIDTH_MAX = 16
 SCAN_STATES_MAX = 256
 HEAD_DIM_MAX = 512
 EXPERTS_MAX = 1024
+ROPE_PARTS = 3
 
 
 class LockstepError(RuntimeError):
@@ -136,6 +137,25 @@ RmsnormBackwardArgs = _struct(
     (c_float, "eps"), (c_void_p, "dy"), (c_int64, "dy_stride"), (c_void_p, "dx"), (c_int64, "dx_stride"),
     (c_bool, "add"), (c_void_p, "dw scale"), (c_int64, "rows dim"))
 
+RopeTableArgs = _struct(
+    "RopeTableArgs", (c_void_p, "inv_freq"), (c_int64, "half"), (c_float, "scale"), (c_void_p, "table spans"),
+    (c_int64, "n_spans span_rows_max rows"))
+
+RopePart = _struct("RopePart", (c_int64, "n_heads"), (c_void_p, "bias norm"), (c_bool, "rotates"), (c_void_p, "dnorm"))
+
+RopeArgs = _struct(
+    "RopeArgs", (c_void_p, "x"), (c_int64, "x_stride"), (c_void_p, "y"), (c_int, "y_dtype"), (c_int64, "y_stride"),
+    (c_void_p, "table"), (c_int64, "half"), (c_float, "eps"), (c_int64, "rows head_dim"),
+    (RopePart * ROPE_PARTS, "part"), (c_int64, "n_parts"))
+
+RopeBackwardArgs = _struct(
+    "RopeBackwardArgs", (c_void_p, "x"), (c_int64, "x_stride"), (c_void_p, "dy"), (c_int64, "dy_stride"),
+    (c_void_p, "dx"), (c_int, "dx_dtype"), (c_int64, "dx_stride"), (c_void_p, "table"), (c_int64, "half"),
+    (c_float, "eps"), (c_int64, "rows head_dim"), (RopePart * ROPE_PARTS, "part"), (c_int64, "n_parts"),
+    (c_void_p, "scale"))
+
+RopeNormFoldArgs = _struct("RopeNormFoldArgs", (c_void_p, "chains"), (c_int64, "n_heads head_dim"), (c_void_p, "out"))
+
 EmbedArgs = _struct(
     "EmbedArgs", (c_void_p, "table"), (c_int, "table_dtype"), (c_int64, "vocab dim"), (c_void_p, "tokens y"),
     (c_int, "y_dtype"), (c_int64, "rows"))
@@ -193,6 +213,10 @@ OPS = {
     "gemm_backward_weight": GemmBackwardWeightArgs,
     "rmsnorm": RmsnormArgs,
     "rmsnorm_backward": RmsnormBackwardArgs,
+    "rope_table": RopeTableArgs,
+    "rope": RopeArgs,
+    "rope_backward": RopeBackwardArgs,
+    "rope_norm_fold": RopeNormFoldArgs,
     "embed": EmbedArgs,
     "embed_backward": EmbedBackwardArgs,
     "swiglu": SwigluArgs,

@@ -1,4 +1,5 @@
-"""Layers of Jamba and Mamba as torch functions, forward and gradients in the engine's bits, on CPU and CUDA.
+"""Layers of Jamba, Mamba, Llama, Mistral, Qwen2 and Qwen3 as torch functions, forward and gradients in the engine's
+bits, on CPU and CUDA.
 
 Rows are packed: matrices are [rows, width], and a Batch says which rows are which sequence. A part of a layer
 (attention, mixer, feed-forward) is one autograd function, not one for each op, because the engine keeps its gradients
@@ -15,10 +16,12 @@ None of this has a shape function for compilers: do not put torch.compile around
 import ctypes
 import math
 from dataclasses import dataclass
+from typing import Optional
 
 import torch
 
 from . import _abi
+from ._frequencies import frequencies
 from ._run import DTYPES, _aligned, new_pool, pool, require, row_stride, run
 from .ops import spans as make_spans
 
@@ -49,6 +52,35 @@ class Numerics:
         return PROFILES[self.profile]
 
 
+@dataclass(frozen=True)
+class Rotation:
+    """Rotation of heads by position: float32 frequencies, 2 * len(inv_freq) columns of a head; scale of cosines and
+    sines."""
+    inv_freq: tuple
+    scale: float = 1.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "inv_freq", tuple(float(f) for f in self.inv_freq))
+
+    @classmethod
+    def of(cls, config, head_dim=None):
+        """That of a transformers config, or of a config.json as a dict; frequencies are the engine's, not torch's.
+        LockstepError where the engine does not build it."""
+        fields = config if isinstance(config, dict) else config.to_dict()
+        if head_dim is None:
+            head_dim = fields.get("head_dim") or fields["hidden_size"] // fields["num_attention_heads"]
+        return cls(*frequencies(fields, head_dim, fields["max_position_embeddings"]))
+
+
+@dataclass
+class HeadPart:
+    """Neighbouring heads that are treated alike: bias [n_heads * head_dim] or None, norm [head_dim] or None."""
+    n_heads: int
+    bias: Optional[torch.Tensor] = None
+    norm: Optional[torch.Tensor] = None
+    rotates: bool = True
+
+
 class Batch:
     """Sequences whose rows lie side by side: sequence s has lengths[s] > 0 rows, from the start of its own."""
 
@@ -69,6 +101,20 @@ class Batch:
         self.spans[:, 4] = table
         self.spans, self.offsets = self.spans.to(device), self.starts.to(device)
         self.tables = torch.arange(self.n_pages, dtype=torch.int32, device=device)
+        self._tables_of = {}
+
+    def rope_table(self, rotation):
+        """Cosines and sines of each row's position, [rows, 2 * half]; made once. None without a rotation."""
+        if rotation is None:
+            return None
+        if rotation not in self._tables_of:
+            half = len(rotation.inv_freq)
+            inv_freq = torch.tensor(rotation.inv_freq, dtype=F32, device=self.device)
+            table = torch.empty((self.rows, 2 * half), dtype=F32, device=self.device)
+            _run("rope_table", table.device, inv_freq=inv_freq, half=half, scale=rotation.scale, table=table,
+                 rows=self.rows, **self.span_members())
+            self._tables_of[rotation] = table
+        return self._tables_of[rotation]
 
     def span_members(self):
         return dict(spans=self.spans, n_spans=self.n, span_rows_max=self.longest)
@@ -146,6 +192,48 @@ def _norm_backward(x, w, eps, dy, dx):
     return dw
 
 
+def _rope_parts(parts, chains=None):
+    """The struct's array, and the tensors that it points to."""
+    out, held = (_abi.RopePart * _abi.ROPE_PARTS)(), []
+    for i, part in enumerate(parts):
+        bias, norm = _wide(part.bias), _wide(part.norm)
+        pointers = [None if t is None else t.data_ptr() for t in (bias, norm, chains[i] if chains else None)]
+        out[i] = _abi.RopePart(part.n_heads, pointers[0], pointers[1], part.rotates, pointers[2])
+        held += [bias, norm]
+    return out, held
+
+
+def _rope_members(table, parts, head_dim, eps):
+    return dict(table=table, half=0 if table is None else table.shape[1] // 2, eps=eps, head_dim=head_dim,
+                n_parts=len(parts))
+
+
+def _rope(x, y, table, parts, head_dim, eps):
+    array, held = _rope_parts(parts)
+    _run("rope", x.device, x=x, x_stride=_stride(x), y=y, y_dtype=y.dtype, y_stride=_stride(y), rows=x.shape[0],
+         part=array, **_rope_members(table, parts, head_dim, eps))
+    del held
+
+
+def _rope_backward(x, dy, dx, table, parts, head_dim, eps):
+    """dx, that of the biases as well; returns the gradient of each part's norm, None where it has none. x: None where
+    no part has a norm."""
+    chains = [None if p.norm is None else torch.zeros((p.n_heads, head_dim), dtype=F32, device=dy.device)
+              for p in parts]
+    scale = None if x is None else _empty(dy, dy.shape[0], sum(p.n_heads for p in parts))
+    array, held = _rope_parts(parts, chains)
+    _run("rope_backward", dy.device, x=x, x_stride=0 if x is None else _stride(x), dy=dy, dy_stride=_stride(dy), dx=dx,
+         dx_dtype=dx.dtype, dx_stride=_stride(dx), rows=dy.shape[0], part=array, scale=scale,
+         **_rope_members(table, parts, head_dim, eps))
+    del held
+    grads = []
+    for part, chain in zip(parts, chains):
+        grads.append(None if chain is None else _empty(dy, head_dim))
+        if chain is not None:
+            _run("rope_norm_fold", dy.device, chains=chain, n_heads=part.n_heads, head_dim=head_dim, out=grads[-1])
+    return grads
+
+
 def _wide(w):
     """A vector of parameters in float32, exactly; None stays None."""
     return None if w is None else w.detach().float().contiguous()
@@ -164,7 +252,8 @@ def _empty(like, *shape, dtype=F32):
 
 
 class _Attention:
-    """x to q, k, v; causal attention; o. Options: heads, kv_heads, head_dim."""
+    """x to q, k, v; bias, norm of heads and rotation where there are some; causal attention; o. Options: heads,
+    kv_heads, head_dim, Rotation or None."""
 
     @staticmethod
     def scale(head_dim):
@@ -197,26 +286,50 @@ class _Attention:
         return dqkv
 
     @staticmethod
-    def forward(numerics, options, batch, x, wq, wk, wv, wo):
-        q_dim, kv_dim = wq.shape[0], wk.shape[0]
-        qkv = _empty(x, x.shape[0], q_dim + 2 * kv_dim, dtype=numerics.activations)
-        for w, out in zip((wq, wk, wv), qkv.split((q_dim, kv_dim, kv_dim), dim=1)):
-            _product(x, w, None, out, numerics.code)
-        heads = _Attention.heads(options, batch, qkv, _empty(x, x.shape[0], q_dim, dtype=numerics.activations))
-        return _product(heads, wo, None, _empty(x, x.shape[0], wo.shape[0]), numerics.code), (qkv, heads)
+    def parts(options, rotation, biases, norms):
+        heads, kv_heads, _ = options
+        turns = rotation is not None
+        return (HeadPart(heads, biases[0], norms[0], turns), HeadPart(kv_heads, biases[1], norms[1], turns),
+                HeadPart(kv_heads, biases[2], None, False))
 
     @staticmethod
-    def backward(numerics, options, batch, dy, x, kept, wq, wk, wv, wo):
-        qkv, heads = kept
+    def forward(numerics, options, batch, x, wq, wk, wv, wo, *more):
+        """more, where there is some: biases of q, k, v and o, norms of q's and k's heads; each may be None."""
+        *options, rotation = options
+        biases, norms = (more[:4], more[4:]) if more else ((None,) * 4, (None,) * 2)
+        q_dim, kv_dim, rows = wq.shape[0], wk.shape[0], x.shape[0]
+        bare = rotation is None and all(w is None for w in (*biases[:3], *norms))
+        qkv = _empty(x, rows, q_dim + 2 * kv_dim, dtype=numerics.activations)
+        raw = qkv if bare else _empty(x, *qkv.shape)
+        for w, out in zip((wq, wk, wv), raw.split((q_dim, kv_dim, kv_dim), dim=1)):
+            _product(x, w, None, out, numerics.code)
+        if not bare:
+            _rope(raw, qkv, batch.rope_table(rotation), _Attention.parts(options, rotation, biases, norms), options[2],
+                  numerics.eps)
+        heads = _Attention.heads(options, batch, qkv, _empty(x, rows, q_dim, dtype=numerics.activations))
+        y = _product(heads, wo, _wide(biases[3]), _empty(x, rows, wo.shape[0]), numerics.code)
+        return y, (qkv, heads) if all(w is None for w in norms) else (qkv, heads, raw)
+
+    @staticmethod
+    def backward(numerics, options, batch, dy, x, kept, wq, wk, wv, wo, *more):
+        *options, rotation = options
+        biases, norms = (more[:4], more[4:]) if more else ((None,) * 4, (None,) * 2)
+        qkv, heads, *raw = kept
         profile, offsets = numerics.code, batch.offsets
+        dbiases = [None if w is None else torch.zeros(w.shape, dtype=F32, device=x.device) for w in biases]
         dout = _product_input(dy, wo, _empty(x, *heads.shape), profile)
-        dwo = _product_weight(dy, heads, profile, offsets)
-        dqkv = _Attention.heads_backward(options, batch, qkv, dout)
+        dwo = _product_weight(dy, heads, profile, offsets, dbiases[3])
+        dqkv, dnorms = _Attention.heads_backward(options, batch, qkv, dout), (None, None)
+        if rotation is not None or raw:
+            through = _empty(x, *dqkv.shape)
+            dnorms = _rope_backward(raw[0] if raw else None, dqkv, through, batch.rope_table(rotation),
+                                    _Attention.parts(options, rotation, biases, norms), options[2], numerics.eps)[:2]
+            dqkv = through
         dx, grads = _empty(x, *x.shape), []
         for i, (w, d) in enumerate(zip((wq, wk, wv), dqkv.split((wq.shape[0], wk.shape[0], wv.shape[0]), dim=1))):
-            grads.append(_product_weight(d, x, profile, offsets))
+            grads.append(_product_weight(d, x, profile, offsets, dbiases[i]))
             _product_input(d, w, dx, profile, add=i > 0)
-        return dx, (*grads, dwo)
+        return dx, (*grads, dwo, *((*dbiases, *dnorms) if more else ()))
 
 
 class _Mixer:
@@ -557,6 +670,38 @@ class _CausalAttention(torch.autograd.Function):
         return dqkv.to(qkv.dtype), None, None
 
 
+class _Rope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, batch, rotation, shapes, head_dim, eps, dtype, *weights):
+        parts = [HeadPart(n, bias, norm, rotates) for (n, rotates), bias, norm in
+                 zip(shapes, weights[::2], weights[1::2])]
+        ctx.batch, ctx.rotation, ctx.shapes, ctx.head_dim, ctx.eps = batch, rotation, shapes, head_dim, eps
+        ctx.save_for_backward(x if any(p.norm is not None for p in parts) else None, *weights)
+        out = _empty(x, *x.shape, dtype=dtype)
+        _rope(x.detach(), out, batch.rope_table(rotation), parts, head_dim, eps)
+        return out
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, *weights = ctx.saved_tensors
+        parts = [HeadPart(n, bias, norm, rotates) for (n, rotates), bias, norm in
+                 zip(ctx.shapes, weights[::2], weights[1::2])]
+        dy = dy.float().contiguous()
+        dx, grads, at = _empty(dy, *dy.shape), [], 0
+        dnorms = _rope_backward(x, dy, dx, ctx.batch.rope_table(ctx.rotation), parts, ctx.head_dim, ctx.eps)
+        for part, dnorm in zip(parts, dnorms):
+            width, dbias = part.n_heads * ctx.head_dim, None
+            if part.bias is not None:
+                # Rows are added as a product's bias adds them, one after the other.
+                dbias = torch.zeros(width, dtype=F32, device=dy.device)
+                _product_weight(dx[:, at:at + width], dx.new_zeros((dx.shape[0], 1)), _abi.EXACT, ctx.batch.offsets,
+                                dbias)
+                dbias = _like(dbias, part.bias)
+            grads += [dbias, None if dnorm is None else _like(dnorm, part.norm)]
+            at += width
+        return (dx, None, None, None, None, None, None, *grads)
+
+
 # ---- what people call ----
 
 
@@ -602,6 +747,39 @@ def causal_attention(qkv, batch, heads, kv_heads, head_dim):
         raise ValueError(f"{heads} heads over {kv_heads} of {head_dim} dimensions")
     qkv = _check("qkv", qkv, width=(heads + 2 * kv_heads) * head_dim, rows=batch.rows)
     return _CausalAttention.apply(qkv, batch, (heads, kv_heads, head_dim))
+
+
+def rope(x, batch, parts, head_dim, rotation=None, eps=1e-6, out_dtype=None):
+    """What lies between a product and attention: bias, norm of each head, rotation by position, one rounding.
+
+    x         [rows, heads of all parts * head_dim] float32: what the products gave, before any bias
+    batch     lockstep.Batch of the rows: a row's position is its place in its sequence
+    parts     1 to 3 of lockstep.HeadPart(n_heads, bias, norm, rotates), side by side as q | k | v. bias
+              [n_heads * head_dim] and norm [head_dim] are float32 or bfloat16, or None
+    rotation  lockstep.Rotation where a part rotates; Rotation.of(config) has the engine's frequencies
+    eps       of the norms
+    out_dtype  float32 (None) or bfloat16
+
+    Returns x's shape. Gradients of x, biases and norms. TypeError and ValueError name the argument. Contract:
+    src/op/rope.h. Peer: apply_rotary_pos_emb of transformers, after q_norm and k_norm."""
+    if not 1 <= len(parts) <= _abi.ROPE_PARTS:
+        raise ValueError(f"parts: {len(parts)}; 1 to {_abi.ROPE_PARTS} are taken")
+    if not 1 <= head_dim <= _abi.HEAD_DIM_MAX or any(p.n_heads < 1 for p in parts):
+        raise ValueError(f"parts: heads {[p.n_heads for p in parts]} of {head_dim} dimensions; heads are at least 1, "
+                         f"dimensions 1 to {_abi.HEAD_DIM_MAX}")
+    if any(p.rotates for p in parts) and not (rotation and 1 <= len(rotation.inv_freq) <= head_dim // 2):
+        raise ValueError(f"rotation: {rotation and len(rotation.inv_freq)} frequencies; a part rotates, and 1 to "
+                         f"{head_dim // 2} are taken")
+    if out_dtype not in (None, F32, BF16):
+        raise TypeError(f"out_dtype: {out_dtype}; torch.float32 or torch.bfloat16 is taken")
+    x = _check("x", x, (F32,), sum(p.n_heads for p in parts) * head_dim, batch.rows)
+    for i, p in enumerate(parts):
+        for name, w, width in (("bias", p.bias, p.n_heads * head_dim), ("norm", p.norm, head_dim)):
+            if w is not None:
+                require(f"parts[{i}].{name}", w, (F32, BF16), (width,), x)
+    shapes = tuple((p.n_heads, p.rotates) for p in parts)
+    return _Rope.apply(x, batch, rotation, shapes, head_dim, eps, out_dtype or F32,
+                       *(w for p in parts for w in (p.bias, p.norm)))
 
 
 def swiglu(gate, up, out_dtype=None):

@@ -1,4 +1,5 @@
-"""lockstep.patch(model): a Hugging Face Jamba or Mamba whose log-probabilities are the engine's, bit for bit.
+"""lockstep.patch(model): a Hugging Face Jamba, Mamba, Llama, Mistral, Qwen2 or Qwen3 whose log-probabilities are the
+engine's, bit for bit.
 
 The model stays what it was to everyone else: the same modules, the same parameters under the same names, in the same
 state_dict. What is replaced are the forward methods of the instance's causal model, its backbone and its layers. They
@@ -12,7 +13,7 @@ from torch import nn
 
 from . import layers
 from ._abi import LockstepError
-from .layers import Batch, Numerics
+from .layers import Batch, Numerics, Rotation
 from .ops import logprob
 
 _WIDTHS = (torch.float32, torch.bfloat16)
@@ -37,7 +38,7 @@ def _linear(module, name, bias=False):
 def _jamba_mixer(layer, name):
     if hasattr(layer, "self_attn"):
         a = layer.self_attn
-        heads = (a.config.num_attention_heads, a.config.num_key_value_heads, a.head_dim)
+        heads = (a.config.num_attention_heads, a.config.num_key_value_heads, a.head_dim, None)
         return layers._Attention, heads, [_linear(getattr(a, f"{p}_proj"),
                                                   f"{name}.self_attn.{p}_proj") for p in "qkvo"]
     return _mamba(layer.mamba, f"{name}.mamba", (layer.mamba.dt_layernorm, layer.mamba.b_layernorm,
@@ -66,15 +67,42 @@ def _jamba_ffn(layer, name):
                                        for p in ("gate", "up", "down")]
 
 
-def _jamba_halves(layer, name):
+def _jamba_halves(layer, name, rotation):
     """(part, options, weight of the norm before it, parameters) of each half of a layer."""
     return [(*_jamba_mixer(layer, name)[:2], layer.input_layernorm.weight, _jamba_mixer(layer, name)[2]),
             (*_jamba_ffn(layer, name)[:2], layer.pre_ff_layernorm.weight, _jamba_ffn(layer, name)[2])]
 
 
-def _mamba_halves(layer, name):
+def _mamba_halves(layer, name, rotation):
     part, options, parameters = _mamba(layer.mixer, f"{name}.mixer", (None, None, None))
     return [(part, options, layer.norm.weight, parameters)]
+
+
+def _transformer_halves(layer, name, rotation):
+    """Llama, Mistral, Qwen2 and Qwen3: biases and norms of heads where the modules have them."""
+    a, f = layer.self_attn, layer.mlp
+    heads = (a.config.num_attention_heads, a.config.num_key_value_heads, a.head_dim, rotation)
+    weights = [_linear(getattr(a, f"{p}_proj"), f"{name}.self_attn.{p}_proj", bias=True) for p in "qkvo"]
+    biases = [getattr(a, f"{p}_proj").bias for p in "qkvo"]
+    if len({b is None for b in biases[:3]}) != 1:
+        _refuse(f"{name}.self_attn: some of q_proj, k_proj and v_proj have a bias; all or none are taken")
+    norms = [getattr(a, f"{p}_norm").weight if hasattr(a, f"{p}_norm") else None for p in "qk"]
+    ffn = [_linear(getattr(f, f"{p}_proj"), f"{name}.mlp.{p}_proj") for p in ("gate", "up", "down")]
+    return [(layers._Attention, heads, layer.input_layernorm.weight, [*weights, *biases, *norms]),
+            (layers._FeedForward, None, layer.post_attention_layernorm.weight, ffn)]
+
+
+def _check_no_window(config):
+    """A window is refused: the engine looks at all positions."""
+    kinds = getattr(config, "layer_types", None) or ()
+    for i, kind in enumerate(kinds):
+        if kind != "full_attention":
+            _refuse(f"config.layer_types: layer {i} is {kind!r}, 'full_attention' is taken")
+    if getattr(config, "use_sliding_window", False):
+        _refuse("config.use_sliding_window: true; attention over all positions is taken")
+    # Qwen's files name a window that use_sliding_window turns off.
+    if not hasattr(config, "use_sliding_window") and getattr(config, "sliding_window", None) is not None:
+        _refuse(f"config.sliding_window: {config.sliding_window}; attention over all positions (None) is taken")
 
 
 @dataclass(frozen=True)
@@ -83,12 +111,15 @@ class _Family:
     embed: str
     final: str
     halves: object
-    activation: str  # of config
+    rotates: bool = False
 
+
+_TRANSFORMER = _Family("model", "embed_tokens", "norm", _transformer_halves, rotates=True)
 
 _FAMILIES = {
-    "JambaForCausalLM": _Family("model", "embed_tokens", "final_layernorm", _jamba_halves, "hidden_act"),
-    "MambaForCausalLM": _Family("backbone", "embeddings", "norm_f", _mamba_halves, "hidden_act"),
+    "JambaForCausalLM": _Family("model", "embed_tokens", "final_layernorm", _jamba_halves),
+    "MambaForCausalLM": _Family("backbone", "embeddings", "norm_f", _mamba_halves),
+    **{f"{name}ForCausalLM": _TRANSFORMER for name in ("Llama", "Mistral", "Qwen2", "Qwen3")},
 }
 
 
@@ -98,12 +129,39 @@ class _State:
     family: _Family
     numerics: Numerics
     temperature: float
+    rotation: object = None
 
 
-def _check_model(model, family, numerics):
+def _rotation_of(model, family):
+    """The engine's frequencies of the model's config; None where nothing rotates."""
+    if not family.rotates:
+        return None
+    _check_no_window(model.config)
+    backbone = getattr(model, family.backbone)
+    try:
+        rotation = Rotation.of(model.config, backbone.layers[0].self_attn.head_dim)
+    except LockstepError as error:
+        raise LockstepError(f"patch: config.{error}", "unsupported") from None
+    _check_same_rotation(backbone.rotary_emb, rotation, f"{family.backbone}.rotary_emb")
+    return rotation
+
+
+def _check_same_rotation(module, rotation, name):
+    """The module's own frequencies may have another last bit, or bfloat16; others than the config's are refused."""
+    if module.inv_freq.device.type == "meta":
+        return
+    theirs, ours = module.inv_freq.detach().double().cpu(), torch.tensor(rotation.inv_freq, dtype=torch.float64)
+    if theirs.shape != ours.shape or not torch.allclose(theirs, ours, rtol=1e-2, atol=0.0):
+        _refuse(f"{name}.inv_freq: other frequencies than those of config.rope_parameters")
+    if abs(module.attention_scaling - rotation.scale) > 1e-3 * rotation.scale:
+        _refuse(f"{name}.attention_scaling: {module.attention_scaling}, that of config.rope_parameters is "
+                f"{rotation.scale}")
+
+
+def _check_model(model, family, numerics, rotation):
     config, backbone = model.config, getattr(model, family.backbone)
-    if getattr(config, family.activation) != "silu":
-        _refuse(f"config.{family.activation}: {getattr(config, family.activation)!r}, 'silu' is taken")
+    if config.hidden_act not in ("silu", "swish"):
+        _refuse(f"config.hidden_act: {config.hidden_act!r}, 'silu' is taken")
     if getattr(config, "attention_dropout", 0.0):
         _refuse(f"config.attention_dropout: {config.attention_dropout}, 0 is taken")
     if getattr(config, "residual_in_fp32", True) is not True:
@@ -115,7 +173,7 @@ def _check_model(model, family, numerics):
         if parameter.dtype not in _WIDTHS:
             _refuse(f"{name}: {parameter.dtype}, float32 or bfloat16 is taken")
     for i, layer in enumerate(backbone.layers):
-        family.halves(layer, f"{family.backbone}.layers.{i}")
+        family.halves(layer, f"{family.backbone}.layers.{i}", rotation)
     if numerics.profile == "mma16":
         _check_bf16(model)
 
@@ -203,7 +261,7 @@ def _layer_forward(self, hidden_states, lockstep_batch=None, **kwargs):
     state = self._lockstep
     if lockstep_batch is None:
         _refuse(f"{type(self).__name__}: a layer is called by its own model alone")
-    for part, options, norm, parameters in state.family.halves(self, type(self).__name__):
+    for part, options, norm, parameters in state.family.halves(self, type(self).__name__, state.rotation):
         hidden_states = hidden_states + layers.half(part, state.numerics, options, lockstep_batch, hidden_states, norm,
                                                     *parameters)
     return hidden_states
@@ -346,7 +404,8 @@ def _before_forward(model, args, kwargs):
 
 
 def patch(model, profile="exact", activations=None, temperature=1.0):
-    """Gives a Hugging Face JambaForCausalLM or MambaForCausalLM the engine's arithmetic, in place; returns it.
+    """Gives a Hugging Face model the engine's arithmetic, in place; returns it: JambaForCausalLM, MambaForCausalLM,
+    LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM or Qwen3ForCausalLM.
 
     profile      "exact", or "mma16", which takes matrices of bfloat16
     activations  torch.float32 or torch.bfloat16; None: float32 for exact, bfloat16 for mma16, as `lockstep` has them
@@ -358,9 +417,13 @@ def patch(model, profile="exact", activations=None, temperature=1.0):
     state_dict stay. May be called again, and must be after something else has replaced the model's forward, such as the
     making of a TRL trainer.
 
-    Not taken, each with a LockstepError that names it: other architectures, adapters and quantised layers, float16,
-    dropout, caches (generation is the engine's), inputs_embeds, outputs of hidden states, attentions or routers, masks
-    with holes. Gradients of a mixture of experts are those of `exact`; mma16 does not define them."""
+    Rotations have the engine's frequencies, computed from model.config; what model.model.rotary_emb holds is only
+    compared.
+
+    Not taken, each with a LockstepError that names it: other architectures, attention windows, rotations that change
+    with the length (dynamic, longrope), biases of a feed-forward, adapters and quantised layers, float16, dropout,
+    caches (generation is the engine's), inputs_embeds, outputs of hidden states, attentions or routers, masks with
+    holes. Gradients of a mixture of experts are those of `exact`; mma16 does not define them."""
     family = _FAMILIES.get(type(model).__name__)
     if family is None:
         _refuse(f"{type(model).__name__}: {' or '.join(_FAMILIES)} is taken")
@@ -370,8 +433,9 @@ def patch(model, profile="exact", activations=None, temperature=1.0):
     if activations is None:
         activations = torch.bfloat16 if profile == "mma16" else torch.float32
     numerics = Numerics(profile, activations, getattr(backbone, family.final).variance_epsilon)
-    _check_model(model, family, numerics)
-    state = _State(family, numerics, float(temperature))
+    rotation = _rotation_of(model, family)
+    _check_model(model, family, numerics, rotation)
+    state = _State(family, numerics, float(temperature), rotation)
     if not hasattr(model, "_lockstep"):
         model.register_forward_pre_hook(_before_forward, with_kwargs=True)
     for layer in backbone.layers:

@@ -1,8 +1,8 @@
 """TRL's GRPOTrainer from PyPI, unmodified, on a model put through lockstep.patch, with rollouts from `lockstep serve`
 and weights sent at every step: TRL's own sampling_logp_difference, beside the same run without the patch.
 
-Usage: trl_grpo.py PROGRAM SOURCE_DIR [--device cpu|cuda] [--model DIR] [--steps N] [--temperature T]
-                   [--profile exact|mma16] [--only patched|plain]
+Usage: trl_grpo.py PROGRAM SOURCE_DIR [--device cpu|cuda] [--model DIR | --random llama|mistral|qwen2|qwen3] [--steps N]
+                   [--temperature T] [--profile exact|mma16] [--only patched|plain]
 (pip install torch transformers trl datasets requests; without them the script says so and ends with 77.) With --device
 cuda trainer and server share the first GPU. Ends with 0 where the patched run's mean and max are 0.0 at every step and
 the plain run's are not, else with 1."""
@@ -27,6 +27,8 @@ parser.add_argument("program")
 parser.add_argument("source")
 parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
 parser.add_argument("--model", help="a checkpoint with the tokenizer of models/tiny-sort, which is the default")
+parser.add_argument("--random", choices=("llama", "mistral", "qwen2", "qwen3"),
+                    help="small random weights of this architecture, with the tokenizer of models/tiny-sort")
 parser.add_argument("--steps", type=int, default=20)
 parser.add_argument("--temperature", type=float, default=1.0)
 parser.add_argument("--profile", default="exact", choices=("exact", "mma16"))
@@ -40,7 +42,7 @@ warnings.filterwarnings("ignore")
 import torch  # noqa: E402
 from datasets import Dataset  # noqa: E402
 from serving import Server  # noqa: E402
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 import lockstep.trl  # noqa: E402
@@ -81,12 +83,24 @@ class Told(TrainerCallback):
             self.rows.append(logs)
 
 
+def random_model(architecture, vocab):
+    """Of fewer key heads than heads, with weights large enough that its choices are not all alike."""
+    config = AutoConfig.for_model(
+        architecture, vocab_size=vocab, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=256, initializer_range=0.15,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4}, tie_word_embeddings=True, bos_token_id=1,
+        eos_token_id=2, pad_token_id=0, **({"sliding_window": None} if architecture == "mistral" else {}))
+    torch.manual_seed(7)
+    return AutoModelForCausalLM.from_config(config, dtype=DTYPE)
+
+
 def run(patched, folder):
     """TRL's logs of one run."""
     source = options.model or os.path.join(options.source, "models", "tiny-sort")
     start = os.path.join(folder, "start")
     tokenizer = AutoTokenizer.from_pretrained(source)
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPE)
+    model = random_model(options.random, len(tokenizer)) if options.random else \
+        AutoModelForCausalLM.from_pretrained(source, dtype=DTYPE)
     model.save_pretrained(start)  # in the type that is trained, which is the type that is served
     tokenizer.save_pretrained(start)
     server = Server(options.program, start, "--device", options.device, "--profile", options.profile,
@@ -134,7 +148,8 @@ def main():
             "0.0 at every step" if zero else "at most %g" % max(values, default=-1)))
         gradients = sum(row["grad_norm"] > 0.0 for row in rows)  # none where the rewards of a group are all the same
         good &= zero == (name == "patched") and updates >= options.steps and told.changes >= gradients > 0
-    print("trl %s, torch %s, transformers %s, %s, %s: %s" % (
+    print("%s, trl %s, torch %s, transformers %s, %s, %s: %s" % (
+        "random " + options.random if options.random else os.path.basename(options.model or "tiny-sort"),
         *(importlib.metadata.version(p) for p in ("trl", "torch", "transformers")), options.profile,
         torch.cuda.get_device_name(0) if options.device == "cuda" else "cpu",
         "as it should be" if good else "FAILED"))

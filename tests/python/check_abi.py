@@ -1,11 +1,12 @@
 """The ctypes structs and constants of lockstep._abi and lockstep._embed against include/lockstep, as a C compiler
-sees it.
+sees it; exp and log of lockstep._frequencies against src/num/exp64.h.
 
 Needs python3 and a C compiler, neither torch nor the library. Usage: check_abi.py INCLUDE_DIR [CC]"""
 
 import ctypes
 import importlib
 import pathlib
+import random
 import re
 import subprocess
 import sys
@@ -18,7 +19,8 @@ CONSTANTS = {
     "CPU": "LS_BACKEND_CPU", "CUDA": "LS_BACKEND_CUDA", "F32": "LS_F32", "BF16": "LS_BF16", "F16": "LS_F16",
     "LOGPROB_LEAF": "LS_LOGPROB_LEAF", "LOGPROB_VOCAB_MAX": "LS_LOGPROB_VOCAB_MAX",
     "CONV_WIDTH_MAX": "LS_CONV_WIDTH_MAX", "SCAN_STATES_MAX": "LS_SCAN_STATES_MAX",
-    "HEAD_DIM_MAX": "LS_HEAD_DIM_MAX", "EXPERTS_MAX": "LS_EXPERTS_MAX", "EXACT": "LS_PROFILE_EXACT",
+    "HEAD_DIM_MAX": "LS_HEAD_DIM_MAX", "EXPERTS_MAX": "LS_EXPERTS_MAX",
+    "ROPE_PARTS": "LS_ROPE_PARTS", "EXACT": "LS_PROFILE_EXACT",
     "MMA16": "LS_PROFILE_MMA16",
 }
 
@@ -52,6 +54,27 @@ def evaluate(expressions, include, cc):
         subprocess.run([cc, "-std=c11", "-I", include, "-o", program, file], check=True)
         printed = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     return [int(line) for line in printed.split()]
+
+
+def check_exp64(cc):
+    """Python's exp and log have the bits of those of C, over and around what frequencies need."""
+    ported, draw = load("_frequencies"), random.Random(4)
+    powers = [0.0, 1.0, -1.0, 0.5, 69.0] + [draw.uniform(-70.0, 70.0) for _ in range(4000)]
+    numbers = [1.0, 2.0, 1e4, 5e5, 1e6, 1e30] + [10.0 ** draw.uniform(-30.0, 30.0) for _ in range(4000)]
+    source = '#include <stdio.h>\n#include "num/exp64.h"\nint main(void) {\n    double x;\n' \
+        '    while (scanf("%la", &x) == 1) printf("%a %a\\n", ls_exp64(x), x > 0.0 ? ls_log64(x) : 0.0);\n' \
+        '    return 0;\n}\n'
+    with tempfile.TemporaryDirectory() as folder:
+        file, program = pathlib.Path(folder, "exp64.c"), pathlib.Path(folder, "exp64")
+        file.write_text(source)
+        subprocess.run([cc, "-std=c11", "-ffp-contract=off", "-I", str(ROOT / "src"), "-o", program, file], check=True)
+        told = subprocess.run([program], input="\n".join(x.hex() for x in powers + numbers), check=True,
+                              capture_output=True, text=True).stdout.splitlines()
+    assert len(told) == len(powers) + len(numbers), len(told)
+    values = [[float.fromhex(word) for word in line.split()] for line in told]
+    wrong = [x for x, (want, _) in zip(powers, values) if ported.exp64(x) != want]
+    wrong += [x for x, (_, want) in zip(numbers, values[len(powers):]) if ported.log64(x) != want]
+    assert not wrong, f"{len(wrong)} of {len(told)}: {wrong[:4]}"
 
 
 def main(include, cc="cc"):
@@ -100,6 +123,7 @@ def main(include, cc="cc"):
     report.run("constants", check_constants)
     report.run("names of choices", check_choices)
     report.run("a Python function for each of C", check_functions)
+    report.run("exp64 and log64", check_exp64, cc)
     report.run("an op for each argument struct", lambda: [
         re.search(rf"ls_op_{op}\(const ls_exec \*exec, const {c_name(args)} \*args, ls_error \*err\)", header).group()
         for op, args in abi.OPS.items()])

@@ -7,6 +7,7 @@ torch, transformers or safetensors all of it is skipped."""
 import copy
 import glob
 import importlib.util
+import json
 import pathlib
 import sys
 import tempfile
@@ -20,14 +21,17 @@ for needed in ("torch", "transformers", "safetensors"):
 
 import torch  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
-from transformers import AutoModelForCausalLM  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 
 import lockstep  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 F32, BF16, F64 = torch.float32, torch.bfloat16, torch.float64
-EXACT = ("jamba-dense", "jamba-moe", "jamba-odd", "jamba-nobias", "jamba-bf16", "mamba-small", "mamba-odd", "tiny-sort")
-MMA16 = ("jamba-bf16", "tiny-sort")
+TRANSFORMERS = ("llama-small", "llama-odd", "mistral-small", "qwen2-small", "qwen3-small")
+EXACT = ("jamba-dense", "jamba-moe", "jamba-odd", "jamba-nobias", "jamba-bf16", "mamba-small", "mamba-odd", "tiny-sort",
+         *TRANSFORMERS)
+MMA16 = ("jamba-bf16", "tiny-sort", *TRANSFORMERS)
+NARROW = ("tiny-sort", *TRANSFORMERS)  # activations of bf16 in the profile exact
 LENGTHS = (130, 2, 65, 17, 64, 128, 3, 99, 33, 1, 80, 127, 16, 41, 55, 120, 7, 70)  # 1,058 tokens
 
 
@@ -74,10 +78,10 @@ def raises(words, function, *args, kind=lockstep.LockstepError, **kwargs):
 # ---- whole models ----
 
 
-def scores(name, profile):
+def scores(name, profile, dtype=None):
     """Padded on either side, from logits, or packed: always the bits of `score`."""
-    dtype = "bf16" if profile == "mma16" else "f32"
-    model = lockstep.patch(load(name, profile).eval(), profile=profile)
+    dtype = dtype or ("bf16" if profile == "mma16" else "f32")
+    model = lockstep.patch(load(name, profile).eval(), profile=profile, activations=BF16 if dtype == "bf16" else F32)
     for side in ("left", "right"):
         sequences, ids, mask = draw(LENGTHS, model.config.vocab_size, side)
         with lockstep.Model(path_of(name), dtype=dtype, profile=profile, device="cpu", trains=False) as engine:
@@ -141,7 +145,7 @@ def gradients(name, profile):
 
 def near_autograd():
     """And they are gradients: of the model unpatched, by autograd, within 1e-4 of the largest."""
-    for name in ("jamba-dense", "jamba-moe", "mamba-small"):
+    for name in ("jamba-dense", "jamba-moe", "mamba-small", *TRANSFORMERS):
         plain = load(name).train()
         model = lockstep.patch(copy.deepcopy(plain))
         _, ids, mask = draw((20, 33, 64), model.config.vocab_size, "left")
@@ -189,7 +193,7 @@ def refusals():
     raises("position_ids", model, input_ids=ids, position_ids=torch.ones_like(ids))
     raises("token 1000000", model, input_ids=torch.full((1, 2), 1000000))
     raises("mma16", lockstep.patch, load("jamba-dense"), profile="mma16")
-    raises("JambaForCausalLM or MambaForCausalLM", lockstep.patch, torch.nn.Linear(2, 2))
+    raises("JambaForCausalLM or MambaForCausalLM or LlamaForCausalLM", lockstep.patch, torch.nn.Linear(2, 2))
     raises("profile", lockstep.patch, load("jamba-dense"), profile="fast", kind=ValueError)
     adapted = load("jamba-dense")
     adapted.model.layers[0].feed_forward.up_proj = torch.nn.Sequential(adapted.model.layers[0].feed_forward.up_proj)
@@ -204,6 +208,98 @@ def refusals():
     model.forward = _fused_forward.__get__(model)
     raises("call lockstep.patch", model, input_ids=ids)
     lockstep.patch(model)(input_ids=ids)
+
+
+def random_llama(head_dim, rotation, positions, kind="llama", **more):
+    """One layer with large random weights, whose log-probabilities hang on every frequency."""
+    config = AutoConfig.for_model(
+        kind, vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1,
+        num_key_value_heads=1, head_dim=head_dim, max_position_embeddings=positions, initializer_range=0.4,
+        rope_parameters=rotation, bos_token_id=1, eos_token_id=2, pad_token_id=0, **more)
+    torch.manual_seed(5)
+    return AutoModelForCausalLM.from_config(config, dtype=F32).eval()
+
+
+def frequencies():
+    """Of published models: at most two steps from transformers' and mostly equal; in a model, the engine's bits. Where
+    transformers' are others, they give other bits."""
+    noticed = 0
+    for line in (ROOT / "tests/fixtures/rope-vectors.jsonl").read_text().splitlines():
+        vector = json.loads(line)
+        name, config = vector["name"], vector["config"]
+        rotation = lockstep.Rotation.of(config)
+        ours = torch.tensor(rotation.inv_freq)
+        theirs = torch.tensor([int(bits, 16) for bits in vector["inv_freq"]], dtype=torch.int32)
+        steps = (integers(ours) - theirs).abs()
+        assert steps.max() <= 2 and (steps != 0).sum() <= len(steps) // 8, f"{name}: {steps.tolist()}"
+        assert rotation.scale == torch.tensor(vector["scale"], dtype=F32).item(), (name, rotation.scale)
+        scaled = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
+        scaled["rope_type"] = scaled.pop("type", scaled.get("rope_type", "default"))
+        scaled.setdefault("rope_theta", config.get("rope_theta"))
+        model = random_llama(config["head_dim"], scaled, config["max_position_embeddings"])
+        sequences, ids, mask = draw((150, 40), 64, "right")
+        pairs = (mask[:, 1:] * mask[:, :-1]).bool()
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            with lockstep.Model(folder, dtype="f32", device="cpu", trains=False) as engine:
+                want = torch.cat([torch.from_numpy(x)[1:] for x in engine.score([s.numpy() for s in sequences])])
+        lockstep.patch(model)
+        assert model._lockstep.rotation == rotation, name
+        same_bits(name, lockstep.token_logprobs(model, ids, mask)[pairs].detach(), want)
+        model._lockstep.rotation = lockstep.Rotation(tuple(theirs.view(F32).tolist()), rotation.scale)
+        other = lockstep.token_logprobs(model, ids, mask)[pairs].detach()
+        noticed += bool(steps.any()) and not torch.equal(other, want)
+    assert noticed > 0, "no other frequency was noticed"
+
+
+def rotations_refused():
+    """By name, as the engine refuses them."""
+    plain = {"rope_type": "default", "rope_theta": 1e4}
+
+    def refused(words, kind="llama", rotation=plain, **more):
+        raises(words, lockstep.patch, random_llama(8, dict(rotation), 64, kind, **more))
+
+    lockstep.patch(random_llama(8, plain, 64, "mistral", sliding_window=None))
+    lockstep.patch(random_llama(8, plain, 64, "qwen3", sliding_window=16, use_sliding_window=False))
+    refused("sliding_window: 16", "mistral", sliding_window=16)
+    for kind in ("qwen2", "qwen3"):
+        refused("layer 0 is 'sliding_attention'", kind, use_sliding_window=True, sliding_window=16, max_window_layers=0)
+        refused("use_sliding_window: true", kind, use_sliding_window=True, sliding_window=16, max_window_layers=1)
+    refused('"dynamic": its frequencies change', rotation={**plain, "rope_type": "dynamic", "factor": 2.0})
+    refused('"longrope": its frequencies change', rotation={
+        **plain, "rope_type": "longrope", "factor": 2.0, "short_factor": [1.0] * 4, "long_factor": [1.0] * 4,
+        "original_max_position_embeddings": 32})
+    refused("short_factor is no parameter", rotation={**plain, "rope_type": "linear", "factor": 2.0,
+                                                      "short_factor": [1.0]})
+    refused("mlp.gate_proj: it has a bias", mlp_bias=True)
+    refused("attention_dropout: 0.1", attention_dropout=0.1)
+    refused("hidden_act: 'gelu'", hidden_act="gelu")
+    model = lockstep.patch(random_llama(8, plain, 64))
+    ids = torch.tensor([[3, 4, 5]])
+    raises("use_cache", model, input_ids=ids, use_cache=True)
+    raises("rollouts are the engine's", model.generate, ids, max_new_tokens=2)
+    lockstep.patch(random_llama(8, plain, 64).bfloat16())
+    other = random_llama(8, plain, 64)
+    other.model.rotary_emb.inv_freq /= 8.0
+    raises("rotary_emb.inv_freq: other frequencies", lockstep.patch, other)
+    other = random_llama(8, plain, 64)
+    other.model.rotary_emb.attention_scaling = 1.5
+    raises("attention_scaling: 1.5", lockstep.patch, other)
+    mixed = random_llama(8, plain, 64, "qwen2")
+    mixed.model.layers[0].self_attn.k_proj.bias = None
+    raises("some of q_proj", lockstep.patch, mixed)
+    for words, fields in (
+            ("partial_rotary_factor: 0.5", {"partial_rotary_factor": 0.5}),
+            ("rope_theta: 1", {"rope_theta": 1}), ("rope_theta: '1e4'", {"rope_theta": "1e4"}),
+            ("factor: missing", {"rope_scaling": {"type": "linear"}}),
+            ("factor: 0.5", {"rope_scaling": {"type": "linear", "factor": 0.5}}),
+            ("beta is no parameter", {"rope_scaling": {"type": "yarn", "beta": 1}}),
+            ("high_freq_factor 1 is not above", {"rope_scaling": {
+                "type": "llama3", "factor": 2, "low_freq_factor": 1, "high_freq_factor": 1}}),
+            ("truncate: 1, expected true or false", {"rope_scaling": {"type": "yarn", "factor": 2, "truncate": 1}}),
+            ("'ntk'; default, linear, llama3 and yarn", {"rope_scaling": {"type": "ntk"}}),
+            ("expected an object", {"rope_scaling": 3}), ("head_dim: 7", {"head_dim": 7})):
+        raises(words, lockstep.Rotation.of, {"head_dim": 8, "max_position_embeddings": 64, **fields})
 
 
 # ---- layers on their own ----
@@ -259,6 +355,71 @@ def own_layers():
     raises("3 heads over 2", lockstep.causal_attention, random(96, 64), batch, 3, 2, 8, kind=ValueError)
 
 
+def own_rope():
+    """Against float64, and assembled by hand the attention of patched models."""
+    generator = torch.Generator().manual_seed(6)
+    batch, head_dim, half = lockstep.Batch((5, 70, 1, 20), "cpu"), 10, 4
+    rotation = lockstep.Rotation((1.0, 0.25, 0.0625, 0.015625), 1.5)
+
+    def random(*shape):
+        return torch.randn(shape, generator=generator)
+
+    def parts(bias_q, norm_q, bias_v, norm_k):
+        return (lockstep.HeadPart(3, bias_q, norm_q), lockstep.HeadPart(2, None, norm_k),
+                lockstep.HeadPart(2, bias_v, None, rotates=False))
+
+    def layer(x, *weights):
+        return lockstep.rope(x, batch, parts(*weights), head_dim, rotation, 1e-5)
+
+    def reference(x, *weights):
+        angle = torch.cat([torch.arange(n) for n in batch.lengths])[:, None].to(F64) * torch.tensor(rotation.inv_freq,
+                                                                                                    dtype=F64)
+        c, s = (t[:, None] * rotation.scale for t in (angle.cos(), angle.sin()))
+        out, at = [], 0
+        for part in parts(*weights):
+            y = x[:, at:at + part.n_heads * head_dim]
+            y = (y if part.bias is None else y + part.bias).reshape(len(x), part.n_heads, head_dim)
+            if part.norm is not None:
+                y = torch.nn.functional.rms_norm(y, (head_dim,), part.norm, 1e-5)
+            if part.rotates:
+                a, b, rest = y[..., :half], y[..., half:2 * half], y[..., 2 * half:]
+                y = torch.cat((a * c - b * s, b * c + a * s, rest), -1)
+            out.append(y.flatten(1))
+            at += part.n_heads * head_dim
+        return torch.cat(out, 1)
+
+    against_float64("rope", layer, reference, random(96, 70), random(30), random(10), random(20), random(10))
+    x, bare = random(96, 20), (lockstep.HeadPart(2, rotates=False),)
+    same_bits("a part that asks for nothing", lockstep.rope(x, batch, bare, 10), x)
+    same_bits("one rounding", lockstep.rope(x, batch, (lockstep.HeadPart(2),), 10, rotation, out_dtype=BF16),
+              lockstep.rope(x, batch, (lockstep.HeadPart(2),), 10, rotation).to(BF16))
+    raises("(96, 30) is wanted", lockstep.rope, x, batch, (lockstep.HeadPart(3),), 10, rotation, kind=ValueError)
+    raises("float32 is taken", lockstep.rope, x.to(BF16), batch, bare, 10, kind=TypeError)
+    raises("parts: 0", lockstep.rope, x, batch, (), 10, kind=ValueError)
+    raises("rotation: None", lockstep.rope, x, batch, (lockstep.HeadPart(2),), 10, kind=ValueError)
+    raises("rotation: 4 frequencies", lockstep.rope, x, batch, (lockstep.HeadPart(5),), 4, rotation, kind=ValueError)
+    raises("parts[0].norm", lockstep.rope, x, batch, (lockstep.HeadPart(2, norm=random(9), rotates=False),), 10,
+           kind=ValueError)
+    for name in ("qwen3-small", "qwen2-small", "llama-odd"):
+        model = lockstep.patch(load(name).eval())
+        a, norm = model.model.layers[0].self_attn, model.model.layers[0].input_layernorm
+        batch = lockstep.Batch((40, 7), "cpu")
+        numerics = lockstep.Numerics(eps=norm.variance_epsilon)
+        h = torch.randn((47, model.config.hidden_size), generator=generator)
+        heads = (model.config.num_attention_heads, model.config.num_key_value_heads, a.head_dim)
+        norms = [getattr(a, f"{p}_norm").weight if hasattr(a, f"{p}_norm") else None for p in "qk"] + [None]
+        with torch.no_grad():
+            x = lockstep.rmsnorm(h, norm.weight, numerics.eps)
+            raw = torch.cat([lockstep.linear(x, getattr(a, f"{p}_proj").weight) for p in "qkv"], 1)
+            each = [lockstep.HeadPart(n, getattr(a, f"{p}_proj").bias, w, p != "v")
+                    for p, n, w in zip("qkv", (heads[0], heads[1], heads[1]), norms)]
+            qkv = lockstep.rope(raw, batch, each, a.head_dim, lockstep.Rotation.of(model.config), numerics.eps)
+            y = lockstep.linear(lockstep.causal_attention(qkv, batch, *heads), a.o_proj.weight, a.o_proj.bias)
+            part, options, weight, parameters = model._lockstep.family.halves(
+                model.model.layers[0], name, model._lockstep.rotation)[0]
+            same_bits(name, y, lockstep.layers.half(part, numerics, options, batch, h, weight, *parameters))
+
+
 def own_mixer_and_head():
     """Assembled by hand they are the first layer and the head of a patched model."""
     model = lockstep.patch(load("jamba-dense").eval())
@@ -288,9 +449,11 @@ def main(chosen):
     report = Report()
     cases = {f"scores_{profile}_{name}": (scores, name, profile)
              for profile, names in (("exact", EXACT), ("mma16", MMA16)) for name in names}
+    cases |= {f"scores_exact_bf16_{name}": (scores, name, "exact", "bf16") for name in NARROW}
     cases |= {f"gradients_{profile}_{name}": (gradients, name, profile)
               for profile, names in (("exact", EXACT), ("mma16", MMA16)) for name in names if name != "jamba-nobias"}
-    cases |= {case.__name__: (case,) for case in (near_autograd, stays, refusals, own_layers, own_mixer_and_head)}
+    cases |= {case.__name__: (case,) for case in (near_autograd, stays, refusals, frequencies,
+                                                   rotations_refused, own_layers, own_rope, own_mixer_and_head)}
     for name, (function, *args) in cases.items():
         if not chosen or any(word in name for word in chosen):
             report.run(name, function, *args)
