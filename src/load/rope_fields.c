@@ -70,7 +70,7 @@ static ls_status find_source(rope_source *out, const json_t *config, ls_error *e
     if (out->object == NULL) return LS_OK;
     if (!json_is_object(out->object))
         return LS_FAIL(err, LS_ERR_FORMAT, "%s: %s, expected an object", out->field, ls_json_show(out->object, shown));
-    return check_keys(out, err);
+    return LS_OK;
 }
 
 /* ---- frequencies, in float32 as transformers computes them ---- */
@@ -191,16 +191,17 @@ ls_status ls_rope_fields_read(ls_rope_config *out, const json_t *config, int64_t
                        (long long)head_dim, 2 * LS_ROPE_HALF_MAX);
     *out = (ls_rope_config){.half = (int32_t)(head_dim / 2), .scale = 1.0f};
     for (int32_t j = 0; j < out->half; j++) out->inv_freq[j] = ls_div(1.0f, power_of(theta, j, head_dim));
-    if (strcmp(type, "default") == 0) return LS_OK;
-    if (strcmp(type, "linear") == 0) return scale_linear(out, &s, err);
-    if (strcmp(type, "llama3") == 0) return scale_llama3(out, &s, positions_max, err);
-    if (strcmp(type, "yarn") == 0) return scale_yarn(out, &s, theta, positions_max, err);
     if (strcmp(type, "dynamic") == 0 || strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0)
         return LS_FAIL(
             err, LS_ERR_UNSUPPORTED,
             "%s.rope_type: \"%s\": its frequencies change with the length of a sequence, so that cached keys "
             "would be of another rotation; default, linear, llama3 and yarn are built",
             s.field, type);
+    if (s.object != NULL) LS_TRY(check_keys(&s, err));
+    if (strcmp(type, "default") == 0) return LS_OK;
+    if (strcmp(type, "linear") == 0) return scale_linear(out, &s, err);
+    if (strcmp(type, "llama3") == 0) return scale_llama3(out, &s, positions_max, err);
+    if (strcmp(type, "yarn") == 0) return scale_yarn(out, &s, theta, positions_max, err);
     return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s.rope_type: \"%.40s\"; default, linear, llama3 and yarn are built",
                    s.field, type);
 }

@@ -1,5 +1,5 @@
-/* Mixtral: a mixture of experts in every layer, of which the chosen share the weight. Absent fields take the defaults that
- * Hugging Face's MixtralConfig gives them. */
+/* Mixtral: a mixture of experts in every layer, of which the chosen share the weight. Absent fields take the defaults
+ * that Hugging Face's MixtralConfig gives them. */
 #include "load/rope_fields.h"
 #include "model/transformer.h"
 

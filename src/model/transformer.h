@@ -1,5 +1,6 @@
 /* What models of attention and gated feed-forwards have in common, so that an architecture of this kind (llama.c,
- * mistral.c, mixtral.c, qwen2.c, qwen3.c, qwen3_moe.c) is its table of fields and what it does otherwise. Private to src/model. */
+ * mistral.c, mixtral.c, qwen2.c, qwen3.c, qwen3_moe.c) is its table of fields and what it does otherwise. Private to
+ * src/model. */
 #ifndef LS_MODEL_TRANSFORMER_H
 #define LS_MODEL_TRANSFORMER_H
 

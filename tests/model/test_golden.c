@@ -47,6 +47,13 @@ static const golden goldens[] = {
     {"jamba-nobias", {0x1e34fad0cb562df6u, 0x096b2d851bc6dd6bu, 0x65d5e86dd4ae6dcfu}},
     {"mamba-small", {0xbe9a5bce4ae8184fu, 0x440e4a59d5626c78u, 0}},
     {"mamba-odd", {0x0fccdd636a4a7fbcu, 0xd4f455a72374d240u, 0}},
+    {"llama-small", {0x93f0364fe3d8fb82u, 0xbf1462b630a964b8u, 0x4e749421bc72c3f9u}},
+    {"llama-odd", {0x5f3fee35809f1044u, 0xf1a64d7134e7e510u, 0x970cd5d3829b9e16u}},
+    {"mistral-small", {0x08a28deba9c8fcc0u, 0xbf88de121fb3cd00u, 0x83146692590e0686u}},
+    {"qwen2-small", {0x0639b9bf31b209e8u, 0xefd907cb1e440e90u, 0x23ce6d884a9d0343u}},
+    {"qwen3-small", {0x5f10d8ac4e107a4au, 0x24810c7f2854ee75u, 0xae2af20b88ed4e28u}},
+    {"qwen3-moe-small", {0xad8c66f5b2f0c595u, 0xe2572a43894b01c1u, 0xad2543700d604ce7u}},
+    {"mixtral-small", {0x7a310bdf83cd1957u, 0x34bc2c27e05f2f33u, 0x35b2f6469144bbb0u}},
 };
 
 static void bits_are_golden(void **state) {

@@ -1,6 +1,6 @@
-/* Llama, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3-MoE against Hugging Face's numbers: what is read of their configurations, logits and
- * log-probabilities in both activation types, the bits of a sequence that arrives in chunks, and frequencies of
- * rotations. */
+/* Llama, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3-MoE against Hugging Face's numbers: what is read of their
+ * configurations, logits and log-probabilities in both activation types, the bits of a sequence that arrives in chunks,
+ * and frequencies of rotations. */
 #include <jansson.h>
 
 #include "load/rope_fields.h"

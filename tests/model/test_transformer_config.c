@@ -116,7 +116,8 @@ static void other_arithmetic_is_refused_by_name(void **state) {
     check_failed(parse(&c, "{\"model_type\":\"mistral\",\"sliding_window\":8192}", &err), &err, "sliding_window: 8192");
     refused("llama", "\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}",
             "rope_scaling.rope_type: \"dynamic\": its frequencies change with the length");
-    refused("llama", "\"rope_parameters\":{\"rope_type\":\"longrope\"}", "rope_parameters.rope_type: \"longrope\"");
+    refused("llama", "\"rope_parameters\":{\"rope_type\":\"longrope\",\"short_factor\":[1.0]}",
+            "rope_parameters.rope_type: \"longrope\"");
     refused("llama", "\"rope_scaling\":{\"type\":\"ours\"}", "\"ours\"; default, linear, llama3 and yarn are built");
     refused("llama", "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"mrope_section\":[1,2]}",
             "rope_scaling: mrope_section is no parameter");

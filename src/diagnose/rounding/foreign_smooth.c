@@ -171,7 +171,7 @@ ls_status ls_decide_noise(ls_inquiry *q, ls_error *err) {
         for (int k = 1; k < TIMES && same > 0; k++) {
             ls_seen seen = {0};
             int64_t i = 0;
-            LS_TRY(ls_foreign_try_rung(q, r, &trial, &seen, err));
+            LS_TRY(ls_foreign_try_rung(q, (ls_rung)r, &trial, &seen, err));
             if (seen.outcomes.n == 1)
                 for (const ls_outcome *c = seen.outcomes.of;
                      i < same && i < c->n && c->completion[i] == o->of[0].completion[i]; i++)
