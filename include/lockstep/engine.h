@@ -44,8 +44,8 @@ typedef struct lockstep_model_options {
     const char *isa;     /* of the CPU: "generic", "avx2", "avx512" or, NULL, the best one here */
     int32_t threads;     /* of the CPU; 0: all processors */
     int32_t dtype;       /* of activations: LS_F32, the default, or LS_BF16 */
-    int32_t trains;      /* whether a trainer will be opened: the profile is then one that has a gradient; default 1 */
-    int32_t reserved;    /* 0 */
+    int32_t trains;   /* whether a trainer will be opened; default 1. Every profile has a gradient: nothing follows */
+    int32_t reserved; /* 0 */
 } lockstep_model_options;
 
 typedef struct lockstep_model_info {

@@ -506,7 +506,7 @@ class _Experts:
     @staticmethod
     def backward(numerics, options, batch, dy, x, kept, router, gate_up, down):
         if numerics.code == _abi.MMA16:
-            raise _abi.LockstepError("profile mma16: a mixture of experts, whose gradient the profile does not define",
+            raise _abi.LockstepError("profile mma16: a mixture of experts is differentiated in the profile exact only",
                                      "unsupported")
         (top_k,), inner, n, profile = options, down.shape[2], down.shape[0], numerics.code
         logits, expert, row, place, offsets, picked_x, picked_weight, gate, up, gated, picked_y = kept

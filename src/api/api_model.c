@@ -44,7 +44,7 @@ static ls_status open_device(lockstep_model *m, const lockstep_model_options *o,
 }
 
 static ls_status set_profile(lockstep_model *m, const lockstep_model_options *o, ls_error *err) {
-    ls_profile profile = ls_model_default_profile(m->model, m->dtype, o->trains != 0);
+    ls_profile profile = ls_model_default_profile(m->model, m->dtype);
     if (o->profile != NULL && strcmp(o->profile, "auto") != 0 && !ls_profile_parse(&profile, o->profile))
         return LS_FAIL(err, LS_ERR_ARG, "profile: '%.40s' is not auto, exact or mma16", o->profile);
     LS_TRY(ls_model_set_profile(m->model, profile, m->dtype, err));

@@ -226,7 +226,7 @@ ls_status ls_cli_profile(ls_run_options *out, const char *text, ls_error *err) {
 }
 
 ls_status ls_cli_profile_settle(ls_run_options *o, ls_model *model, ls_error *err) {
-    if (!o->has_profile) o->profile = ls_model_default_profile(model, o->dtype, false);
+    if (!o->has_profile) o->profile = ls_model_default_profile(model, o->dtype);
     return ls_model_set_profile(model, o->profile, o->dtype, err);
 }
 

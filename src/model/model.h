@@ -136,11 +136,8 @@ ls_status ls_model_unpark(ls_model *model, ls_error *err);
  * it. mma16 is refused by name where the type of activations is not bf16, or a dense weight is not stored as bf16; the
  * router may be stored as anything. */
 ls_status ls_model_set_profile(ls_model *model, ls_profile profile, ls_dtype activations, ls_error *err);
-/* ls_profile_default on the model's device, but exact for a model that has no mma16: its weights are not bf16 or, where
- * it `trains`, its gradient is not defined. */
-ls_profile ls_model_default_profile(const ls_model *model, ls_dtype activations, bool trains);
-/* Fails for a model whose gradient its profile does not define: a mixture of experts in mma16. */
-ls_status ls_model_check_gradient(const ls_model *model, ls_error *err);
+/* ls_profile_default on the model's device, but exact for a model that has no mma16: its weights are not bf16. */
+ls_profile ls_model_default_profile(const ls_model *model, ls_dtype activations);
 /* Multiplies the weights of every layer's input norm: another model, whose every cached state is another one. For
  * experiments. */
 ls_status ls_model_scale_inputs(ls_model *model, float factor, ls_error *err);

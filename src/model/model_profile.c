@@ -60,23 +60,8 @@ ls_status ls_model_set_profile(ls_model *model, ls_profile profile, ls_dtype act
     return LS_OK;
 }
 
-static ls_status check_gradient(const ls_model *model, ls_profile profile, ls_error *err) {
-    if (profile == LS_PROFILE_EXACT) return LS_OK;
-    for (int64_t i = 0; i < model->config.n_layers; i++)
-        if (model->layers[i].ffn != NULL && model->layers[i].ffn->picks)
-            return LS_FAIL(err, LS_ERR_UNSUPPORTED,
-                           "profile %s: layer %lld is a mixture of experts, whose gradient the profile does not define",
-                           ls_profile_name(profile), (long long)i);
-    return LS_OK;
-}
-
-ls_status ls_model_check_gradient(const ls_model *model, ls_error *err) {
-    return check_gradient(model, model->profile, err);
-}
-
-ls_profile ls_model_default_profile(const ls_model *model, ls_dtype activations, bool trains) {
+ls_profile ls_model_default_profile(const ls_model *model, ls_dtype activations) {
     const ls_profile profile =
         ls_profile_default(activations == LS_BF16 && ls_device_prefers_mma16(model->device), activations);
-    if (check_profile(model, profile, activations, NULL) != LS_OK) return LS_PROFILE_EXACT;
-    return trains && check_gradient(model, profile, NULL) != LS_OK ? LS_PROFILE_EXACT : profile;
+    return check_profile(model, profile, activations, NULL) == LS_OK ? profile : LS_PROFILE_EXACT;
 }

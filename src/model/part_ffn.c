@@ -6,6 +6,7 @@
 #include "op/elementwise.h"
 #include "op/elementwise_backward.h"
 #include "op/gather.h"
+#include "op/gemm_groups.h"
 #include "op/moe_backward.h"
 
 static ls_status swiglu(const ls_forward *f, int64_t m, ls_error *err) {
@@ -64,13 +65,20 @@ static ls_status through_experts(const ls_forward *f, int64_t layer_i, matrix_of
                                  ls_error *err) {
     const ls_model_config *c = &f->model->config;
     const ls_layer *layer = &f->model->layers[layer_i];
-    ls_gemm_args args = ls_part_product(f, out, x, NULL, NULL, f->batch->n_rows * c->top_k);
-    for (int32_t e = 0; e < c->n_experts; e++) {
-        args.weight = matrix(&layer->expert[e]);
-        args.range = f->ws->a.expert_offsets + e;
-        LS_TRY(ls_gemm(f->ws->device, &args, err));
-    }
-    return LS_OK;
+    const ls_gemm_weight *weights[LS_EXPERTS_MAX];
+    const ls_gemm_groups_args args = {.x = x.data,
+                                      .x_dtype = x.dtype,
+                                      .x_stride = x.stride,
+                                      .weights = weights,
+                                      .n_groups = c->n_experts,
+                                      .offsets = f->ws->a.expert_offsets,
+                                      .out = out.data,
+                                      .out_dtype = out.dtype,
+                                      .out_stride = out.stride,
+                                      .m = f->batch->n_rows * c->top_k,
+                                      .profile = f->model->profile};
+    for (int64_t e = 0; e < c->n_experts; e++) weights[e] = matrix(&layer->expert[e]);
+    return ls_gemm_groups(f->ws->device, &args, err);
 }
 
 /* The picks of the rows, from their routing, and what every expert makes of its own: picked_y. */
@@ -93,20 +101,15 @@ static ls_status run_experts(const ls_forward *f, int64_t layer_i, ls_error *err
 static ls_status experts_forward(const ls_forward *f, int64_t layer_i, ls_error *err) {
     const ls_model_config *c = &f->model->config;
     const ls_activations *a = &f->ws->a;
-    const int64_t rows = f->batch->n_rows, picks = rows * c->top_k;
+    const int64_t rows = f->batch->n_rows;
     const ls_moe_route_args route = {a->router.data, rows, c->n_experts, c->top_k, a->expert, a->expert_weight};
     const ls_moe_reweigh_args reweigh = {a->router.data, rows, c->n_experts, c->top_k, a->expert, a->expert_weight};
+    const ls_moe_sum_args sum = {a->picked_y.data, a->place, a->expert_weight, a->y.data, rows, c->top_k, c->hidden};
     LS_TRY(ls_part_project_exact(f, a->router, a->x, &f->model->layers[layer_i].router, err));
     LS_TRY(ls_moe_route(f->ws->device, &route, err));
     if (c->reweighs) LS_TRY(ls_moe_reweigh(f->ws->device, &reweigh, err));
     LS_TRY(run_experts(f, layer_i, err));
-    LS_TRY(ls_memory_fill(f->ws->device, a->y.data, 0, rows * c->hidden * (int64_t)sizeof(float), err));
-    for (int32_t e = 0; e < c->n_experts; e++) {
-        const ls_moe_combine_args combine = {a->picked_y.data, a->pick_row,          a->picked_weight, a->y.data, picks,
-                                             c->hidden,        a->expert_offsets + e};
-        LS_TRY(ls_moe_combine(f->ws->device, &combine, err));
-    }
-    return LS_OK;
+    return ls_moe_sum(f->ws->device, &sum, err);
 }
 
 /* ---- backward ---- */
@@ -132,28 +135,17 @@ static ls_status swiglu_backward(const ls_leaf *l, int64_t m, ls_error *err) {
                                  : ls_swiglu_backward_rounded(l->device, &rounded, err);
 }
 
-/* Gradients of gate and up, behind swiglu_backward, into their weights and into dx. */
-static ls_status gate_and_up_backward(const ls_leaf *l, const ls_ffn_weights *w, const ls_leaf_product *of,
-                                      ls_error *err) {
-    ls_leaf_product gate = *of, up = *of;
-    gate.w = &w->gate;
-    gate.dy = dgate_of(l);
-    up.w = &w->up;
-    up.dy = dup_of(l);
-    up.add = true;
-    LS_TRY(ls_leaf_through_product(l, &gate, err));
-    return ls_leaf_through_product(l, &up, err);
-}
-
 static ls_status dense_backward(const ls_leaf *l, int64_t layer_i, ls_error *err) {
     const ls_ffn_weights *w = &l->model->layers[layer_i].expert[0];
     const ls_activations *a = &l->ws.a;
     const ls_rows dgate = {l->tape->da, LS_F32, l->model->config.ffn};
     const ls_leaf_product down = {.w = &w->down, .dy = l->dh, .x = a->gated, .dx = dgate, .m = l->rows};
-    const ls_leaf_product gate_and_up = {.x = a->x, .dx = l->dx, .m = l->rows};
+    const ls_leaf_product gate = {.w = &w->gate, .dy = dgate_of(l), .x = a->x, .dx = l->dx, .m = l->rows};
+    const ls_leaf_product up = {.w = &w->up, .dy = dup_of(l), .x = a->x, .dx = l->dx, .add = true, .m = l->rows};
     LS_TRY(ls_leaf_through_product(l, &down, err));
     LS_TRY(swiglu_backward(l, l->rows, err));
-    return gate_and_up_backward(l, w, &gate_and_up, err);
+    LS_TRY(ls_leaf_through_product(l, &gate, err));
+    return ls_leaf_through_product(l, &up, err);
 }
 
 /* Gradients of the weights that the experts' outputs were added with, row by row. */
@@ -168,46 +160,97 @@ static ls_status router_backward(const ls_leaf *l, const ls_layer *layer, ls_err
     const ls_moe_reweigh_backward_args reweigh = {a->router.data, l->rows,          c->n_experts,    c->top_k,
                                                   a->expert,      l->tape->dweight, l->tape->drouter};
     const ls_leaf_product router = {
-        .w = &layer->router, .dy = drouter, .x = a->x, .dx = l->dx, .add = true, .m = l->rows};
+        .w = &layer->router, .dy = drouter, .x = a->x, .dx = l->dx, .add = true, .exact = true, .m = l->rows};
     LS_TRY(gather_rows(l->device, picked, picks, a->place, picks, 1, dweight, err));
     LS_TRY(c->reweighs ? ls_moe_reweigh_backward(l->device, &reweigh, err)
                        : ls_moe_route_backward(l->device, &route, err));
     return ls_leaf_through_product(l, &router, err);
 }
 
-/* The experts are run again for the leaf: places of picks are those of its own rows. */
+/* A product of every expert on its way back, over its picks: dw of each; then dx = dy w. dy is of
+ * ls_leaf_product_dtype. */
+static ls_status back_through_experts(const ls_leaf *l, int64_t layer_i, matrix_of matrix, ls_rows dy, ls_rows x,
+                                      ls_rows dx, ls_error *err) {
+    const ls_model_config *c = &l->model->config;
+    const ls_layer *layer = &l->model->layers[layer_i];
+    const ls_activations *a = &l->ws.a;
+    const ls_gemm_weight *shape = matrix(&layer->expert[0]);
+    const void *w[LS_EXPERTS_MAX];
+    float *dw[LS_EXPERTS_MAX];
+    ls_dtype w_dtype = shape->dtype;
+    for (int64_t e = 0; e < c->n_experts; e++) {
+        const ls_parameter *p = ls_parameter_of_matrix(l->tape->parameters, matrix(&layer->expert[e]));
+        w[e] = ls_parameter_value(p);
+        dw[e] = ls_leaf_gradient_of(l, p);
+        w_dtype = p->dtype;
+    }
+    const ls_gemm_groups_backward_weight_args weight = {.dy = dy.data,
+                                                        .dy_dtype = dy.dtype,
+                                                        .dy_stride = dy.stride,
+                                                        .x = x.data,
+                                                        .x_dtype = x.dtype,
+                                                        .x_stride = x.stride,
+                                                        .dw = dw,
+                                                        .n_groups = c->n_experts,
+                                                        .offsets = a->expert_offsets,
+                                                        .rows = a->pick_row,
+                                                        .sequences = l->tape->sequences,
+                                                        .n_sequences = l->batch->n_spans,
+                                                        .m = l->rows * c->top_k,
+                                                        .n = shape->n,
+                                                        .k = shape->k,
+                                                        .profile = l->model->profile,
+                                                        .dw_is_zero = l->gradient_is_zero};
+    const ls_gemm_groups_backward_input_args input = {.dy = dy.data,
+                                                      .dy_dtype = dy.dtype,
+                                                      .dy_stride = dy.stride,
+                                                      .w = w,
+                                                      .w_dtype = w_dtype,
+                                                      .n_groups = c->n_experts,
+                                                      .offsets = a->expert_offsets,
+                                                      .dx = dx.data,
+                                                      .dx_stride = dx.stride,
+                                                      .m = l->rows * c->top_k,
+                                                      .n = shape->n,
+                                                      .k = shape->k,
+                                                      .profile = l->model->profile};
+    LS_TRY(ls_gemm_groups_backward_weight(l->device, &weight, err));
+    return ls_gemm_groups_backward_input(l->device, &input, err);
+}
+
+/* Gradients of the experts' outputs as products read them: in mma16 rounded. */
+static ls_status round_picks(const ls_leaf *l, ls_rows *dy, int64_t picks, ls_error *err) {
+    const int64_t hidden = l->model->config.hidden;
+    const ls_round_rows_args args = {dy->data, dy->stride, l->tape->rounded, hidden, picks, hidden};
+    if (ls_leaf_product_dtype(l) == LS_F32) return LS_OK;
+    *dy = (ls_rows){l->tape->rounded, LS_BF16, hidden};
+    return ls_round_rows(l->device, &args, err);
+}
+
+/* The experts are run again for the leaf: places of picks are those of its own rows. Behind its products the gradient
+ * of the experts' outputs is not needed any more, and the one that comes through gate takes its place. */
 static ls_status experts_backward(const ls_leaf *l, int64_t layer_i, ls_error *err) {
     const ls_model_config *c = &l->model->config;
     const ls_layer *layer = &l->model->layers[layer_i];
     const ls_activations *a = &l->ws.a;
     const int64_t picks = l->rows * c->top_k;
     const ls_forward f = {l->model, l->tape->cache, &l->ws, l->batch, l->h.data, 0, false};
-    const ls_rows dy = a->picked_y, dgate = {l->tape->da, LS_F32, c->ffn};
+    const ls_rows dgated = {l->tape->da, LS_F32, c->ffn};
+    const ls_rows through_gate = a->picked_y, through_up = {l->tape->picked_dx, LS_F32, c->hidden};
     const ls_moe_combine_backward_args combine = {
         a->picked_y.data,        a->pick_row, a->picked_weight, l->dh.data, a->picked_y.data,
         l->tape->picked_dweight, picks,       c->hidden,        l->rows};
+    const ls_moe_gather_backward_args gather = {through_gate.data, through_up.data, a->place, l->dx.data,
+                                                l->rows,           c->top_k,        c->hidden};
+    ls_rows dy = a->picked_y;
     LS_TRY(run_experts(&f, layer_i, err));
     LS_TRY(ls_moe_combine_backward(l->device, &combine, err));
-    for (int32_t e = 0; e < c->n_experts; e++) {
-        const ls_leaf_product down = {.w = &layer->expert[e].down,
-                                      .dy = dy,
-                                      .x = a->gated,
-                                      .dx = dgate,
-                                      .m = picks,
-                                      .range = a->expert_offsets + e};
-        LS_TRY(ls_leaf_through_product(l, &down, err));
-    }
+    LS_TRY(round_picks(l, &dy, picks, err));
+    LS_TRY(back_through_experts(l, layer_i, down_of, dy, a->gated, dgated, err));
     LS_TRY(swiglu_backward(l, picks, err));
-    LS_TRY(ls_memory_fill(l->device, l->dx.data, 0, l->rows * c->hidden * (int64_t)sizeof(float), err));
-    for (int32_t e = 0; e < c->n_experts; e++) {
-        const ls_leaf_product gate_and_up = {.x = a->picked_x,
-                                             .dx = l->dx,
-                                             .add = true,
-                                             .m = picks,
-                                             .dx_rows = a->pick_row,
-                                             .range = a->expert_offsets + e};
-        LS_TRY(gate_and_up_backward(l, &layer->expert[e], &gate_and_up, err));
-    }
+    LS_TRY(back_through_experts(l, layer_i, gate_of, dgate_of(l), a->picked_x, through_gate, err));
+    LS_TRY(back_through_experts(l, layer_i, up_of, dup_of(l), a->picked_x, through_up, err));
+    LS_TRY(ls_moe_gather_backward(l->device, &gather, err));
     return router_backward(l, layer, err);
 }
 

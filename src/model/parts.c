@@ -77,7 +77,7 @@ ls_dtype ls_leaf_product_dtype(const ls_leaf *l) { return l->model->profile == L
 static ls_status round_gradient(const ls_leaf *l, const ls_leaf_product *p, ls_rows *out, ls_error *err) {
     const ls_round_rows_args args = {p->dy.data, p->dy.stride, l->tape->rounded, p->w->n, p->m, p->w->n};
     *out = p->dy;
-    if (p->dy.dtype == ls_leaf_product_dtype(l)) return LS_OK;
+    if (p->exact || p->dy.dtype == ls_leaf_product_dtype(l)) return LS_OK;
     *out = (ls_rows){l->tape->rounded, LS_BF16, p->w->n};
     return ls_round_rows(l->device, &args, err);
 }
@@ -98,6 +98,7 @@ ls_status ls_part_positions(const ls_forward *f, ls_error *err) {
 ls_status ls_leaf_through_product(const ls_leaf *l, const ls_leaf_product *p, ls_error *err) {
     const ls_parameter *w = ls_parameter_of_matrix(l->tape->parameters, p->w);
     const float *dy = p->dy.dtype == LS_F32 ? p->dy.data : NULL;
+    const ls_profile profile = p->exact ? LS_PROFILE_EXACT : l->model->profile;
     ls_rows read;
     LS_TRY(round_gradient(l, p, &read, err));
     const uint16_t *rounded = read.dtype == LS_BF16 ? read.data : NULL;
@@ -114,12 +115,11 @@ ls_status ls_leaf_through_product(const ls_leaf *l, const ls_leaf_product *p, ls
                                                  .m = p->m,
                                                  .n = p->w->n,
                                                  .k = p->w->k,
-                                                 .profile = l->model->profile,
+                                                 .profile = profile,
                                                  .sequences = l->tape->sequences,
                                                  .n_sequences = l->batch->n_spans,
                                                  .sequences_whole = l->sequences_whole,
-                                                 .dw_is_zero = l->gradient_is_zero,
-                                                 .range = p->range};
+                                                 .dw_is_zero = l->gradient_is_zero};
     const ls_gemm_backward_input_args input = {.dy = dy,
                                                .dy_stride = p->dy.stride,
                                                .dy_rounded = rounded,
@@ -128,14 +128,12 @@ ls_status ls_leaf_through_product(const ls_leaf *l, const ls_leaf_product *p, ls
                                                .w_dtype = w->dtype,
                                                .dx = p->dx.data,
                                                .dx_stride = p->dx.stride,
-                                               .dx_count = p->dx_rows != NULL ? l->rows : p->m,
-                                               .dx_rows = p->dx_rows,
+                                               .dx_count = p->m,
                                                .add = p->add,
                                                .m = p->m,
                                                .n = p->w->n,
                                                .k = p->w->k,
-                                               .profile = l->model->profile,
-                                               .range = p->range};
+                                               .profile = profile};
     LS_TRY(ls_gemm_backward_weight(l->device, &weight, err));
     return ls_gemm_backward_input(l->device, &input, err);
 }

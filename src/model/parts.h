@@ -83,10 +83,8 @@ typedef struct ls_leaf_product {
     const float *bias; /* NULL: none */
     ls_rows dy, x, dx; /* dx must not be dy; dy is of float32 or, without bias, of ls_leaf_product_dtype */
     bool add;          /* to what dx holds */
+    bool exact;        /* float32 chains whatever the profile, as ls_part_project_exact; dy is float32 then */
     int64_t m;         /* rows of dy and x */
-    /* Device memory; NULL: all rows, in order. */
-    const int64_t *dx_rows; /* row i of the product is row dx_rows[i] of dx */
-    const int64_t *range;   /* two numbers: the rows that there are */
 } ls_leaf_product;
 
 /* dw = dy^T x, dbias = dy summed over rows; then dx = dy w, or dx += dy w. A weight is given once for a leaf. */

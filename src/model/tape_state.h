@@ -57,6 +57,7 @@ struct ls_tape {
     float *dhead_norms;           /* [n_layers][A+G][P]: gradients of norms of heads, of each head (op/rope.h) */
     float *dweight, *drouter;     /* [rows][k], [rows][E] */
     float *picked_dweight;        /* [rows][k] */
+    float *picked_dx;             /* [rows][k][H]: a gradient that came through experts' up */
     float *d_logprob, *d_entropy; /* [rows of a head block] */
 
     ls_tape_window window;

@@ -29,7 +29,7 @@ typedef struct call {
     int64_t n_holders;                  /* places in the queue and in recordings */
     ls_gemm_weight weight[WEIGHTS_MAX]; /* what args of products point to */
     int64_t args_bytes;
-    _Alignas(max_align_t) uint8_t args[]; /* then the host's data of a write */
+    _Alignas(max_align_t) uint8_t args[]; /* then arrays of the host that they name, or the host's data of a write */
 } call;
 
 typedef struct call_list {
@@ -152,6 +152,39 @@ static ls_status run_drop(ls_device *device, const void *args, ls_error *err) {
 LS_OPS(OP)
 #undef OP
 
+/* ---- arrays of the host that arguments point to ---- */
+
+/* Bytes of those of a call's arguments. */
+static int64_t list_bytes(call_run *run, const void *args) {
+    if (run == run_gemm_groups)
+        return ((const ls_gemm_groups_args *)args)->n_groups * (int64_t)(sizeof(void *) + sizeof(ls_gemm_weight));
+    if (run == run_gemm_groups_backward_input)
+        return ((const ls_gemm_groups_backward_input_args *)args)->n_groups * (int64_t)sizeof(void *);
+    if (run == run_gemm_groups_backward_weight)
+        return ((const ls_gemm_groups_backward_weight_args *)args)->n_groups * (int64_t)sizeof(void *);
+    return 0;
+}
+
+/* Copies them behind the call's arguments, to `list`, which its arguments name from then on. */
+static void keep_lists(call *c, void *list) {
+    if (c->run == run_gemm_groups) {
+        ls_gemm_groups_args *own = (ls_gemm_groups_args *)(void *)c->args;
+        ls_gemm_weight *weights = list;
+        const ls_gemm_weight **pointers = (const ls_gemm_weight **)(void *)(weights + own->n_groups);
+        for (int64_t g = 0; g < own->n_groups; g++) {
+            weights[g] = *own->weights[g];
+            pointers[g] = &weights[g];
+        }
+        own->weights = pointers;
+    } else if (c->run == run_gemm_groups_backward_input) {
+        ls_gemm_groups_backward_input_args *own = (ls_gemm_groups_backward_input_args *)(void *)c->args;
+        own->w = memcpy(list, own->w, (size_t)own->n_groups * sizeof(void *));
+    } else if (c->run == run_gemm_groups_backward_weight) {
+        ls_gemm_groups_backward_weight_args *own = (ls_gemm_groups_backward_weight_args *)(void *)c->args;
+        own->dw = memcpy(list, own->dw, (size_t)own->n_groups * sizeof(void *));
+    }
+}
+
 static void keep_weight(call *c, int64_t i, const ls_gemm_weight **weight) {
     c->weight[i] = **weight;
     *weight = &c->weight[i];
@@ -161,12 +194,14 @@ static void keep_weight(call *c, int64_t i, const ls_gemm_weight **weight) {
  * no memory for it. */
 static call *call_make(const char *name, call_run *run, const void *args, int64_t args_bytes, const void *data,
                        int64_t data_bytes) {
+    const int64_t lists = list_bytes(run, args);
     int64_t bytes;
     call *c = NULL;
-    if (ls_add_i64((int64_t)sizeof *c + args_bytes, data_bytes, &bytes)) c = malloc((size_t)bytes);
+    if (ls_add_i64((int64_t)sizeof *c + args_bytes, data_bytes + lists, &bytes)) c = malloc((size_t)bytes);
     if (c == NULL) return NULL;
-    *c = (call){.name = name, .run = run, .args_bytes = args_bytes};
+    *c = (call){.name = name, .run = run, .args_bytes = args_bytes + lists};
     memcpy(c->args, args, (size_t)args_bytes);
+    if (lists > 0) keep_lists(c, c->args + args_bytes);
     if (data_bytes > 0) memcpy(c->args + args_bytes, data, (size_t)data_bytes);
     /* What their arguments point to in host memory. */
     if (run == run_gemm) {

@@ -15,9 +15,9 @@
  *
  * That is the profile exact. In the profile mma16, w and x are bf16, dy is rounded to bf16, and the chains are steps of
  * 16 (num/mma16.h): for dx from +0 over n, padded with +0; for dw over rows, each sequence's rows padded with +0 to a
- * multiple of 16 of their own. dbias is the same in both, of dy
- * unrounded. The sum over rows continues from call to call. It may be cut between sequences, and behind a multiple of
- * 16 rows of one: the rest is then given as a sequence of its own. */
+ * multiple of 16 of their own. dbias is the same in both, of dy unrounded. The sum over rows continues from call to
+ * call. It may be cut between sequences, and behind a multiple of 16 rows of one: the rest is then given as a sequence
+ * of its own. */
 #ifndef LS_OP_GEMM_BACKWARD_H
 #define LS_OP_GEMM_BACKWARD_H
 

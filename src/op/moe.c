@@ -45,6 +45,18 @@ ls_status ls_moe_place_check(const ls_moe_place_args *args, ls_error *err) {
     return ls_operands_check("moe_place", operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
 }
 
+ls_status ls_moe_sum_check(const ls_moe_sum_args *a, ls_error *err) {
+    const bool none = a->rows == 0;
+    if (a->rows < 0 || a->top_k < 1 || a->top_k > LS_EXPERTS_MAX || a->dim < 1)
+        return LS_FAIL(err, LS_ERR_ARG, "moe_sum: %lld rows of %lld choices of %lld", (long long)a->rows,
+                       (long long)a->top_k, (long long)a->dim);
+    const ls_operand operands[] = {{"y", a->y, a->rows, a->top_k * a->dim, a->top_k * a->dim, 4, none},
+                                   {"place", a->place, a->rows, a->top_k, a->top_k, 8, none},
+                                   {"weight", a->weight, a->rows, a->top_k, a->top_k, 4, none},
+                                   {"out", a->out, a->rows, a->dim, a->dim, 4, none}};
+    return ls_operands_check("moe_sum", operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
+}
+
 ls_status ls_moe_combine_check(const ls_moe_combine_args *args, ls_error *err) {
     if (args->n < 0 || args->dim < 1)
         return LS_FAIL(err, LS_ERR_ARG, "moe: combine %lld rows of %lld", (long long)args->n, (long long)args->dim);

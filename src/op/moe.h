@@ -10,7 +10,9 @@
  *        chosen experts, ascending: m = max logit[e];  w = exp(logit[e] - m);  weight = w / chain(w from +0)
  *        A row whose weights are NaN keeps them.
  * combine: acc[r][c] = fma(p_e, y_e[r][c], acc[r][c]) over the chosen experts in ascending order, from +0; y_e is the
- *        expert's unrounded float32 output; one rounding at the end. */
+ *        expert's unrounded float32 output; one rounding at the end.
+ * sum: combine of all of a row's choices in one call, from +0:
+ *        out[r][c]: acc = +0; for k = 0 .. top_k - 1: acc = fma(weight[r][k], y[place[r][k]][c], acc) */
 #ifndef LS_OP_MOE_H
 #define LS_OP_MOE_H
 
@@ -26,5 +28,15 @@ ls_status ls_moe_reweigh_check(const ls_moe_reweigh_args *args, ls_error *err);
 ls_status ls_moe_place_check(const ls_moe_place_args *args, ls_error *err);
 
 ls_status ls_moe_combine_check(const ls_moe_combine_args *args, ls_error *err);
+
+typedef struct ls_moe_sum_args {
+    const float *y;       /* [rows * top_k][dim], in the order of places */
+    const int64_t *place; /* [rows][top_k], of ls_moe_place: their range is the caller's care */
+    const float *weight;  /* [rows][top_k] */
+    float *out;           /* [rows][dim] */
+    int64_t rows, top_k, dim;
+} ls_moe_sum_args;
+
+ls_status ls_moe_sum_check(const ls_moe_sum_args *args, ls_error *err);
 
 #endif

@@ -17,6 +17,19 @@ ls_status ls_moe_combine_backward_check(const ls_moe_combine_backward_args *a, l
     return ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
 }
 
+ls_status ls_moe_gather_backward_check(const ls_moe_gather_backward_args *a, ls_error *err) {
+    static const char op[] = "moe_gather_backward";
+    if (a->rows < 0 || a->top_k < 1 || a->top_k > LS_EXPERTS_MAX || a->dim < 1)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: %lld rows of %lld choices of %lld", op, (long long)a->rows,
+                       (long long)a->top_k, (long long)a->dim);
+    const ls_operand operands[] = {{"first", a->first, a->rows, a->top_k * a->dim, a->top_k * a->dim, 4, false},
+                                   {"second", a->second, a->rows, a->top_k * a->dim, a->top_k * a->dim, 4, false},
+                                   {"place", a->place, a->rows, a->top_k, a->top_k, 8, false},
+                                   {"d", a->d, a->rows, a->dim, a->dim, 4, false}};
+    if (a->rows == 0) return LS_OK;
+    return ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
+}
+
 /* Of both routings. */
 static ls_status check_routing(const char *op, const float *logits, const int32_t *expert, const float *d_weight,
                                const float *dlogits, int64_t rows, int64_t n_experts, int64_t top_k, ls_error *err) {

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "dev/device.h"
 #include "op/gemm_backward.h"
+#include "op/gemm_groups.h"
 
 /* A call whose end the device has not been waited for. */
 typedef struct pending {
@@ -171,6 +172,11 @@ static const char *gemm_gated_name(row_name out, const char *op, const void *arg
     return by_size(out, op, a->up->n, a->up->k);
 }
 
+static const char *gemm_groups_name(row_name out, const char *op, const void *args) {
+    const ls_gemm_groups_args *a = args;
+    return by_size(out, op, a->weights[0]->n, a->weights[0]->k);
+}
+
 static const char *plain_name(row_name out, const char *op, const void *args) {
     (void)out, (void)args;
     return op;
@@ -179,7 +185,8 @@ static const char *plain_name(row_name out, const char *op, const void *args) {
 #define NAME_OF(args) \
     _Generic((args), const struct ls_gemm_args *                   \
              : gemm_name, const struct ls_gemm_gated_args *        \
-             : gemm_gated_name, default                            \
+             : gemm_gated_name, const struct ls_gemm_groups_args *        \
+             : gemm_groups_name, default                            \
              : plain_name)
 
 #define OP(op)                                                                                           \

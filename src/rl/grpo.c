@@ -312,9 +312,8 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
 }
 
 static ls_status open_model(grpo *g, ls_error *err) {
-    LS_TRY(ls_train_options_open(&g->model, g->device, weights_of(g), (ls_weights_kind)g->o->train.weights,
-                                 g->o->rollout_url[0] == '\0', &g->o->train, err));
-    return ls_model_check_gradient(g->model, err); /* not after all else */
+    return ls_train_options_open(&g->model, g->device, weights_of(g), (ls_weights_kind)g->o->train.weights,
+                                 g->o->rollout_url[0] == '\0', &g->o->train, err);
 }
 
 /* An engine for held-out problems, while the first one sleeps: there is memory for one. */

@@ -242,7 +242,7 @@ static ls_status settle_numerics(ls_train_options *o, const ls_model *model, con
         (o->profile == LS_TRAIN_PROFILE_AUTO || o->dtype == LS_TRAIN_DTYPE_AUTO)) {
         LS_TRY(ls_saves_numerics(&profile, &dtype, directory, err));
     } else if (o->profile == LS_TRAIN_PROFILE_AUTO) {
-        profile = ls_model_default_profile(model, o->dtype == LS_F32 ? LS_F32 : LS_BF16, true);
+        profile = ls_model_default_profile(model, o->dtype == LS_F32 ? LS_F32 : LS_BF16);
         dtype = profile == LS_PROFILE_MMA16 ? LS_BF16 : LS_F32;
     } else {
         dtype = o->profile == LS_PROFILE_MMA16 ? LS_BF16 : LS_F32;

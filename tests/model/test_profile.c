@@ -106,10 +106,8 @@ static void what_has_no_mma16_is_named(void **state) {
     assert_int_equal(model->profile, LS_PROFILE_EXACT);
     ls_model_close(model);
     open_profile(&model, LS_FIXTURES "/jamba-odd", LS_PROFILE_EXACT);
-    assert_ok(ls_model_check_gradient(model, &err), err);
     assert_ok(ls_workspace_create(&ws, test_home(), model, LS_BF16, 4, false, &err), err);
     assert_ok(ls_model_set_profile(model, LS_PROFILE_MMA16, LS_BF16, &err), err);
-    check_failed(ls_model_check_gradient(model, &err), &err, "profile mma16: layer 2 is a mixture of experts");
     assert_ok(ls_cache_create(&cache, test_home(), &model->config, &(ls_cache_opts){LS_BF16, 1, 1, 16, 0, false, false},
                               &err),
               err);
@@ -132,13 +130,12 @@ static void the_default_follows_device_and_model(void **state) {
     static const struct {
         const char *fixture;
         ls_dtype activations;
-        bool trains;
         ls_profile want; /* where the device prefers mma16 */
     } cases[] = {
-        {"jamba-nobias", LS_BF16, false, LS_PROFILE_MMA16}, {"jamba-nobias", LS_BF16, true, LS_PROFILE_MMA16},
-        {"jamba-nobias", LS_F32, false, LS_PROFILE_EXACT},  {"jamba-odd", LS_BF16, false, LS_PROFILE_MMA16},
-        {"jamba-odd", LS_BF16, true, LS_PROFILE_EXACT},    /* experts have no gradient in mma16 */
-        {"jamba-dense", LS_BF16, false, LS_PROFILE_EXACT}, /* weights of float32 */
+        {"jamba-nobias", LS_BF16, LS_PROFILE_MMA16},
+        {"jamba-nobias", LS_F32, LS_PROFILE_EXACT},
+        {"jamba-odd", LS_BF16, LS_PROFILE_MMA16},   /* a mixture of experts */
+        {"jamba-dense", LS_BF16, LS_PROFILE_EXACT}, /* weights of float32 */
     };
     ls_device *device = test_home();
     const ls_backend_table *own = device->table;
@@ -158,7 +155,7 @@ static void the_default_follows_device_and_model(void **state) {
             assert_ok(ls_model_open(&model, device, path, &err), err);
             table.prefers_mma16 = preferred ? prefers : NULL;
             device->table = &table;
-            found = ls_model_default_profile(model, cases[i].activations, cases[i].trains);
+            found = ls_model_default_profile(model, cases[i].activations);
             device->table = own;
             assert_int_equal(found, preferred ? cases[i].want : LS_PROFILE_EXACT);
             assert_int_equal(model->profile, LS_PROFILE_EXACT); /* looking sets nothing */

@@ -31,10 +31,12 @@ LS_KERNEL_TABLE(ls_lora_backward_b_kernel);
 LS_KERNEL_TABLE(ls_lora_merge_kernel);
 LS_KERNEL_TABLE(ls_moe_combine_backward_kernel);
 LS_KERNEL_TABLE(ls_moe_combine_kernel);
+LS_KERNEL_TABLE(ls_moe_gather_backward_kernel);
 LS_KERNEL_TABLE(ls_moe_reweigh_backward_kernel);
 LS_KERNEL_TABLE(ls_moe_reweigh_kernel);
 LS_KERNEL_TABLE(ls_moe_route_backward_kernel);
 LS_KERNEL_TABLE(ls_moe_route_kernel);
+LS_KERNEL_TABLE(ls_moe_sum_kernel);
 LS_KERNEL_TABLE(ls_multiply_kernel);
 LS_KERNEL_TABLE(ls_penalize_kernel);
 LS_KERNEL_TABLE(ls_residual_kernel);
@@ -303,6 +305,18 @@ ls_status ls_cpu_moe_combine_backward(const ls_exec *exec, const ls_moe_combine_
             return LS_FAIL(err, LS_ERR_ARG, "moe_combine_backward: row %lld, entry %lld, is not in 0..%lld",
                            (long long)args->rows[i], (long long)i, (long long)args->acc_rows - 1);
     RUN(moe_combine_backward, args->n, 2 * args->dim + 300);
+    return LS_OK;
+}
+
+ls_status ls_cpu_moe_sum(const ls_exec *exec, const ls_moe_sum_args *args, ls_error *err) {
+    (void)err;
+    RUN(moe_sum, args->rows, args->top_k * args->dim);
+    return LS_OK;
+}
+
+ls_status ls_cpu_moe_gather_backward(const ls_exec *exec, const ls_moe_gather_backward_args *args, ls_error *err) {
+    (void)err;
+    RUN(moe_gather_backward, args->rows, 2 * args->top_k * args->dim);
     return LS_OK;
 }
 

@@ -12,6 +12,7 @@
 #include "op/elementwise_backward.h"
 #include "op/gather.h"
 #include "op/gemm_backward.h"
+#include "op/gemm_groups.h"
 #include "op/logprob.h"
 #include "op/lora.h"
 #include "op/mamba_step.h"

@@ -20,6 +20,19 @@ LS_KERNEL_DEFINE(ls_moe_combine_backward_kernel) {
     }
 }
 
+LS_KERNEL_DEFINE(ls_moe_gather_backward_kernel) {
+    const ls_moe_gather_backward_args *a = context;
+    (void)scratch;
+    for (int64_t row = begin; row < end; row++) {
+        float *d = a->d + row * a->dim;
+        for (int64_t c = 0; c < a->dim; c++) d[c] = 0.0f;
+        for (int64_t k = 0; k < a->top_k; k++) {
+            const int64_t from = a->place[row * a->top_k + k] * a->dim;
+            for (int64_t c = 0; c < a->dim; c++) d[c] = ls_add(ls_add(d[c], a->first[from + c]), a->second[from + c]);
+        }
+    }
+}
+
 static void route_row(const ls_moe_route_backward_args *a, int64_t row, float *p) {
     const float *logit = a->logits + row * a->n_experts, *d_weight = a->d_weight + row * a->top_k;
     const int32_t *expert = a->expert + row * a->top_k;

@@ -51,6 +51,20 @@ LS_KERNEL_DEFINE(ls_moe_reweigh_kernel) {
     for (int64_t row = begin; row < end; row++) reweigh_row(context, row);
 }
 
+LS_KERNEL_DEFINE(ls_moe_sum_kernel) {
+    const ls_moe_sum_args *a = context;
+    (void)scratch;
+    for (int64_t row = begin; row < end; row++) {
+        float *out = a->out + row * a->dim;
+        for (int64_t c = 0; c < a->dim; c++) out[c] = 0.0f;
+        for (int64_t k = 0; k < a->top_k; k++) {
+            const float weight = a->weight[row * a->top_k + k];
+            const float *y = a->y + a->place[row * a->top_k + k] * a->dim;
+            for (int64_t c = 0; c < a->dim; c++) out[c] = ls_fma(weight, y[c], out[c]);
+        }
+    }
+}
+
 LS_KERNEL_DEFINE(ls_moe_combine_kernel) {
     const ls_moe_combine_args *a = context;
     (void)scratch;

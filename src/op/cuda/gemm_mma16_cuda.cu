@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "num/mma16.h"
+#include "op/cuda/groups_cuda.h"
 #include "op/cuda/mma16_cuda.h"
 #include "op/cuda/product_cuda.h"
 #include "op/gemm_cuda.h"
@@ -12,21 +13,29 @@
 #define THREADS 128
 #define PITCH (DEPTH + 8) /* a row of 16-bit elements: fragments of eight rows meet in no bank */
 
+/* Where depth s of `depths` lies; below zero: it is padding. */
+static __device__ __forceinline__ int64_t depth_at(const ls_group_step *steps, int64_t s, int64_t depths) {
+    if (s >= depths) return -1;
+    if (steps == NULL) return s;
+    const ls_group_step step = steps[s / 16];
+    return s % 16 < step.n_rows ? step.row + s % 16 : -1;
+}
+
 /* TILE rows of DEPTH, +0 where there are none. */
 static __device__ __forceinline__ void fetch(uint16_t (*to)[PITCH], const void *from, int64_t first, int64_t count,
                                              int64_t along, int64_t depth, int64_t depths, int64_t by,
-                                             const int64_t *steps) {
+                                             const ls_group_step *steps) {
     for (int at = threadIdx.x; at < TILE * DEPTH; at += THREADS) {
         const int i = by == 1 ? at / DEPTH : at % TILE, s = by == 1 ? at % DEPTH : at / TILE;
-        const bool inside = first + i < count && depth + s < depths;
-        const int64_t at_step = inside && steps != NULL ? steps[depth + s] : depth + s;
-        to[i][s] = inside ? ((const uint16_t *)from)[(first + i) * along + at_step * by] : (uint16_t)0;
+        const int64_t own = first + i < count ? depth_at(steps, depth + s, depths) : -1;
+        to[i][s] = own >= 0 ? ((const uint16_t *)from)[(first + i) * along + own * by] : (uint16_t)0;
     }
 }
 
 typedef struct plain_params {
     ls_product p;
     int64_t col_tiles;
+    ls_step_list list;
 } plain_params;
 
 static __global__ void __launch_bounds__(THREADS) plain_kernel(const __grid_constant__ plain_params q) {
@@ -37,14 +46,19 @@ static __global__ void __launch_bounds__(THREADS) plain_kernel(const __grid_cons
     const int lane = threadIdx.x % 32, r = threadIdx.x / 32 * 16 + lane / 4, k = lane % 4 * 2;
     float d[TILE / 8][4];
     ls_product_part part;
+    const ls_group_step *steps = q.list.steps;
     if (!ls_product_part_of(p, &part) || row >= part.row_end || row + TILE <= part.row) return;
+    if (steps != NULL) {
+        steps += ls_group_first_step(q.list.group, *q.list.offset, q.list.n_sequences);
+        part.depth_end = *q.list.n_steps * 16;
+    }
 #pragma unroll
     for (int j = 0; j < TILE / 8; j++)
 #pragma unroll
         for (int i = 0; i < 4; i++) d[j][i] = ls_product_begin(p, row + r + i / 2 * 8, col + j * 8 + k + i % 2);
     for (int64_t depth = part.depth; depth < part.depth_end; depth += DEPTH) {
-        fetch(a, p->a, row, p->rows, p->a_row, depth, part.depth_end, p->a_step, NULL);
-        fetch(b, p->b, col, p->cols, p->b_col, depth, part.depth_end, p->b_step, p->b_steps);
+        fetch(a, p->a, row, p->rows, p->a_row, depth, part.depth_end, p->a_step, steps);
+        fetch(b, p->b, col, p->cols, p->b_col, depth, part.depth_end, p->b_step, steps);
         __syncthreads();
 #pragma unroll
         for (int s = 0; s < DEPTH; s += 16) {
@@ -71,13 +85,19 @@ static __global__ void __launch_bounds__(THREADS) plain_kernel(const __grid_cons
         }
 }
 
-ls_status ls_product_mma16_plain(const ls_exec *exec, const ls_product *product, ls_error *err) {
-    plain_params q = {*product, (product->cols - 1) / TILE + 1};
+ls_status ls_product_mma16_steps(const ls_exec *exec, const ls_product *product, const ls_step_list *list,
+                                 ls_error *err) {
+    plain_params q = {*product, (product->cols - 1) / TILE + 1, *list};
     const ls_index index[LS_PRODUCT_INDICES] = LS_PRODUCT_INDEX(product);
     const ls_launch launch = {product->op, {ls_launch_blocks((product->rows - 1) / TILE + 1, q.col_tiles, 1), 1, 1},
                               THREADS,     0,
                               index,       LS_PRODUCT_INDICES};
     return ls_cuda_launch(exec, &launch, (const void *)plain_kernel, &q, err);
+}
+
+ls_status ls_product_mma16_plain(const ls_exec *exec, const ls_product *product, ls_error *err) {
+    const ls_step_list none = {NULL, NULL, NULL, 0, 0};
+    return ls_product_mma16_steps(exec, product, &none, err);
 }
 
 /* ---- the proof ---- */

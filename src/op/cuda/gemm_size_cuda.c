@@ -55,6 +55,17 @@ int64_t ls_gemm_starts_bytes(const ls_gemm_backward_weight_args *a) {
                : -1;
 }
 
+int64_t ls_op_gemm_groups_backward_weight_workspace(const ls_gemm_groups_backward_weight_args *a) {
+    int64_t slots, bytes;
+    if (a->profile != LS_PROFILE_MMA16 || a->m < 1) return LS_WORKSPACE_HEAD;
+    if (a->n_sequences < 0 || a->n_sequences > INT64_MAX / 16 - 1 ||
+        !ls_mul_i64(a->n_groups, a->n_sequences + 1, &slots) || !ls_add_i64(slots, a->m / LS_MMA16_STEP + 1, &slots) ||
+        !ls_mul_i64(slots, (int64_t)sizeof(ls_group_step), &bytes) ||
+        !ls_add_i64(bytes, LS_WORKSPACE_HEAD + (a->n_groups + 1) * (int64_t)sizeof(int64_t), &bytes))
+        return -1;
+    return bytes;
+}
+
 static int64_t workspace_sum(int64_t a, int64_t b) {
     int64_t sum;
     return a < 0 || b < 0 || !ls_add_i64(a, b, &sum) ? -1 : sum;

@@ -248,3 +248,42 @@ ls_status ls_cuda_moe_reweigh_backward(const ls_exec *exec, const ls_moe_reweigh
     LS_CUDA_TRY(ls_cuda_check("moe_reweigh_backward", exec, operands, 4, LS_WORKSPACE_HEAD, err));
     return none ? LS_OK : run_rows("moe_reweigh_backward", exec, &p, (const void *)reweigh_backward_kernel, err);
 }
+
+/* ---- gradients of picks, back to their rows: a block a piece of a row ---- */
+
+#define GATHER_THREADS 256
+
+typedef struct gather_params {
+    ls_moe_gather_backward_args a;
+    int64_t pieces;
+} gather_params;
+
+static __global__ void __launch_bounds__(GATHER_THREADS)
+    gather_backward_kernel(const __grid_constant__ gather_params p) {
+    ls_cuda_begin();
+    const ls_moe_gather_backward_args *a = &p.a;
+    const int64_t row = blockIdx.x / p.pieces, c = blockIdx.x % p.pieces * GATHER_THREADS + threadIdx.x;
+    float d = 0.0f;
+    if (c >= a->dim) return;
+#pragma unroll 4
+    for (int64_t k = 0; k < a->top_k; k++) {
+        const int64_t from = a->place[row * a->top_k + k] * a->dim + c;
+        d = ls_add(ls_add(d, a->first[from]), a->second[from]);
+    }
+    a->d[row * a->dim + c] = d;
+}
+
+ls_status ls_cuda_moe_gather_backward(const ls_exec *exec, const ls_moe_gather_backward_args *a, ls_error *err) {
+    static const char op[] = "moe_gather_backward";
+    const bool none = a->rows == 0;
+    const ls_cuda_operand operands[] = {{"first", a->first, 4, none},
+                                        {"second", a->second, 4, none},
+                                        {"place", a->place, 8, none},
+                                        {"d", a->d, 4, none}};
+    gather_params p = {*a, (a->dim + GATHER_THREADS - 1) / GATHER_THREADS};
+    const ls_index index[] = {
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"top k", a->top_k}, {"dim", a->dim}, {"element", 4}}}}};
+    const ls_launch launch = {op, {ls_launch_blocks(a->rows, p.pieces, 1), 1, 1}, GATHER_THREADS, 0, index, 1};
+    LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 4, LS_WORKSPACE_HEAD, err));
+    return none ? LS_OK : ls_cuda_launch(exec, &launch, (const void *)gather_backward_kernel, &p, err);
+}

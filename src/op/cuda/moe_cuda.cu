@@ -218,3 +218,59 @@ ls_status ls_cuda_moe_combine(const ls_exec *exec, const ls_moe_combine_args *a,
     LS_CUDA_TRY(ls_cuda_launch(exec, &launch, (const void *)combine_kernel, &p, err));
     return a->range == NULL ? LS_OK : ls_cuda_fault_end("moe_combine", exec, p.fault, err);
 }
+
+/* ---- all picks of a row at once: a block a piece of a row ---- */
+
+typedef struct sum_params {
+    ls_moe_sum_args a;
+    int64_t pieces;
+    bool vectors;
+} sum_params;
+
+static __device__ __forceinline__ float summed(const ls_moe_sum_args *a, int64_t row, int64_t column) {
+    float sum = 0.0f;
+    for (int64_t k = 0; k < a->top_k; k++) {
+        const int64_t pick = row * a->top_k + k;
+        sum = ls_fma(a->weight[pick], a->y[a->place[pick] * a->dim + column], sum);
+    }
+    return ls_canonical(sum);
+}
+
+static __device__ __forceinline__ float4 summed4(const ls_moe_sum_args *a, int64_t row, int64_t column) {
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 4
+    for (int64_t k = 0; k < a->top_k; k++) {
+        const int64_t pick = row * a->top_k + k;
+        const float weight = a->weight[pick];
+        const float4 y = *(const float4 *)&a->y[a->place[pick] * a->dim + column];
+        sum = make_float4(ls_fma(weight, y.x, sum.x), ls_fma(weight, y.y, sum.y), ls_fma(weight, y.z, sum.z),
+                          ls_fma(weight, y.w, sum.w));
+    }
+    return make_float4(ls_canonical(sum.x), ls_canonical(sum.y), ls_canonical(sum.z), ls_canonical(sum.w));
+}
+
+static __global__ void __launch_bounds__(COMBINE_THREADS) sum_kernel(const __grid_constant__ sum_params p) {
+    ls_cuda_begin();
+    const ls_moe_sum_args *a = &p.a;
+    const int64_t row = blockIdx.x / p.pieces, first = blockIdx.x % p.pieces * COMBINE_COLUMNS;
+    if (p.vectors) {
+        const int64_t c = first + 4 * (int64_t)threadIdx.x;
+        if (c < a->dim) *(float4 *)&a->out[row * a->dim + c] = summed4(a, row, c);
+        return;
+    }
+    for (int64_t c = first + threadIdx.x; c < a->dim && c < first + COMBINE_COLUMNS; c += COMBINE_THREADS)
+        a->out[row * a->dim + c] = summed(a, row, c);
+}
+
+ls_status ls_cuda_moe_sum(const ls_exec *exec, const ls_moe_sum_args *a, ls_error *err) {
+    const bool none = a->rows == 0;
+    const ls_cuda_operand operands[] = {
+        {"y", a->y, 4, none}, {"place", a->place, 8, none}, {"weight", a->weight, 4, none}, {"out", a->out, 4, none}};
+    const bool vectors = a->dim % 4 == 0 && (uintptr_t)a->y % 16 == 0 && (uintptr_t)a->out % 16 == 0;
+    sum_params p = {*a, (a->dim + COMBINE_COLUMNS - 1) / COMBINE_COLUMNS, vectors};
+    const ls_index index[] = {
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"top k", a->top_k}, {"dim", a->dim}, {"element", 4}}}}};
+    const ls_launch launch = {"moe_sum", {ls_launch_blocks(a->rows, p.pieces, 1), 1, 1}, COMBINE_THREADS, 0, index, 1};
+    LS_CUDA_TRY(ls_cuda_check("moe_sum", exec, operands, 4, LS_WORKSPACE_HEAD, err));
+    return none ? LS_OK : ls_cuda_launch(exec, &launch, (const void *)sum_kernel, &p, err);
+}
