@@ -7,8 +7,8 @@
  *   out:    of a group's rows the product with its weight, without bias
  *   input:  dx of a group's rows from their dy and the group's w, from +0
  *   weight: dw of a group continues from what is there, over its rows in order. In the profile mma16 the rows of each
- *           sequence are padded with +0 to a multiple of 16 of their own, as without groups: row i of dy belongs to row
- *           rows[i] of the batch, and so to the sequence that has this row. Rows ascend within a group. A sum may
+ *           sequence are padded with +0 to a multiple of 16 of their own, as without groups: row i of dy belongs to
+ *           row rows[i] of the batch, and so to the sequence that has this row. Rows ascend within a group. A sum may
  *           therefore be cut into calls between sequences, whichever rows went to which group.
  *
  * In exact, dy is float32; in mma16 it is bf16, rounded. A NaN in out is the canonical one; in gradients which NaN a NaN
