@@ -298,8 +298,8 @@ static void steep_scores(bk_run *run) {
 static void windows(bk_run *run) {
     static const int64_t window[] = {1, 2, 17, 63, 64, 65, 100, 128, 190, 1000, INT64_MAX};
     for (int64_t i = 0; i < 2 * BK_COUNT(shapes); i++) {
-        const int64_t length[] = {1, 65, bk_size(run, 70, 300, 2200), 40, bk_size(run, 80, 200, 1100), 131};
-        const int64_t n_seqs = bk_size(run, 3, 4, BK_COUNT(length));
+        const int64_t length[] = {1, 65, bk_size(run, 70, 140, 2200), 40, bk_size(run, 80, 80, 1100), 131};
+        const int64_t n_seqs = bk_size(run, 3, 3, BK_COUNT(length));
         problem p = problem_make(&shapes[i / 2], length, n_seqs, wide, i % 2 == 0 ? plain : wild, (uint64_t)i + 51);
         piece pieces[BK_COUNT(length)];
         p.window = window[i % BK_COUNT(window)];
@@ -324,7 +324,7 @@ static void windows(bk_run *run) {
 static void positions(bk_run *run) {
     static const shape list[] = {{3, 1, 16, 16, LS_BF16}, {8, 1, 128, 16, LS_BF16}, {2, 2, 64, 64, LS_F32}};
     static const int64_t chunks[] = {1, 64, 100, 1023}, window[] = {0, 70, 1030};
-    for (int64_t i = 0; i < (run->cuda ? BK_COUNT(list) * BK_COUNT(window) : 2); i++) {
+    for (int64_t i = 0; i < (run->cuda ? BK_COUNT(list) * BK_COUNT(window) : 1); i++) {
         const int64_t length = bk_size(run, 140, 1100, 4096);
         problem p = problem_make(&list[i / BK_COUNT(window)], &length, 1, wide, plain, 5);
         p.window = window[i % BK_COUNT(window)];

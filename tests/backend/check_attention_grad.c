@@ -166,8 +166,8 @@ static void long_sequences(bk_run *run) {
 static void windows(bk_run *run) {
     static const int64_t window[] = {1, 2, 63, 64, 65, 66, 100, 128, 190, 1030, INT64_MAX};
     for (int64_t i = 0; i < 2 * BK_COUNT(shapes); i++) {
-        const int64_t length[] = {65, bk_size(run, 70, 200, 2200), 7, 129, bk_size(run, 2, 192, 1025)};
-        const layout l = layout_make(length, bk_size(run, 2, 3, BK_COUNT(length)), false);
+        const int64_t length[] = {65, bk_size(run, 70, 140, 2200), 7, 129, bk_size(run, 2, 192, 1025)};
+        const layout l = layout_make(length, bk_size(run, 2, 2, BK_COUNT(length)), false);
         check_window(run, &shapes[i / 2], &l, i % 2, i % 2 == 0 ? plain : wild, window[i % BK_COUNT(window)],
                      "windows");
     }
