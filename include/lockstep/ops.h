@@ -601,6 +601,7 @@ typedef struct ls_attention_args {
     int64_t n_tables;
     int64_t rows;       /* of the call; no span goes beyond them */
     bool spans_checked; /* as in ls_conv1d_args; the tables as well */
+    int64_t window;     /* positions that a query sees, the last of which is its own; 0: all */
 } ls_attention_args;
 
 ls_status ls_op_attention(const ls_exec *exec, const ls_attention_args *args, ls_error *err);
@@ -621,6 +622,7 @@ typedef struct ls_attention_backward_args {
     float scale;
     const ls_span *spans; /* ascending rows, pos 0; slots only tell padding (< 0) from tokens */
     int64_t n_spans, span_rows_max;
+    int64_t window; /* as in ls_attention_args */
 } ls_attention_backward_args;
 
 ls_status ls_op_attention_backward(const ls_exec *exec, const ls_attention_backward_args *args, ls_error *err);

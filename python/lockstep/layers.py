@@ -253,7 +253,7 @@ def _empty(like, *shape, dtype=F32):
 
 class _Attention:
     """x to q, k, v; bias, norm of heads and rotation where there are some; causal attention; o. Options: heads,
-    kv_heads, head_dim, Rotation or None."""
+    kv_heads, head_dim, window or 0, Rotation or None."""
 
     @staticmethod
     def scale(head_dim):
@@ -262,7 +262,7 @@ class _Attention:
 
     @staticmethod
     def heads(options, batch, qkv, out):
-        heads, kv_heads, head_dim = options
+        heads, kv_heads, head_dim, window = options
         q_dim, kv_dim = heads * head_dim, kv_heads * head_dim
         q, k, v = qkv.split((q_dim, kv_dim, kv_dim), dim=1)
         pages = torch.zeros((max(batch.n_pages, 1), 2 * kv_dim * PAGE), dtype=qkv.dtype, device=qkv.device)
@@ -270,24 +270,24 @@ class _Attention:
         _run("attention", qkv.device, q=q, k=k, v=v, out=out, dtype=qkv.dtype, q_stride=qkv.stride(0),
              kv_stride=qkv.stride(0), out_stride=out.stride(0), n_heads=heads, n_kv_heads=kv_heads, head_dim=head_dim,
              scale=_Attention.scale(head_dim), page_tokens=PAGE, pages=view, spans=batch.spans, n_spans=batch.n,
-             tables=batch.tables, n_tables=batch.n_pages, rows=batch.rows)
+             tables=batch.tables, n_tables=batch.n_pages, rows=batch.rows, window=window)
         return out
 
     @staticmethod
     def heads_backward(options, batch, qkv, dout):
-        heads, kv_heads, head_dim = options
+        heads, kv_heads, head_dim, window = options
         q_dim, kv_dim = heads * head_dim, kv_heads * head_dim
         dqkv = torch.empty(qkv.shape, dtype=F32, device=qkv.device)
         (q, k, v), (dq, dk, dv) = (t.split((q_dim, kv_dim, kv_dim), dim=1) for t in (qkv, dqkv))
         _run("attention_backward", qkv.device, q=q, k=k, v=v, dtype=qkv.dtype, q_stride=qkv.stride(0),
              kv_stride=qkv.stride(0), dout=dout, dout_stride=dout.stride(0), dq=dq, dk=dk, dv=dv,
              dq_stride=dqkv.stride(0), dkv_stride=dqkv.stride(0), rows=batch.rows, n_heads=heads, n_kv_heads=kv_heads,
-             head_dim=head_dim, scale=_Attention.scale(head_dim), **batch.span_members())
+             head_dim=head_dim, scale=_Attention.scale(head_dim), window=window, **batch.span_members())
         return dqkv
 
     @staticmethod
     def parts(options, rotation, biases, norms):
-        heads, kv_heads, _ = options
+        heads, kv_heads, *_ = options
         turns = rotation is not None
         return (HeadPart(heads, biases[0], norms[0], turns), HeadPart(kv_heads, biases[1], norms[1], turns),
                 HeadPart(kv_heads, biases[2], None, False))
@@ -659,7 +659,7 @@ class _CausalAttention(torch.autograd.Function):
     def forward(ctx, qkv, batch, options):
         ctx.batch, ctx.options = batch, options
         ctx.save_for_backward(qkv)
-        heads, _, head_dim = options
+        heads, _, head_dim, _ = options
         return _Attention.heads(options, batch, qkv.detach(), _empty(qkv, qkv.shape[0], heads * head_dim,
                                                                      dtype=qkv.dtype))
 
@@ -736,17 +736,20 @@ def rmsnorm(x, weight, eps=1e-6, out_dtype=None):
     return _Norm.apply(_check("x", x, width=weight.shape[0]), weight, eps, out_dtype or x.dtype)
 
 
-def causal_attention(qkv, batch, heads, kv_heads, head_dim):
+def causal_attention(qkv, batch, heads, kv_heads, head_dim, window=None):
     """Causal attention of packed sequences, grouped-query heads, scale 1 / sqrt(head_dim).
 
-    qkv  [rows, (heads + 2 * kv_heads) * head_dim] float32 or bfloat16: queries, keys, values side by side
+    qkv     [rows, (heads + 2 * kv_heads) * head_dim] float32 or bfloat16: queries, keys, values side by side
+    window  positions that a row sees, the last of which is its own; None: all
 
     Returns [rows, heads * head_dim]. A row depends on its own sequence up to itself. Contract: src/op/attention.h.
     Peer: scaled_dot_product_attention(is_causal=True, enable_gqa=True)."""
     if heads < 1 or kv_heads < 1 or heads % kv_heads or not 1 <= head_dim <= _abi.HEAD_DIM_MAX:
         raise ValueError(f"{heads} heads over {kv_heads} of {head_dim} dimensions")
+    if window is not None and window < 1:
+        raise ValueError(f"window: {window}; 1 at least, or None")
     qkv = _check("qkv", qkv, width=(heads + 2 * kv_heads) * head_dim, rows=batch.rows)
-    return _CausalAttention.apply(qkv, batch, (heads, kv_heads, head_dim))
+    return _CausalAttention.apply(qkv, batch, (heads, kv_heads, head_dim, window or 0))
 
 
 def rope(x, batch, parts, head_dim, rotation=None, eps=1e-6, out_dtype=None):

@@ -38,7 +38,7 @@ def _linear(module, name, bias=False):
 def _jamba_mixer(layer, name):
     if hasattr(layer, "self_attn"):
         a = layer.self_attn
-        heads = (a.config.num_attention_heads, a.config.num_key_value_heads, a.head_dim, None)
+        heads = (a.config.num_attention_heads, a.config.num_key_value_heads, a.head_dim, 0, None)
         return layers._Attention, heads, [_linear(getattr(a, f"{p}_proj"),
                                                   f"{name}.self_attn.{p}_proj") for p in "qkvo"]
     return _mamba(layer.mamba, f"{name}.mamba", (layer.mamba.dt_layernorm, layer.mamba.b_layernorm,
@@ -81,7 +81,7 @@ def _mamba_halves(layer, name, rotation):
 def _transformer_halves(layer, name, rotation):
     """Llama, Mistral, Qwen2 and Qwen3: biases and norms of heads where the modules have them."""
     a, f = layer.self_attn, layer.mlp
-    heads = (a.config.num_attention_heads, a.config.num_key_value_heads, a.head_dim, rotation)
+    heads = (a.config.num_attention_heads, a.config.num_key_value_heads, a.head_dim, _window(a) or 0, rotation)
     weights = [_linear(getattr(a, f"{p}_proj"), f"{name}.self_attn.{p}_proj", bias=True) for p in "qkvo"]
     biases = [getattr(a, f"{p}_proj").bias for p in "qkvo"]
     if len({b is None for b in biases[:3]}) != 1:
@@ -92,17 +92,30 @@ def _transformer_halves(layer, name, rotation):
             (layers._FeedForward, None, layer.post_attention_layernorm.weight, ffn)]
 
 
-def _check_no_window(config):
-    """A window is refused: the engine looks at all positions."""
-    kinds = getattr(config, "layer_types", None) or ()
-    for i, kind in enumerate(kinds):
-        if kind != "full_attention":
-            _refuse(f"config.layer_types: layer {i} is {kind!r}, 'full_attention' is taken")
-    if getattr(config, "use_sliding_window", False):
-        _refuse("config.use_sliding_window: true; attention over all positions is taken")
-    # Qwen's files name a window that use_sliding_window turns off.
-    if not hasattr(config, "use_sliding_window") and getattr(config, "sliding_window", None) is not None:
-        _refuse(f"config.sliding_window: {config.sliding_window}; attention over all positions (None) is taken")
+def _window(attention):
+    """Positions that the layer's queries see, or None: Qwen's modules have their own, Mistral's all that of the
+    config."""
+    return getattr(attention if hasattr(attention, "sliding_window") else attention.config, "sliding_window", None)
+
+
+def _check_windows(model, layers):
+    """The window that a module has must be the one that the model's mask is made of, by the config."""
+    config = model.config
+    if type(model).__name__.startswith("Llama") and getattr(config, "sliding_window", None) is not None:
+        _refuse(f"config.sliding_window: {config.sliding_window}; Llama looks at all positions (None)")
+    kinds = getattr(config, "layer_types", None)
+    for i, layer in enumerate(layers):
+        window = _window(layer.self_attn)
+        if window is not None and window < 1:
+            _refuse(f"config.sliding_window: {window}; 1 at least is taken")
+        if not kinds or not hasattr(layer.self_attn, "sliding_window"):
+            continue
+        if kinds[i] not in ("full_attention", "sliding_attention"):
+            _refuse(f"config.layer_types: layer {i} is {kinds[i]!r}, 'full_attention' and 'sliding_attention' are taken")
+        masked = config.sliding_window if kinds[i] == "sliding_attention" else None
+        if window != masked or (masked is None and kinds[i] == "sliding_attention"):
+            _refuse(f"layers.{i}.self_attn.sliding_window: {window}, and config.layer_types: {kinds[i]!r}, whose window "
+                    f"is {masked}")
 
 
 @dataclass(frozen=True)
@@ -136,8 +149,8 @@ def _rotation_of(model, family):
     """The engine's frequencies of the model's config; None where nothing rotates."""
     if not family.rotates:
         return None
-    _check_no_window(model.config)
     backbone = getattr(model, family.backbone)
+    _check_windows(model, backbone.layers)
     try:
         rotation = Rotation.of(model.config, backbone.layers[0].self_attn.head_dim)
     except LockstepError as error:

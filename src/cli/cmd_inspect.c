@@ -32,7 +32,7 @@ typedef struct summary {
     const ls_model_config *config;
     const ls_checkpoint *checkpoint;
     int64_t n_parameters, tensor_bytes;
-    int64_t n_attention, n_mamba, n_moe;
+    int64_t n_attention, n_mamba, n_moe, n_windowed, window_max;
     int64_t slot_bytes, conv_bytes, ssm_bytes, state_bytes, kv_token_bytes;
     pool_row pools[3];
     int64_t n_pools; /* without pages where the architecture has no attention */
@@ -50,6 +50,8 @@ static void summarise(summary *s, const ls_model_config *c, const ls_checkpoint 
     }
     for (int32_t i = 0; i < c->n_layers; i++) {
         s->n_attention += c->is_attention[i];
+        s->n_windowed += c->window[i] > 0;
+        if (c->window[i] > s->window_max) s->window_max = c->window[i];
         s->n_moe += c->is_moe[i];
     }
     s->n_mamba = c->n_layers - s->n_attention;
@@ -94,6 +96,9 @@ static void print_text(const summary *s, const inspect_options *o) {
         printf("attention    %d heads, %d KV heads, head dim %d%s%s%s\n", c->n_heads, c->n_kv_heads, c->head_dim,
                c->rope.half > 0 ? ", rotated by position" : "", c->head_norms ? ", heads of q and k normed" : "",
                c->qkv_bias ? ", biases" : "");
+    if (s->n_windowed > 0)
+        printf("windows      %lld layers, of up to %lld positions\n", (long long)s->n_windowed,
+               (long long)s->window_max);
     if (s->n_mamba > 0)
         printf("Mamba        d_inner %d, d_state %d, d_conv %d, dt_rank %d, conv bias %s, projection bias %s\n",
                c->d_inner, c->d_state, c->d_conv, c->dt_rank, c->conv_bias ? "yes" : "no", c->proj_bias ? "yes" : "no");
@@ -154,6 +159,7 @@ static void print_json(const summary *s, const inspect_options *o) {
     for (int32_t i = 0; i < c->n_layers; i++) {
         ls_json_begin_object(&json, NULL);
         ls_json_string(&json, "mixer", c->is_attention[i] ? "attention" : "mamba");
+        if (c->window[i] > 0) ls_json_int(&json, "window", c->window[i]);
         ls_json_string(&json, "ffn", c->ffn == 0 ? "none" : c->is_moe[i] ? "experts" : "dense");
         ls_json_end_object(&json);
     }

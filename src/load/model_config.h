@@ -48,6 +48,7 @@ typedef struct ls_model_config {
     float rms_eps;
     ls_dtype stored_dtype; /* what the file says of its weights; each tensor's own header decides */
     uint8_t is_attention[LS_LAYERS_MAX];
+    int32_t window[LS_LAYERS_MAX]; /* positions that a query of the layer sees (op/attention.h); 0: all */
     uint8_t is_moe[LS_LAYERS_MAX];
     int32_t bos, pad;    /* -1 when absent */
     bool pad_is_trained; /* whether the padding token's embedding has a gradient */

@@ -36,7 +36,7 @@ static const ls_field_tables fields = {integers, switches, fixed, special, inert
 
 static ls_status read_llama(ls_model_config *out, struct json_t *config, ls_error *err) {
     static const ls_transformer family = {
-        .fields = &fields, .rope_theta = 10000.0, .window = 0, .eos = 2, .head_norms = false, .qkv_bias = false};
+        .fields = &fields, .rope_theta = 10000.0, .eos = 2, .head_norms = false, .qkv_bias = false};
     return ls_transformer_read(out, config, &family, err);
 }
 

@@ -1,4 +1,4 @@
-/* Mistral from version 0.2 on, which looks at all positions. Absent fields take the defaults that
+/* Mistral: all layers have a sliding window, or, from version 0.2 on, none. Absent fields take the defaults that
  * Hugging Face's MistralConfig gives them. */
 #include "load/rope_fields.h"
 #include "model/transformer.h"
@@ -33,8 +33,13 @@ static const char *const inert[] = {"attention_dropout", NULL};
 static const ls_field_tables fields = {integers, switches, fixed, special, inert};
 
 static ls_status read_mistral(ls_model_config *out, struct json_t *config, ls_error *err) {
-    static const ls_transformer family = {
-        .fields = &fields, .rope_theta = 10000.0, .window = 4096, .eos = 2, .head_norms = false, .qkv_bias = false};
+    static const ls_transformer family = {.fields = &fields,
+                                          .rope_theta = 10000.0,
+                                          .windows = LS_WINDOWS_ALL,
+                                          .window = 4096,
+                                          .eos = 2,
+                                          .head_norms = false,
+                                          .qkv_bias = false};
     return ls_transformer_read(out, config, &family, err);
 }
 

@@ -39,6 +39,7 @@ static const ls_field_tables fields = {integers, switches, fixed, special, inert
 static ls_status read_mixtral(ls_model_config *out, struct json_t *config, ls_error *err) {
     static const ls_transformer family = {.fields = &fields,
                                           .rope_theta = 1000000.0,
+                                          .windows = LS_WINDOWS_ALL,
                                           .window = LS_FIELD_ABSENT,
                                           .eos = 2,
                                           .experts = LS_EXPERTS_MIXTRAL,

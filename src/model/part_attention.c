@@ -75,7 +75,8 @@ static ls_status attention_forward(const ls_forward *f, int64_t layer_i, ls_erro
                                          .tables = b->tables,
                                          .n_tables = b->n_tables,
                                          .rows = rows,
-                                         .spans_checked = (f->spans_checked & LS_CHECKED_ATTENTION) != 0};
+                                         .spans_checked = (f->spans_checked & LS_CHECKED_ATTENTION) != 0,
+                                         .window = c->window[layer_i]};
     LS_TRY(project_heads(f, w, err));
     LS_TRY(ls_attention(f->ws->device, &attention, err));
     return ls_part_project(f, a->y, a->heads, &w->o, w->o_bias, err);
@@ -160,7 +161,8 @@ static ls_status attention_backward(const ls_leaf *l, int64_t layer_i, ls_error 
                                              .scale = scale_of(c),
                                              .spans = l->batch->spans,
                                              .n_spans = l->batch->n_spans,
-                                             .span_rows_max = l->batch->span_rows_max};
+                                             .span_rows_max = l->batch->span_rows_max,
+                                             .window = c->window[layer_i]};
     const bool bare = ls_attention_is_bare(c);
     /* dout has been read when these are written. */
     const ls_rows raw = {t->db, c->qkv_bias ? LS_F32 : ls_leaf_product_dtype(l), dq.stride}, through = bare ? dq : raw;

@@ -16,28 +16,30 @@ static const ls_field_integer integers[] = {
     {"max_position_embeddings", AT(positions_max), 32768, 1, INT64_MAX, false},
     {"bos_token_id", AT(bos), LS_FIELD_ABSENT, 0, INT32_MAX, true},
     {"pad_token_id", AT(pad), LS_FIELD_ABSENT, 0, INT32_MAX, true},
+    {"max_window_layers", AT(max_window_layers), 28, 0, INT32_MAX, true},
     {0},
 };
 
 static const ls_field_switch switches[] = {
     {"tie_word_embeddings", AT(tied), false},
+    {"use_sliding_window", AT(use_window), false},
     {"attention_bias", AT(attention_bias), false},
     {0},
 };
 
-static const ls_field_fixed fixed[] = {
-    {"hidden_act", "\"silu\""}, {"hidden_act", "\"swish\""}, {"use_sliding_window", "false"}, {0}};
+static const ls_field_fixed fixed[] = {{"hidden_act", "\"silu\""}, {"hidden_act", "\"swish\""}, {0}};
 
-static const char *const special[] = {"rms_norm_eps", LS_ROPE_FIELDS, "layer_types", NULL};
+static const char *const special[] = {"rms_norm_eps", LS_ROPE_FIELDS, "layer_types", "sliding_window", NULL};
 
-static const char *const inert[] = {"attention_dropout", "sliding_window", "max_window_layers", NULL};
+static const char *const inert[] = {"attention_dropout", NULL};
 
 static const ls_field_tables fields = {integers, switches, fixed, special, inert};
 
 static ls_status read_qwen3(ls_model_config *out, struct json_t *config, ls_error *err) {
     static const ls_transformer family = {.fields = &fields,
                                           .rope_theta = 10000.0,
-                                          .window = 0,
+                                          .windows = LS_WINDOWS_BY_LAYER,
+                                          .window = 4096,
                                           .eos = LS_FIELD_ABSENT,
                                           .head_norms = true,
                                           .qkv_bias = false};

@@ -24,33 +24,28 @@ static const ls_field_integer integers[] = {
 
 static const ls_field_switch switches[] = {
     {"tie_word_embeddings", AT(tied), false},
+    {"use_sliding_window", AT(use_window), false},
     {"attention_bias", AT(attention_bias), false},
     {"norm_topk_prob", AT(norm_topk_prob), false},
     {0},
 };
 
-static const ls_field_fixed fixed[] = {{"hidden_act", "\"silu\""},
-                                       {"hidden_act", "\"swish\""},
-                                       {"use_sliding_window", "false"},
-                                       {"decoder_sparse_step", "1"},
-                                       {0}};
+static const ls_field_fixed fixed[] = {
+    {"hidden_act", "\"silu\""}, {"hidden_act", "\"swish\""}, {"decoder_sparse_step", "1"}, {0}};
 
-static const char *const special[] = {"rms_norm_eps", LS_ROPE_FIELDS, "layer_types", "mlp_only_layers", NULL};
+static const char *const special[] = {"rms_norm_eps",    LS_ROPE_FIELDS,   "layer_types",
+                                      "mlp_only_layers", "sliding_window", NULL};
 
-static const char *const inert[] = {"attention_dropout",
-                                    "intermediate_size",
-                                    "output_router_logits",
-                                    "router_aux_loss_coef",
-                                    "sliding_window",
-                                    "max_window_layers",
-                                    NULL};
+static const char *const inert[] = {"attention_dropout",    "intermediate_size", "output_router_logits",
+                                    "router_aux_loss_coef", "max_window_layers", NULL};
 
 static const ls_field_tables fields = {integers, switches, fixed, special, inert};
 
 static ls_status read_qwen3_moe(ls_model_config *out, struct json_t *config, ls_error *err) {
     static const ls_transformer family = {.fields = &fields,
                                           .rope_theta = 10000.0,
-                                          .window = 0,
+                                          .windows = LS_WINDOWS_ALL_IF_USED,
+                                          .window = 4096,
                                           .eos = LS_FIELD_ABSENT,
                                           .experts = LS_EXPERTS_QWEN3,
                                           .n_experts = 128,

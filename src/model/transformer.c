@@ -85,26 +85,41 @@ static ls_status check_experts(const ls_transformer_raw *raw, const struct json_
     return ls_field_check_products(&experts, 1, err);
 }
 
-/* A window is not built: what the file says must mean that there is none. */
-static ls_status check_window(const struct json_t *config, const ls_transformer *family, ls_error *err) {
-    int64_t window;
-    if (family->window == 0) return LS_OK;
-    LS_TRY(ls_field_read_optional(&window, config, "sliding_window", family->window, err));
-    if (window == ABSENT) return LS_OK;
-    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "sliding_window: %lld; attention over all positions (null) is built",
-                   (long long)window);
+/* "layer_types" may name the layers that have the window, or say again what follows from the other fields. */
+static ls_status read_layer_types(uint8_t *slides, const struct json_t *config, const ls_model_config *c,
+                                  const ls_transformer *family, bool has_window, ls_error *err) {
+    static const char *const kinds[2] = {"full_attention", "sliding_attention"};
+    uint8_t said[LS_LAYERS_MAX];
+    memcpy(said, slides, sizeof said);
+    LS_TRY(ls_field_read_pairs(said, c->n_layers, config, "layer_types", kinds, err));
+    for (int32_t i = 0; i < c->n_layers; i++) {
+        if (said[i] && !has_window)
+            return LS_FAIL(err, LS_ERR_FORMAT, "layer_types: layer %d is \"%s\", but no window is used", i, kinds[1]);
+        if (said[i] != slides[i] && family->windows != LS_WINDOWS_BY_LAYER)
+            return LS_FAIL(err, LS_ERR_UNSUPPORTED,
+                           "layer_types: layer %d is \"%s\", but the window of this type of model is all layers'", i,
+                           kinds[said[i]]);
+    }
+    memcpy(slides, said, sizeof said);
+    return LS_OK;
 }
 
-static ls_status check_layer_types(const struct json_t *config, int32_t n_layers, ls_error *err) {
-    static const char *const kinds[2] = {"full_attention", "sliding_attention"};
+static ls_status read_windows(ls_model_config *out, const struct json_t *config, const ls_transformer_raw *raw,
+                              const ls_transformer *family, ls_error *err) {
+    const bool by_layer = family->windows == LS_WINDOWS_BY_LAYER;
     uint8_t slides[LS_LAYERS_MAX] = {0};
-    LS_TRY(ls_field_read_pairs(slides, n_layers, config, "layer_types", kinds, err));
-    for (int32_t i = 0; i < n_layers; i++)
-        if (slides[i] != 0)
-            return LS_FAIL(err, LS_ERR_UNSUPPORTED,
-                           "layer_types: layer %d is \"sliding_attention\"; \"full_attention\" "
-                           "is built",
-                           i);
+    int64_t window = ABSENT, from = 0;
+    if (family->windows == LS_WINDOWS_NONE) return LS_OK;
+    if (family->windows == LS_WINDOWS_ALL || raw->use_window != 0)
+        LS_TRY(ls_field_read_optional(&window, config, "sliding_window", family->window, err));
+    if (by_layer && window != ABSENT) {
+        if (raw->max_window_layers == ABSENT)
+            return LS_FAIL(err, LS_ERR_FORMAT, "max_window_layers: null, but a window is used");
+        from = raw->max_window_layers;
+    }
+    for (int64_t i = from; i < out->n_layers && window != ABSENT; i++) slides[i] = 1;
+    if (family->windows != LS_WINDOWS_ALL) LS_TRY(read_layer_types(slides, config, out, family, window != ABSENT, err));
+    for (int32_t i = 0; i < out->n_layers; i++) out->window[i] = slides[i] ? (int32_t)window : 0;
     return LS_OK;
 }
 
@@ -138,9 +153,8 @@ ls_status ls_transformer_read(ls_model_config *out, struct json_t *config, const
     LS_TRY(derive_experts(&raw, family, err));
     LS_TRY(check_sizes(&raw, err));
     LS_TRY(check_experts(&raw, config, family, err));
-    LS_TRY(check_window(config, family, err));
     take(out, &raw, family);
-    LS_TRY(check_layer_types(config, out->n_layers, err));
+    LS_TRY(read_windows(out, config, &raw, family, err));
     LS_TRY(ls_rope_fields_read(&out->rope, config, raw.head_dim, family->rope_theta, raw.positions_max, err));
     LS_TRY(ls_field_read_eps(&out->rms_eps, config, "rms_norm_eps", 1e-6f, err));
     LS_TRY(ls_field_read_dtype(out, config, err));

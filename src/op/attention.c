@@ -43,6 +43,7 @@ ls_status ls_attention_check(const ls_attention_args *a, ls_error *err) {
     if (a->page_tokens < 1 || LS_ATTENTION_BLOCK % a->page_tokens != 0)
         return LS_FAIL(err, LS_ERR_ARG, "attention: page of %lld tokens does not divide %d", (long long)a->page_tokens,
                        LS_ATTENTION_BLOCK);
+    if (a->window < 0) return LS_FAIL(err, LS_ERR_ARG, "attention: a window of %lld positions", (long long)a->window);
     if (a->q_stride < a->n_heads * a->head_dim || a->kv_stride < a->n_kv_heads * a->head_dim ||
         a->out_stride < a->n_heads * a->head_dim)
         return LS_FAIL(err, LS_ERR_ARG, "attention: strides q %lld kv %lld out %lld", (long long)a->q_stride,

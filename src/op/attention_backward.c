@@ -18,6 +18,7 @@ static ls_status check_shape(const ls_attention_backward_args *a, ls_error *err)
         !ls_mul_i64(a->n_heads, a->head_dim, &cols))
         return LS_FAIL(err, LS_ERR_ARG, "%s: %lld heads over %lld KV heads", op, (long long)a->n_heads,
                        (long long)a->n_kv_heads);
+    if (a->window < 0) return LS_FAIL(err, LS_ERR_ARG, "%s: a window of %lld positions", op, (long long)a->window);
     if (a->rows < 0) return LS_FAIL(err, LS_ERR_ARG, "%s: rows %lld", op, (long long)a->rows);
     return LS_OK;
 }

@@ -5,13 +5,14 @@
  *   D = chain_d fma(dout[d], ACC[d] / L, D), d ascending from +0
  *   p[j]  = exp(score[j] - M) * r;  dp[j] = chain_d fma(dout[d], v[j][d], dp), d ascending from +0
  *   ds[j] = p[j] * (dp[j] - D)
- *   dq[d] = scale * chain_j fma(ds[j], k[j][d], dq), j ascending from +0 to i
+ *   dq[d] = scale * chain_j fma(ds[j], k[j][d], dq) from +0, j ascending over the query's keys
  * For the key of token j and KV head g:
  *   dk[d] = scale * (sum over the heads a of g of chain_i fma(ds[j], q[i][d], dk))
  *   dv[d] = sum over the heads a of g of chain_i fma(p[j], dout[i][d], dv)
- *   Chains run over the queries i = j, j + 1, ... of the span, ascending from +0; the heads' chains add as one
- *   ascending chain from +0. Keys after a query take no part in its row, nor does it in theirs, exactly. Gradients of a
- * row depend on its own sequence only; rows of padding and of no span are not written. No NaN pattern is promised. */
+ *   Chains run over the queries i = j, j + 1, ... of the span that see the key (with a window w those below j + w),
+ *   ascending from +0; the heads' chains add as one ascending chain from +0. Keys that a query does not see take no
+ *   part in its row, nor does it in theirs, exactly. Gradients of a row depend on its own sequence only; rows of
+ * padding and of no span are not written. No NaN pattern is promised. */
 #ifndef LS_OP_ATTENTION_BACKWARD_H
 #define LS_OP_ATTENTION_BACKWARD_H
 

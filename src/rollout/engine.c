@@ -288,6 +288,7 @@ static bool computes_alike(const ls_model_config *a, const ls_model_config *b) {
            a->inner_norms == b->inner_norms && a->conv_bias == b->conv_bias && a->proj_bias == b->proj_bias &&
            a->rms_eps == b->rms_eps && a->head_norms == b->head_norms && a->reweighs == b->reweighs &&
            a->qkv_bias == b->qkv_bias && a->o_bias == b->o_bias && memcmp(&a->rope, &b->rope, sizeof a->rope) == 0 &&
+           memcmp(a->window, b->window, layers * sizeof *a->window) == 0 &&
            memcmp(a->is_attention, b->is_attention, layers) == 0 && memcmp(a->is_moe, b->is_moe, layers) == 0;
 }
 

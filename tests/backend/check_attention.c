@@ -20,6 +20,7 @@ typedef struct problem {
     uint8_t *out;       /* of each token, when `seen` */
     bool *seen;
     int32_t *tables;
+    int64_t window;
     int64_t stride_more, at_more; /* elements between rows, and before the first */
 } problem;
 
@@ -88,7 +89,7 @@ typedef struct call {
     .n_heads = (c)->p->of.n_heads, .n_kv_heads = (c)->p->of.n_kv_heads, .head_dim = (c)->p->of.head_dim,            \
     .scale = (c)->scale, .page_tokens = (c)->p->of.page_tokens,                                                     \
     .pages = {(c)->pool.at[s], (c)->page_stride, (c)->p->n_pages}, .spans = (c)->spans.at[s], .n_spans = (spans_n), \
-    .tables = (c)->tables.at[s], .n_tables = (c)->p->n_tables, .rows = (n_rows)
+    .tables = (c)->tables.at[s], .n_tables = (c)->p->n_tables, .rows = (n_rows), .window = (c)->p->window
 
 /* A pool of NaN, and the tables. */
 static call call_open(door *d, const problem *p) {
@@ -190,10 +191,10 @@ static void attend(door *d, call *c, problem *p, const piece *pieces, int64_t n,
     const int64_t before = d->n;
     int64_t rows, *source = sources(p, pieces, n, &rows);
     char name[160];
-    snprintf(name, sizeof name, "heads %lld/%lld dim %lld page %lld %s, %s, %lld spans from %lld",
+    snprintf(name, sizeof name, "heads %lld/%lld dim %lld page %lld window %lld %s, %s, %lld spans from %lld",
              (long long)p->of.n_heads, (long long)p->of.n_kv_heads, (long long)p->of.head_dim,
-             (long long)p->of.page_tokens, p->of.dtype == LS_F32 ? "f32" : "bf16", what, (long long)n,
-             (long long)pieces[0].pos);
+             (long long)p->of.page_tokens, (long long)p->window, p->of.dtype == LS_F32 ? "f32" : "bf16", what,
+             (long long)n, (long long)pieces[0].pos);
     call_put(d, c, pieces, n, source, rows);
     DOOR_CALL(d, attention, CALL_ARGS(c, c->rows, c->n_spans));
     check_out(d, c, p, source, name);
@@ -292,14 +293,41 @@ static void steep_scores(bk_run *run) {
     }
 }
 
+/* Windows within a block, of a block, over blocks and segments, and of all there is, in tiles of every kind: all
+ * shapes whole, cut anyhow, and the last token of each sequence. What lies before a window, NaN or not, has no part. */
+static void windows(bk_run *run) {
+    static const int64_t window[] = {1, 2, 17, 63, 64, 65, 100, 128, 190, 1000, INT64_MAX};
+    for (int64_t i = 0; i < 2 * BK_COUNT(shapes); i++) {
+        const int64_t length[] = {1, 65, bk_size(run, 70, 140, 2200), 40, bk_size(run, 80, 80, 1100), 131};
+        const int64_t n_seqs = bk_size(run, 3, 3, BK_COUNT(length));
+        problem p = problem_make(&shapes[i / 2], length, n_seqs, wide, i % 2 == 0 ? plain : wild, (uint64_t)i + 51);
+        piece pieces[BK_COUNT(length)];
+        p.window = window[i % BK_COUNT(window)];
+        drive(run, &p, WHOLE, "window");
+        drive(run, &p, ANYHOW, "window, cut anyhow");
+        {
+            door d = door_open(run);
+            call c = call_open(&d, &p);
+            for (int64_t s = 0; s < n_seqs; s++) pieces[s] = (piece){s, 0, length[s]};
+            attend(&d, &c, &p, pieces, n_seqs, "window, prompts");
+            for (int64_t s = 0; s < n_seqs; s++) pieces[s] = (piece){s, length[s] - 1, 1};
+            attend(&d, &c, &p, pieces, n_seqs, "window, last tokens");
+            door_close(&d);
+        }
+        problem_free(&p);
+    }
+}
+
 /* Every position of a long sequence as one decoded token, in chunks and in one prompt: the same bits. Pages hold the
- * whole sequence after the first call, and what a call stores is there already. */
+ * whole sequence after the first call, and what a call stores is there already. Windows that begin in a later segment
+ * than they end in, and blocks of 128 keys of which the first half is before the window. */
 static void positions(bk_run *run) {
     static const shape list[] = {{3, 1, 16, 16, LS_BF16}, {8, 1, 128, 16, LS_BF16}, {2, 2, 64, 64, LS_F32}};
-    static const int64_t chunks[] = {1, 64, 100, 1023};
-    for (int64_t i = 0; i < (run->cuda ? BK_COUNT(list) : 1); i++) {
+    static const int64_t chunks[] = {1, 64, 100, 1023}, window[] = {0, 70, 1030};
+    for (int64_t i = 0; i < (run->cuda ? BK_COUNT(list) * BK_COUNT(window) : 1); i++) {
         const int64_t length = bk_size(run, 140, 1100, 4096);
-        problem p = problem_make(&list[i], &length, 1, wide, plain, 5);
+        problem p = problem_make(&list[i / BK_COUNT(window)], &length, 1, wide, plain, 5);
+        p.window = window[i % BK_COUNT(window)];
         piece *pieces = bk_alloc(length * (int64_t)sizeof *pieces);
         door d = door_open(run);
         call c = call_open(&d, &p);
@@ -355,9 +383,11 @@ static void tokens(bk_run *run) {
         int64_t length[SEQS_MAX];
         piece pieces[SEQS_MAX];
         uint64_t seed = (uint64_t)i;
+        const int64_t window = i % 3 == 0 ? 0 : 1 + (int64_t)(test_random(&seed) % (i % 3 == 1 ? 200 : 1100));
         for (int64_t s = 0; s < n_seqs; s++)
             length[s] = 4 + (int64_t)(test_random(&seed) % 150) + (s % 70 == 1 ? bk_size(run, 130, 130, 1100) : 0);
         problem p = problem_make(&list[i / 2], length, n_seqs, wide, plain, (uint64_t)i);
+        p.window = window;
         door d = door_open(run);
         call c = call_open(&d, &p);
         for (int64_t s = 0; s < n_seqs; s++) pieces[s] = (piece){s, 0, length[s] - 4};
@@ -512,10 +542,15 @@ static void refusals(bk_run *run) {
 
 int main(int argc, char **argv) {
     static const bk_case cases[] = {
-        {"all_shapes", all_shapes, BK_ANYWHERE},       {"hard_values", hard_values, BK_ANYWHERE},
-        {"steep_scores", steep_scores, BK_ANYWHERE},   {"positions", positions, BK_ANYWHERE},
-        {"many_spans", many_spans, BK_ANYWHERE},       {"tokens", tokens, BK_ANYWHERE},
-        {"nothing_to_do", nothing_to_do, BK_ANYWHERE}, {"refusals", refusals, BK_ANYWHERE},
+        {"all_shapes", all_shapes, BK_ANYWHERE},
+        {"hard_values", hard_values, BK_ANYWHERE},
+        {"steep_scores", steep_scores, BK_ANYWHERE},
+        {"positions", positions, BK_ANYWHERE},
+        {"many_spans", many_spans, BK_ANYWHERE},
+        {"tokens", tokens, BK_ANYWHERE},
+        {"nothing_to_do", nothing_to_do, BK_ANYWHERE},
+        {"refusals", refusals, BK_ANYWHERE},
+        {"windows", windows, BK_ANYWHERE},
     };
     return bk_main(argc, argv, cases, BK_COUNT(cases));
 }

@@ -32,7 +32,7 @@ typedef struct call {
     shape of;
     const layout *l;
     door_buffer q, k, v, dout, dq, dk, dv, spans;
-    int64_t q_stride, kv_stride, dout_stride, dq_stride, dkv_stride, span_rows_max;
+    int64_t q_stride, kv_stride, dout_stride, dq_stride, dkv_stride, span_rows_max, window;
     float scale;
 } call;
 
@@ -41,7 +41,8 @@ typedef struct call {
     .kv_stride = (c)->kv_stride, .dout = (c)->dout.at[s], .dout_stride = (c)->dout_stride, .dq = (c)->dq.at[s],   \
     .dk = (c)->dk.at[s], .dv = (c)->dv.at[s], .dq_stride = (c)->dq_stride, .dkv_stride = (c)->dkv_stride,         \
     .rows = (n_rows), .n_heads = (c)->of.n_heads, .n_kv_heads = (c)->of.n_kv_heads, .head_dim = (c)->of.head_dim, \
-    .scale = (c)->scale, .spans = (c)->spans.at[s], .n_spans = (spans_n), .span_rows_max = (c)->span_rows_max
+    .scale = (c)->scale, .spans = (c)->spans.at[s], .n_spans = (spans_n), .span_rows_max = (c)->span_rows_max,    \
+    .window = (c)->window
 
 /* Rows of values, NaN between the columns and in rows of no span. */
 static door_buffer input(door *d, const char *name, const layout *l, int64_t cols, int64_t stride, ls_dtype dtype,
@@ -100,20 +101,27 @@ static void same(door *d, const door_buffer *b, const char *what) {
 
 static void check_call(door *d, const call *c, const char *what) {
     char name[160];
-    snprintf(name, sizeof name, "heads %lld/%lld dim %lld %s, %s", (long long)c->of.n_heads,
-             (long long)c->of.n_kv_heads, (long long)c->of.head_dim, c->of.dtype == LS_F32 ? "f32" : "bf16", what);
+    snprintf(name, sizeof name, "heads %lld/%lld dim %lld window %lld %s, %s", (long long)c->of.n_heads,
+             (long long)c->of.n_kv_heads, (long long)c->of.head_dim, (long long)c->window,
+             c->of.dtype == LS_F32 ? "f32" : "bf16", what);
     DOOR_CALL(d, attention_backward, CALL_ARGS(c, c->l->rows, c->l->n_spans));
     same(d, &c->dq, name);
     same(d, &c->dk, name);
     same(d, &c->dv, name);
 }
 
-static void check_shape(bk_run *run, const shape *of, const layout *l, int64_t pad, maker *make, const char *what) {
+static void check_window(bk_run *run, const shape *of, const layout *l, int64_t pad, maker *make, int64_t window,
+                         const char *what) {
     door d = door_open(run);
-    const call c = call_make(&d, of, l, pad, make, 17);
+    call c = call_make(&d, of, l, pad, make, 17);
+    c.window = window;
     check_call(&d, &c, what);
     if (pad > 0) check_call(&d, &c, "again");
     door_close(&d);
+}
+
+static void check_shape(bk_run *run, const shape *of, const layout *l, int64_t pad, maker *make, const char *what) {
+    check_window(run, of, l, pad, make, 0, what);
 }
 
 /* ---- cases ---- */
@@ -151,6 +159,17 @@ static void long_sequences(bk_run *run) {
         const int64_t length[] = {bk_size(run, 130, 1100, 2200), 3, 64, 100, bk_size(run, 5, 300, 1025)};
         const layout l = layout_make(length, BK_COUNT(length), false);
         check_shape(run, &list[i], &l, 0, plain, "long");
+    }
+}
+
+/* Windows within a tile, of a tile, over tiles and segments, and of more than there is. */
+static void windows(bk_run *run) {
+    static const int64_t window[] = {1, 2, 63, 64, 65, 66, 100, 128, 190, 1030, INT64_MAX};
+    for (int64_t i = 0; i < 2 * BK_COUNT(shapes); i++) {
+        const int64_t length[] = {65, bk_size(run, 70, 140, 2200), 7, 129, bk_size(run, 2, 192, 1025)};
+        const layout l = layout_make(length, bk_size(run, 2, 2, BK_COUNT(length)), false);
+        check_window(run, &shapes[i / 2], &l, i % 2, i % 2 == 0 ? plain : wild, window[i % BK_COUNT(window)],
+                     "windows");
     }
 }
 
@@ -227,6 +246,7 @@ int main(int argc, char **argv) {
         {"long_sequences", long_sequences, BK_ANYWHERE},
         {"nothing_to_do", nothing_to_do, BK_ANYWHERE},
         {"refusals", refusals, BK_ANYWHERE},
+        {"windows", windows, BK_ANYWHERE},
     };
     return bk_main(argc, argv, cases, BK_COUNT(cases));
 }

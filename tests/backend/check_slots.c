@@ -291,7 +291,8 @@ static bool pages_run(bk_run *run, ls_device *device, page_pool *pool, uint8_t *
                                         (const int32_t *)(void *)(at + sizeof spans),
                                         TOKENS / PAGE_TOKENS,
                                         TOKENS,
-                                        false};
+                                        false,
+                                        0};
         done = ls_memory_fill(device, out, BK_PATTERN, sizeof pool->out[0], &run->err) == LS_OK &&
                ls_attention(device, &args, &run->err) == LS_OK &&
                ls_memory_take(device, pool->out[i], out, sizeof pool->out[0], &run->err) == LS_OK;

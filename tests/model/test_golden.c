@@ -50,6 +50,8 @@ static const golden goldens[] = {
     {"llama-small", {0x93f0364fe3d8fb82u, 0xbf1462b630a964b8u, 0x4e749421bc72c3f9u}},
     {"llama-odd", {0x5f3fee35809f1044u, 0xf1a64d7134e7e510u, 0x970cd5d3829b9e16u}},
     {"mistral-small", {0x08a28deba9c8fcc0u, 0xbf88de121fb3cd00u, 0x83146692590e0686u}},
+    {"mistral-window", {0x745774eb9a682900u, 0x05a51ad2ecde321cu, 0xe90ffeb36ec966acu}},
+    {"qwen2-window", {0x793c708275a45319u, 0xcaac372aae565af0u, 0x2f3f4d7c749c1e44u}},
     {"qwen2-small", {0x0639b9bf31b209e8u, 0xefd907cb1e440e90u, 0x23ce6d884a9d0343u}},
     {"qwen3-small", {0x5f10d8ac4e107a4au, 0x24810c7f2854ee75u, 0xae2af20b88ed4e28u}},
     {"qwen3-moe-small", {0xad8c66f5b2f0c595u, 0xe2572a43894b01c1u, 0xad2543700d604ce7u}},

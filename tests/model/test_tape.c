@@ -110,6 +110,8 @@ static void gradients_are_those_of_autograd(void **state) {
     check_autograd("llama-small", 1e-4);
     check_autograd("llama-odd", 1e-4);
     check_autograd("mistral-small", 1e-4);
+    check_autograd("mistral-window", 1e-4);
+    check_autograd("qwen2-window", 1e-4);
     check_autograd("qwen2-small", 1e-4);
     check_autograd("qwen3-small", 1e-4);
     check_autograd("qwen3-moe-small", 1e-4);
@@ -118,8 +120,8 @@ static void gradients_are_those_of_autograd(void **state) {
 
 /* ---- bits ---- */
 
-static const char *const names[] = {"jamba-dense", "jamba-moe", "jamba-odd",   "jamba-nobias",   "mamba-small",
-                                    "mamba-odd",   "llama-odd", "qwen3-small", "qwen3-moe-small"};
+static const char *const names[] = {"jamba-dense", "jamba-moe", "jamba-odd",   "jamba-nobias",    "mamba-small",
+                                    "mamba-odd",   "llama-odd", "qwen3-small", "qwen3-moe-small", "qwen2-window"};
 
 /* Those of them, and one more, that the profile mma16 takes: all weights in bf16. */
 static const char *const names_mma16[] = {"jamba-nobias", "jamba-bf16",  "jamba-odd",

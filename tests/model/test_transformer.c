@@ -7,8 +7,8 @@
 #include "measure.h"
 #include "model/architectures.h"
 
-static const char *const names[] = {"llama-small", "llama-odd",       "mistral-small", "qwen2-small",
-                                    "qwen3-small", "qwen3-moe-small", "mixtral-small"};
+static const char *const names[] = {"llama-small",     "llama-odd",     "mistral-small",  "qwen2-small", "qwen3-small",
+                                    "qwen3-moe-small", "mixtral-small", "mistral-window", "qwen2-window"};
 enum { N_NAMES = sizeof names / sizeof names[0] };
 
 static void configurations_are_read(void **state) {
@@ -19,11 +19,14 @@ static void configurations_are_read(void **state) {
         {4, 2, 8, 2, 96, 0, 1, false, false, false, true},   {3, 1, 14, 3, 131, 0, 2, false, true, true, false},
         {4, 4, 12, 2, 96, 0, 1, false, false, false, false}, {4, 2, 8, 2, 96, 0, 1, false, true, false, true},
         {3, 1, 20, 2, 96, -1, 1, true, false, false, false}, {4, 2, 12, 2, 96, -1, 1, true, false, false, false},
-        {4, 2, 8, 2, 96, 0, 1, false, false, false, false}};
+        {4, 2, 8, 2, 96, 0, 1, false, false, false, false},  {4, 2, 8, 2, 96, 0, 1, false, false, false, true},
+        {4, 2, 8, 3, 96, 0, 1, false, true, false, false}};
+    static const int32_t window[N_NAMES][3] = {[7] = {20, 20}, [8] = {0, 7, 7}};
     (void)state;
     for (size_t i = 0; i < N_NAMES; i++) {
         fixture f;
         const ls_model_config *c;
+        const bool mixes = i == 5 || i == 6;
         fixture_open(&f, names[i]);
         c = &f.model->config;
         assert_true(c->n_heads == expected[i].heads && c->n_kv_heads == expected[i].kv_heads);
@@ -33,9 +36,10 @@ static void configurations_are_read(void **state) {
         assert_true(c->head_norms == expected[i].head_norms && c->tied == expected[i].tied);
         assert_true(c->qkv_bias == expected[i].qkv_bias && c->o_bias == expected[i].o_bias);
         assert_true(c->d_inner == 0 && !c->pad_is_trained);
-        assert_true(c->n_experts == (i < 5 ? 1 : i == 5 ? 5 : 4) && c->top_k == (i < 5 ? 1 : 2));
-        assert_true(c->reweighs == (i >= 5) && c->ffn == (i < 5 ? c->ffn : i == 5 ? 20 : 24));
-        for (int32_t k = 0; k < c->n_layers; k++) assert_true(c->is_attention[k] && c->is_moe[k] == (i >= 5));
+        assert_true(c->n_experts == (!mixes ? 1 : i == 5 ? 5 : 4) && c->top_k == (!mixes ? 1 : 2));
+        assert_true(c->reweighs == mixes && c->ffn == (!mixes ? c->ffn : i == 5 ? 20 : 24));
+        for (int32_t k = 0; k < c->n_layers; k++)
+            assert_true(c->is_attention[k] && c->is_moe[k] == mixes && c->window[k] == window[i][k]);
         fixture_close(&f);
     }
 }

@@ -82,6 +82,46 @@ static void fields_are_honoured(void **state) {
     assert_true(c.n_eos == 2 && c.eos[1] == 6 && c.bos == -1);
 }
 
+static void check_windows(const ls_model_config *c, int32_t first, int32_t second, int32_t third) {
+    assert_true(c->window[0] == first && c->window[1] == second && c->window[2] == third);
+}
+
+/* Which layers have one, as transformers has it. */
+static void windows_are_of_layers(void **state) {
+    ls_model_config c;
+    ls_error err;
+    (void)state;
+    assert_ok(parse(&c, "{\"model_type\":\"mistral\"}", &err), err);
+    for (int i = 0; i < 32; i++) assert_int_equal(c.window[i], 4096);
+    assert_ok(parse(&c, "{\"model_type\":\"mistral\",\"sliding_window\":8192}", &err), err);
+    check_windows(&c, 8192, 8192, 8192);
+    assert_ok(parse(&c, "{\"model_type\":\"mistral\",\"sliding_window\":null}", &err), err);
+    check_windows(&c, 0, 0, 0);
+    parse_with(&c, "mixtral", "\"sliding_window\":2147483647", NULL);
+    check_windows(&c, INT32_MAX, INT32_MAX, INT32_MAX);
+    parse_with(&c, "mixtral", "", NULL);
+    check_windows(&c, 0, 0, 0);
+    parse_with(&c, "qwen2", "\"sliding_window\":16,\"max_window_layers\":0", NULL); /* not used */
+    check_windows(&c, 0, 0, 0);
+    parse_with(&c, "qwen2", "\"use_sliding_window\":true", NULL); /* from layer 28 on */
+    check_windows(&c, 0, 0, 0);
+    parse_with(&c, "qwen2", "\"use_sliding_window\":true,\"max_window_layers\":1", NULL);
+    check_windows(&c, 0, 4096, 4096);
+    parse_with(&c, "qwen3", "\"use_sliding_window\":true,\"sliding_window\":16,\"max_window_layers\":2", NULL);
+    check_windows(&c, 0, 0, 16);
+    parse_with(&c, "qwen3",
+               "\"use_sliding_window\":true,\"sliding_window\":16,\"max_window_layers\":0,\"layer_types\":"
+               "[\"sliding_attention\",\"full_attention\",\"sliding_attention\"]",
+               NULL);
+    check_windows(&c, 16, 0, 16);
+    parse_with(&c, "qwen2", "\"use_sliding_window\":true,\"sliding_window\":null,\"max_window_layers\":0", NULL);
+    check_windows(&c, 0, 0, 0);
+    parse_with(&c, "qwen3_moe", "\"use_sliding_window\":true,\"sliding_window\":16,\"max_window_layers\":3", NULL);
+    check_windows(&c, 16, 16, 16); /* max_window_layers does not count there */
+    parse_with(&c, "qwen3_moe", "\"sliding_window\":16", NULL);
+    check_windows(&c, 0, 0, 0);
+}
+
 static void inert_and_neutral_fields_are_accepted(void **state) {
     (void)state;
     accepted("llama",
@@ -103,17 +143,29 @@ static void other_arithmetic_is_refused_by_name(void **state) {
     refused("qwen3_moe", "\"num_experts\":1,\"num_experts_per_tok\":1", "one expert");
     refused("qwen3_moe", "\"num_experts\":4,\"num_local_experts\":5", "num_local_experts: 5, but num_experts is 4");
     refused("mixtral", "\"num_local_experts\":2,\"num_experts_per_tok\":3", "num_experts_per_tok: 3 exceeds the 2");
-    refused("mixtral", "\"sliding_window\":4096", "sliding_window: 4096");
     refused("llama", "\"mlp_bias\":true", "mlp_bias: true, expected false");
     refused("llama", "\"hidden_act\":\"gelu\"", "hidden_act: \"gelu\"");
     refused("llama", "\"pretraining_tp\":2", "pretraining_tp: 2");
     refused("llama", "\"partial_rotary_factor\":0.5", "partial_rotary_factor: 0.5, expected 1");
     refused("llama", "\"query_pre_attn_scalar\":224", "query_pre_attn_scalar: 224, expected no such field");
-    refused("qwen2", "\"use_sliding_window\":true", "use_sliding_window: true, expected false");
     refused("qwen3", "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\"]",
-            "layer_types: layer 1 is \"sliding_attention\"");
-    check_failed(parse(&c, "{\"model_type\":\"mistral\"}", &err), &err, "sliding_window: 4096");
-    check_failed(parse(&c, "{\"model_type\":\"mistral\",\"sliding_window\":8192}", &err), &err, "sliding_window: 8192");
+            "layer_types: layer 1 is \"sliding_attention\", but no window is used");
+    refused("qwen2",
+            "\"use_sliding_window\":true,\"sliding_window\":null,\"layer_types\":[\"sliding_attention\","
+            "\"full_attention\",\"full_attention\"]",
+            "layer 0 is \"sliding_attention\", but no window is used");
+    refused("qwen2", "\"use_sliding_window\":true,\"layer_types\":[\"full_attention\"]", "layer_types: 1 items for 3");
+    refused("qwen2", "\"use_sliding_window\":true,\"max_window_layers\":null", "max_window_layers: null");
+    refused("qwen3", "\"use_sliding_window\":true,\"sliding_window\":0", "sliding_window: 0");
+    refused("mixtral", "\"sliding_window\":0", "sliding_window: 0");
+    refused("qwen3_moe",
+            "\"use_sliding_window\":true,\"layer_types\":[\"sliding_attention\",\"full_attention\","
+            "\"sliding_attention\"]",
+            "layer 1 is \"full_attention\", but the window");
+    check_failed(parse(&c, "{\"model_type\":\"mistral\",\"sliding_window\":-1}", &err), &err, "sliding_window: -1");
+    check_failed(parse(&c, "{\"model_type\":\"mistral\",\"sliding_window\":4294967296}", &err), &err,
+                 "sliding_window: 4294967296");
+    refused("llama", "\"sliding_window\":4096", "sliding_window: 4096, expected no such field");
     refused("llama", "\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}",
             "rope_scaling.rope_type: \"dynamic\": its frequencies change with the length");
     refused("llama", "\"rope_parameters\":{\"rope_type\":\"longrope\",\"short_factor\":[1.0]}",
@@ -188,6 +240,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_those_of_the_format),
         cmocka_unit_test(fields_are_honoured),
+        cmocka_unit_test(windows_are_of_layers),
         cmocka_unit_test(inert_and_neutral_fields_are_accepted),
         cmocka_unit_test(other_arithmetic_is_refused_by_name),
         cmocka_unit_test(ranges_are_checked),

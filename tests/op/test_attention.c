@@ -10,6 +10,7 @@ typedef struct problem {
     op_plan plan; /* sequences, not yet begun, with their pages */
     int64_t n_heads, n_kv_heads, head_dim, page_tokens;
     float scale;
+    int64_t window;
     op_array q, k, v, out; /* tokens of all sequences; rows of out that `checked` names are expected */
     bool *checked;
     op_pool pool;
@@ -18,8 +19,21 @@ typedef struct problem {
 } problem;
 
 /* Wrong on purpose: sums of a block as one chain, one maximum for all keys, no segments, blocks of 32 keys, scale put
- * into the query first. */
-typedef enum variant { RIGHT, SUM_IN_A_CHAIN, TWO_PASSES, NO_SEGMENTS, BLOCKS_OF_32, QUERY_SCALED } variant;
+ * into the query first; a window of one more and of one less, the block in which it begins skipped, blocks and segments
+ * that begin where it does. */
+typedef enum variant {
+    RIGHT,
+    SUM_IN_A_CHAIN,
+    TWO_PASSES,
+    NO_SEGMENTS,
+    BLOCKS_OF_32,
+    QUERY_SCALED,
+    WINDOW_MORE,
+    WINDOW_LESS,
+    BLOCK_SKIPPED,
+    BLOCKS_OF_WINDOW,
+    SEGMENTS_OF_WINDOW
+} variant;
 
 typedef struct partial {
     float m, l, acc[LS_HEAD_DIM_MAX];
@@ -45,23 +59,23 @@ static float score_ref(const problem *p, int64_t q_row, int64_t head, int64_t k_
     return v == QUERY_SCALED ? chain : ls_mul(p->scale, chain);
 }
 
-/* Takes n keys from k_row on into p: one block. */
-static void block_ref(const problem *p, partial *part, const float *score, int64_t n, int64_t k_row, int64_t kv_head,
-                      int64_t block, float top, variant v) {
+/* Takes n keys from k_row on into p, those of one block; the first is number `at` of it. */
+static void block_ref(const problem *p, partial *part, const float *score, int64_t n, int64_t at, int64_t k_row,
+                      int64_t kv_head, int64_t block, float top, variant v) {
     float e[BLOCK] = {0}, m = part->m, c, sum = 0.0f;
     for (int64_t j = 0; j < n; j++) m = ls_max(score[j], m);
     if (v == TWO_PASSES) m = top;
     c = ls_exp(ls_sub(part->m, m));
     for (int64_t j = 0; j < n; j++) {
-        e[j] = ls_exp(ls_sub(score[j], m));
-        sum = ls_add(sum, e[j]);
+        e[at + j] = ls_exp(ls_sub(score[j], m));
+        sum = ls_add(sum, e[at + j]);
     }
     if (v != SUM_IN_A_CHAIN) sum = fold_halves(e, 0, 1, block);
     part->l = ls_fma(part->l, c, sum);
     for (int64_t d = 0; d < p->head_dim; d++) {
         part->acc[d] = ls_mul(part->acc[d], c);
         for (int64_t j = 0; j < n; j++)
-            part->acc[d] = ls_fma(e[j], op_get(&p->v, k_row + j, kv_head * p->head_dim + d), part->acc[d]);
+            part->acc[d] = ls_fma(e[at + j], op_get(&p->v, k_row + j, kv_head * p->head_dim + d), part->acc[d]);
     }
     part->m = m;
 }
@@ -77,21 +91,30 @@ static void segment_join(partial *all, const partial *part, int64_t head_dim) {
 static void query_ref(const problem *p, int64_t s, int64_t pos, int64_t head, const op_array *out, variant v) {
     const int64_t kv_head = head / (p->n_heads / p->n_kv_heads), first = p->plan.offset[s];
     const int64_t segment = v == NO_SEGMENTS ? 1 << 30 : SEGMENT, block = v == BLOCKS_OF_32 ? 32 : BLOCK;
+    const int64_t window = p->window == 0 ? 1 << 30 : p->window + (v == WINDOW_MORE) - (v == WINDOW_LESS);
+    const int64_t low = pos < window         ? 0
+                        : v == BLOCK_SKIPPED ? (pos - window) / BLOCK * BLOCK + BLOCK
+                                             : pos - window + 1;
+    const int64_t block_from = v == BLOCKS_OF_WINDOW ? low % BLOCK : 0;
+    const int64_t segment_from = v == SEGMENTS_OF_WINDOW ? low / BLOCK * BLOCK % SEGMENT : 0;
     float *score = op_alloc((pos + 1) * 4), top = -INFINITY;
+    bool began = false;
     partial part, all;
-    for (int64_t j = 0; j <= pos; j++) {
+    for (int64_t j = low; j <= pos; j++) {
         score[j] = score_ref(p, first + pos, head, first + j, kv_head, v);
         top = ls_max(score[j], top);
     }
-    for (int64_t from = 0; from <= pos; from += segment) {
-        partial_reset(&part);
-        for (int64_t j = from; j <= pos && j < from + segment; j += block)
-            block_ref(p, &part, score + j, pos + 1 - j < block ? pos + 1 - j : block, first + j, kv_head, block, top,
-                      v);
-        if (from == 0)
-            all = part;
-        else
+    for (int64_t j = low, n; j <= pos; j += n) {
+        const int64_t at = (j - block_from) % block;
+        n = pos + 1 - j < block - at ? pos + 1 - j : block - at;
+        if (j == low || (j - segment_from) % segment == 0) partial_reset(&part);
+        block_ref(p, &part, score + j, n, at, first + j, kv_head, block, top, v);
+        if (j + n <= pos && (j + n - segment_from) % segment != 0) continue;
+        if (began)
             segment_join(&all, &part, p->head_dim);
+        else
+            all = part;
+        began = true;
     }
     for (int64_t d = 0; d < p->head_dim; d++)
         op_put(out, first + pos, head * p->head_dim + d, ls_div(all.acc[d], all.l));
@@ -115,6 +138,7 @@ static void attention_ref(const problem *p, const op_array *out, variant v) {
 typedef struct layout {
     int64_t n_heads, n_kv_heads, head_dim, page_tokens;
     ls_dtype dtype;
+    int64_t window;
 } layout;
 
 static void problem_make(problem *p, const op_plan *plan, const layout *shape, op_maker odd, uint64_t seed) {
@@ -126,6 +150,7 @@ static void problem_make(problem *p, const op_plan *plan, const layout *shape, o
     p->n_kv_heads = shape->n_kv_heads;
     p->head_dim = shape->head_dim;
     p->page_tokens = pt;
+    p->window = shape->window;
     p->scale = ls_div(1.0f, ls_sqrt((float)shape->head_dim));
     p->q = op_array_make(shape->dtype, rows, shape->n_heads * shape->head_dim, 0);
     p->k = op_array_make(shape->dtype, rows, shape->n_kv_heads * shape->head_dim, 0);
@@ -174,10 +199,10 @@ static void accept_unchecked(const problem *p, const op_batch *batch, const op_a
 
 static ls_attention_args batch_args(const problem *p, const op_array *q, const op_array *k, const op_array *v,
                                     const op_array *out, const op_batch *batch) {
-    const ls_attention_args args = {q->data,        k->data,     v->data,        out->data,    q->dtype,
-                                    q->stride,      k->stride,   out->stride,    p->n_heads,   p->n_kv_heads,
-                                    p->head_dim,    p->scale,    p->page_tokens, p->pool.view, batch->spans,
-                                    batch->n_spans, p->page_ids, p->n_page_ids,  q->rows,      false};
+    const ls_attention_args args = {
+        q->data,      k->data,        v->data,       out->data,     q->dtype, q->stride,      k->stride,
+        out->stride,  p->n_heads,     p->n_kv_heads, p->head_dim,   p->scale, p->page_tokens, p->pool.view,
+        batch->spans, batch->n_spans, p->page_ids,   p->n_page_ids, q->rows,  false,          p->window};
     return args;
 }
 
@@ -200,10 +225,11 @@ static void drive(const problem *p, ls_device *device, int64_t chunk, bool alone
         op_guard(&out);
         assert_ok(ls_attention(device, &args, &err), err);
         accept_unchecked(p, &batch, &expected, &out);
-        op_check(&expected, &out, OP_NAN_ANY, "heads %lld/%lld dim %lld page %lld %s threads %d chunk %lld%s pos %lld",
+        op_check(&expected, &out, OP_NAN_ANY,
+                 "heads %lld/%lld dim %lld page %lld window %lld %s threads %d chunk %lld%s pos %lld",
                  (long long)p->n_heads, (long long)p->n_kv_heads, (long long)p->head_dim, (long long)p->page_tokens,
-                 ls_dtype_name(q.dtype), ls_pool_threads(device->exec.workers->pool), (long long)chunk,
-                 alone ? " alone" : "", (long long)batch.spans[batch.n_spans - 1].pos);
+                 (long long)p->window, ls_dtype_name(q.dtype), ls_pool_threads(device->exec.workers->pool),
+                 (long long)chunk, alone ? " alone" : "", (long long)batch.spans[batch.n_spans - 1].pos);
         for (int64_t r = 0; r < batch.n_rows && all != NULL; r++)
             if (batch.source[r] >= 0)
                 memcpy(op_at(all, batch.source[r], 0), op_at(&out, r, 0),
@@ -256,10 +282,10 @@ static const int32_t slots[] = {7, 3, 11, 1, 9, 5, 0};
 /* Spans from one token up, over poisoned pages of every size: all rows, all cuts. */
 static void every_cut_equals_the_whole(void **state) {
     const ls_isa isa = op_isa(state);
-    const layout shapes[] = {{1, 1, 1, 1, LS_F32},    {2, 1, 12, 16, LS_BF16}, {4, 2, 12, 64, LS_F32},
-                             {3, 3, 7, 16, LS_BF16},  {4, 1, 17, 4, LS_F32},   {2, 2, 64, 16, LS_BF16},
-                             {1, 1, 128, 64, LS_F32}, {6, 2, 12, 1, LS_BF16},  {5, 1, 8, 32, LS_BF16},
-                             {1, 1, 33, 8, LS_BF16}};
+    const layout shapes[] = {{1, 1, 1, 1, LS_F32, 0},    {2, 1, 12, 16, LS_BF16, 0}, {4, 2, 12, 64, LS_F32, 0},
+                             {3, 3, 7, 16, LS_BF16, 0},  {4, 1, 17, 4, LS_F32, 0},   {2, 2, 64, 16, LS_BF16, 0},
+                             {1, 1, 128, 64, LS_F32, 0}, {6, 2, 12, 1, LS_BF16, 0},  {5, 1, 8, 32, LS_BF16, 0},
+                             {1, 1, 33, 8, LS_BF16, 0}};
     const int64_t lengths[] = {1, 2, 3, 5, 65, 63, 64, 131};
     const int32_t more_slots[] = {7, 3, 11, 1, 9, 5, 0, 2};
     const op_plan plan = op_plan_make(OP_COUNT(lengths), lengths, more_slots);
@@ -275,7 +301,7 @@ static void every_cut_equals_the_whole(void **state) {
 static void long_contexts_equal_the_textbook(void **state) {
     const ls_isa isa = op_isa(state);
     const layout shapes[] = {
-        {2, 1, 12, 16, LS_F32}, {1, 1, 64, 64, LS_BF16}, {1, 1, 1, 1, LS_BF16}, {1, 1, 128, 16, LS_F32}};
+        {2, 1, 12, 16, LS_F32, 0}, {1, 1, 64, 64, LS_BF16, 0}, {1, 1, 1, 1, LS_BF16, 0}, {1, 1, 128, 16, LS_F32, 0}};
     const int64_t lengths[] = {1023, 1024, 1025, 2100}, chunks[] = {0, 64, -1};
     const bool taken[][4] = {
         {true, true, true, true}, {false, false, true, false}, {false, true, false, true}, {false, false, true, false}};
@@ -292,10 +318,40 @@ static void long_contexts_equal_the_textbook(void **state) {
         }
 }
 
-/* Token by token through two segment borders; rows that the reference leaves out must equal those of one span. */
-static void decode_equals_prefill(void **state) {
+/* Windows within a block, of a block, over blocks and segments, and of more than there is; special values in front of
+ * a window take no part. */
+static void windows_equal_the_textbook(void **state) {
     const ls_isa isa = op_isa(state);
-    const layout shape = {2, 1, 12, 16, LS_BF16};
+    static const int64_t windows[] = {1, 2, 63, 64, 65, 100, 128, 1000, INT64_MAX};
+    const int64_t lengths[] = {1, 65, 131, 250}, chunks[] = {0, 1, 3, 64, -1};
+    for (int64_t i = 0; i < OP_COUNT(windows); i++) {
+        const layout shape = {4, 2, i % 2 ? 12 : 17, (int64_t)1 << (i * 2 % 7), i % 2 ? LS_BF16 : LS_F32, windows[i]};
+        const op_plan plan = op_plan_make(OP_COUNT(lengths), lengths, slots);
+        problem p;
+        problem_make(&p, &plan, &shape, i % 2 ? op_special : op_plain, (uint64_t)i + 90);
+        problem_check(&p, isa, chunks, OP_COUNT(chunks));
+        problem_free(&p);
+    }
+}
+
+/* A window begins in a later segment than the first one, within a segment, and at its border. */
+static void windows_over_segments(void **state) {
+    const ls_isa isa = op_isa(state);
+    static const int64_t windows[] = {130, 1024, 1025, 1500};
+    const int64_t length[] = {2200}, chunks[] = {0, 64};
+    const op_plan plan = op_plan_make(1, length, slots);
+    for (int64_t i = 0; i < OP_COUNT(windows); i++) {
+        const layout shape = {2, 1, 5, 16, i % 2 ? LS_BF16 : LS_F32, windows[i]};
+        problem p;
+        problem_make(&p, &plan, &shape, op_plain, (uint64_t)i + 110);
+        problem_check(&p, isa, chunks, OP_COUNT(chunks));
+        problem_free(&p);
+    }
+}
+
+/* Token by token through two segment borders; rows that the reference leaves out must equal those of one span. */
+static void decode_equals_prefill_of(ls_isa isa, int64_t window) {
+    const layout shape = {2, 1, 12, 16, LS_BF16, window};
     const int64_t length[] = {2100};
     const op_plan plan = op_plan_make(1, length, slots);
     const int64_t chunks[] = {1, 3, 1000};
@@ -316,10 +372,15 @@ static void decode_equals_prefill(void **state) {
     problem_free(&p);
 }
 
+static void decode_equals_prefill(void **state) {
+    decode_equals_prefill_of(op_isa(state), 0);
+    decode_equals_prefill_of(op_isa(state), 1100);
+}
+
 /* Scores far apart: e underflows, a new maximum wipes out what came before, later segments vanish or take over. */
 static void steep_scores(void **state) {
     const ls_isa isa = op_isa(state);
-    const layout shape = {1, 1, 2, 16, LS_F32};
+    const layout shape = {1, 1, 2, 16, LS_F32, 0};
     const int64_t length[] = {2100};
     const int64_t chunks[] = {0, 64};
     const op_plan plan = op_plan_make(1, length, slots);
@@ -343,7 +404,7 @@ static void steep_scores(void **state) {
  * writes. */
 static void untouched_rows_and_pages(void **state) {
     const ls_isa isa = op_isa(state);
-    const layout shape = {2, 1, 12, 16, LS_F32};
+    const layout shape = {2, 1, 12, 16, LS_F32, 0};
     const int64_t length[] = {20};
     const op_plan plan = op_plan_make(1, length, slots);
     op_array out, untouched;
@@ -415,7 +476,7 @@ static void untouched_rows_and_pages(void **state) {
 /* Against float64: relative to the largest |v|, which no weighted mean exceeds. */
 static void accurate_within_2e_6(void **state) {
     const ls_isa isa = op_isa(state);
-    const layout shape = {2, 1, 64, 16, LS_F32};
+    const layout shape = {2, 1, 64, 16, LS_F32, 0};
     const int64_t length[] = {1500};
     const int64_t chunks[] = {0};
     const op_plan plan = op_plan_make(1, length, slots);
@@ -443,20 +504,66 @@ static void accurate_within_2e_6(void **state) {
     problem_free(&p);
 }
 
-static void variants_are_caught(void **state) {
-    const variant wrong[] = {SUM_IN_A_CHAIN, TWO_PASSES, NO_SEGMENTS, BLOCKS_OF_32, QUERY_SCALED};
-    const layout shape = {1, 1, 12, 16, LS_F32};
+/* Of the row of position `pos`, with a head of 4 dimensions. */
+static double distance_from_float64(const problem *p, const op_array *out, int64_t row, int64_t pos) {
+    double exact[4] = {0}, sum = 0.0, worst = 0.0;
+    for (int64_t j = pos < p->window ? 0 : pos - p->window + 1; j <= pos; j++) {
+        double score = 0.0;
+        for (int64_t d = 0; d < 4; d++) score += (double)op_get(&p->q, pos, d) * op_get(&p->k, j, d);
+        score = exp(score * (double)p->scale);
+        sum += score;
+        for (int64_t d = 0; d < 4; d++) exact[d] += score * op_get(&p->v, j, d);
+    }
+    for (int64_t d = 0; d < 4; d++) worst = fmax(worst, fabs(op_get(out, row, d) - exact[d] / sum));
+    return worst;
+}
+
+/* A published size: what positions around the window's, blocks' and segments' borders decode to has the bits of one
+ * prompt, and is near float64. */
+static void window_of_4096_in_16384(void **state) {
+    static const int64_t at[] = {63, 4095, 4096, 4097, 4160, 5119, 5120, 8191, 12345, 16383};
+    const ls_isa isa = ls_isa_best();
+    const layout shape = {1, 1, 4, 16, LS_F32, 4096};
+    const int64_t length[] = {16384};
+    const op_plan plan = op_plan_make(1, length, slots);
+    op_array all = op_array_make(LS_F32, 16384, 4, 0), out = op_array_make(LS_F32, 1, 4, 0);
+    op_batch batch = {.n_rows = 1, .n_spans = 1};
+    double worst = 0.0;
+    problem p;
+    (void)state;
+    problem_make(&p, &plan, &shape, op_plain, 17);
+    drive(&p, op_devices[isa][OP_THREADS_MAX - 1], 0, true, 1, &all);
+    for (int64_t i = 0; i < OP_COUNT(at); i++) {
+        ls_attention_args args = batch_args(&p, &p.q, &p.k, &p.v, &out, &batch);
+        ls_error err;
+        batch.spans[0] = (ls_span){0, 1, at[i], 0, p.plan.table[0]};
+        args.q = op_at(&p.q, at[i], 0);
+        args.k = op_at(&p.k, at[i], 0);
+        args.v = op_at(&p.v, at[i], 0);
+        args.rows = 1;
+        assert_ok(ls_attention(op_devices[isa][0], &args, &err), err);
+        if (memcmp(op_at(&out, 0, 0), op_at(&all, at[i], 0), 16) != 0) fail_msg("position %lld", (long long)at[i]);
+        worst = fmax(worst, distance_from_float64(&p, &out, 0, at[i]));
+    }
+    print_message("worst error %.3g of the largest value\n", worst);
+    assert_true(worst < 2e-6);
+    op_array_free(&all);
+    op_array_free(&out);
+    problem_free(&p);
+}
+
+static void variants_are_caught_of(int64_t window, const variant *wrong, int64_t n_wrong) {
+    const layout shape = {1, 1, 12, 16, LS_F32, window};
     const int64_t length[] = {1100};
     const op_plan plan = op_plan_make(1, length, slots);
     op_array out;
     problem p;
     char text[160];
-    (void)state;
     problem_make(&p, &plan, &shape, op_plain, 5);
     out = op_array_make(LS_F32, 1100, 12, 0);
     attention_ref(&p, &out, RIGHT);
     assert_int_equal(op_diffs(&p.out, &out, OP_NAN_ANY, text), 0);
-    for (int64_t i = 0; i < OP_COUNT(wrong); i++) {
+    for (int64_t i = 0; i < n_wrong; i++) {
         attention_ref(&p, &out, wrong[i]);
         if (op_diffs(&p.out, &out, OP_NAN_ANY, text) == 0) fail_msg("variant %d is not seen", (int)wrong[i]);
     }
@@ -464,11 +571,25 @@ static void variants_are_caught(void **state) {
     problem_free(&p);
 }
 
+static void variants_are_caught(void **state) {
+    static const variant wrong[] = {SUM_IN_A_CHAIN, TWO_PASSES, NO_SEGMENTS, BLOCKS_OF_32, QUERY_SCALED};
+    static const variant of_windows[] = {WINDOW_MORE, WINDOW_LESS, BLOCK_SKIPPED, BLOCKS_OF_WINDOW, SEGMENTS_OF_WINDOW};
+    (void)state;
+    variants_are_caught_of(0, wrong, OP_COUNT(wrong));
+    variants_are_caught_of(200, of_windows, OP_COUNT(of_windows));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        OP_CASES(every_cut_equals_the_whole),  OP_CASES(long_contexts_equal_the_textbook),
-        OP_CASES(decode_equals_prefill),       OP_CASES(steep_scores),
-        OP_CASES(untouched_rows_and_pages),    OP_CASES(accurate_within_2e_6),
+        OP_CASES(every_cut_equals_the_whole),
+        OP_CASES(long_contexts_equal_the_textbook),
+        OP_CASES(windows_equal_the_textbook),
+        OP_CASES(windows_over_segments),
+        cmocka_unit_test(window_of_4096_in_16384),
+        OP_CASES(decode_equals_prefill),
+        OP_CASES(steep_scores),
+        OP_CASES(untouched_rows_and_pages),
+        OP_CASES(accurate_within_2e_6),
         cmocka_unit_test(variants_are_caught),
     };
     return cmocka_run_group_tests(tests, op_open, op_close);

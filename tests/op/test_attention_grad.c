@@ -6,6 +6,7 @@
 typedef struct shape {
     int64_t n_heads, n_kv_heads, head_dim;
     ls_dtype dtype;
+    int64_t window;
 } shape;
 
 typedef struct problem {
@@ -82,6 +83,7 @@ static ls_attention_backward_args problem_args(const problem *p, const grads *g)
         .scale = p->scale,
         .spans = p->layout.spans,
         .n_spans = p->layout.n_spans,
+        .window = p->of.window,
     };
     return args;
 }
@@ -98,7 +100,8 @@ static void run(const problem *p, const grads *g, ls_device *device) {
 /* ---- the textbook ---- */
 
 /* Wrong on purpose: p by division, D from p and dp, D in descending order, the scale inside the chains of dq, keys in
- * descending order, a group's heads as one chain, queries in descending order, no segments. */
+ * descending order, a group's heads as one chain, queries in descending order, no segments; windows of one more and of
+ * one less, a key of a window that has no query of the last tile that sees it. */
 typedef enum variant {
     RIGHT,
     P_DIVIDED,
@@ -108,7 +111,10 @@ typedef enum variant {
     KEYS_DESCENDING,
     ONE_CHAIN_FOR_HEADS,
     QUERIES_DESCENDING,
-    NO_SEGMENTS
+    NO_SEGMENTS,
+    WINDOW_MORE,
+    WINDOW_LESS,
+    TILE_SKIPPED
 } variant;
 
 typedef struct partial {
@@ -119,33 +125,41 @@ static float fold_halves(const float *e, int64_t i, int64_t step) {
     return step == 64 ? e[i] : ls_add(fold_halves(e, i, 2 * step), fold_halves(e, i + step, 2 * step));
 }
 
-/* The forward of one query with the n keys it sees: score[n] is filled in. */
-static partial forward_ref(const float *q, const float *k, const float *v, int64_t n, int64_t dim, float scale,
-                           float *score, variant which) {
+/* The first key that query i sees. */
+static int64_t first_ref(const problem *p, int64_t i, variant which) {
+    const int64_t window = p->of.window + (which == WINDOW_MORE) - (which == WINDOW_LESS);
+    return p->of.window == 0 || i < window ? 0 : i - window + 1;
+}
+
+/* The forward of one query with the keys [low, n) that it sees: score[low..n) is filled in. */
+static partial forward_ref(const float *q, const float *k, const float *v, int64_t low, int64_t n, int64_t dim,
+                           float scale, float *score, variant which) {
     const int64_t segment = which == NO_SEGMENTS ? INT64_MAX / 2 : 1024;
     partial all, part;
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = low; j < n; j++) {
         float chain = 0.0f;
         for (int64_t d = 0; d < dim; d++) chain = ls_fma(q[d], k[j * dim + d], chain);
         score[j] = ls_mul(scale, chain);
     }
-    for (int64_t from = 0; from < n; from += segment) {
+    for (int64_t from = low / segment * segment; from < n; from += segment) {
         memset(&part, 0, sizeof part);
         part.m = -INFINITY;
         for (int64_t block = from; block < n && block - from < segment; block += 64) {
             float e[64] = {0}, m = part.m, c;
-            for (int64_t j = 0; j < 64 && block + j < n; j++) m = ls_max(score[block + j], m);
+            const int64_t begin = low > block ? low - block : 0;
+            if (begin >= 64) continue;
+            for (int64_t j = begin; j < 64 && block + j < n; j++) m = ls_max(score[block + j], m);
             c = ls_exp(ls_sub(part.m, m));
-            for (int64_t j = 0; j < 64 && block + j < n; j++) e[j] = ls_exp(ls_sub(score[block + j], m));
+            for (int64_t j = begin; j < 64 && block + j < n; j++) e[j] = ls_exp(ls_sub(score[block + j], m));
             part.l = ls_fma(part.l, c, fold_halves(e, 0, 1));
             part.m = m;
             for (int64_t d = 0; d < dim; d++) {
                 part.acc[d] = ls_mul(part.acc[d], c);
-                for (int64_t j = 0; j < 64 && block + j < n; j++)
+                for (int64_t j = begin; j < 64 && block + j < n; j++)
                     part.acc[d] = ls_fma(e[j], v[(block + j) * dim + d], part.acc[d]);
             }
         }
-        if (from == 0) {
+        if (from <= low) {
             all = part;
         } else {
             const float m = ls_max(all.m, part.m), a = ls_exp(ls_sub(all.m, m)), b = ls_exp(ls_sub(part.m, m));
@@ -171,24 +185,25 @@ static void head_ref(const problem *p, const ls_span *span, const float *q, cons
     const int64_t n = span->n_rows, dim = p->of.head_dim;
     for (int64_t i = 0; i < n; i++) {
         float *pi = prob + i * n, *dsi = ds + i * n, big_d = 0.0f;
-        const partial f = forward_ref(q + i * dim, k, v, i + 1, dim, p->scale, pi, which);
-        for (int64_t j = 0; j <= i; j++) {
+        const int64_t low = first_ref(p, i, which);
+        const partial f = forward_ref(q + i * dim, k, v, low, i + 1, dim, p->scale, pi, which);
+        for (int64_t j = low; j <= i; j++) {
             const float e = ls_exp(ls_sub(pi[j], f.m));
             pi[j] = which == P_DIVIDED ? ls_div(e, f.l) : ls_mul(e, ls_div(1.0f, f.l));
             dsi[j] = 0.0f;
             for (int64_t d = 0; d < dim; d++) dsi[j] = ls_fma(dout[i * dim + d], v[j * dim + d], dsi[j]);
         }
         if (which == D_FROM_P)
-            for (int64_t j = 0; j <= i; j++) big_d = ls_fma(pi[j], dsi[j], big_d);
+            for (int64_t j = low; j <= i; j++) big_d = ls_fma(pi[j], dsi[j], big_d);
         else
             for (int64_t step = 0; step < dim; step++) {
                 const int64_t d = which == D_DESCENDING ? dim - 1 - step : step;
                 big_d = ls_fma(dout[i * dim + d], ls_div(f.acc[d], f.l), big_d);
             }
-        for (int64_t j = 0; j <= i; j++) dsi[j] = ls_mul(pi[j], ls_sub(dsi[j], big_d));
+        for (int64_t j = low; j <= i; j++) dsi[j] = ls_mul(pi[j], ls_sub(dsi[j], big_d));
         for (int64_t d = 0; d < dim; d++) {
             float sum = 0.0f;
-            for (int64_t step = 0; step <= i; step++) {
+            for (int64_t step = low; step <= i; step++) {
                 const int64_t j = which == KEYS_DESCENDING ? i - step : step;
                 const float x = which == SCALE_INSIDE ? ls_mul(p->scale, dsi[j]) : dsi[j];
                 sum = ls_fma(x, k[j * dim + d], sum);
@@ -199,12 +214,15 @@ static void head_ref(const problem *p, const ls_span *span, const float *q, cons
 }
 
 /* Adds the chain over queries of w[i][j] * x[i][d] to sum[j][d]; continues it where the heads make one chain. */
-static void keys_ref(float *sum, const float *w, const float *x, int64_t n, int64_t dim, variant which) {
+static void keys_ref(const problem *p, float *sum, const float *w, const float *x, int64_t n, int64_t dim,
+                     variant which) {
     for (int64_t j = 0; j < n; j++)
         for (int64_t d = 0; d < dim; d++) {
             float chain = which == ONE_CHAIN_FOR_HEADS ? sum[j * dim + d] : 0.0f;
             for (int64_t step = j; step < n; step++) {
                 const int64_t i = which == QUERIES_DESCENDING ? n - 1 - step + j : step;
+                if (first_ref(p, i, which) > j) continue;
+                if (which == TILE_SKIPPED && i / 64 == (j + p->of.window - 1) / 64) continue;
                 chain = ls_fma(w[i * n + j], x[i * dim + d], chain);
             }
             sum[j * dim + d] = which == ONE_CHAIN_FOR_HEADS ? chain : ls_add(sum[j * dim + d], chain);
@@ -228,8 +246,8 @@ static void span_ref(const problem *p, const ls_span *span, const grads *out, va
             float *q = columns_of(&p->q, span, a, dim), *dout = columns_of(&p->dout, span, a, dim);
             head_ref(p, span, q, k, v, dout, prob, ds, dq, which);
             put_columns(&out->of[DQ], span, a, dim, dq, 1.0f);
-            keys_ref(dk, ds, q, n, dim, which);
-            keys_ref(dv, prob, dout, n, dim, which);
+            keys_ref(p, dk, ds, q, n, dim, which);
+            keys_ref(p, dv, prob, dout, n, dim, which);
             free(q);
             free(dout);
         }
@@ -274,9 +292,10 @@ static const int64_t lengths[] = {1, 2, 3, 63, 64, 65, 66, 130};
 
 static void every_shape_equals_the_textbook(void **state) {
     const ls_isa isa = op_isa(state);
-    const shape shapes[] = {{1, 1, 1, LS_F32},   {1, 1, 5, LS_BF16},  {2, 1, 16, LS_F32}, {4, 2, 24, LS_BF16},
-                            {3, 3, 7, LS_F32},   {6, 2, 12, LS_BF16}, {5, 1, 8, LS_F32},  {2, 2, 33, LS_F32},
-                            {2, 1, 64, LS_BF16}, {4, 4, 31, LS_F32}};
+    const shape shapes[] = {{1, 1, 1, LS_F32, 0},   {1, 1, 5, LS_BF16, 0}, {2, 1, 16, LS_F32, 0},
+                            {4, 2, 24, LS_BF16, 0}, {3, 3, 7, LS_F32, 0},  {6, 2, 12, LS_BF16, 0},
+                            {5, 1, 8, LS_F32, 0},   {2, 2, 33, LS_F32, 0}, {2, 1, 64, LS_BF16, 0},
+                            {4, 4, 31, LS_F32, 0}};
     uint64_t seed = 21;
     for (int64_t i = 0; i < OP_COUNT(shapes); i++)
         for (int special = 0; special < 2; special++) {
@@ -291,7 +310,7 @@ static void every_shape_equals_the_textbook(void **state) {
 static void every_length_equals_the_textbook(void **state) {
     const ls_isa isa = op_isa(state);
     const int64_t more[] = {1, 2, 4, 5, 31, 62, 63, 64, 65, 67, 127, 128, 129, 130, 193};
-    const shape of = {2, 1, 5, LS_F32};
+    const shape of = {2, 1, 5, LS_F32, 0};
     uint64_t seed = 22;
     for (int64_t i = 0; i < OP_COUNT(more); i++) {
         const int64_t three[] = {more[i], more[(i * 4 + 3) % OP_COUNT(more)], more[i]};
@@ -304,7 +323,7 @@ static void every_length_equals_the_textbook(void **state) {
 
 static void wide_heads_equal_the_textbook(void **state) {
     const ls_isa isa = op_isa(state);
-    const shape shapes[] = {{1, 1, 128, LS_F32}, {2, 1, 257, LS_BF16}, {1, 1, LS_HEAD_DIM_MAX, LS_F32}};
+    const shape shapes[] = {{1, 1, 128, LS_F32, 0}, {2, 1, 257, LS_BF16, 0}, {1, 1, LS_HEAD_DIM_MAX, LS_F32, 0}};
     const int64_t length[] = {70};
     for (int64_t i = 0; i < OP_COUNT(shapes); i++) {
         const grad_layout layout = grad_layout_make(1, length, true, (uint64_t)i + 1);
@@ -320,7 +339,8 @@ static void long_sequences_equal_the_textbook(void **state) {
     const struct {
         shape of;
         int64_t lengths[2];
-    } cases[] = {{{1, 1, 5, LS_F32}, {1025, 70}}, {{2, 1, 3, LS_BF16}, {1024, 1088}}, {{1, 1, 4, LS_F32}, {2100, 1}}};
+    } cases[] = {
+        {{1, 1, 5, LS_F32, 0}, {1025, 70}}, {{2, 1, 3, LS_BF16, 0}, {1024, 1088}}, {{1, 1, 4, LS_F32, 0}, {2100, 1}}};
     for (int64_t i = 0; i < OP_COUNT(cases); i++) {
         const grad_layout layout = grad_layout_make(2, cases[i].lengths, true, (uint64_t)i + 1);
         problem p = problem_make(&layout, &cases[i].of, op_plain, (uint64_t)i + 70);
@@ -329,10 +349,33 @@ static void long_sequences_equal_the_textbook(void **state) {
     }
 }
 
+/* Windows within a tile, of a tile, over tiles and segments, and of more than there is. */
+static void windows_equal_the_textbook(void **state) {
+    const ls_isa isa = op_isa(state);
+    static const int64_t windows[] = {1, 2, 63, 64, 65, 66, 100, 128, 190, 1000, INT64_MAX};
+    const int64_t some[] = {1, 65, 200, 129, 64};
+    uint64_t seed = 26;
+    for (int64_t i = 0; i < OP_COUNT(windows); i++) {
+        const shape of = {4, 2, 5 + i % 3, i % 2 ? LS_BF16 : LS_F32, windows[i]};
+        const grad_layout layout = grad_layout_random(some, OP_COUNT(some), &seed);
+        problem p = problem_make(&layout, &of, i % 3 == 1 ? op_special : op_plain, test_random(&seed));
+        problem_check(&p, isa, 0, "window");
+        problem_free(&p);
+    }
+    for (int64_t i = 0; i < 2; i++) {
+        const shape of = {1, 1, 4, LS_F32, i == 0 ? 1025 : 300};
+        const int64_t length[] = {2100};
+        const grad_layout layout = grad_layout_make(1, length, true, (uint64_t)i + 1);
+        problem p = problem_make(&layout, &of, op_plain, (uint64_t)i + 80);
+        problem_check(&p, isa, 1 + (int32_t)i, "window over segments");
+        problem_free(&p);
+    }
+}
+
 /* Scores far apart: probabilities underflow, a new maximum wipes out what came before. */
 static void steep_scores_equal_the_textbook(void **state) {
     const ls_isa isa = op_isa(state);
-    const shape of = {1, 1, 2, LS_F32};
+    const shape of = {1, 1, 2, LS_F32, 0};
     const int64_t length[] = {1100};
     const grad_layout layout = grad_layout_make(1, length, false, 1);
     for (int i = 0; i < 3; i++) {
@@ -352,7 +395,7 @@ static void steep_scores_equal_the_textbook(void **state) {
 /* A later key that is NaN or infinite does not show in an earlier query, nor an earlier query in a later key. */
 static void later_keys_take_no_part(void **state) {
     const ls_isa isa = op_isa(state);
-    const shape of = {2, 1, 5, LS_F32};
+    const shape of = {2, 1, 5, LS_F32, 0};
     const int64_t length[] = {130};
     const grad_layout layout = grad_layout_make(1, length, false, 1);
     for (int64_t at = 1; at < 130; at += 32) {
@@ -381,7 +424,7 @@ static void later_keys_take_no_part(void **state) {
 /* Nothing but padding: nothing is written. */
 static void no_tokens_write_nothing(void **state) {
     const ls_isa isa = op_isa(state);
-    const shape of = {2, 1, 5, LS_F32};
+    const shape of = {2, 1, 5, LS_F32, 0};
     for (int64_t n_spans = 0; n_spans < 3; n_spans++) {
         const grad_layout layout = {6, n_spans, {{0, 3, 0, -1, 0}, {4, 0, 0, 2, 0}}};
         problem p = problem_make(&layout, &of, op_plain, 3);
@@ -409,7 +452,7 @@ static void sequences_do_not_see_each_other(void **state) {
     const int64_t three[] = {65, 5, 130};
     for (uint64_t seed = 1; seed <= 4; seed++) {
         const grad_layout layout = grad_layout_make(3, three, seed > 1, seed);
-        const shape of = {4, 2, 24, seed % 2 ? LS_F32 : LS_BF16};
+        const shape of = {4, 2, 24, seed % 2 ? LS_F32 : LS_BF16, 0};
         problem p = problem_make(&layout, &of, op_plain, seed);
         grads packed = grads_make(&p, layout.rows, 1);
         if (seed == 3) /* the middle one is hostile */
@@ -443,7 +486,7 @@ static void sequences_do_not_see_each_other(void **state) {
 
 /* One sequence in float64. */
 typedef struct exact {
-    int64_t n, heads, kv_heads, dim;
+    int64_t n, heads, kv_heads, dim, window;
     double scale;
     double *x[4], *grad[N_GRADS]; /* q, k, v, dout; [n][heads or kv_heads][dim] */
 } exact;
@@ -463,6 +506,8 @@ static void exact_softmax(const exact *e, int64_t i, int64_t a, double *prob) {
     const int64_t g = a / (e->heads / e->kv_heads);
     double top = -INFINITY, sum = 0.0;
     for (int64_t j = 0; j <= i; j++) {
+        prob[j] = -INFINITY;
+        if (e->window > 0 && j + e->window <= i) continue;
         prob[j] = e->scale *
                   exact_dot(exact_row(e, e->x[0], e->heads, i, a), exact_row(e, e->x[1], e->kv_heads, j, g), e->dim);
         top = fmax(top, prob[j]);
@@ -513,7 +558,8 @@ static void exact_backward(const exact *e) {
 
 static exact exact_make(const problem *p) {
     const op_array *from[] = {&p->q, &p->k, &p->v, &p->dout};
-    exact e = {p->layout.rows, p->of.n_heads, p->of.n_kv_heads, p->of.head_dim, (double)p->scale, {NULL}, {NULL}};
+    exact e = {p->layout.rows, p->of.n_heads,    p->of.n_kv_heads, p->of.head_dim,
+               p->of.window,   (double)p->scale, {NULL},           {NULL}};
     for (int i = 0; i < 4; i++) {
         e.x[i] = op_alloc(from[i]->rows * from[i]->cols * 8);
         for (int64_t at = 0; at < from[i]->rows * from[i]->cols; at++)
@@ -534,7 +580,7 @@ static void exact_free(exact *e) {
 
 /* The float64 gradient is that of the differences. */
 static void float64_is_the_truth(void **state) {
-    const shape of = {4, 2, 3, LS_F32};
+    const shape of = {4, 2, 3, LS_F32, 5};
     const int64_t length[] = {9};
     const grad_layout layout = grad_layout_make(1, length, false, 1);
     problem p = problem_make(&layout, &of, op_wide, 31);
@@ -560,7 +606,10 @@ static void gradients_are_those_of_float64(void **state) {
     const struct {
         shape of;
         int64_t length;
-    } cases[] = {{{4, 2, 16, LS_F32}, 130}, {{2, 1, 64, LS_BF16}, 200}, {{1, 1, 24, LS_F32}, 1500}};
+    } cases[] = {{{4, 2, 16, LS_F32, 0}, 130},
+                 {{2, 1, 64, LS_BF16, 0}, 200},
+                 {{1, 1, 24, LS_F32, 0}, 1500},
+                 {{4, 2, 16, LS_F32, 90}, 200}};
     double worst = 0.0;
     for (int64_t c = 0; c < OP_COUNT(cases); c++) {
         const grad_layout layout = grad_layout_make(1, &cases[c].length, false, 1);
@@ -589,7 +638,7 @@ static void gradients_are_those_of_float64(void **state) {
 
 static void bad_arguments_are_named(void **state) {
     const grad_layout layout = {9, 2, {{0, 4, 0, 0, 0}, {4, 5, 0, 1, 0}}};
-    const shape of = {4, 2, 5, LS_F32};
+    const shape of = {4, 2, 5, LS_F32, 0};
     problem p = problem_make(&layout, &of, op_plain, 1);
     grads got = grads_make(&p, 9, 0), untouched = grads_make(&p, 9, 0);
     const ls_attention_backward_args right = problem_args(&p, &got);
@@ -624,6 +673,7 @@ static void bad_arguments_are_named(void **state) {
     REFUSED("-4 heads over 2 KV heads", args.n_heads = -4);
     REFUSED("9223372036854775806 heads", args.n_heads = INT64_MAX - 1);
     REFUSED("rows -1", args.rows = -1);
+    REFUSED("a window of -1 positions", args.window = -1);
     REFUSED("q: stride 19", args.q_stride = 19);
     REFUSED("k: stride 9", args.kv_stride = 9);
     REFUSED("dout: stride -7", args.dout_stride = -7);
@@ -669,21 +719,19 @@ static void workspaces_that_do_not_fit(void **state) {
 
 /* ---- the comparison itself ---- */
 
-static void variants_are_caught(void **state) {
-    const struct {
-        variant wrong;
-        int seen_in;
-    } cases[] = {{P_DIVIDED, DV},    {P_DIVIDED, DQ},           {D_FROM_P, DQ},           {D_FROM_P, DK},
-                 {D_DESCENDING, DQ}, {SCALE_INSIDE, DQ},        {KEYS_DESCENDING, DQ},    {ONE_CHAIN_FOR_HEADS, DK},
-                 {NO_SEGMENTS, DQ},  {ONE_CHAIN_FOR_HEADS, DV}, {QUERIES_DESCENDING, DV}, {QUERIES_DESCENDING, DK}};
-    const int64_t length[] = {1100};
+typedef struct variant_case {
+    variant wrong;
+    int seen_in;
+} variant_case;
+
+static void variants_are_caught_of(int64_t window, const variant_case *cases, int64_t n_cases) {
+    const int64_t length[] = {window == 0 ? 1100 : 200};
     const grad_layout layout = grad_layout_make(1, length, false, 2);
-    const shape of = {2, 1, 3, LS_F32};
+    const shape of = {2, 1, 3, LS_F32, window};
     problem p = problem_make(&layout, &of, op_plain, 8);
     grads right = grads_make(&p, layout.rows, 0);
-    (void)state;
     grad_ref(&p, &right, RIGHT);
-    for (int64_t i = 0; i < OP_COUNT(cases); i++) {
+    for (int64_t i = 0; i < n_cases; i++) {
         grads wrong = grads_make(&p, layout.rows, 0);
         char text[160];
         grad_ref(&p, &wrong, cases[i].wrong);
@@ -695,14 +743,33 @@ static void variants_are_caught(void **state) {
     problem_free(&p);
 }
 
+static void variants_are_caught(void **state) {
+    static const variant_case cases[] = {
+        {P_DIVIDED, DV},    {P_DIVIDED, DQ},           {D_FROM_P, DQ},           {D_FROM_P, DK},
+        {D_DESCENDING, DQ}, {SCALE_INSIDE, DQ},        {KEYS_DESCENDING, DQ},    {ONE_CHAIN_FOR_HEADS, DK},
+        {NO_SEGMENTS, DQ},  {ONE_CHAIN_FOR_HEADS, DV}, {QUERIES_DESCENDING, DV}, {QUERIES_DESCENDING, DK}};
+    static const variant_case of_windows[] = {{WINDOW_MORE, DQ}, {WINDOW_MORE, DV},  {WINDOW_LESS, DQ},
+                                              {WINDOW_LESS, DK}, {TILE_SKIPPED, DK}, {TILE_SKIPPED, DV}};
+    (void)state;
+    variants_are_caught_of(0, cases, OP_COUNT(cases));
+    variants_are_caught_of(70, of_windows, OP_COUNT(of_windows));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        OP_CASES(every_shape_equals_the_textbook), OP_CASES(every_length_equals_the_textbook),
-        OP_CASES(wide_heads_equal_the_textbook),   OP_CASES(long_sequences_equal_the_textbook),
-        OP_CASES(steep_scores_equal_the_textbook), OP_CASES(later_keys_take_no_part),
-        OP_CASES(no_tokens_write_nothing),         OP_CASES(sequences_do_not_see_each_other),
-        cmocka_unit_test(float64_is_the_truth),    OP_CASES(gradients_are_those_of_float64),
-        cmocka_unit_test(bad_arguments_are_named), cmocka_unit_test(workspaces_that_do_not_fit),
+        OP_CASES(windows_equal_the_textbook),
+        OP_CASES(every_shape_equals_the_textbook),
+        OP_CASES(every_length_equals_the_textbook),
+        OP_CASES(wide_heads_equal_the_textbook),
+        OP_CASES(long_sequences_equal_the_textbook),
+        OP_CASES(steep_scores_equal_the_textbook),
+        OP_CASES(later_keys_take_no_part),
+        OP_CASES(no_tokens_write_nothing),
+        OP_CASES(sequences_do_not_see_each_other),
+        cmocka_unit_test(float64_is_the_truth),
+        OP_CASES(gradients_are_those_of_float64),
+        cmocka_unit_test(bad_arguments_are_named),
+        cmocka_unit_test(workspaces_that_do_not_fit),
         cmocka_unit_test(variants_are_caught),
     };
     return cmocka_run_group_tests(tests, op_open, op_close);

@@ -27,7 +27,8 @@ import lockstep  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 F32, BF16, F64 = torch.float32, torch.bfloat16, torch.float64
-TRANSFORMERS = ("llama-small", "llama-odd", "mistral-small", "qwen2-small", "qwen3-small")
+TRANSFORMERS = ("llama-small", "llama-odd", "mistral-small", "qwen2-small", "qwen3-small", "mistral-window",
+                "qwen2-window")
 EXACT = ("jamba-dense", "jamba-moe", "jamba-odd", "jamba-nobias", "jamba-bf16", "mamba-small", "mamba-odd", "tiny-sort",
          *TRANSFORMERS)
 MMA16 = ("jamba-bf16", "tiny-sort", *TRANSFORMERS)
@@ -261,10 +262,14 @@ def rotations_refused():
 
     lockstep.patch(random_llama(8, plain, 64, "mistral", sliding_window=None))
     lockstep.patch(random_llama(8, plain, 64, "qwen3", sliding_window=16, use_sliding_window=False))
-    refused("sliding_window: 16", "mistral", sliding_window=16)
+    refused("sliding_window: 16; Llama", sliding_window=16)
+    refused("sliding_window: 0; 1 at least", "mistral", sliding_window=0)
     for kind in ("qwen2", "qwen3"):
-        refused("layer 0 is 'sliding_attention'", kind, use_sliding_window=True, sliding_window=16, max_window_layers=0)
-        refused("use_sliding_window: true", kind, use_sliding_window=True, sliding_window=16, max_window_layers=1)
+        windowed = random_llama(8, plain, 64, kind, use_sliding_window=True, sliding_window=16, max_window_layers=0)
+        windowed.config.layer_types = ["full_attention"]
+        raises("layers.0.self_attn.sliding_window: 16", lockstep.patch, windowed)
+        windowed.config.layer_types = ["chunked_attention"]
+        raises("layer 0 is 'chunked_attention'", lockstep.patch, windowed)
     refused('"dynamic": its frequencies change', rotation={**plain, "rope_type": "dynamic", "factor": 2.0})
     refused('"longrope": its frequencies change', rotation={
         **plain, "rope_type": "longrope", "factor": 2.0, "short_factor": [1.0] * 4, "long_factor": [1.0] * 4,
@@ -338,6 +343,15 @@ def own_layers():
                        .transpose(0, 1).reshape(len(part), 32))
         return torch.cat(out)
 
+    def windowed(qkv):
+        out = []
+        for part in qkv.split(batch.lengths):
+            q, k, v = (x.reshape(len(part), -1, 8).transpose(0, 1) for x in part.split((32, 16, 16), 1))
+            apart = torch.arange(len(part))[:, None] - torch.arange(len(part))
+            out.append(torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, attn_mask=(apart >= 0) & (apart < 17), enable_gqa=True).transpose(0, 1).reshape(len(part), 32))
+        return torch.cat(out)
+
     F = torch.nn.functional
     tokens = torch.randint(0, 11, (96,), generator=generator)
     against_float64("linear", lambda *t: lockstep.linear(*t, batch=batch), F.linear, random(96, 24), random(17, 24),
@@ -347,12 +361,15 @@ def own_layers():
     against_float64("swiglu", lockstep.swiglu, lambda g, u: F.silu(g) * u, random(96, 12), random(96, 12))
     against_float64("causal_attention", lambda x: lockstep.causal_attention(x, batch, 4, 2, 8), attention,
                     random(96, 64))
+    against_float64("windowed", lambda x: lockstep.causal_attention(x, batch, 4, 2, 8, window=17), windowed,
+                    random(96, 64))
     against_float64("embedding", lambda w: lockstep.embed(tokens, w, 3),
                     lambda w: F.embedding(tokens, w, padding_idx=3), random(11, 24))
     raises("(rows, 6) is wanted", lockstep.linear, random(4, 5), random(3, 6), kind=ValueError)
     raises("mma16", lockstep.linear, random(4, 6), random(3, 6), profile="mma16", kind=TypeError)
     raises("at least one row", lockstep.Batch, (3, 0), "cpu", kind=ValueError)
     raises("3 heads over 2", lockstep.causal_attention, random(96, 64), batch, 3, 2, 8, kind=ValueError)
+    raises("window: 0", lockstep.causal_attention, random(96, 64), batch, 4, 2, 8, 0, kind=ValueError)
 
 
 def own_rope():

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "load/safetensors.h"
 #include "num/half.h"
+#include "op/attention.h"
 
 enum {
     INPUT_NORM = 0,
@@ -492,7 +493,7 @@ static bool is_unseen(const pass *p, int64_t j, int64_t t) {
            (p->e.lost_every > 0 && j % p->e.lost_every == p->e.lost_at);
 }
 
-static ls_status attention(const pass *p, double *out, const double *x, const layer *l) {
+static ls_status attention(const pass *p, int64_t layer_i, double *out, const double *x, const layer *l) {
     const ls_model_config *c = p->c;
     const int64_t n = p->n, size = c->head_dim, heads = c->n_heads, groups = c->n_kv_heads, mark = p->s->n;
     const double scale = (p->e.attention_scale > 0.0 ? p->e.attention_scale : 1.0) / sqrt((double)size);
@@ -529,7 +530,9 @@ static ls_status attention(const pass *p, double *out, const double *x, const la
             const double by_length =
                 p->e.attention_log_base > 0.0 ? log((double)(t + 2)) / log(p->e.attention_log_base) : 1.0;
             int64_t from = memory_from(p, t, LS_LOSE_KEYS);
+            const int64_t own = ls_attention_first(t, c->window[layer_i]);
             double most = -(double)INFINITY, sum = 0.0;
+            if (own > from) from = own;
             if (p->e.window > 0 && t + 1 - p->e.window > from) from = t + 1 - p->e.window;
             for (int64_t j = from; j <= to; j++) {
                 double dot = 0.0;
@@ -717,7 +720,7 @@ static ls_status run_layer(const pass *p, double *h, double *x, double *y, int32
             here && p->e.weights == LS_CHANGED_NORM_ONES);
     round_all(x, n * hidden, p->e.activations);
     if (!(here && p->e.weights == LS_CHANGED_NO_MIXER)) {
-        LS_TRY(p->c->is_attention[layer_i] ? attention(&mixing, y, x, &l) : mamba(&mixing, y, x, &l));
+        LS_TRY(p->c->is_attention[layer_i] ? attention(&mixing, layer_i, y, x, &l) : mamba(&mixing, y, x, &l));
         for (int64_t i = 0; i < n * hidden; i++) h[i] += mixer * y[i];
     }
     if (p->c->ffn > 0 && !(here && p->e.weights == LS_CHANGED_NO_FFN)) {

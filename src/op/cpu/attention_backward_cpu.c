@@ -27,8 +27,16 @@ static left left_from(left a, int64_t r) {
     return a;
 }
 
-/* Which t a row takes: all; those up to its own number; those from it on. */
-typedef enum reach { ALL, UNTIL_ROW, FROM_ROW } reach;
+/* Which t row r takes: those in [r + from, r + until). */
+typedef struct reach {
+    int64_t from, until;
+} reach;
+
+#define FAR (INT64_MAX / 2)
+static const reach all_t = {-FAR, FAR};
+
+static int64_t begin_of(reach takes, int64_t r) { return r + takes.from > 0 ? r + takes.from : 0; }
+static int64_t end_of(reach takes, int64_t r, int64_t n_t) { return r + takes.until < n_t ? r + takes.until : n_t; }
 
 /* rows is a literal in every call, so the loops unroll and acc lives in registers. */
 static LS_SIMD void chain_rows(float *c, int64_t stride, left a, const float *b, int64_t t_begin, int64_t t_end,
@@ -60,7 +68,7 @@ static void chain_group(float *c, int64_t stride, left a, const float *b, int64_
     chain_rows(c, stride, a, b, t_begin, t_end, GROUP);
 }
 static void chain_row(float *c, int64_t stride, left a, const float *b, int64_t t_begin, int64_t t_end) {
-    chain_rows(c, stride, a, b, t_begin, t_end, 1);
+    if (t_begin < t_end) chain_rows(c, stride, a, b, t_begin, t_end, 1);
 }
 
 /* c[r][lane] = chain over t of fma(a[r][t], b[t][lane], c[r][lane]), t ascending from what c holds. The rows of c and b
@@ -70,16 +78,16 @@ static void product(float *c, int64_t stride, left a, const float *b, int64_t n_
                     reach takes) {
     for (int64_t lane = 0; lane < n_lanes; lane += GROUP_LANES)
         for (int64_t r = 0; r < n_rows; r += GROUP) {
-            const bool whole = n_rows - r >= GROUP;
-            const int64_t n = whole ? GROUP : n_rows - r;
-            const int64_t begin = whole && takes == FROM_ROW ? r + GROUP - 1 : 0;
-            const int64_t end = !whole ? 0 : takes == UNTIL_ROW ? r + 1 : n_t;
-            for (int64_t i = r; i < r + n && takes == FROM_ROW; i++)
-                chain_row(c + i * stride + lane, stride, left_from(a, i), b + lane, i, begin);
-            if (whole) chain_group(c + r * stride + lane, stride, left_from(a, r), b + lane, begin, end);
-            for (int64_t i = r; i < r + n && (!whole || takes == UNTIL_ROW); i++)
-                chain_row(c + i * stride + lane, stride, left_from(a, i), b + lane, takes == FROM_ROW ? i : end,
-                          takes == UNTIL_ROW ? i + 1 : n_t);
+            const int64_t n = n_rows - r < GROUP ? n_rows - r : GROUP;
+            const int64_t begin = begin_of(takes, r + GROUP - 1), end = end_of(takes, r, n_t);
+            const bool together = n == GROUP && begin < end;
+            for (int64_t i = r; i < r + n; i++)
+                chain_row(c + i * stride + lane, stride, left_from(a, i), b + lane, begin_of(takes, i),
+                          together ? begin : end_of(takes, i, n_t));
+            if (!together) continue;
+            chain_group(c + r * stride + lane, stride, left_from(a, r), b + lane, begin, end);
+            for (int64_t i = r; i < r + n; i++)
+                chain_row(c + i * stride + lane, stride, left_from(a, i), b + lane, end, end_of(takes, i, n_t));
         }
 }
 
@@ -141,6 +149,24 @@ static float *kept_at(const tiles *t, int what, int64_t head, int64_t row) {
     return t->kept + (what * t->a->n_heads + head) * t->a->rows + row;
 }
 
+static int64_t window_of(const ls_attention_backward_args *a) {
+    return a->window > 0 && a->window < FAR ? a->window : FAR;
+}
+
+/* Keys of a tile as the queries of a tile take them. */
+static reach keys_of_query(const tiles *t, int64_t queries, int64_t keys) {
+    const int64_t apart = (queries - keys) * TILE;
+    const reach takes = {apart - window_of(t->a) + 1, apart + 1};
+    return takes;
+}
+
+/* Queries of a tile as the keys of a tile take them. */
+static reach queries_of_key(const tiles *t, int64_t queries, int64_t keys) {
+    const int64_t apart = (keys - queries) * TILE;
+    const reach takes = {apart, apart + window_of(t->a)};
+    return takes;
+}
+
 static int64_t tile_rows(const ls_span *span, int64_t tile) {
     const int64_t left_over = span->n_rows - tile * TILE;
     return left_over < TILE ? left_over : TILE;
@@ -166,26 +192,30 @@ static void scale_row(float *row, float factor, int64_t n) {
     for (int64_t d = 0; d < n; d++) row[d] = ls_mul(row[d], factor);
 }
 
-/* Takes n_keys keys. q: [dim][64]; e: room for [64][64]. on_diagonal: the keys are the queries' own rows, and key j
- * takes part from query j on. */
+/* Takes n_keys keys, of which `sees` says what a query takes and `seen` which queries take a key. q: [dim][64]; e: room
+ * for [64][64]. A query that takes none keeps all it has. */
 static void take_block(const tiles *t, softmax *s, const float *q, const float *k, const float *v, float *e,
-                       int64_t n_queries, int64_t n_keys, bool on_diagonal) {
+                       int64_t n_queries, int64_t n_keys, reach sees, reach seen) {
     float m[TILE], correction[TILE], folded[TILE / 2][TILE];
     memset(e, 0, TILE * TILE * sizeof(float));
     memcpy(m, s->m, sizeof m);
-    product(e, TILE, by_rows(k, t->stride), q, n_keys, t->dim, TILE, ALL);
+    product(e, TILE, by_rows(k, t->stride), q, n_keys, t->dim, TILE, all_t);
     for (int64_t j = 0; j < n_keys; j++) {
         float *score = e + j * TILE;
-        for (int64_t i = on_diagonal ? j : 0; i < TILE; i++) {
+        for (int64_t i = begin_of(seen, j); i < end_of(seen, j, TILE); i++) {
             score[i] = ls_mul(t->a->scale, score[i]);
             m[i] = ls_max(score[i], m[i]);
         }
     }
     for (int i = 0; i < TILE; i++) correction[i] = ls_exp(ls_sub(s->m[i], m[i]));
+    for (int64_t i = 0; i < TILE; i++)
+        if (begin_of(sees, i) >= end_of(sees, i, n_keys)) correction[i] = 1.0f;
     for (int64_t j = 0; j < n_keys; j++) {
+        const int64_t begin = begin_of(seen, j), end = end_of(seen, j, TILE);
         float *row = e + j * TILE;
         for (int i = 0; i < TILE; i++) row[i] = ls_exp(ls_sub(row[i], m[i]));
-        for (int64_t i = 0; i < j && on_diagonal; i++) row[i] = 0.0f;
+        for (int64_t i = 0; i < begin && i < TILE; i++) row[i] = 0.0f;
+        for (int64_t i = end > 0 ? end : 0; i < TILE; i++) row[i] = 0.0f;
     }
     for (int half = TILE / 2; half > 0; half /= 2)
         for (int j = 0; j < half; j++) {
@@ -196,15 +226,22 @@ static void take_block(const tiles *t, softmax *s, const float *q, const float *
     for (int i = 0; i < TILE; i++) s->l[i] = ls_fma(s->l[i], correction[i], folded[0][i]);
     memcpy(s->m, m, sizeof m);
     for (int64_t i = 0; i < n_queries; i++) scale_row(s->acc + i * t->stride, correction[i], t->dim);
-    product(s->acc, t->stride, by_columns(e, TILE), v, n_queries, n_keys, t->dim, on_diagonal ? UNTIL_ROW : ALL);
+    product(s->acc, t->stride, by_columns(e, TILE), v, n_queries, n_keys, t->dim, sees);
 }
 
-static void combine(const tiles *t, softmax *total, const softmax *segment) {
+/* The segment that begins at `start` joins the total of a tile's queries; a query's first one is taken as it is. */
+static void combine(const tiles *t, softmax *total, const softmax *segment, int64_t tile, int64_t start) {
     for (int i = 0; i < TILE; i++) {
         const float m = ls_max(segment->m[i], total->m[i]);
         const float from_total = ls_exp(ls_sub(total->m[i], m)), from_segment = ls_exp(ls_sub(segment->m[i], m));
         float *acc = total->acc + i * t->stride;
         const float *more = segment->acc + i * t->stride;
+        if (ls_attention_first(tile * TILE + i, t->a->window) >= start) {
+            total->m[i] = segment->m[i];
+            total->l[i] = segment->l[i];
+            memcpy(acc, more, (size_t)t->dim * sizeof(float));
+            continue;
+        }
         total->l[i] = ls_fma(total->l[i], from_total, ls_mul(segment->l[i], from_segment));
         total->m[i] = m;
         for (int64_t d = 0; d < t->dim; d++) acc[d] = ls_fma(acc[d], from_total, ls_mul(more[d], from_segment));
@@ -216,6 +253,7 @@ static void keep_softmax(tiles t, const ls_span *span, int64_t tile, int64_t hea
     const ls_attention_backward_args *a = t.a;
     const int64_t row = span->row + tile * TILE, n = tile_rows(span, tile), each = TILE * t.stride;
     const int64_t q_column = head * t.dim, kv_column = head / (a->n_heads / a->n_kv_heads) * t.dim;
+    const int64_t from = ls_attention_first(tile * TILE, a->window) / TILE * TILE;
     float *q = take(&t, each), *dout = take(&t, each), *rows = take(&t, each), *k = take(&t, each);
     float *v = take(&t, each), *e = take(&t, TILE * TILE), sum[TILE] = {0};
     softmax total, segment;
@@ -226,14 +264,17 @@ static void keep_softmax(tiles t, const ls_span *span, int64_t tile, int64_t hea
     load_rows(&t, rows, a->dout, LS_F32, a->dout_stride, row, q_column, n);
     turn(&t, dout, rows, n);
     softmax_reset(&t, &total);
-    for (int64_t first = 0; first <= tile * TILE; first += TILE) {
-        const bool in_first = first < LS_ATTENTION_SEGMENT, on_diagonal = first == tile * TILE;
-        const int64_t n_keys = on_diagonal ? n : TILE;
-        if (first > 0 && first % LS_ATTENTION_SEGMENT == 0) softmax_reset(&t, &segment);
+    for (int64_t first = from; first <= tile * TILE; first += TILE) {
+        const int64_t start = first / LS_ATTENTION_SEGMENT * LS_ATTENTION_SEGMENT, keys = first / TILE;
+        const bool in_first = start <= from, is_last = keys == tile;
+        const int64_t n_keys = is_last ? n : TILE;
+        if (!in_first && first == start) softmax_reset(&t, &segment);
         load_rows(&t, k, a->k, a->dtype, a->kv_stride, span->row + first, kv_column, n_keys);
         load_rows(&t, v, a->v, a->dtype, a->kv_stride, span->row + first, kv_column, n_keys);
-        take_block(&t, in_first ? &total : &segment, q, k, v, e, n, n_keys, on_diagonal);
-        if (!in_first && (on_diagonal || (first + TILE) % LS_ATTENTION_SEGMENT == 0)) combine(&t, &total, &segment);
+        take_block(&t, in_first ? &total : &segment, q, k, v, e, n, n_keys, keys_of_query(&t, tile, keys),
+                   queries_of_key(&t, tile, keys));
+        if (!in_first && (is_last || (first + TILE) % LS_ATTENTION_SEGMENT == 0))
+            combine(&t, &total, &segment, tile, start);
     }
     turn(&t, rows, total.acc, n);
     for (int64_t d = 0; d < t.dim; d++)
@@ -279,15 +320,15 @@ typedef struct query_tile {
 #define SCRATCH_MAX (10 * TILE * LS_HEAD_DIM_MAX + 2 * TILE * TILE)
 _Static_assert(SCRATCH_MAX <= LS_SCRATCH_FLOATS && LS_HEAD_DIM_MAX % 32 == 0, "tiles fit the scratch of a thread");
 
-/* p and ds of n queries from `row` on; what they hold for keys after a query means nothing. */
+/* p and ds of n queries from `row` on; what they hold for keys that a query does not see means nothing. */
 static void probabilities(const tiles *t, const query_tile *of, const key_tile *keys, int64_t head, int64_t row,
                           int64_t n) {
     const float *m = kept_at(t, LS_ATTENTION_KEPT_M, head, row), *r = kept_at(t, LS_ATTENTION_KEPT_R, head, row);
     const float *d = kept_at(t, LS_ATTENTION_KEPT_D, head, row);
     memset(of->p, 0, TILE * TILE * sizeof(float));
     memset(of->ds, 0, TILE * TILE * sizeof(float));
-    product(of->p, TILE, by_rows(of->q, t->stride), keys->k_turned, n, t->dim, TILE, ALL);
-    product(of->ds, TILE, by_rows(of->dout, t->stride), keys->v_turned, n, t->dim, TILE, ALL);
+    product(of->p, TILE, by_rows(of->q, t->stride), keys->k_turned, n, t->dim, TILE, all_t);
+    product(of->ds, TILE, by_rows(of->dout, t->stride), keys->v_turned, n, t->dim, TILE, all_t);
     for (int64_t i = 0; i < n; i++) {
         float *p = of->p + i * TILE, *ds = of->ds + i * TILE;
         for (int j = 0; j < TILE; j++) {
@@ -302,18 +343,18 @@ static void meet(const tiles *t, const query_tile *of, const key_tile *keys, con
                  int64_t head) {
     const ls_attention_backward_args *a = t->a;
     const int64_t row = span->row + tile * TILE, n = tile_rows(span, tile), column = head * t->dim;
-    const bool on_diagonal = tile == keys->tile;
+    const reach sees = keys_of_query(t, tile, keys->tile), seen = queries_of_key(t, tile, keys->tile);
     load_rows(t, of->q, a->q, a->dtype, a->q_stride, row, column, n);
     load_rows(t, of->dout, a->dout, LS_F32, a->dout_stride, row, column, n);
-    if (keys->tile == 0)
+    if (keys->tile == ls_attention_first(tile * TILE, a->window) / TILE)
         memset(of->dq, 0, (size_t)(TILE * t->stride) * sizeof(float));
     else
         load_rows(t, of->dq, a->dq, LS_F32, a->dq_stride, row, column, n);
     probabilities(t, of, keys, head, row, n);
-    product(keys->dv, t->stride, by_columns(of->p, TILE), of->dout, keys->n, n, t->dim, on_diagonal ? FROM_ROW : ALL);
-    product(keys->dk, t->stride, by_columns(of->ds, TILE), of->q, keys->n, n, t->dim, on_diagonal ? FROM_ROW : ALL);
-    product(of->dq, t->stride, by_rows(of->ds, TILE), keys->k, n, keys->n, t->dim, on_diagonal ? UNTIL_ROW : ALL);
-    if (on_diagonal) scale_row(of->dq, a->scale, n * t->stride);
+    product(keys->dv, t->stride, by_columns(of->p, TILE), of->dout, keys->n, n, t->dim, seen);
+    product(keys->dk, t->stride, by_columns(of->ds, TILE), of->q, keys->n, n, t->dim, seen);
+    product(of->dq, t->stride, by_rows(of->ds, TILE), keys->k, n, keys->n, t->dim, sees);
+    if (tile == keys->tile) scale_row(of->dq, a->scale, n * t->stride);
     store_rows(t, a->dq, a->dq_stride, row, column, of->dq, n);
 }
 
@@ -326,6 +367,8 @@ static void span_back(tiles t, const ls_span *span, int64_t kv_head) {
     const ls_attention_backward_args *a = t.a;
     const int64_t n_tiles = ls_attention_tiles(span->n_rows), each = TILE * t.stride, column = kv_head * t.dim;
     const int64_t heads = a->n_heads / a->n_kv_heads;
+    /* Tiles of queries behind a tile of keys that see one of them. */
+    const int64_t behind = (window_of(a) + TILE - 2) / TILE;
     const size_t bytes = (size_t)each * sizeof(float);
     query_tile of = {take(&t, each), take(&t, each), take(&t, each), take(&t, TILE * TILE), take(&t, TILE * TILE)};
     key_tile keys = {0,
@@ -349,7 +392,8 @@ static void span_back(tiles t, const ls_span *span, int64_t kv_head) {
         for (int64_t head = kv_head * heads; head < (kv_head + 1) * heads; head++) {
             memset(keys.dk, 0, bytes);
             memset(keys.dv, 0, bytes);
-            for (int64_t tile = keys.tile; tile < n_tiles; tile++) meet(&t, &of, &keys, span, tile, head);
+            for (int64_t tile = keys.tile; tile < n_tiles && tile - keys.tile <= behind; tile++)
+                meet(&t, &of, &keys, span, tile, head);
             add_tile(&t, keys.dk_sum, keys.dk);
             add_tile(&t, keys.dv_sum, keys.dv);
         }

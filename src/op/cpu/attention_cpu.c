@@ -59,13 +59,14 @@ static float fold64(float *e) {
     return e[0];
 }
 
-/* Takes the n keys from position first on (a block, or its part up to the query) into the running softmax. */
+/* Takes keys [begin, end) of the block that begins at position first into the running softmax: all of a block, or what
+ * the query sees of it. */
 static void take_block(const ls_attention_args *a, const ls_span *span, const float *q, int64_t kv_head, int64_t first,
-                       int64_t n, softmax_state *state, float *scratch) {
+                       int64_t begin, int64_t end, softmax_state *state, float *scratch) {
     const int64_t dim = a->head_dim, page_tokens = a->page_tokens;
     float score[LS_ATTENTION_BLOCK] = {0}, e[LS_ATTENTION_BLOCK] = {0}, folded[LS_ATTENTION_BLOCK];
     float m = state->m, correction;
-    for (int64_t base = 0; base < n; base += page_tokens) {
+    for (int64_t base = begin / page_tokens * page_tokens; base < end; base += page_tokens) {
         const void *page = ls_pool_at(&a->pages, page_of(a, span, first + base));
         float *restrict s = score + base;
         for (int64_t d = 0; d < dim; d++) {
@@ -73,20 +74,20 @@ static void take_block(const ls_attention_args *a, const ls_span *span, const fl
             for (int64_t j = 0; j < page_tokens; j++) s[j] = ls_fma(q[d], keys[j], s[j]);
         }
     }
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = begin; j < end; j++) {
         score[j] = ls_mul(score[j], a->scale);
         m = ls_max(score[j], m);
     }
     correction = ls_exp(ls_sub(state->m, m));
-    for (int64_t j = 0; j < n; j++) e[j] = ls_exp(ls_sub(score[j], m));
+    for (int64_t j = begin; j < end; j++) e[j] = ls_exp(ls_sub(score[j], m));
     memcpy(folded, e, sizeof e);
     state->l = ls_fma(state->l, correction, fold64(folded));
     state->m = m;
     for (int64_t d = 0; d < dim; d++) state->acc[d] = ls_mul(state->acc[d], correction);
-    for (int64_t base = 0; base < n; base += page_tokens) {
+    for (int64_t base = begin / page_tokens * page_tokens; base < end; base += page_tokens) {
         const void *page = ls_pool_at(&a->pages, page_of(a, span, first + base));
-        const int64_t part = n - base < page_tokens ? n - base : page_tokens;
-        for (int64_t j = 0; j < part; j++) {
+        const int64_t part = end - base < page_tokens ? end - base : page_tokens;
+        for (int64_t j = begin > base ? begin - base : 0; j < part; j++) {
             const float *values = as_floats(page, a->dtype, v_offset(a, kv_head) + j * dim, dim, scratch);
             for (int64_t d = 0; d < dim; d++) state->acc[d] = ls_fma(e[base + j], values[d], state->acc[d]);
         }
@@ -110,19 +111,23 @@ static void combine(softmax_state *total, const softmax_state *segment, int64_t 
 
 static void attend(const ls_attention_args *a, const ls_span *span, int64_t t, int64_t head, float *scratch) {
     const int64_t dim = a->head_dim, row = span->row + t, n_keys = span->pos + t + 1;
+    const int64_t from = ls_attention_first(span->pos + t, a->window);
     const int64_t kv_head = head / (a->n_heads / a->n_kv_heads);
     float q[LS_HEAD_DIM_MAX];
     softmax_state total, segment;
     ls_row_widen(q, ls_at(a->q, a->dtype, row * a->q_stride + head * dim), a->dtype, dim);
     reset(&total, dim);
-    for (int64_t start = 0; start < n_keys; start += LS_ATTENTION_SEGMENT) {
+    for (int64_t start = from / LS_ATTENTION_SEGMENT * LS_ATTENTION_SEGMENT; start < n_keys;
+         start += LS_ATTENTION_SEGMENT) {
         const int64_t stop = n_keys - start < LS_ATTENTION_SEGMENT ? n_keys : start + LS_ATTENTION_SEGMENT;
-        softmax_state *state = start == 0 ? &total : &segment;
-        if (start > 0) reset(&segment, dim);
-        for (int64_t first = start; first < stop; first += LS_ATTENTION_BLOCK)
-            take_block(a, span, q, kv_head, first,
+        const bool is_first = start <= from;
+        softmax_state *state = is_first ? &total : &segment;
+        if (!is_first) reset(&segment, dim);
+        for (int64_t first = is_first ? from / LS_ATTENTION_BLOCK * LS_ATTENTION_BLOCK : start; first < stop;
+             first += LS_ATTENTION_BLOCK)
+            take_block(a, span, q, kv_head, first, first < from ? from - first : 0,
                        stop - first < LS_ATTENTION_BLOCK ? stop - first : LS_ATTENTION_BLOCK, state, scratch);
-        if (start > 0) combine(&total, &segment, dim);
+        if (!is_first) combine(&total, &segment, dim);
     }
     for (int64_t d = 0; d < dim; d++) q[d] = ls_div(total.acc[d], total.l);
     ls_row_narrow(ls_at_mut(a->out, a->dtype, row * a->out_stride + head * dim), a->dtype, q, dim);

@@ -351,8 +351,10 @@ ls_status ls_cpu_attention(const ls_exec *exec, const ls_attention_args *args, l
     LS_TRY(check_pages(args, err));
     rows = ls_spans_rows(args->spans, args->n_spans);
     if (rows == 0) return LS_OK;
-    for (int64_t i = 0; i < args->n_spans; i++)
-        keys += args->spans[i].n_rows * (args->spans[i].pos + args->spans[i].n_rows / 2 + 1);
+    for (int64_t i = 0; i < args->n_spans; i++) {
+        const int64_t each = args->spans[i].pos + args->spans[i].n_rows / 2 + 1;
+        keys += args->spans[i].n_rows * (args->window > 0 && args->window < each ? args->window : each);
+    }
     RUN(kv_store, args->n_spans, rows / args->n_spans * args->n_kv_heads * args->head_dim * 8);
     RUN(attention, rows * args->n_heads, keys / rows * (2 * args->head_dim + 50));
     return LS_OK;

@@ -180,13 +180,41 @@ static __device__ __forceinline__ void score_tile(softmax_memory<S> *shared, con
     ls_tile_put<4>(shared->softmax.e, score, column);
 }
 
-/* Row i takes the keys of its tile up to itself. */
-static __device__ __forceinline__ ls_tile_reach up_to_itself(void) {
+/* Whether the queries of a tile take all keys of a tile before their own. */
+static __device__ __forceinline__ bool takes_whole(const backward_params *p, int queries, int keys) {
+    return keys < queries &&
+           ls_attention_first((int64_t)queries * TILE + TILE - 1, p->a.window) <= (int64_t)keys * TILE;
+}
+
+/* Keys of a tile that the queries of a tile take, a row a query. */
+static __device__ __forceinline__ ls_tile_reach keys_of_query(const backward_params *p, int queries, int keys) {
     const int four = ls_lane_four();
     ls_tile_reach takes;
 #pragma unroll
-    for (int i = 0; i < LS_TILE_ROWS; i++) takes.low[i] = 0, takes.high[i] = ls_fragment_row(four, i) + 1;
+    for (int i = 0; i < LS_TILE_ROWS; i++) {
+        const int64_t query = (int64_t)queries * TILE + ls_fragment_row(four, i);
+        takes.low[i] = ls_keys_before(ls_attention_first(query, p->a.window), (int64_t)keys * TILE);
+        takes.high[i] = ls_keys_before(query + 1, (int64_t)keys * TILE);
+    }
     return takes;
+}
+
+/* The other way round: queries of a tile that take a key, a row a key. */
+static __device__ __forceinline__ ls_tile_reach queries_of_key(const backward_params *p, int queries, int keys) {
+    const int four = ls_lane_four();
+    ls_tile_reach takes;
+#pragma unroll
+    for (int i = 0; i < LS_TILE_ROWS; i++) {
+        const int64_t key = (int64_t)keys * TILE + ls_fragment_row(four, i);
+        takes.low[i] = ls_keys_before(key, (int64_t)queries * TILE);
+        takes.high[i] = ls_keys_before(ls_attention_after(key, p->a.window), (int64_t)queries * TILE);
+    }
+    return takes;
+}
+
+/* The first tile of keys of which a query of a tile takes one. */
+static __device__ __forceinline__ int first_tile(const backward_params *p, int queries) {
+    return (int)(ls_attention_first((int64_t)queries * TILE, p->a.window) / TILE);
 }
 
 /* The softmax of a tile of queries of a head, and ACC of S::DIMS dimensions. */
@@ -194,16 +222,19 @@ template <class S>
 static __device__ __forceinline__ void attend(ls_fragment<S::COLUMNS> &total, softmax_memory<S> *shared,
                                               const backward_params *p, const task *t, int dim) {
     const int dims = (int)p->a.head_dim;
-    const int64_t keys = (int64_t)t->tile * TILE + TILE;
+    const int64_t keys = (int64_t)t->tile * TILE + TILE, begin = (int64_t)first_tile(p, t->tile) * TILE;
     const place queries = place_of(t->span, t->tile, t->head * p->a.head_dim);
     ls_softmax<TILE> *softmax = &shared->softmax;
     ls_fragment<S::COLUMNS> acc;
     ls_fragment_clear<S::COLUMNS>(acc);
     __syncthreads();
-    if (threadIdx.x < TILE) ls_softmax_row(softmax, threadIdx.x, (int64_t)t->tile * TILE + threadIdx.x + 1);
+    if (threadIdx.x < TILE) {
+        const int64_t query = (int64_t)t->tile * TILE + threadIdx.x;
+        ls_softmax_row(softmax, threadIdx.x, ls_attention_first(query, p->a.window), query + 1);
+    }
     if (dims <= S::DIMS) bring_queries<S>(shared, p, &queries, 0, dims);
 #pragma unroll 1
-    for (int64_t first = 0; first < keys; first += TILE) {
+    for (int64_t first = begin; first < keys; first += TILE) {
         const place at = place_of(t->span, first / TILE, t->head / p->group * p->a.head_dim);
         __syncthreads();
         load_tile<S::TYPE>(shared->v, &p->v, &at, dim, dims);
@@ -217,13 +248,14 @@ static __device__ __forceinline__ void attend(ls_fragment<S::COLUMNS> &total, so
 #pragma unroll
             for (int c = 0; c < S::COLUMNS; c++)
                 acc[i][c] = ls_mul(acc[i][c], softmax->correction[ls_fragment_row(four, i)]);
-        if (first + TILE < keys) {
+        if (takes_whole(p, t->tile, (int)(first / TILE))) {
             ls_tile_sums<false, S::COLUMNS, S::narrow::PITCH>(acc, softmax->e, &shared->v.x[0][ls_lane_dim<S::DIMS>()],
                                                               0, TILE, NULL);
         } else {
-            const ls_tile_reach takes = up_to_itself();
+            const ls_tile_reach takes = ls_tile_takes(softmax, first);
+            const int end = first + TILE < keys ? TILE : ls_lane_first() + LS_TILE_WARP;
             ls_tile_sums<true, S::COLUMNS, S::narrow::PITCH>(acc, softmax->e, &shared->v.x[0][ls_lane_dim<S::DIMS>()],
-                                                             0, ls_lane_first() + LS_TILE_WARP, &takes);
+                                                             0, end, &takes);
         }
         if (!ls_segment_ends(first + TILE, keys)) continue;
         const int64_t start = first / LS_ATTENTION_SEGMENT * LS_ATTENTION_SEGMENT;
@@ -403,26 +435,27 @@ static __device__ __forceinline__ void make_chains(pair_memory<S> *shared, const
 
 template <class S>
 static __device__ __forceinline__ void query_tile(pair_memory<S> *shared, const backward_params *p, const task *t) {
-    const int dims = (int)p->a.head_dim;
+    const int dims = (int)p->a.head_dim, begin = first_tile(p, t->tile);
     const place queries = place_of(t->span, t->tile, t->head * p->a.head_dim);
     ls_fragment<S::COLUMNS> dq;
     ls_fragment_clear<S::COLUMNS>(dq);
     __syncthreads();
     load_kept(shared->kept, p, t->head, &queries);
 #pragma unroll 1
-    for (int other = 0; other <= t->tile; other++) {
+    for (int other = begin; other <= t->tile; other++) {
         const place keys = place_of(t->span, other, t->head / p->group * p->a.head_dim);
-        make_chains<S, false>(shared, p, &queries, &keys, other == 0);
+        make_chains<S, false>(shared, p, &queries, &keys, other == begin);
         /* The keys come once more, in place of the chains of the scores. */
         load_tile<S::TYPE>(shared->k, &p->k, &keys, t->dim, dims);
         loaded();
-        if (other < t->tile) {
+        if (takes_whole(p, t->tile, other)) {
             ls_tile_sums<false, S::COLUMNS, S::narrow::PITCH>(dq, shared->ds, &shared->k.x[0][ls_lane_dim<S::DIMS>()],
                                                               0, TILE, NULL);
         } else {
-            const ls_tile_reach takes = up_to_itself();
+            const ls_tile_reach takes = keys_of_query(p, t->tile, other);
+            const int end = other < t->tile ? TILE : ls_lane_first() + LS_TILE_WARP;
             ls_tile_sums<true, S::COLUMNS, S::narrow::PITCH>(dq, shared->ds, &shared->k.x[0][ls_lane_dim<S::DIMS>()], 0,
-                                                             ls_lane_first() + LS_TILE_WARP, &takes);
+                                                             end, &takes);
         }
     }
     const int four = ls_lane_four(), across = ls_lane_dim<S::DIMS>();
@@ -475,7 +508,7 @@ static __device__ __forceinline__ void key_tile(pair_memory<S> *shared, const ba
     ls_fragment_clear<S::COLUMNS>(dk);
     ls_fragment_clear<S::COLUMNS>(dv);
 #pragma unroll 1
-    for (int other = t->tile; (int64_t)other * TILE < t->span->n_rows; other++) {
+    for (int other = t->tile; (int64_t)other * TILE < t->span->n_rows && first_tile(p, other) <= t->tile; other++) {
         const place queries = place_of(t->span, other, t->head * p->a.head_dim);
         __syncthreads();
         load_kept(shared->kept, p, t->head, &queries);
@@ -487,18 +520,16 @@ static __device__ __forceinline__ void key_tile(pair_memory<S> *shared, const ba
             load_tile<LS_F32>(shared->dout, &p->dout, &queries, t->dim, dims);
             loaded();
         }
-        const int four = ls_lane_four();
         const typename ls_stored<S::TYPE>::type *q = &shared->q.x[0][ls_lane_dim<S::DIMS>()];
         const float *dout = &shared->dout.x[0][ls_lane_dim<S::DIMS>()];
-        if (other > t->tile) {
+        if (takes_whole(p, other, t->tile)) {
             ls_tile_sums<false, S::COLUMNS, S::wide::PITCH>(dv, shared->p, dout, 0, queries.n, NULL);
             ls_tile_sums<false, S::COLUMNS, S::narrow::PITCH>(dk, shared->ds, q, 0, queries.n, NULL);
         } else {
-            ls_tile_reach takes;
-#pragma unroll
-            for (int i = 0; i < LS_TILE_ROWS; i++) takes.low[i] = ls_fragment_row(four, i), takes.high[i] = TILE;
-            ls_tile_sums<true, S::COLUMNS, S::wide::PITCH>(dv, shared->p, dout, ls_lane_first(), queries.n, &takes);
-            ls_tile_sums<true, S::COLUMNS, S::narrow::PITCH>(dk, shared->ds, q, ls_lane_first(), queries.n, &takes);
+            const ls_tile_reach takes = queries_of_key(p, other, t->tile);
+            const int from = other > t->tile ? 0 : ls_lane_first();
+            ls_tile_sums<true, S::COLUMNS, S::wide::PITCH>(dv, shared->p, dout, from, queries.n, &takes);
+            ls_tile_sums<true, S::COLUMNS, S::narrow::PITCH>(dk, shared->ds, q, from, queries.n, &takes);
         }
     }
     put_share<S>(dk, p, 0, t, &keys);

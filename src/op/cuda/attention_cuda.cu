@@ -168,7 +168,8 @@ typedef struct tile {
     const attention_params *p;
     const ls_span *span;
     int64_t kv_head, first_query, n_queries; /* n_queries: of the span */
-    int64_t keys;                            /* that the last row takes */
+    int64_t begin;                           /* of the first block of which the first row takes a key */
+    int64_t keys;                            /* before this position are those that the last row takes */
 } tile;
 
 template <class S>
@@ -221,7 +222,7 @@ static __device__ __forceinline__ void fetch_values(const tile *t, uint8_t *slab
  */
 template <class S>
 static __device__ __forceinline__ void fetch_slab(const tile *t, typename S::memory *shared, int64_t i) {
-    const int64_t first = i / (2 * S::PARTS) * BLOCK;
+    const int64_t first = t->begin + i / (2 * S::PARTS) * BLOCK;
     const int part = (int)(i % (2 * S::PARTS));
     uint8_t *slab = shared->ring[i % STAGES];
     if (first < t->keys) {
@@ -257,14 +258,21 @@ static __device__ __forceinline__ void widen(float (&x)[N], const uint8_t *slab,
     for (int i = 0; i < N; i++) x[i] = ls_widen_raw<S::TYPE>(raw[i]);
 }
 
+/* A row of the tile begins: that of a query, or none. */
+template <int ROWS>
+static __device__ __forceinline__ void begin_row(ls_softmax<ROWS> *softmax, const tile *t, int row) {
+    const int64_t query = t->first_query + row, pos = t->span->pos + query / t->p->group;
+    if (query < t->n_queries)
+        ls_softmax_row(softmax, row, ls_attention_first(pos, t->p->a.window), pos + 1);
+    else
+        ls_softmax_row(softmax, row, INT64_MAX, 0);
+}
+
 template <class S>
 static __device__ void begin_tile(const tile *t, typename S::memory *shared) {
     const attention_params *p = t->p;
     const ls_attention_args *a = &p->a;
-    for (int row = threadIdx.x; row < S::ROWS; row += S::THREADS) {
-        const int64_t query = t->first_query + row;
-        ls_softmax_row(&shared->softmax, row, query < t->n_queries ? t->span->pos + query / p->group + 1 : 0);
-    }
+    for (int row = threadIdx.x; row < S::ROWS; row += S::THREADS) begin_row(&shared->softmax, t, row);
 #pragma unroll 1
     for (int i = threadIdx.x; i < S::ROWS * S::DIMS; i += S::THREADS) {
         const int row = i / S::DIMS, d = i % S::DIMS;
@@ -296,19 +304,43 @@ static __device__ __forceinline__ void add_keys(float (&score)[ROWS_HELD][S::KEY
     }
 }
 
-/* acc[r][d] = chain_j fma(e[j], v[j][d]) goes on over the keys of a slab, of which row r takes n[r]. */
+/* The same for keys [begin, end) of the slab, of which some rows take none. */
+template <class S>
+static __device__ __forceinline__ void add_some_values(accumulators<S> &acc, const typename S::memory *shared,
+                                                       const uint8_t *slab, int first_key, const int (&low)[ROWS_HELD],
+                                                       const int (&n)[ROWS_HELD], int begin, int end, int row,
+                                                       int lane) {
+#pragma unroll 1
+    for (int j = begin; j < end; j++) {
+        float e[ROWS_HELD], value[S::DIMS_HELD];
+        ls_load_four(e, &shared->softmax.e[first_key + j][row]);
+        widen<S>(value, slab, j * S::DIMS + lane * S::DIMS_HELD);
+#pragma unroll
+        for (int r = 0; r < ROWS_HELD; r++)
+#pragma unroll
+            for (int d = 0; d < S::DIMS_HELD; d++)
+                if (first_key + j >= low[r] && first_key + j < n[r]) acc[r][d] = ls_fma(e[r], value[d], acc[r][d]);
+    }
+}
+
+/* acc[r][d] = chain_j fma(e[j], v[j][d]) goes on over the keys of a slab, of which row r takes those of the block's
+ * keys [low[r], n[r]). */
 template <class S>
 static __device__ __forceinline__ void add_values(accumulators<S> &acc, const typename S::memory *shared,
-                                                  const uint8_t *slab, int first_key, const int (&n)[ROWS_HELD],
-                                                  int row, int lane) {
-    int least = S::PART_KEYS, most = 0;
+                                                  const uint8_t *slab, int first_key, const int (&low)[ROWS_HELD],
+                                                  const int (&n)[ROWS_HELD], int row, int lane) {
+    /* All rows take [from, least), and none a key outside [begin, most). */
+    int begin = S::PART_KEYS, from = 0, least = S::PART_KEYS, most = 0;
 #pragma unroll
     for (int r = 0; r < ROWS_HELD; r++) {
+        begin = min(begin, max(0, low[r] - first_key));
+        from = max(from, low[r] - first_key);
         least = min(least, n[r] - first_key);
         most = max(most, min(S::PART_KEYS, n[r] - first_key));
     }
+    add_some_values<S>(acc, shared, slab, first_key, low, n, begin, min(from, most), row, lane);
 #pragma unroll S::AHEAD
-    for (int j = 0; j < least; j++) {
+    for (int j = from; j < least; j++) {
         float e[ROWS_HELD], value[S::DIMS_HELD];
         ls_load_four(e, &shared->softmax.e[first_key + j][row]);
         widen<S>(value, slab, j * S::DIMS + lane * S::DIMS_HELD);
@@ -317,17 +349,7 @@ static __device__ __forceinline__ void add_values(accumulators<S> &acc, const ty
 #pragma unroll
             for (int d = 0; d < S::DIMS_HELD; d++) acc[r][d] = ls_fma(e[r], value[d], acc[r][d]);
     }
-#pragma unroll 1
-    for (int j = max(least, 0); j < most; j++) {
-        float e[ROWS_HELD], value[S::DIMS_HELD];
-        ls_load_four(e, &shared->softmax.e[first_key + j][row]);
-        widen<S>(value, slab, j * S::DIMS + lane * S::DIMS_HELD);
-#pragma unroll
-        for (int r = 0; r < ROWS_HELD; r++)
-#pragma unroll
-            for (int d = 0; d < S::DIMS_HELD; d++)
-                if (first_key + j < n[r]) acc[r][d] = ls_fma(e[r], value[d], acc[r][d]);
-    }
+    add_some_values<S>(acc, shared, slab, first_key, low, n, max(from, least), most, row, lane);
 }
 
 /* The segment that began at `start` joins the total. */
@@ -379,9 +401,9 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
 #pragma unroll 1
     for (int i = 0; i < STAGES - 1; i++) fetch_slab<S>(t, shared, i);
 #pragma unroll 1
-    for (int64_t first = 0; first < t->keys; first += BLOCK) {
+    for (int64_t first = t->begin; first < t->keys; first += BLOCK) {
         float score[ROWS_HELD][S::KEYS_HELD] = {};
-        int n[ROWS_HELD];
+        int low[ROWS_HELD], n[ROWS_HELD];
 #pragma unroll 1
         for (int part = 0; part < S::PARTS; part++)
             add_keys<S>(score, shared, next_slab<S>(t, shared, slab++), part * S::PART_DIMS, a->head_dim, row, lane);
@@ -392,7 +414,10 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
         __syncthreads();
         ls_softmax_take<S::ROWS, S::THREADS>(&shared->softmax, a->scale, first);
 #pragma unroll
-        for (int r = 0; r < ROWS_HELD; r++) n[r] = ls_keys_taken(shared->softmax.keys[row + r], first);
+        for (int r = 0; r < ROWS_HELD; r++) {
+            low[r] = ls_keys_before(shared->softmax.first[row + r], first);
+            n[r] = ls_keys_before(shared->softmax.keys[row + r], first);
+        }
 #pragma unroll 1
         for (int part = 0; part < S::PARTS; part++) {
             const uint8_t *values = next_slab<S>(t, shared, slab++);
@@ -401,7 +426,7 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
 #pragma unroll
                 for (int d = 0; d < S::DIMS_HELD; d++)
                     acc[r][d] = ls_mul(acc[r][d], shared->softmax.correction[row + r]);
-            add_values<S>(acc, shared, values, part * S::PART_KEYS, n, row, lane);
+            add_values<S>(acc, shared, values, part * S::PART_KEYS, low, n, row, lane);
         }
         if (ls_segment_ends(first + BLOCK, t->keys))
             end_segment<S>(total, acc, shared, first / LS_ATTENTION_SEGMENT * LS_ATTENTION_SEGMENT, row);
@@ -437,10 +462,7 @@ static __device__ __forceinline__ int64_t query_at(const tile *t, int row, int64
 template <class S>
 static __device__ __forceinline__ void begin_large(const tile *t, typename S::memory *shared) {
     const attention_params *p = t->p;
-    if (threadIdx.x < LS_TILE) {
-        const int64_t query = t->first_query + threadIdx.x;
-        ls_softmax_row(&shared->softmax, threadIdx.x, query < t->n_queries ? t->span->pos + query / p->group + 1 : 0);
-    }
+    if (threadIdx.x < LS_TILE) begin_row(&shared->softmax, t, threadIdx.x);
     /* Two threads a row, half of its dimensions each. */
     const int row = threadIdx.x / 2, begin = threadIdx.x % 2 * (S::DIMS / 2);
     const int dims = t->first_query + row < t->n_queries ? (int)p->a.head_dim : 0;
@@ -509,17 +531,13 @@ static __device__ __forceinline__ void add_block(ls_fragment<S::COLUMNS> &acc, c
 #pragma unroll
         for (int c = 0; c < S::COLUMNS; c++)
             acc[i][c] = ls_mul(acc[i][c], softmax->correction[ls_fragment_row(four, i)]);
-    if (first + BLOCK <= softmax->keys[0]) { /* the first row takes the fewest */
+    /* The first row's keys end before those of others, the last row's begin behind them. */
+    if (first + BLOCK <= softmax->keys[0] && ls_attention_first(t->keys - 1, t->p->a.window) <= first) {
         ls_tile_sums<false, S::COLUMNS, S::DIMS>(acc, softmax->e, values, 0, BLOCK, NULL);
         return;
     }
-    ls_tile_reach takes;
-#pragma unroll
-    for (int i = 0; i < LS_TILE_ROWS; i++) {
-        takes.low[i] = 0;
-        takes.high[i] = ls_keys_taken(softmax->keys[ls_fragment_row(four, i)], first);
-    }
-    ls_tile_sums<true, S::COLUMNS, S::DIMS>(acc, softmax->e, values, 0, ls_keys_taken(t->keys, first), &takes);
+    const ls_tile_reach takes = ls_tile_takes(softmax, first);
+    ls_tile_sums<true, S::COLUMNS, S::DIMS>(acc, softmax->e, values, 0, ls_keys_before(t->keys, first), &takes);
 }
 
 template <class S>
@@ -546,10 +564,10 @@ static __device__ __forceinline__ void attend_large(const tile *t, typename S::m
     ls_fragment_clear<S::COLUMNS>(acc);
     __syncthreads(); /* the tile before this one is done with the memory */
     begin_large<S>(t, shared);
-    fetch_block<S>(t, shared->keys, 0, true);
-    fetch_block<S>(t, shared->values, 0, false);
+    fetch_block<S>(t, shared->keys, t->begin, true);
+    fetch_block<S>(t, shared->values, t->begin, false);
 #pragma unroll 1
-    for (int64_t first = 0; first < t->keys; first += BLOCK) {
+    for (int64_t first = t->begin; first < t->keys; first += BLOCK) {
         older_slab();
         score_block<S>(t, shared);
         __syncthreads();
@@ -584,12 +602,13 @@ static __global__ void __launch_bounds__(S::THREADS, 2) attend_kernel(const __gr
     /* The last tiles of all spans first: they have most keys, and the chip stays full to the end. */
     const int64_t items = gridDim.x / p.slices, item = blockIdx.x % items, slice = p.slices - 1 - blockIdx.x / items;
     const ls_span *span = &p.a.spans[item / p.a.n_kv_heads];
-    tile t = {&p, span, item % p.a.n_kv_heads, slice * S::ROWS, 0, 0};
+    tile t = {&p, span, item % p.a.n_kv_heads, slice * S::ROWS, 0, 0, 0};
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
     t.n_queries = span->n_rows * p.group;
     if (t.n_queries < p.least || t.n_queries > p.most) return;
     for (; t.first_query < t.n_queries; t.first_query += p.slices * S::ROWS) {
         const int64_t after = t.n_queries - t.first_query < S::ROWS ? t.n_queries : t.first_query + S::ROWS;
+        t.begin = ls_attention_first(span->pos + t.first_query / p.group, p.a.window) / BLOCK * BLOCK;
         t.keys = span->pos + (after - 1) / p.group + 1;
         if constexpr (S::LARGE)
             attend_large<S>(&t, (typename S::memory *)dynamic);

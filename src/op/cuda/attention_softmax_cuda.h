@@ -15,19 +15,22 @@ template <int ROWS>
 struct ls_softmax {
     static constexpr int PITCH = ROWS + 4; /* keeps four rows aligned and columns apart */
     float e[LS_ATTENTION_BLOCK][PITCH];    /* chains over dimensions, then exp(score - m) */
-    int64_t keys[ROWS];                    /* that a row takes; 0: there is no such row */
-    float m[ROWS], l[ROWS];                /* of the segment */
+    /* A row takes the keys [first, keys); there is no such row where keys is 0. */
+    int64_t first[ROWS], keys[ROWS];
+    float m[ROWS], l[ROWS]; /* of the segment */
     float total_m[ROWS], total_l[ROWS];
     float correction[ROWS], from_total[ROWS], from_segment[ROWS];
 };
 
-/* Keys of the block that begins at position `first` that a row takes. */
-static __device__ __forceinline__ int ls_keys_taken(int64_t keys, int64_t first) {
-    return keys <= first ? 0 : keys - first < LS_ATTENTION_BLOCK ? (int)(keys - first) : LS_ATTENTION_BLOCK;
+/* Keys of the block that begins at position `first` that come before position `end`: a row takes those before its last
+ * one's end that do not come before its first one. */
+static __device__ __forceinline__ int ls_keys_before(int64_t end, int64_t first) {
+    return end <= first ? 0 : end - first < LS_ATTENTION_BLOCK ? (int)(end - first) : LS_ATTENTION_BLOCK;
 }
 
 template <int ROWS>
-static __device__ __forceinline__ void ls_softmax_row(ls_softmax<ROWS> *s, int row, int64_t keys) {
+static __device__ __forceinline__ void ls_softmax_row(ls_softmax<ROWS> *s, int row, int64_t first, int64_t keys) {
+    s->first[row] = first;
     s->keys[row] = keys;
     s->m[row] = -INFINITY;
     s->l[row] = 0.0f;
@@ -49,20 +52,20 @@ static __device__ __forceinline__ void ls_softmax_take(ls_softmax<ROWS> *s, floa
     constexpr int PARTS = THREADS / ROWS, HELD = LS_ATTENTION_BLOCK / PARTS, DOWN = LS_WARP / PARTS;
     static_assert(PARTS >= 2 && PARTS <= LS_WARP && PARTS * ROWS == THREADS, "a warp has whole rows");
     const int lane = threadIdx.x % LS_WARP, row = threadIdx.x / LS_WARP * DOWN + lane % DOWN, part = lane / DOWN;
-    const int n = ls_keys_taken(s->keys[row], first);
+    const int low = ls_keys_before(s->first[row], first), n = ls_keys_before(s->keys[row], first);
     const float before = s->m[row];
     float x[HELD], m = before;
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
         const float scaled = ls_mul(s->e[part + i * PARTS][row], scale);
-        x[i] = part + i * PARTS < n ? scaled : -INFINITY;
+        x[i] = part + i * PARTS >= low && part + i * PARTS < n ? scaled : -INFINITY;
         m = fmaxf(m, x[i]);
     }
     for (int half = PARTS / 2; half > 0; half /= 2) m = fmaxf(m, __shfl_xor_sync(LS_ALL_LANES, m, half * DOWN));
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
         const float e = ls_exp(ls_sub(x[i], m));
-        x[i] = part + i * PARTS < n ? e : 0.0f;
+        x[i] = part + i * PARTS >= low && part + i * PARTS < n ? e : 0.0f;
         s->e[part + i * PARTS][row] = x[i];
     }
     ls_add_halves<HELD>(x);
@@ -71,15 +74,16 @@ static __device__ __forceinline__ void ls_softmax_take(ls_softmax<ROWS> *s, floa
     __syncwarp(); /* all parts have read m */
     if (part != 0) return;
     const float correction = ls_exp(ls_sub(before, m));
-    s->correction[row] = n > 0 ? correction : 1.0f;
-    if (n > 0) s->l[row] = ls_fma(s->l[row], correction, x[0]);
-    if (n > 0) s->m[row] = m;
+    s->correction[row] = n > low ? correction : 1.0f;
+    if (n > low) s->l[row] = ls_fma(s->l[row], correction, x[0]);
+    if (n > low) s->m[row] = m;
 }
 
-/* The segment that began at `start` joins the total of a row; the next one starts afresh. */
+/* The segment that began at `start` joins the total of a row; the next one starts afresh. A row's first segment is the
+ * total: those before it, of which it takes no key, leave nothing. */
 template <int ROWS>
 static __device__ __forceinline__ void ls_softmax_join(ls_softmax<ROWS> *s, int row, int64_t start) {
-    if (start == 0) {
+    if (s->first[row] >= start) {
         s->total_m[row] = s->m[row];
         s->total_l[row] = s->l[row];
     } else if (s->keys[row] > start) {
@@ -99,7 +103,7 @@ static __device__ __forceinline__ void ls_softmax_join(ls_softmax<ROWS> *s, int 
 template <int ROWS>
 static __device__ __forceinline__ float ls_softmax_joined(const ls_softmax<ROWS> *s, int row, int64_t start,
                                                           float total, float acc) {
-    if (start == 0) return acc;
+    if (s->first[row] >= start) return acc;
     if (s->keys[row] <= start) return total;
     return ls_fma(total, s->from_total[row], ls_mul(acc, s->from_segment[row]));
 }

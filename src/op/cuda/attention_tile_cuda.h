@@ -146,6 +146,19 @@ typedef struct ls_tile_reach {
     int low[LS_TILE_ROWS], high[LS_TILE_ROWS];
 } ls_tile_reach;
 
+/* What the rows of a softmax take of the keys of the block that begins at position `first`. */
+static __device__ __forceinline__ ls_tile_reach ls_tile_takes(const ls_softmax<LS_TILE> *s, int64_t first) {
+    const int four = ls_lane_four();
+    ls_tile_reach takes;
+#pragma unroll
+    for (int i = 0; i < LS_TILE_ROWS; i++) {
+        const int row = ls_fragment_row(four, i);
+        takes.low[i] = ls_keys_before(s->first[row], first);
+        takes.high[i] = ls_keys_before(s->keys[row], first);
+    }
+    return takes;
+}
+
 /* f[i][c] = chain_t fma(w[t][..i], x[t][..c], f[i][c]), t ascending in [begin, end) and, if REACH, in the row's reach;
  * x begins at the thread's dimension. */
 template <bool REACH, int COLUMNS, int PITCH, class T>

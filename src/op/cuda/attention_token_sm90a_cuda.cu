@@ -40,8 +40,10 @@ typedef struct token_params {
     int64_t slices; /* tiles of a span and KV head that have blocks of their own */
 } token_params;
 
-template <int TYPE_, int DIMS_>
+/* WINDOW: a call without one does nothing for it, and has the registers. */
+template <int TYPE_, int DIMS_, bool WINDOW_>
 struct token_shape {
+    static constexpr bool WINDOW = WINDOW_;
     static constexpr int TYPE = TYPE_, DIMS = DIMS_, BYTES = TYPE == LS_F32 ? 4 : 2;
     static constexpr int DIMS_HELD = DIMS / LS_WARP;
     /* A page's keys, and what keeps pages in banks of their own. */
@@ -59,7 +61,8 @@ typedef struct tile {
     const token_params *p;
     ls_span span;
     int64_t kv_head, first_query, n_queries; /* n_queries: of the span */
-    int64_t keys;                            /* that the last row takes */
+    int64_t begin;                           /* of the first 128 keys of which the first row takes one */
+    int64_t keys;                            /* before this position are those that the last row takes */
 } tile;
 
 typedef struct query {
@@ -98,7 +101,7 @@ static __device__ __forceinline__ void fetch(const tile *t, typename S::memory *
     const uint32_t keys_done = ls_shared_address(&m->keys_done), values_done = ls_shared_address(&m->values_done);
     const uint32_t keys_to = ls_shared_address(m->keys), values_to = ls_shared_address(m->values);
 #pragma unroll 1
-    for (int64_t first = 0; first < t->keys; first += KEYS, ++*turn) {
+    for (int64_t first = t->begin; first < t->keys; first += KEYS, ++*turn) {
         const int64_t left = (t->keys - first - 1) / PAGE + 1;
         const int pages = left < PAGES ? (int)left : PAGES;
         const uint8_t *page = NULL;
@@ -127,8 +130,15 @@ static __device__ __forceinline__ int less_of(const tile *t, query q) {
     return q.there ? (int)(t->keys - (t->span.pos + q.token + 1)) : INT32_MAX / 2;
 }
 
-/* Keys of a block that such a row takes, of which the tile has `left` from the block on. */
+/* Keys of a block that end before a row does, where the last row ends `left` keys from the block's first on. The same
+ * of keys that come before the first ones that rows take: each row begins as much before the last row as it ends. */
 static __device__ __forceinline__ int taken_of(int left, int less) { return max(0, min(left - less, BLOCK)); }
+
+/* Keys from `begin` on that come before the last row's first one; far below 0 where there are none. */
+static __device__ __forceinline__ int before_of(const tile *t) {
+    const int64_t before = t->keys - t->p->a.window - t->begin;
+    return before < 0 ? -2 * LS_ATTENTION_SEGMENT : (int)before;
+}
 
 /* A row's running softmax, the same in all lanes that share it. */
 typedef struct softmax_row {
@@ -136,16 +146,17 @@ typedef struct softmax_row {
     float total_m, total_l;
 } softmax_row;
 
-/* Chains of one block become weights; m and l follow. Returns the correction of what came before. */
+/* Chains of one block become weights of its keys [low, n); m and l follow. Returns the correction of what came
+ * before. */
 static __device__ __forceinline__ float take_block(softmax_row *s, float (*e)[ROWS_MAX], int row, int part, float scale,
-                                                   int n) {
+                                                   int low, int n) {
     constexpr int KEYS_HELD = BLOCK / PARTS;
     const float before = s->m;
     float x[KEYS_HELD], m = before;
 #pragma unroll
     for (int i = 0; i < KEYS_HELD; i++) {
         const float scaled = ls_mul(e[part + i * PARTS][row], scale);
-        x[i] = part + i * PARTS < n ? scaled : -INFINITY;
+        x[i] = part + i * PARTS >= low && part + i * PARTS < n ? scaled : -INFINITY;
         m = fmaxf(m, x[i]);
     }
 #pragma unroll
@@ -153,7 +164,7 @@ static __device__ __forceinline__ float take_block(softmax_row *s, float (*e)[RO
 #pragma unroll
     for (int i = 0; i < KEYS_HELD; i++) {
         const float weight = ls_exp(ls_sub(x[i], m));
-        x[i] = part + i * PARTS < n ? weight : 0.0f;
+        x[i] = part + i * PARTS >= low && part + i * PARTS < n ? weight : 0.0f;
         e[part + i * PARTS][row] = x[i];
     }
     ls_add_halves<KEYS_HELD>(x);
@@ -161,7 +172,7 @@ static __device__ __forceinline__ float take_block(softmax_row *s, float (*e)[RO
     for (int half = PARTS / 2; half > 0; half /= 2)
         x[0] = ls_add(x[0], __shfl_xor_sync(LS_ALL_LANES, x[0], half * HELD));
     const float correction = ls_exp(ls_sub(before, m));
-    if (n == 0) return 1.0f;
+    if (n <= low) return 1.0f;
     s->l = ls_fma(s->l, correction, x[0]);
     s->m = m;
     return correction;
@@ -239,19 +250,34 @@ static __device__ __forceinline__ void add_groups(float (&x)[HELD][N], const flo
     if (groups % 2 == 1) add(x, &even, NULL);
 }
 
-/* acc[r][d] = chain_j fma(e[j], v[j][d]) goes on over a block's keys, of which row r takes n[r]. */
+/* The same for keys [begin, end), of which some rows take none. */
 template <class S>
-static __device__ __forceinline__ void add_values(accumulators<S> &acc, const float *e, const uint8_t *values,
-                                                  int64_t value_bytes, const int (&n)[HELD]) {
-    const int least = min(min(n[0], n[1]), min(n[2], n[3])), most = max(max(n[0], n[1]), max(n[2], n[3]));
-    add_groups<S::BYTES>(acc, e, values, value_bytes, least / AHEAD);
+static __device__ __forceinline__ void add_some_values(accumulators<S> &acc, const float *e, const uint8_t *values,
+                                                       int64_t value_bytes, const int (&low)[HELD],
+                                                       const int (&n)[HELD], int begin, int end) {
 #pragma unroll 1
-    for (int j = least / AHEAD * AHEAD; j < most; j++) {
-        const int taken[HELD] = {n[0] - j, n[1] - j, n[2] - j, n[3] - j};
+    for (int j = begin; j < end; j++) {
+        int taken[HELD];
         operands<S::BYTES, 1, S::DIMS_HELD> one;
+#pragma unroll
+        for (int r = 0; r < HELD; r++) taken[r] = j < low[r] ? 0 : n[r] - j;
         load(&one, e + j * ROWS_MAX, values + j * value_bytes, value_bytes);
         add(acc, &one, taken);
     }
+}
+
+static __device__ __forceinline__ int least_of(const int (&x)[HELD]) { return min(min(x[0], x[1]), min(x[2], x[3])); }
+static __device__ __forceinline__ int most_of(const int (&x)[HELD]) { return max(max(x[0], x[1]), max(x[2], x[3])); }
+
+/* acc[r][d] = chain_j fma(e[j], v[j][d]) goes on over a block's keys, of which row r takes [low[r], n[r]). */
+template <class S>
+static __device__ __forceinline__ void add_values(accumulators<S> &acc, const float *e, const uint8_t *values,
+                                                  int64_t value_bytes, const int (&low)[HELD], const int (&n)[HELD]) {
+    /* All rows take [from, to), whole groups of it at a time. */
+    const int from = most_of(low), most = most_of(n), groups = max(0, least_of(n) - from) / AHEAD;
+    add_some_values<S>(acc, e, values, value_bytes, low, n, least_of(low), min(from, most));
+    add_groups<S::BYTES>(acc, e + from * ROWS_MAX, values + from * value_bytes, value_bytes, groups);
+    add_some_values<S>(acc, e, values, value_bytes, low, n, from + groups * AHEAD, most);
 }
 
 template <class S>
@@ -288,7 +314,8 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
     const uint32_t keys_done = ls_shared_address(&m->keys_done), values_done = ls_shared_address(&m->values_done);
     accumulators<S> total, acc;
     softmax_row s = {-INFINITY, 0.0f, 0.0f, 0.0f};
-    const int my_less = less_of(t, query_of(t, my_row));
+    const int my_less = less_of(t, query_of(t, my_row)), before = S::WINDOW ? before_of(t) : 0;
+    const int64_t begin = S::WINDOW ? t->begin : 0;
     int less[HELD];
 #pragma unroll
     for (int r = 0; r < HELD; r++) {
@@ -299,11 +326,16 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
     load_queries<S>(t, m, row);
     __syncwarp();
 #pragma unroll 1
-    for (int64_t first = 0; first < t->keys; first += KEYS, ++*turn) {
-        const int64_t left = t->keys - first, from_start = first % LS_ATTENTION_SEGMENT;
-        const bool ends = ls_segment_ends(first + KEYS, t->keys), is_first = first == from_start;
-        /* As far as it matters: a row of the tile takes fewer keys than another by less than the tile's rows. */
+    for (int64_t first = begin; first < t->keys; first += KEYS, ++*turn) {
+        const int64_t left = t->keys - first, from_start = first % LS_ATTENTION_SEGMENT, passed = first - begin;
+        /* is_first: of the tile, and so of its rows, but for those whose window begins in the segment behind. */
+        const bool ends = ls_segment_ends(first + KEYS, t->keys);
+        const bool is_first = S::WINDOW ? passed <= from_start : first == from_start;
+        /* As far as it matters: a row of the tile takes fewer keys than another by less than the tile's rows, and its
+         * keys begin in the first KEYS of the tile or the next. */
         const int near = left < 2 * KEYS ? (int)left : 2 * KEYS, of_segment = (int)from_start + near;
+        const int ahead = before - (int)(passed < 2 * LS_ATTENTION_SEGMENT ? passed : 2 * LS_ATTENTION_SEGMENT);
+        const int begins = ahead + (int)from_start; /* as many keys of the segment come before the last row's first */
         float score[HELD][HELD] = {};
         ls_barrier_wait(keys_there, *turn % 2);
         add_groups<S::BYTES>(score, &m->q[0][row], keys, PAGE * S::BYTES, dims / AHEAD);
@@ -316,12 +348,14 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
 #pragma unroll
         for (int b = 0; b < BLOCKS; b++) {
             const float correction =
-                take_block(&s, m->e + b * BLOCK, my_row, part, a->scale, taken_of(near - b * BLOCK, my_less));
+                take_block(&s, m->e + b * BLOCK, my_row, part, a->scale,
+                           S::WINDOW ? taken_of(ahead - b * BLOCK, my_less) : 0, taken_of(near - b * BLOCK, my_less));
             if (part == 0) m->correction[b][my_row] = correction;
         }
         if (ends) {
             float from_total = 0.0f, from_segment = 0.0f;
-            join_row(&s, is_first, of_segment > my_less, &from_total, &from_segment);
+            join_row(&s, is_first || (S::WINDOW && begins >= my_less), of_segment > my_less, &from_total,
+                     &from_segment);
             if (part == 0) {
                 m->from_total[my_row] = from_total;
                 m->from_segment[my_row] = from_segment;
@@ -333,16 +367,17 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
 #pragma unroll
         for (int b = 0; b < BLOCKS; b++) {
             float correction[HELD];
-            int n[HELD];
+            int low[HELD], n[HELD];
             if (near <= b * BLOCK) break;
             ls_load_four(correction, &m->correction[b][row]);
 #pragma unroll
             for (int r = 0; r < HELD; r++) {
+                low[r] = S::WINDOW ? taken_of(ahead - b * BLOCK, less[r]) : 0;
                 n[r] = taken_of(near - b * BLOCK, less[r]);
 #pragma unroll
                 for (int d = 0; d < S::DIMS_HELD; d++) acc[r][d] = ls_mul(acc[r][d], correction[r]);
             }
-            add_values<S>(acc, &m->e[b * BLOCK][row], values + b * BLOCK * value_bytes, value_bytes, n);
+            add_values<S>(acc, &m->e[b * BLOCK][row], values + b * BLOCK * value_bytes, value_bytes, low, n);
         }
         ls_barrier_arrive(values_done);
         if (!ends) continue;
@@ -350,7 +385,7 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
         for (int r = 0; r < HELD; r++)
 #pragma unroll
             for (int d = 0; d < S::DIMS_HELD; d++) {
-                if (is_first)
+                if (is_first || (S::WINDOW && begins >= less[r]))
                     total[r][d] = acc[r][d];
                 else if (of_segment > less[r])
                     total[r][d] =
@@ -388,11 +423,12 @@ static __global__ void __launch_bounds__(THREADS_MAX, 2) token_kernel(const __gr
     __syncthreads();
     ls_cuda_begin();
     if (p.fault->code != LS_FAULT_NONE) return;
-    tile t = {&p, p.a.spans[item / p.a.n_kv_heads], item % p.a.n_kv_heads, blockIdx.x / items * p.rows, 0, 0};
+    tile t = {&p, p.a.spans[item / p.a.n_kv_heads], item % p.a.n_kv_heads, blockIdx.x / items * p.rows, 0, 0, 0};
     if (t.span.slot < 0) return;
     t.n_queries = t.span.n_rows * p.group;
     for (; t.first_query < t.n_queries; t.first_query += p.slices * p.rows) {
         const int64_t left = t.n_queries - t.first_query;
+        t.begin = ls_attention_first(t.span.pos + query_of(&t, 0).token, p.a.window) / KEYS * KEYS;
         t.keys = t.span.pos + query_of(&t, (int)(left < p.rows ? left : p.rows) - 1).token + 1;
         if (fetches)
             fetch<S>(&t, m, &turn);
@@ -414,9 +450,14 @@ static token_kernel_of made(void) {
     return token_kernel_of{(const void *)token_kernel<S>, (int64_t)sizeof(typename S::memory)};
 }
 
+template <int TYPE, bool WINDOW>
+static token_kernel_of pick_dims(int64_t head_dim) {
+    return head_dim <= 64 ? made<token_shape<TYPE, 64, WINDOW>>() : made<token_shape<TYPE, 128, WINDOW>>();
+}
+
 template <int TYPE>
-static token_kernel_of pick(int64_t head_dim) {
-    return head_dim <= 64 ? made<token_shape<TYPE, 64>>() : made<token_shape<TYPE, 128>>();
+static token_kernel_of pick(const ls_attention_args *a) {
+    return a->window > 0 ? pick_dims<TYPE, true>(a->head_dim) : pick_dims<TYPE, false>(a->head_dim);
 }
 
 /* Rows of a tile: as many of a KV head's queries as there is room for where there are blocks enough, else fewer. */
@@ -440,7 +481,7 @@ ls_status ls_attention_tokens(const ls_exec *exec, const ls_attention_args *a, c
     *taken = true;
     p.rows = (int32_t)tile_rows(items, p.group);
     p.slices = (p.group - 1) / p.rows + 1;
-    const token_kernel_of k = a->dtype == LS_F32 ? pick<LS_F32>(a->head_dim) : pick<LS_BF16>(a->head_dim);
+    const token_kernel_of k = a->dtype == LS_F32 ? pick<LS_F32>(a) : pick<LS_BF16>(a);
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"q stride", a->q_stride}, {"element", elem}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"out stride", a->out_stride}, {"element", elem}}}},
