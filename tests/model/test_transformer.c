@@ -92,9 +92,9 @@ static float float_of(const json_t *list, int64_t i) {
     return ls_from_bits((uint32_t)strtoul(json_string_value(json_array_get(list, (size_t)i)), NULL, 16));
 }
 
-/* Cosines and sines at a position. Ours are the nearest of the rounded angle; torch's may be one step of float32 beside,
- * before they are scaled. Another last bit of a frequency turns the angle by position times it, and the angle's own
- * rounding may then fall otherwise. */
+/* Cosines and sines at a position. Ours are the nearest of the rounded angle; torch's may be one step of float32
+ * beside, before they are scaled. Another last bit of a frequency turns the angle by position times it, and the angle's
+ * own rounding may then fall otherwise. */
 static void check_turn(const json_t *line, const json_t *at, const ls_rope_config *rope) {
     static const char *const names_of[] = {"cos", "sin"};
     const int64_t position = integer_of(at, "position");
