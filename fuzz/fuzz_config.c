@@ -24,7 +24,9 @@ static void check_rope(const ls_model_config *c) {
 }
 
 static void check_mamba(const ls_model_config *c, bool is_alone) {
-    if (is_alone == c->inner_norms || is_alone != c->pad_is_trained || c->rope.half != 0 || c->head_norms) abort();
+    if (is_alone == c->inner_weights || is_alone != c->pad_is_trained || c->rope.half != 0 || c->head_norms) abort();
+    if ((c->inner_weights && !c->inner_norms) || c->inner_norms != (c->inner_eps > 0.0f) || c->inner_eps > 1.0f)
+        abort();
     if (c->d_inner < (is_alone ? 1 : c->hidden) || c->d_inner > INT32_MAX / 2) abort();
     if (c->d_state < 1 || c->d_conv < 1) abort();
     if (c->dt_rank < 1 || (int64_t)c->dt_rank + 2 * (int64_t)c->d_state > INT32_MAX) abort();

@@ -71,6 +71,9 @@ def config_seeds():
     seeds = {
         "small": small,
         "mamba": mamba,
+        "falcon_mamba": {**{k: v for k, v in mamba.items() if k != "ssm_cfg"}, "model_type": "falcon_mamba",
+                         "architectures": ["FalconMambaForCausalLM"], "mixer_rms_eps": 1e-3},
+        "falcon_mamba_defaults": {"model_type": "falcon_mamba"},
         "mamba_defaults": {"model_type": "mamba", "intermediate_size": None, "time_step_rank": 7},
         "mamba_large": {**mamba, "hidden_size": 2147483647, "expand": 2147483647, "intermediate_size": None},
         "defaults": {"model_type": "jamba"},

@@ -185,6 +185,9 @@ DecayArgs = _struct("DecayArgs", (c_void_p, "x"), (c_int, "dtype"), (c_int64, "n
 MoeRouteArgs = _struct("MoeRouteArgs", (c_void_p, "logits"), (c_int64, "rows n_experts top_k"),
                        (c_void_p, "expert weight"))
 
+MoeReweighArgs = _struct("MoeReweighArgs", (c_void_p, "logits"), (c_int64, "rows n_experts top_k"),
+                         (c_void_p, "expert weight"))
+
 MoePlaceArgs = _struct("MoePlaceArgs", (c_void_p, "expert"), (c_int64, "rows n_experts top_k"),
                        (c_void_p, "pick row place offsets"))
 
@@ -195,6 +198,9 @@ MoeCombineBackwardArgs = _struct("MoeCombineBackwardArgs", (c_void_p, "y rows we
 
 MoeRouteBackwardArgs = _struct("MoeRouteBackwardArgs", (c_void_p, "logits"), (c_int64, "rows n_experts top_k"),
                                (c_void_p, "expert d_weight dlogits"))
+
+MoeReweighBackwardArgs = _struct("MoeReweighBackwardArgs", (c_void_p, "logits"), (c_int64, "rows n_experts top_k"),
+                                 (c_void_p, "expert d_weight dlogits"))
 
 # Every op: ls_op_NAME(exec, args, err) and ls_op_NAME_workspace(args).
 OPS = {
@@ -225,10 +231,12 @@ OPS = {
     "attention_backward": AttentionBackwardArgs,
     "decay": DecayArgs,
     "moe_route": MoeRouteArgs,
+    "moe_reweigh": MoeReweighArgs,
     "moe_place": MoePlaceArgs,
     "moe_combine": MoeCombineArgs,
     "moe_combine_backward": MoeCombineBackwardArgs,
     "moe_route_backward": MoeRouteBackwardArgs,
+    "moe_reweigh_backward": MoeReweighBackwardArgs,
 }
 
 

@@ -468,16 +468,20 @@ class _FeedForward:
 
 
 class _Experts:
-    """A mixture of experts: the router's top choices of each row, in the order of their experts. Options: top_k.
+    """A mixture of experts: the router's top choices of each row, in the order of their experts. Options: top_k, and
+    whether the chosen experts alone share the weight (src/op/moe.h: reweigh).
 
     gate_up [experts, 2 * inner, hidden] holds gate above up, down [experts, hidden, inner]."""
 
     @staticmethod
-    def route(x, router, top_k):
+    def route(x, router, top_k, reweighs):
         logits = _product(x, router, None, _empty(x, x.shape[0], router.shape[0]), _abi.EXACT)
         rows, n = logits.shape
         expert, weight = _empty(x, rows, top_k, dtype=torch.int32), _empty(x, rows, top_k)
         _run("moe_route", x.device, logits=logits, rows=rows, n_experts=n, top_k=top_k, expert=expert, weight=weight)
+        if reweighs:
+            _run("moe_reweigh", x.device, logits=logits, rows=rows, n_experts=n, top_k=top_k, expert=expert,
+                 weight=weight)
         pick, row, place = (_empty(x, rows * top_k, dtype=torch.int64) for _ in range(3))
         offsets = _empty(x, n + 1, dtype=torch.int64)
         _run("moe_place", x.device, expert=expert, rows=rows, n_experts=n, top_k=top_k, pick=pick, row=row, place=place,
@@ -486,8 +490,8 @@ class _Experts:
 
     @staticmethod
     def forward(numerics, options, batch, x, router, gate_up, down):
-        (top_k,), inner, n = options, down.shape[2], down.shape[0]
-        logits, expert, weight, pick, row, place, offsets = _Experts.route(x, router, top_k)
+        inner, n = down.shape[2], down.shape[0]
+        logits, expert, weight, pick, row, place, offsets = _Experts.route(x, router, *options)
         picked_x, picked_weight = x[row], weight.view(-1)[pick]
         gate, up = (_empty(x, row.shape[0], inner) for _ in range(2))
         for e in range(n):
@@ -508,7 +512,7 @@ class _Experts:
         if numerics.code == _abi.MMA16:
             raise _abi.LockstepError("profile mma16: a mixture of experts is differentiated in the profile exact only",
                                      "unsupported")
-        (top_k,), inner, n, profile = options, down.shape[2], down.shape[0], numerics.code
+        (top_k, reweighs), inner, n, profile = options, down.shape[2], down.shape[0], numerics.code
         logits, expert, row, place, offsets, picked_x, picked_weight, gate, up, gated, picked_y = kept
         picks = row.shape[0]
         dpicked, dpicked_weight = _empty(x, *picked_y.shape), _empty(x, picks)
@@ -525,7 +529,7 @@ class _Experts:
                 _product_weight(d, picked_x, profile, batch.offsets, dw=dgate_up[e, half], picked=offsets[e:])
                 _product_input(d, gate_up[e, half], dx, profile, add=True, rows=row, picked=offsets[e:])
         dlogits, dweight = torch.empty_like(logits), dpicked_weight[place]
-        _run("moe_route_backward", x.device, logits=logits, rows=x.shape[0], n_experts=n, top_k=top_k, expert=expert,
+        _run("moe_reweigh_backward" if reweighs else "moe_route_backward", x.device, logits=logits, rows=x.shape[0], n_experts=n, top_k=top_k, expert=expert,
              d_weight=dweight, dlogits=dlogits)
         drouter = _product_weight(dlogits, x, _abi.EXACT, batch.offsets)
         _product_input(dlogits, router, dx, profile, add=True)

@@ -1,5 +1,5 @@
-"""lockstep.patch(model): a Hugging Face Jamba, Mamba, Llama, Mistral, Qwen2 or Qwen3 whose log-probabilities are the
-engine's, bit for bit.
+"""lockstep.patch(model): a Hugging Face Jamba, Mamba, Llama, Mistral, Mixtral, Qwen2, Qwen3 or Qwen3-MoE whose
+log-probabilities are the engine's, bit for bit.
 
 The model stays what it was to everyone else: the same modules, the same parameters under the same names, in the same
 state_dict. What is replaced are the forward methods of the instance's causal model, its backbone and its layers. They
@@ -57,14 +57,28 @@ def _mamba(m, name, norms):
         m.out_proj.bias]
 
 
-def _jamba_ffn(layer, name):
-    f = layer.feed_forward
+def _ffn(f, name, router, reweighs):
+    """(part, options, parameters) of a feed-forward: dense, or a mixture where the module has experts. router: how the
+    class calls it. reweighs: whether the router's chosen experts alone share the weight."""
     if hasattr(f, "experts"):
-        if not hasattr(f, "router") or not hasattr(f.experts, "gate_up_proj"):
-            _refuse(f"{name}.feed_forward: {type(f).__name__} is not laid out as transformers 5 lays out experts")
-        return layers._Experts, (f.top_k,), [f.router.weight, f.experts.gate_up_proj, f.experts.down_proj]
-    return layers._FeedForward, None, [_linear(getattr(f, f"{p}_proj"), f"{name}.feed_forward.{p}_proj")
+        gate = getattr(f, router, None)
+        if gate is None or not hasattr(gate, "top_k") or not hasattr(f.experts, "gate_up_proj"):
+            _refuse(f"{name}: {type(f).__name__} is not laid out as transformers 5 lays out experts")
+        if getattr(f, "jitter_noise", 0.0):
+            _refuse(f"{name}.jitter_noise: {f.jitter_noise}, 0 is taken")
+        return layers._Experts, (gate.top_k, reweighs(gate)), [gate.weight, f.experts.gate_up_proj,
+                                                               f.experts.down_proj]
+    return layers._FeedForward, None, [_linear(getattr(f, f"{p}_proj"), f"{name}.{p}_proj")
                                        for p in ("gate", "up", "down")]
+
+
+def _jamba_ffn(layer, name):
+    return _ffn(layer.feed_forward, f"{name}.feed_forward", "router", lambda router: False)
+
+
+def _transformer_ffn(layer, name):
+    """Qwen3's router says whether it renormalises; Mixtral's always does."""
+    return _ffn(layer.mlp, f"{name}.mlp", "gate", lambda router: bool(getattr(router, "norm_topk_prob", True)))
 
 
 def _jamba_halves(layer, name, rotation):
@@ -79,17 +93,17 @@ def _mamba_halves(layer, name, rotation):
 
 
 def _transformer_halves(layer, name, rotation):
-    """Llama, Mistral, Qwen2 and Qwen3: biases and norms of heads where the modules have them."""
-    a, f = layer.self_attn, layer.mlp
+    """Llama, Mistral, Qwen2, Qwen3 and their mixtures: biases and norms of heads where the modules have them."""
+    a = layer.self_attn
     heads = (a.config.num_attention_heads, a.config.num_key_value_heads, a.head_dim, _window(a) or 0, rotation)
     weights = [_linear(getattr(a, f"{p}_proj"), f"{name}.self_attn.{p}_proj", bias=True) for p in "qkvo"]
     biases = [getattr(a, f"{p}_proj").bias for p in "qkvo"]
     if len({b is None for b in biases[:3]}) != 1:
         _refuse(f"{name}.self_attn: some of q_proj, k_proj and v_proj have a bias; all or none are taken")
     norms = [getattr(a, f"{p}_norm").weight if hasattr(a, f"{p}_norm") else None for p in "qk"]
-    ffn = [_linear(getattr(f, f"{p}_proj"), f"{name}.mlp.{p}_proj") for p in ("gate", "up", "down")]
+    part, options, ffn = _transformer_ffn(layer, name)
     return [(layers._Attention, heads, layer.input_layernorm.weight, [*weights, *biases, *norms]),
-            (layers._FeedForward, None, layer.post_attention_layernorm.weight, ffn)]
+            (part, options, layer.post_attention_layernorm.weight, ffn)]
 
 
 def _window(attention):
@@ -132,7 +146,8 @@ _TRANSFORMER = _Family("model", "embed_tokens", "norm", _transformer_halves, rot
 _FAMILIES = {
     "JambaForCausalLM": _Family("model", "embed_tokens", "final_layernorm", _jamba_halves),
     "MambaForCausalLM": _Family("backbone", "embeddings", "norm_f", _mamba_halves),
-    **{f"{name}ForCausalLM": _TRANSFORMER for name in ("Llama", "Mistral", "Qwen2", "Qwen3")},
+    **{f"{name}ForCausalLM": _TRANSFORMER for name in ("Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3",
+                                                           "Qwen3Moe")},
 }
 
 
@@ -325,8 +340,7 @@ def _next_labels(labels, layout):
 
 
 def _has_experts(model):
-    return any(hasattr(getattr(layer, "feed_forward", None), "experts")
-               for layer in getattr(model, model._lockstep.family.backbone).layers)
+    return any(hasattr(getattr(layer, name, None), "experts") for name in ("feed_forward", "mlp") for layer in getattr(model, model._lockstep.family.backbone).layers)
 
 
 def _fused(self, layout, labels, num_items_in_batch):
@@ -418,7 +432,8 @@ def _before_forward(model, args, kwargs):
 
 def patch(model, profile="exact", activations=None, temperature=1.0):
     """Gives a Hugging Face model the engine's arithmetic, in place; returns it: JambaForCausalLM, MambaForCausalLM,
-    LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM or Qwen3ForCausalLM.
+    LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM or
+    Qwen3MoeForCausalLM.
 
     profile      "exact", or "mma16", which takes matrices of bfloat16
     activations  torch.float32 or torch.bfloat16; None: float32 for exact, bfloat16 for mma16, as `lockstep` has them

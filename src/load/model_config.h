@@ -44,8 +44,9 @@ typedef struct ls_model_config {
     int64_t positions_max; /* what the model was trained for, INT64_MAX if it does not say; no limit of arithmetic
                               follows */
     bool conv_bias, proj_bias, tied;
-    bool inner_norms; /* of dt, B and C */
-    float rms_eps;
+    bool inner_norms;   /* of dt, B and C, with inner_eps */
+    bool inner_weights; /* those norms have weights */
+    float rms_eps, inner_eps;
     ls_dtype stored_dtype; /* what the file says of its weights; each tensor's own header decides */
     uint8_t is_attention[LS_LAYERS_MAX];
     int32_t window[LS_LAYERS_MAX]; /* positions that a query of the layer sees (op/attention.h); 0: all */

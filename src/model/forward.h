@@ -50,7 +50,7 @@ typedef struct ls_activations {
     float *picked_weight;             /* [rows * top_k] */
 } ls_activations;
 
-enum { LS_WORKSPACE_ARRAYS_MAX = 22 }; /* that a workspace is made of */
+enum { LS_WORKSPACE_ARRAYS_MAX = 23 }; /* that a workspace is made of */
 
 /* Working memory of a forward over at most rows_max rows, on a device. */
 typedef struct ls_workspace {
@@ -61,6 +61,7 @@ typedef struct ls_workspace {
     bool for_training;
     ls_activations a;
     float *inv_freq; /* [half], device memory; NULL: nothing rotates */
+    float *ones;     /* the weights of norms that have none, device memory; NULL: all have weights */
     void *owned[LS_WORKSPACE_ARRAYS_MAX];
     int64_t n_owned;
 } ls_workspace;

@@ -145,7 +145,7 @@ static ls_status read_layers(ls_model_config *out, const raw_config *raw, const 
 
 static void take(ls_model_config *out, const raw_config *raw) {
     out->names = &tensor_names;
-    out->inner_norms = true;
+    out->inner_norms = out->inner_weights = true;
     out->n_layers = (int32_t)raw->n_layers;
     out->hidden = (int32_t)raw->hidden_size;
     out->vocab = (int32_t)raw->vocab_size;
@@ -174,6 +174,7 @@ static ls_status read_jamba(ls_model_config *out, struct json_t *config, ls_erro
     LS_TRY(check_sizes(&raw, err));
     take(out, &raw);
     LS_TRY(ls_field_read_eps(&out->rms_eps, config, "rms_norm_eps", 1e-6f, err));
+    out->inner_eps = out->rms_eps;
     LS_TRY(ls_field_read_dtype(out, config, err));
     LS_TRY(read_layers(out, &raw, config, err));
     return ls_field_read_tokens(out, config, raw.bos, raw.pad, 2, err);

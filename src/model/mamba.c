@@ -1,5 +1,6 @@
-/* Mamba-1 alone, Hugging Face's MambaForCausalLM: every layer is one Mamba mixer without norms of dt, B and C, and
- * has no feed-forward. Absent fields take the defaults that MambaConfig gives them. */
+/* Mamba-1 alone: every layer is one Mamba mixer and has no feed-forward. Of two architectures of Hugging Face, whose
+ * absent fields have the same defaults: MambaForCausalLM has no norms of dt, B and C, FalconMambaForCausalLM has them
+ * without weights. */
 #include "load/config_fields.h"
 #include "model/architectures.h"
 
@@ -45,6 +46,7 @@ static const ls_field_fixed fixed[] = {
 };
 
 static const char *const special[] = {"layer_norm_epsilon", "time_step_rank", NULL};
+static const char *const falcon_special[] = {"layer_norm_epsilon", "time_step_rank", "mixer_rms_eps", NULL};
 
 /* How new weights are drawn; the order of computation; and, from d_inner on, what converted files repeat under the
  * names of the authors' format. Shapes of tensors are checked against the fields above. */
@@ -55,6 +57,7 @@ static const char *const inert[] = {
     "time_step_min",
     "time_step_scale",
     "use_associative_scan",
+    "use_falcon_mambapy",
     "use_mambapy",
     "d_inner",
     "d_model",
@@ -65,6 +68,7 @@ static const char *const inert[] = {
 };
 
 static const ls_field_tables fields = {integers, switches, fixed, special, inert};
+static const ls_field_tables falcon_fields = {integers, switches, fixed, falcon_special, inert};
 
 static const ls_tensor_names tensor_names = {.embed = "backbone.embeddings.weight",
                                              .final_norm = "backbone.norm_f.weight",
@@ -107,9 +111,9 @@ static void take(ls_model_config *out, const raw_config *raw) {
     out->pad_is_trained = true;
 }
 
-static ls_status read_mamba(ls_model_config *out, struct json_t *config, ls_error *err) {
+static ls_status read(ls_model_config *out, struct json_t *config, const ls_field_tables *tables, ls_error *err) {
     raw_config raw = {0};
-    LS_TRY(ls_field_read_tables(&raw, config, &fields, err));
+    LS_TRY(ls_field_read_tables(&raw, config, tables, err));
     if (raw.d_inner == LS_FIELD_ABSENT) raw.d_inner = raw.expand * raw.hidden_size;
     LS_TRY(ls_field_read_auto(&raw.dt_rank, config, "time_step_rank", (raw.hidden_size + 15) / 16, err));
     LS_TRY(check_sizes(&raw, err));
@@ -119,4 +123,15 @@ static ls_status read_mamba(ls_model_config *out, struct json_t *config, ls_erro
     return ls_field_read_tokens(out, config, raw.bos, raw.pad, 0, err);
 }
 
+static ls_status read_mamba(ls_model_config *out, struct json_t *config, ls_error *err) {
+    return read(out, config, &fields, err);
+}
+
+static ls_status read_falcon_mamba(ls_model_config *out, struct json_t *config, ls_error *err) {
+    LS_TRY(read(out, config, &falcon_fields, err));
+    out->inner_norms = true;
+    return ls_field_read_eps(&out->inner_eps, config, "mixer_rms_eps", 1e-6f, err);
+}
+
 const ls_architecture ls_mamba = {"mamba", "MambaForCausalLM", read_mamba};
+const ls_architecture ls_falcon_mamba = {"falcon_mamba", "FalconMambaForCausalLM", read_falcon_mamba};

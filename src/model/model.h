@@ -14,7 +14,7 @@
  *                      With positions, biases or norms of heads what a product gives is float32, and op/rope.h makes
  *                      q, k and v of it in one go: bias, norm of each head of q and k, their rotation, R
  *   mixer, Mamba-1:    u|z = Win x;  u = conv1d(R(u));  dt|B|C = Wx u;  each rms-normalised where the model has
- *                      inner norms;  dt = Wdt dt;  Wout R(scan(u, dt, B, C, z))
+ *                      inner norms, with weights or without;  dt = Wdt dt;  Wout R(scan(u, dt, B, C, z))
  *   ffn, dense:        Wdown R(silu(Wgate x) * (Wup x))
  *   ffn, MoE:          sum over the chosen experts of p_e * ffn_e(x), in ascending order of e
  *
@@ -40,7 +40,7 @@ typedef struct ls_mamba_weights {
     ls_gemm_weight out_proj;          /* [H][D] */
     float *in_bias, *out_bias;        /* [2D], [H]; NULL without projection bias */
     float *conv_w, *conv_bias;        /* [W][D]; [D] or NULL */
-    float *dt_norm, *b_norm, *c_norm; /* [R], [S], [S]; NULL without inner norms */
+    float *dt_norm, *b_norm, *c_norm; /* [R], [S], [S]; NULL without such weights */
     float *dt_bias, *d;               /* [D] */
     float *a2;                        /* [D][S]: -exp(A_log) * LOG2E, two roundings */
 } ls_mamba_weights;

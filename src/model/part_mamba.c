@@ -20,7 +20,9 @@ static ls_status round_into(const ls_forward *f, ls_rows to, ls_rows from, int64
 
 /* One of the norms of dt, B and C, which begin at `column` of both. */
 static ls_rmsnorm_args inner_norm(const ls_forward *f, ls_rows out, const float *w, int64_t column, int64_t dim) {
-    return ls_part_norm_call(f, out, ls_rows_column(f->ws->a.narrow_raw, column), w, dim);
+    ls_rmsnorm_args args = ls_part_norm_call(f, out, ls_rows_column(f->ws->a.narrow_raw, column), w, dim);
+    args.eps = f->model->config.inner_eps;
+    return args;
 }
 
 /* Norms of dt, B and C; a model without them computes with what x_proj gave. */
@@ -213,7 +215,10 @@ static ls_status inner_norms_backward(const ls_leaf *l, const ls_mamba_weights *
                                             ls_leaf_norm_call(l, w->c_norm, ls_rows_column(raw, c_column(c)), dc,
                                                               ls_rows_column(draw, c_column(c)), false, c->d_state)},
                                            3};
-    for (int64_t i = 1; i < args.n; i++) args.part[i].scale += i * l->rows;
+    for (int64_t i = 0; i < args.n; i++) {
+        args.part[i].eps = c->inner_eps;
+        args.part[i].scale += i * l->rows;
+    }
     return ls_rmsnorm_parts_backward(l->device, &args, err);
 }
 
@@ -271,7 +276,7 @@ static ls_status mamba_walk(const ls_walk *w, ls_layer *layer) {
     }
     LS_TRY(ls_walk_slot(w, conv, w->names->mamba, "conv1d.weight"));
     if (c->conv_bias) LS_TRY(ls_walk_vector(w, &m->conv_bias, dim, w->names->mamba, "conv1d.bias"));
-    if (c->inner_norms) {
+    if (c->inner_weights) {
         LS_TRY(ls_walk_vector(w, &m->dt_norm, rank, w->names->mamba, "dt_layernorm.weight"));
         LS_TRY(ls_walk_vector(w, &m->b_norm, states, w->names->mamba, "b_layernorm.weight"));
         LS_TRY(ls_walk_vector(w, &m->c_norm, states, w->names->mamba, "c_layernorm.weight"));

@@ -67,7 +67,8 @@ ls_status ls_part_project_exact(const ls_forward *f, ls_rows out, ls_rows x, con
 ls_status ls_part_positions(const ls_forward *f, ls_error *err);
 /* y = rms(x; w). */
 ls_status ls_part_norm(const ls_forward *f, ls_rows y, ls_rows x, const float *w, int64_t dim, ls_error *err);
-/* That norm as a call of its op, for several that are made together. */
+/* That norm as a call of its op, for several that are made together; w NULL: without weight, which is a weight of
+ * one. */
 ls_rmsnorm_args ls_part_norm_call(const ls_forward *f, ls_rows y, ls_rows x, const float *w, int64_t dim);
 
 /* ---- backward: gradients of matrices are float32 ---- */
@@ -93,7 +94,8 @@ ls_status ls_leaf_through_product(const ls_leaf *leaf, const ls_leaf_product *pr
 ls_status ls_leaf_through_norm(const ls_leaf *leaf, const float *w, ls_rows x, ls_rows dy, ls_rows dx, bool add,
                                int64_t dim, ls_error *err);
 
-/* That call of its op, for several that are made together: each after the first takes its scale from the caller. */
+/* That call of its op, for several that are made together: each after the first takes its scale from the caller. A norm
+ * without weight (w NULL) has no gradient of one. */
 ls_rmsnorm_backward_args ls_leaf_norm_call(const ls_leaf *leaf, const float *w, ls_rows x, ls_rows dy, ls_rows dx,
                                            bool add, int64_t dim);
 

@@ -77,6 +77,44 @@
     "  \"rope_theta\": 1000000,\n  \"tie_word_embeddings\": " #tied                                   \
     ",\n  \"use_sliding_window\": false,\n  \"vocab_size\": 151936\n}\n"
 
+/* FalconMamba: norms of dt, B and C without weights; the file's `expand` is not the one that counts. */
+#define FALCON_MAMBA(layers, hidden, inner, rank)                            \
+    "{\n"                                                                    \
+    "  \"architectures\": [\"FalconMambaForCausalLM\"],\n"                   \
+    "  \"bos_token_id\": 0,\n  \"conv_kernel\": 4,\n"                        \
+    "  \"dtype\": \"bfloat16\",\n  \"eos_token_id\": 11,\n"                  \
+    "  \"expand\": 16,\n  \"hidden_act\": \"silu\",\n"                       \
+    "  \"hidden_size\": " #hidden                                            \
+    ",\n"                                                                    \
+    "  \"initializer_range\": 0.1,\n  \"intermediate_size\": " #inner        \
+    ",\n"                                                                    \
+    "  \"layer_norm_epsilon\": 1e-05,\n  \"mixer_rms_eps\": 1e-06,\n"        \
+    "  \"model_type\": \"falcon_mamba\",\n  \"num_hidden_layers\": " #layers \
+    ",\n"                                                                    \
+    "  \"pad_token_id\": 11,\n  \"rescale_prenorm_residual\": false,\n"      \
+    "  \"residual_in_fp32\": true,\n  \"state_size\": 16,\n"                 \
+    "  \"tie_word_embeddings\": false,\n  \"time_step_rank\": " #rank        \
+    ",\n"                                                                    \
+    "  \"use_bias\": false,\n  \"use_cache\": true,\n"                       \
+    "  \"use_conv_bias\": true,\n  \"vocab_size\": 65024\n}\n"
+
+/* Qwen3-MoE: 128 experts in every layer, of which 8 are chosen. */
+#define QWEN3_MOE(layers)                                                                      \
+    "{\n"                                                                                      \
+    "  \"architectures\": [\"Qwen3MoeForCausalLM\"],\n"                                        \
+    "  \"attention_bias\": false,\n  \"bos_token_id\": 151643,\n"                              \
+    "  \"decoder_sparse_step\": 1,\n  \"dtype\": \"bfloat16\",\n  \"eos_token_id\": 151645,\n" \
+    "  \"head_dim\": 128,\n  \"hidden_act\": \"silu\",\n  \"hidden_size\": 2048,\n"            \
+    "  \"initializer_range\": 0.02,\n  \"intermediate_size\": 6144,\n"                         \
+    "  \"max_position_embeddings\": 40960,\n  \"mlp_only_layers\": [],\n"                      \
+    "  \"model_type\": \"qwen3_moe\",\n  \"moe_intermediate_size\": 768,\n"                    \
+    "  \"norm_topk_prob\": true,\n  \"num_attention_heads\": 32,\n  \"num_experts\": 128,\n"   \
+    "  \"num_experts_per_tok\": 8,\n  \"num_hidden_layers\": " #layers                         \
+    ",\n  \"num_key_value_heads\": 4,\n  \"output_router_logits\": false,\n"                   \
+    "  \"pad_token_id\": 151643,\n  \"rms_norm_eps\": 1e-06,\n  \"rope_theta\": 1000000,\n"    \
+    "  \"router_aux_loss_coef\": 0.001,\n  \"tie_word_embeddings\": false,\n"                  \
+    "  \"use_sliding_window\": false,\n  \"vocab_size\": 151936\n}\n"
+
 /* Llama 3.1 and 3.2: frequencies scaled by `factor`. */
 #define LLAMA3(layers, hidden, ffn, heads, head_dim, factor, tied)                                      \
     "{\n"                                                                                               \
@@ -109,6 +147,9 @@ static const ls_shape shapes[] = {
     {"qwen3-0.6b", "Alibaba's Qwen3 0.6B: 28 layers, 1,024 wide", QWEN3(28, 1024, 3072, 16, true)},
     {"qwen3-4b", "Alibaba's Qwen3 4B: 36 layers, 2,560 wide", QWEN3(36, 2560, 9728, 32, true)},
     {"qwen3-8b", "Alibaba's Qwen3 8B: 36 layers, 4,096 wide", QWEN3(36, 4096, 12288, 32, false)},
+    {"qwen3-30b-a3b", "Alibaba's Qwen3 30B-A3B: 48 layers of 128 experts, 31 billion parameters", QWEN3_MOE(48)},
+    {"qwen3-30b-a3b-cut", "4 layers of qwen3-30b-a3b", QWEN3_MOE(4)},
+    {"falcon-mamba-7b", "TII's Falcon Mamba 7B: 64 layers, 4,096 wide", FALCON_MAMBA(64, 4096, 8192, 256)},
     {"mamba-2.8b", "state-spaces/mamba-2.8b-hf: 64 layers, 2,560 wide", MAMBA(64, 2560, 5120, 160)},
 };
 

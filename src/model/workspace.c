@@ -49,12 +49,17 @@ static int64_t row_bytes(const ls_model *model, ls_dtype dtype, bool for_trainin
     return bytes;
 }
 
+/* Norms without weight: the longest of them. */
+static int64_t n_ones(const ls_model_config *c) {
+    return c->inner_norms && !c->inner_weights ? larger(c->dt_rank, c->d_state) : 0;
+}
+
 int64_t ls_workspace_bytes(const ls_model *model, ls_dtype dtype, int64_t rows_max, bool for_training) {
     const int64_t offsets = has_experts(&model->config) ? (model->config.n_experts + 1) * (int64_t)sizeof(int64_t) : 0;
-    const int64_t frequencies = model->config.rope.half * (int64_t)sizeof(float);
+    const int64_t constants = (model->config.rope.half + n_ones(&model->config)) * (int64_t)sizeof(float);
     int64_t bytes;
     if (!ls_mul_i64(rows_max, row_bytes(model, dtype, for_training), &bytes)) return -1;
-    return ls_add_i64(bytes, offsets + frequencies, &bytes) ? bytes : -1;
+    return ls_add_i64(bytes, offsets + constants, &bytes) ? bytes : -1;
 }
 
 static ls_status own(ls_workspace *ws, void **out, int64_t rows, int64_t bytes, ls_error *err) {
@@ -108,6 +113,20 @@ static ls_status make_positions(ls_workspace *ws, const ls_rope_config *rope, ls
     return ls_memory_write(ws->device, ws->inv_freq, rope->inv_freq, bytes, err);
 }
 
+static ls_status make_ones(ls_workspace *ws, const ls_model_config *c, ls_error *err) {
+    const int64_t n = n_ones(c), size = (int64_t)sizeof(float);
+    float *ones = NULL;
+    ls_status status = LS_OK;
+    if (n == 0) return LS_OK;
+    LS_TRY_DONE(ls_array_alloc((void **)&ones, n, size, "workspace", err));
+    for (int64_t i = 0; i < n; i++) ones[i] = 1.0f;
+    LS_TRY_DONE(own(ws, (void **)&ws->ones, n, size, err));
+    LS_TRY_DONE(ls_memory_write(ws->device, ws->ones, ones, n * size, err));
+done:
+    free(ones);
+    return status;
+}
+
 static ls_status make_halves(ls_workspace *ws, const ls_model *model, bool for_training, ls_error *err) {
     const ls_model_config *c = &model->config;
     const layout l = layout_of(model, ws->dtype);
@@ -149,6 +168,7 @@ ls_status ls_workspace_create(ls_workspace **out, ls_device *device, const ls_mo
     ws->rows_max = rows_max;
     ws->for_training = for_training;
     LS_TRY_DONE(make_positions(ws, &model->config.rope, err));
+    LS_TRY_DONE(make_ones(ws, &model->config, err));
     LS_TRY_DONE(make_halves(ws, model, for_training, err));
     if (has_experts(&model->config)) LS_TRY_DONE(make_experts(ws, &model->config, err));
     *out = ws;

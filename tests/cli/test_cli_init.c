@@ -130,6 +130,27 @@ static void shape_is_a_configuration(void **state) {
     RUN_OK("check", "--model", at("by1"), "--max-tokens", "8");
 }
 
+/* Shapes of published models have as many parameters as their publishers say: bytes of bf16 behind the header. */
+static void shapes_are_as_large_as_published(void **state) {
+    static const struct {
+        const char *name, *file;
+        int64_t parameters;
+    } published[] = {{"falcon-mamba-7b", "falcon-mamba-7b/model.safetensors", 7272665088},
+                     {"qwen3-30b-a3b", "qwen3-30b-a3b/model.safetensors", 30532122624}};
+    (void)state;
+    for (size_t i = 0; i < sizeof published / sizeof published[0]; i++) {
+        uint64_t header;
+        FILE *file;
+        RUN_OK("init", "--shape", published[i].name, "--empty", "--out", at(published[i].name));
+        file = fopen(at(published[i].file), "rb");
+        assert_non_null(file);
+        assert_int_equal(fread(&header, sizeof header, 1, file), 1);
+        assert_int_equal(fseeko(file, 0, SEEK_END), 0);
+        assert_int_equal(ftello(file) - 8 - (int64_t)header, 2 * published[i].parameters);
+        fclose(file);
+    }
+}
+
 static void deviation_is_the_one_asked_for(void **state) {
     ls_checkpoint *checkpoint;
     ls_error err;
@@ -176,13 +197,10 @@ static void refusals_leave_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tensors_are_as_promised),
-        cmocka_unit_test(tensors_of_mamba_are_as_promised),
-        cmocka_unit_test(bits_follow_from_the_seed),
-        cmocka_unit_test(threads_carry_no_bits),
-        cmocka_unit_test(shape_is_a_configuration),
-        cmocka_unit_test(deviation_is_the_one_asked_for),
-        cmocka_unit_test(it_is_a_model),
+        cmocka_unit_test(tensors_are_as_promised),        cmocka_unit_test(tensors_of_mamba_are_as_promised),
+        cmocka_unit_test(bits_follow_from_the_seed),      cmocka_unit_test(threads_carry_no_bits),
+        cmocka_unit_test(shape_is_a_configuration),       cmocka_unit_test(shapes_are_as_large_as_published),
+        cmocka_unit_test(deviation_is_the_one_asked_for), cmocka_unit_test(it_is_a_model),
         cmocka_unit_test(refusals_leave_nothing),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);

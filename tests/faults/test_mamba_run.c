@@ -49,7 +49,8 @@ static void fresh_weights_are_a_model(void **state) {
 }
 
 static void generation_and_scoring_are_one(void **state) {
-    static const char *const models[] = {"fresh", LS_FIXTURES "/mamba-small", LS_FIXTURES "/mamba-odd"};
+    static const char *const models[] = {"fresh", LS_FIXTURES "/mamba-small", LS_FIXTURES "/mamba-odd",
+                                         LS_FIXTURES "/falcon-mamba-small"};
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++)
         for (int k = 0; k < 2; k++) {

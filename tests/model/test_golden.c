@@ -47,6 +47,7 @@ static const golden goldens[] = {
     {"jamba-nobias", {0x1e34fad0cb562df6u, 0x096b2d851bc6dd6bu, 0x65d5e86dd4ae6dcfu}},
     {"mamba-small", {0xbe9a5bce4ae8184fu, 0x440e4a59d5626c78u, 0}},
     {"mamba-odd", {0x0fccdd636a4a7fbcu, 0xd4f455a72374d240u, 0}},
+    {"falcon-mamba-small", {0x3c23d44cfc574033u, 0x15e3c311f66f0964u, 0xca8eb7c50a85f4bau}},
     {"llama-small", {0x93f0364fe3d8fb82u, 0xbf1462b630a964b8u, 0x4e749421bc72c3f9u}},
     {"llama-odd", {0x5f3fee35809f1044u, 0xf1a64d7134e7e510u, 0x970cd5d3829b9e16u}},
     {"mistral-small", {0x08a28deba9c8fcc0u, 0xbf88de121fb3cd00u, 0x83146692590e0686u}},

@@ -62,8 +62,8 @@ static void small_case(const char *name, ls_dtype dtype, ls_profile profile, ls_
 }
 
 static void no_lever_reaches_a_bit(void **state) {
-    static const char *const names[] = {"jamba-dense", "jamba-moe",   "jamba-odd",    "mamba-odd",
-                                        "llama-odd",   "qwen3-small", "qwen2-window", "jamba-bf16"};
+    static const char *const names[] = {"jamba-dense", "jamba-moe",    "jamba-odd",  "mamba-odd",         "llama-odd",
+                                        "qwen3-small", "qwen2-window", "jamba-bf16", "falcon-mamba-small"};
     const ls_isa isa = *(const ls_isa *)*state;
     skip_elsewhere(isa);
 #ifdef LS_SANITIZED

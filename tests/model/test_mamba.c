@@ -1,8 +1,8 @@
-/* Mamba-1 alone against Hugging Face's numbers: what is read of the configuration, logits and log-probabilities in both
- * activation types, and the bits of a sequence that arrives in chunks. */
+/* Mamba-1 alone, and FalconMamba, against Hugging Face's numbers: what is read of the configuration, logits and
+ * log-probabilities in both activation types, and the bits of a sequence that arrives in chunks. */
 #include "measure.h"
 
-static const char *const names[] = {"mamba-small", "mamba-odd"};
+static const char *const names[] = {"mamba-small", "mamba-odd", "falcon-mamba-small"};
 enum { N_NAMES = sizeof names / sizeof names[0] };
 
 static void configurations_are_read(void **state) {
@@ -24,6 +24,14 @@ static void configurations_are_read(void **state) {
     assert_true(c->n_layers == 3 && c->vocab == 131 && !c->tied && !c->conv_bias && c->proj_bias);
     assert_true(c->rms_eps == 1e-5f && c->pad == 0 && c->bos == 0 && c->n_eos == 1 && c->eos[0] == 0);
     for (int32_t i = 0; i < c->n_layers; i++) assert_true(!c->is_attention[i] && !c->is_moe[i]);
+    fixture_close(&f);
+
+    fixture_open(&f, "falcon-mamba-small");
+    c = &f.model->config;
+    assert_true(c->hidden == 28 && c->d_inner == 44 && c->d_state == 5 && c->d_conv == 4 && c->dt_rank == 6);
+    assert_true(c->n_layers == 2 && c->vocab == 99 && !c->tied && c->conv_bias && c->proj_bias);
+    assert_true(c->inner_norms && !c->inner_weights && c->rms_eps == 1e-5f && c->inner_eps == 1e-3f);
+    assert_null(f.model->layers[0].mamba.dt_norm);
     fixture_close(&f);
 }
 

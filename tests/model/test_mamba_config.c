@@ -50,7 +50,24 @@ static void defaults_are_those_of_the_format(void **state) {
     assert_true(c.stored_dtype == LS_F32 && c.positions_max == INT64_MAX);
     for (int i = 0; i < LS_LAYERS_MAX; i++) assert_true(!c.is_attention[i] && !c.is_moe[i]);
     assert_ok(parse(&c, "{\"model_type\":\"jamba\"}", &err), err);
-    assert_true(c.inner_norms && !c.pad_is_trained);
+    assert_true(c.inner_norms && c.inner_weights && c.inner_eps == c.rms_eps && !c.pad_is_trained);
+}
+
+/* FalconMamba's file has Mamba's fields, with the same defaults, and one more. */
+static void falcon_mamba_normalises_without_weights(void **state) {
+    ls_model_config c;
+    ls_error err;
+    (void)state;
+    assert_ok(parse(&c, "{\"model_type\":\"falcon_mamba\"}", &err), err);
+    assert_true(c.n_layers == 32 && c.hidden == 768 && c.d_inner == 1536 && c.dt_rank == 48 && c.tied && c.conv_bias);
+    assert_true(c.inner_norms && !c.inner_weights && c.rms_eps == 1e-5f && c.inner_eps == 1e-6f && c.pad_is_trained);
+    assert_ok(parse(&c, "{\"model_type\":\"falcon_mamba\",\"mixer_rms_eps\":0.25,\"use_falcon_mambapy\":true}", &err),
+              err);
+    assert_true(c.inner_eps == 0.25f && c.rms_eps == 1e-5f);
+    check_failed(parse(&c, "{\"model_type\":\"falcon_mamba\",\"mixer_rms_eps\":0}", &err), &err, "mixer_rms_eps: 0");
+    check_failed(parse(&c, "{\"model_type\":\"falcon_mamba\",\"architectures\":[\"MambaForCausalLM\"]}", &err), &err,
+                 "expected \"FalconMambaForCausalLM\"");
+    refused("\"mixer_rms_eps\":1e-6", "mixer_rms_eps: ");
 }
 
 static void fields_are_honoured(void **state) {
@@ -101,7 +118,7 @@ static void other_arithmetic_is_refused_by_name(void **state) {
     refused("\"dtype\":\"int8\"", "dtype: \"int8\"");
     check_failed(parse(&c, "{\"model_type\":\"jamba\",\"state_size\":16}", &err), &err, "state_size: 16");
     check_failed(parse(&c, "{\"model_type\":\"mamba2\",\"n_groups\":1}", &err), &err,
-                 "model_type: \"mamba2\", expected \"jamba\", \"mamba\", \"llama\", ");
+                 "model_type: \"mamba2\", expected \"jamba\", \"mamba\", \"falcon_mamba\", \"llama\", ");
     check_failed(parse(&c, "{}", &err), &err, "model_type: missing, expected \"jamba\", \"mamba\", ");
 }
 
@@ -168,6 +185,7 @@ static void weights_of_another_configuration_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_those_of_the_format),
+        cmocka_unit_test(falcon_mamba_normalises_without_weights),
         cmocka_unit_test(fields_are_honoured),
         cmocka_unit_test(inert_and_neutral_fields_are_accepted),
         cmocka_unit_test(other_arithmetic_is_refused_by_name),

@@ -1,11 +1,12 @@
 /* Llama, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3-MoE against Hugging Face's numbers: what is read of their
  * configurations, logits and log-probabilities in both activation types, the bits of a sequence that arrives in chunks,
- * and frequencies of rotations. */
+ * frequencies of rotations, and cosines and sines at positions up to 131,071. */
 #include <jansson.h>
 
 #include "load/rope_fields.h"
 #include "measure.h"
 #include "model/architectures.h"
+#include "op/rope.h"
 
 static const char *const names[] = {"llama-small",     "llama-odd",     "mistral-small",  "qwen2-small", "qwen3-small",
                                     "qwen3-moe-small", "mixtral-small", "mistral-window", "qwen2-window"};
@@ -91,10 +92,48 @@ static int64_t integer_of(const json_t *object, const char *key) {
     return json_integer_value(json_object_get(object, key));
 }
 
+static float float_of(const json_t *list, int64_t i) {
+    return ls_from_bits((uint32_t)strtoul(json_string_value(json_array_get(list, (size_t)i)), NULL, 16));
+}
+
+/* Cosines and sines at a position. Ours are the nearest of the rounded angle; torch's may be one step of float32
+ * beside, before they are scaled. Another last bit of a frequency turns the angle by position times it, and the angle's
+ * own rounding may then fall otherwise. */
+static void check_turn(const json_t *line, const json_t *at, const ls_rope_config *rope) {
+    static const char *const names_of[] = {"cos", "sin"};
+    const int64_t position = integer_of(at, "position");
+    const ls_span span = {0, 1, position, -1, 0};
+    float table[2 * LS_HEAD_DIM_MAX];
+    const ls_rope_table_args args = {.inv_freq = rope->inv_freq,
+                                     .half = rope->half,
+                                     .scale = rope->scale,
+                                     .table = table,
+                                     .spans = &span,
+                                     .n_spans = 1,
+                                     .rows = 1};
+    ls_device *device; /* the host reads the table */
+    ls_error err;
+    assert_ok(ls_device_open_cpu(&device, 1, ls_isa_best(), &err), err);
+    assert_ok(ls_rope_table(device, &args, &err), err);
+    ls_device_close(device);
+    for (int32_t k = 0; k < 2 * rope->half; k++) {
+        const int32_t j = k % rope->half, which = k / rope->half;
+        const double ours = (double)rope->inv_freq[j];
+        const double apart = fabs(ours - (double)float_of(json_object_get(line, "inv_freq"), j));
+        const double turned = apart == 0.0 ? 0.0 : (double)position * apart + ldexp((double)position * ours, -23);
+        const float theirs = float_of(json_object_get(at, names_of[which]), j);
+        if (!(fabs((double)table[k] - (double)theirs) <= (turned + 0x1p-23) * (double)rope->scale))
+            fail_msg("%s, position %lld, %s of frequency %d: %a, transformers has %a",
+                     json_string_value(json_object_get(line, "name")), (long long)position, names_of[which], j,
+                     (double)table[k], (double)theirs);
+    }
+}
+
 /* A line of rope-vectors.jsonl. transformers' powers come from a libm whose last bit may be another one; in what
  * llama3 and YaRN make of them it may count once more. */
 static void check_rotation(const json_t *line) {
     const json_t *config = json_object_get(line, "config"), *bits = json_object_get(line, "inv_freq");
+    const json_t *turns = json_object_get(line, "at");
     const int64_t head_dim = integer_of(config, "head_dim");
     ls_rope_config rope;
     ls_error err;
@@ -113,13 +152,15 @@ static void check_rotation(const json_t *line) {
                      (double)rope.inv_freq[j], (double)ls_from_bits(theirs));
         n_other += distance != 0;
     }
+    assert_int_equal(json_array_size(turns), 3);
+    for (size_t i = 0; i < 3; i++) check_turn(line, json_array_get(turns, i), &rope);
     if (n_other > rope.half / 8)
         fail_msg("%s: %lld others", json_string_value(json_object_get(line, "name")), (long long)n_other);
 }
 
-static void frequencies_are_those_of_transformers(void **state) {
+static void rotations_are_those_of_transformers(void **state) {
     FILE *file = fopen(LS_FIXTURES "/rope-vectors.jsonl", "r");
-    static char line[8192];
+    static char line[16384];
     int n = 0;
     (void)state;
     assert_non_null(file);
@@ -139,7 +180,7 @@ int main(void) {
         cmocka_unit_test(f32_matches),
         cmocka_unit_test(bf16_activations_stay_near),
         cmocka_unit_test(chunks_change_no_bit),
-        cmocka_unit_test(frequencies_are_those_of_transformers),
+        cmocka_unit_test(rotations_are_those_of_transformers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

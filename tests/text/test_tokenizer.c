@@ -183,6 +183,11 @@ static void unigram_vectors_match(void **state) {
     assert_int_equal(check_cases("tok-extra/unigram.json"), 6);
 }
 
+static void families_match(void **state) {
+    (void)state;
+    assert_int_equal(check_cases("tok-extra/families.json"), 5);
+}
+
 #define UNIGRAM(rest) "{\"model\":{\"type\":\"Unigram\"," rest "}}"
 
 /* Hostile rules are refused when they are read, or when they are needed; nothing is read beyond them. */
@@ -813,6 +818,7 @@ int main(void) {
         cmocka_unit_test(first_vectors_match),
         cmocka_unit_test(large_vectors_match),
         cmocka_unit_test(small_vectors_match),
+        cmocka_unit_test(families_match),
         cmocka_unit_test(unigram_vectors_match),
         cmocka_unit_test(broken_unigram_models_are_refused),
         cmocka_unit_test(broken_rules_are_refused),

@@ -355,12 +355,22 @@ static void product(double *y, const double *x, int64_t n, const matrix *m, cons
         }
 }
 
-static void rms(const pass *p, double *y, const double *x, int64_t n, const double *w, bool ones) {
-    const double eps = p->e.norm_eps > 0.0 ? p->e.norm_eps : (double)p->c->rms_eps;
+/* own: the configuration's epsilon of this norm. */
+static void rms_with(const pass *p, double *y, const double *x, int64_t n, const double *w, bool ones, double own) {
+    const double eps = p->e.norm_eps > 0.0 ? p->e.norm_eps : own;
     double sum = 0.0, factor;
     for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
     factor = p->e.eps_outside ? 1.0 / (sqrt(sum / (double)n) + eps) : 1.0 / sqrt(sum / (double)n + eps);
     for (int64_t i = 0; i < n; i++) y[i] = x[i] * factor * (ones ? 1.0 : w[i]);
+}
+
+static void rms(const pass *p, double *y, const double *x, int64_t n, const double *w, bool ones) {
+    rms_with(p, y, x, n, w, ones, (double)p->c->rms_eps);
+}
+
+/* A norm of dt, B or C, in place. */
+static void inner_rms(const pass *p, double *x, int64_t n, const double *w) {
+    rms_with(p, x, x, n, w, w == NULL, (double)p->c->inner_eps);
 }
 
 static double silu(double x) { return x / (1.0 + exp(-x)); }
@@ -428,10 +438,10 @@ static ls_status mamba(const pass *p, double *out, const double *x, const layer 
     product(xp, u, n, &l->of[X_PROJ], NULL);
     for (int64_t t = 0; t < n; t++) {
         double *row = xp + t * narrow;
-        if (l->of[DT_NORM].at != NULL && !p->e.no_inner_norms) {
-            rms(p, row, row, rank, l->of[DT_NORM].at, false);
-            rms(p, row + rank, row + rank, states, l->of[B_NORM].at, false);
-            rms(p, row + rank + states, row + rank + states, states, l->of[C_NORM].at, false);
+        if (c->inner_norms && !p->e.no_inner_norms) {
+            inner_rms(p, row, rank, l->of[DT_NORM].at);
+            inner_rms(p, row + rank, states, l->of[B_NORM].at);
+            inner_rms(p, row + rank + states, states, l->of[C_NORM].at);
         }
         memcpy(kept + t * rank, row, (size_t)rank * sizeof *row);
     }
