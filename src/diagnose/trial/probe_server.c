@@ -610,6 +610,7 @@ ls_subject ls_subject_server(ls_probe_server *s) {
     subject.odd = &s->odd;
     subject.repro = print_repro;
     subject.does = LS_OUTSIDE_STAGGERED | LS_OUTSIDE_LEAVERS | LS_OUTSIDE_LOAD;
+    subject.records_processed = s->dialect == LS_DIALECT_SGLANG;
     if (s->can_reset) subject.does |= LS_OUTSIDE_RESET;
     if (s->text_n[0] > 0) subject.does |= LS_OUTSIDE_TEXT;
     return subject;
