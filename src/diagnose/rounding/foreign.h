@@ -244,6 +244,8 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err);
 ls_status ls_probe_expect(ls_inquiry *q, ls_error *err);
 /* What requests alone say: the server's values of one text, told by what came before it and by its length. */
 ls_status ls_probe_decide_alone(ls_inquiry *q, ls_error *err);
+/* Records of a narrow type, which need not lie beyond what rounding makes. */
+bool ls_probe_decide_grid(ls_inquiry *q);
 /* Requests alone: rungs that move nothing. */
 enum { LS_PROBE_ALONE = 6 };
 extern const ls_rung ls_probe_alone[LS_PROBE_ALONE];
@@ -252,7 +254,7 @@ extern const ls_rung ls_probe_alone[LS_PROBE_ALONE];
 ls_status ls_probe_confirm(ls_inquiry *q, ls_rung rung, double *chance, int64_t *n_again, ls_error *err);
 /* The chance of `with` or more among the first, were a + b marks spread over both by lot. */
 double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_without);
-/* The largest difference of two records of the same tokens. */
+/* How far two outcomes of one request are apart, each from its tokens' values in a prompt; up to the first other token. */
 double ls_probe_apart(const ls_outcome *a, const ls_outcome *b);
 /* Lays out a rung's control: its requests, with its lever where the baseline has it. */
 void ls_foreign_control(const ls_inquiry *q, ls_rung rung, const ls_requests *r, ls_trial *out);

@@ -502,13 +502,24 @@ static void decide_rest(ls_inquiry *q) {
                     s.first_off, s.first, s.later_off, s.later);
 }
 
-ls_status ls_probe_decide_alone(ls_inquiry *q, ls_error *err) {
+static shape shape_of(const ls_inquiry *q) {
     shape s = {.f = q->f, .lowest = (double)INFINITY, .highest = -(double)INFINITY, .least = (double)INFINITY};
+    each_alone(q, look, &s);
+    return s;
+}
+
+bool ls_probe_decide_grid(ls_inquiry *q) {
+    const shape s = shape_of(q);
+    bool found = false;
+    decide_grid(q, &s, &found);
+    return found;
+}
+
+ls_status ls_probe_decide_alone(ls_inquiry *q, ls_error *err) {
+    const shape s = shape_of(q);
     bool found = false;
     LS_TRY(decide_repeats(q, &found, err));
     if (!found) LS_TRY(decide_predecessors(q, &found, err));
-    each_alone(q, look, &s);
-    if (!found) decide_grid(q, &s, &found);
     if (!found) decide_clamp(q, &s, &found);
     if (!found) LS_TRY(decide_likeliest(q, &s, &found, err));
     if (!found) LS_TRY(decide_multiples(q, &found, err));

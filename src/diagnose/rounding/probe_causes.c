@@ -85,23 +85,34 @@ static bool decide_missing(ls_inquiry *q) {
 /* How sure a lever is by its own count: what is left is chance, and causes that the trials do not know. */
 #define SURE 0.97
 
-/* The rung of [from, to] that is off in the largest share of its requests, and holds out beside its control. */
-static ls_status strongest(ls_inquiry *q, ls_rung from, ls_rung to, ls_rung *rung, double *sure, ls_error *err) {
-    double share = 0.0, chance;
-    int64_t n_again;
-    *rung = LS_RUNGS;
-    *sure = 0.0;
+/* The rung of [from, to] that is off in the largest share of its requests; LS_RUNGS: none is. */
+static ls_rung largest(const ls_inquiry *q, ls_rung from, ls_rung to) {
+    ls_rung rung = LS_RUNGS;
+    double share = 0.0;
     for (int r = (int)from; r <= (int)to; r++) {
         const ls_seen *s = &q->f->seen[r];
         if (!ls_rung_off(q, (ls_rung)r) || ls_portion(s->n_sequences_off, s->n_sequences) <= share) continue;
         share = ls_portion(s->n_sequences_off, s->n_sequences);
-        *rung = (ls_rung)r;
+        rung = (ls_rung)r;
     }
-    if (*rung == LS_RUNGS) return LS_OK;
-    LS_TRY(ls_probe_confirm(q, *rung, &chance, &n_again, err));
-    if (n_again >= 2) q->left = *rung;
+    return rung;
+}
+
+/* How sure it is that a rung holds out beside its control; 0 where it is LS_RUNGS. */
+static ls_status weigh(ls_inquiry *q, ls_rung rung, double *sure, ls_error *err) {
+    double chance;
+    int64_t n_again;
+    *sure = 0.0;
+    if (rung == LS_RUNGS) return LS_OK;
+    LS_TRY(ls_probe_confirm(q, rung, &chance, &n_again, err));
+    if (n_again >= 2) q->left = rung;
     *sure = fmax(0.0, SURE - chance);
     return LS_OK;
+}
+
+static ls_status strongest(ls_inquiry *q, ls_rung from, ls_rung to, ls_rung *rung, double *sure, ls_error *err) {
+    *rung = largest(q, from, to);
+    return weigh(q, *rung, sure, err);
 }
 
 static bool holds(double sure) { return sure > SURE - FAMILY_ERROR; }
@@ -297,13 +308,14 @@ static ls_status decide_cache(ls_inquiry *q, ls_error *err) {
     bool found = false;
     double sure;
     ls_rung rung;
-    LS_TRY(strongest(q, LS_RUNG_CACHED_SAME, LS_RUNG_CACHED_TWINS_WHOLE, &rung, &sure, err));
-    if (rung == LS_RUNGS) LS_TRY(strongest(q, LS_RUNG_CACHED_RESET, LS_RUNG_CACHED_RESET, &rung, &sure, err));
-    if (rung == LS_RUNGS) LS_TRY(strongest(q, LS_RUNG_CACHED_MANY, LS_RUNG_CACHED_MANY, &rung, &sure, err));
+    rung = largest(q, LS_RUNG_CACHED_SAME, LS_RUNG_CACHED_TWINS_WHOLE);
+    if (rung == LS_RUNGS) rung = largest(q, LS_RUNG_CACHED_RESET, LS_RUNG_CACHED_RESET);
+    if (rung == LS_RUNGS) rung = largest(q, LS_RUNG_CACHED_MANY, LS_RUNG_CACHED_MANY);
     if (rung == LS_RUNGS) return LS_OK;
-    /* Where the cache cannot be kept out, its control has it as well: the pairs themselves are what decides. */
+    /* Pairs have controls of their own, and a cache that no client can keep out is in the rung's control as well. */
     LS_TRY(ls_decide_kinship(q, rung, true, &found, err));
     if (found) return LS_OK;
+    LS_TRY(weigh(q, rung, &sure, err));
     list(q, rung, sure, LS_CAUSE_CACHE_HITS, "with the prefix cache");
     return LS_OK;
 }
@@ -393,6 +405,7 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     decide_hangs(q);
     f->undecided = false; /* counts need no trial */
     if ((f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) || decide_missing(q)) return LS_OK;
+    if (ls_probe_decide_grid(q)) return LS_OK;
     LS_TRY(alone_holds(q, &wrong_alone, err));
     if (wrong_alone) LS_TRY(ls_probe_decide_alone(q, err));
     if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;

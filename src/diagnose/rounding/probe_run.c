@@ -133,6 +133,40 @@ static ls_status keep_hung(ls_inquiry *q, ls_error *err) {
     return LS_OK;
 }
 
+/* Every request shows it, by a value within a limit that it makes itself or by no value at all. */
+static ls_status keep_any(ls_inquiry *q, ls_error *err) {
+    ls_trial trial;
+    ls_rung_trial(q, LS_RUNG_ALONE_C, &trial, NULL);
+    trial.max_tokens = 2;
+    q->f->repro_of = LS_RUNG_ALONE_C;
+    q->f->repro_shown = true; /* it is one of the trials */
+    q->runner->sweep->repro_from = 1;
+    return ls_sweep_keep_repro(q->runner->sweep, q->requests[LS_RUNG_ALONE_C].of, 1, &trial, err);
+}
+
+static bool any_sequence_off(const ls_foreign *f) {
+    for (int r = 0; r < LS_RUNGS; r++)
+        if (f->seen[r].n_sequences_off > 0) return true;
+    return false;
+}
+
+/* A request that was off, where fewer than all do not show it again. */
+static ls_status keep_first_off(ls_inquiry *q, ls_error *err) {
+    for (int r = 0; r < LS_RUNGS; r++) {
+        const ls_outcomes *o = &q->f->seen[r].outcomes;
+        for (int64_t s = 0; s < o->n; s++) {
+            const ls_prompt prompt = {o->of[s].prompt, o->of[s].n_prompt};
+            ls_trial trial;
+            if (!ls_sequence_off(q->f, &o->of[s])) continue;
+            ls_rung_trial(q, (ls_rung)r, &trial, NULL);
+            q->f->repro_of = (ls_rung)r;
+            q->runner->sweep->repro_from = o->n;
+            return ls_sweep_keep_repro(q->runner->sweep, &prompt, 1, &trial, err);
+        }
+    }
+    return LS_OK;
+}
+
 /* Sequences alone lie beyond the limit, in the middle or one here and there. */
 static bool alone_is_off(const ls_foreign *f) {
     if (f->constant) return true;
@@ -161,14 +195,7 @@ ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err) {
     }
     if (f->found.of[0].cause == LS_CAUSE_MISSING) return keep_lacking(q, err);
     if (f->found.of[0].cause == LS_CAUSE_NO_ANSWER) return keep_hung(q, err);
-    if (f->constant) { /* every request shows it */
-        ls_trial trial;
-        ls_rung_trial(q, LS_RUNG_ALONE_C, &trial, NULL);
-        trial.max_tokens = 2;
-        f->repro_of = LS_RUNG_ALONE_C;
-        f->repro_shown = true; /* it is one of the trials */
-        sweep->repro_from = 1;
-        return ls_sweep_keep_repro(sweep, q->requests[LS_RUNG_ALONE_C].of, 1, &trial, err);
-    }
-    return ls_foreign_repro(q, err);
+    if (f->constant || !any_sequence_off(f)) return keep_any(q, err);
+    LS_TRY(ls_foreign_repro(q, err));
+    return sweep->n_repro > 0 ? LS_OK : keep_first_off(q, err);
 }

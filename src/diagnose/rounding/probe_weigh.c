@@ -10,8 +10,12 @@ const ls_rung ls_probe_alone[LS_PROBE_ALONE] = {LS_RUNG_ALONE_A,    LS_RUNG_ALON
 
 double ls_probe_apart(const ls_outcome *a, const ls_outcome *b) {
     double most = 0.0;
-    for (int64_t i = 0; i < a->n && i < b->n && a->completion[i] == b->completion[i]; i++)
-        most = fmax(most, fabs((double)a->logprob[i] - (double)b->logprob[i]));
+    for (int64_t i = 0; i < a->n && i < b->n; i++) {
+        const double one = (double)a->logprob[i] - (double)a->scored[i];
+        const double two = (double)b->logprob[i] - (double)b->scored[i];
+        if (isfinite(one) && isfinite(two)) most = fmax(most, fabs(one - two));
+        if (a->completion[i] != b->completion[i]) break; /* behind it the contexts are others */
+    }
     return most;
 }
 
