@@ -53,7 +53,8 @@ typedef struct parse_context {
 
 static const struct argp_option options_known[] = {
     {"dialect", OPT_DIALECT, "NAME", 0, "How to ask: vllm, sglang, llama.cpp; the server is asked when absent", 0},
-    {"model", OPT_MODEL, "DIR", 0, "A directory with the model's config.json, and its weights where the server is to be held against them", 0},
+    {"model", OPT_MODEL, "DIR", 0,
+     "A directory with the model's config.json, and its weights where the server is to be held against them", 0},
     {"vocab", OPT_VOCAB, "N", 0, "Prompts are made of ids below N; of the server's own texts when not known", 0},
     {"api-key-file", OPT_KEY_FILE, "FILE", 0, "Its first line is sent as Authorization: Bearer", 0},
     {"temperature", OPT_TEMPERATURE, "X", 0, "Of all trials that do not move it; found out when absent", 0},
@@ -169,8 +170,8 @@ done:
     return status;
 }
 
-/* Our own forward of the model in --model, where it has weights and is one that we know; else it says why there is none,
- * and bounds are those of the type. */
+/* Our own forward of the model in --model, where it has weights and is one that we know; else it is said why there is
+ * none, and bounds are those of the type. */
 static ls_status open_checkpoint(ls_sweep_trainer **out, ls_device **device, const probe_options *o, ls_error *err) {
     ls_error why;
     *out = NULL;

@@ -3,8 +3,8 @@
 #include "net/http_calls.h"
 
 #include <curl/curl.h>
-#include <pthread.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -13,8 +13,8 @@ typedef enum ls_http_end {
     LS_HTTP_NOT_BEGUN = 0,
     LS_HTTP_ANSWERED, /* with any status */
     LS_HTTP_TIMED_OUT,
-    LS_HTTP_LEFT, /* given up, as was asked for */
-    LS_HTTP_CUT,  /* it was on its way when the end came */
+    LS_HTTP_LEFT,  /* given up, as was asked for */
+    LS_HTTP_CUT,   /* it was on its way when the end came */
     LS_HTTP_BROKEN /* no connection, or it was closed in the middle, or the answer is too long */
 } ls_http_end;
 

@@ -115,7 +115,7 @@ typedef struct ls_sweep_opts {
     int64_t n_texts;
     ls_sweep_trainer *checkpoint; /* the model that a server should have; NULL: not known */
     double temperature;           /* of trials with a server */
-    int64_t length_max; /* of a sequence; 0: not known */
+    int64_t length_max;           /* of a sequence; 0: not known */
 } ls_sweep_opts;
 
 typedef struct ls_sweep {

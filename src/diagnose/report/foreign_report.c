@@ -47,11 +47,13 @@ static const char *const path_names[LS_PATHS] = {"prefill", "decode", "cache hit
 static void print_paths(FILE *file, const ls_foreign *f) {
     for (int k = 0; k < LS_PATHS; k++)
         if (f->paths[k].n > 0)
-            fprintf(file, "%s against prefill: median |d| %.2g of %" PRId64
+            fprintf(file,
+                    "%s against prefill: median |d| %.2g of %" PRId64
                     " tokens, nine tenths below %.2g, all below %.2g\n",
                     path_names[k], f->paths[k].median, f->paths[k].n, f->paths[k].q90, f->paths[k].most);
     if (f->expected.n > 0)
-        fprintf(file, "of the checkpoint, orders of addition in bf16 make a median of %.2g and %.2g at most; the "
+        fprintf(file,
+                "of the checkpoint, orders of addition in bf16 make a median of %.2g and %.2g at most; the "
                 "server's values of prompts are %.2g away from ours in float32\n",
                 f->expected.median, f->expected.most, f->expected.apart);
     if (f->convention[0] != '\0') fprintf(file, "convention: %s\n", f->convention);

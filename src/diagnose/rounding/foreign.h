@@ -65,7 +65,7 @@ typedef struct ls_foreign {
     ls_seen seen[LS_RUNGS];
     ls_path_floor paths[LS_PATHS]; /* of a server */
     ls_expected expected;
-    char convention[LS_NOTE_BYTES]; /* of a server's records, which is no fault; "": none */
+    char convention[LS_NOTE_BYTES];            /* of a server's records, which is no fault; "": none */
     double floor, floor_q90, floor_max, limit; /* abs d */
     double repeat;                             /* largest abs difference of two equal trials; -1: not compared */
     int64_t floor_tokens;
@@ -244,8 +244,8 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err);
 ls_status ls_probe_expect(ls_inquiry *q, ls_error *err);
 /* What requests alone say: the server's values of one text, told by what came before it and by its length. */
 ls_status ls_probe_decide_alone(ls_inquiry *q, ls_error *err);
-/* Records of a narrow type, which need not lie beyond what rounding makes. */
-bool ls_probe_decide_grid(ls_inquiry *q);
+/* Records of a narrow type or that end at a least value, which need not lie beyond what rounding makes. */
+bool ls_probe_decide_records(ls_inquiry *q);
 /* Requests alone: rungs that move nothing. */
 enum { LS_PROBE_ALONE = 6 };
 extern const ls_rung ls_probe_alone[LS_PROBE_ALONE];
@@ -254,7 +254,8 @@ extern const ls_rung ls_probe_alone[LS_PROBE_ALONE];
 ls_status ls_probe_confirm(ls_inquiry *q, ls_rung rung, double *chance, int64_t *n_again, ls_error *err);
 /* The chance of `with` or more among the first, were a + b marks spread over both by lot. */
 double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_without);
-/* How far two outcomes of one request are apart, each from its tokens' values in a prompt; up to the first other token. */
+/* How far two outcomes of one request are apart, each from its tokens' values in a prompt, up to the first token that
+ * is another one. */
 double ls_probe_apart(const ls_outcome *a, const ls_outcome *b);
 /* Lays out a rung's control: its requests, with its lever where the baseline has it. */
 void ls_foreign_control(const ls_inquiry *q, ls_rung rung, const ls_requests *r, ls_trial *out);

@@ -72,8 +72,7 @@ static ls_status try_pair(ls_inquiry *q, relation how, int64_t text, bool cached
         is_off = is_off && !unrelated;
         k->off[how] += is_off;
         /* A server that remembers shows it to those that it has not seen yet: the pair itself is what shows it. */
-        if (q->f->is_server && how != UNRELATED && is_off &&
-            q->runner->sweep->n_repro == 0)
+        if (q->f->is_server && how != UNRELATED && is_off && q->runner->sweep->n_repro == 0)
             LS_TRY_DONE(ls_sweep_keep_repro(q->runner->sweep, r->of, r->n, &trial, err));
     }
 done:
@@ -97,7 +96,7 @@ ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *foun
         if (!mostly(&k, (relation)how)) continue;
         snprintf(which + strlen(which), sizeof which - strlen(which), "%s%s", which[0] != '\0' ? ", " : "",
                  relation_words[how]);
-        other = true;
+        other = other || how != LIKE_HEAD || !mostly(&k, SAME); /* a beginning is shared by right, as the whole is */
     }
     /* Not for what the two have in common, where the unrelated are off as well. */
     if (k.off[UNRELATED] > 0 || (!other && !mostly(&k, SAME))) {

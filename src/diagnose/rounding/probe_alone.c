@@ -36,8 +36,12 @@ static ls_status lay_behind(ls_inquiry *q, int64_t text, ls_trial *trial, ls_req
     return LS_OK;
 }
 
-/* What is no rounding of one text's value: the limit or, where that is made by the fault, a part of what is off. */
-static double moved_from(const ls_foreign *f) { return f->constant ? fmin(f->limit, 0.2 * f->floor) : f->limit; }
+/* What is no rounding of one text's value: the limit or, where the fault itself makes that, less than what is off. One
+ * request alone goes through the same kernels each time, so that it moves by less than two kernels are apart. */
+#define ONE_TEXT 0.1
+static double moved_from(const ls_foreign *f) {
+    return fmin(ONE_TEXT, f->constant ? fmin(f->limit, 0.2 * f->floor) : f->limit);
+}
 
 static ls_status decide_repeats(ls_inquiry *q, bool *found, ls_error *err) {
     ls_foreign *f = q->f;
@@ -105,9 +109,10 @@ static void each_alone(const ls_inquiry *q, visit *with, void *context) {
 
 typedef struct shape {
     const ls_foreign *f;
-    int64_t n, n_off, n_below, n_above; /* tokens; off; records below and above the prompt's value, of those off */
+    int64_t n, n_off, n_above; /* tokens; off; records above the prompt's value, of those off */
     int64_t on_grid[2], scored_on_grid[2];
-    double lowest, highest, least; /* records of those off; the lowest of all */
+    double least; /* the lowest record, and how many are that; in a prompt lower by more than a little */
+    int64_t n_least, n_least_above;
 } shape;
 
 static const int grid_bits[2] = {16, 13}; /* of a float32 that bf16 and f16 do not have */
@@ -127,13 +132,11 @@ static void look(void *context, const ls_outcome *c, int64_t i) {
         s->on_grid[k] += is_on_grid(c->logprob[i], grid_bits[k]);
         s->scored_on_grid[k] += is_on_grid(c->scored[i], grid_bits[k]);
     }
-    s->least = fmin(s->least, record);
+    if (record < s->least) s->least = record, s->n_least = s->n_least_above = 0;
+    if (!(record > s->least)) s->n_least++, s->n_least_above += record > scored + 1e-3;
     if (fabs(record - scored) <= moved_from(s->f)) return;
     s->n_off++;
     s->n_above += record > scored;
-    s->n_below += record < scored;
-    s->lowest = fmin(s->lowest, record);
-    s->highest = fmax(s->highest, record);
 }
 
 /* Every record has as few bits as a narrow type, and the same values as a prompt have more: no chance does that. */
@@ -148,14 +151,14 @@ static void decide_grid(ls_inquiry *q, const shape *s, bool *found) {
     }
 }
 
-/* All that are off have one value, nothing is below it, and all of them should be. */
+/* Several tokens have the lowest record of all, to the last bit, and should have less. */
 static void decide_clamp(ls_inquiry *q, const shape *s, bool *found) {
-    if (*found || s->n_off < 4 || s->n_above < s->n_off || s->highest - s->lowest > 1e-4 || s->least < s->lowest) return;
+    if (*found || s->n_least_above < 4 || 4 * s->n_least_above < 3 * s->n_least) return;
     *found = true;
     ls_foreign_find(q->f, LS_CAUSE_CLAMPED, LS_RUNG_ALONE_LONG, 0.96,
-                    "%" PRId64 " records of %" PRId64 " are %.6g, where the same tokens have less in a prompt; none is "
-                    "below",
-                    s->n_off, s->n, s->lowest);
+                    "%" PRId64 " records of %" PRId64 " are %.6g and none is below; in a prompt %" PRId64
+                    " of these tokens have less",
+                    s->n_least, s->n, s->least, s->n_least_above);
 }
 
 static ls_status lay_firsts(ls_inquiry *q, int64_t greedy, ls_trial *trial, ls_requests *r, ls_error *err) {
@@ -178,14 +181,14 @@ static ls_status decide_likeliest(ls_inquiry *q, const shape *s, bool *found, ls
         const ls_outcome *a = &drawn.outcomes.of[i], *b = &likeliest.outcomes.of[i];
         if (a->n == 0 || b->n == 0 || a->completion[0] == b->completion[0]) continue;
         n++;
-        n_same += fabs((double)a->logprob[0] - (double)b->logprob[0]) < 0.1 * fabs((double)a->scored[0] - (double)a->logprob[0]);
+        n_same += fabs((double)a->logprob[0] - (double)b->logprob[0]) <
+                  0.1 * fabs((double)a->scored[0] - (double)a->logprob[0]);
     }
     *found = n >= 4 && n_same == n;
     if (*found)
-        ls_foreign_find(q->f, LS_CAUSE_OTHER_RECORDS, LS_RUNG_ALONE_LONG, 0.97,
-                        "each record is the likeliest token's: so in all %" PRId64
-                        " texts whose first token was another one",
-                        n);
+        ls_foreign_find(
+            q->f, LS_CAUSE_OTHER_RECORDS, LS_RUNG_ALONE_LONG, 0.97,
+            "each record is the likeliest token's: so in all %" PRId64 " texts whose first token was another one", n);
 done:
     ls_seen_deinit(&drawn);
     ls_seen_deinit(&likeliest);
@@ -357,7 +360,8 @@ static ls_status decide_multiples(ls_inquiry *q, bool *found, ls_error *err) {
         *found = other.outcomes.n > 0 && b > moved_from(q->f) && a < 0.1 * b;
         if (*found)
             ls_foreign_find(q->f, LS_CAUSE_PADDING, LS_RUNG_LENGTHS, 0.95,
-                            "prompts and completions of multiples of %" PRId64 " tokens are off by %.2g in the middle "
+                            "prompts and completions of multiples of %" PRId64
+                            " tokens are off by %.2g in the middle "
                             "of 8, those of one token more by %.2g",
                             m, a, b);
         ls_seen_deinit(&other);
@@ -410,55 +414,83 @@ done:
     return status;
 }
 
-typedef struct split {
-    int64_t least_off, most_clean, beyond, beyond_off, n_off;
-} split;
+/* The largest |d| of the requests of lengths, by their length; how many. */
+typedef struct sized {
+    int64_t length;
+    double size;
+} sized;
 
-static void split_lengths(const ls_inquiry *q, split *p) {
+enum { SIZED_MOST = 64 };
+
+static int by_length(const void *a, const void *b) {
+    const sized *x = a, *y = b;
+    return (x->length > y->length) - (x->length < y->length);
+}
+
+static int64_t sizes(const ls_inquiry *q, sized *out) {
     static const ls_rung rungs[2] = {LS_RUNG_LENGTHS, LS_RUNG_LONG};
-    *p = (split){.least_off = INT64_MAX};
-    for (int pass = 0; pass < 2; pass++)
-        for (int r = 0; r < 2; r++) {
-            const ls_outcomes *o = &q->f->seen[rungs[r]].outcomes;
-            for (int64_t s = 0; s < o->n; s++) {
-                const bool off = ls_sequence_off(q->f, &o->of[s]);
-                const int64_t n = o->of[s].n_prompt;
-                if (pass == 0 && off && n < p->least_off) p->least_off = n;
-                if (pass == 0) p->n_off += off;
-                if (pass == 1 && n >= p->least_off) p->beyond++, p->beyond_off += off;
-                if (pass == 1 && n < p->least_off && n > p->most_clean) p->most_clean = n;
-            }
+    int64_t n = 0;
+    for (int r = 0; r < 2; r++) {
+        const ls_outcomes *o = &q->f->seen[rungs[r]].outcomes;
+        for (int64_t s = 0; s < o->n && n < SIZED_MOST; s++) {
+            const ls_outcome *c = &o->of[s];
+            out[n] = (sized){c->n_prompt, 0.0};
+            for (int64_t i = 0; i < c->n; i++)
+                out[n].size = fmax(out[n].size, fabs((double)c->scored[i] - (double)c->logprob[i]));
+            n += c->n > 0;
         }
+    }
+    qsort(out, (size_t)n, sizeof *out, by_length);
+    return n;
+}
+
+/* The first place in [n] from which on most are far beyond all before it; n: there is none. *cut: what tells them. */
+enum { BEFORE = 5, BEHIND = 6 };
+static int64_t parting(const sized *of, int64_t n, double *cut, int64_t *n_beyond) {
+    double most = 0.0;
+    for (int64_t at = 0; at + BEHIND <= n; at++) {
+        *cut = fmax(5e-5, 3.0 * most);
+        *n_beyond = 0;
+        for (int64_t i = at; i < n; i++) *n_beyond += of[i].size > *cut;
+        if (at >= BEFORE && of[at].size > *cut && 10 * *n_beyond >= 8 * (n - at)) return at;
+        most = fmax(most, of[at].size);
+    }
+    return n;
 }
 
 /* No shorter one is off, and most of the longer ones are. */
 static ls_status decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
-    split p;
-    int64_t value = -1;
-    double moved;
+    const double limit = q->f->limit;
+    sized of[SIZED_MOST];
+    const int64_t n = sizes(q, of);
+    int64_t value = -1, n_beyond;
+    double moved = 0.0, cut;
     bool by_rows = false;
-    split_lengths(q, &p);
-    if (p.n_off < 3 || p.most_clean < 2 || 10 * p.beyond_off < 7 * p.beyond) return LS_OK;
-    LS_TRY(ls_foreign_bisect(q, LS_BOUNDED_LENGTH, p.most_clean > 8 ? p.most_clean / 2 : 1, 2 * p.least_off, lay_length,
-                             &value, err));
-    if (value < 0) return LS_OK; /* with other texts it is not so */
+    const int64_t at = parting(of, n, &cut, &n_beyond);
+    ls_status status = LS_OK;
+    if (at == n) return LS_OK;
+    q->f->limit = cut; /* what the shorter ones have, and not the bound of a type, tells them apart */
+    LS_TRY_DONE(ls_foreign_bisect(q, LS_BOUNDED_LENGTH, of[at].length > 8 ? of[at].length / 2 : 1, 2 * of[at].length,
+                                  lay_length, &value, err));
+    if (value < 0) goto done; /* with other texts it is not so */
     *found = true;
     if (ls_rung_refused(q, LS_RUNG_CACHED_SHARED) == NULL)
-        LS_TRY(rows_matter(q, 2 * (value > 24 ? value : 24), &by_rows, &moved, err));
-    if (by_rows) {
+        LS_TRY_DONE(rows_matter(q, 2 * (value > 24 ? value : 24), &by_rows, &moved, err));
+    if (by_rows)
         ls_foreign_find(q->f, LS_CAUSE_ORDER_BY_BATCH, LS_RUNG_LENGTHS, 0.93,
-                        "off from %" PRId64 " tokens on, and a text of one length moves by up to %.2g when its "
+                        "off from %" PRId64
+                        " tokens on, and a text of one length moves by up to %.2g when its "
                         "beginning was computed before: the rows of a forward choose the kernel",
                         value, moved);
-        return LS_OK;
-    }
-    ls_foreign_find(q->f, LS_CAUSE_FROM_A_LENGTH, LS_RUNG_LENGTHS,
-                    1.0 - fmin(0.3, ls_probe_chance(p.beyond_off, p.beyond, 0, 1 + p.n_off)),
-                    "prompts of fewer than %" PRId64 " tokens are within rounding; %" PRId64 " of %" PRId64
-                    " longer ones are off, and other texts of that length as well",
-                    value, p.beyond_off, p.beyond);
-    if (q->f->found.of[0].confidence > 0.95) q->f->found.of[0].confidence = 0.95;
-    return LS_OK;
+    else
+        ls_foreign_find(q->f, LS_CAUSE_FROM_A_LENGTH, LS_RUNG_LENGTHS,
+                        fmin(0.95, 1.0 - (double)n * ls_probe_chance(n_beyond, n - at, 0, at)),
+                        "prompts of fewer than %" PRId64 " tokens are within %.2g; %" PRId64 " of %" PRId64
+                        " longer ones are not, and other texts of that length are not either",
+                        value, cut, n_beyond, n - at);
+done:
+    q->f->limit = limit;
+    return status;
 }
 
 /* ---- what is left ---- */
@@ -503,15 +535,16 @@ static void decide_rest(ls_inquiry *q) {
 }
 
 static shape shape_of(const ls_inquiry *q) {
-    shape s = {.f = q->f, .lowest = (double)INFINITY, .highest = -(double)INFINITY, .least = (double)INFINITY};
+    shape s = {.f = q->f, .least = (double)INFINITY};
     each_alone(q, look, &s);
     return s;
 }
 
-bool ls_probe_decide_grid(ls_inquiry *q) {
+bool ls_probe_decide_records(ls_inquiry *q) {
     const shape s = shape_of(q);
     bool found = false;
     decide_grid(q, &s, &found);
+    decide_clamp(q, &s, &found);
     return found;
 }
 
@@ -520,7 +553,6 @@ ls_status ls_probe_decide_alone(ls_inquiry *q, ls_error *err) {
     bool found = false;
     LS_TRY(decide_repeats(q, &found, err));
     if (!found) LS_TRY(decide_predecessors(q, &found, err));
-    if (!found) decide_clamp(q, &s, &found);
     if (!found) LS_TRY(decide_likeliest(q, &s, &found, err));
     if (!found) LS_TRY(decide_multiples(q, &found, err));
     if (!found) LS_TRY(decide_explained(q, &found, err));

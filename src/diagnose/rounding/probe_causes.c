@@ -1,6 +1,6 @@
-/* What the experiments mean where the suspect is a server: missing values and failures are counted first; then what
- * requests alone say; then one lever after the other, each beside its control with other texts, and told from what looks
- * like it by a trial. What no trial tells apart is listed with its size and what to try, and not named. */
+/* What the experiments mean where the suspect is a server: missing values and failures are counted first. Then come
+ * requests alone, and then one lever after the other, each beside its control with other texts, and told by a trial from
+ * what looks like it. What no trial tells apart is listed with its size and what to try, and not named. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -44,13 +44,14 @@ static void decide_hangs(ls_inquiry *q) {
     const int64_t n = o->failures.n[LS_FAILURE_TIMED_OUT] + o->failures.n[LS_FAILURE_DIED];
     ls_rung rung = LS_RUNG_ALONE_LONG;
     int64_t n_slow = 0;
-    if (n < 2) return; /* one of hundreds is a network's */
+    if (n == 0) return;
     for (int r = LS_RUNGS - 1; r >= 0; r--) {
         if (q->f->seen[r].first_hung < 0) continue;
         rung = (ls_rung)r;
         if (ls_foreign_is_slow(q, rung)) n_slow += q->f->seen[r].failures.n[LS_FAILURE_TIMED_OUT];
     }
-    ls_foreign_find(q->f, LS_CAUSE_NO_ANSWER, rung, n - n_slow >= 2 ? 0.95 : 0.5,
+    if (n - n_slow < 2) return; /* one of hundreds is a network's */
+    ls_foreign_find(q->f, LS_CAUSE_NO_ANSWER, rung, 0.95,
                     "%" PRId64 " of %" PRId64 " requests were never answered: %" PRId64
                     " had no answer after %g s, %" PRId64 " broke off%s",
                     n, o->n_requests, o->failures.n[LS_FAILURE_TIMED_OUT], q->runner->door->limits.timeout,
@@ -73,9 +74,8 @@ static bool decide_missing(ls_inquiry *q) {
     if (o->n_missing == 0 && o->n_missing_again == 0 && n_zero < 2) return false;
     ls_foreign_find(f, LS_CAUSE_MISSING, LS_RUNG_ALONE_LONG, 0.98,
                     "%" PRId64 " of %" PRId64 " decoded values are null, NaN, an infinity or below -9000, %" PRId64
-                    " of them of first tokens, and %" PRId64
-                    " are 0 for tokens that are not sure; %" PRId64 " of %" PRId64
-                    " values of prompts are missing. The others were compared",
+                    " of them of first tokens, and %" PRId64 " are 0 for tokens that are not sure; %" PRId64
+                    " of %" PRId64 " values of prompts are missing. The others were compared",
                     o->n_missing, o->n_values, o->n_missing_first, n_zero, o->n_missing_again, o->n_again);
     return true;
 }
@@ -120,9 +120,11 @@ static bool holds(double sure) { return sure > SURE - FAMILY_ERROR; }
 static void list(ls_inquiry *q, ls_rung rung, double sure, ls_cause cause, const char *what) {
     const ls_seen *s = &q->f->seen[rung];
     if (holds(sure))
-        ls_foreign_find(q->f, cause, rung, sure, "%s: %" PRId64 " of %" PRId64 " sequences are off by up to %.2g, and "
-                        "those of other texts; without it they are right", what, s->n_sequences_off, s->n_sequences,
-                        s->abs_max);
+        ls_foreign_find(q->f, cause, rung, sure,
+                        "%s: %" PRId64 " of %" PRId64
+                        " sequences are off by up to %.2g, and "
+                        "those of other texts; without it they are right",
+                        what, s->n_sequences_off, s->n_sequences, s->abs_max);
 }
 
 /* ---- draws ---- */
@@ -142,7 +144,8 @@ static ls_status lay_draw(ls_inquiry *q, int64_t text, ls_trial *trial, ls_reque
 /* The slope of records on the prompt's values for different tokens of one text: 1 / T where records are of temperature
  * T, whatever the normalisation, since a text has one. */
 static ls_status slope_of_records(ls_inquiry *q, double *slope, double *left, int64_t *n, ls_error *err) {
-    double x[SLOPE_TEXTS * SLOPE_DRAWS * SLOPE_SAMPLES], y[SLOPE_TEXTS * SLOPE_DRAWS * SLOPE_SAMPLES], xx = 0.0, xy = 0.0;
+    double x[SLOPE_TEXTS * SLOPE_DRAWS * SLOPE_SAMPLES], y[SLOPE_TEXTS * SLOPE_DRAWS * SLOPE_SAMPLES], xx = 0.0,
+                                                                                                       xy = 0.0;
     const uint64_t seed = q->runner->sweep->opts.seed;
     ls_status status;
     *n = 0;
@@ -185,7 +188,8 @@ static ls_status decide_draws(ls_inquiry *q, ls_error *err) {
             q->left = LS_RUNG_ALONE_A;
             if (q->runner->door->subject->records_processed)
                 snprintf(f->convention, sizeof f->convention,
-                         "values of what is generated are of the temperature that was asked for, those of prompts of 1: so this "
+                         "values of what is generated are of the temperature that was asked for, those of prompts of "
+                         "1: so this "
                          "server means them. Compare at temperature 1");
             else
                 ls_foreign_find(f, LS_CAUSE_TEMPERATURE, rung, sure,
@@ -215,6 +219,7 @@ enum { BESIDE = 8, OFTEN = 3 };
 static ls_status lay_beside(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
     const int64_t text = value < 0 ? -value : value;
     ls_rung_trial(q, LS_RUNG_BATCH, trial, NULL);
+    trial->sampling.temperature = 0.0f; /* copies have the same tokens, and then the same values in any order */
     for (int64_t i = 0; i < BESIDE; i++) LS_TRY(ls_requests_plain(q, r, value < 0 ? text + i : text, 9, err));
     return LS_OK;
 }
@@ -224,8 +229,7 @@ static ls_status lay_unequal(ls_inquiry *q, int64_t value, ls_trial *trial, ls_r
     ls_rung_trial(q, LS_RUNG_UNEQUAL, trial, NULL);
     trial->levers.batch = BESIDE;
     trial->sampling.temperature = 0.0f;
-    for (int64_t i = 0; i < BESIDE; i++)
-        LS_TRY(ls_requests_plain(q, r, i == 0 ? 3700 : value + i, 6 + i, err));
+    for (int64_t i = 0; i < BESIDE; i++) LS_TRY(ls_requests_plain(q, r, i == 0 ? 3700 : value + i, 6 + i, err));
     return LS_OK;
 }
 
@@ -327,7 +331,8 @@ static void decide_unlisted(ls_inquiry *q) {
     const ls_seen *s = &q->f->seen[q->left];
     if (q->left == LS_RUNG_ALONE_A) return; /* none was */
     ls_foreign_find(q->f, LS_CAUSE_UNLISTED, q->left, 0.5,
-                    "%s: %" PRId64 " of %" PRId64 " sequences are off by up to %.2g, and of other texts as well; its "
+                    "%s: %" PRId64 " of %" PRId64
+                    " sequences are off by up to %.2g, and of other texts as well; its "
                     "control does not tell why. Try it with a fresh server, and with fewer levers",
                     ls_rung_name(q->left), s->n_sequences_off, s->n_sequences, s->abs_max);
 }
@@ -405,7 +410,7 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     decide_hangs(q);
     f->undecided = false; /* counts need no trial */
     if ((f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) || decide_missing(q)) return LS_OK;
-    if (ls_probe_decide_grid(q)) return LS_OK;
+    if (ls_probe_decide_records(q)) return LS_OK;
     LS_TRY(alone_holds(q, &wrong_alone, err));
     if (wrong_alone) LS_TRY(ls_probe_decide_alone(q, err));
     if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;

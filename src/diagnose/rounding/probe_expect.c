@@ -40,8 +40,7 @@ static ls_status score_rung(ls_inquiry *q, ls_rung rung, values *out, ls_error *
             const double base = (double)ours[0].of[s].scored[i];
             double spread = 0.0;
             if (!(base < LS_SURE_TOKEN) || !isfinite((double)seen->of[s].scored[i])) continue;
-            for (int k = 1; k < FORWARDS; k++)
-                spread = fmax(spread, fabs((double)ours[k].of[s].scored[i] - base));
+            for (int k = 1; k < FORWARDS; k++) spread = fmax(spread, fabs((double)ours[k].of[s].scored[i] - base));
             out->spread[out->n] = fmax(spread, fabs((double)ours[1].of[s].scored[i] - (double)ours[2].of[s].scored[i]));
             out->apart[out->n++] = fabs((double)seen->of[s].scored[i] - base);
         }

@@ -13,8 +13,8 @@
 /* Below it nothing is told apart. Rounding alone passes this often the farthest of a hundred values seldom. */
 #define LIMIT_LEAST 5e-5
 #define BEYOND 3.0
-/* Without a checkpoint: logits up to 64 have a quantum of 0.25 in bf16, and two of them make a difference; the middle of
- * what is not nearly sure is a tenth of that in any stack that was measured. */
+/* Without a checkpoint: logits up to 64 have a quantum of 0.25 in bf16, and two of them make a difference. The middle
+ * of what is not nearly sure is a tenth of that in any stack that was measured. */
 #define BF16_TOKEN 0.5
 #define BF16_MEDIAN 0.05
 /* With one: our own orders of addition move values by so much, and the server has orders that we do not. */
@@ -43,9 +43,8 @@ static ls_status measure_paths(ls_inquiry *q, const ls_rung *rungs, int64_t n_ru
             const ls_outcomes *o = &q->f->seen[rungs[r]].outcomes;
             for (int64_t s = 0; s < o->n; s++)
                 for (int64_t i = 0; i < o->of[s].n; i++)
-                    if (isfinite(distance(&o->of[s], i)) &&
-                        (of_unsure ? (double)o->of[s].scored[i] < LS_SURE_TOKEN
-                                   : path_of(rungs[r], o, s, i) == (ls_path)path))
+                    if (isfinite(distance(&o->of[s], i)) && (of_unsure ? (double)o->of[s].scored[i] < LS_SURE_TOKEN
+                                                                       : path_of(rungs[r], o, s, i) == (ls_path)path))
                         list[n++] = distance(&o->of[s], i);
         }
         if (of_unsure) {
@@ -69,8 +68,8 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     f->floor = decode->median;
     f->floor_q90 = fmax(decode->q90, prefill->q90);
     f->floor_max = fmax(decode->most, prefill->most);
-    f->limit = fmax(LIMIT_LEAST, fmin(BEYOND * f->floor_max, has_model ? fmax(BEYOND * f->expected.most, LIMIT_LEAST)
-                                                                       : BF16_TOKEN));
+    f->limit = fmax(LIMIT_LEAST,
+                    fmin(BEYOND * f->floor_max, has_model ? fmax(BEYOND * f->expected.most, LIMIT_LEAST) : BF16_TOKEN));
     f->constant = unsure > (has_model ? fmax(EXPECTED_TIMES * f->expected.median, LIMIT_LEAST) : BF16_MEDIAN);
     if (f->constant) f->floor = unsure;
     return LS_OK;

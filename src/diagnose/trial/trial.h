@@ -96,11 +96,11 @@ typedef struct ls_subject {
     void *context;
     ls_status (*run)(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
                      ls_outcomes *out, ls_error *err);
-    bool is_program; /* which may be a stack that promises no bits */
-    bool is_server;  /* the same, moved from outside; obeys and does are known then */
+    bool is_program;        /* which may be a stack that promises no bits */
+    bool is_server;         /* the same, moved from outside; obeys and does are known then */
     bool records_processed; /* what it generates has values of the temperature asked for, as it says of itself */
-    uint64_t obeys;  /* levers, by number */
-    uint32_t does;   /* set of LS_OUTSIDE_.. */
+    uint64_t obeys;         /* levers, by number */
+    uint32_t does;          /* set of LS_OUTSIDE_.. */
     const ls_server_oddities *odd;
     bool (*is_near_limit)(void *context); /* what may still be sent is for trials that decide; NULL: no limit */
     /* The command lines of a trial; NULL: those of a program. */

@@ -49,7 +49,7 @@ CLEAN = [case(model, dtype=dtype, attention=attention, batch=batch, cache=cache,
              ("qwen", "float32", "sdpa", 16, False, 3, False), ("qwen", "float32", "sdpa", 4, True, 4, False),
              ("jamba", "bfloat16", "eager", 16, False, 0, False), ("jamba", "bfloat16", "eager", 16, False, 1, True),
              ("jamba", "bfloat16", "sdpa", 1, False, 2, False), ("jamba", "float32", "eager", 16, False, 3, False)]]
-PLANTED = [case(model, fault, dtype=dtype, cache=fault in NEEDS_CACHE, checkpoint=fault == "stale-layer", seed=seed)
+PLANTED = [case(model, fault, dtype=dtype, cache=fault in NEEDS_CACHE, checkpoint=fault in ("stale-layer", "bos"), seed=seed)
            for fault in RIGHT for seed, (model, dtype) in enumerate([("llama", "bfloat16"), ("qwen", "float32")])]
-CASES = CLEAN + PLANTED
+CASES = PLANTED + CLEAN
 assert len({c["name"] for c in CASES}) == len(CASES)

@@ -173,14 +173,14 @@ class Engine:
             # The slot's keys of the request before stand in front of this one's.
             more["past_key_values"] = DynamicCache()
             for i, layer in enumerate(self.last.layers):
-                more["past_key_values"].update(layer.keys[:, :, :4].clone(), layer.values[:, :, :4].clone(), i)
+                more["past_key_values"].update(layer.keys[:, :, -4:].clone(), layer.values[:, :, -4:].clone(), i)
             more = {**more, "attention_mask": torch.cat([torch.ones(1, 4, dtype=torch.long), more["attention_mask"]], 1),
                     "input_ids": torch.cat([torch.zeros(1, 4, dtype=torch.long), more["input_ids"]], 1)}
         if self.fault in ("window", "kv-int4"):
             more["past_key_values"] = FaultyCache(self.fault)
         t = r0["temperature"]
         top_k = r0["top_k"] or 0
-        out = self.model.generate(**more, do_sample=t > 0, temperature=t or 1.0, top_k=top_k, top_p=r0["top_p"], max_new_tokens=n_new,
+        out = self.model.generate(**more, do_sample=t > 0, temperature=float(t or 1.0), top_k=top_k, top_p=r0["top_p"], max_new_tokens=n_new,
                                   min_new_tokens=n_new, eos_token_id=-1, pad_token_id=0, output_logits=True,
                                   return_dict_in_generate=True)
         logits = torch.stack(out.logits, 1).float()  # row, step, vocabulary
