@@ -12,7 +12,7 @@
 
 /* ---- one text, again and again ---- */
 
-enum { TIMES = 7, ROUNDS = 2, TEXT_LENGTH = 11, TEXT_NEW = 6 };
+enum { TIMES = 5, ROUNDS = 2, FILLERS = 4, TEXT_LENGTH = 11, TEXT_NEW = 6 };
 
 static void greedy_trial(const ls_inquiry *q, ls_trial *trial) {
     ls_rung_trial(q, LS_RUNG_ALONE_C, trial, NULL);
@@ -20,16 +20,26 @@ static void greedy_trial(const ls_inquiry *q, ls_trial *trial) {
     trial->max_tokens = TEXT_NEW;
 }
 
+/* The same requests in front, so that what a server keeps of those before them is the same or gone. */
+static ls_status add_fillers(ls_inquiry *q, ls_requests *r, int64_t n, ls_error *err) {
+    for (int64_t i = 0; i < n; i++) LS_TRY(ls_requests_plain(q, r, 3090, TEXT_LENGTH, err));
+    return LS_OK;
+}
+
+/* `text` below 0: with one more in front, which servers that take turns notice. */
 static ls_status lay_again(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
     greedy_trial(q, trial);
-    for (int i = 0; i < TIMES; i++) LS_TRY(ls_requests_plain(q, r, text, TEXT_LENGTH, err));
+    LS_TRY(add_fillers(q, r, FILLERS + (text < 0), err));
+    for (int i = 0; i < TIMES; i++) LS_TRY(ls_requests_plain(q, r, text < 0 ? -text : text, TEXT_LENGTH, err));
     return LS_OK;
 }
 
 /* Behind one text, behind another, and the same once more. */
+enum { GROUP = FILLERS + 2 };
 static ls_status lay_behind(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
     greedy_trial(q, trial);
     for (int i = 0; i < 2 * ROUNDS; i++) {
+        LS_TRY(add_fillers(q, r, FILLERS, err));
         LS_TRY(ls_requests_plain(q, r, text + 1 + i % 2, TEXT_LENGTH, err));
         LS_TRY(ls_requests_plain(q, r, text, TEXT_LENGTH, err));
     }
@@ -43,27 +53,38 @@ static double moved_from(const ls_foreign *f) {
     return fmin(ONE_TEXT, f->constant ? fmin(f->limit, 0.2 * f->floor) : f->limit);
 }
 
+/* How far the same requests in the same order are apart, three times over. */
+static ls_status measure_repeats(ls_inquiry *q, int64_t text, double *moved, ls_error *err) {
+    ls_seen s[3] = {0};
+    ls_status status = LS_OK;
+    *moved = 0.0;
+    for (int k = 0; k < 3 && status == LS_OK; k++)
+        status = ls_foreign_try_laid(q, lay_again, k == 2 ? -text : text, &s[k], err);
+    for (int k = 1; k < 3 && status == LS_OK; k++)
+        for (int64_t i = 1; i <= TIMES && i <= s[0].outcomes.n && i <= s[k].outcomes.n; i++)
+            *moved = fmax(
+                *moved, ls_probe_apart(&s[0].outcomes.of[s[0].outcomes.n - i], &s[k].outcomes.of[s[k].outcomes.n - i]));
+    for (int k = 0; k < 3; k++) ls_seen_deinit(&s[k]);
+    return status;
+}
+
 static ls_status decide_repeats(ls_inquiry *q, bool *found, ls_error *err) {
     ls_foreign *f = q->f;
     int64_t n_moved = 0;
     double most = 0.0;
     for (int64_t text = 3100; text < 3103; text++) {
-        ls_seen s;
-        double moved = 0.0;
-        LS_TRY(ls_foreign_try_laid(q, lay_again, text, &s, err));
-        for (int64_t i = 2; i < s.outcomes.n; i++) /* all behind the text itself */
-            moved = fmax(moved, ls_probe_apart(&s.outcomes.of[i - 1], &s.outcomes.of[i]));
+        double moved;
+        LS_TRY(measure_repeats(q, text, &moved, err));
         n_moved += moved > moved_from(f);
         most = fmax(most, moved);
-        ls_seen_deinit(&s);
     }
     *found = n_moved >= 2;
     if (!*found) return LS_OK;
     f->repeat = fmax(f->repeat, most);
     ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_RUNG_AGAIN, 0.95,
-                    "a request that is sent %d times, one behind the other and nothing in between, has values up to "
-                    "%.2g apart; so have %" PRId64 " of 3 texts",
-                    TIMES, most, n_moved);
+                    "the same requests in the same order, three times over, have values up to %.2g apart; so have "
+                    "%" PRId64 " of 3 texts",
+                    most, n_moved);
     return LS_OK;
 }
 
@@ -75,10 +96,10 @@ static ls_status decide_predecessors(ls_inquiry *q, bool *found, ls_error *err) 
     for (int64_t text = 3110; text < 3140; text += 10) {
         ls_seen s;
         LS_TRY(ls_foreign_try_laid(q, lay_behind, text, &s, err));
-        if (s.outcomes.n == 4 * ROUNDS) { /* of[1] behind the one, of[3] behind the other, of[5], of[7] again */
-            const ls_outcome *o = s.outcomes.of;
-            const double again = fmax(ls_probe_apart(&o[1], &o[5]), ls_probe_apart(&o[3], &o[7]));
-            const double other = ls_probe_apart(&o[1], &o[3]);
+        if (s.outcomes.n == 2 * ROUNDS * GROUP) { /* the last of groups 0 and 2 stands behind the one text */
+            const ls_outcome *o = &s.outcomes.of[GROUP - 1];
+            const double again = fmax(ls_probe_apart(&o[0], &o[2 * GROUP]), ls_probe_apart(&o[GROUP], &o[3 * GROUP]));
+            const double other = ls_probe_apart(&o[0], &o[GROUP]);
             n_texts++;
             n_moved += other > moved_from(f) && 5.0 * again < other;
             most = fmax(most, other);

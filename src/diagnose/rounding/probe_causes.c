@@ -1,6 +1,6 @@
 /* What the experiments mean where the suspect is a server: missing values and failures are counted first. Then come
- * requests alone, and then one lever after the other, each beside its control with other texts, and told by a trial from
- * what looks like it. What no trial tells apart is listed with its size and what to try, and not named. */
+ * requests alone, and then one lever after the other, each beside its control with other texts, and told by a trial
+ * from what looks like it. What no trial tells apart is listed with its size and what to try, and not named. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
