@@ -414,6 +414,23 @@ static ls_status lay_prepared(ls_inquiry *q, int64_t value, ls_trial *trial, ls_
     return LS_OK;
 }
 
+/* Several at once, all of them shorter, with as many rows together. */
+static ls_status lay_rows(ls_inquiry *q, int64_t length, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_rung_trial(q, LS_RUNG_BATCH, trial, NULL);
+    trial->max_tokens = 2;
+    for (int64_t i = 0; i < 8; i++) LS_TRY(ls_requests_plain(q, r, 3550 + i, length / 2, err));
+    return LS_OK;
+}
+
+static ls_status rows_together(ls_inquiry *q, int64_t length, bool *matter, ls_error *err) {
+    ls_seen s;
+    if (length < 8) return LS_OK;
+    LS_TRY(ls_foreign_try_laid(q, lay_rows, length, &s, err));
+    *matter = s.n_sequences_off >= 4;
+    ls_seen_deinit(&s);
+    return LS_OK;
+}
+
 /* The same text and length gives another value when its beginning was computed before: rows of a forward are what
  * counts, and a length is what they come from. */
 static ls_status rows_matter(ls_inquiry *q, int64_t length, bool *matter, double *moved, ls_error *err) {
@@ -486,7 +503,7 @@ static ls_status decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
     const int64_t n = sizes(q, of);
     int64_t value = -1, n_beyond;
     double moved = 0.0, cut;
-    bool by_rows = false;
+    bool by_rows = false, together = false;
     const int64_t at = parting(of, n, &cut, &n_beyond);
     ls_status status = LS_OK;
     if (at == n) return LS_OK;
@@ -497,12 +514,12 @@ static ls_status decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
     *found = true;
     if (ls_rung_refused(q, LS_RUNG_CACHED_SHARED) == NULL)
         LS_TRY_DONE(rows_matter(q, 2 * (value > 24 ? value : 24), &by_rows, &moved, err));
-    if (by_rows)
+    if (!by_rows) LS_TRY_DONE(rows_together(q, value, &together, err));
+    if (by_rows || together)
         ls_foreign_find(q->f, LS_CAUSE_ORDER_BY_BATCH, LS_RUNG_LENGTHS, 0.93,
-                        "off from %" PRId64
-                        " tokens on, and a text of one length moves by up to %.2g when its "
-                        "beginning was computed before: the rows of a forward choose the kernel",
-                        value, moved);
+                        "off from %" PRId64 " tokens on, and %s: the rows of a forward choose the kernel", value,
+                        by_rows ? "a text of one length moves when its beginning was computed before"
+                                : "so are eight at once of half that length");
     else
         ls_foreign_find(q->f, LS_CAUSE_FROM_A_LENGTH, LS_RUNG_LENGTHS,
                         fmin(0.95, 1.0 - (double)n * ls_probe_chance(n_beyond, n - at, 0, at)),
