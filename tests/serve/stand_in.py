@@ -69,7 +69,7 @@ def start(ids, is_prompt):
         state, leak[0] = next_state(state, leak[0]), ids[0]
     if FAULT == "replicas" and not is_prompt:
         replica[0] += 1
-        state = next_state(state, replica[0] % 3)
+        state = next_state(state, 5) if replica[0] % 3 else state
     return state
 
 

@@ -20,6 +20,7 @@ RIGHT = {
     "cache-length": ("prefix hit across different prompts", "prefix hits are wrong"),
     "cache-shifted": ("prefix snapshot at the wrong token", "prefix hits are wrong"),
     "leak": ("stale state of a reused slot",),
+    "leak-all": ("stale state of a reused slot", "not repeatable"),
     "rows-swapped": ("another sequence's state is read", "records of other tokens"),
     "rows-coarse": ("order of sums follows the batch",),
     "window": ("wrong from a length on", "other arithmetic in decode"),

@@ -22,7 +22,7 @@ import transformers
 from transformers import DynamicCache
 
 FAULTS = ("pad-eight", "pad-batch", "temperature", "next-step", "stale-layer", "bf16-log-softmax", "bos", "first-null", "sentinel",
-          "zeros", "clamp", "argmax", "cache-length", "cache-shifted", "leak", "rows-swapped", "rows-coarse", "window", "kv-int4",
+          "zeros", "clamp", "argmax", "cache-length", "cache-shifted", "leak", "leak-all", "rows-swapped", "rows-coarse", "window", "kv-int4",
           "top-k", "replicas", "hangs", "late")
 
 
@@ -169,11 +169,12 @@ class Engine:
                 shift = 1 if self.fault == "cache-shifted" else 0
                 for i, layer in enumerate(cache.layers):
                     kept.update(layer.keys[:, :, shift:n + shift].clone(), layer.values[:, :, shift:n + shift].clone(), i)
-        if self.fault == "leak" and self.last is not None and len(batch) == 1:
+        if self.fault.startswith("leak") and self.last is not None and len(batch) == 1:
             # The slot's keys of the request before stand in front of this one's.
             more["past_key_values"] = DynamicCache()
             for i, layer in enumerate(self.last.layers):
-                more["past_key_values"].update(layer.keys[:, :, -4:].clone(), layer.values[:, :, -4:].clone(), i)
+                kept_by = 1.0 if i == 0 or self.fault == "leak-all" else 0.0  # the first layer's hang on no more than its own tokens
+                more["past_key_values"].update(kept_by * layer.keys[:, :, -4:], kept_by * layer.values[:, :, -4:], i)
             more = {**more, "attention_mask": torch.cat([torch.ones(1, 4, dtype=torch.long), more["attention_mask"]], 1),
                     "input_ids": torch.cat([torch.zeros(1, 4, dtype=torch.long), more["input_ids"]], 1)}
         if self.fault in ("window", "kv-int4"):
@@ -201,7 +202,7 @@ class Engine:
             picked = picked.clamp(min=-5.0)
         if self.fault == "rows-swapped" and len(batch) > 1:
             picked = picked.roll(1, 0)
-        if self.fault == "leak":
+        if self.fault.startswith("leak"):
             self.last = out.past_key_values if len(batch) == 1 else None
         if self.o.cache and kept is not None:
             self.kept = ([(rows[0], kept, batch[0]["salt"])] + self.kept)[:12]
