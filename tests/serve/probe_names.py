@@ -73,7 +73,7 @@ def try_case(directory, dialect, fault, noise, code, cause):
     process, url = stand_in(directory, dialect, fault, noise)
     try:
         # The experiments that any of these faults shows in; crowds are tried on the real one.
-        found, said, errors = probe(url, "--max-requests", "900" if dialect == "llama.cpp" else "900")
+        found, said, errors = probe(url, "--max-requests", "300" if fault == "two-kernels" else "900")
     finally:
         process.kill()
         process.wait()

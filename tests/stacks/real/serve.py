@@ -50,7 +50,7 @@ class Engine:
                                                                         attn_implementation=o.attention).eval()
         self.vocab = self.model.config.vocab_size
         self.waiting, self.lock = [], threading.Condition()
-        self.kept, self.n_batches, self.last = [], 0, None
+        self.kept, self.n_batches, self.last, self.from_prompt = [], 0, None, 0
         self.layers = self.model.model.layers
         if self.fault == "stale-layer":
             self.disturb(0.2)
@@ -173,8 +173,11 @@ class Engine:
             # The slot's keys of the request before stand in front of this one's.
             more["past_key_values"] = DynamicCache()
             for i, layer in enumerate(self.last.layers):
-                kept_by = 1.0 if i == 0 or self.fault == "leak-all" else 0.0  # the first layer's hang on no more than its own tokens
-                more["past_key_values"].update(kept_by * layer.keys[:, :, -4:], kept_by * layer.values[:, :, -4:], i)
+                # Keys of the prompt's beginning in the first layer hang on that prompt alone; of its end in all, on all before.
+                of_all = self.fault == "leak-all"
+                part = slice(-4, None) if of_all else slice(self.from_prompt, self.from_prompt + 4)
+                kept_by = 1.0 if i == 0 or of_all else 0.0
+                more["past_key_values"].update(kept_by * layer.keys[:, :, part], kept_by * layer.values[:, :, part], i)
             more = {**more, "attention_mask": torch.cat([torch.ones(1, 4, dtype=torch.long), more["attention_mask"]], 1),
                     "input_ids": torch.cat([torch.zeros(1, 4, dtype=torch.long), more["input_ids"]], 1)}
         if self.fault in ("window", "kv-int4"):
@@ -203,7 +206,8 @@ class Engine:
         if self.fault == "rows-swapped" and len(batch) > 1:
             picked = picked.roll(1, 0)
         if self.fault.startswith("leak"):
-            self.last = out.past_key_values if len(batch) == 1 else None
+            self.from_prompt = 4 if self.last is not None and len(batch) == 1 else 0  # behind what it was handed itself
+            self.last = out.past_key_values if len(batch) == 1 and len(batch[0]["ids"]) >= 4 else None
         if self.o.cache and kept is not None:
             self.kept = ([(rows[0], kept, batch[0]["salt"])] + self.kept)[:12]
         for r, ids, record in zip(batch, tokens.tolist(), picked.tolist()):
