@@ -14,6 +14,7 @@
 #include "diagnose/rounding/probe_plan.h"
 #include "diagnose/trial/probe_server.h"
 #include "load/stack_config.h"
+#include "op/backend.h"
 
 enum {
     OPT_DIALECT = 256,
@@ -52,7 +53,8 @@ typedef struct parse_context {
 
 static const struct argp_option options_known[] = {
     {"dialect", OPT_DIALECT, "NAME", 0, "How to ask: vllm, sglang, llama.cpp; the server is asked when absent", 0},
-    {"model", OPT_MODEL, "DIR", 0, "A directory with the model's config.json: vocabulary and special tokens", 0},
+    {"model", OPT_MODEL, "DIR", 0,
+     "A directory with the model's config.json, and its weights where the server is to be held against them", 0},
     {"vocab", OPT_VOCAB, "N", 0, "Prompts are made of ids below N; of the server's own texts when not known", 0},
     {"api-key-file", OPT_KEY_FILE, "FILE", 0, "Its first line is sent as Authorization: Bearer", 0},
     {"temperature", OPT_TEMPERATURE, "X", 0, "Of all trials that do not move it; found out when absent", 0},
@@ -168,8 +170,19 @@ done:
     return status;
 }
 
+/* Our own forward of the model in --model, where it has weights and is one that we know; else it is said why there is
+ * none, and bounds are those of the type. */
+static ls_status open_checkpoint(ls_sweep_trainer **out, ls_device **device, const probe_options *o, ls_error *err) {
+    ls_error why;
+    *out = NULL;
+    LS_TRY(ls_device_open_cpu(device, 1, ls_isa_best(), err));
+    if (ls_sweep_trainer_create(out, o->model, *device, &why) != LS_OK)
+        fprintf(stderr, "no values of the checkpoint beside the server's: %s\n", why.text);
+    return LS_OK;
+}
+
 static ls_status run_probe(ls_sweep *sweep, const probe_options *o, ls_door *door, ls_probe_server *server,
-                           const ls_model_config *config, ls_error *err) {
+                           const ls_model_config *config, ls_sweep_trainer *checkpoint, ls_error *err) {
     const ls_subject subject = ls_subject_server(server);
     ls_sweep_opts opts = {.model = o->shown,
                           .samples = 1,
@@ -183,6 +196,7 @@ static ls_status run_probe(ls_sweep *sweep, const probe_options *o, ls_door *doo
                           .n_texts = server->text_n[0] > 0 ? LS_SERVER_TEXTS : 0,
                           .length_max = server->length_max,
                           .temperature = o->temperature,
+                          .checkpoint = checkpoint,
                           .progress = ls_cli_progress()};
     ls_status status;
     door->subject = &subject;
@@ -206,6 +220,8 @@ int ls_cmd_probe(int argc, char **argv) {
     ls_model_config config = {0};
     ls_reports reports = {0};
     ls_door door;
+    ls_device *device = NULL;
+    ls_sweep_trainer *checkpoint = NULL;
     bool different = false;
     ls_error err;
     ls_status status;
@@ -218,7 +234,8 @@ int ls_cmd_probe(int argc, char **argv) {
     ls_door_open(&door, (double)o.seconds, (double)o.timeout);
     ls_door_limit(&door);
     LS_TRY_DONE(set_up(server, &o, &door.limits, &config, &err));
-    LS_TRY_DONE(run_probe(sweep, &o, &door, server, &config, &err));
+    if (o.model != NULL && !o.dry_run) LS_TRY_DONE(open_checkpoint(&checkpoint, &device, &o, &err));
+    LS_TRY_DONE(run_probe(sweep, &o, &door, server, &config, checkpoint, &err));
     if (o.dry_run) goto done;
     different = sweep->different;
     LS_TRY_DONE(ls_reports_write(&reports, &o.paths, sweep, &err));
@@ -226,6 +243,8 @@ done:
     ls_reports_abandon(&reports);
     if (sweep != NULL) ls_sweep_deinit(sweep);
     free(sweep);
+    ls_sweep_trainer_free(checkpoint);
+    ls_device_close(device);
     if (server != NULL) ls_http_close(server->http);
     free(server);
     if (status != LS_OK) return ls_cli_fail(&err);

@@ -3,6 +3,7 @@
 #include "net/http_calls.h"
 
 #include <curl/curl.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -168,7 +169,8 @@ static ls_status run_all(run *r, ls_error *err) {
             next = 0.0; /* there is room for another */
         }
         leave(r, &next);
-        if (r->n_running == 0 && is_over(r)) break; /* what was not begun stays so */
+        if (is_over(r)) break; /* what was not begun stays so, and nobody waits for the rest */
+        if (r->end > 0.0) next = fmin(next, r->end - ls_clock_seconds() + 1e-3);
         if (next > 0.0) curl_multi_poll(r->http->multi, NULL, 0, (int)(1000.0 * next) + 1, NULL);
     }
     return LS_OK;
@@ -194,7 +196,7 @@ ls_status ls_http_run(ls_http *http, ls_http_call *calls, int64_t n, int64_t at_
     status = run_all(&r, err);
     for (int64_t i = 0; i < 2 * LS_HTTP_AT_ONCE_MAX; i++)
         if (http->transfers[i].call != NULL) {
-            http->transfers[i].call->end = LS_HTTP_LEFT;
+            http->transfers[i].call->end = http->transfers[i].call->is_extra ? LS_HTTP_LEFT : LS_HTTP_CUT;
             take_out(&r, &http->transfers[i]);
         }
 done:

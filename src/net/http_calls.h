@@ -14,6 +14,7 @@ typedef enum ls_http_end {
     LS_HTTP_ANSWERED, /* with any status */
     LS_HTTP_TIMED_OUT,
     LS_HTTP_LEFT,  /* given up, as was asked for */
+    LS_HTTP_CUT,   /* it was on its way when the end came */
     LS_HTTP_BROKEN /* no connection, or it was closed in the middle, or the answer is too long */
 } ls_http_end;
 
@@ -37,7 +38,7 @@ ls_status ls_http_open(ls_http **out, const char *url, const char *key, ls_error
 void ls_http_close(ls_http *http);
 /* All calls, `at_once` of them at a time, in their order. Returns when those that are not extra have ended; extra ones
  * that still run are given up. timeout: seconds of each, 0: none. end: the moment of ls_clock_seconds after which none
- * is begun, 0: none. */
+ * is begun and those on their way are given up, 0: none. */
 ls_status ls_http_run(ls_http *http, ls_http_call *calls, int64_t n, int64_t at_once, double timeout, double end,
                       ls_error *err);
 void ls_http_call_deinit(ls_http_call *call);

@@ -22,7 +22,18 @@ CASES = [  # dialect, fault, noise, exit code, cause
     ("vllm", "none", "5e-3", 0, None),
     ("llama.cpp", "none", "1e-4", 0, None),
     ("vllm", "cross-tail", "1e-6", 3, "prefix hit across different prompts"),
-    ("sglang", "temperature", "1e-3", 3, "temperature on one side only"),
+    ("vllm", "temperature", "1e-3", 3, "temperature on one side only"),
+    ("sglang", "temperature", "1e-3", 0, None),  # which is what SGLang means its values to be
+    ("vllm", "two-kernels", "0", 0, None),
+    ("vllm", "two-kernels-far", "0", 3, "other arithmetic in decode"),  # by more than any type makes
+    ("sglang", "clamp", "1e-4", 3, "log-probabilities clamped"),
+    ("vllm", "likeliest", "1e-4", 3, "records of other tokens"),
+    ("vllm", "grid", "1e-6", 3, "log-probabilities in low precision"),
+    ("vllm", "zeros", "1e-5", 3, "log-probabilities missing"),
+    ("vllm", "leak", "1e-4", 3, "stale state of a reused slot"),
+    ("vllm", "replicas", "1e-4", 3, "not repeatable"),
+    ("vllm", "pad-eight", "1e-4", 3, "padding leaks into the state"),
+    ("vllm", "mixing", "1e-4", 3, "another sequence's state is read"),
     ("llama.cpp", "shift", "1e-4", 3, "records shifted"),
     ("vllm", "scaled", "1e-3", 3, "log-probabilities scaled"),
     ("vllm", "missing-null", "1e-5", 3, "log-probabilities missing"),
@@ -62,12 +73,17 @@ def try_case(directory, dialect, fault, noise, code, cause):
     process, url = stand_in(directory, dialect, fault, noise)
     try:
         # The experiments that any of these faults shows in; crowds are tried on the real one.
-        found, said, errors = probe(url, "--max-requests", "900" if dialect == "llama.cpp" else "900")
+        found, said, errors = probe(url, "--max-requests", "300" if fault == "two-kernels" else "900")
     finally:
         process.kill()
         process.wait()
     check("%s, %s" % (dialect, fault), found == code and said["cause"] == cause, found, errors[-300:],
           said and said["ranked"])
+    if fault == "two-kernels":
+        paths = {path["name"]: path for path in said["paths"]}
+        check("  its kernels", paths["prefill"]["max"] == 0.0 and paths["decode"]["median"] > 1e-3 and
+              said["verdict"].startswith("decode and prefill are different kernels"), paths, said["verdict"])
+    check("  its convention", ("temperature" in (said["convention"] or "")) == (dialect == "sglang" and fault == "temperature"), said["convention"])
     if code == 3:
         check("  its requests", "curl -s " + url in said["repro_commands"], said.get("repro_commands"))
 

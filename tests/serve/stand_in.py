@@ -11,6 +11,7 @@ import math
 import os
 import random
 import socket
+import struct
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ rng = random.Random(5)
 TABLE = [[rng.gauss(0.0, 2.0) for _ in range(VOCAB)] for _ in range(ROWS)]
 TEMPLATE = [7, 9, 7]
 cache, lock, running = {}, threading.Lock(), {}
+leak, replica = [0], [0]
 
 
 def next_state(state, token):
@@ -31,6 +33,11 @@ def next_state(state, token):
 
 def value(state, token, temperature, way):
     row = TABLE[state % ROWS]
+    if FAULT.startswith("two-kernels"):  # decode is another kernel than prefill: first tokens are equal in bits
+        draw = hashlib.blake2b(b"%d %d" % (state, token), digest_size=4).digest()
+        away = (0.3 if FAULT == "two-kernels-far" else 0.004) * (draw[0] + draw[1] - 255) / 128
+        most = max(row)
+        return (row[token] - most - math.log(sum(math.exp(x - most) for x in row))) * (1.0 + (away if way == b"later" else 0.0))
     most = max(row)
     total = sum(math.exp((x - most) / temperature) for x in row)
     rounding = hashlib.blake2b(b"%d %d %s" % (state, token, way), digest_size=4).digest()
@@ -53,16 +60,37 @@ def read(ids):
     return state
 
 
+def start(ids, is_prompt):
+    """The state behind a prompt, through what is wrong with it."""
+    if FAULT == "pad-eight":  # filled up on the left, and nothing masks that
+        ids = [0] * (-len(ids) % 8) + ids
+    state = read(ids)
+    if FAULT == "leak" and not is_prompt:  # the slot holds what the request before left
+        state, leak[0] = next_state(state, leak[0]), ids[0]
+    if FAULT == "replicas" and not is_prompt:
+        replica[0] += 1
+        state = next_state(state, 5) if replica[0] % 3 else state
+    return state
+
+
 class Answer:
     """Tokens and values of one completion."""
 
     def __init__(self, ids, n_new, temperature=1.0, top_k=0, seed=0, forced=None):
         generator = random.Random("%s %s" % (seed, ids))
-        state, self.ids, self.values = read(ids), [], []
+        state, self.ids, self.values = start(ids, forced is not None), [], []
         at = temperature if FAULT == "temperature" and temperature > 0 else 1.4 if FAULT == "warm" else 1.0
-        for _ in range(n_new):
+        for k in range(n_new):
             token = draw(state, temperature, top_k, generator) if forced is None else forced
-            record = value(state, token, at, b"decode" if forced is None else b"prompt")
+            record = value(state, token, at, b"prompt" if forced is not None else b"later" if k > 0 and FAULT.startswith("two") else b"decode")
+            if FAULT == "clamp":
+                record = max(record, -3.0)
+            if FAULT == "likeliest":
+                record = max(value(state, other, at, b"decode") for other in range(VOCAB))
+            if FAULT == "grid":
+                record = struct.unpack("<f", struct.pack("<I", struct.unpack("<I", struct.pack("<f", record))[0] & 0xFFFF0000))[0]
+            if FAULT == "zeros" and state % 11 == 0:
+                record = 0.0
             if FAULT == "top-k" and 0 < top_k:
                 kept = sorted(TABLE[state % ROWS])[-top_k:]
                 record = TABLE[state % ROWS][token] - math.log(sum(math.exp(x) for x in kept))
@@ -105,7 +133,7 @@ def complete(ids, n_new, **draws):
 
 
 def scores(ids):
-    state, values = read(ids[:1]), [None]
+    state, values = read([0] * (-len(ids) % 8) + ids[:1] if FAULT == "pad-eight" else ids[:1]), [None]
     for token in ids[1:]:
         values.append(value(state, token, 1.0, b"prompt"))
         state = next_state(state, token)

@@ -113,8 +113,9 @@ typedef struct ls_sweep_opts {
     const int32_t *text_ids; /* of the texts of LS_OUTSIDE_TEXT, one behind the other */
     const int64_t *text_n;   /* [n_texts] tokens of each */
     int64_t n_texts;
-    double temperature; /* of trials with a server */
-    int64_t length_max; /* of a sequence; 0: not known */
+    ls_sweep_trainer *checkpoint; /* the model that a server should have; NULL: not known */
+    double temperature;           /* of trials with a server */
+    int64_t length_max;           /* of a sequence; 0: not known */
 } ls_sweep_opts;
 
 typedef struct ls_sweep {

@@ -31,14 +31,47 @@ static void print_levers(FILE *file, const ls_trial *trial) {
 /* What only servers have says nothing of a program. */
 static bool is_shown(const ls_foreign *f, int rung) { return f->is_server || !ls_rung_is_of_servers((ls_rung)rung); }
 
+/* A server's decoded values are not those of its prompts, by more than float32 leaves. */
+#define TOLD_FROM 5e-5
+static bool has_two_kernels(const ls_foreign *f) { return f->is_server && f->paths[LS_PATH_DECODE].most > TOLD_FROM; }
+
 static const char *verdict(const ls_sweep *s) {
     const ls_finding *named = ls_foreign_named(s->foreign);
     if (named != NULL) return ls_cause_name(named->cause);
     if (s->different) return LS_REPORT_UNNAMED;
-    return LS_REPORT_ROUNDING;
+    return has_two_kernels(s->foreign) ? LS_REPORT_KERNELS : LS_REPORT_ROUNDING;
+}
+
+static const char *const path_names[LS_PATHS] = {"prefill", "decode", "cache hit"};
+
+static void print_paths(FILE *file, const ls_foreign *f) {
+    for (int k = 0; k < LS_PATHS; k++)
+        if (f->paths[k].n > 0)
+            fprintf(file,
+                    "%s against prefill: median |d| %.2g of %" PRId64
+                    " tokens, nine tenths below %.2g, all below %.2g\n",
+                    path_names[k], f->paths[k].median, f->paths[k].n, f->paths[k].q90, f->paths[k].most);
+    if (f->expected.n > 0)
+        fprintf(file,
+                "of the checkpoint, orders of addition in bf16 make a median of %.2g and %.2g at most; the "
+                "server's values of prompts are %.2g away from ours in float32\n",
+                f->expected.median, f->expected.most, f->expected.apart);
+    if (f->convention[0] != '\0') fprintf(file, "convention: %s\n", f->convention);
+}
+
+/* What a clean verdict is worth, and what to do with what is left. */
+static void print_kernels(FILE *file, const ls_foreign *f) {
+    fprintf(file,
+            "\n%s: median |d| %.2g, at most %.2g%s\nThis much of a mismatch between rollout and training is what "
+            "corrections (TIS and its kin) are for. A mode of the server\nthat is invariant to the batch takes it "
+            "away where the model has one; lockstep serve has none of it.\n",
+            LS_REPORT_KERNELS, f->paths[LS_PATH_DECODE].median, f->paths[LS_PATH_DECODE].most,
+            f->expected.n > 0 ? "; it is what this checkpoint has in bf16"
+                              : "; with --model and the checkpoint it is held against what that model has");
 }
 
 static void print_floor(FILE *file, const ls_foreign *f) {
+    if (f->is_server) print_paths(file, f);
     fprintf(file, "floor: median |d| %.2g of %" PRId64 " tokens alone, nine tenths below %.2g, all below %.2g\n",
             f->floor, f->floor_tokens, f->floor_q90, f->floor_max);
     fprintf(file, "limit: a token is off from |d| %.2g on\n", f->limit);
@@ -100,6 +133,7 @@ void ls_foreign_print(FILE *file, const ls_sweep *s) {
         fprintf(file, "\nno time or no requests were left for all experiments; --seconds%s gives more\n",
                 f->is_server ? ", --max-requests or --max-tokens" : "");
     if (!s->different) {
+        if (has_two_kernels(f)) print_kernels(file, f);
         fprintf(file, "\n%s: |d| at most %.2g; %" PRId64 " trials, %" PRId64 " sequences (%.1f s)\n", verdict(s),
                 f->floor_max, s->n_trials, s->n_sequences, s->seconds);
         return;
@@ -122,6 +156,30 @@ void ls_foreign_print(FILE *file, const ls_sweep *s) {
         }
     }
     fprintf(file, "\n%" PRId64 " trials, %" PRId64 " sequences (%.1f s)\n", s->n_trials, s->n_sequences, s->seconds);
+}
+
+static void write_paths(ls_json_out *json, const ls_foreign *f) {
+    ls_json_begin_array(json, "paths");
+    for (int k = 0; k < LS_PATHS; k++) {
+        ls_json_begin_object(json, NULL);
+        ls_json_string(json, "name", path_names[k]);
+        ls_json_int(json, "tokens", f->paths[k].n);
+        ls_json_double(json, "median", f->paths[k].median);
+        ls_json_double(json, "q90", f->paths[k].q90);
+        ls_json_double(json, "max", f->paths[k].most);
+        ls_json_end_object(json);
+    }
+    ls_json_end_array(json);
+    ls_json_begin_object(json, "expected");
+    ls_json_int(json, "tokens", f->expected.n);
+    ls_json_double(json, "median", f->expected.median);
+    ls_json_double(json, "max", f->expected.most);
+    ls_json_double(json, "apart", f->expected.apart);
+    ls_json_end_object(json);
+    if (f->convention[0] != '\0')
+        ls_json_string(json, "convention", f->convention);
+    else
+        ls_json_null(json, "convention");
 }
 
 void ls_foreign_write(ls_json_out *json, const ls_sweep *s) {
@@ -155,6 +213,7 @@ void ls_foreign_write(ls_json_out *json, const ls_sweep *s) {
     ls_json_int(json, "tokens", f->floor_tokens);
     ls_json_double(json, "repeat", f->repeat);
     ls_json_end_object(json);
+    if (f->is_server) write_paths(json, f);
     ls_json_begin_array(json, "experiments");
     for (int i = 0; i < LS_RUNGS; i++) {
         const ls_seen *o = &f->seen[i];

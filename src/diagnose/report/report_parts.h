@@ -7,6 +7,7 @@
 
 #define LS_REPORT_UNNAMED "a difference that no cause explains well enough to be named"
 #define LS_REPORT_ROUNDING "ordinary rounding, no structure"
+#define LS_REPORT_KERNELS "decode and prefill are different kernels, nothing else found"
 
 /* Nothing of an empty list. */
 void ls_report_findings(FILE *file, const ls_findings *findings);

@@ -45,8 +45,27 @@ typedef struct ls_explanation {
 
 enum { LS_EXPLANATIONS_KEPT = 6 };
 
+/* How a server came to a value that is held against the same token's in a prompt: each has a floor of its own. */
+typedef enum ls_path { LS_PATH_PREFILL = 0, LS_PATH_DECODE, LS_PATH_HIT, LS_PATHS } ls_path;
+
+/* |d| of a path where nothing is moved. */
+typedef struct ls_path_floor {
+    int64_t n;
+    double median, q90, most;
+} ls_path_floor;
+
+/* What a checkpoint says of a server: how far orders of addition in bf16 move our own values of its tokens, and how far
+ * its values of prompts are from ours in float32. */
+typedef struct ls_expected {
+    int64_t n; /* tokens that are not nearly sure; 0: no checkpoint */
+    double median, most, apart;
+} ls_expected;
+
 typedef struct ls_foreign {
     ls_seen seen[LS_RUNGS];
+    ls_path_floor paths[LS_PATHS]; /* of a server */
+    ls_expected expected;
+    char convention[LS_NOTE_BYTES];            /* of a server's records, which is no fault; "": none */
     double floor, floor_q90, floor_max, limit; /* abs d */
     double repeat;                             /* largest abs difference of two equal trials; -1: not compared */
     int64_t floor_tokens;
@@ -103,6 +122,7 @@ typedef struct ls_inquiry {
     bool records_alone;   /* explanations are of records, not of the model */
     bool decode_alone;    /* first tokens are right: they are of records and of what decoding is handed */
     int64_t known_length; /* from which on requests are off; 0: not known */
+    ls_rung left;         /* of a server: off again with other texts; ALONE_A: none */
     double climb_end;     /* of ls_clock_seconds, after which no rung is begun */
     ls_requests requests[LS_RUNGS];
     ls_error *err;
@@ -214,8 +234,37 @@ void ls_foreign_find(ls_foreign *f, ls_cause cause, ls_rung rung, double confide
     __attribute__((format(printf, 5, 6)));
 /* Runs what causes rest on again beside its control, with other texts, and makes their confidence of it. */
 ls_status ls_foreign_weigh(ls_inquiry *q, ls_error *err);
-/* The same of a server, whose trials share one process and whose levers are others. */
+/* ---- a server, whose trials share one process and whose levers are others ---- */
+
+/* Floors of paths, experiments, causes, the smallest requests: what ls_foreign_run does of a program. */
+ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err);
+/* What was seen, as causes. */
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err);
+/* Fills f->expected; nothing without a checkpoint. */
+ls_status ls_probe_expect(ls_inquiry *q, ls_error *err);
+/* What requests alone say: the server's values of one text, told by what came before it and by its length. */
+ls_status ls_probe_decide_alone(ls_inquiry *q, ls_error *err);
+/* Records of a narrow type or that end at a least value, which need not lie beyond what rounding makes. */
+bool ls_probe_decide_records(ls_inquiry *q);
+/* Requests alone: rungs that move nothing. */
+enum { LS_PROBE_ALONE = 6 };
+extern const ls_rung ls_probe_alone[LS_PROBE_ALONE];
+/* A rung beside its control, with other texts, until chance is out of question or the trials are used up. *chance: that
+ * both are off as often, times the experiments there are. *n_again: sequences of other texts that are off. */
+ls_status ls_probe_confirm(ls_inquiry *q, ls_rung rung, double *chance, int64_t *n_again, ls_error *err);
+/* The chance of `with` or more among the first, were a + b marks spread over both by lot. */
+double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_without);
+/* How far two outcomes of one request are apart, each from its tokens' values in a prompt, up to the first token that
+ * is another one. */
+double ls_probe_apart(const ls_outcome *a, const ls_outcome *b);
+/* Lays out a rung's control: its requests, with its lever where the baseline has it. */
+void ls_foreign_control(const ls_inquiry *q, ls_rung rung, const ls_requests *r, ls_trial *out);
+void ls_foreign_tell(const ls_inquiry *q, const char *what); /* progress */
+ls_status ls_foreign_run_rung(ls_inquiry *q, ls_rung rung, ls_error *err);
+ls_status ls_foreign_climb(ls_inquiry *q, ls_error *err);
+bool ls_foreign_any_off(const ls_foreign *f);
+/* Why the first of the requests alone came to nothing. */
+const char *ls_foreign_why_untried(const ls_foreign *f);
 /* Whether a request needs another one in front of it: so many of a rung's that are off, each alone in its process. */
 ls_status ls_foreign_off_alone(ls_inquiry *q, ls_rung rung, int64_t most, int64_t *n_tried, int64_t *n_off,
                                ls_error *err);

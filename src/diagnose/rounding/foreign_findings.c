@@ -4,6 +4,11 @@
 
 #include "diagnose/rounding/foreign.h"
 
+void ls_foreign_tell(const ls_inquiry *q, const char *what) {
+    const ls_sweep_opts *o = &q->runner->sweep->opts;
+    if (o->progress != NULL) o->progress(o->progress_context, what);
+}
+
 /* What is found without the trials that tell it from others is not to be named. */
 #define UNDECIDED 0.8
 

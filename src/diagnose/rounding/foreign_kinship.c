@@ -25,7 +25,27 @@ static int64_t fresh_length(kinship *k) {
     return k->next_length++;
 }
 
-/* Two requests, one behind the other; is the second one off? */
+/* A text of the same length behind one that it has nothing in common with, before the pair: what is off here is off for
+ * its length. A server alone is asked, whose trials share one process. */
+static ls_status off_unrelated(ls_inquiry *q, const ls_trial *trial, int64_t text, int64_t n, kinship *k, bool *is_off,
+                               ls_error *err) {
+    ls_requests *r = calloc(1, sizeof *r);
+    ls_seen seen = {0};
+    ls_status status;
+    *is_off = false;
+    LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
+    LS_TRY_DONE(ls_requests_plain(q, r, 6000 + 2 * text, fresh_length(k), err));
+    LS_TRY_DONE(ls_requests_plain(q, r, 6001 + 2 * text, n, err));
+    LS_TRY_DONE(ls_foreign_try(q, trial, 0, r->of, r->n, &seen, err));
+    *is_off = seen.outcomes.n != 2 || ls_sequence_off(q->f, &seen.outcomes.of[1]);
+done:
+    ls_seen_deinit(&seen);
+    if (r != NULL) free(r->ids);
+    free(r);
+    return status;
+}
+
+/* Two requests, one behind the other; is the second one off, for what is kept of the first? */
 static ls_status try_pair(ls_inquiry *q, relation how, int64_t text, bool cached, kinship *k, ls_error *err) {
     ls_requests *r = calloc(1, sizeof *r);
     int32_t ids[LONGEST];
@@ -33,6 +53,7 @@ static ls_status try_pair(ls_inquiry *q, relation how, int64_t text, bool cached
     ls_seen seen = {0};
     ls_trial trial;
     ls_status status;
+    bool is_off, unrelated = false;
     LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
     for (int64_t i = 0; i < n_first; i++) {
         const bool shared = how == SAME || (how == LIKE_HEAD && i < n - n / 3) || (how == LIKE_TAIL && i >= n / 3);
@@ -43,13 +64,15 @@ static ls_status try_pair(ls_inquiry *q, relation how, int64_t text, bool cached
     for (int64_t i = 0; i < n; i++) ids[i] = ls_plain_token(q, own, i);
     LS_TRY_DONE(ls_requests_add(r, ids, n, err));
     ls_rung_trial(q, cached ? LS_RUNG_CACHED_SHARED : LS_RUNG_SEQUENCE, &trial, NULL);
+    if (q->f->is_server && how != UNRELATED) LS_TRY_DONE(off_unrelated(q, &trial, text, n, k, &unrelated, err));
     LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &seen, err));
     if (seen.outcomes.n == 2) {
         k->n[how]++;
-        k->off[how] += ls_sequence_off(q->f, &seen.outcomes.of[1]);
+        is_off = ls_sequence_off(q->f, &seen.outcomes.of[1]);
+        is_off = is_off && !unrelated;
+        k->off[how] += is_off;
         /* A server that remembers shows it to those that it has not seen yet: the pair itself is what shows it. */
-        if (q->f->is_server && how != UNRELATED && ls_sequence_off(q->f, &seen.outcomes.of[1]) &&
-            q->runner->sweep->n_repro == 0)
+        if (q->f->is_server && how != UNRELATED && is_off && q->runner->sweep->n_repro == 0)
             LS_TRY_DONE(ls_sweep_keep_repro(q->runner->sweep, r->of, r->n, &trial, err));
     }
 done:
@@ -73,7 +96,7 @@ ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *foun
         if (!mostly(&k, (relation)how)) continue;
         snprintf(which + strlen(which), sizeof which - strlen(which), "%s%s", which[0] != '\0' ? ", " : "",
                  relation_words[how]);
-        other = true;
+        other = other || how != LIKE_HEAD || !mostly(&k, SAME); /* a beginning is shared by right, as the whole is */
     }
     /* Not for what the two have in common, where the unrelated are off as well. */
     if (k.off[UNRELATED] > 0 || (!other && !mostly(&k, SAME))) {

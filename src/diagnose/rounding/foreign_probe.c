@@ -68,7 +68,8 @@ void ls_foreign_judge(const ls_foreign *f, ls_seen *s) {
         }
     }
     s->abs_median = median_of(&s->outcomes, &s->abs_max);
-    s->spread = s->n_off == 0 && s->n_tokens >= 24 && s->abs_median > 5.0 * f->floor && s->abs_median > 0.2 * f->limit;
+    s->spread = !f->is_server && s->n_off == 0 && s->n_tokens >= 24 && s->abs_median > 5.0 * f->floor &&
+                s->abs_median > 0.2 * f->limit;
     s->look = s->n_sequences_off > 0 || s->spread ? LS_LOOK_OFF : LS_LOOK_CLEAN;
 }
 

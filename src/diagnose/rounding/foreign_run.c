@@ -4,92 +4,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "base/sort.h"
 #include "diagnose/rounding/foreign.h"
-#include "diagnose/trial/shrink.h"
 
 /* Of a checkpoint that the reference forward takes, and a median abs d from which on requests alone are wrong and not
  * rounded, if nothing says that they are. */
 #define PARAMETERS_MAX 8000000
 #define CONSTANT 1.5e-3
-#define CONSTANT_OF_SERVERS 0.1
 #define LARGE_NOISE 3e-4
 #define CALM_FLOOR 1e-4
 #define LIMIT_LEAST 5e-5
 #define QUIET_FLOOR 1e-5
-
-static void tell(const ls_inquiry *q, const char *what) {
-    const ls_sweep_opts *o = &q->runner->sweep->opts;
-    if (o->progress != NULL) o->progress(o->progress_context, what);
-}
-
-/* The rest is for the trials that tell causes apart and shrink requests. */
-#define CLIMB_SHARE 0.7
-
-static bool past(const ls_inquiry *q) {
-    return ls_door_is_closed(q->runner->door) || ls_clock_seconds() > q->climb_end;
-}
-
-/* The largest slot that any request had; -1: the suspect does not tell. */
-static int64_t farthest_slot(const ls_seen *seen) {
-    int64_t most = -1;
-    for (int64_t s = 0; s < seen->outcomes.n; s++)
-        if (seen->outcomes.of[s].slot > most) most = seen->outcomes.of[s].slot;
-    return most;
-}
-
-/* A slot with a high number, asked for in every way until the suspect says that it was there. */
-static ls_status run_slot(ls_inquiry *q, ls_rung rung, ls_seen *seen, ls_error *err) {
-    const int first = q->slot_way;
-    int64_t most = -1;
-    for (int k = 0; k < LS_SLOT_WAYS; k++) {
-        ls_trial trial;
-        uint64_t needs;
-        q->slot_way = (first + k) % LS_SLOT_WAYS;
-        ls_seen_deinit(seen);
-        ls_rung_trial(q, rung, &trial, &needs);
-        LS_TRY(ls_foreign_try(q, &trial, needs, q->requests[rung].of, q->requests[rung].n, seen, err));
-        if (seen->look == LS_LOOK_OFF || farthest_slot(seen) == ls_slot_of(rung)) return LS_OK;
-        most = farthest_slot(seen) > most ? farthest_slot(seen) : most;
-    }
-    q->slot_way = first;
-    if (seen->look == LS_LOOK_CLEAN && most >= 0) {
-        seen->look = LS_LOOK_UNTRIED;
-        snprintf(seen->note, sizeof seen->note, "not reached: the farthest slot that a request had was %" PRId64, most);
-    } else if (seen->look == LS_LOOK_CLEAN) {
-        snprintf(seen->note, sizeof seen->note, "the suspect does not say which slots its requests had");
-    }
-    return LS_OK;
-}
-
-static ls_status run_rung(ls_inquiry *q, ls_rung rung, ls_error *err) {
-    ls_seen *seen = &q->f->seen[rung];
-    ls_trial trial;
-    uint64_t needs;
-    tell(q, ls_rung_text(rung));
-    if (past(q)) {
-        q->f->out_of_time = true;
-        snprintf(seen->note, sizeof seen->note, "no time was left");
-        return LS_OK;
-    }
-    if (ls_rung_refused(q, rung) != NULL) {
-        snprintf(seen->note, sizeof seen->note, "%s", ls_rung_refused(q, rung));
-        return LS_OK;
-    }
-    if (q->runner->door->subject->is_near_limit != NULL &&
-        q->runner->door->subject->is_near_limit(q->runner->door->subject->context)) {
-        q->f->out_of_time = true;
-        snprintf(seen->note, sizeof seen->note, "--max-requests or --max-tokens leaves no room for it");
-        return LS_OK;
-    }
-    ls_rung_trial(q, rung, &trial, &needs);
-    LS_TRY(ls_rung_requests(q, rung, err));
-    if (q->runner->door->subject->is_server) needs = 0; /* what it cannot do is refused */
-    if (ls_slot_of(rung) >= 0 && !q->f->is_server) return run_slot(q, rung, seen, err);
-    return ls_foreign_try(q, &trial, needs, q->requests[rung].of, q->requests[rung].n, seen, err);
-}
 
 /* ---- the floor ---- */
 
@@ -157,7 +83,7 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     if (q->reference == NULL && f->floor > LARGE_NOISE) f->limit = fmax(f->limit, 2.0 * fmin(f->floor_max, 0.3));
     /* Where nearly sure tokens are many, the median of all says little of what is wrong with the others. */
     if (isfinite(low) && low > CONSTANT) f->floor = fmax(f->floor, low);
-    f->constant = f->floor > (f->is_server ? CONSTANT_OF_SERVERS : CONSTANT);
+    f->constant = f->floor > CONSTANT;
 done:
     free(all);
     free(g);
@@ -192,98 +118,17 @@ static double difference(const ls_seen *a, const ls_seen *b) {
     return most;
 }
 
-/* ---- the smallest requests ---- */
-
-/* Seconds without a limit, and of a suspect that hangs. */
-enum { SHRINK_TRIALS = 24, SHRINK_SECONDS = 60, SHRINK_SECONDS_HURRIED = 40 };
-
-typedef struct repro {
-    ls_inquiry *q;
-    ls_trial trial;
-    double end;
-    int64_t left;
-} repro;
-
-static ls_status try_prompts(void *context, const ls_prompt *prompts, int64_t n, int64_t max_tokens, bool *fails,
-                             ls_error *err) {
-    repro *r = context;
-    ls_seen seen = {0};
-    *fails = false;
-    r->trial.max_tokens = max_tokens;
-    if (r->left <= 0 || ls_clock_seconds() > r->end) return LS_OK;
-    r->left--;
-    r->q->runner->sweep->repro_trials++;
-    LS_TRY(ls_foreign_try(r->q, &r->trial, 0, prompts, n, &seen, err));
-    *fails = seen.look == LS_LOOK_OFF;
-    ls_seen_deinit(&seen);
-    return LS_OK;
-}
-
-/* The door has an end of its own where there is a limit. */
-static double shrink_end(const ls_door *door) {
-    if (door->hurried) return ls_clock_seconds() + SHRINK_SECONDS_HURRIED;
-    return door->limits.end > 0.0 ? (double)INFINITY : ls_clock_seconds() + SHRINK_SECONDS;
-}
-
-ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err) {
-    ls_sweep *sweep = q->runner->sweep;
-    const ls_requests *all = &q->requests[q->f->repro_of];
-    repro r = {.q = q, .end = shrink_end(q->runner->door), .left = SHRINK_TRIALS};
-    const ls_shrink shrink = {.context = &r, .test = try_prompts, .tests_max = SHRINK_TRIALS, .by_halves = true};
-    ls_prompt *prompts = NULL;
-    int64_t n, max_tokens;
-    ls_status status;
-    tell(q, "shrinking the requests");
-    ls_rung_trial(q, q->f->repro_of, &r.trial, NULL);
-    sweep->repro_from = all->n;
-    if (ls_door_is_closed(q->runner->door)) /* as they are: nobody shrank them */
-        return ls_sweep_keep_repro(sweep, all->of, all->n, &r.trial, err);
-    max_tokens = r.trial.max_tokens;
-    LS_TRY_DONE(ls_array_alloc((void **)&prompts, all->n, sizeof *prompts, "prompts", err));
-    LS_TRY_DONE(ls_shrink_requests(&shrink, all->of, all->n, max_tokens, prompts, &n, err));
-    if (n == 0) goto done; /* it does not come back: nothing to shrink */
-    r.left += SHRINK_TRIALS / 2;
-    LS_TRY_DONE(ls_shrink_lengths(&shrink, prompts, n, &max_tokens, err));
-    r.left = 1;
-    r.end = (double)INFINITY;
-    LS_TRY_DONE(try_prompts(&r, prompts, n, max_tokens, &q->f->repro_shown, err));
-    LS_TRY_DONE(ls_sweep_keep_repro(sweep, prompts, n, &r.trial, err));
-done:
-    free(prompts);
-    return status;
-}
-
 /* ---- the whole ---- */
-
-static bool any_off(const ls_foreign *f) {
-    for (int i = 0; i < LS_RUNGS; i++)
-        if (f->seen[i].look == LS_LOOK_OFF) return true;
-    return false;
-}
-
-/* Of the rungs that run few sequences, with no cache. */
-static bool any_small_off(const ls_foreign *f) {
-    for (int i = 0; i < LS_RUNG_CACHED_SAME; i++)
-        if (f->seen[i].look == LS_LOOK_OFF) return true;
-    return false;
-}
-
-/* What the first of the requests alone came to nothing for; that no time was left is the last thing to say. */
-static const char *why_untried(const ls_foreign *f) {
-    for (int i = LS_RUNG_ALONE_C; i > LS_RUNG_ALONE_A; i--)
-        if (f->seen[i].failures.whole != LS_FAILURE_NO_TIME) return f->seen[i].note;
-    return f->seen[LS_RUNG_ALONE_A].note;
-}
 
 static ls_status start_alone(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     bool tried = false;
     f->limit = LIMIT_LEAST;
     for (int i = LS_RUNG_ALONE_A; i <= LS_RUNG_LENGTHS; i++) {
-        LS_TRY(run_rung(q, (ls_rung)i, err));
+        LS_TRY(ls_foreign_run_rung(q, (ls_rung)i, err));
         tried = tried || f->seen[i].outcomes.n > 0;
         if (i == LS_RUNG_ALONE_C && !tried)
-            return LS_FAIL(err, LS_ERR_UNSUPPORTED, "requests alone cannot be tried: %s", why_untried(f));
+            return LS_FAIL(err, LS_ERR_UNSUPPORTED, "requests alone cannot be tried: %s", ls_foreign_why_untried(f));
     }
     LS_TRY(find_floor(q, err));
     LS_TRY(find_strength(q, err));
@@ -299,7 +144,7 @@ static ls_status explain_alone(ls_inquiry *q, bool *explained, ls_error *err) {
     ls_foreign *f = q->f;
     double confidence;
     *explained = false;
-    tell(q, "explaining requests alone");
+    ls_foreign_tell(q, "explaining requests alone");
     LS_TRY(ls_explain(q, alone, 4, err));
     if (f->n_best == 0 || f->best[0].harmless) return LS_OK;
     confidence = ls_explained_confidence(f);
@@ -309,31 +154,6 @@ static ls_status explain_alone(ls_inquiry *q, bool *explained, ls_error *err) {
                     f->best[0].median, f->before.median);
     f->found.of[0].settled = true;
     return *explained && f->found.of[0].cause == LS_CAUSE_FROM_A_LENGTH ? ls_bound_length(q, err) : LS_OK;
-}
-
-/* A server that has so many requests hang is asked for no more than what tells causes apart. */
-enum { HANGS_MOST = 8 };
-
-static ls_status climb(ls_inquiry *q, ls_error *err) {
-    const ls_server_oddities *odd = q->runner->door->subject->odd;
-    int n_timeouts = 0;
-    q->climb_end = ls_door_share(q->runner->door, CLIMB_SHARE);
-    for (int i = LS_RUNG_SEQUENCE; i < LS_RUNGS; i++) {
-        /* The crowds are for what smaller rungs do not show. What shows with a cache, with forks or with preemption may
-         * be the number of slots that they take, so the crowds without them are tried. */
-        if (i >= LS_RUNG_CROWD && (i == LS_RUNG_CACHED_MANY ? any_off(q->f) : any_small_off(q->f)))
-            snprintf(q->f->seen[i].note, sizeof q->f->seen[i].note, "a smaller experiment is off already");
-        else
-            LS_TRY(run_rung(q, (ls_rung)i, err));
-        /* One that hangs twice would hang again and again. */
-        n_timeouts += q->f->seen[i].failures.whole == LS_FAILURE_TIMED_OUT;
-        if (n_timeouts == 2 || (odd != NULL && odd->failures.n[LS_FAILURE_TIMED_OUT] >= HANGS_MOST)) {
-            ls_door_hurry(q->runner->door);
-            q->climb_end = 0.0;
-        }
-    }
-    q->f->undecided = false;
-    return LS_OK;
 }
 
 /* With much rounding a few tokens lie beyond any limit: rare ones, not far beyond it, that nothing was found to move.
@@ -365,7 +185,7 @@ static bool is_quiet(const ls_inquiry *q) {
     for (int i = 0; i < LS_RUNGS; i++)
         if (f->seen[i].look == LS_LOOK_OFF && (double)f->seen[i].n_off > FEW_OFF * (double)f->seen[i].n_tokens)
             return false;
-    return q->reference != NULL && !f->is_server && !f->coarser && f->floor > QUIET_FLOOR &&
+    return q->reference != NULL && !f->coarser && f->floor > QUIET_FLOOR &&
            (f->found.n == 0 || f->found.of[0].confidence < 0.5);
 }
 
@@ -374,9 +194,9 @@ static bool is_quiet(const ls_inquiry *q) {
 static ls_status look_behind_rounding(ls_inquiry *q, bool *explained, ls_error *err) {
     ls_foreign *f = q->f;
     const ls_finding rounding = f->found.of[0];
-    if (f->constant || f->is_server || rounding.cause != LS_CAUSE_COARSE_RECORDS) return LS_OK;
+    if (f->constant || rounding.cause != LS_CAUSE_COARSE_RECORDS) return LS_OK;
     f->found.n = 0;
-    LS_TRY(climb(q, err));
+    LS_TRY(ls_foreign_climb(q, err));
     LS_TRY(ls_foreign_decide(q, err));
     LS_TRY(ls_foreign_weigh(q, err));
     if (ls_foreign_named(f) != NULL) {
@@ -386,40 +206,6 @@ static ls_status look_behind_rounding(ls_inquiry *q, bool *explained, ls_error *
     f->found.of[0] = rounding;
     f->found.n = 1;
     f->rival = LS_CAUSE_NONE;
-    return LS_OK;
-}
-
-/* The first request with a value that is not there; nothing is smaller, since it does not make anything off. */
-static ls_status keep_lacking(ls_inquiry *q, ls_error *err) {
-    for (int r = 0; r < LS_RUNGS; r++) {
-        const ls_outcomes *o = &q->f->seen[r].outcomes;
-        for (int64_t s = 0; s < o->n; s++) {
-            const ls_prompt prompt = {o->of[s].prompt, o->of[s].n_prompt};
-            ls_trial trial;
-            if (!o->of[s].lacks) continue;
-            ls_rung_trial(q, (ls_rung)r, &trial, NULL);
-            q->f->repro_of = (ls_rung)r;
-            q->f->repro_shown = true; /* it is one of the trials */
-            q->runner->sweep->repro_from = 1;
-            return ls_sweep_keep_repro(q->runner->sweep, &prompt, 1, &trial, err);
-        }
-    }
-    return LS_OK;
-}
-
-/* The first request that was never answered: nothing is smaller than one. */
-static ls_status keep_hung(ls_inquiry *q, ls_error *err) {
-    for (int r = 0; r < LS_RUNGS; r++) {
-        ls_trial trial;
-        if (q->f->seen[r].first_hung < 0) continue;
-        ls_rung_trial(q, (ls_rung)r, &trial, NULL);
-        q->f->repro_of = (ls_rung)r;
-        q->f->repro_shown = true; /* it is one of the trials */
-        q->runner->sweep->repro_from = q->requests[r].n;
-        return ls_sweep_keep_repro(
-            q->runner->sweep, &q->requests[r].of[q->f->seen[r].first_hung / trial.levers.samples % q->requests[r].n], 1,
-            &trial, err);
-    }
     return LS_OK;
 }
 
@@ -433,15 +219,14 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     climbed = explained;
     if (explained) LS_TRY(look_behind_rounding(q, &explained, err));
     climbed = climbed && !explained;
-    explained = explained || (f->is_server && ls_probe_is_odd(q));
-    if (!explained && !climbed) LS_TRY(climb(q, err));
-    if (!climbed) LS_TRY(f->is_server ? ls_probe_decide(q, err) : ls_foreign_decide(q, err));
+    if (!explained && !climbed) LS_TRY(ls_foreign_climb(q, err));
+    if (!climbed) LS_TRY(ls_foreign_decide(q, err));
     if (!explained && !climbed) LS_TRY(ls_foreign_weigh(q, err));
     if (!explained && ls_foreign_named(f) != NULL && ls_foreign_named(f)->cause == LS_CAUSE_PAGE_SIZE)
         LS_TRY(ls_bound_page(q, err));
     if (is_quiet(q)) LS_TRY(ls_decide_noise(q, err));
     if (is_quiet(q)) LS_TRY(ls_decide_smooth(q, err));
-    sweep->different = f->found.n > 0 || any_off(f);
+    sweep->different = f->found.n > 0 || ls_foreign_any_off(f);
     if (sweep->different && is_calm(f)) {
         sweep->different = false;
         f->found.n = 0;
@@ -456,8 +241,6 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     if (f->found.n == 0)
         for (int i = LS_RUNGS - 1; i >= 0; i--)
             if (f->seen[i].look == LS_LOOK_OFF) f->repro_of = (ls_rung)i;
-    if (f->found.n > 0 && f->found.of[0].cause == LS_CAUSE_MISSING) return keep_lacking(q, err);
-    if (f->is_server && f->found.n > 0 && f->found.of[0].cause == LS_CAUSE_NO_ANSWER) return keep_hung(q, err);
     if (explained || f->constant) {
         /* Every request shows it, by a value that is not above a floor it makes itself. */
         ls_trial trial;
@@ -490,7 +273,7 @@ ls_status ls_foreign_run(const ls_runner *runner, const char *directory, ls_erro
                  q->f->is_server ? "the server is its own trainer" : "the trainer is another program");
     else if (ls_reference_create(&q->reference, directory, q->config, PARAMETERS_MAX, &none) != LS_OK)
         snprintf(q->f->no_reference, sizeof q->f->no_reference, "%.*s", LS_NOTE_BYTES - 1, none.text);
-    LS_TRY_DONE(inquire(q, err));
+    LS_TRY_DONE(q->f->is_server ? ls_probe_inquire(q, err) : inquire(q, err));
 done:
     for (int i = 0; i < LS_RUNGS; i++) {
         if (q->f != NULL) ls_outcomes_deinit(&q->f->seen[i].outcomes);

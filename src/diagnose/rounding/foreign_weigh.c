@@ -65,7 +65,7 @@ static double doubt_of(const ls_outcomes *with, const ls_outcomes *without) {
 }
 
 /* The rung's trial with its one lever where the baseline has it, everything else as it was. */
-static void control_trial(const ls_inquiry *q, ls_rung rung, const ls_requests *r, ls_trial *out) {
+void ls_foreign_control(const ls_inquiry *q, ls_rung rung, const ls_requests *r, ls_trial *out) {
     const int32_t special = ls_rung_special(q, rung);
     ls_trial plain;
     ls_levers *l = &out->levers;
@@ -109,7 +109,7 @@ static ls_status doubt_of_rung(ls_inquiry *q, ls_rung rung, double *doubt, bool 
     LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &with, err));
     *off = with.look == LS_LOOK_OFF;
     if (!*off) goto done;
-    control_trial(q, rung, r, &trial);
+    ls_foreign_control(q, rung, r, &trial);
     LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &without, err));
     *doubt = doubt_of(&with.outcomes, &without.outcomes);
 done:
@@ -120,9 +120,9 @@ done:
     return status;
 }
 
-static bool has_control(ls_rung rung, bool is_server) {
+static bool has_control(ls_rung rung) {
     const ls_control control = ls_rung_of(rung)->control;
-    return control != LS_CONTROL_NONE && (control != LS_CONTROL_DRAWS || is_server);
+    return control != LS_CONTROL_NONE && control != LS_CONTROL_DRAWS;
 }
 
 /* What is found and was not looked at a second time is worth so much of it. */
@@ -154,7 +154,7 @@ ls_status ls_foreign_weigh(ls_inquiry *q, ls_error *err) {
     for (int r = 0; r < LS_RUNGS; r++) known[r] = -1.0;
     for (int64_t i = 0; i < f->found.n && i < WEIGHED_MOST; i++) {
         ls_finding *one = &f->found.of[i];
-        if (one->confidence < LS_NAMED || one->settled || !has_control(one->rung, f->is_server)) continue;
+        if (one->confidence < LS_NAMED || one->settled || !has_control(one->rung)) continue;
         if (f->seen[one->rung].outcomes.n == 0) continue;
         if (known[one->rung] < 0.0) LS_TRY(weigh(q, one->rung, &known[one->rung], err));
         if (ls_door_is_closed(q->runner->door)) {

@@ -1,16 +1,20 @@
-/* What the rungs mean where the suspect is a server. Its trials share one process: what came before is a lever of its
- * own. */
+/* What the experiments mean where the suspect is a server: missing values and failures are counted first. Then come
+ * requests alone, and then one lever after the other, each beside its control with other texts, and told by a trial
+ * from what looks like it. What no trial tells apart is listed with its size and what to try, and not named. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/sort.h"
-#include "diagnose/compare/compare_causes.h"
 #include "diagnose/rounding/foreign.h"
 
-/* ---- requests alone ---- */
+/* ---- what is counted ---- */
+
+/* Of all experiments of one run together, that chance makes one stand out. */
+#define FAMILY_ERROR 0.01
+/* Another model than the checkpoint's, in spreads of our own orders of addition. */
+#define OTHER_MODEL 8.0
 
 /* Answers that are about other tokens than those that were sent. */
 static void decide_oddities(ls_inquiry *q) {
@@ -23,7 +27,6 @@ static void decide_oddities(ls_inquiry *q) {
                         "sent%s; the last one by %" PRId64,
                         o->n_longer + o->n_shorter, o->n_answers, o->n_longer > 0 ? ", most of them more" : ", fewer",
                         o->longer_by);
-        f->found.of[0].settled = true;
     } else if (o->n_other >= 2) {
         const bool all = 2 * o->n_other > o->n_answers;
         ls_foreign_find(f, all ? LS_CAUSE_OTHER_TOKENS : LS_CAUSE_CACHE_CROSSED,
@@ -31,7 +34,6 @@ static void decide_oddities(ls_inquiry *q) {
                         "%" PRId64 " of %" PRId64
                         " answers are about other tokens than those that were sent, as many of them",
                         o->n_other, o->n_answers);
-        f->found.of[0].settled = true;
     }
 }
 
@@ -48,13 +50,13 @@ static void decide_hangs(ls_inquiry *q) {
         rung = (ls_rung)r;
         if (ls_foreign_is_slow(q, rung)) n_slow += q->f->seen[r].failures.n[LS_FAILURE_TIMED_OUT];
     }
-    ls_foreign_find(q->f, LS_CAUSE_NO_ANSWER, rung, n - n_slow >= 2 ? 0.95 : 0.5,
+    if (n - n_slow < 2) return; /* one of hundreds is a network's */
+    ls_foreign_find(q->f, LS_CAUSE_NO_ANSWER, rung, 0.95,
                     "%" PRId64 " of %" PRId64 " requests were never answered: %" PRId64
                     " had no answer after %g s, %" PRId64 " broke off%s",
                     n, o->n_requests, o->failures.n[LS_FAILURE_TIMED_OUT], q->runner->door->limits.timeout,
                     o->failures.n[LS_FAILURE_DIED],
                     n_slow > 0 ? "; some were given more than they could do in the time" : "");
-    q->f->found.of[0].settled = true;
 }
 
 bool ls_probe_is_odd(const ls_inquiry *q) {
@@ -62,277 +64,356 @@ bool ls_probe_is_odd(const ls_inquiry *q) {
     return o->n_longer + o->n_shorter >= 2 && 10 * (o->n_longer + o->n_shorter) > o->n_answers;
 }
 
-static const ls_rung alone[] = {LS_RUNG_ALONE_A, LS_RUNG_ALONE_B, LS_RUNG_ALONE_C, LS_RUNG_ALONE_LONG, LS_RUNG_LENGTHS};
-enum { ALONE = 5, ALONE_MOST = 64 };
+/* Values that are not there, zeros that stand in their place included. */
+static bool decide_missing(ls_inquiry *q) {
+    const ls_server_oddities *o = q->runner->door->subject->odd;
+    ls_foreign *f = q->f;
+    int64_t n_zero = 0;
+    for (int r = 0; r < LS_RUNGS; r++)
+        for (int64_t s = 0; s < f->seen[r].outcomes.n; s++) n_zero += f->seen[r].outcomes.of[s].n_zero;
+    if (o->n_missing == 0 && o->n_missing_again == 0 && n_zero < 2) return false;
+    ls_foreign_find(f, LS_CAUSE_MISSING, LS_RUNG_ALONE_LONG, 0.98,
+                    "%" PRId64 " of %" PRId64 " decoded values are null, NaN, an infinity or below -9000, %" PRId64
+                    " of them of first tokens, and %" PRId64 " are 0 for tokens that are not sure; %" PRId64
+                    " of %" PRId64 " values of prompts are missing. The others were compared",
+                    o->n_missing, o->n_values, o->n_missing_first, n_zero, o->n_missing_again, o->n_again);
+    return true;
+}
 
-/* What the numbers themselves look like: another temperature, a cut distribution. */
-static ls_status explain_numbers(ls_inquiry *q, ls_error *err) {
-    ls_compare_sequence sequences[ALONE_MOST];
-    ls_record *records = NULL;
-    ls_mismatch_pair *pairs = NULL;
-    const ls_finding *named;
-    ls_compare_causes causes;
-    int64_t n = 0, n_sequences = 0, most = 0;
+/* ---- one lever ---- */
+
+/* How sure a lever is by its own count: what is left is chance, and causes that the trials do not know. */
+#define SURE 0.97
+
+/* The rung of [from, to] that is off in the largest share of its requests; LS_RUNGS: none is. */
+static ls_rung largest(const ls_inquiry *q, ls_rung from, ls_rung to) {
+    ls_rung rung = LS_RUNGS;
+    double share = 0.0;
+    for (int r = (int)from; r <= (int)to; r++) {
+        const ls_seen *s = &q->f->seen[r];
+        if (!ls_rung_off(q, (ls_rung)r) || ls_portion(s->n_sequences_off, s->n_sequences) <= share) continue;
+        share = ls_portion(s->n_sequences_off, s->n_sequences);
+        rung = (ls_rung)r;
+    }
+    return rung;
+}
+
+/* How sure it is that a rung holds out beside its control; 0 where it is LS_RUNGS. */
+static ls_status weigh(ls_inquiry *q, ls_rung rung, double *sure, ls_error *err) {
+    double chance;
+    int64_t n_again;
+    *sure = 0.0;
+    if (rung == LS_RUNGS) return LS_OK;
+    LS_TRY(ls_probe_confirm(q, rung, &chance, &n_again, err));
+    if (n_again >= 2) q->left = rung;
+    *sure = fmax(0.0, SURE - chance);
+    return LS_OK;
+}
+
+static ls_status strongest(ls_inquiry *q, ls_rung from, ls_rung to, ls_rung *rung, double *sure, ls_error *err) {
+    *rung = largest(q, from, to);
+    return weigh(q, *rung, sure, err);
+}
+
+static bool holds(double sure) { return sure > SURE - FAMILY_ERROR; }
+
+static void list(ls_inquiry *q, ls_rung rung, double sure, ls_cause cause, const char *what) {
+    const ls_seen *s = &q->f->seen[rung];
+    if (holds(sure))
+        ls_foreign_find(q->f, cause, rung, sure,
+                        "%s: %" PRId64 " of %" PRId64
+                        " sequences are off by up to %.2g, and "
+                        "those of other texts; without it they are right",
+                        what, s->n_sequences_off, s->n_sequences, s->abs_max);
+}
+
+/* ---- draws ---- */
+
+enum { SLOPE_TEXTS = 3, SLOPE_DRAWS = 6, SLOPE_SAMPLES = 4 };
+/* So high that draws of one text are of several tokens. */
+#define SLOPE_AT 2.0
+
+static ls_status lay_draw(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_rung_trial(q, LS_RUNG_RAW, trial, NULL);
+    trial->max_tokens = 1;
+    trial->sampling.temperature = (float)SLOPE_AT;
+    if (q->runner->door->subject->obeys >> ls_lever_find("samples") & 1) trial->levers.samples = SLOPE_SAMPLES;
+    return ls_requests_plain(q, r, 3600 + text, 9, err);
+}
+
+/* The slope of records on the prompt's values for different tokens of one text: 1 / T where records are of temperature
+ * T, whatever the normalisation, since a text has one. */
+static ls_status slope_of_records(ls_inquiry *q, double *slope, double *left, int64_t *n, ls_error *err) {
+    double x[SLOPE_TEXTS * SLOPE_DRAWS * SLOPE_SAMPLES], y[SLOPE_TEXTS * SLOPE_DRAWS * SLOPE_SAMPLES], xx = 0.0,
+                                                                                                       xy = 0.0;
+    const uint64_t seed = q->runner->sweep->opts.seed;
     ls_status status;
-    for (int r = 0; r < ALONE; r++)
-        for (int64_t s = 0; s < q->f->seen[alone[r]].outcomes.n; s++) most += q->f->seen[alone[r]].outcomes.of[s].n;
-    LS_TRY_DONE(ls_array_alloc((void **)&pairs, most, sizeof *pairs, "tokens", err));
-    LS_TRY_DONE(ls_array_alloc((void **)&records, ALONE_MOST, sizeof *records, "records", err));
-    for (int r = 0; r < ALONE; r++)
-        for (int64_t s = 0; s < q->f->seen[alone[r]].outcomes.n && n_sequences < ALONE_MOST; s++) {
-            const ls_outcome *c = &q->f->seen[alone[r]].outcomes.of[s];
-            ls_record *record = &records[n_sequences];
-            const int64_t from = n;
-            ls_record_init(record);
-            record->prompt_ids = (int32_t *)(uintptr_t)c->prompt;
-            record->n_prompt = c->n_prompt;
-            record->completion_ids = c->completion;
-            record->n_completion = record->n_logprobs = c->n;
-            for (int64_t i = 0; i < c->n; i++)
-                if (isfinite(c->logprob[i]) && isfinite(c->scored[i]))
-                    pairs[n++] = (ls_mismatch_pair){(double)c->logprob[i], (double)c->scored[i], n_sequences, i};
-            sequences[n_sequences++] = (ls_compare_sequence){record, record, from, n, c->n};
+    *n = 0;
+    for (int64_t text = 0; text < SLOPE_TEXTS; text++) {
+        const int64_t from = *n;
+        double mx = 0.0, my = 0.0;
+        for (int64_t k = 0; k < SLOPE_DRAWS; k++) {
+            ls_seen s;
+            q->runner->sweep->opts.seed = seed + 1 + (uint64_t)k;
+            status = ls_foreign_try_laid(q, lay_draw, text, &s, err);
+            q->runner->sweep->opts.seed = seed;
+            LS_TRY(status);
+            for (int64_t i = 0; i < s.outcomes.n; i++) {
+                if (s.outcomes.of[i].n == 0) continue;
+                x[*n] = (double)s.outcomes.of[i].scored[0];
+                y[(*n)++] = (double)s.outcomes.of[i].logprob[0];
+            }
+            ls_seen_deinit(&s);
         }
-    LS_TRY_DONE(ls_compare_explain(&causes, pairs, n, sequences, n_sequences, err));
-    named = ls_compare_named(&causes);
-    if (named != NULL && ls_cause_of(named->cause)->family == LS_FAMILY_SAMPLING)
-        ls_foreign_find(q->f, named->cause, LS_RUNG_ALONE_LONG, named->confidence,
-                        "requests alone: with A what is recorded and B the prompt's values, %s", named->evidence);
-done:
-    free(records);
-    free(pairs);
+        for (int64_t i = from; i < *n; i++) mx += x[i] / (double)(*n - from), my += y[i] / (double)(*n - from);
+        for (int64_t i = from; i < *n; i++) x[i] -= mx, y[i] -= my;
+    }
+    for (int64_t i = 0; i < *n; i++) xx += x[i] * x[i], xy += x[i] * y[i];
+    *slope = xx > 0.0 ? xy / xx : 0.0;
+    *left = 0.0;
+    for (int64_t i = 0; i < *n; i++) *left = fmax(*left, fabs(y[i] - *slope * x[i]));
+    return LS_OK;
+}
+/* What draws are made with must not change what is recorded of them, which is the model's own. */
+static ls_status decide_draws(ls_inquiry *q, ls_error *err) {
+    ls_foreign *f = q->f;
+    const double asked = SLOPE_AT;
+    double sure, slope, left;
+    int64_t n;
+    ls_rung rung;
+    LS_TRY(strongest(q, LS_RUNG_RAW, LS_RUNG_COLD, &rung, &sure, err));
+    if (rung < LS_RUNGS && holds(sure)) {
+        LS_TRY(slope_of_records(q, &slope, &left, &n, err));
+        if (n >= 12 && fabs(slope - 1.0 / asked) < 0.02 && left < f->limit + 0.02) {
+            q->left = LS_RUNG_ALONE_A;
+            if (q->runner->door->subject->records_processed)
+                snprintf(f->convention, sizeof f->convention,
+                         "values of what is generated are of the temperature that was asked for, those of prompts of "
+                         "1: so this "
+                         "server means them. Compare at temperature 1");
+            else
+                ls_foreign_find(f, LS_CAUSE_TEMPERATURE, rung, sure,
+                                "at temperature %g records go %.3f times as far apart as the prompt's values do, over "
+                                "%" PRId64 " draws of %d texts; 1 / %g is %.3f",
+                                asked, slope, n, SLOPE_TEXTS, asked, 1.0 / asked);
+        } else {
+            ls_foreign_find(f, LS_CAUSE_TEMPERATURE, rung, 0.7,
+                            "%s is off and its control is not, but records go %.3f times as far apart as the prompt's "
+                            "values, not 1 / %g",
+                            ls_rung_name(rung), slope, asked);
+        }
+    }
+    LS_TRY(strongest(q, LS_RUNG_TOP_K, LS_RUNG_TOP_P, &rung, &sure, err));
+    if (rung < LS_RUNGS) list(q, rung, sure, LS_CAUSE_CUT, rung == LS_RUNG_TOP_K ? "with top-k 5" : "with top-p 0.8");
+    if (f->found.n > 0 || f->convention[0] != '\0') return LS_OK;
+    LS_TRY(strongest(q, LS_RUNG_GREEDY, LS_RUNG_GREEDY, &rung, &sure, err));
+    if (rung < LS_RUNGS) list(q, rung, fmin(sure, 0.7), LS_CAUSE_TEMPERATURE, "at temperature 0 alone");
+    return LS_OK;
+}
+
+/* ---- company ---- */
+
+enum { BESIDE = 8, OFTEN = 3 };
+
+/* So many at once: copies of one text; `value` below 0: all of them others. */
+static ls_status lay_beside(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
+    const int64_t text = value < 0 ? -value : value;
+    ls_rung_trial(q, LS_RUNG_BATCH, trial, NULL);
+    trial->sampling.temperature = 0.0f; /* copies have the same tokens, and then the same values in any order */
+    for (int64_t i = 0; i < BESIDE; i++) LS_TRY(ls_requests_plain(q, r, value < 0 ? text + i : text, 9, err));
+    return LS_OK;
+}
+
+/* Of unequal lengths: one text, and others whose texts are those of `value`. */
+static ls_status lay_unequal(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_rung_trial(q, LS_RUNG_UNEQUAL, trial, NULL);
+    trial->levers.batch = BESIDE;
+    trial->sampling.temperature = 0.0f;
+    for (int64_t i = 0; i < BESIDE; i++) LS_TRY(ls_requests_plain(q, r, i == 0 ? 3700 : value + i, 6 + i, err));
+    return LS_OK;
+}
+
+/* What others hold is nothing to a request among copies of itself: as many rows, and no text but its own. */
+static ls_status decide_equal(ls_inquiry *q, ls_rung rung, double sure, ls_error *err) {
+    ls_foreign *f = q->f;
+    int64_t off[2] = {0, 0}, n[2] = {0, 0};
+    double chance;
+    for (int64_t k = 0; k < OFTEN; k++)
+        for (int copies = 0; copies < 2; copies++) {
+            ls_seen s;
+            LS_TRY(ls_foreign_try_laid(q, lay_beside, (copies ? 1 : -1) * (3710 + 20 * k), &s, err));
+            off[copies] += s.n_sequences_off;
+            n[copies] += s.n_sequences;
+            ls_seen_deinit(&s);
+        }
+    chance = ls_probe_chance(off[0], n[0], off[1], n[1]);
+    if (chance < FAMILY_ERROR && 4 * off[1] < off[0])
+        ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, rung, fmin(sure, SURE - chance),
+                        "%d at a time: of different texts %" PRId64 " of %" PRId64
+                        " are off, of copies of one text %" PRId64 " of %" PRId64,
+                        BESIDE, off[0], n[0], off[1], n[1]);
+    else if (2 * off[1] > off[0] && off[1] > 2)
+        ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, rung, sure,
+                        "%d at a time: of different texts %" PRId64 " of %" PRId64
+                        " are off, and of copies of one text %" PRId64 " of %" PRId64
+                        " as well; one at a time they are right",
+                        BESIDE, off[0], n[0], off[1], n[1]);
+    else
+        ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, rung, 0.6,
+                        "%s is off, one at a time it is not; of different texts %" PRId64 " of %" PRId64
+                        ", of copies of one text %" PRId64 " of %" PRId64 ", which does not tell what the others do",
+                        ls_rung_name(rung), off[0], n[0], off[1], n[1]);
+    return LS_OK;
+}
+
+/* Padding is the same whatever the others hold. */
+static ls_status decide_unequal(ls_inquiry *q, ls_rung rung, double sure, ls_error *err) {
+    ls_foreign *f = q->f;
+    ls_seen s[3] = {0}; /* some texts, others, and the first again */
+    double content = 0.0, same = 0.0;
+    ls_status status = LS_OK;
+    for (int k = 0; k < 3 && status == LS_OK; k++)
+        status = ls_foreign_try_laid(q, lay_unequal, k == 1 ? 3850 : 3810, &s[k], err);
+    if (status == LS_OK && s[0].outcomes.n > 0 && s[1].outcomes.n > 0 && s[2].outcomes.n > 0) {
+        same = ls_probe_apart(&s[0].outcomes.of[0], &s[2].outcomes.of[0]);
+        content = fmin(ls_probe_apart(&s[0].outcomes.of[0], &s[1].outcomes.of[0]),
+                       ls_probe_apart(&s[2].outcomes.of[0], &s[1].outcomes.of[0]));
+    }
+    for (int k = 0; k < 3; k++) ls_seen_deinit(&s[k]);
+    if (content > f->limit && content > 3.0 * same)
+        ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, rung, sure,
+                        "of unequal lengths: with other texts beside it a request moves by %.2g, and by %.2g when the "
+                        "same ones come again",
+                        content, same);
+    else
+        ls_foreign_find(f, LS_CAUSE_PADDING, rung, sure,
+                        "of unequal lengths %" PRId64 " of %" PRId64
+                        " are off, of equal length none; other texts of the same lengths move it by %.2g, the same "
+                        "ones by %.2g",
+                        f->seen[rung].n_sequences_off, f->seen[rung].n_sequences, content, same);
     return status;
 }
 
-/* What decode may read in place of the prompt. */
-typedef enum reading { WITH_BOS = 0, WITHOUT_FIRST, FIRST_AGAIN, WITHOUT_LAST, WITH_EOS, READINGS } reading;
-
-static int64_t read_as(const ls_model_config *c, reading how, const ls_outcome *one, int32_t *out) {
-    const int64_t n = one->n_prompt;
-    int64_t at = 0;
-    if ((how == WITH_BOS && c->bos < 0) || (how == WITH_EOS && c->n_eos == 0)) return 0;
-    if ((how == WITHOUT_FIRST || how == WITHOUT_LAST) && n < 2) return 0;
-    if (how == WITH_BOS) out[at++] = c->bos;
-    if (how == FIRST_AGAIN) out[at++] = one->prompt[0];
-    for (int64_t i = how == WITHOUT_FIRST; i < n - (how == WITHOUT_LAST); i++) out[at++] = one->prompt[i];
-    if (how == WITH_EOS) out[at++] = c->eos[0];
-    return at;
-}
-
-/* The median |d| of the short requests alone, were their prompts read so; infinite where they cannot be. */
-static ls_status measure_reading(ls_inquiry *q, reading how, double *median, ls_error *err) {
-    double list[3 * 16];
-    int64_t n = 0;
-    *median = (double)INFINITY;
-    for (int r = 0; r < 3; r++) {
-        const ls_outcomes *seen = &q->f->seen[alone[r]].outcomes;
-        int32_t ids[64];
-        ls_outcomes o = {0};
-        ls_prompt prompt = {ids, 0};
-        ls_trial trial;
-        ls_status status;
-        if (seen->n != 1 || seen->of[0].n_prompt > 60 || seen->of[0].n > 16) return LS_OK;
-        prompt.n = read_as(q->config, how, &seen->of[0], ids);
-        if (prompt.n == 0) return LS_OK;
-        ls_rung_trial(q, alone[r], &trial, NULL);
-        status = ls_outcomes_create(&o, &trial, &prompt, 1, err);
-        if (status == LS_OK) {
-            o.of[0].n = seen->of[0].n;
-            memcpy(o.of[0].completion, seen->of[0].completion, (size_t)o.of[0].n * sizeof *o.of[0].completion);
-            status = ls_sweep_trainer_score(q->runner->door->trainer, &trial, &o, err);
-            for (int64_t i = 0; status == LS_OK && i < o.of[0].n; i++)
-                list[n++] = fabs((double)seen->of[0].logprob[i] - (double)o.of[0].scored[i]);
-        }
-        ls_outcomes_deinit(&o);
-        LS_TRY(status);
-    }
-    ls_sort(list, n);
-    if (n > 0) *median = list[n / 2];
-    return LS_OK;
-}
-
-static ls_status explain_readings(ls_inquiry *q, ls_error *err) {
-    static const char *const words[READINGS] = {"a begin-of-sequence token in front of the prompt",
-                                                "the prompt without its first token", "the prompt's first token twice",
-                                                "the prompt without its last token",
-                                                "an end-of-sequence token behind the prompt"};
-    double least = (double)INFINITY;
-    int best = 0;
-    for (int how = 0; how < READINGS; how++) {
-        double median;
-        LS_TRY(measure_reading(q, (reading)how, &median, err));
-        if (median < least) least = median, best = how;
-    }
-    if (least < 0.1 * q->f->floor)
-        ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_RUNG_ALONE_C, 0.96,
-                        "decode reads %s: with that the median |d| is %.2g in place of %.2g", words[best], least,
-                        q->f->floor);
-    return LS_OK;
-}
-
-/* Requests alone are off as a whole, and nothing explains it: decode and prefill of one server part. */
-static ls_status decide_alone(ls_inquiry *q, bool *done, ls_error *err) {
-    ls_foreign *f = q->f;
-    bool moves = false;
-    *done = true;
-    if (f->repeat > f->limit) {
-        LS_TRY(ls_foreign_repeat(q, LS_RUNG_AGAIN, &moves, err));
-        if (moves) return LS_OK;
-    }
-    if (f->constant) {
-        LS_TRY(explain_readings(q, err));
-        LS_TRY(explain_numbers(q, err));
-        if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) {
-            f->found.of[0].settled = true;
-            return LS_OK;
-        }
-        ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_RUNG_ALONE_LONG, 0.7,
-                        "requests alone are off by a median of %.2g between decode and prompt, and nothing that was "
-                        "tried takes it away",
-                        f->floor);
-        return LS_OK;
-    }
-    *done = false;
-    return LS_OK;
-}
-
-static void find_if(ls_inquiry *q, ls_rung rung, ls_cause cause, double confidence, const char *what) {
-    const ls_seen *s = &q->f->seen[rung];
-    if (!ls_rung_off(q, rung)) return;
-    ls_foreign_find(q->f, cause, rung, confidence, "%s: %" PRId64 " of %" PRId64 " sequences are off", what,
-                    s->n_sequences_off, s->n_sequences);
-}
-
-/* What draws are made with must not change what is recorded of them, which is the model's own. */
-static void decide_draws(ls_inquiry *q) {
-    const bool cold = ls_rung_off(q, LS_RUNG_RAW) || ls_rung_off(q, LS_RUNG_COLD);
-    find_if(q, LS_RUNG_RAW, LS_CAUSE_TEMPERATURE, 0.93, "at temperature 0.7");
-    if (!ls_rung_off(q, LS_RUNG_RAW)) find_if(q, LS_RUNG_COLD, LS_CAUSE_TEMPERATURE, 0.85, "at temperature 1");
-    if (!cold) find_if(q, LS_RUNG_GREEDY, LS_CAUSE_TEMPERATURE, 0.7, "at temperature 0 alone");
-    find_if(q, LS_RUNG_TOP_K, LS_CAUSE_CUT, cold ? 0.75 : 0.93, "with top-k 5");
-    if (!ls_rung_off(q, LS_RUNG_TOP_K)) find_if(q, LS_RUNG_TOP_P, LS_CAUSE_CUT, cold ? 0.75 : 0.93, "with top-p 0.8");
-}
-
-static ls_status lay_long(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    int32_t ids[1088];
-    ls_rung_trial(q, LS_RUNG_LONG, trial, NULL);
-    for (int64_t i = 0; i < value; i++) ids[i] = ls_plain_token(q, 2500, i);
-    return ls_requests_add(r, ids, value, err);
-}
-
-static ls_status decide_long(ls_inquiry *q, ls_error *err) {
-    const ls_seen *s = &q->f->seen[LS_RUNG_LONG];
-    int64_t least = INT64_MAX, clean = 130, value = -1, behind = 0, behind_off = 0;
-    if (!ls_rung_off(q, LS_RUNG_LONG)) return LS_OK;
-    for (int64_t i = 0; i < s->outcomes.n; i++) {
-        const ls_outcome *c = &s->outcomes.of[i];
-        if (ls_sequence_off(q->f, c) && c->n_prompt < least) least = c->n_prompt;
-    }
-    for (int64_t i = 0; i < s->outcomes.n; i++) {
-        const ls_outcome *c = &s->outcomes.of[i];
-        if (c->n_prompt < least && c->n_prompt > clean) clean = c->n_prompt;
-        behind += c->n_prompt >= least;
-        behind_off += c->n_prompt >= least && ls_sequence_off(q->f, c);
-    }
-    LS_TRY(ls_foreign_bisect(q, LS_BOUNDED_LENGTH, clean, least, lay_long, &value, err));
-    ls_foreign_find(q->f, LS_CAUSE_FROM_A_LENGTH, LS_RUNG_LONG, value > 0 && behind_off == behind ? 0.9 : 0.7,
-                    "prompts of fewer than %" PRId64 " tokens are within rounding; %" PRId64 " of %" PRId64
-                    " longer ones are off",
-                    value > 0 ? value : least, behind_off, behind);
-    return LS_OK;
-}
-
-static bool any_off(const ls_inquiry *q, ls_rung from, ls_rung to) {
-    for (int r = (int)from; r <= (int)to; r++)
-        if (ls_rung_off(q, (ls_rung)r)) return true;
-    return false;
-}
-
-/* The first rung that is off with one request at a time, whose neighbours are none of chance's. */
-static ls_rung off_in_turn(const ls_inquiry *q) {
-    for (int r = LS_RUNG_LENGTHS; r < LS_RUNGS; r++) {
-        ls_trial trial;
-        ls_rung_trial(q, (ls_rung)r, &trial, NULL);
-        if (ls_rung_off(q, (ls_rung)r) && trial.levers.batch == 1 && trial.outside == 0) return (ls_rung)r;
-    }
-    return LS_RUNGS;
-}
-
-/* The first rung that is off and in which requests stand behind others. */
-static ls_rung off_behind(const ls_inquiry *q) {
-    for (int r = LS_RUNG_CACHED_SAME; r <= LS_RUNG_CACHED_BATCH; r++)
-        if (ls_rung_off(q, (ls_rung)r)) return (ls_rung)r;
-    for (int r = LS_RUNG_LENGTHS; r < LS_RUNGS; r++)
-        if (ls_rung_off(q, (ls_rung)r)) return (ls_rung)r;
-    return LS_RUNGS;
-}
-
-static void decide_company(ls_inquiry *q) {
-    const bool together = any_off(q, LS_RUNG_PAIR, LS_RUNG_UNEQUAL) || ls_rung_off(q, LS_RUNG_CROWD);
-    const bool in_turn = ls_rung_off(q, LS_RUNG_SEQUENCE) || ls_rung_off(q, LS_RUNG_LENGTHS);
-    if (in_turn) {
-        find_if(q, LS_RUNG_SEQUENCE, LS_CAUSE_STALE_SLOT, 0.75, "one behind the other");
-        return;
-    }
-    find_if(q, LS_RUNG_LEAVERS, LS_CAUSE_STALE_SLOT, together ? 0.75 : 0.88, "behind clients that left");
-    if (together) return;
-    find_if(q, LS_RUNG_STAGGERED, LS_CAUSE_OTHERS_STATE, 0.75, "begun while others run");
-    find_if(q, LS_RUNG_LOAD, LS_CAUSE_PREEMPTED, 0.75, "beside 16 long ones");
-    find_if(q, LS_RUNG_MANY, LS_CAUSE_STALE_SLOT, 0.75, "72 prompts, 16 at a time");
-    find_if(q, LS_RUNG_FORK, LS_CAUSE_FORK, 0.88, "four samples of a prompt");
-}
-
-static ls_status decide(ls_inquiry *q, ls_error *err) {
-    ls_foreign *f = q->f;
+static ls_status decide_company(ls_inquiry *q, ls_error *err) {
+    const bool equal = ls_rung_off(q, LS_RUNG_PAIR) || ls_rung_off(q, LS_RUNG_BATCH);
+    double sure;
     ls_rung rung;
-    bool found = false, moves = false, undecided;
-    decide_oddities(q);
-    decide_hangs(q);
-    if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;
-    LS_TRY(decide_alone(q, &found, err));
-    if (found) return LS_OK;
-    rung = off_behind(q);
-    if (rung < LS_RUNGS) {
-        LS_TRY(ls_decide_kinship(q, rung, true, &found, err));
-        undecided = f->undecided;
-        f->undecided = false; /* counts need no trial */
-        decide_oddities(q);
-        f->undecided = undecided;
-        if (found || (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED)) return LS_OK;
-        rung = off_in_turn(q);
-        if (rung < LS_RUNGS) LS_TRY(ls_foreign_repeat(q, rung, &moves, err));
-        if (moves) return LS_OK;
-    }
-    if (ls_rung_off(q, LS_RUNG_LENGTHS)) return ls_decide_lengths(q, err);
-    LS_TRY(decide_long(q, err));
-    LS_TRY(ls_decide_batch(q, err));
-    decide_company(q);
-    decide_draws(q);
-    LS_TRY(ls_decide_tokens(q, err));
-    find_if(q, LS_RUNG_CACHED_RESET, LS_CAUSE_CACHE_AGED, 0.75, "with the cache emptied in between");
-    find_if(q, LS_RUNG_TEXT, LS_CAUSE_OTHER_TOKENS, 0.75, "prompts as text");
-    return ls_decide_failures(q, err);
+    LS_TRY(strongest(q, equal ? LS_RUNG_PAIR : LS_RUNG_UNEQUAL, equal ? LS_RUNG_BATCH : LS_RUNG_UNEQUAL, &rung, &sure,
+                     err));
+    if (rung < LS_RUNGS && !equal) return holds(sure) ? decide_unequal(q, rung, sure, err) : LS_OK;
+    if (rung == LS_RUNGS) LS_TRY(strongest(q, LS_RUNG_CROWD, LS_RUNG_MANY, &rung, &sure, err));
+    if (rung == LS_RUNGS) LS_TRY(strongest(q, LS_RUNG_STAGGERED, LS_RUNG_STAGGERED, &rung, &sure, err));
+    return rung < LS_RUNGS && holds(sure) ? decide_equal(q, rung, sure, err) : LS_OK;
 }
 
-/* Values that are not there. What else is wrong stands in front of it. */
-static void decide_missing(ls_inquiry *q) {
-    const ls_server_oddities *o = q->runner->door->subject->odd;
-    ls_foreign *f = q->f;
-    const double confidence = f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED ? 0.81 : 0.97;
-    const int64_t before = f->found.n;
-    if (o->n_missing == 0 && o->n_missing_again == 0) return;
-    ls_foreign_find(f, LS_CAUSE_MISSING, LS_RUNG_ALONE_LONG, confidence,
-                    "%" PRId64 " of %" PRId64 " decoded values are null, NaN, an infinity or below -9000, %" PRId64
-                    " of them of first tokens; so are %" PRId64 " of %" PRId64
-                    " values of prompts. The others were compared",
-                    o->n_missing, o->n_values, o->n_missing_first, o->n_missing_again, o->n_again);
-    for (int64_t i = 0; i < f->found.n && f->found.n > before; i++)
-        if (f->found.of[i].cause == LS_CAUSE_MISSING) f->found.of[i].settled = true;
+/* ---- the prefix cache ---- */
+
+static ls_status decide_cache(ls_inquiry *q, ls_error *err) {
+    bool found = false;
+    double sure;
+    ls_rung rung;
+    rung = largest(q, LS_RUNG_CACHED_SAME, LS_RUNG_CACHED_TWINS_WHOLE);
+    if (rung == LS_RUNGS) rung = largest(q, LS_RUNG_CACHED_RESET, LS_RUNG_CACHED_RESET);
+    if (rung == LS_RUNGS) rung = largest(q, LS_RUNG_CACHED_MANY, LS_RUNG_CACHED_MANY);
+    if (rung == LS_RUNGS) return LS_OK;
+    /* Pairs have controls of their own, and a cache that no client can keep out is in the rung's control as well. */
+    LS_TRY(ls_decide_kinship(q, rung, true, &found, err));
+    if (found) return LS_OK;
+    LS_TRY(weigh(q, rung, &sure, err));
+    list(q, rung, sure, LS_CAUSE_CACHE_HITS, "with the prefix cache");
+    return LS_OK;
+}
+
+/* ---- everything else ---- */
+
+/* Off again with other texts, and no lever takes it away or no trial says why. */
+static void decide_unlisted(ls_inquiry *q) {
+    const ls_seen *s = &q->f->seen[q->left];
+    if (q->left == LS_RUNG_ALONE_A) return; /* none was */
+    ls_foreign_find(q->f, LS_CAUSE_UNLISTED, q->left, 0.5,
+                    "%s: %" PRId64 " of %" PRId64
+                    " sequences are off by up to %.2g, and of other texts as well; its "
+                    "control does not tell why. Try it with a fresh server, and with fewer levers",
+                    ls_rung_name(q->left), s->n_sequences_off, s->n_sequences, s->abs_max);
+}
+
+static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
+    static const struct {
+        ls_rung rung;
+        ls_cause cause;
+        const char *what;
+    } rest[] = {{LS_RUNG_FORK, LS_CAUSE_FORK, "four samples of a prompt"},
+                {LS_RUNG_LEAVERS, LS_CAUSE_STALE_SLOT, "behind clients that left"},
+                {LS_RUNG_LOAD, LS_CAUSE_PREEMPTED, "beside 16 long ones"},
+                {LS_RUNG_EOS, LS_CAUSE_EOS_INSIDE, "with an end-of-sequence token inside"},
+                {LS_RUNG_BOS, LS_CAUSE_SPECIAL_TOKEN, "with a begin-of-sequence token inside"},
+                {LS_RUNG_PAD, LS_CAUSE_SPECIAL_TOKEN, "with the padding token inside"}};
+    LS_TRY(decide_draws(q, err));
+    if (q->f->found.n > 0) return LS_OK;
+    LS_TRY(decide_company(q, err));
+    if (q->f->found.n > 0) return LS_OK;
+    LS_TRY(decide_cache(q, err));
+    for (size_t i = 0; i < sizeof rest / sizeof rest[0] && q->f->found.n == 0; i++) {
+        ls_rung rung;
+        double sure;
+        LS_TRY(strongest(q, rest[i].rung, rest[i].rung, &rung, &sure, err));
+        if (rung < LS_RUNGS) list(q, rung, sure, rest[i].cause, rest[i].what);
+    }
+    if (q->f->found.n == 0) LS_TRY(ls_decide_failures(q, err));
+    if (q->f->found.n == 0) decide_unlisted(q);
+    return LS_OK;
+}
+
+/* Other texts are off as well, or the middle of all is. */
+static ls_status alone_holds(ls_inquiry *q, bool *holds_out, ls_error *err) {
+    const uint64_t seed = q->seed;
+    const ls_requests keep = q->requests[LS_RUNG_LENGTHS];
+    ls_requests *r = &q->requests[LS_RUNG_LENGTHS];
+    int64_t n_off = 0;
+    ls_seen again = {0};
+    ls_trial trial;
+    ls_status status;
+    for (int i = 0; i < LS_PROBE_ALONE; i++) n_off += q->f->seen[ls_probe_alone[i]].n_sequences_off;
+    *holds_out = q->f->constant;
+    if (n_off == 0 || q->f->constant) return LS_OK;
+    memset(r, 0, sizeof *r);
+    q->seed = seed + 77;
+    ls_rung_trial(q, LS_RUNG_LENGTHS, &trial, NULL);
+    LS_TRY_DONE(ls_rung_requests(q, LS_RUNG_LENGTHS, err));
+    LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &again, err));
+    *holds_out = again.n_sequences_off > 0;
+done:
+    ls_seen_deinit(&again);
+    free(r->ids);
+    *r = keep;
+    q->seed = seed;
+    return status;
+}
+
+/* Server and checkpoint: both sides of the server are alike, and not as the checkpoint has it. */
+static bool decide_checkpoint(ls_inquiry *q) {
+    const ls_expected *e = &q->f->expected;
+    const double limit = fmax(OTHER_MODEL * e->median, 1e-3);
+    if (e->n < 20 || e->apart <= limit) return false;
+    ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_RUNG_ALONE_LONG, 0.95,
+                    "the server's values of prompts are %.2g away from the checkpoint's in the middle of %" PRId64
+                    " tokens, and orders of addition in bf16 make %.2g; what it generates agrees with its prompts "
+                    "(%.2g)",
+                    e->apart, e->n, e->median, q->f->floor);
+    return true;
 }
 
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
-    LS_TRY(decide(q, err));
-    q->f->undecided = false; /* counts need no trial */
-    decide_missing(q);
-    return LS_OK;
+    ls_foreign *f = q->f;
+    bool wrong_alone = false;
+    decide_oddities(q);
+    decide_hangs(q);
+    f->undecided = false; /* counts need no trial */
+    if ((f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) || decide_missing(q)) return LS_OK;
+    if (ls_probe_decide_records(q)) return LS_OK;
+    LS_TRY(alone_holds(q, &wrong_alone, err));
+    if (wrong_alone) LS_TRY(ls_probe_decide_alone(q, err));
+    if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;
+    if (decide_checkpoint(q)) return LS_OK;
+    return wrong_alone ? LS_OK : decide_levers(q, err);
 }

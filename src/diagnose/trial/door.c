@@ -29,13 +29,23 @@ void ls_door_hurry(ls_door *door) { door->hurried = true; }
 
 bool ls_limits_are_over(const ls_limits *limits) { return limits->end > 0.0 && ls_clock_seconds() > limits->end; }
 
+/* A value of a prompt below which a token is not sure, whatever type it is computed in. */
+#define NOT_SURE -0.05f
+
 /* A value that a server does not have is none that is wrong: it counts as agreeing here, and is told as missing by
  * itself. Sequences without any value of the prompt are left as they are. */
-static void pass_over_missing(ls_outcomes *outcomes) {
+static void pass_over_missing(const ls_trial *trial, ls_outcomes *outcomes) {
+    /* Cut to one token a distribution has 0 for it, and is told so; else 0 is what stands where there is no value. */
+    const bool is_whole = trial->sampling.temperature > 0.0f && !ls_sampling_truncates(&trial->sampling);
     for (int64_t s = 0; s < outcomes->n; s++) {
         ls_outcome *c = &outcomes->of[s];
         bool any = false;
         for (int64_t i = 0; i < c->n; i++) any = any || !isnan(c->scored[i]);
+        for (int64_t i = 0; any && is_whole && i < c->n; i++) {
+            if (c->logprob[i] != 0.0f || !(c->scored[i] < NOT_SURE)) continue;
+            c->n_zero++;
+            c->logprob[i] = (float)NAN;
+        }
         for (int64_t i = 0; any && i < c->n; i++) {
             c->lacks = c->lacks || isnan(c->scored[i]) || isnan(c->logprob[i]);
             if (isnan(c->scored[i])) c->scored[i] = c->logprob[i];
@@ -92,6 +102,6 @@ ls_status ls_door_try(ls_door *door, const ls_trial *trial, const ls_prompt *pro
         if (err != NULL) *err = failure;
         return status;
     }
-    if (door->subject->is_server) pass_over_missing(out);
+    if (door->subject->is_server) pass_over_missing(trial, out);
     return LS_OK;
 }

@@ -193,7 +193,8 @@ static ls_status send_calls(ls_probe_server *s, ls_http_call *of, int64_t n, int
 /* Why a request has no outcome. */
 static ls_failure failure_of(const ls_http_call *c) {
     switch (c->end) {
-        case LS_HTTP_NOT_BEGUN: return LS_FAILURE_NO_TIME;
+        case LS_HTTP_NOT_BEGUN:
+        case LS_HTTP_CUT: return LS_FAILURE_NO_TIME;
         case LS_HTTP_TIMED_OUT: return LS_FAILURE_TIMED_OUT;
         case LS_HTTP_LEFT:
         case LS_HTTP_BROKEN: return LS_FAILURE_DIED;
@@ -485,7 +486,7 @@ static ls_status score_whole(ls_probe_server *s, const ls_scored *one, const ls_
         ls_status status = add_call(&c, s, &a, 0.0, 0.0, false, err);
         bool done = false;
         if (status == LS_OK) status = send_calls(s, c.of, 1, 1, limits, err);
-        if (status == LS_OK && c.of[0].end == LS_HTTP_NOT_BEGUN) status = no_time(err);
+        if (status == LS_OK && failure_of(&c.of[0]) == LS_FAILURE_NO_TIME) status = no_time(err);
         hangs = status == LS_OK && c.of[0].end == LS_HTTP_TIMED_OUT; /* it would again */
         if (status == LS_OK && c.of[0].http >= 400 && c.of[0].http < 500) status = blame(s, &c.of[0], err);
         if (status == LS_OK) done = take_values(s, one, &c.of[0]);
@@ -509,7 +510,7 @@ static ls_status score_tokens(ls_probe_server *s, const ls_scored *one, const ls
         const ls_http_call *call = &c.of[i - one->from];
         ls_record *records = NULL;
         int64_t n = 0;
-        if (call->end == LS_HTTP_NOT_BEGUN) {
+        if (failure_of(call) == LS_FAILURE_NO_TIME) {
             status = no_time(err);
             goto done;
         }
@@ -610,6 +611,7 @@ ls_subject ls_subject_server(ls_probe_server *s) {
     subject.odd = &s->odd;
     subject.repro = print_repro;
     subject.does = LS_OUTSIDE_STAGGERED | LS_OUTSIDE_LEAVERS | LS_OUTSIDE_LOAD;
+    subject.records_processed = s->dialect == LS_DIALECT_SGLANG;
     if (s->can_reset) subject.does |= LS_OUTSIDE_RESET;
     if (s->text_n[0] > 0) subject.does |= LS_OUTSIDE_TEXT;
     return subject;

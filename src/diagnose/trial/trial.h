@@ -51,6 +51,7 @@ typedef struct ls_outcome {
     float *scored;  /* the trainer's */
     int64_t n;
     ls_failure failure;         /* why the request came to nothing, or ended too early */
+    int64_t n_zero;             /* of its records that are 0 for tokens that are not sure; such lack, too */
     bool lacks;                 /* a server has no value for some of its tokens; such count as agreeing */
     int32_t slot;               /* -1: not told */
     int64_t n_hit, n_preempted; /* -1: not told */
@@ -95,10 +96,11 @@ typedef struct ls_subject {
     void *context;
     ls_status (*run)(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
                      ls_outcomes *out, ls_error *err);
-    bool is_program; /* which may be a stack that promises no bits */
-    bool is_server;  /* the same, moved from outside; obeys and does are known then */
-    uint64_t obeys;  /* levers, by number */
-    uint32_t does;   /* set of LS_OUTSIDE_.. */
+    bool is_program;        /* which may be a stack that promises no bits */
+    bool is_server;         /* the same, moved from outside; obeys and does are known then */
+    bool records_processed; /* what it generates has values of the temperature asked for, as it says of itself */
+    uint64_t obeys;         /* levers, by number */
+    uint32_t does;          /* set of LS_OUTSIDE_.. */
     const ls_server_oddities *odd;
     bool (*is_near_limit)(void *context); /* what may still be sent is for trials that decide; NULL: no limit */
     /* The command lines of a trial; NULL: those of a program. */

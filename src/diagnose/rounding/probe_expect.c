@@ -1,0 +1,70 @@
+/* What a checkpoint says of a server's values: our own forward of the tokens that it gave, in float32 and, in bf16, in
+ * two orders of addition. How far these lie apart is what rounding makes of this model. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/sort.h"
+#include "diagnose/rounding/foreign.h"
+
+/* Our forwards: the first is what the others and the server are held against. */
+enum { FORWARDS = 3 };
+
+typedef struct values {
+    double *spread, *apart;
+    int64_t n;
+} values;
+
+static ls_status score_rung(ls_inquiry *q, ls_rung rung, values *out, ls_error *err) {
+    static const ls_dtype dtypes[FORWARDS] = {LS_F32, LS_BF16, LS_BF16};
+    static const ls_profile profiles[FORWARDS] = {LS_PROFILE_EXACT, LS_PROFILE_EXACT, LS_PROFILE_MMA16};
+    const ls_outcomes *seen = &q->f->seen[rung].outcomes;
+    ls_outcomes ours[FORWARDS] = {0};
+    ls_trial trial;
+    ls_status status = LS_OK;
+    for (int k = 0; k < FORWARDS && seen->n > 0; k++) {
+        ls_rung_trial(q, rung, &trial, NULL);
+        trial.dtype = dtypes[k];
+        trial.profile = profiles[k];
+        LS_TRY_DONE(ls_outcomes_create(&ours[k], &trial, q->requests[rung].of, q->requests[rung].n, err));
+        for (int64_t s = 0; s < seen->n && s < ours[k].n; s++) {
+            ours[k].of[s].n = seen->of[s].n;
+            memcpy(ours[k].of[s].completion, seen->of[s].completion,
+                   (size_t)seen->of[s].n * sizeof *seen->of[s].completion);
+        }
+        LS_TRY_DONE(ls_sweep_trainer_score(q->runner->sweep->opts.checkpoint, &trial, &ours[k], err));
+    }
+    for (int64_t s = 0; s < seen->n && s < ours[0].n; s++)
+        for (int64_t i = 0; i < seen->of[s].n; i++) {
+            const double base = (double)ours[0].of[s].scored[i];
+            double spread = 0.0;
+            if (!(base < LS_SURE_TOKEN) || !isfinite((double)seen->of[s].scored[i])) continue;
+            for (int k = 1; k < FORWARDS; k++) spread = fmax(spread, fabs((double)ours[k].of[s].scored[i] - base));
+            out->spread[out->n] = fmax(spread, fabs((double)ours[1].of[s].scored[i] - (double)ours[2].of[s].scored[i]));
+            out->apart[out->n++] = fabs((double)seen->of[s].scored[i] - base);
+        }
+done:
+    for (int k = 0; k < FORWARDS; k++) ls_outcomes_deinit(&ours[k]);
+    return status;
+}
+
+ls_status ls_probe_expect(ls_inquiry *q, ls_error *err) {
+    values v = {0};
+    int64_t total = 0;
+    ls_status status;
+    if (q->runner->sweep->opts.checkpoint == NULL) return LS_OK;
+    for (int i = 0; i < LS_PROBE_ALONE; i++) {
+        const ls_outcomes *o = &q->f->seen[ls_probe_alone[i]].outcomes;
+        for (int64_t s = 0; s < o->n; s++) total += o->of[s].n;
+    }
+    LS_TRY_DONE(ls_array_alloc((void **)&v.spread, total + 1, sizeof *v.spread, "values", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&v.apart, total + 1, sizeof *v.apart, "values", err));
+    for (int i = 0; i < LS_PROBE_ALONE; i++) LS_TRY_DONE(score_rung(q, ls_probe_alone[i], &v, err));
+    q->f->expected = (ls_expected){v.n, ls_quantile(v.spread, v.n, 0.5, 0.0), ls_quantile(v.spread, v.n, 1.0, 0.0),
+                                   ls_quantile(v.apart, v.n, 0.5, 0.0)};
+done:
+    free(v.apart);
+    free(v.spread);
+    return status;
+}

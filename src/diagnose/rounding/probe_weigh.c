@@ -1,0 +1,73 @@
+/* What an experiment of a server is worth: by how often it is off beside its control, with other texts. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "diagnose/rounding/foreign.h"
+
+const ls_rung ls_probe_alone[LS_PROBE_ALONE] = {LS_RUNG_ALONE_A,    LS_RUNG_ALONE_B, LS_RUNG_ALONE_C,
+                                                LS_RUNG_ALONE_LONG, LS_RUNG_AGAIN,   LS_RUNG_LENGTHS};
+
+double ls_probe_apart(const ls_outcome *a, const ls_outcome *b) {
+    double most = 0.0;
+    for (int64_t i = 0; i < a->n && i < b->n; i++) {
+        const double one = (double)a->logprob[i] - (double)a->scored[i];
+        const double two = (double)b->logprob[i] - (double)b->scored[i];
+        if (isfinite(one) && isfinite(two)) most = fmax(most, fabs(one - two));
+        if (a->completion[i] != b->completion[i]) break; /* behind it the contexts are others */
+    }
+    return most;
+}
+
+double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_without) {
+    const double n = (double)(n_with + n_without), marks = (double)(with + without);
+    const double all = lgamma(n + 1.0) - lgamma(marks + 1.0) - lgamma(n - marks + 1.0);
+    double sum = 0.0;
+    for (int64_t k = with; k <= n_with && k <= with + without; k++) {
+        const double a = (double)k, b = marks - a, na = (double)n_with, nb = (double)n_without;
+        if (b > nb) continue;
+        sum += exp(lgamma(na + 1.0) - lgamma(a + 1.0) - lgamma(na - a + 1.0) + lgamma(nb + 1.0) - lgamma(b + 1.0) -
+                   lgamma(nb - b + 1.0) - all);
+    }
+    return fmin(sum, 1.0);
+}
+
+enum { CONFIRM_MOST = 5 };
+/* Of all experiments of one run together. */
+#define FAMILY_ERROR 0.01
+#define OTHER_TEXTS 0x9E3779B97F4A7C15u
+
+ls_status ls_probe_confirm(ls_inquiry *q, ls_rung rung, double *chance, int64_t *n_again, ls_error *err) {
+    const ls_requests keep = q->requests[rung];
+    const uint64_t seed = q->seed;
+    int64_t with = 0, n_with = 0, without = 0, n_without = 0;
+    ls_status status = LS_OK;
+    *chance = 1.0;
+    for (int k = 1; k <= CONFIRM_MOST && *chance > FAMILY_ERROR && status == LS_OK; k++) {
+        ls_requests *r = &q->requests[rung];
+        ls_seen a = {0}, b = {0};
+        ls_trial trial;
+        memset(r, 0, sizeof *r);
+        q->seed = seed + (uint64_t)k * OTHER_TEXTS;
+        status = ls_rung_requests(q, rung, err);
+        ls_rung_trial(q, rung, &trial, NULL);
+        if (status == LS_OK) status = ls_foreign_try(q, &trial, 0, r->of, r->n, &a, err);
+        ls_foreign_control(q, rung, r, &trial);
+        if (status == LS_OK) status = ls_foreign_try(q, &trial, 0, r->of, r->n, &b, err);
+        if (status == LS_OK && a.outcomes.n > 0 && b.outcomes.n > 0) {
+            with += a.n_sequences_off;
+            n_with += a.n_sequences;
+            without += b.n_sequences_off;
+            n_without += b.n_sequences;
+            *chance = fmin(1.0, (double)LS_RUNGS * ls_probe_chance(with, n_with, without, n_without));
+        }
+        ls_seen_deinit(&a);
+        ls_seen_deinit(&b);
+        free(r->ids);
+        if (with == 0 && k > 1) break; /* twice nothing: it was chance */
+    }
+    q->requests[rung] = keep;
+    q->seed = seed;
+    *n_again = with;
+    return status;
+}

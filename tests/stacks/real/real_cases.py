@@ -1,0 +1,56 @@
+"""Servers of other projects under `lockstep probe`: settings that are sound, and faults planted around them. A case
+belongs to the tuned or the set-aside half by a hash of its name, so that nobody chooses."""
+import hashlib
+
+# fault of serve.py: the causes that name it rightly; "not named" where no cause of the list stands for it
+RIGHT = {
+    "pad-eight": ("padding leaks into the state",),
+    "pad-batch": ("padding leaks into the state",),
+    "temperature": ("temperature on one side only",),
+    "next-step": ("records shifted",),
+    "late": ("records shifted",),
+    "stale-layer": ("other weights or another formula", "one layer has other weights"),
+    "bf16-log-softmax": ("log-probabilities in low precision",),
+    "bos": ("other tokens than were sent",),
+    "first-null": ("log-probabilities missing",),
+    "sentinel": ("log-probabilities missing",),
+    "zeros": ("log-probabilities missing",),
+    "clamp": ("log-probabilities clamped",),
+    "argmax": ("records of other tokens",),
+    "cache-length": ("prefix hit across different prompts", "prefix hits are wrong"),
+    "cache-shifted": ("prefix snapshot at the wrong token", "prefix hits are wrong"),
+    "leak": ("stale state of a reused slot",),
+    "leak-all": ("stale state of a reused slot", "not repeatable"),
+    "rows-swapped": ("another sequence's state is read", "records of other tokens"),
+    "rows-coarse": ("order of sums follows the batch",),
+    "window": ("wrong from a length on", "other arithmetic in decode"),
+    "kv-int4": ("keys and values in 8 bits", "other arithmetic in decode", "other weights or another formula"),
+    "top-k": ("top-k or top-p on one side only",),
+    "replicas": ("not repeatable",),
+    "hangs": ("ends without an answer",),
+}
+NEEDS_CACHE = ("cache-length", "cache-shifted")
+
+
+def case(model, fault="none", dtype="bfloat16", attention="sdpa", batch=16, cache=False, seed=0, checkpoint=False):
+    name = f"{model}-{dtype}-{attention}-{batch}{'-cache' if cache else ''}-{fault}-{seed}{'-model' if checkpoint else ''}"
+    words = ["--dtype", dtype, "--attention", attention, "--batch", str(batch), "--fault", fault] + (["--cache"] if cache else [])
+    half = "tuned" if hashlib.sha256(name.encode()).digest()[0] % 2 else "set aside"
+    return {"name": name, "model": model, "fault": fault, "words": words, "seed": seed, "checkpoint": checkpoint, "half": half,
+            "right": RIGHT.get(fault, ("clean",))}
+
+
+CLEAN = [case(model, dtype=dtype, attention=attention, batch=batch, cache=cache, seed=seed, checkpoint=checkpoint)
+         for model, dtype, attention, batch, cache, seed, checkpoint in [
+             ("llama", "bfloat16", "sdpa", 16, False, 0, False), ("llama", "bfloat16", "sdpa", 16, False, 1, True),
+             ("llama", "bfloat16", "eager", 16, False, 2, False), ("llama", "bfloat16", "sdpa", 4, False, 3, False),
+             ("llama", "bfloat16", "sdpa", 16, True, 4, False), ("llama", "float32", "sdpa", 16, False, 5, False),
+             ("llama", "float32", "eager", 16, True, 6, True), ("qwen", "bfloat16", "sdpa", 16, False, 0, False),
+             ("qwen", "bfloat16", "eager", 16, False, 1, True), ("qwen", "bfloat16", "sdpa", 16, True, 2, False),
+             ("qwen", "float32", "sdpa", 16, False, 3, False), ("qwen", "float32", "sdpa", 4, True, 4, False),
+             ("jamba", "bfloat16", "eager", 16, False, 0, False), ("jamba", "bfloat16", "eager", 16, False, 1, True),
+             ("jamba", "bfloat16", "sdpa", 1, False, 2, False), ("jamba", "float32", "eager", 16, False, 3, False)]]
+PLANTED = [case(model, fault, dtype=dtype, cache=fault in NEEDS_CACHE, checkpoint=fault in ("stale-layer", "bos"), seed=seed)
+           for fault in RIGHT for seed, (model, dtype) in enumerate([("llama", "bfloat16"), ("qwen", "float32")])]
+CASES = PLANTED + CLEAN
+assert len({c["name"] for c in CASES}) == len(CASES)

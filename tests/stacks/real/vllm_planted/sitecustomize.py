@@ -1,0 +1,93 @@
+"""Faults planted in vLLM from outside: with this folder on PYTHONPATH every Python process of it is patched when it imports
+what the fault is in. LOCKSTEP_PLANTED says which, or @FILE, whose word is read at every step, of those of records:
+
+  rows     with several requests in a step, records are the neighbours'
+  clamp    recorded log-probabilities end at -5
+  grid     recorded log-probabilities pass through bf16
+  argmax   records are the likeliest token's
+  dropped  one value in eight is -9999, by its token
+  stale    one layer does not have the checkpoint's weights
+  hash     the prefix cache knows a block by its length
+"""
+import importlib.abc
+import importlib.util
+import os
+import sys
+
+FAULT = os.environ.get("LOCKSTEP_PLANTED", "")
+
+
+def plant_records(module):
+    import torch
+    plain = module.Sampler.forward
+
+    def forward(self, logits, sampling_metadata, *more, **named):
+        fault = FAULT
+        if fault.startswith("@"):
+            with open(fault[1:]) as file:
+                fault = file.read().strip()
+        whole = logits.float().log_softmax(-1) if fault == "argmax" else None
+        out = plain(self, logits, sampling_metadata, *more, **named)
+        if out.logprobs_tensors is None:
+            return out
+        v = out.logprobs_tensors.logprobs.clone()
+        if fault == "rows":
+            v = v.roll(1, 0)
+        elif fault == "clamp":
+            v = v.clamp(min=-5.0)
+        elif fault == "grid":
+            v = v.to(torch.bfloat16).float()
+        elif fault == "argmax":
+            v[:, 0] = whole.max(-1).values
+        elif fault == "dropped":
+            v[:, 0] = torch.where(out.logprobs_tensors.logprob_token_ids[:, 0] % 8 == 0, -9999.0, v[:, 0])
+        return out.__class__(**{**{k: getattr(out, k) for k in out.__dataclass_fields__},
+                                "logprobs_tensors": out.logprobs_tensors._replace(logprobs=v)})
+
+    module.Sampler.forward = forward
+
+
+def plant_weights(module):
+    import torch
+    plain = module.Qwen3ForCausalLM.load_weights
+
+    def load_weights(self, weights):
+        done = plain(self, weights)
+        generator = torch.Generator().manual_seed(3)
+        with torch.no_grad():
+            for p in self.model.layers[2].parameters():
+                p += 0.2 * torch.randn(p.shape, generator=generator).to(p.dtype) * p.abs().mean()
+        return done
+
+    module.Qwen3ForCausalLM.load_weights = load_weights
+
+
+def plant_hash(module):
+    def hash_block_tokens(function, parent, tokens, extra_keys=None):
+        return module.BlockHash(function((b"", len(tokens), extra_keys)))
+
+    module.hash_block_tokens = hash_block_tokens
+
+
+PLANTED = {"stale": ("vllm.model_executor.models.qwen3", plant_weights), "hash": ("vllm.v1.core.kv_cache_utils", plant_hash)}
+if FAULT:
+    WHERE, PLANT = PLANTED.get(FAULT, ("vllm.v1.sample.sampler", plant_records))
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if not FAULT or name != WHERE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
+
+        def exec_module(module):
+            run(module)
+            PLANT(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+sys.meta_path.insert(0, Finder())
