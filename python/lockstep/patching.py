@@ -448,7 +448,7 @@ def patch(model, profile="exact", activations=None, temperature=1.0):
     Rotations have the engine's frequencies, computed from model.config; what model.model.rotary_emb holds is only
     compared.
 
-    Not taken, each with a LockstepError that names it: other architectures, attention windows, rotations that change
+    Not taken, each with a LockstepError that names it: other architectures, rotations that change
     with the length (dynamic, longrope), biases of a feed-forward, adapters and quantised layers, float16, dropout,
     caches (generation is the engine's), inputs_embeds, outputs of hidden states, attentions or routers, masks with
     holes. Gradients of a mixture of experts are taken in `exact` only."""
