@@ -11,8 +11,8 @@
  *           row rows[i] of the batch, and so to the sequence that has this row. Rows ascend within a group. A sum may
  *           therefore be cut into calls between sequences, whichever rows went to which group.
  *
- * In exact, dy is float32; in mma16 it is bf16, rounded. A NaN in out is the canonical one; in gradients which NaN a NaN
- * is, is left open. */
+ * In exact, dy is float32; in mma16 it is bf16, rounded. A NaN in out is the canonical one; in gradients which NaN a
+ * NaN is, is left open. */
 #ifndef LS_OP_GEMM_GROUPS_H
 #define LS_OP_GEMM_GROUPS_H
 
