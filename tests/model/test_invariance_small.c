@@ -62,16 +62,16 @@ static void small_case(const char *name, ls_dtype dtype, ls_profile profile, ls_
 }
 
 static void no_lever_reaches_a_bit(void **state) {
-    static const char *const names[] = {"jamba-dense", "jamba-moe",    "jamba-odd",  "mamba-odd",         "llama-odd",
-                                        "qwen3-small", "qwen2-window", "jamba-bf16", "falcon-mamba-small"};
+#ifdef LS_SANITIZED
+    /* Odd sizes, experts, windows, norms without weights; `schedules` runs the others here. */
+    static const char *const names[] = {"jamba-odd", "llama-odd", "qwen2-window", "falcon-mamba-small", "jamba-bf16"};
+#else
+    static const char *const names[] = {"jamba-dense", "jamba-moe",    "jamba-odd",          "mamba-odd", "llama-odd",
+                                        "qwen3-small", "qwen2-window", "falcon-mamba-small", "jamba-bf16"};
+#endif
     const ls_isa isa = *(const ls_isa *)*state;
     skip_elsewhere(isa);
-#ifdef LS_SANITIZED
-    const int64_t begin = isa == LS_ISA_GENERIC ? 1 : 0; /* dense layers are in the others as well */
-#else
-    const int64_t begin = 0;
-#endif
-    for (int64_t i = begin; i < COUNT(names) - (isa == LS_ISA_GENERIC); i++) {
+    for (int64_t i = 0; i < COUNT(names) - (isa == LS_ISA_GENERIC); i++) {
         small_case(names[i], LS_F32, LS_PROFILE_EXACT, isa);
         small_case(names[i], LS_BF16, LS_PROFILE_EXACT, isa);
     }
