@@ -148,6 +148,7 @@ static void gated_products(bk_run *run) {
                       k = sizes[i / 3 % BK_COUNT(sizes)][1];
         const ls_dtype type = i % 3 == 0 ? LS_F32 : LS_BF16, to = i % 3 == 2 ? LS_F32 : type;
         const ls_profile profile = i % 3 == 0 ? LS_PROFILE_EXACT : LS_PROFILE_MMA16;
+        if (run->small && m * n > 65536) continue;
         const door_buffer x = values_put(&d, "x", type, m * k, VALUES_PLAIN, (uint64_t)i, 0);
         const door_buffer gate = values_put(&d, "gate", type, n * k, VALUES_PLAIN, 5, 0);
         const door_buffer up = values_put(&d, "up", type, n * k, VALUES_PLAIN, 6, 0);
