@@ -159,7 +159,7 @@ class Model(_Handle):
     profile    order of dense products: "exact", "mma16" or "auto"; carries bits
     threads    of the CPU; 0: all processors
     isa        of the CPU: "generic", "avx2", "avx512"; None: the best one here
-    trains     whether a Trainer will be opened: the profile is then one that has a gradient
+    trains     whether a Trainer will be opened; every profile has a gradient, so that nothing follows
 
     Raises LockstepError for a directory, model or device that cannot be used, ValueError for another dtype."""
 

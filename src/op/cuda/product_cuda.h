@@ -26,8 +26,8 @@ typedef struct ls_product {
     const float *bias; /* [cols] or NULL; LS_PRODUCT_STORE only */
     ls_product_mode mode;
     ls_fault *fault; /* nothing is written where it holds one; NULL: nothing is checked on the device */
-    /* What only device memory knows. NULL: all rows and depths, in order. range and b_steps are for ls_product_exact
-     * and ls_product_mma16_plain alone, out_rows for ls_product_mma16_wgmma as well. */
+    /* What only device memory knows. NULL: all rows and depths, in order. range is for ls_product_exact and
+     * ls_product_mma16_plain alone, out_rows for ls_product_mma16_wgmma as well, b_steps for ls_product_exact alone. */
     const int64_t *range;    /* two numbers: the first row and the row after the last, or the same of the depth */
     bool range_of_depth;     /* which of the two */
     const int64_t *out_rows; /* [rows]: row i of the product is row out_rows[i] of out */
