@@ -602,6 +602,11 @@ typedef struct ls_attention_args {
     int64_t rows;       /* of the call; no span goes beyond them */
     bool spans_checked; /* as in ls_conv1d_args; the tables as well */
     int64_t window;     /* positions that a query sees, the last of which is its own; 0: all */
+    ls_profile profile; /* mma16 takes bf16 and a scale above 0 */
+    /* mma16: the binary logarithm of each query's sum of exponentials, [rows][log_sum_stride]: n_heads used; what the
+     * gradient needs. NULL: not kept. */
+    float *log_sum;
+    int64_t log_sum_stride;
 } ls_attention_args;
 
 ls_status ls_op_attention(const ls_exec *exec, const ls_attention_args *args, ls_error *err);
@@ -623,6 +628,12 @@ typedef struct ls_attention_backward_args {
     const ls_span *spans; /* ascending rows, pos 0; slots only tell padding (< 0) from tokens */
     int64_t n_spans, span_rows_max;
     int64_t window; /* as in ls_attention_args */
+    ls_profile profile;
+    /* mma16: what the forward wrote; exact computes both again. */
+    const void *out; /* [rows][out_stride], of dtype */
+    int64_t out_stride;
+    const float *log_sum; /* [rows][log_sum_stride] */
+    int64_t log_sum_stride;
 } ls_attention_backward_args;
 
 ls_status ls_op_attention_backward(const ls_exec *exec, const ls_attention_backward_args *args, ls_error *err);

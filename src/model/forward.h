@@ -30,6 +30,7 @@ typedef struct ls_activations {
     /* attention */
     ls_rows q, k, v; /* A*P, G*P, G*P, columns of one matrix */
     ls_rows heads;   /* A*P: their outputs */
+    ls_rows log_sum; /* A, float32, for training in mma16: of their softmax; data NULL else */
     ls_rows qkv_raw; /* float32, the columns of q | k | v: what the products gave, where op/rope.h follows */
     ls_rows rope;    /* 2 half: cosines and sines of the rows' positions, of a whole forward; data NULL without */
     /* Mamba */
@@ -50,7 +51,7 @@ typedef struct ls_activations {
     float *picked_weight;             /* [rows * top_k] */
 } ls_activations;
 
-enum { LS_WORKSPACE_ARRAYS_MAX = 23 }; /* that a workspace is made of */
+enum { LS_WORKSPACE_ARRAYS_MAX = 24 }; /* that a workspace is made of */
 
 /* Working memory of a forward over at most rows_max rows, on a device. */
 typedef struct ls_workspace {

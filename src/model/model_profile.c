@@ -16,8 +16,8 @@ bool ls_profile_parse(ls_profile *out, const char *name) {
 }
 
 void ls_numerics_text(char text[LS_NUMERICS_BYTES], ls_profile profile, ls_dtype activations) {
-    snprintf(text, LS_NUMERICS_BYTES, "%s/%d/%s", ls_profile_name(profile), LS_NUMERICS_VERSION,
-             ls_dtype_name(activations));
+    snprintf(text, LS_NUMERICS_BYTES, "%s/%d/%s", ls_profile_name(profile),
+             profile == LS_PROFILE_EXACT ? LS_NUMERICS_VERSION_EXACT : LS_NUMERICS_VERSION, ls_dtype_name(activations));
 }
 
 static bool is_router(const ls_model *model, const ls_gemm_weight *w) {

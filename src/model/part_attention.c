@@ -76,7 +76,10 @@ static ls_status attention_forward(const ls_forward *f, int64_t layer_i, ls_erro
                                          .n_tables = b->n_tables,
                                          .rows = rows,
                                          .spans_checked = (f->spans_checked & LS_CHECKED_ATTENTION) != 0,
-                                         .window = c->window[layer_i]};
+                                         .window = c->window[layer_i],
+                                         .profile = f->model->profile,
+                                         .log_sum = a->log_sum.data,
+                                         .log_sum_stride = a->log_sum.stride};
     LS_TRY(project_heads(f, w, err));
     LS_TRY(ls_attention(f->ws->device, &attention, err));
     return ls_part_project(f, a->y, a->heads, &w->o, w->o_bias, err);
@@ -162,7 +165,12 @@ static ls_status attention_backward(const ls_leaf *l, int64_t layer_i, ls_error 
                                              .spans = l->batch->spans,
                                              .n_spans = l->batch->n_spans,
                                              .span_rows_max = l->batch->span_rows_max,
-                                             .window = c->window[layer_i]};
+                                             .window = c->window[layer_i],
+                                             .profile = l->model->profile,
+                                             .out = a->heads.data,
+                                             .out_stride = a->heads.stride,
+                                             .log_sum = a->log_sum.data,
+                                             .log_sum_stride = a->log_sum.stride};
     const bool bare = ls_attention_is_bare(c);
     /* dout has been read when these are written. */
     const ls_rows raw = {t->db, c->qkv_bias ? LS_F32 : ls_leaf_product_dtype(l), dq.stride}, through = bare ? dq : raw;

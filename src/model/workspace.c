@@ -42,7 +42,8 @@ static int64_t row_bytes(const ls_model *model, ls_dtype dtype, bool for_trainin
     const int64_t elem = ls_dtype_bytes(dtype), f32 = (int64_t)sizeof(float), h = c->hidden;
     int64_t bytes = h * (f32 + elem) + l.first + l.second + l.last + l.narrow * f32 * (for_training ? 2 : 1) +
                     2 * c->rope.half * f32;
-    if (rounds(model) && for_training) bytes += (c->d_inner + c->dt_rank) * (int64_t)sizeof(uint16_t);
+    if (rounds(model) && for_training)
+        bytes += (c->d_inner + c->dt_rank) * (int64_t)sizeof(uint16_t) + c->n_heads * f32;
     if (has_experts(c))
         bytes += c->n_experts * f32 + c->top_k * (int64_t)(sizeof(int32_t) + sizeof(float)) +
                  l.picks * (3 * (int64_t)sizeof(int64_t) + h * (f32 + elem) + f32);
@@ -151,6 +152,7 @@ static ls_status make_halves(ls_workspace *ws, const ls_model *model, bool for_t
     a->dt = ls_rows_column(a->u, dim);
     a->up = (ls_rows){second, LS_F32, c->ffn};
     a->heads = (ls_rows){last, ws->dtype, l.q};
+    if (rounds(model) && for_training) LS_TRY(own_rows(ws, &a->log_sum, rows, LS_F32, c->n_heads, err));
     a->scanned = (ls_rows){last, ws->dtype, dim};
     a->gated = (ls_rows){last, ws->dtype, c->ffn};
     return make_rounded(ws, model, last, for_training, err);
@@ -186,6 +188,7 @@ static ls_status keep_rows(ls_workspace *ws, ls_rows *rows, int64_t columns, ls_
 static ls_status keep_attention(ls_workspace *ws, const ls_model *model, ls_error *err) {
     const layout l = layout_of(model, ws->dtype);
     ls_activations *a = &ws->a;
+    if (rounds(model)) LS_TRY(own_rows(ws, &a->log_sum, ws->rows_max, LS_F32, model->config.n_heads, err));
     /* The gradient through norms of heads needs what they read, of which q, k and v are made again. */
     if (model->config.head_norms) {
         LS_TRY(keep_rows(ws, &a->qkv_raw, l.q + 2 * l.kv, err));

@@ -62,6 +62,21 @@ static LS_HD float ls_exp2_bounded(float x) {
     return ls_exp2_scale(ls_exp2_poly(f), r);
 }
 
+/* 2^f for |f| <= 0.5 to 2^-13: 1 + f (c1 + f (c2 + f c3)), relative error below 1.02e-4. For weights that are rounded to
+ * bf16 next, whose half unit is 2^-9. */
+static LS_HD float ls_exp2_poly3(float f) {
+    float p = 0x1.c2a1d4p-5f;
+    p = ls_fma(p, f, 0x1.f00c42p-3f);
+    p = ls_fma(p, f, 0x1.62f5fap-1f);
+    return ls_fma(p, f, 1.0f);
+}
+
+/* ls_exp2_bounded by ls_exp2_poly3, of x below 127. */
+static LS_HD float ls_exp2_weight(float x) {
+    const float bounded = ls_max(x, -126.0f), r = ls_add(bounded, LS_ROUND_MAGIC);
+    return ls_exp2_scale(ls_exp2_poly3(ls_sub(bounded, ls_sub(r, LS_ROUND_MAGIC))), r);
+}
+
 /* 2^(a b) where the rounded product lies in [-126, 127], from the unrounded one; ls_exp2_bounded of it otherwise (a
  * NaN counts as -126). Where the range is known the last step falls away: ls_exp2_product_inside. An unrounded product
  * below -126 that rounds to -126 gives a subnormal, still within 6e-6 of 2^-126. */

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "op/operand.h"
+#include "op/profile.h"
 
 int64_t ls_kv_page_bytes(int64_t n_kv_heads, int64_t head_dim, int64_t page_tokens, ls_dtype dtype) {
     return 2 * n_kv_heads * head_dim * page_tokens * ls_dtype_bytes(dtype);
@@ -27,10 +28,23 @@ static ls_status check_memory(const ls_attention_args *a, ls_error *err) {
             {"v", a->v, rows, kv_cols, a->kv_stride, elem, rows == 0},
             {"out", a->out, rows, q_cols, a->out_stride, elem, rows == 0},
             {"tables", a->tables, a->n_tables, 1, 1, 4, a->n_tables == 0},
+            {"log_sum", a->log_sum, rows, a->n_heads, a->log_sum_stride, 4, a->log_sum == NULL},
         };
         LS_TRY(ls_operands_check("attention", operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
     }
     return rows == 0 ? LS_OK : ls_pool_check("attention", &a->pages, page, elem, err);
+}
+
+ls_status ls_attention_check_profile(const char *op, ls_profile profile, ls_dtype dtype, int64_t head_dim, float scale,
+                                     ls_error *err) {
+    LS_TRY(ls_profile_check(op, profile, "q, k, v", dtype, err));
+    if (profile == LS_PROFILE_EXACT) return LS_OK;
+    if (head_dim > LS_ATTENTION_DIM_MMA16)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: profile mma16: head dim %lld; up to %d are built", op,
+                       (long long)head_dim, LS_ATTENTION_DIM_MMA16);
+    if (!(scale > 0.0f))
+        return LS_FAIL(err, LS_ERR_ARG, "%s: profile mma16: scale %g is not above 0", op, (double)scale);
+    return LS_OK;
 }
 
 ls_status ls_attention_check(const ls_attention_args *a, ls_error *err) {
@@ -48,6 +62,10 @@ ls_status ls_attention_check(const ls_attention_args *a, ls_error *err) {
         a->out_stride < a->n_heads * a->head_dim)
         return LS_FAIL(err, LS_ERR_ARG, "attention: strides q %lld kv %lld out %lld", (long long)a->q_stride,
                        (long long)a->kv_stride, (long long)a->out_stride);
+    LS_TRY(ls_attention_check_profile("attention", a->profile, a->dtype, a->head_dim, a->scale, err));
+    if (a->log_sum != NULL && (a->profile != LS_PROFILE_MMA16 || a->log_sum_stride < a->n_heads))
+        return LS_FAIL(err, LS_ERR_ARG, "attention: log_sum of %lld heads with stride %lld: profile mma16 alone has it",
+                       (long long)a->n_heads, (long long)a->log_sum_stride);
     LS_TRY(check_memory(a, err));
     return ls_spans_check_count("attention", a->spans, a->n_spans, a->rows, 0, err);
 }

@@ -1,7 +1,7 @@
 /* Causal attention over paged KV, with grouped-query heads and an online softmax over fixed key blocks
  * (Milakov & Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135).
  *
- * For the query of token p and head a (KV head a / (n_heads / n_kv_heads)); all float32 until R:
+ * exact. For the query of token p and head a (KV head a / (n_heads / n_kv_heads)); all float32 until R:
  *   Its keys are the positions j <= p; with a window w > 0 those with p - w < j <= p. No other key takes part, exactly.
  *   Key blocks are positions [64 i, 64 i + 64), ascending, of which the query has a key.
  *   score[j] = scale * chain_d fma(q[d], k[j][d]), d ascending from +0
@@ -13,6 +13,24 @@
  *   (the query's first segment is taken as it is), so that long contexts may be split over processors with the same
  *   bits. Blocks and segments lie at absolute positions, with a window as without: a window begins within a block.
  *   out[p][a][d] = R(ACC[d] / L)
+ *
+ * mma16. q, k, v and out are bf16, head_dim at most 256; scale > 0 and c = scale * LOG2E, one rounding. chain is that of num/mma16.h, steps of
+ * 16 from +0. Keys and segments of a query as above; key blocks are positions [128 i, 128 i + 128):
+ *   s[j] = chain over d of (q[d], k[j][d]);  t = c * max_j s[j];  m' = max(m, t);  w = exp2_bounded(m - m')
+ *   e[j] = exp2_weight(fma(s[j], c, -m')) of num/expf.h, +0 for the keys of the block that the query does not take
+ *   l[i] = fma(l[i], w, fold_i(e)) for i < 8: fold_i adds e[i], e[i + 8], .. e[i + 120] by halves of the 16
+ *   acc[d] = acc[d] * w, then goes on as the chain over the block's keys of (R(e[j]), v[j][d])
+ *   The steps of that chain begin at multiples of 16 positions. m starts at -inf, l and acc at +0.
+ *   Segments: M' = max(M, m);  A = exp2_bounded(M - M');  B = exp2_bounded(m - M');
+ *   L[i] = fma(L[i], A, l[i] * B);  ACC[d] = fma(ACC[d], A, acc[d] * B), M from -inf, L and ACC from +0
+ *   L = ((L[0] + L[4]) + (L[2] + L[6])) + ((L[1] + L[5]) + (L[3] + L[7]));  r = 1 / L
+ *   out[p][a][d] = R(fma(ACC[d], r, +0));  log_sum[p][a] = fma(log(L), LOG2E, M)
+ *   Where a query takes a key of a block and not |t| <= 2^20, m' is NaN; a maximum of which one is NaN is NaN. Where M
+ *   is not finite, out and log_sum are NaN.
+ * A step, a block and a segment of keys that a query does not take change nothing: their e are +0, and w is 1. One
+ * exception: a value that is not finite meets the +0 of queries before it in its block, which may or may not be NaN by
+ * it. Its own query is not finite, so that the sequence is refused where log-probabilities come to the host.
+ *
  * The rule is one for prefill, chunk and decode: a row depends on its own position, query and keys only.
  *
  * KV page layout, in the activation type: K as [n_kv_heads][head_dim][page_tokens] (keys are lanes when scores are
@@ -21,10 +39,31 @@
 #define LS_OP_ATTENTION_H
 
 #include "base/status.h"
+#include "num/expf.h"
 #include "op/span.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 #define LS_ATTENTION_BLOCK 64
 #define LS_ATTENTION_SEGMENT 1024
+/* Keys of a block, and sums of a row, in the profile mma16. */
+#define LS_ATTENTION_BLOCK_MMA16 128
+#define LS_ATTENTION_SUMS 8
+#define LS_ATTENTION_DIM_MMA16 256
+/* Queries of a tile on the CPU, which carry no bit. */
+#define LS_ATTENTION_TILE_MMA16 64
+
+/* c of the profile mma16. */
+static LS_HD float ls_attention_scale2(float scale) { return ls_mul(scale, LS_LOG2E); }
+/* t of a block of which the query takes a key. */
+static LS_HD float ls_attention_top(float t) { return t >= -0x1p20f && t <= 0x1p20f ? t : ls_from_bits(LS_NAN_BITS); }
+
+/* Tiles of the queries of a KV head that `group` heads share. */
+static inline int64_t ls_attention_tiles_mma16(int64_t n_rows, int64_t group) {
+    return (n_rows * group + LS_ATTENTION_TILE_MMA16 - 1) / LS_ATTENTION_TILE_MMA16;
+}
 
 /* The first position that the query at position `pos` sees. */
 static LS_HD int64_t ls_attention_first(int64_t pos, int64_t window) {
@@ -35,6 +74,10 @@ static LS_HD int64_t ls_attention_after(int64_t pos, int64_t window) {
     return window > 0 && window <= INT64_MAX - pos ? pos + window : INT64_MAX;
 }
 
+/* What both directions refuse of the profile mma16. */
+ls_status ls_attention_check_profile(const char *op, ls_profile profile, ls_dtype dtype, int64_t head_dim, float scale,
+                                     ls_error *err);
+
 /* Bytes of one KV page of this layer shape. */
 int64_t ls_kv_page_bytes(int64_t n_kv_heads, int64_t head_dim, int64_t page_tokens, ls_dtype dtype);
 
@@ -42,4 +85,7 @@ int64_t ls_kv_page_bytes(int64_t n_kv_heads, int64_t head_dim, int64_t page_toke
  * anything is written. */
 ls_status ls_attention_check(const ls_attention_args *args, ls_error *err);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

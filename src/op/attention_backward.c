@@ -18,6 +18,7 @@ static ls_status check_shape(const ls_attention_backward_args *a, ls_error *err)
         !ls_mul_i64(a->n_heads, a->head_dim, &cols))
         return LS_FAIL(err, LS_ERR_ARG, "%s: %lld heads over %lld KV heads", op, (long long)a->n_heads,
                        (long long)a->n_kv_heads);
+    LS_TRY(ls_attention_check_profile(op, a->profile, a->dtype, a->head_dim, a->scale, err));
     if (a->window < 0) return LS_FAIL(err, LS_ERR_ARG, "%s: a window of %lld positions", op, (long long)a->window);
     if (a->rows < 0) return LS_FAIL(err, LS_ERR_ARG, "%s: rows %lld", op, (long long)a->rows);
     return LS_OK;
@@ -36,6 +37,9 @@ ls_status ls_attention_backward_check(const ls_attention_backward_args *args, ls
             {"dq", args->dq, rows, q_cols, args->dq_stride, 4, false},
             {"dk", args->dk, rows, kv_cols, args->dkv_stride, 4, false},
             {"dv", args->dv, rows, kv_cols, args->dkv_stride, 4, false},
+            {"out", args->out, rows, q_cols, args->out_stride, elem, args->profile == LS_PROFILE_EXACT},
+            {"log_sum", args->log_sum, rows, args->n_heads, args->log_sum_stride, 4,
+             args->profile == LS_PROFILE_EXACT},
         };
         LS_TRY(ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
     }
@@ -47,10 +51,12 @@ ls_status ls_attention_backward_check(const ls_attention_backward_args *args, ls
 }
 
 int64_t ls_op_attention_backward_workspace(const ls_attention_backward_args *args) {
+    const int64_t f32 = (int64_t)sizeof(float), dim = args->head_dim;
+    const int64_t of_query = args->profile == LS_PROFILE_MMA16 ? 2 * f32 + dim * (int64_t)sizeof(uint16_t)
+                                                               : (LS_ATTENTION_KEPT + 2 * dim) * f32;
     int64_t bytes;
-    const int64_t floats = LS_ATTENTION_KEPT + 2 * args->head_dim;
-    if (!ls_mul_i64(args->rows, args->n_heads, &bytes) || !ls_mul_i64(bytes, floats * (int64_t)sizeof(float), &bytes) ||
-        !ls_add_i64(bytes, LS_WORKSPACE_HEAD, &bytes))
+    if (!ls_mul_i64(args->rows, args->n_heads, &bytes) || !ls_mul_i64(bytes, of_query, &bytes) ||
+        !ls_add_i64(bytes, LS_WORKSPACE_HEAD + (args->profile == LS_PROFILE_MMA16 ? 16 : 0), &bytes))
         return -1;
     return bytes;
 }

@@ -24,6 +24,10 @@ typedef struct problem {
     int64_t stride_more, at_more; /* elements between rows, and before the first */
 } problem;
 
+/* Set for all cases of the profile mma16: of a shape, what it has is taken; values are finite, which is what it
+ * promises bits of. */
+static ls_profile profile = LS_PROFILE_EXACT;
+
 static int64_t elem(const problem *p) { return ls_dtype_bytes(p->of.dtype); }
 static int64_t q_cols(const problem *p) { return p->of.n_heads * p->of.head_dim; }
 static int64_t kv_cols(const problem *p) { return p->of.n_kv_heads * p->of.head_dim; }
@@ -39,6 +43,12 @@ static problem problem_make(const shape *of, const int64_t *length, int64_t n_se
     problem p;
     memset(&p, 0, sizeof p);
     p.of = *of;
+    if (profile == LS_PROFILE_MMA16) {
+        p.of.dtype = LS_BF16;
+        p.of.head_dim = of->head_dim > LS_ATTENTION_DIM_MMA16 ? LS_ATTENTION_DIM_MMA16 : of->head_dim;
+        kv = kv == wild ? plain : kv;
+    }
+    of = &p.of;
     p.n_seqs = n_seqs;
     for (int64_t s = 0; s < n_seqs; s++) {
         p.length[s] = length[s];
@@ -89,7 +99,7 @@ typedef struct call {
     .n_heads = (c)->p->of.n_heads, .n_kv_heads = (c)->p->of.n_kv_heads, .head_dim = (c)->p->of.head_dim,            \
     .scale = (c)->scale, .page_tokens = (c)->p->of.page_tokens,                                                     \
     .pages = {(c)->pool.at[s], (c)->page_stride, (c)->p->n_pages}, .spans = (c)->spans.at[s], .n_spans = (spans_n), \
-    .tables = (c)->tables.at[s], .n_tables = (c)->p->n_tables, .rows = (n_rows), .window = (c)->p->window
+    .tables = (c)->tables.at[s], .n_tables = (c)->p->n_tables, .rows = (n_rows), .window = (c)->p->window, .profile = profile
 
 /* A pool of NaN, and the tables. */
 static call call_open(door *d, const problem *p) {
@@ -540,6 +550,19 @@ static void refusals(bk_run *run) {
     problem_free(&p);
 }
 
+static void in_mma16(bk_run *run, void (*check)(bk_run *)) {
+    profile = LS_PROFILE_MMA16;
+    check(run);
+    profile = LS_PROFILE_EXACT;
+}
+
+static void mma16_shapes(bk_run *run) { in_mma16(run, all_shapes); }
+static void mma16_positions(bk_run *run) { in_mma16(run, positions); }
+static void mma16_many_spans(bk_run *run) { in_mma16(run, many_spans); }
+static void mma16_tokens(bk_run *run) { in_mma16(run, tokens); }
+static void mma16_windows(bk_run *run) { in_mma16(run, windows); }
+static void mma16_refusals(bk_run *run) { in_mma16(run, refusals); }
+
 int main(int argc, char **argv) {
     static const bk_case cases[] = {
         {"all_shapes", all_shapes, BK_ANYWHERE},
@@ -551,6 +574,12 @@ int main(int argc, char **argv) {
         {"nothing_to_do", nothing_to_do, BK_ANYWHERE},
         {"refusals", refusals, BK_ANYWHERE},
         {"windows", windows, BK_ANYWHERE},
+        {"mma16_shapes", mma16_shapes, BK_ANYWHERE},
+        {"mma16_positions", mma16_positions, BK_ANYWHERE},
+        {"mma16_many_spans", mma16_many_spans, BK_ANYWHERE},
+        {"mma16_tokens", mma16_tokens, BK_ANYWHERE},
+        {"mma16_windows", mma16_windows, BK_ANYWHERE},
+        {"mma16_refusals", mma16_refusals, BK_ANYWHERE},
     };
     return bk_main(argc, argv, cases, BK_COUNT(cases));
 }

@@ -28,11 +28,14 @@ static layout layout_make(const int64_t *length, int64_t n, bool padding) {
     return l;
 }
 
+/* Set for the cases of the profile mma16: of a shape, what it has is taken. */
+static ls_profile profile = LS_PROFILE_EXACT;
+
 typedef struct call {
     shape of;
     const layout *l;
-    door_buffer q, k, v, dout, dq, dk, dv, spans;
-    int64_t q_stride, kv_stride, dout_stride, dq_stride, dkv_stride, span_rows_max, window;
+    door_buffer q, k, v, dout, dq, dk, dv, spans, out, log_sum;
+    int64_t out_stride, log_sum_stride, q_stride, kv_stride, dout_stride, dq_stride, dkv_stride, span_rows_max, window;
     float scale;
 } call;
 
@@ -42,7 +45,8 @@ typedef struct call {
     .dk = (c)->dk.at[s], .dv = (c)->dv.at[s], .dq_stride = (c)->dq_stride, .dkv_stride = (c)->dkv_stride,         \
     .rows = (n_rows), .n_heads = (c)->of.n_heads, .n_kv_heads = (c)->of.n_kv_heads, .head_dim = (c)->of.head_dim, \
     .scale = (c)->scale, .spans = (c)->spans.at[s], .n_spans = (spans_n), .span_rows_max = (c)->span_rows_max,    \
-    .window = (c)->window
+    .window = (c)->window, .profile = profile, .out = (c)->out.at[s], .out_stride = (c)->out_stride,              \
+    .log_sum = (c)->log_sum.at[s], .log_sum_stride = (c)->log_sum_stride
 
 /* Rows of values, NaN between the columns and in rows of no span. */
 static door_buffer input(door *d, const char *name, const layout *l, int64_t cols, int64_t stride, ls_dtype dtype,
@@ -65,6 +69,13 @@ static call call_make(door *d, const shape *of, const layout *l, int64_t pad, ma
     call c;
     memset(&c, 0, sizeof c);
     c.of = *of;
+    /* What a forward wrote is any output, and a sum that is not far from those of the scores. */
+    c.out_stride = q_cols + 2 * pad;
+    c.log_sum_stride = of->n_heads + pad;
+    if (profile == LS_PROFILE_MMA16) {
+        c.out = input(d, "out", l, q_cols, c.out_stride, LS_BF16, make, seed + 5, pad);
+        c.log_sum = input(d, "log_sum", l, of->n_heads, c.log_sum_stride, LS_F32, make, seed + 6, pad);
+    }
     c.l = l;
     c.scale = ls_div(1.0f, ls_sqrt((float)of->head_dim));
     c.q_stride = q_cols + pad;
@@ -112,8 +123,14 @@ static void check_call(door *d, const call *c, const char *what) {
 
 static void check_window(bk_run *run, const shape *of, const layout *l, int64_t pad, maker *make, int64_t window,
                          const char *what) {
+    shape taken = *of;
     door d = door_open(run);
-    call c = call_make(&d, of, l, pad, make, 17);
+    if (profile == LS_PROFILE_MMA16) {
+        taken.dtype = LS_BF16;
+        taken.head_dim = of->head_dim > LS_ATTENTION_DIM_MMA16 ? LS_ATTENTION_DIM_MMA16 : of->head_dim;
+        make = make == wild ? plain : make;
+    }
+    call c = call_make(&d, &taken, l, pad, make, 17);
     c.window = window;
     check_call(&d, &c, what);
     if (pad > 0) check_call(&d, &c, "again");
@@ -175,7 +192,7 @@ static void windows(bk_run *run) {
 
 /* No spans, no rows, spans without rows and of padding alone. */
 static void nothing_to_do(bk_run *run) {
-    static const shape of = {2, 1, 12, LS_F32};
+    static const shape of = {2, 1, 12, LS_BF16};
     static const int64_t length[] = {0, 0, 0, 5};
     const layout l = layout_make(length, 4, true);
     door d = door_open(run);
@@ -239,6 +256,17 @@ static void refusals(bk_run *run) {
     door_close(&d);
 }
 
+static void in_mma16(bk_run *run, void (*check)(bk_run *)) {
+    profile = LS_PROFILE_MMA16;
+    check(run);
+    profile = LS_PROFILE_EXACT;
+}
+
+static void mma16_shapes(bk_run *run) { in_mma16(run, all_shapes); }
+static void mma16_long_sequences(bk_run *run) { in_mma16(run, long_sequences); }
+static void mma16_nothing_to_do(bk_run *run) { in_mma16(run, nothing_to_do); }
+static void mma16_windows(bk_run *run) { in_mma16(run, windows); }
+
 int main(int argc, char **argv) {
     static const bk_case cases[] = {
         {"all_shapes", all_shapes, BK_ANYWHERE},
@@ -247,6 +275,10 @@ int main(int argc, char **argv) {
         {"nothing_to_do", nothing_to_do, BK_ANYWHERE},
         {"refusals", refusals, BK_ANYWHERE},
         {"windows", windows, BK_ANYWHERE},
+        {"mma16_shapes", mma16_shapes, BK_ANYWHERE},
+        {"mma16_long_sequences", mma16_long_sequences, BK_ANYWHERE},
+        {"mma16_nothing_to_do", mma16_nothing_to_do, BK_ANYWHERE},
+        {"mma16_windows", mma16_windows, BK_ANYWHERE},
     };
     return bk_main(argc, argv, cases, BK_COUNT(cases));
 }

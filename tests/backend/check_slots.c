@@ -292,6 +292,9 @@ static bool pages_run(bk_run *run, ls_device *device, page_pool *pool, uint8_t *
                                         TOKENS / PAGE_TOKENS,
                                         TOKENS,
                                         false,
+                                        0,
+                                        LS_PROFILE_EXACT,
+                                        NULL,
                                         0};
         done = ls_memory_fill(device, out, BK_PATTERN, sizeof pool->out[0], &run->err) == LS_OK &&
                ls_attention(device, &args, &run->err) == LS_OK &&

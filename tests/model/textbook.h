@@ -146,7 +146,8 @@ static inline float *tb_attention(textbook *t, int64_t layer, const uint16_t *x)
                                     .n_spans = 1,
                                     .tables = table,
                                     .n_tables = pages,
-                                    .rows = t->n};
+                                    .rows = t->n,
+                                    .profile = LS_PROFILE_MMA16};
     ls_error err;
     for (int64_t i = 0; i < pages; i++) table[i] = (int32_t)i;
     assert_ok(ls_attention(t->cpu, &args, &err), err);

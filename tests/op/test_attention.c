@@ -1,5 +1,7 @@
 /* Causal attention over paged keys and values against a textbook reading of its contract, bit for bit. The reference
  * reads whole sequences and knows no pages; the op sees them in every kind of span, batch and page table. */
+#include "num/half.h"
+#include "num/mma16.h"
 #include "op/attention.h"
 #include "op/op_case.h"
 
@@ -11,6 +13,7 @@ typedef struct problem {
     int64_t n_heads, n_kv_heads, head_dim, page_tokens;
     float scale;
     int64_t window;
+    ls_profile profile;
     op_array q, k, v, out; /* tokens of all sequences; rows of out that `checked` names are expected */
     bool *checked;
     op_pool pool;
@@ -121,6 +124,126 @@ static void query_ref(const problem *p, int64_t s, int64_t pos, int64_t head, co
     free(score);
 }
 
+/* ---- the profile mma16 ---- */
+
+/* Wrong on purpose: blocks of 64 keys, each block's sum begun from nothing, weights that are not rounded, an
+ * exponential that is too good, one sum in place of eight, no segments. */
+typedef enum mma16_variant {
+    MMA16_RIGHT,
+    MMA16_BLOCKS_OF_64,
+    MMA16_SUMS_BEGIN_AGAIN,
+    MMA16_NOT_ROUNDED,
+    MMA16_BETTER_EXP,
+    MMA16_ONE_SUM,
+    MMA16_NO_SEGMENTS
+} mma16_variant;
+
+typedef struct mma16_partial {
+    float m, l[8], acc[LS_ATTENTION_DIM_MMA16];
+} mma16_partial;
+
+/* chain over n, a and b bf16, continuing from c. */
+static float mma16_chain(float c, const uint16_t *a, const uint16_t *b, int64_t n) {
+    uint16_t x[16], y[16];
+    for (int64_t k = 0; k < n; k += 16) {
+        for (int64_t i = 0; i < 16; i++) {
+            x[i] = k + i < n ? a[k + i] : 0;
+            y[i] = k + i < n ? b[k + i] : 0;
+        }
+        c = ls_from_bits(ls_mma16_step(ls_bits(c), x, 1, y, 1));
+    }
+    return ls_canonical(c);
+}
+
+static void mma16_reset(mma16_partial *p) {
+    memset(p, 0, sizeof *p);
+    p->m = -INFINITY;
+}
+
+static float mma16_larger(float a, float b) { return isnan(a) || isnan(b) ? NAN : fmaxf(a, b); }
+
+/* Keys [low, high) of a block that begins at `first`; row of k and v at position 0: k_row. */
+static void mma16_block(const problem *p, mma16_partial *part, int64_t q_row, int64_t head, int64_t k_row,
+                        int64_t first, int64_t block, int64_t low, int64_t high, mma16_variant v) {
+    const int64_t kv_head = head / (p->n_heads / p->n_kv_heads), dim = p->head_dim;
+    const float c = ls_mul(p->scale, 0x1.715476p+0f);
+    const uint16_t *q = op_at(&p->q, q_row, head * dim);
+    float s[128], e[128] = {0}, top = -INFINITY, m, w;
+    uint16_t rounded[128] = {0}, column[128];
+    for (int64_t j = low; j < high; j++) {
+        s[j] = mma16_chain(0.0f, q, op_at(&p->k, k_row + first + j, kv_head * dim), dim);
+        top = mma16_larger(top, s[j]);
+    }
+    top = ls_mul(c, top);
+    m = part->m;
+    if (low < high) m = mma16_larger(m, fabsf(top) <= 0x1p20f ? top : NAN);
+    w = ls_exp2_bounded(ls_sub(part->m, m));
+    for (int64_t j = low; j < high; j++) {
+        const float x = fmaxf(ls_fma(s[j], c, -m), -126.0f), r = ls_add(x, 12582912.0f);
+        const float f = ls_sub(x, ls_sub(r, 12582912.0f));
+        float power = ls_fma(0x1.c2a1d4p-5f, f, 0x1.f00c42p-3f);
+        power = ls_fma(ls_fma(power, f, 0x1.62f5fap-1f), f, 1.0f);
+        e[j] = v == MMA16_BETTER_EXP ? ls_exp2_bounded(x) : ls_from_bits(ls_bits(power) + (ls_bits(r) << 23));
+        rounded[j] = ls_f32_to_bf16(e[j]);
+    }
+    for (int64_t i = 0; i < 8; i++) {
+        float x[16];
+        for (int64_t n = 0; n < 16; n++) x[n] = e[i + 8 * n];
+        for (int64_t half = 8; half > 0; half /= 2)
+            for (int64_t n = 0; n < half; n++) x[n] = ls_add(x[n], x[n + half]);
+        part->l[i] = ls_fma(part->l[i], w, x[0]);
+    }
+    if (v == MMA16_ONE_SUM) {
+        for (int64_t i = 1; i < 8; i++) part->l[0] = ls_add(part->l[0], part->l[i]);
+        for (int64_t i = 1; i < 8; i++) part->l[i] = 0.0f;
+    }
+    for (int64_t d = 0; d < dim; d++) {
+        const int64_t n = high < block ? high : block;
+        for (int64_t j = 0; j < n; j++)
+            column[j] = j < low ? 0 : ls_f32_to_bf16(op_get(&p->v, k_row + first + j, kv_head * dim + d));
+        part->acc[d] = ls_mul(part->acc[d], w);
+        if (v == MMA16_SUMS_BEGIN_AGAIN) {
+            part->acc[d] = ls_add(part->acc[d], mma16_chain(0.0f, rounded, column, n));
+        } else if (v == MMA16_NOT_ROUNDED) {
+            for (int64_t j = low; j < high; j++) part->acc[d] = ls_fma(e[j], ls_bf16_to_f32(column[j]), part->acc[d]);
+        } else {
+            part->acc[d] = mma16_chain(part->acc[d], rounded, column, n);
+        }
+    }
+    part->m = m;
+}
+
+static void mma16_join(mma16_partial *all, const mma16_partial *part, int64_t dim) {
+    const float m = mma16_larger(all->m, part->m);
+    const float a = ls_exp2_bounded(ls_sub(all->m, m)), b = ls_exp2_bounded(ls_sub(part->m, m));
+    for (int64_t i = 0; i < 8; i++) all->l[i] = ls_fma(all->l[i], a, ls_mul(part->l[i], b));
+    for (int64_t d = 0; d < dim; d++) all->acc[d] = ls_fma(all->acc[d], a, ls_mul(part->acc[d], b));
+    all->m = m;
+}
+
+/* Only blocks of which the query has a key. */
+static void mma16_query(const problem *p, int64_t s, int64_t pos, int64_t head, const op_array *out, mma16_variant v) {
+    const int64_t block = v == MMA16_BLOCKS_OF_64 ? 64 : 128, segment = v == MMA16_NO_SEGMENTS ? 1 << 30 : SEGMENT;
+    const int64_t window = p->window == 0 ? INT64_MAX : p->window, low = pos < window ? 0 : pos - window + 1;
+    const int64_t row = p->plan.offset[s] + pos, dim = p->head_dim;
+    mma16_partial part, all;
+    float l[8];
+    mma16_reset(&all);
+    mma16_reset(&part);
+    for (int64_t first = low / block * block; first <= pos; first += block) {
+        mma16_block(p, &part, row, head, p->plan.offset[s], first, block, low > first ? low - first : 0,
+                    pos + 1 - first < block ? pos + 1 - first : block, v);
+        if (first + block <= pos && (first + block) % segment != 0) continue;
+        mma16_join(&all, &part, dim);
+        mma16_reset(&part);
+    }
+    for (int64_t i = 0; i < 8; i++) l[i] = all.l[i];
+    for (int64_t half = 4; half > 0; half /= 2)
+        for (int64_t i = 0; i < half; i++) l[i] = ls_add(l[i], l[i + half]);
+    for (int64_t d = 0; d < dim; d++)
+        op_put(out, row, head * dim + d, isfinite(all.m) ? ls_fma(all.acc[d], ls_div(1.0f, l[0]), 0.0f) : NAN);
+}
+
 /* Positions whose rows the reference computes: all of short sequences, the ends of blocks and segments of long ones. */
 static bool is_checked(int64_t pos, int64_t length) {
     if (length <= 150 || pos >= length - 2) return true;
@@ -132,13 +255,19 @@ static void attention_ref(const problem *p, const op_array *out, variant v) {
     op_guard(out);
     for (int64_t s = 0; s < p->plan.n_seqs; s++)
         for (int64_t t = 0; t < p->plan.length[s]; t++)
-            for (int64_t a = 0; a < p->n_heads && p->checked[p->plan.offset[s] + t]; a++) query_ref(p, s, t, a, out, v);
+            for (int64_t a = 0; a < p->n_heads && p->checked[p->plan.offset[s] + t]; a++) {
+                if (p->profile == LS_PROFILE_MMA16)
+                    mma16_query(p, s, t, a, out, MMA16_RIGHT);
+                else
+                    query_ref(p, s, t, a, out, v);
+            }
 }
 
 typedef struct layout {
     int64_t n_heads, n_kv_heads, head_dim, page_tokens;
     ls_dtype dtype;
     int64_t window;
+    ls_profile profile;
 } layout;
 
 static void problem_make(problem *p, const op_plan *plan, const layout *shape, op_maker odd, uint64_t seed) {
@@ -151,6 +280,7 @@ static void problem_make(problem *p, const op_plan *plan, const layout *shape, o
     p->head_dim = shape->head_dim;
     p->page_tokens = pt;
     p->window = shape->window;
+    p->profile = shape->profile;
     p->scale = ls_div(1.0f, ls_sqrt((float)shape->head_dim));
     p->q = op_array_make(shape->dtype, rows, shape->n_heads * shape->head_dim, 0);
     p->k = op_array_make(shape->dtype, rows, shape->n_kv_heads * shape->head_dim, 0);
@@ -200,9 +330,9 @@ static void accept_unchecked(const problem *p, const op_batch *batch, const op_a
 static ls_attention_args batch_args(const problem *p, const op_array *q, const op_array *k, const op_array *v,
                                     const op_array *out, const op_batch *batch) {
     const ls_attention_args args = {
-        q->data,      k->data,        v->data,       out->data,     q->dtype, q->stride,      k->stride,
-        out->stride,  p->n_heads,     p->n_kv_heads, p->head_dim,   p->scale, p->page_tokens, p->pool.view,
-        batch->spans, batch->n_spans, p->page_ids,   p->n_page_ids, q->rows,  false,          p->window};
+        q->data,     k->data,       v->data,     out->data, q->dtype,       q->stride,    k->stride,    out->stride,
+        p->n_heads,  p->n_kv_heads, p->head_dim, p->scale,  p->page_tokens, p->pool.view, batch->spans, batch->n_spans,
+        p->page_ids, p->n_page_ids, q->rows,     false,     p->window,      p->profile,   NULL,         0};
     return args;
 }
 
@@ -282,10 +412,11 @@ static const int32_t slots[] = {7, 3, 11, 1, 9, 5, 0};
 /* Spans from one token up, over poisoned pages of every size: all rows, all cuts. */
 static void every_cut_equals_the_whole(void **state) {
     const ls_isa isa = op_isa(state);
-    const layout shapes[] = {{1, 1, 1, 1, LS_F32, 0},    {2, 1, 12, 16, LS_BF16, 0}, {4, 2, 12, 64, LS_F32, 0},
-                             {3, 3, 7, 16, LS_BF16, 0},  {4, 1, 17, 4, LS_F32, 0},   {2, 2, 64, 16, LS_BF16, 0},
-                             {1, 1, 128, 64, LS_F32, 0}, {6, 2, 12, 1, LS_BF16, 0},  {5, 1, 8, 32, LS_BF16, 0},
-                             {1, 1, 33, 8, LS_BF16, 0}};
+    const layout shapes[] = {{1, 1, 1, 1, LS_F32, 0, LS_PROFILE_EXACT},    {2, 1, 12, 16, LS_BF16, 0, LS_PROFILE_EXACT},
+                             {4, 2, 12, 64, LS_F32, 0, LS_PROFILE_EXACT},  {3, 3, 7, 16, LS_BF16, 0, LS_PROFILE_EXACT},
+                             {4, 1, 17, 4, LS_F32, 0, LS_PROFILE_EXACT},   {2, 2, 64, 16, LS_BF16, 0, LS_PROFILE_EXACT},
+                             {1, 1, 128, 64, LS_F32, 0, LS_PROFILE_EXACT}, {6, 2, 12, 1, LS_BF16, 0, LS_PROFILE_EXACT},
+                             {5, 1, 8, 32, LS_BF16, 0, LS_PROFILE_EXACT},  {1, 1, 33, 8, LS_BF16, 0, LS_PROFILE_EXACT}};
     const int64_t lengths[] = {1, 2, 3, 5, 65, 63, 64, 131};
     const int32_t more_slots[] = {7, 3, 11, 1, 9, 5, 0, 2};
     const op_plan plan = op_plan_make(OP_COUNT(lengths), lengths, more_slots);
@@ -300,8 +431,10 @@ static void every_cut_equals_the_whole(void **state) {
 /* Key lengths at the borders of segments, in one span, in chunks and to the end by single tokens. */
 static void long_contexts_equal_the_textbook(void **state) {
     const ls_isa isa = op_isa(state);
-    const layout shapes[] = {
-        {2, 1, 12, 16, LS_F32, 0}, {1, 1, 64, 64, LS_BF16, 0}, {1, 1, 1, 1, LS_BF16, 0}, {1, 1, 128, 16, LS_F32, 0}};
+    const layout shapes[] = {{2, 1, 12, 16, LS_F32, 0, LS_PROFILE_EXACT},
+                             {1, 1, 64, 64, LS_BF16, 0, LS_PROFILE_EXACT},
+                             {1, 1, 1, 1, LS_BF16, 0, LS_PROFILE_EXACT},
+                             {1, 1, 128, 16, LS_F32, 0, LS_PROFILE_EXACT}};
     const int64_t lengths[] = {1023, 1024, 1025, 2100}, chunks[] = {0, 64, -1};
     const bool taken[][4] = {
         {true, true, true, true}, {false, false, true, false}, {false, true, false, true}, {false, false, true, false}};
@@ -325,7 +458,8 @@ static void windows_equal_the_textbook(void **state) {
     static const int64_t windows[] = {1, 2, 63, 64, 65, 100, 128, 1000, INT64_MAX};
     const int64_t lengths[] = {1, 65, 131, 250}, chunks[] = {0, 1, 3, 64, -1};
     for (int64_t i = 0; i < OP_COUNT(windows); i++) {
-        const layout shape = {4, 2, i % 2 ? 12 : 17, (int64_t)1 << (i * 2 % 7), i % 2 ? LS_BF16 : LS_F32, windows[i]};
+        const layout shape = {
+            4, 2, i % 2 ? 12 : 17, (int64_t)1 << (i * 2 % 7), i % 2 ? LS_BF16 : LS_F32, windows[i], LS_PROFILE_EXACT};
         const op_plan plan = op_plan_make(OP_COUNT(lengths), lengths, slots);
         problem p;
         problem_make(&p, &plan, &shape, i % 2 ? op_special : op_plain, (uint64_t)i + 90);
@@ -341,7 +475,7 @@ static void windows_over_segments(void **state) {
     const int64_t length[] = {2200}, chunks[] = {0, 64};
     const op_plan plan = op_plan_make(1, length, slots);
     for (int64_t i = 0; i < OP_COUNT(windows); i++) {
-        const layout shape = {2, 1, 5, 16, i % 2 ? LS_BF16 : LS_F32, windows[i]};
+        const layout shape = {2, 1, 5, 16, i % 2 ? LS_BF16 : LS_F32, windows[i], LS_PROFILE_EXACT};
         problem p;
         problem_make(&p, &plan, &shape, op_plain, (uint64_t)i + 110);
         problem_check(&p, isa, chunks, OP_COUNT(chunks));
@@ -351,7 +485,7 @@ static void windows_over_segments(void **state) {
 
 /* Token by token through two segment borders; rows that the reference leaves out must equal those of one span. */
 static void decode_equals_prefill_of(ls_isa isa, int64_t window) {
-    const layout shape = {2, 1, 12, 16, LS_BF16, window};
+    const layout shape = {2, 1, 12, 16, LS_BF16, window, LS_PROFILE_EXACT};
     const int64_t length[] = {2100};
     const op_plan plan = op_plan_make(1, length, slots);
     const int64_t chunks[] = {1, 3, 1000};
@@ -380,7 +514,7 @@ static void decode_equals_prefill(void **state) {
 /* Scores far apart: e underflows, a new maximum wipes out what came before, later segments vanish or take over. */
 static void steep_scores(void **state) {
     const ls_isa isa = op_isa(state);
-    const layout shape = {1, 1, 2, 16, LS_F32, 0};
+    const layout shape = {1, 1, 2, 16, LS_F32, 0, LS_PROFILE_EXACT};
     const int64_t length[] = {2100};
     const int64_t chunks[] = {0, 64};
     const op_plan plan = op_plan_make(1, length, slots);
@@ -404,7 +538,7 @@ static void steep_scores(void **state) {
  * writes. */
 static void untouched_rows_and_pages(void **state) {
     const ls_isa isa = op_isa(state);
-    const layout shape = {2, 1, 12, 16, LS_F32, 0};
+    const layout shape = {2, 1, 12, 16, LS_F32, 0, LS_PROFILE_EXACT};
     const int64_t length[] = {20};
     const op_plan plan = op_plan_make(1, length, slots);
     op_array out, untouched;
@@ -476,7 +610,7 @@ static void untouched_rows_and_pages(void **state) {
 /* Against float64: relative to the largest |v|, which no weighted mean exceeds. */
 static void accurate_within_2e_6(void **state) {
     const ls_isa isa = op_isa(state);
-    const layout shape = {2, 1, 64, 16, LS_F32, 0};
+    const layout shape = {2, 1, 64, 16, LS_F32, 0, LS_PROFILE_EXACT};
     const int64_t length[] = {1500};
     const int64_t chunks[] = {0};
     const op_plan plan = op_plan_make(1, length, slots);
@@ -523,7 +657,7 @@ static double distance_from_float64(const problem *p, const op_array *out, int64
 static void window_of_4096_in_16384(void **state) {
     static const int64_t at[] = {63, 4095, 4096, 4097, 4160, 5119, 5120, 8191, 12345, 16383};
     const ls_isa isa = ls_isa_best();
-    const layout shape = {1, 1, 4, 16, LS_F32, 4096};
+    const layout shape = {1, 1, 4, 16, LS_F32, 4096, LS_PROFILE_EXACT};
     const int64_t length[] = {16384};
     const op_plan plan = op_plan_make(1, length, slots);
     op_array all = op_array_make(LS_F32, 16384, 4, 0), out = op_array_make(LS_F32, 1, 4, 0);
@@ -553,7 +687,7 @@ static void window_of_4096_in_16384(void **state) {
 }
 
 static void variants_are_caught_of(int64_t window, const variant *wrong, int64_t n_wrong) {
-    const layout shape = {1, 1, 12, 16, LS_F32, window};
+    const layout shape = {1, 1, 12, 16, LS_F32, window, LS_PROFILE_EXACT};
     const int64_t length[] = {1100};
     const op_plan plan = op_plan_make(1, length, slots);
     op_array out;
@@ -579,6 +713,144 @@ static void variants_are_caught(void **state) {
     variants_are_caught_of(200, of_windows, OP_COUNT(of_windows));
 }
 
+/* mma16: every page size, odd heads and dimensions, cuts, windows and segments. */
+static void mma16_equals_the_textbook(void **state) {
+    const ls_isa isa = op_isa(state);
+    const layout shapes[] = {
+        {1, 1, 1, 1, LS_BF16, 0, LS_PROFILE_MMA16},   {4, 2, 12, 16, LS_BF16, 0, LS_PROFILE_MMA16},
+        {3, 1, 16, 64, LS_BF16, 1, LS_PROFILE_MMA16}, {2, 2, 40, 4, LS_BF16, 100, LS_PROFILE_MMA16},
+        {5, 1, 17, 8, LS_BF16, 63, LS_PROFILE_MMA16}, {1, 1, 256, 16, LS_BF16, 128, LS_PROFILE_MMA16}};
+    const int64_t lengths[] = {1, 2, 65, 131}, chunks[] = {0, 1, 5, 64, -1};
+    const op_plan plan = op_plan_make(OP_COUNT(lengths), lengths, slots);
+    for (int64_t i = 0; i < OP_COUNT(shapes); i++) {
+        problem p;
+        problem_make(&p, &plan, &shapes[i], op_plain, (uint64_t)i + 201);
+        problem_check(&p, isa, chunks, shapes[i].head_dim > 100 ? 1 : OP_COUNT(chunks));
+        problem_free(&p);
+    }
+}
+
+static void mma16_over_segments(void **state) {
+    const ls_isa isa = op_isa(state);
+    const int64_t length[] = {2100}, windows[] = {0, 1030}, chunks[] = {0, 300};
+    const op_plan plan = op_plan_make(1, length, slots);
+    for (int64_t i = 0; i < OP_COUNT(windows); i++) {
+        const layout shape = {2, 1, 8, 16, LS_BF16, windows[i], LS_PROFILE_MMA16};
+        problem p;
+        op_array whole = op_array_make(LS_BF16, 2100, 16, 0), got = op_array_make(LS_BF16, 2100, 16, 0);
+        problem_make(&p, &plan, &shape, op_plain, (uint64_t)i + 301);
+        problem_check(&p, isa, chunks, OP_COUNT(chunks));
+        drive(&p, op_devices[isa][0], 0, true, 1, &whole);
+        drive(&p, op_devices[isa][1], 97, true, 1, &got);
+        op_check(&whole, &got, OP_NAN_PINNED, "chunks of 97");
+        op_array_free(&whole);
+        op_array_free(&got);
+        problem_free(&p);
+    }
+}
+
+/* Scores far apart, and all the same. */
+static void mma16_steep_scores(void **state) {
+    const ls_isa isa = op_isa(state);
+    const layout shape = {1, 1, 2, 16, LS_BF16, 0, LS_PROFILE_MMA16};
+    const int64_t length[] = {1300}, chunks[] = {0, 64};
+    const op_plan plan = op_plan_make(1, length, slots);
+    for (int64_t i = 0; i < 4; i++) {
+        problem p;
+        problem_make(&p, &plan, &shape, op_plain, 8);
+        for (int64_t t = 0; t < length[0]; t++) {
+            const float rise = (float)t - 1000.0f;
+            op_put(&p.q, t, 0, 3.0f);
+            op_put(&p.q, t, 1, 0.0f);
+            op_put(&p.k, t, 0, i == 0 ? rise : i == 1 ? -rise : i == 2 ? (float)(t % 97) * 50.0f : -0.0f);
+            op_put(&p.v, t, 1, i == 3 ? -0.0f : -1e-38f * (float)t);
+        }
+        attention_ref(&p, &p.out, RIGHT);
+        problem_check(&p, isa, chunks, OP_COUNT(chunks));
+        problem_free(&p);
+    }
+}
+
+/* Rows that see a NaN or an infinity are not finite, whatever the cut; those before its block are not. */
+static void mma16_passes_what_is_not_finite(void **state) {
+    const ls_isa isa = op_isa(state);
+    const layout shape = {2, 1, 12, 16, LS_BF16, 0, LS_PROFILE_MMA16};
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    const int64_t length[] = {300}, chunks[] = {0, 1, 64};
+    const op_plan plan = op_plan_make(1, length, slots);
+    for (int64_t i = 0; i < OP_COUNT(bad) * 3 * OP_COUNT(chunks); i++) {
+        problem p;
+        op_array out = op_array_make(LS_BF16, 300, 24, 0);
+        problem_make(&p, &plan, &shape, op_plain, 4);
+        memset(p.checked, 0, 300);
+        op_put(i / 3 % 3 == 0 ? &p.q : i / 3 % 3 == 1 ? &p.k : &p.v, 150, 3, bad[i % 3]);
+        op_put(&p.q, 150, 12 + 3, bad[i % 3]);
+        op_pool_poison(&p.pool);
+        drive(&p, op_devices[isa][0], chunks[i / 9], true, 1, &out);
+        for (int64_t t = 0; t < 300; t++) {
+            /* An infinite key may weigh nothing. */
+            const bool query = i / 3 % 3 == 0, key = i / 3 % 3 == 1;
+            const bool sees = query ? t == 150 : t >= 150 && (!key || i % 3 == 0);
+            const float x = op_get(&out, t, 3);
+            if (sees && isfinite(x)) fail_msg("case %lld: token %lld is %g", (long long)i, (long long)t, (double)x);
+            if ((t < 128 || (query && !sees)) && !isfinite(x))
+                fail_msg("case %lld: token %lld is not finite", (long long)i, (long long)t);
+        }
+        op_array_free(&out);
+        problem_free(&p);
+    }
+}
+
+static void mma16_variants_are_caught(void **state) {
+    const layout shape = {1, 1, 24, 16, LS_BF16, 0, LS_PROFILE_MMA16};
+    const int64_t length[] = {1300};
+    const op_plan plan = op_plan_make(1, length, slots);
+    op_array expected = op_array_make(LS_F32, 1300, 24, 0); /* before they are rounded */
+    problem p;
+    (void)state;
+    problem_make(&p, &plan, &shape, op_wide, 5);
+    for (int v = MMA16_RIGHT; v <= MMA16_NO_SEGMENTS; v++) {
+        int64_t differ = 0;
+        op_array out = v == MMA16_RIGHT ? expected : op_array_make(LS_F32, 1300, 24, 0);
+        for (int64_t t = 0; t < 1300; t++) {
+            if (!p.checked[t]) continue;
+            mma16_query(&p, 0, t, 0, &out, (mma16_variant)v);
+            differ += memcmp(op_at(&out, t, 0), op_at(&expected, t, 0), 96) != 0;
+        }
+        if (v == MMA16_RIGHT) continue;
+        if (differ == 0) fail_msg("variant %d is not seen", v);
+        op_array_free(&out);
+    }
+    op_array_free(&expected);
+    problem_free(&p);
+}
+
+/* Against float64: what is left is the rounding of the weights and of the output to bf16. */
+static void mma16_accurate(void **state) {
+    const layout shape = {1, 1, 64, 16, LS_BF16, 0, LS_PROFILE_MMA16};
+    const int64_t length[] = {1500};
+    const op_plan plan = op_plan_make(1, length, slots);
+    double worst = 0.0;
+    problem p;
+    (void)state;
+    problem_make(&p, &plan, &shape, op_plain, 12);
+    for (int64_t t = 0; t < length[0]; t++) {
+        double exact[64] = {0}, sum = 0.0;
+        if (!p.checked[t]) continue;
+        for (int64_t j = 0; j <= t; j++) {
+            double score = 0.0;
+            for (int64_t d = 0; d < 64; d++) score += (double)op_get(&p.q, t, d) * op_get(&p.k, j, d);
+            score = exp(score * (double)p.scale);
+            sum += score;
+            for (int64_t d = 0; d < 64; d++) exact[d] += score * op_get(&p.v, j, d);
+        }
+        for (int64_t d = 0; d < 64; d++) worst = fmax(worst, fabs(op_get(&p.out, t, d) - exact[d] / sum));
+    }
+    print_message("worst error %.3g of the largest value\n", worst);
+    assert_true(worst < 0x1p-8);
+    problem_free(&p);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         OP_CASES(every_cut_equals_the_whole),
@@ -591,6 +863,12 @@ int main(void) {
         OP_CASES(untouched_rows_and_pages),
         OP_CASES(accurate_within_2e_6),
         cmocka_unit_test(variants_are_caught),
+        OP_CASES(mma16_equals_the_textbook),
+        OP_CASES(mma16_over_segments),
+        OP_CASES(mma16_steep_scores),
+        OP_CASES(mma16_passes_what_is_not_finite),
+        cmocka_unit_test(mma16_variants_are_caught),
+        cmocka_unit_test(mma16_accurate),
     };
     return cmocka_run_group_tests(tests, op_open, op_close);
 }

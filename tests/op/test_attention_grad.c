@@ -1,5 +1,8 @@
 /* Gradients of attention against a textbook reading of their contract, bit for bit, and against the analytic gradient
  * in float64, which central differences hold to the truth. */
+#include "num/half.h"
+#include "num/mma16.h"
+#include "num/sum.h"
 #include "op/attention_backward.h"
 #include "op/op_grad.h"
 
@@ -7,6 +10,7 @@ typedef struct shape {
     int64_t n_heads, n_kv_heads, head_dim;
     ls_dtype dtype;
     int64_t window;
+    ls_profile profile;
 } shape;
 
 typedef struct problem {
@@ -14,6 +18,7 @@ typedef struct problem {
     shape of;
     float scale;
     op_array q, k, v, dout;
+    op_array out, log_sum; /* mma16: of the forward */
 } problem;
 
 enum { DQ, DK, DV, N_GRADS };
@@ -39,6 +44,51 @@ static void grads_free(grads *g) {
 
 static float *grads_at(const grads *g, int i) { return (float *)(void *)g->of[i].data; }
 
+/* out and log_sum, by the op. */
+static void forward_make(problem *p) {
+    const int64_t page_tokens = 16, rows = p->layout.rows, n_pages = rows / page_tokens + GRAD_SPANS_MAX;
+    const int64_t page_bytes = ls_kv_page_bytes(p->of.n_kv_heads, p->of.head_dim, page_tokens, LS_BF16);
+    uint8_t *pages = op_alloc(n_pages * page_bytes);
+    int32_t *tables = op_alloc(n_pages * (int64_t)sizeof *tables);
+    ls_span spans[GRAD_SPANS_MAX];
+    ls_error err;
+    int64_t at = 0;
+    p->out = op_array_make(LS_BF16, rows, p->of.n_heads * p->of.head_dim, 1);
+    p->log_sum = op_array_make(LS_F32, rows, p->of.n_heads, 2);
+    for (int64_t i = 0; i < n_pages; i++) tables[i] = (int32_t)i;
+    for (int64_t i = 0; i < p->layout.n_spans; i++) {
+        spans[i] = p->layout.spans[i];
+        spans[i].table = at;
+        at += spans[i].n_rows / page_tokens + 1;
+    }
+    const ls_attention_args args = {.q = p->q.data,
+                                    .k = p->k.data,
+                                    .v = p->v.data,
+                                    .out = p->out.data,
+                                    .dtype = LS_BF16,
+                                    .q_stride = p->q.stride,
+                                    .kv_stride = p->k.stride,
+                                    .out_stride = p->out.stride,
+                                    .n_heads = p->of.n_heads,
+                                    .n_kv_heads = p->of.n_kv_heads,
+                                    .head_dim = p->of.head_dim,
+                                    .scale = p->scale,
+                                    .page_tokens = page_tokens,
+                                    .pages = {pages, page_bytes, n_pages},
+                                    .spans = spans,
+                                    .n_spans = p->layout.n_spans,
+                                    .tables = tables,
+                                    .n_tables = n_pages,
+                                    .rows = rows,
+                                    .window = p->of.window,
+                                    .profile = LS_PROFILE_MMA16,
+                                    .log_sum = (float *)(void *)p->log_sum.data,
+                                    .log_sum_stride = p->log_sum.stride};
+    assert_ok(ls_attention(op_devices[ls_isa_best()][0], &args, &err), err);
+    free(pages);
+    free(tables);
+}
+
 static problem problem_make(const grad_layout *layout, const shape *of, op_maker make, uint64_t seed) {
     const int64_t q_cols = of->n_heads * of->head_dim, kv_cols = of->n_kv_heads * of->head_dim;
     const int64_t kv_pad = (int64_t)(test_random(&seed) % 4);
@@ -51,6 +101,7 @@ static problem problem_make(const grad_layout *layout, const shape *of, op_maker
     grad_fill(&p.k, layout, make, &seed);
     grad_fill(&p.v, layout, make, &seed);
     grad_fill(&p.dout, layout, make, &seed);
+    if (of->profile == LS_PROFILE_MMA16) forward_make(&p);
     return p;
 }
 
@@ -59,6 +110,9 @@ static void problem_free(problem *p) {
     op_array_free(&p->k);
     op_array_free(&p->v);
     op_array_free(&p->dout);
+    if (p->of.profile != LS_PROFILE_MMA16) return;
+    op_array_free(&p->out);
+    op_array_free(&p->log_sum);
 }
 
 static ls_attention_backward_args problem_args(const problem *p, const grads *g) {
@@ -84,6 +138,11 @@ static ls_attention_backward_args problem_args(const problem *p, const grads *g)
         .spans = p->layout.spans,
         .n_spans = p->layout.n_spans,
         .window = p->of.window,
+        .profile = p->of.profile,
+        .out = p->out.data,
+        .out_stride = p->out.stride,
+        .log_sum = (const float *)(const void *)p->log_sum.data,
+        .log_sum_stride = p->log_sum.stride,
     };
     return args;
 }
@@ -236,6 +295,104 @@ static void put_columns(const op_array *to, const ls_span *span, int64_t head, i
             op_put(to, span->row + t, head * dim + d, factor == 1.0f ? x[t * dim + d] : ls_mul(factor, x[t * dim + d]));
 }
 
+/* ---- the profile mma16 ---- */
+
+/* Wrong on purpose: D of the unrounded dout, p not rounded for dv, heads as chains of their own, dq from the last key. */
+typedef enum mma16_variant {
+    MMA16_RIGHT,
+    MMA16_DOUT_NOT_ROUNDED,
+    MMA16_P_DIVIDED,
+    MMA16_HEADS_APART,
+    MMA16_KEYS_DESCENDING
+} mma16_variant;
+
+/* One step more of a chain: n <= 16 products. */
+static float mma16_step(float c, const uint16_t *a, int64_t a_step, const uint16_t *b, int64_t b_step, int64_t n) {
+    uint16_t x[16] = {0}, y[16] = {0};
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = a[i * a_step];
+        y[i] = b[i * b_step];
+    }
+    return ls_from_bits(ls_mma16_step(ls_bits(c), x, 1, y, 1));
+}
+
+static float mma16_chain(float c, const uint16_t *a, int64_t a_step, const uint16_t *b, int64_t b_step, int64_t n) {
+    for (int64_t k = 0; k < n; k += 16)
+        c = mma16_step(c, a + k * a_step, a_step, b + k * b_step, b_step, n - k < 16 ? n - k : 16);
+    return ls_canonical(c);
+}
+
+/* A head's columns of a span as [n_rows][dim] bf16, rounded if they are not. */
+static uint16_t *rounded_of(const op_array *a, const ls_span *span, int64_t head, int64_t dim) {
+    uint16_t *out = op_alloc(span->n_rows * dim * 2);
+    for (int64_t t = 0; t < span->n_rows; t++)
+        for (int64_t d = 0; d < dim; d++) out[t * dim + d] = ls_f32_to_bf16(op_get(a, span->row + t, head * dim + d));
+    return out;
+}
+
+static void mma16_head(const problem *p, const ls_span *span, int64_t head, const uint16_t *k, const uint16_t *v,
+                       float *dk, float *dv, const grads *out, mma16_variant which) {
+    const int64_t n = span->n_rows, dim = p->of.head_dim;
+    const float c = ls_mul(p->scale, 0x1.715476p+0f);
+    uint16_t *q = rounded_of(&p->q, span, head, dim), *dout = rounded_of(&p->dout, span, head, dim);
+    uint16_t *prob = calloc((size_t)(n * n), 2), *ds = calloc((size_t)(n * n), 2);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t row = span->row + i, low = first_ref(p, i, RIGHT);
+        const float log_sum = op_get(&p->log_sum, row, head);
+        float chain[256] = {0}, big_d;
+        for (int64_t d = 0; d < dim; d++)
+            chain[d] = ls_fma(which == MMA16_DOUT_NOT_ROUNDED ? op_get(&p->dout, row, head * dim + d)
+                                                              : ls_bf16_to_f32(dout[i * dim + d]),
+                              op_get(&p->out, row, head * dim + d), 0.0f);
+        big_d = ls_sum_fold(chain);
+        for (int64_t j = low; j <= i; j++) {
+            const float s = mma16_chain(0.0f, q + i * dim, 1, k + j * dim, 1, dim);
+            const float dp = mma16_chain(0.0f, dout + i * dim, 1, v + j * dim, 1, dim);
+            const float e = which == MMA16_P_DIVIDED ? ls_exp(ls_sub(ls_mul(s, p->scale), ls_mul(log_sum, 0.6931472f)))
+                                                     : ls_exp2_bounded(ls_fma(s, c, -log_sum));
+            prob[i * n + j] = ls_f32_to_bf16(e);
+            ds[i * n + j] = ls_f32_to_bf16(ls_mul(e, ls_sub(dp, big_d)));
+        }
+        for (int64_t d = 0; d < dim; d++) {
+            float sum = 0.0f;
+            if (which == MMA16_KEYS_DESCENDING)
+                for (int64_t j = i / 16 * 16; j >= 0; j -= 16)
+                    sum = mma16_step(sum, ds + i * n + j, 1, k + j * dim + d, dim, n - j < 16 ? n - j : 16);
+            else
+                sum = mma16_chain(0.0f, ds + i * n, 1, k + d, dim, n);
+            op_put(&out->of[DQ], row, head * dim + d, ls_mul(p->scale, ls_canonical(sum)));
+        }
+    }
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t d = 0; d < dim; d++) {
+            float *const to_k = &dk[j * dim + d], *const to_v = &dv[j * dim + d];
+            const bool apart = which == MMA16_HEADS_APART;
+            const float of_k = mma16_chain(apart ? 0.0f : *to_k, ds + j, n, q + d, dim, n);
+            const float of_v = mma16_chain(apart ? 0.0f : *to_v, prob + j, n, dout + d, dim, n);
+            *to_k = apart ? ls_add(*to_k, of_k) : of_k;
+            *to_v = apart ? ls_add(*to_v, of_v) : of_v;
+        }
+    free(q);
+    free(dout);
+    free(prob);
+    free(ds);
+}
+
+static void mma16_span(const problem *p, const ls_span *span, const grads *out, mma16_variant which) {
+    const int64_t n = span->n_rows, dim = p->of.head_dim, group = p->of.n_heads / p->of.n_kv_heads;
+    for (int64_t g = 0; g < p->of.n_kv_heads; g++) {
+        uint16_t *k = rounded_of(&p->k, span, g, dim), *v = rounded_of(&p->v, span, g, dim);
+        float *dk = calloc((size_t)(n * dim) + 1, 4), *dv = calloc((size_t)(n * dim) + 1, 4);
+        for (int64_t a = g * group; a < (g + 1) * group; a++) mma16_head(p, span, a, k, v, dk, dv, out, which);
+        put_columns(&out->of[DK], span, g, dim, dk, p->scale);
+        put_columns(&out->of[DV], span, g, dim, dv, 1.0f);
+        free(k);
+        free(v);
+        free(dk);
+        free(dv);
+    }
+}
+
 static void span_ref(const problem *p, const ls_span *span, const grads *out, variant which) {
     const int64_t n = span->n_rows, dim = p->of.head_dim, group = p->of.n_heads / p->of.n_kv_heads;
     float *prob = op_alloc(n * n * 4), *ds = op_alloc(n * n * 4), *dq = op_alloc(n * dim * 4);
@@ -266,7 +423,12 @@ static void span_ref(const problem *p, const ls_span *span, const grads *out, va
 /* out holds guards. */
 static void grad_ref(const problem *p, const grads *out, variant which) {
     for (int64_t i = 0; i < p->layout.n_spans; i++)
-        if (p->layout.spans[i].slot >= 0) span_ref(p, &p->layout.spans[i], out, which);
+        if (p->layout.spans[i].slot >= 0) {
+            if (p->of.profile == LS_PROFILE_MMA16)
+                mma16_span(p, &p->layout.spans[i], out, MMA16_RIGHT);
+            else
+                span_ref(p, &p->layout.spans[i], out, which);
+        }
 }
 
 /* ---- equality in bits ---- */
@@ -292,10 +454,11 @@ static const int64_t lengths[] = {1, 2, 3, 63, 64, 65, 66, 130};
 
 static void every_shape_equals_the_textbook(void **state) {
     const ls_isa isa = op_isa(state);
-    const shape shapes[] = {{1, 1, 1, LS_F32, 0},   {1, 1, 5, LS_BF16, 0}, {2, 1, 16, LS_F32, 0},
-                            {4, 2, 24, LS_BF16, 0}, {3, 3, 7, LS_F32, 0},  {6, 2, 12, LS_BF16, 0},
-                            {5, 1, 8, LS_F32, 0},   {2, 2, 33, LS_F32, 0}, {2, 1, 64, LS_BF16, 0},
-                            {4, 4, 31, LS_F32, 0}};
+    const shape shapes[] = {{1, 1, 1, LS_F32, 0, LS_PROFILE_EXACT},   {1, 1, 5, LS_BF16, 0, LS_PROFILE_EXACT},
+                            {2, 1, 16, LS_F32, 0, LS_PROFILE_EXACT},  {4, 2, 24, LS_BF16, 0, LS_PROFILE_EXACT},
+                            {3, 3, 7, LS_F32, 0, LS_PROFILE_EXACT},   {6, 2, 12, LS_BF16, 0, LS_PROFILE_EXACT},
+                            {5, 1, 8, LS_F32, 0, LS_PROFILE_EXACT},   {2, 2, 33, LS_F32, 0, LS_PROFILE_EXACT},
+                            {2, 1, 64, LS_BF16, 0, LS_PROFILE_EXACT}, {4, 4, 31, LS_F32, 0, LS_PROFILE_EXACT}};
     uint64_t seed = 21;
     for (int64_t i = 0; i < OP_COUNT(shapes); i++)
         for (int special = 0; special < 2; special++) {
@@ -310,7 +473,7 @@ static void every_shape_equals_the_textbook(void **state) {
 static void every_length_equals_the_textbook(void **state) {
     const ls_isa isa = op_isa(state);
     const int64_t more[] = {1, 2, 4, 5, 31, 62, 63, 64, 65, 67, 127, 128, 129, 130, 193};
-    const shape of = {2, 1, 5, LS_F32, 0};
+    const shape of = {2, 1, 5, LS_F32, 0, LS_PROFILE_EXACT};
     uint64_t seed = 22;
     for (int64_t i = 0; i < OP_COUNT(more); i++) {
         const int64_t three[] = {more[i], more[(i * 4 + 3) % OP_COUNT(more)], more[i]};
@@ -323,7 +486,9 @@ static void every_length_equals_the_textbook(void **state) {
 
 static void wide_heads_equal_the_textbook(void **state) {
     const ls_isa isa = op_isa(state);
-    const shape shapes[] = {{1, 1, 128, LS_F32, 0}, {2, 1, 257, LS_BF16, 0}, {1, 1, LS_HEAD_DIM_MAX, LS_F32, 0}};
+    const shape shapes[] = {{1, 1, 128, LS_F32, 0, LS_PROFILE_EXACT},
+                            {2, 1, 257, LS_BF16, 0, LS_PROFILE_EXACT},
+                            {1, 1, LS_HEAD_DIM_MAX, LS_F32, 0, LS_PROFILE_EXACT}};
     const int64_t length[] = {70};
     for (int64_t i = 0; i < OP_COUNT(shapes); i++) {
         const grad_layout layout = grad_layout_make(1, length, true, (uint64_t)i + 1);
@@ -339,8 +504,9 @@ static void long_sequences_equal_the_textbook(void **state) {
     const struct {
         shape of;
         int64_t lengths[2];
-    } cases[] = {
-        {{1, 1, 5, LS_F32, 0}, {1025, 70}}, {{2, 1, 3, LS_BF16, 0}, {1024, 1088}}, {{1, 1, 4, LS_F32, 0}, {2100, 1}}};
+    } cases[] = {{{1, 1, 5, LS_F32, 0, LS_PROFILE_EXACT}, {1025, 70}},
+                 {{2, 1, 3, LS_BF16, 0, LS_PROFILE_EXACT}, {1024, 1088}},
+                 {{1, 1, 4, LS_F32, 0, LS_PROFILE_EXACT}, {2100, 1}}};
     for (int64_t i = 0; i < OP_COUNT(cases); i++) {
         const grad_layout layout = grad_layout_make(2, cases[i].lengths, true, (uint64_t)i + 1);
         problem p = problem_make(&layout, &cases[i].of, op_plain, (uint64_t)i + 70);
@@ -356,14 +522,14 @@ static void windows_equal_the_textbook(void **state) {
     const int64_t some[] = {1, 65, 200, 129, 64};
     uint64_t seed = 26;
     for (int64_t i = 0; i < OP_COUNT(windows); i++) {
-        const shape of = {4, 2, 5 + i % 3, i % 2 ? LS_BF16 : LS_F32, windows[i]};
+        const shape of = {4, 2, 5 + i % 3, i % 2 ? LS_BF16 : LS_F32, windows[i], LS_PROFILE_EXACT};
         const grad_layout layout = grad_layout_random(some, OP_COUNT(some), &seed);
         problem p = problem_make(&layout, &of, i % 3 == 1 ? op_special : op_plain, test_random(&seed));
         problem_check(&p, isa, 0, "window");
         problem_free(&p);
     }
     for (int64_t i = 0; i < 2; i++) {
-        const shape of = {1, 1, 4, LS_F32, i == 0 ? 1025 : 300};
+        const shape of = {1, 1, 4, LS_F32, i == 0 ? 1025 : 300, LS_PROFILE_EXACT};
         const int64_t length[] = {2100};
         const grad_layout layout = grad_layout_make(1, length, true, (uint64_t)i + 1);
         problem p = problem_make(&layout, &of, op_plain, (uint64_t)i + 80);
@@ -375,7 +541,7 @@ static void windows_equal_the_textbook(void **state) {
 /* Scores far apart: probabilities underflow, a new maximum wipes out what came before. */
 static void steep_scores_equal_the_textbook(void **state) {
     const ls_isa isa = op_isa(state);
-    const shape of = {1, 1, 2, LS_F32, 0};
+    const shape of = {1, 1, 2, LS_F32, 0, LS_PROFILE_EXACT};
     const int64_t length[] = {1100};
     const grad_layout layout = grad_layout_make(1, length, false, 1);
     for (int i = 0; i < 3; i++) {
@@ -395,7 +561,7 @@ static void steep_scores_equal_the_textbook(void **state) {
 /* A later key that is NaN or infinite does not show in an earlier query, nor an earlier query in a later key. */
 static void later_keys_take_no_part(void **state) {
     const ls_isa isa = op_isa(state);
-    const shape of = {2, 1, 5, LS_F32, 0};
+    const shape of = {2, 1, 5, LS_F32, 0, LS_PROFILE_EXACT};
     const int64_t length[] = {130};
     const grad_layout layout = grad_layout_make(1, length, false, 1);
     for (int64_t at = 1; at < 130; at += 32) {
@@ -421,10 +587,49 @@ static void later_keys_take_no_part(void **state) {
     }
 }
 
+/* mma16: odd heads and dimensions, lengths around tiles and blocks, windows. */
+static void mma16_equals_the_textbook(void **state) {
+    const ls_isa isa = op_isa(state);
+    const shape shapes[] = {{1, 1, 5, LS_BF16, 0, LS_PROFILE_MMA16},
+                            {4, 2, 24, LS_BF16, 0, LS_PROFILE_MMA16},
+                            {3, 1, 16, LS_BF16, 70, LS_PROFILE_MMA16},
+                            {2, 2, 7, LS_BF16, 1, LS_PROFILE_MMA16},
+                            {2, 1, 64, LS_BF16, 128, LS_PROFILE_MMA16}};
+    uint64_t seed = 121;
+    for (int64_t i = 0; i < OP_COUNT(shapes); i++) {
+        const int64_t some[] = {1, 65, 200, 129, 64};
+        const grad_layout layout = grad_layout_random(some, OP_COUNT(some), &seed);
+        problem p = problem_make(&layout, &shapes[i], i % 2 ? op_wide : op_plain, test_random(&seed));
+        problem_check(&p, isa, 0, "mma16");
+        problem_free(&p);
+    }
+}
+
+static void mma16_variants_are_caught(void **state) {
+    const shape of = {4, 2, 12, LS_BF16, 0, LS_PROFILE_MMA16};
+    const int64_t length[] = {200};
+    const grad_layout layout = grad_layout_make(1, length, false, 1);
+    problem p = problem_make(&layout, &of, op_plain, 5);
+    grads right = grads_make(&p, 200, 0);
+    char text[160];
+    (void)state;
+    grad_ref(&p, &right, RIGHT);
+    for (int v = MMA16_RIGHT; v <= MMA16_KEYS_DESCENDING; v++) {
+        grads wrong = grads_make(&p, 200, 0);
+        int64_t differ = 0;
+        mma16_span(&p, &layout.spans[0], &wrong, (mma16_variant)v);
+        for (int i = 0; i < N_GRADS; i++) differ += op_diffs(&right.of[i], &wrong.of[i], OP_NAN_ANY, text);
+        if ((differ == 0) != (v == MMA16_RIGHT)) fail_msg("variant %d: %lld numbers differ", v, (long long)differ);
+        grads_free(&wrong);
+    }
+    grads_free(&right);
+    problem_free(&p);
+}
+
 /* Nothing but padding: nothing is written. */
 static void no_tokens_write_nothing(void **state) {
     const ls_isa isa = op_isa(state);
-    const shape of = {2, 1, 5, LS_F32, 0};
+    const shape of = {2, 1, 5, LS_F32, 0, LS_PROFILE_EXACT};
     for (int64_t n_spans = 0; n_spans < 3; n_spans++) {
         const grad_layout layout = {6, n_spans, {{0, 3, 0, -1, 0}, {4, 0, 0, 2, 0}}};
         problem p = problem_make(&layout, &of, op_plain, 3);
@@ -452,7 +657,7 @@ static void sequences_do_not_see_each_other(void **state) {
     const int64_t three[] = {65, 5, 130};
     for (uint64_t seed = 1; seed <= 4; seed++) {
         const grad_layout layout = grad_layout_make(3, three, seed > 1, seed);
-        const shape of = {4, 2, 24, seed % 2 ? LS_F32 : LS_BF16, 0};
+        const shape of = {4, 2, 24, seed % 2 ? LS_F32 : LS_BF16, 0, LS_PROFILE_EXACT};
         problem p = problem_make(&layout, &of, op_plain, seed);
         grads packed = grads_make(&p, layout.rows, 1);
         if (seed == 3) /* the middle one is hostile */
@@ -580,7 +785,7 @@ static void exact_free(exact *e) {
 
 /* The float64 gradient is that of the differences. */
 static void float64_is_the_truth(void **state) {
-    const shape of = {4, 2, 3, LS_F32, 5};
+    const shape of = {4, 2, 3, LS_F32, 5, LS_PROFILE_EXACT};
     const int64_t length[] = {9};
     const grad_layout layout = grad_layout_make(1, length, false, 1);
     problem p = problem_make(&layout, &of, op_wide, 31);
@@ -606,10 +811,10 @@ static void gradients_are_those_of_float64(void **state) {
     const struct {
         shape of;
         int64_t length;
-    } cases[] = {{{4, 2, 16, LS_F32, 0}, 130},
-                 {{2, 1, 64, LS_BF16, 0}, 200},
-                 {{1, 1, 24, LS_F32, 0}, 1500},
-                 {{4, 2, 16, LS_F32, 90}, 200}};
+    } cases[] = {{{4, 2, 16, LS_F32, 0, LS_PROFILE_EXACT}, 130},
+                 {{2, 1, 64, LS_BF16, 0, LS_PROFILE_EXACT}, 200},
+                 {{1, 1, 24, LS_F32, 0, LS_PROFILE_EXACT}, 1500},
+                 {{4, 2, 16, LS_F32, 90, LS_PROFILE_EXACT}, 200}};
     double worst = 0.0;
     for (int64_t c = 0; c < OP_COUNT(cases); c++) {
         const grad_layout layout = grad_layout_make(1, &cases[c].length, false, 1);
@@ -634,11 +839,37 @@ static void gradients_are_those_of_float64(void **state) {
     print_message("worst error %.3g of the largest gradient of its kind\n", worst);
 }
 
+/* Against float64, each within what bf16 weights, gradients and outputs leave. */
+static void mma16_gradients_are_those_of_float64(void **state) {
+    const shape of = {4, 2, 32, LS_BF16, 0, LS_PROFILE_MMA16};
+    const int64_t length[] = {300};
+    const grad_layout layout = grad_layout_make(1, length, false, 1);
+    problem p = problem_make(&layout, &of, op_plain, 41);
+    grads got = grads_make(&p, layout.rows, 0);
+    exact e = exact_make(&p);
+    double worst = 0.0;
+    (void)state;
+    run(&p, &got, op_devices[ls_isa_best()][1]);
+    for (int i = 0; i < N_GRADS; i++) {
+        double error = 0.0, largest = 0.0;
+        for (int64_t at = 0; at < got.of[i].rows * got.of[i].cols; at++) {
+            error = fmax(error, fabs((double)grads_at(&got, i)[at] - e.grad[i][at]));
+            largest = fmax(largest, fabs(e.grad[i][at]));
+        }
+        if (!(error <= 0x1p-7 * largest)) fail_msg("%s: error %g of %g", grad_names[i], error, largest);
+        worst = fmax(worst, error / largest);
+    }
+    print_message("worst error %.3g of the largest gradient of its kind\n", worst);
+    exact_free(&e);
+    grads_free(&got);
+    problem_free(&p);
+}
+
 /* ---- errors ---- */
 
 static void bad_arguments_are_named(void **state) {
     const grad_layout layout = {9, 2, {{0, 4, 0, 0, 0}, {4, 5, 0, 1, 0}}};
-    const shape of = {4, 2, 5, LS_F32, 0};
+    const shape of = {4, 2, 5, LS_F32, 0, LS_PROFILE_EXACT};
     problem p = problem_make(&layout, &of, op_plain, 1);
     grads got = grads_make(&p, 9, 0), untouched = grads_make(&p, 9, 0);
     const ls_attention_backward_args right = problem_args(&p, &got);
@@ -727,7 +958,7 @@ typedef struct variant_case {
 static void variants_are_caught_of(int64_t window, const variant_case *cases, int64_t n_cases) {
     const int64_t length[] = {window == 0 ? 1100 : 200};
     const grad_layout layout = grad_layout_make(1, length, false, 2);
-    const shape of = {2, 1, 3, LS_F32, window};
+    const shape of = {2, 1, 3, LS_F32, window, LS_PROFILE_EXACT};
     problem p = problem_make(&layout, &of, op_plain, 8);
     grads right = grads_make(&p, layout.rows, 0);
     grad_ref(&p, &right, RIGHT);
@@ -771,6 +1002,9 @@ int main(void) {
         cmocka_unit_test(bad_arguments_are_named),
         cmocka_unit_test(workspaces_that_do_not_fit),
         cmocka_unit_test(variants_are_caught),
+        OP_CASES(mma16_equals_the_textbook),
+        cmocka_unit_test(mma16_variants_are_caught),
+        cmocka_unit_test(mma16_gradients_are_those_of_float64),
     };
     return cmocka_run_group_tests(tests, op_open, op_close);
 }

@@ -12,7 +12,10 @@
 
 LS_KERNEL_TABLE(ls_adamw_kernel);
 LS_KERNEL_TABLE(ls_attention_backward_kernel);
+LS_KERNEL_TABLE(ls_attention_backward_mma16_kernel);
 LS_KERNEL_TABLE(ls_attention_kernel);
+LS_KERNEL_TABLE(ls_attention_mma16_kernel);
+LS_KERNEL_TABLE(ls_attention_rounded_kernel);
 LS_KERNEL_TABLE(ls_attention_softmax_kernel);
 LS_KERNEL_TABLE(ls_conv1d_backward_kernel);
 LS_KERNEL_TABLE(ls_conv1d_kernel);
@@ -344,9 +347,12 @@ static ls_status check_pages(const ls_attention_args *a, ls_error *err) {
     return LS_OK;
 }
 
+/* Scalar operations of a product in a step of mma16. */
+#define STEP_COST 8
+
 /* One pass stores the new keys and values, one attends (item: row x head). */
 ls_status ls_cpu_attention(const ls_exec *exec, const ls_attention_args *args, ls_error *err) {
-    int64_t rows, keys = 0; /* over all rows */
+    int64_t rows, keys = 0, tiles = 0; /* keys: over all rows */
     LS_TRY(ls_spans_check_rows("attention", args->spans, args->n_spans, args->rows, 0, err));
     LS_TRY(check_pages(args, err));
     rows = ls_spans_rows(args->spans, args->n_spans);
@@ -354,8 +360,13 @@ ls_status ls_cpu_attention(const ls_exec *exec, const ls_attention_args *args, l
     for (int64_t i = 0; i < args->n_spans; i++) {
         const int64_t each = args->spans[i].pos + args->spans[i].n_rows / 2 + 1;
         keys += args->spans[i].n_rows * (args->window > 0 && args->window < each ? args->window : each);
+        tiles += ls_attention_tiles_mma16(args->spans[i].n_rows, args->n_heads / args->n_kv_heads) * args->n_kv_heads;
     }
     RUN(kv_store, args->n_spans, rows / args->n_spans * args->n_kv_heads * args->head_dim * 8);
+    if (args->profile == LS_PROFILE_MMA16) {
+        RUN(attention_mma16, tiles, keys * args->n_heads / tiles * (2 * args->head_dim * STEP_COST + 50));
+        return LS_OK;
+    }
     RUN(attention, rows * args->n_heads, keys / rows * (2 * args->head_dim + 50));
     return LS_OK;
 }
@@ -381,6 +392,13 @@ ls_status ls_cpu_attention_backward(const ls_exec *exec, const ls_attention_back
     rows = ls_spans_rows(all->spans, all->n_spans);
     if (rows == 0) return LS_OK;
     LS_TRY(open_workspace("attention_backward", exec, ls_op_attention_backward_workspace(all), &call.floats, err));
+    if (all->profile == LS_PROFILE_MMA16) {
+        RUN(attention_rounded, all->rows, 4 * all->n_heads * all->head_dim);
+        RUN(attention_backward_mma16, all->n_spans * all->n_kv_heads,
+            rows / all->n_spans * (all->n_heads / all->n_kv_heads) * LS_ATTENTION_BLOCK_MMA16 *
+                (5 * all->head_dim * STEP_COST + 50) / 2);
+        return LS_OK;
+    }
     for (int64_t i = 0; i < all->n_spans; i++) tiles += ls_attention_tiles(all->spans[i].n_rows);
     RUN(attention_softmax, tiles * all->n_heads,
         rows / all->n_spans * LS_ATTENTION_BLOCK * (2 * all->head_dim + 50) / 2);

@@ -14,6 +14,9 @@ extern "C" {
 /* Columns of a panel of b. */
 #define LS_MMA16_PANEL 16
 
+/* Floats of a thread's scratch that the kernel uses; what lies behind them is the caller's. */
+#define LS_MMA16_SCRATCH_FLOATS (192 * 1024)
+
 /* How a chain begins and ends: from +0, with bias and rounding, into out; from +0 and added to out; from out into out.
  */
 typedef enum ls_mma16_mode { LS_MMA16_STORE, LS_MMA16_ADD, LS_MMA16_CONTINUE } ls_mma16_mode;

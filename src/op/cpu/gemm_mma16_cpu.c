@@ -99,7 +99,7 @@ typedef struct b_step {
 } b_step;
 
 #define A_FLOATS ((int64_t)(ROWS_MAX * (K_MAX / STEP) * sizeof(a_step) / sizeof(float)))
-_Static_assert(A_FLOATS + ROWS_MAX * COLS_MAX <= LS_SCRATCH_FLOATS, "a block fits scratch");
+_Static_assert(A_FLOATS + ROWS_MAX * COLS_MAX <= LS_MMA16_SCRATCH_FLOATS, "a block fits scratch");
 
 static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 

@@ -6,6 +6,7 @@
 #include <cuda_pipeline.h>
 
 #include "op/attention_backward.h"
+#include "op/cuda/attention_cuda.h"
 #include "op/cuda/attention_tile_cuda.h"
 #include "op/cuda/check_cuda.h"
 #include "op/cuda/cuda_ops.h"
@@ -621,7 +622,9 @@ ls_status ls_cuda_attention_backward(const ls_exec *exec, const ls_attention_bac
     const ls_cuda_operand operands[] = {{"q", a->q, elem, none}, {"k", a->k, elem, none},
                                         {"v", a->v, elem, none}, {"dout", a->dout, 4, none},
                                         {"dq", a->dq, 4, none},  {"dk", a->dk, 4, none},
-                                        {"dv", a->dv, 4, none},  {"spans", a->spans, 8, a->n_spans == 0}};
+                                        {"dv", a->dv, 4, none},  {"spans", a->spans, 8, a->n_spans == 0},
+                                        {"out", a->out, elem, none || a->profile == LS_PROFILE_EXACT},
+                                        {"log_sum", a->log_sum, 4, none || a->profile == LS_PROFILE_EXACT}};
     ls_fault *fault;
     LS_CUDA_TRY(ls_cuda_check("attention_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_op_attention_backward_workspace(a), err));
@@ -654,6 +657,7 @@ ls_status ls_cuda_attention_backward(const ls_exec *exec, const ls_attention_bac
     p.fault = fault;
     LS_CUDA_TRY(ls_cuda_check_spans("attention_backward", exec, &check, err));
     if (none) return LS_OK;
+    if (a->profile == LS_PROFILE_MMA16) return ls_attention_backward_mma16(exec, a, fault, err);
     if (a->dtype == LS_F32)
         return launch_all<shape<LS_F32, 64>>(exec, &p, index,
                                              err); /* 128 do not fit the shared memory of every device */

@@ -704,7 +704,8 @@ static ls_status check_call(const ls_exec *exec, const ls_attention_args *a, ls_
                                         {"out", a->out, elem, no_rows},
                                         {"pages", a->pages.base, elem, a->pages.n_entries == 0},
                                         {"spans", a->spans, 8, a->n_spans == 0},
-                                        {"tables", a->tables, 4, a->n_tables == 0}};
+                                        {"tables", a->tables, 4, a->n_tables == 0},
+                                        {"log_sum", a->log_sum, 4, a->log_sum == NULL}};
     if (a->dtype != LS_F32 && a->dtype != LS_BF16)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "attention: %s; f32 and bf16 are built", ls_dtype_name(a->dtype));
     if (a->pages.stride % elem != 0)
@@ -765,5 +766,5 @@ ls_status ls_cuda_attention(const ls_exec *exec, const ls_attention_args *a, ls_
     LS_CUDA_TRY(ls_cuda_launch(
         exec, &store, a->dtype == LS_F32 ? (const void *)store_kernel<LS_F32> : (const void *)store_kernel<LS_BF16>, &p,
         err));
-    return launch_all(exec, &p, index, err);
+    return a->profile == LS_PROFILE_MMA16 ? ls_attention_mma16(exec, a, fault, err) : launch_all(exec, &p, index, err);
 }

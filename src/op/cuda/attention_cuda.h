@@ -36,4 +36,11 @@ struct ls_piece<32> {
 ls_status ls_attention_tokens(const ls_exec *exec, const ls_attention_args *args, const ls_fault *fault, bool *taken,
                               ls_error *err);
 
+/* The profile mma16, whose keys and values lie in their pages already, too; refuses what is not of sm_90. */
+ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *args, const ls_fault *fault, ls_error *err);
+
+/* The same of the gradient. */
+ls_status ls_attention_backward_mma16(const ls_exec *exec, const ls_attention_backward_args *args,
+                                      const ls_fault *fault, ls_error *err);
+
 #endif

@@ -24,10 +24,10 @@ static ls_status encode_map(CUtensorMap *map, const char *op, ls_dtype dtype, co
                                   const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                   CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
     static encode_fn encode; /* the same pointer, whichever thread finds it */
-    const cuuint32_t ones[3] = {1, 1, 1};
+    const cuuint32_t ones[4] = {1, 1, 1, 1};
     const bool f32 = dtype == LS_F32;
-    cuuint64_t sizes[3], strides[2];
-    cuuint32_t boxes[3];
+    cuuint64_t sizes[4], strides[3];
+    cuuint32_t boxes[4];
     for (int i = 0; i < rank; i++) {
         sizes[i] = (cuuint64_t)size[i];
         boxes[i] = (cuuint32_t)box[i];
@@ -45,7 +45,10 @@ static ls_status encode_map(CUtensorMap *map, const char *op, ls_dtype dtype, co
     const CUresult result =
         encode(map, f32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, (cuuint32_t)rank,
                (void *)base, sizes, strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               f32 ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+               f32                             ? CU_TENSOR_MAP_SWIZZLE_NONE
+               : box[0] * 2 == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
+                                  : CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result == CUDA_SUCCESS) return LS_OK;
     return LS_FAIL(err, LS_ERR_DEVICE, "%s: a map of %d dimensions, the innermost %lld, at %p is refused with %d", op,
@@ -71,4 +74,23 @@ ls_status ls_box_map_f32(CUtensorMap *map, const char *op, const void *base, int
     const int64_t size[2] = {inner, outer};
     const int box[2] = {box_inner, box_rows};
     return encode_map(map, op, LS_F32, base, outer > 0 ? 2 : 1, size, &stride, box, err);
+}
+
+ls_status ls_page_maps(CUtensorMap *keys, CUtensorMap *values, const char *op, const void *base, int64_t stride,
+                       int64_t n_pages, int64_t n_kv_heads, int64_t head_dim, ls_error *err) {
+    const int64_t rows = n_kv_heads * head_dim;
+    const int64_t key_size[3] = {16, rows, n_pages}, key_strides[2] = {16, stride / 2};
+    const int64_t value_size[4] = {head_dim, 16, n_kv_heads, n_pages};
+    const int64_t value_strides[3] = {head_dim, 16 * head_dim, stride / 2};
+    const int key_box[3] = {16, (int)head_dim, 1}, value_box[4] = {64, 16, 1, 1};
+    LS_CUDA_TRY(encode_map(keys, op, LS_BF16, base, 3, key_size, key_strides, key_box, err));
+    return encode_map(values, op, LS_BF16, (const uint16_t *)base + 16 * rows, 4, value_size, value_strides, value_box,
+                      err);
+}
+
+ls_status ls_heads_map(CUtensorMap *map, const char *op, const void *base, int64_t head_dim, int64_t heads,
+                       int64_t rows, int64_t stride, int box_rows, ls_error *err) {
+    const int64_t size[3] = {head_dim, heads, rows}, strides[2] = {head_dim, stride};
+    const int box[3] = {64, 1, box_rows};
+    return encode_map(map, op, LS_BF16, base, 3, size, strides, box, err);
 }

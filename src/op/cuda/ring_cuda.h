@@ -81,6 +81,15 @@ static __device__ __forceinline__ void ls_box_fetch3(const CUtensorMap *map, uin
         : "memory");
 }
 
+static __device__ __forceinline__ void ls_box_fetch4(const CUtensorMap *map, uint32_t to, uint32_t barrier, int32_t a,
+                                                     int32_t b, int32_t c, int32_t d) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+        "[%6];" ::"r"(to),
+        "l"(map), "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier)
+        : "memory");
+}
+
 /* A matrix that a map can describe: aligned, rows a multiple of 16 bytes apart, coordinates within 31 bits. */
 static inline bool ls_box_possible(const void *base, ls_dtype dtype, int64_t stride, int64_t a, int64_t b) {
     return (uintptr_t)base % 16 == 0 && stride < ((int64_t)1 << 37) && stride * ls_dtype_bytes(dtype) % 16 == 0 &&
@@ -94,6 +103,13 @@ ls_status ls_box_map(CUtensorMap *map, const char *op, const void *base, int64_t
 /* Of a bf16 matrix of `rows` rows of 64 * chunks, as [chunk][row][64], in boxes of 64 x box_rows x box_chunks. */
 ls_status ls_box_map3(CUtensorMap *map, const char *op, const void *base, int64_t chunks, int64_t rows, int64_t stride,
                       int box_rows, int box_chunks, ls_error *err);
+/* Maps of pages of 16 tokens, bf16 (op/attention.h). keys: as [page][KV head and dimension][16], in boxes of a head's
+ * dimensions, rows of 32 bytes swizzled; values: as [page][KV head][16][dimension], in boxes of 64 dimensions. */
+ls_status ls_page_maps(CUtensorMap *keys, CUtensorMap *values, const char *op, const void *base, int64_t stride,
+                       int64_t n_pages, int64_t n_kv_heads, int64_t head_dim, ls_error *err);
+/* Of a bf16 tensor [row][head][dimension], rows `stride` elements apart, in boxes of 64 dimensions of box_rows rows. */
+ls_status ls_heads_map(CUtensorMap *map, const char *op, const void *base, int64_t head_dim, int64_t heads,
+                       int64_t rows, int64_t stride, int box_rows, ls_error *err);
 /* Map of a float32 matrix [outer][inner], rows `stride` elements apart, in boxes of box_inner x box_rows as they are;
  * with outer 0 of a vector [inner]. */
 ls_status ls_box_map_f32(CUtensorMap *map, const char *op, const void *base, int64_t inner, int64_t outer,

@@ -78,7 +78,7 @@
 
 /* clang-format on */
 
-/* ss: A and B from shared memory, by descriptor. rs: A from registers, as mma.m16n8k16 has it, 16 rows a warp. TA, TB:
+/* first: the step is from nothing, whatever d holds. ss: A and B from shared memory, by descriptor. rs: A from registers, as mma.m16n8k16 has it, 16 rows a warp. TA, TB:
  * the operand lies with its 64 rows (of n) side by side instead of k. */
 template <int N>
 struct ls_wgmma;
@@ -86,6 +86,27 @@ struct ls_wgmma;
 #define LS_WG(n, g, p0, p1, p2, p3, p4, p5)                                                                \
     template <>                                                                                            \
     struct ls_wgmma<n> {                                                                                   \
+        template <int TA, int TB>                                                                          \
+        static __device__ __forceinline__ void ss_first(float (&d)[n / 2], uint64_t a, uint64_t b) {       \
+            asm volatile(                                                                                  \
+                "{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"                                                 \
+                "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" LS_WG_T##g                    \
+                "}, %" #p0 ", %" #p1 ", p, 1, 1, %" #p2 ", %" #p3 ";\n}\n"                                 \
+                : LS_WG_C##g                                                                               \
+                : "l"(a), "l"(b), "n"(TA), "n"(TB)                                                         \
+                : "memory");                                                                               \
+        }                                                                                                  \
+        template <int TB>                                                                                  \
+        static __device__ __forceinline__ void rs_first(float (&d)[n / 2], const uint32_t (&a)[4],         \
+                                                        uint64_t b) {                                      \
+            asm volatile(                                                                                  \
+                "{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"                                                 \
+                "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" LS_WG_T##g                    \
+                "}, {%" #p0 ", %" #p1 ", %" #p2 ", %" #p3 "}, %" #p4 ", p, 1, 1, %" #p5 ";\n}\n"           \
+                : LS_WG_C##g                                                                               \
+                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TB)                              \
+                : "memory");                                                                               \
+        }                                                                                                  \
         template <int TA, int TB>                                                                          \
         static __device__ __forceinline__ void ss(float (&d)[n / 2], uint64_t a, uint64_t b) {             \
             asm volatile(                                                                                  \
@@ -156,9 +177,17 @@ static __device__ __forceinline__ void ls_wgmma_hold(float (&d)[N]) {
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* How a descriptor says that rows of 128 bytes are swizzled; 0: 8 x 8 core matrices of 128 bytes. */
+/* Accumulators that a first step writes: nothing is computed for them. */
+template <int N>
+static __device__ __forceinline__ void ls_wgmma_any(float (&d)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "=f"(d[i])::"memory");
+}
+
+/* How a descriptor says that rows of 128 or 32 bytes are swizzled; 0: 8 x 8 core matrices of 128 bytes. */
 #define LS_WG_PLAIN 0ull
 #define LS_WG_SWIZZLE_128 1ull
+#define LS_WG_SWIZZLE_32 3ull
 
 /* Descriptor of an operand at a shared address. leading and stride in bytes: without swizzle, from one core matrix to
  * the next along k, and along rows. */

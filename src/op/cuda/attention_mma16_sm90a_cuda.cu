@@ -1,0 +1,719 @@
+/* Attention of the profile mma16 on Hopper's tensor cores: prompts, chunks and single tokens alike. Compiled for sm_90a
+ * alone.
+ *
+ * The queries of a span and a KV head are its tokens times the query heads that share that KV head, token by token. A
+ * block takes 64 of them for each of its warpgroups but the first, which copies keys and values from their pages into a
+ * ring of stages, keys and values of a block of 128 by turns. The others make scores, weigh them in registers and
+ * multiply values, each for its own 64 rows: while one weighs, another multiplies. Sums of segments meet in shared
+ * memory. */
+#include "op/cuda/attention_cuda.h"
+#include "op/cuda/attention_mma16_cuda.h"
+#include "op/cuda/check_cuda.h"
+
+#define STEPS (BLOCK / 16)
+
+typedef struct mma16_params {
+    ls_attention_args a;
+    const ls_fault *fault;
+    int64_t group;  /* query heads of a KV head */
+    int64_t slices; /* tiles of a KV head of a span, at the most */
+    int page_shift; /* page_tokens = 1 << page_shift */
+    float scale2;   /* c */
+    bool boxed;                              /* pages come by keys and values, the maps */
+    bool wide_pages, wide_queries, wide_out; /* are copied 16 bytes at a time */
+    CUtensorMap keys, values;
+} mma16_params;
+
+/* GROUPS warpgroups with 64 queries each; DIMS: room for head_dim. */
+template <int DIMS_, int GROUPS_, int STAGES_>
+struct mma16_shape {
+    static constexpr int DIMS = DIMS_, GROUPS = GROUPS_, STAGES = STAGES_, THREADS = WARPGROUP * (1 + GROUPS);
+    static constexpr int ROWS = GROUP_ROWS * GROUPS;
+    /* Two blocks of one warpgroup of up to 128 dimensions share a multiprocessor. */
+    static constexpr int RESIDENT = GROUPS == 1 && DIMS <= 128 ? 2 : 1;
+    static constexpr bool MOVES_REGISTERS = DIMS <= 128;
+    static constexpr int REGISTERS = GROUPS == 2 ? 224 : 200; /* of a thread that multiplies, where they move */
+    static constexpr int STAGE_BYTES = BLOCK * DIMS * 2, QUERY_BYTES = GROUP_ROWS * DIMS * 2;
+    struct memory {
+        uint8_t stages[STAGES][STAGE_BYTES];
+        uint8_t queries[GROUPS][QUERY_BYTES];
+        float total[GROUPS][DIMS / 2][WARPGROUP]; /* of the segments before: sums over values of each thread */
+        uint64_t full[STAGES], empty[STAGES];
+    };
+    static constexpr int64_t SHARED_BYTES = (int64_t)sizeof(memory) + 1024; /* to align */
+};
+
+/* Query i of a span: token i / group, head i % group of the KV head. */
+typedef struct tile {
+    const mma16_params *p;
+    ls_span span;
+    int64_t kv_head, first_query, n_queries; /* n_queries: of the span */
+    int64_t begin;                           /* of the first block of which the first row takes a key */
+    int64_t keys;                            /* before this position are those that the last row takes */
+} tile;
+
+/* The next tile of this block from number *next on, of spans, KV heads and slices; false if there is none. The last
+ * tiles of all spans come first: they have most keys, and the chip stays full to the end. All lanes of a warp look. */
+template <class S>
+static __device__ __forceinline__ bool next_tile(const mma16_params *p, int64_t *next, tile *t) {
+    const int64_t items = p->a.n_spans * p->a.n_kv_heads, count = items * p->slices, by = gridDim.x;
+    for (; *next < count; *next += 32 * by) {
+        const int64_t number = *next + threadIdx.x % 32 * by, first = (p->slices - 1 - number / items) * S::ROWS;
+        bool there = number < count;
+        if (there) {
+            const ls_span *span = &p->a.spans[number % items / p->a.n_kv_heads];
+            there = span->slot >= 0 && first < span->n_rows * p->group;
+        }
+        const uint32_t found = __ballot_sync(LS_ALL_LANES, there);
+        if (found == 0) continue;
+        *next += (__ffs(found) - 1) * by;
+        break;
+    }
+    if (*next >= count) return false;
+    const int64_t item = *next % items;
+    t->p = p;
+    t->span = p->a.spans[item / p->a.n_kv_heads];
+    t->kv_head = item % p->a.n_kv_heads;
+    t->first_query = (p->slices - 1 - *next / items) * S::ROWS;
+    t->n_queries = t->span.n_rows * p->group;
+    const int64_t left = t->n_queries - t->first_query, last = t->first_query + (left < S::ROWS ? left : S::ROWS) - 1;
+    t->begin = ls_attention_first(t->span.pos + t->first_query / p->group, p->a.window) / BLOCK * BLOCK;
+    t->keys = t->span.pos + last / p->group + 1;
+    *next += by;
+    return true;
+}
+
+/* ---- copiers ---- */
+
+static __device__ __forceinline__ const uint16_t *page_of(const tile *t, int64_t pos) {
+    const mma16_params *p = t->p;
+    return (const uint16_t *)ls_pool_at(&p->a.pages, __ldg(&p->a.tables[t->span.table + (pos >> p->page_shift)]));
+}
+
+/* Where a key of a dimension lies: 16 keys side by side at all dimensions, swizzled, behind the 16 before. */
+template <class S>
+static __device__ __forceinline__ uint32_t key_place(int dim, int key) {
+    return (uint32_t)(key / 16 * (S::DIMS * 32) + dim * 32 + ((key / 8 % 2 ^ dim / 4 % 2) << 4) + key % 8 * 2);
+}
+
+/* Descriptor of all keys of a block at the k-th 16 dimensions. */
+template <class S>
+static __device__ __forceinline__ uint64_t keys_operand(uint32_t address, int k) {
+    return ls_wgmma_descriptor(address + k * 512, S::DIMS * 32, 256, LS_WG_SWIZZLE_32);
+}
+
+/* Pages of at least eight tokens, dimensions a multiple of eight, all aligned. Keys of a page are [dim][token]. */
+template <class S>
+static __device__ __forceinline__ void copy_keys(const tile *t, uint32_t to, int64_t first) {
+    const mma16_params *p = t->p;
+    const int units_shift = p->page_shift - 3, dims = (int)p->a.head_dim, thread = threadIdx.x;
+    const int each = dims << units_shift; /* pieces of a page */
+    for (int base = 0; base < BLOCK; base += 1 << p->page_shift) {
+        const bool there = first + base < t->keys;
+        const uint16_t *keys =
+            there ? page_of(t, first + base) + ((t->kv_head * dims) << p->page_shift) : (const uint16_t *)p->a.pages.base;
+#pragma unroll 2
+        for (int i = thread; i < each; i += WARPGROUP) {
+            const int dim = i >> units_shift, unit = (base >> 3) + (i & ((1 << units_shift) - 1));
+            copy8(to + key_place<S>(dim, 8 * unit), keys + 8 * i, there);
+        }
+    }
+}
+
+/* Values of a page are [token][dim]. Those behind the tile's last key are +0, whatever the page holds. */
+template <class S>
+static __device__ __forceinline__ void copy_values(const tile *t, uint32_t to, int64_t first) {
+    const mma16_params *p = t->p;
+    const int dims = (int)p->a.head_dim, units = dims / 8, thread = threadIdx.x, each = units << p->page_shift;
+    const int n_keys = within_block(t->keys, first);
+    for (int base = 0; base < BLOCK; base += 1 << p->page_shift) {
+        const bool there = base < n_keys;
+        const uint16_t *values = there ? page_of(t, first + base) +
+                                             (((p->a.n_kv_heads + t->kv_head) * dims) << p->page_shift)
+                                       : (const uint16_t *)p->a.pages.base;
+#pragma unroll 2
+        for (int i = thread; i < each; i += WARPGROUP) {
+            const int key = base + i / units;
+            copy8(to + place8<BLOCK>(key, i % units), values + 8 * i, key < n_keys);
+        }
+    }
+}
+
+/* The same for whatever pages there are, an element at a time. */
+template <class S>
+static __device__ __forceinline__ void put_keys(const tile *t, uint32_t to, int64_t first) {
+    const mma16_params *p = t->p;
+    const int n_keys = within_block(t->keys, first), dims = (int)p->a.head_dim;
+    for (int i = threadIdx.x; i < dims * BLOCK; i += WARPGROUP) {
+        const int dim = i / BLOCK, key = i % BLOCK;
+        uint16_t x = 0;
+        if (key < n_keys)
+            x = page_of(t, first + key)[((t->kv_head * dims + dim) << p->page_shift) +
+                                        ((first + key) & (p->a.page_tokens - 1))];
+        put1(to + key_place<S>(dim, key), x);
+    }
+}
+
+template <class S>
+static __device__ __forceinline__ void put_values(const tile *t, uint32_t to, int64_t first) {
+    const mma16_params *p = t->p;
+    const int n_keys = within_block(t->keys, first), dims = (int)p->a.head_dim;
+    for (int i = threadIdx.x; i < S::DIMS * BLOCK; i += WARPGROUP) {
+        const int key = i / S::DIMS, dim = i % S::DIMS;
+        uint16_t x = 0;
+        if (dim < dims && key < n_keys)
+            x = page_of(t, first + key)[(((p->a.n_kv_heads + t->kv_head) * dims) << p->page_shift) +
+                                        ((first + key) & (p->a.page_tokens - 1)) * dims + dim];
+        put1(to + place1<BLOCK>(key, dim), x);
+    }
+}
+
+/* Where a warpgroup is in the ring. */
+typedef struct ring_place {
+    int stage, phase;
+} ring_place;
+
+template <class S>
+static __device__ __forceinline__ void advance(ring_place *r) {
+    if (++r->stage == S::STAGES) {
+        r->stage = 0;
+        r->phase ^= 1;
+    }
+}
+
+/* By boxes: a page of 16 tokens each. A warp has two pages of a block, and one of its threads asks for them. What lies
+ * behind the tile's last key is not fetched, or is what the page holds. */
+template <class S>
+static __device__ __forceinline__ void fetch_tile(const tile *t, typename S::memory *m, ring_place *r) {
+    constexpr int PAGES = BLOCK / 16, WARPS = WARPGROUP / 32;
+    const mma16_params *p = t->p;
+    const int warp = threadIdx.x / 32, dims = (int)p->a.head_dim, chunks = (dims + 63) / 64;
+    const uint32_t full = ls_shared_address(m->full), empty = ls_shared_address(m->empty);
+    const int32_t *table = p->a.tables + t->span.table, head = (int32_t)t->kv_head;
+    const int64_t n_pages = (t->keys + 15) / 16;
+    int32_t id[PAGES / WARPS], next[PAGES / WARPS];
+#pragma unroll
+    for (int i = 0; i < PAGES / WARPS; i++) {
+        const int64_t page = t->begin / 16 + warp + i * WARPS;
+        next[i] = page < n_pages ? __ldg(table + page) : -1;
+    }
+#pragma unroll 1
+    for (int64_t first = t->begin; first < t->keys; first += BLOCK) {
+        int there = 0;
+#pragma unroll
+        for (int i = 0; i < PAGES / WARPS; i++) {
+            const int64_t page = first / 16 + PAGES + warp + i * WARPS;
+            id[i] = next[i];
+            there += id[i] >= 0;
+            next[i] = page < n_pages ? __ldg(table + page) : -1; /* on its way beside the copies */
+        }
+        const uint32_t keys = ls_shared_address(m->stages[r->stage]), keys_full = full + 8 * r->stage;
+        ls_barrier_wait(empty + 8 * r->stage, r->phase ^ 1);
+        ls_barrier_expect(keys_full, (uint32_t)(there * dims * 32));
+#pragma unroll
+        for (int i = 0; i < PAGES / WARPS; i++)
+            if (id[i] >= 0)
+                ls_box_fetch3(&p->keys, keys + (warp + i * WARPS) * (S::DIMS * 32), keys_full, 0, head * dims, id[i]);
+        advance<S>(r);
+        const uint32_t values = ls_shared_address(m->stages[r->stage]), values_full = full + 8 * r->stage;
+        ls_barrier_wait(empty + 8 * r->stage, r->phase ^ 1);
+        ls_barrier_expect(values_full, (uint32_t)(there * chunks * 2048));
+#pragma unroll
+        for (int i = 0; i < PAGES / WARPS; i++)
+            for (int c = 0; c < chunks; c++)
+                if (id[i] >= 0)
+                    ls_box_fetch4(&p->values, values + c * (BLOCK * 128) + (warp + i * WARPS) * 2048, values_full,
+                                  64 * c, 0, head, id[i]);
+        advance<S>(r);
+    }
+}
+
+template <class S>
+static __device__ __forceinline__ void copy_tile(const tile *t, typename S::memory *m, ring_place *r, int *old,
+                                                 int *waiting) {
+    constexpr int BEHIND = S::STAGES - 1; /* stages that are on their way when one is handed over */
+    const uint32_t full = ls_shared_address(m->full), empty = ls_shared_address(m->empty);
+    for (int64_t first = t->begin; first < t->keys; first += BLOCK)
+#pragma unroll 1
+        for (int values = 0; values < 2; values++) {
+            const uint32_t to = ls_shared_address(m->stages[r->stage]);
+            ls_barrier_wait(empty + 8 * r->stage, r->phase ^ 1);
+            if (t->p->wide_pages) {
+                if (values)
+                    copy_values<S>(t, to, first);
+                else
+                    copy_keys<S>(t, to, first);
+            } else {
+                if (values)
+                    put_values<S>(t, to, first);
+                else
+                    put_keys<S>(t, to, first);
+            }
+            copies_done();
+            advance<S>(r);
+            if (++*waiting < BEHIND) continue;
+            hand_over<BEHIND - 1>(full + 8 * *old);
+            if (++*old == S::STAGES) *old = 0;
+            --*waiting;
+        }
+}
+
+/* ---- multipliers ---- */
+
+/* One of the two rows of a tile of which a thread has columns. */
+typedef struct row_state {
+    float m, l[2]; /* of the segment; l: sums number 2 (lane % 4) and the next */
+    float total_m, total_l[2];
+    float weight;
+    int first, keys; /* takes the keys [first, keys), counted from the tile's begin */
+} row_state;
+
+static __device__ __forceinline__ void row_begin(row_state *s, const tile *t, int row) {
+    const int64_t query = t->first_query + row, last = t->n_queries - 1;
+    const int64_t pos = t->span.pos + (query < last ? query : last) / t->p->group;
+    s->first = (int)(ls_attention_first(pos, t->p->a.window) - t->begin);
+    s->keys = (int)(pos + 1 - t->begin);
+    s->weight = 1.0f;
+    s->m = s->total_m = -INFINITY;
+    s->l[0] = s->l[1] = s->total_l[0] = s->total_l[1] = 0.0f;
+}
+
+/* Scores of the thread's columns of row HALF become exponentials; m, l and the weight of what was before follow. */
+template <int HALF, bool WHOLE>
+static __device__ __forceinline__ void take_scores(row_state *s, float (&d)[BLOCK / 2], float scale2, int at) {
+    const int column = threadIdx.x % 4 * 2, low = WHOLE ? 0 : s->first - at, high = WHOLE ? BLOCK : s->keys - at;
+    float top = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < BLOCK / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const bool takes = WHOLE || (8 * j + column + i >= low && 8 * j + column + i < high);
+            top = larger(top, takes ? d[4 * j + 2 * HALF + i] : -INFINITY);
+        }
+    top = larger(top, __shfl_xor_sync(LS_ALL_LANES, top, 1));
+    top = larger(top, __shfl_xor_sync(LS_ALL_LANES, top, 2));
+    const bool any = WHOLE || (low < BLOCK && high > 0 && low < high);
+    const float m = any ? larger(s->m, ls_attention_top(ls_mul(scale2, top))) : s->m;
+    s->weight = ls_exp2_bounded(ls_sub(s->m, m));
+    s->m = m;
+#pragma unroll
+    for (int j = 0; j < BLOCK / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float *x = &d[4 * j + 2 * HALF + i];
+            const float e = ls_exp2_weight(ls_fma(*x, scale2, -m));
+            *x = WHOLE || (8 * j + column + i >= low && 8 * j + column + i < high) ? e : 0.0f;
+        }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float sum[BLOCK / 16];
+#pragma unroll
+        for (int j = 0; j < BLOCK / 16; j++)
+            sum[j] = ls_add(d[4 * j + 2 * HALF + i], d[4 * (j + BLOCK / 16) + 2 * HALF + i]);
+#pragma unroll
+        for (int half = BLOCK / 32; half > 0; half /= 2)
+#pragma unroll
+            for (int j = 0; j < half; j++) sum[j] = ls_add(sum[j], sum[j + half]);
+        s->l[i] = ls_fma(s->l[i], s->weight, sum[0]);
+    }
+}
+
+/* The segment joins the total of a row: what the sums over values are multiplied with, too. */
+static __device__ __forceinline__ void join_row(row_state *s, float *of_total, float *of_segment) {
+    const float m = larger(s->total_m, s->m);
+    *of_total = ls_exp2_bounded(ls_sub(s->total_m, m));
+    *of_segment = ls_exp2_bounded(ls_sub(s->m, m));
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        s->total_l[i] = ls_fma(s->total_l[i], *of_total, ls_mul(s->l[i], *of_segment));
+        s->l[i] = 0.0f;
+    }
+    s->total_m = m;
+    s->m = -INFINITY;
+}
+
+/* Where the query of a row of the tile lies in q, or out. */
+static __device__ __forceinline__ int64_t query_at(const tile *t, int row, int64_t stride) {
+    const int64_t query = t->first_query + row, group = t->p->group;
+    return (t->span.row + query / group) * stride + (t->kv_head * group + query % group) * t->p->a.head_dim;
+}
+
+/* A warpgroup's own queries; rows and dimensions that are not there are +0. */
+template <class S>
+static __device__ __forceinline__ void load_queries(const tile *t, uint32_t to, int first_row) {
+    const mma16_params *p = t->p;
+    const int dims = (int)p->a.head_dim;
+    constexpr int UNITS = S::DIMS / 8;
+#pragma unroll 4
+    for (int i = threadIdx.x % WARPGROUP; i < GROUP_ROWS * UNITS; i += WARPGROUP) {
+        const int row = i / UNITS, unit = i % UNITS;
+        const bool there = t->first_query + first_row + row < t->n_queries && 8 * unit < dims;
+        uint4 x = make_uint4(0, 0, 0, 0);
+        if (there) {
+            const uint16_t *from = (const uint16_t *)p->a.q + query_at(t, first_row + row, p->a.q_stride) + 8 * unit;
+            if (p->wide_queries && 8 * unit + 8 <= dims) {
+                x = *(const uint4 *)from;
+            } else {
+                uint16_t part[8];
+#pragma unroll
+                for (int e = 0; e < 8; e++) part[e] = 8 * unit + e < dims ? from[e] : 0;
+                memcpy(&x, part, sizeof x);
+            }
+        }
+        put16(to + place8<GROUP_ROWS>(row, unit), x);
+    }
+    show_writes();
+}
+
+/* A row's outputs: each thread has two neighbours of every eight. The four threads of a row exchange what they have of
+ * 32, so that each has eight neighbours. */
+template <class S>
+static __device__ __forceinline__ void store_row(const tile *t, const float (&acc)[S::DIMS / 2], int half, int row,
+                                                 float inverse, bool there) {
+    const mma16_params *p = t->p;
+    const int quarter = threadIdx.x % 4, dims = (int)p->a.head_dim;
+    uint16_t *out = there ? (uint16_t *)p->a.out + query_at(t, row, p->a.out_stride) : NULL;
+#pragma unroll
+    for (int c = 0; c < S::DIMS; c += 32) {
+        uint32_t w[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const int at = 4 * (c / 8 + j) + 2 * half;
+            w[j] = (uint32_t)ls_narrow_one<LS_BF16>(ls_fma(acc[at], inverse, 0.0f)) |
+                   (uint32_t)ls_narrow_one<LS_BF16>(ls_fma(acc[at + 1], inverse, 0.0f)) << 16;
+        }
+        if (!p->wide_out) {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    if (there && c + 8 * j + 2 * quarter + i < dims)
+                        out[c + 8 * j + 2 * quarter + i] = (uint16_t)(w[j] >> 16 * i);
+            continue;
+        }
+#pragma unroll
+        for (int step = 1; step <= 2; step *= 2)
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const int a = step == 1 ? 2 * k : k, b = a + step;
+                const bool upper = (quarter & step) != 0;
+                const uint32_t got = __shfl_xor_sync(LS_ALL_LANES, upper ? w[a] : w[b], step);
+                w[a] = upper ? got : w[a];
+                w[b] = upper ? w[b] : got;
+            }
+        if (there && c + 8 * quarter < dims) *(uint4 *)(out + c + 8 * quarter) = make_uint4(w[0], w[1], w[2], w[3]);
+    }
+}
+
+/* 1 / L of a row, NaN where its maximum is not finite; its logarithm is kept. */
+static __device__ __forceinline__ float finish_row(const tile *t, const row_state *s, int row, bool there) {
+    const ls_attention_args *a = &t->p->a;
+    float x = s->total_l[0], y = s->total_l[1];
+    x = ls_add(x, __shfl_xor_sync(LS_ALL_LANES, x, 2));
+    y = ls_add(y, __shfl_xor_sync(LS_ALL_LANES, y, 2));
+    x = ls_add(x, __shfl_xor_sync(LS_ALL_LANES, x, 1));
+    y = ls_add(y, __shfl_xor_sync(LS_ALL_LANES, y, 1));
+    const float sum = ls_add(x, y);
+    const bool finite = ls_sub(s->total_m, s->total_m) == 0.0f;
+    if (there && a->log_sum != NULL && threadIdx.x % 4 == 0) {
+        const int64_t query = t->first_query + row, group = t->p->group;
+        a->log_sum[(t->span.row + query / group) * a->log_sum_stride + t->kv_head * group + query % group] =
+            finite ? ls_fma(ls_log(sum), LS_LOG2E, s->total_m) : NAN;
+    }
+    return finite ? ls_div(1.0f, sum) : NAN;
+}
+
+/* Rows of values from `from` on become +0. Each warpgroup does it for itself: it is the same that they write. */
+template <class S>
+static __device__ __forceinline__ void clear_values(uint32_t values, int from, int group) {
+    constexpr int UNITS = S::DIMS / 8;
+    for (int i = from * UNITS + threadIdx.x % WARPGROUP; i < BLOCK * UNITS; i += WARPGROUP)
+        put16(values + place8<BLOCK>(i / UNITS, i % UNITS), make_uint4(0, 0, 0, 0));
+    show_writes();
+    warpgroup_sync(1 + group);
+}
+
+/* The warpgroups take turns with the tensor cores: while one multiplies, the other weighs. */
+template <class S>
+static __device__ __forceinline__ void take_turn(int group) {
+    if (S::GROUPS == 2) asm volatile("bar.sync %0, 256;" ::"r"(4 + group) : "memory");
+}
+template <class S>
+static __device__ __forceinline__ void give_turn(int group) {
+    if (S::GROUPS == 2) asm volatile("bar.arrive %0, 256;" ::"r"(5 - group) : "memory");
+}
+
+/* Scores of the block of keys in a stage are asked for. */
+template <class S>
+static __device__ __forceinline__ void ask_scores(float (&d)[BLOCK / 2], typename S::memory *m, int stage,
+                                                  uint32_t queries) {
+    const uint32_t keys = ls_shared_address(m->stages[stage]);
+    ls_wgmma<BLOCK>::template ss_first<0, 1>(d, operand<0, GROUP_ROWS, S::DIMS>(queries, 0, 0),
+                                             keys_operand<S>(keys, 0));
+#pragma unroll
+    for (int k = 1; k < S::DIMS / 16; k++)
+        ls_wgmma<BLOCK>::template ss<0, 1>(d, operand<0, GROUP_ROWS, S::DIMS>(queries, 0, k), keys_operand<S>(keys, k));
+    ls_wgmma_commit();
+}
+
+/* acc goes on over weights * values of the block in a stage. */
+template <class S>
+static __device__ __forceinline__ void ask_values(float (&acc)[S::DIMS / 2], const uint32_t (&weights)[STEPS][4],
+                                                  typename S::memory *m, int stage) {
+    const uint32_t values = ls_shared_address(m->stages[stage]);
+#pragma unroll
+    for (int k = 0; k < STEPS; k++)
+        ls_wgmma<S::DIMS>::template rs<1>(acc, weights[k], operand<1, S::DIMS, BLOCK>(values, 0, k));
+    ls_wgmma_commit();
+}
+
+template <class S>
+static __device__ __forceinline__ void done_with(typename S::memory *m, ring_place *r) {
+    if (threadIdx.x % WARPGROUP == 0) ls_barrier_arrive(ls_shared_address(&m->empty[r->stage]));
+    advance<S>(r);
+}
+
+/* The segment joins the total; acc is the total where it is the last. */
+template <class S>
+static __device__ __forceinline__ void join_segment(float (&acc)[S::DIMS / 2], row_state (&s)[2],
+                                                    typename S::memory *m, bool is_first, bool is_last,
+                                                    int group) {
+    const int thread = threadIdx.x % WARPGROUP;
+    float of_total[2], of_segment[2];
+    join_row(&s[0], &of_total[0], &of_segment[0]);
+    join_row(&s[1], &of_total[1], &of_segment[1]);
+#pragma unroll
+    for (int i = 0; i < S::DIMS / 2; i++) {
+        float *total = &m->total[group][i][thread];
+        const float before = is_first ? 0.0f : *total;
+        const float x = ls_fma(before, of_total[i / 2 % 2], ls_mul(acc[i], of_segment[i / 2 % 2]));
+        if (!is_last) *total = x;
+        acc[i] = is_last ? x : 0.0f;
+    }
+}
+
+/* Scores become weights. */
+template <class S>
+static __device__ __forceinline__ void weigh(uint32_t (&weights)[STEPS][4], row_state (&s)[2], float (&d)[BLOCK / 2],
+                                             float scale2, int at, bool weighs, bool whole) {
+    if (!weighs) {
+#pragma unroll
+        for (int i = 0; i < BLOCK / 2; i++) d[i] = 0.0f;
+    } else if (whole) {
+        take_scores<0, true>(&s[0], d, scale2, at);
+        take_scores<1, true>(&s[1], d, scale2, at);
+    } else {
+        take_scores<0, false>(&s[0], d, scale2, at);
+        take_scores<1, false>(&s[1], d, scale2, at);
+    }
+#pragma unroll
+    for (int k = 0; k < STEPS; k++) left_of(weights[k], d, k);
+}
+
+/* A warpgroup's rows of a tile. Values of a block are added in the turn in which the next scores are made. */
+template <class S>
+static __device__ __forceinline__ void attend(const tile *t, typename S::memory *m, ring_place *r, int group) {
+    const mma16_params *p = t->p;
+    const uint32_t full = ls_shared_address(m->full), queries = ls_shared_address(m->queries[group]);
+    const int thread = threadIdx.x % WARPGROUP, lane = threadIdx.x % 32;
+    const int row = thread / 32 * 16 + lane / 4, first_row = group * GROUP_ROWS;
+    /* Counted from the tile's begin; between the last two, every row of the tile takes every key. */
+    const int n_keys = (int)(t->keys - t->begin), in_segment = (int)(t->begin % LS_ATTENTION_SEGMENT);
+    const int whole_from = (int)(ls_attention_first(t->keys - 1, p->a.window) - t->begin);
+    const int whole_to = (int)(t->span.pos + t->first_query / p->group + 1 - t->begin);
+    /* Whether any row of the warp is there: the weights of others are of no use. */
+    const bool weighs = t->first_query + first_row + thread / 32 * 16 < t->n_queries;
+    row_state s[2];
+    float acc[S::DIMS / 2];
+    uint32_t weights[STEPS][4];
+    row_begin(&s[0], t, first_row + row);
+    row_begin(&s[1], t, first_row + row + 8);
+#pragma unroll
+    for (int i = 0; i < S::DIMS / 2; i++) acc[i] = 0.0f;
+    load_queries<S>(t, queries, first_row);
+    warpgroup_sync(1 + group);
+    {
+        float d[BLOCK / 2];
+        ls_barrier_wait(full + 8 * r->stage, r->phase);
+        take_turn<S>(group);
+        ls_wgmma_any(d);
+        ls_wgmma_fence();
+        ask_scores<S>(d, m, r->stage, queries);
+        give_turn<S>(group);
+        ls_wgmma_wait<0>();
+        ls_wgmma_hold(d);
+        done_with<S>(m, r);
+        weigh<S>(weights, s, d, p->scale2, 0, weighs, whole_from <= 0 && BLOCK <= whole_to);
+    }
+#pragma unroll 1
+    for (int at = BLOCK; at < n_keys; at += BLOCK) {
+        float d[BLOCK / 2];
+        ring_place keys = *r;
+        advance<S>(&keys);
+        ls_barrier_wait(full + 8 * r->stage, r->phase);
+        ls_barrier_wait(full + 8 * keys.stage, keys.phase);
+        take_turn<S>(group);
+        ls_wgmma_any(d);
+        ls_wgmma_hold(acc);
+        ls_wgmma_fence();
+        ask_values<S>(acc, weights, m, r->stage);
+        ask_scores<S>(d, m, keys.stage, queries);
+        give_turn<S>(group);
+        ls_wgmma_wait<0>();
+        ls_wgmma_hold(acc);
+        ls_wgmma_hold(d);
+        done_with<S>(m, r);
+        done_with<S>(m, r);
+        if ((in_segment + at) % LS_ATTENTION_SEGMENT == 0)
+            join_segment<S>(acc, s, m, in_segment + at <= LS_ATTENTION_SEGMENT, false, group);
+        weigh<S>(weights, s, d, p->scale2, at, weighs, at >= whole_from && at + BLOCK <= whole_to);
+        /* Most blocks raise no maximum, and 1 would change nothing. */
+        if (__any_sync(LS_ALL_LANES, s[0].weight != 1.0f || s[1].weight != 1.0f)) {
+#pragma unroll
+            for (int i = 0; i < S::DIMS / 2; i++) acc[i] = ls_mul(acc[i], s[i / 2 % 2].weight);
+        }
+    }
+    ls_barrier_wait(full + 8 * r->stage, r->phase);
+    if (p->boxed && n_keys % BLOCK != 0)
+        clear_values<S>(ls_shared_address(m->stages[r->stage]), n_keys % BLOCK, group);
+    take_turn<S>(group);
+    ls_wgmma_hold(acc);
+    ls_wgmma_fence();
+    ask_values<S>(acc, weights, m, r->stage);
+    give_turn<S>(group);
+    ls_wgmma_wait<0>();
+    ls_wgmma_hold(acc);
+    done_with<S>(m, r);
+    join_segment<S>(acc, s, m, in_segment + n_keys <= LS_ATTENTION_SEGMENT, true, group);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int of_row = first_row + row + 8 * half;
+        const bool there = t->first_query + of_row < t->n_queries;
+        const float inverse = finish_row(t, &s[half], of_row, there);
+        store_row<S>(t, acc, half, of_row, inverse, there);
+    }
+}
+
+/* ---- the kernel ---- */
+
+template <class S>
+static __global__ void __launch_bounds__(S::THREADS, S::RESIDENT) mma16_kernel(const __grid_constant__ mma16_params p) {
+    extern __shared__ uint8_t dynamic[];
+    typename S::memory *m = (typename S::memory *)(((uintptr_t)dynamic + 1023) & ~(uintptr_t)1023);
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < S::STAGES; s++) {
+            ls_barrier_init(ls_shared_address(&m->full[s]), p.boxed ? WARPGROUP / 32 : WARPGROUP);
+            ls_barrier_init(ls_shared_address(&m->empty[s]), S::GROUPS);
+        }
+        ls_barrier_init_done();
+    }
+    /* Dimensions that there are not are +0 in the stages of keys, which are every other one. */
+    if (p.a.head_dim < S::DIMS) {
+        for (int64_t i = threadIdx.x; i < S::STAGES * S::STAGE_BYTES / 16; i += S::THREADS)
+            ((uint4 *)m->stages)[i] = make_uint4(0, 0, 0, 0);
+        show_writes();
+    }
+    __syncthreads();
+    ls_cuda_begin();
+    if (p.fault->code != LS_FAULT_NONE) return;
+    ring_place place = {0, 0};
+    int64_t next = blockIdx.x;
+    tile t;
+    /* The same in all threads of a warp, and the compiler is to know it. */
+    const int role = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / WARPGROUP, 0);
+    if (role == 0) {
+        int old = 0, waiting = 0;
+        if (S::MOVES_REGISTERS) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+        while (next_tile<S>(&p, &next, &t)) {
+            if (!p.boxed)
+                copy_tile<S>(&t, m, &place, &old, &waiting);
+            else if (threadIdx.x % 32 == 0)
+                fetch_tile<S>(&t, m, &place);
+            __syncwarp();
+        }
+        if (p.boxed) return;
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        for (; waiting > 0; waiting--) {
+            hand_over<0>(ls_shared_address(&m->full[old]));
+            if (++old == S::STAGES) old = 0;
+        }
+    } else {
+        if (S::MOVES_REGISTERS) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::REGISTERS));
+        if (role == 2) give_turn<S>(1);
+        while (next_tile<S>(&p, &next, &t)) attend<S>(&t, m, &place, role - 1);
+    }
+}
+
+/* ---- the host's side ---- */
+
+typedef struct mma16_launch {
+    const void *kernel;
+    int64_t rows, threads, shared_bytes, resident;
+} mma16_launch;
+
+template <class S>
+static mma16_launch launch_of(void) {
+    static_assert(S::SHARED_BYTES <= LS_HOPPER_SHARED_MAX, "a tile fits a multiprocessor");
+    return mma16_launch{(const void *)mma16_kernel<S>, S::ROWS, S::THREADS, S::SHARED_BYTES, S::RESIDENT};
+}
+
+/* Few queries of a span leave most rows of large tiles without one; two blocks of small ones share a multiprocessor. */
+static mma16_launch pick(int64_t head_dim, int64_t queries) {
+    const bool few = queries <= GROUP_ROWS;
+    if (head_dim <= 64) return few ? launch_of<mma16_shape<64, 1, 4>>() : launch_of<mma16_shape<64, 2, 4>>();
+    if (head_dim <= 128) return few ? launch_of<mma16_shape<128, 1, 2>>() : launch_of<mma16_shape<128, 2, 4>>();
+    return launch_of<mma16_shape<256, 1, 2>>();
+}
+
+ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *a, const ls_fault *fault, ls_error *err) {
+    const int64_t group = a->n_heads / a->n_kv_heads;
+    const int64_t queries = ls_launch_blocks(a->rows, group, 1); /* of a span, at the most */
+    const mma16_launch k = pick(a->head_dim, a->rows <= a->n_spans ? group : queries);
+    bool hopper;
+    int processors;
+    if (ls_launch_blocks(a->n_tables, a->page_tokens, 1) > INT32_MAX / 2)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "attention: profile mma16: %lld pages of %lld tokens in a call",
+                       (long long)a->n_tables, (long long)a->page_tokens);
+    LS_CUDA_TRY(ls_processors(&processors, "attention", err));
+    LS_CUDA_TRY(ls_is_hopper(&hopper, "attention", err));
+    if (!hopper)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "attention: profile mma16 is built for devices of sm_90 alone");
+    const int64_t tiles = ls_launch_blocks(a->n_spans, a->n_kv_heads, (queries - 1) / k.rows + 1);
+    const bool aligned = (uintptr_t)a->pages.base % 16 == 0 && a->pages.stride % 16 == 0 && a->head_dim % 8 == 0;
+    const bool boxed = aligned && a->page_tokens == 16 && a->n_kv_heads * a->head_dim < INT32_MAX &&
+                       a->pages.n_entries < INT32_MAX && a->pages.stride < (int64_t)1 << 37;
+    mma16_params p = {*a,
+                      fault,
+                      group,
+                      (queries - 1) / k.rows + 1,
+                      __builtin_ctzll((unsigned long long)a->page_tokens),
+                      ls_attention_scale2(a->scale),
+                      boxed,
+                      aligned && a->page_tokens >= 8,
+                      (uintptr_t)a->q % 16 == 0 && a->q_stride % 8 == 0 && a->head_dim % 8 == 0,
+                      (uintptr_t)a->out % 16 == 0 && a->out_stride % 8 == 0 && a->head_dim % 8 == 0,
+                      {},
+                      {}};
+    const ls_index index[] = {
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"q stride", a->q_stride}, {"element", 2}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"out stride", a->out_stride}, {"element", 2}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"log_sum stride", a->log_sum_stride}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"page", a->pages.n_entries}, {"page stride in bytes", a->pages.stride}}}},
+        {LS_WIDTH_I64,
+         {{{"2 KV heads", 2 * a->n_kv_heads},
+           {"head dim", a->head_dim},
+           {"page tokens", a->page_tokens},
+           {"element", 2}}}},
+        {LS_WIDTH_I64, {{{"table entry", a->n_tables}, {"bytes", 4}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"heads of a KV head", group}}}}};
+    const ls_launch launch = {"attention",
+                              {tiles < processors * k.resident ? tiles : processors * k.resident, 1, 1},
+                              k.threads,
+                              k.shared_bytes,
+                              index,
+                              (int64_t)(sizeof index / sizeof index[0])};
+    if (boxed)
+        LS_CUDA_TRY(ls_page_maps(&p.keys, &p.values, "attention", a->pages.base, a->pages.stride, a->pages.n_entries,
+                                 a->n_kv_heads, a->head_dim, err));
+    return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX, k.kernel, &p, err);
+}
