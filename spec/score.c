@@ -152,14 +152,17 @@ static float widen_f16(uint16_t h) {
 /* 2^n, n an integer from -126 to 127. */
 static float power_of_two(float n) { return from_bits((uint32_t)((int32_t)n + 127) << 23); }
 
+/* Horner's rule, one fma for each coefficient after the highest, c[0]. */
+static float horner(float f, int n, const float *c) {
+    float p = c[0];
+    for (int i = 1; i < n; i++) p = fmaf(p, f, c[i]);
+    return p;
+}
+
 /* ls_exp2_poly(f) = 1 + f (c1 + f (c2 + ..)) */
 static float exp2_poly(float f) {
-    float p = 0x1.5bdf2cp-10f;
-    p = fmaf(p, f, 0x1.3ceabep-7f);
-    p = fmaf(p, f, 0x1.c6b6c6p-5f);
-    p = fmaf(p, f, 0x1.ebf9bap-3f);
-    p = fmaf(p, f, 0x1.62e42ap-1f);
-    return fmaf(p, f, 1.0f);
+    const float c[] = {0x1.5bdf2cp-10f, 0x1.3ceabep-7f, 0x1.c6b6c6p-5f, 0x1.ebf9bap-3f, 0x1.62e42ap-1f, 1.0f};
+    return horner(f, 6, c);
 }
 
 /* p(f) with bits(r) << 23 added to its bits. */
@@ -171,12 +174,8 @@ static float exp_parts(float x, float *n) {
     *n = r - MAGIC;
     const float g = fmaf(*n, -LN2, b), f = fmaf(*n, -(LN2_LO), g), f_low = fmaf(*n, -(LN2_LO), g - f);
     const float s = 1.0f + f, s_low = f - (s - 1.0f);
-    float q = 0x1.6a5056p-10f;
-    q = fmaf(q, f, 0x1.123976p-7f);
-    q = fmaf(q, f, 0x1.5558acp-5f);
-    q = fmaf(q, f, 0x1.555492p-3f);
-    q = fmaf(q, f, 0x1.fffffcp-2f);
-    return s + fmaf(f * f, q, s_low + f_low);
+    const float c[] = {0x1.6a5056p-10f, 0x1.123976p-7f, 0x1.5558acp-5f, 0x1.555492p-3f, 0x1.fffffcp-2f};
+    return s + fmaf(f * f, horner(f, 5, c), s_low + f_low);
 }
 
 /* Step 5: the first product is exact. */
@@ -200,16 +199,9 @@ static void log_split(float u, float *k, float *f) {
 /* Steps 3 to 5. */
 static float log_join(float k, float f, float f_low) {
     const float s = fmaf(k, LN2, f), s_low = fmaf(k, LN2, -s) + f;
-    float p = -0x1.07c894p-3f;
-    p = fmaf(p, f, 0x1.1e678cp-3f);
-    p = fmaf(p, f, -0x1.f332f8p-4f);
-    p = fmaf(p, f, 0x1.1ed662p-3f);
-    p = fmaf(p, f, -0x1.559c44p-3f);
-    p = fmaf(p, f, 0x1.99d044p-3f);
-    p = fmaf(p, f, -0x1.fffefcp-3f);
-    p = fmaf(p, f, 0x1.555506p-2f);
-    p = fmaf(p, f, -0.5f);
-    return s + fmaf(f * f, p, s_low + fmaf(k, LN2_LO, f_low));
+    const float c[] = {-0x1.07c894p-3f, 0x1.1e678cp-3f,  -0x1.f332f8p-4f, 0x1.1ed662p-3f, -0x1.559c44p-3f,
+                       0x1.99d044p-3f,  -0x1.fffefcp-3f, 0x1.555506p-2f,  -0.5f};
+    return s + fmaf(f * f, horner(f, 9, c), s_low + fmaf(k, LN2_LO, f_low));
 }
 
 /* Of x in [1, 2): the only ones that are asked for here. */
@@ -642,6 +634,44 @@ static void attend(float *out, const model *m, const layer *l, const float *q, i
     for (int64_t d = 0; d < m->head_dim; d++) out[d] = activation(all.acc[d] / all.l);
 }
 
+/* exp2_bounded, or exp2_weight. */
+static float power(float x, bool is_weight) {
+    const float c[] = {0x1.c2a1d4p-5f, 0x1.f00c42p-3f, 0x1.62f5fap-1f, 1.0f};
+    const float b = fminf(fmaxf(x, -126.0f), 127.0f), r = b + MAGIC, f = b - (r - MAGIC);
+    return exp2_scale(is_weight ? horner(f, 4, c) : exp2_poly(f), r);
+}
+
+/* mma16: l is of the segment, all of those before; acc likewise. */
+static void attend_mma16(float *out, const model *m, const layer *l, const float *q, int64_t position, int64_t group) {
+    const int64_t dim = m->head_dim, width = m->kv_heads * dim, at = group * dim;
+    const float c = 1.0f / sqrtf((float)dim) * LOG2E;
+    float top = -INFINITY, total = -INFINITY, sum[8] = {0}, all[8] = {0}, acc[512] = {0}, result[512] = {0};
+    for (int64_t first = 0; first <= position; first += 128) {
+        float s[128], e[128] = {0}, p[128] = {0}, v[128] = {0}, w = top;
+        const int64_t n = position + 1 - first < 128 ? position + 1 - first : 128;
+        for (int64_t j = 0; j < n; j++) s[j] = chain_mma16(q, l->keys + (first + j) * width + at, dim);
+        for (int64_t j = 0; j < n; j++) top = fmaxf(top, c * s[j]);
+        w = power(w - top, false);
+        for (int64_t j = 0; j < n; j++) p[j] = round_bf16(e[j] = power(fmaf(s[j], c, -top), true));
+        for (int half = 64; half >= 8; half /= 2)
+            for (int j = 0; j < half; j++) e[j] = e[j] + e[j + half];
+        for (int i = 0; i < 8; i++) sum[i] = fmaf(sum[i], w, e[i]);
+        for (int64_t d = 0; d < dim; d++) {
+            for (int64_t j = 0; j < n; j++) v[j] = l->values[(first + j) * width + at + d];
+            acc[d] = acc[d] * w;
+            for (int64_t j = 0; j < n; j += 16) acc[d] = mma16_step(acc[d], p + j, v + j, 16);
+        }
+        if (first + 128 <= position && (first + 128) % SEGMENT != 0) continue;
+        const float most = fmaxf(total, top), a = power(total - most, false), b = power(top - most, false);
+        for (int i = 0; i < 8; i++) all[i] = fmaf(all[i], a, sum[i] * b), sum[i] = 0.0f;
+        for (int64_t d = 0; d < dim; d++) result[d] = fmaf(result[d], a, acc[d] * b), acc[d] = 0.0f;
+        total = most, top = -INFINITY;
+    }
+    for (int half = 4; half >= 1; half /= 2)
+        for (int i = 0; i < half; i++) all[i] = all[i] + all[i + half];
+    for (int64_t d = 0; d < dim; d++) out[d] = activation(fmaf(result[d], 1.0f / all[0], 0.0f));
+}
+
 static void attention(float *y, const model *m, layer *l, const float *x, int64_t position) {
     const int64_t q_dim = m->heads * m->head_dim, kv_dim = m->kv_heads * m->head_dim;
     float *q = floats((size_t)q_dim), *out = floats((size_t)q_dim);
@@ -652,7 +682,8 @@ static void attention(float *y, const model *m, layer *l, const float *x, int64_
     for (int64_t i = 0; i < q_dim; i++) q[i] = activation(q[i]);
     for (int64_t i = 0; i < kv_dim; i++) k[i] = activation(k[i]), v[i] = activation(v[i]);
     for (int64_t a = 0; a < m->heads; a++)
-        attend(out + a * m->head_dim, m, l, q + a * m->head_dim, position, a / (m->heads / m->kv_heads));
+        (is_mma16 ? attend_mma16 : attend)(out + a * m->head_dim, m, l, q + a * m->head_dim, position,
+                                           a / (m->heads / m->kv_heads));
     product(y, out, &l->o, NULL);
     free(q);
     free(out);

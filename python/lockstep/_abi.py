@@ -172,13 +172,15 @@ AttentionArgs = _struct(
     "AttentionArgs", (c_void_p, "q k v out"), (c_int, "dtype"), (c_int64, "q_stride kv_stride out_stride"),
     (c_int64, "n_heads n_kv_heads head_dim"), (c_float, "scale"), (c_int64, "page_tokens"), (PoolView, "pages"),
     (c_void_p, "spans"), (c_int64, "n_spans"), (c_void_p, "tables"), (c_int64, "n_tables rows"),
-    (c_bool, "spans_checked"), (c_int64, "window"))
+    (c_bool, "spans_checked"), (c_int64, "window"), (c_int, "profile"), (c_void_p, "log_sum"),
+    (c_int64, "log_sum_stride"))
 
 AttentionBackwardArgs = _struct(
     "AttentionBackwardArgs", (c_void_p, "q k v"), (c_int, "dtype"), (c_int64, "q_stride kv_stride"),
     (c_void_p, "dout"), (c_int64, "dout_stride"), (c_void_p, "dq dk dv"), (c_int64, "dq_stride dkv_stride"),
     (c_int64, "rows n_heads n_kv_heads head_dim"), (c_float, "scale"), (c_void_p, "spans"),
-    (c_int64, "n_spans span_rows_max window"))
+    (c_int64, "n_spans span_rows_max window"), (c_int, "profile"), (c_void_p, "out"), (c_int64, "out_stride"),
+    (c_void_p, "log_sum"), (c_int64, "log_sum_stride"))
 
 DecayArgs = _struct("DecayArgs", (c_void_p, "x"), (c_int, "dtype"), (c_int64, "n"), (c_void_p, "out"))
 

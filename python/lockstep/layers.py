@@ -261,8 +261,10 @@ class _Attention:
         return ctypes.c_float(1.0 / root).value
 
     @staticmethod
-    def heads(options, batch, qkv, out):
+    def heads(options, batch, qkv, out, profile):
+        """Writes out; returns what a gradient needs of mma16, the logarithm of each query's sum, None in exact."""
         heads, kv_heads, head_dim, window = options
+        log_sum = _empty(qkv, batch.rows, heads) if profile == _abi.MMA16 else None
         q_dim, kv_dim = heads * head_dim, kv_heads * head_dim
         q, k, v = qkv.split((q_dim, kv_dim, kv_dim), dim=1)
         pages = torch.zeros((max(batch.n_pages, 1), 2 * kv_dim * PAGE), dtype=qkv.dtype, device=qkv.device)
@@ -270,11 +272,12 @@ class _Attention:
         _run("attention", qkv.device, q=q, k=k, v=v, out=out, dtype=qkv.dtype, q_stride=qkv.stride(0),
              kv_stride=qkv.stride(0), out_stride=out.stride(0), n_heads=heads, n_kv_heads=kv_heads, head_dim=head_dim,
              scale=_Attention.scale(head_dim), page_tokens=PAGE, pages=view, spans=batch.spans, n_spans=batch.n,
-             tables=batch.tables, n_tables=batch.n_pages, rows=batch.rows, window=window)
-        return out
+             tables=batch.tables, n_tables=batch.n_pages, rows=batch.rows, window=window, profile=profile,
+             log_sum=log_sum, log_sum_stride=heads)
+        return log_sum
 
     @staticmethod
-    def heads_backward(options, batch, qkv, dout):
+    def heads_backward(options, batch, qkv, dout, out, log_sum, profile):
         heads, kv_heads, head_dim, window = options
         q_dim, kv_dim = heads * head_dim, kv_heads * head_dim
         dqkv = torch.empty(qkv.shape, dtype=F32, device=qkv.device)
@@ -282,7 +285,8 @@ class _Attention:
         _run("attention_backward", qkv.device, q=q, k=k, v=v, dtype=qkv.dtype, q_stride=qkv.stride(0),
              kv_stride=qkv.stride(0), dout=dout, dout_stride=dout.stride(0), dq=dq, dk=dk, dv=dv,
              dq_stride=dqkv.stride(0), dkv_stride=dqkv.stride(0), rows=batch.rows, n_heads=heads, n_kv_heads=kv_heads,
-             head_dim=head_dim, scale=_Attention.scale(head_dim), window=window, **batch.span_members())
+             head_dim=head_dim, scale=_Attention.scale(head_dim), window=window, profile=profile, out=out,
+             out_stride=out.stride(0), log_sum=log_sum, log_sum_stride=heads, **batch.span_members())
         return dqkv
 
     @staticmethod
@@ -306,20 +310,22 @@ class _Attention:
         if not bare:
             _rope(raw, qkv, batch.rope_table(rotation), _Attention.parts(options, rotation, biases, norms), options[2],
                   numerics.eps)
-        heads = _Attention.heads(options, batch, qkv, _empty(x, rows, q_dim, dtype=numerics.activations))
+        heads = _empty(x, rows, q_dim, dtype=numerics.activations)
+        log_sum = _Attention.heads(options, batch, qkv, heads, numerics.code)
         y = _product(heads, wo, _wide(biases[3]), _empty(x, rows, wo.shape[0]), numerics.code)
-        return y, (qkv, heads) if all(w is None for w in norms) else (qkv, heads, raw)
+        return y, (qkv, heads, log_sum) if all(w is None for w in norms) else (qkv, heads, log_sum, raw)
 
     @staticmethod
     def backward(numerics, options, batch, dy, x, kept, wq, wk, wv, wo, *more):
         *options, rotation = options
         biases, norms = (more[:4], more[4:]) if more else ((None,) * 4, (None,) * 2)
-        qkv, heads, *raw = kept
+        qkv, heads, log_sum, *raw = kept
         profile, offsets = numerics.code, batch.offsets
         dbiases = [None if w is None else torch.zeros(w.shape, dtype=F32, device=x.device) for w in biases]
         dout = _product_input(dy, wo, _empty(x, *heads.shape), profile)
         dwo = _product_weight(dy, heads, profile, offsets, dbiases[3])
-        dqkv, dnorms = _Attention.heads_backward(options, batch, qkv, dout), (None, None)
+        dqkv = _Attention.heads_backward(options, batch, qkv, dout, heads, log_sum, profile)
+        dnorms = (None, None)
         if rotation is not None or raw:
             through = _empty(x, *dqkv.shape)
             dnorms = _rope_backward(raw[0] if raw else None, dqkv, through, batch.rope_table(rotation),
@@ -660,18 +666,20 @@ class _Swiglu(torch.autograd.Function):
 
 class _CausalAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, qkv, batch, options):
-        ctx.batch, ctx.options = batch, options
-        ctx.save_for_backward(qkv)
+    def forward(ctx, qkv, batch, options, profile):
+        ctx.batch, ctx.options, ctx.profile = batch, options, profile
         heads, _, head_dim, _ = options
-        return _Attention.heads(options, batch, qkv.detach(), _empty(qkv, qkv.shape[0], heads * head_dim,
-                                                                     dtype=qkv.dtype))
+        out = _empty(qkv, qkv.shape[0], heads * head_dim, dtype=qkv.dtype)
+        log_sum = _Attention.heads(options, batch, qkv.detach(), out, profile)
+        ctx.save_for_backward(qkv, out, log_sum)
+        return out
 
     @staticmethod
     def backward(ctx, dout):
-        qkv, = ctx.saved_tensors
-        dqkv = _Attention.heads_backward(ctx.options, ctx.batch, qkv, dout.float().contiguous())
-        return dqkv.to(qkv.dtype), None, None
+        qkv, out, log_sum = ctx.saved_tensors
+        dqkv = _Attention.heads_backward(ctx.options, ctx.batch, qkv, dout.float().contiguous(), out, log_sum,
+                                         ctx.profile)
+        return dqkv.to(qkv.dtype), None, None, None
 
 
 class _Rope(torch.autograd.Function):
@@ -740,11 +748,12 @@ def rmsnorm(x, weight, eps=1e-6, out_dtype=None):
     return _Norm.apply(_check("x", x, width=weight.shape[0]), weight, eps, out_dtype or x.dtype)
 
 
-def causal_attention(qkv, batch, heads, kv_heads, head_dim, window=None):
+def causal_attention(qkv, batch, heads, kv_heads, head_dim, window=None, profile="exact"):
     """Causal attention of packed sequences, grouped-query heads, scale 1 / sqrt(head_dim).
 
     qkv     [rows, (heads + 2 * kv_heads) * head_dim] float32 or bfloat16: queries, keys, values side by side
     window  positions that a row sees, the last of which is its own; None: all
+    profile  "exact" or "mma16", which takes bfloat16 and heads of at most 256 dimensions
 
     Returns [rows, heads * head_dim]. A row depends on its own sequence up to itself. Contract: src/op/attention.h.
     Peer: scaled_dot_product_attention(is_causal=True, enable_gqa=True)."""
@@ -753,7 +762,9 @@ def causal_attention(qkv, batch, heads, kv_heads, head_dim, window=None):
     if window is not None and window < 1:
         raise ValueError(f"window: {window}; 1 at least, or None")
     qkv = _check("qkv", qkv, width=(heads + 2 * kv_heads) * head_dim, rows=batch.rows)
-    return _CausalAttention.apply(qkv, batch, (heads, kv_heads, head_dim, window or 0))
+    if profile == "mma16" and qkv.dtype != BF16:
+        raise TypeError(f"profile mma16: qkv is {qkv.dtype}; it multiplies bfloat16 only")
+    return _CausalAttention.apply(qkv, batch, (heads, kv_heads, head_dim, window or 0), PROFILES[profile])
 
 
 def rope(x, batch, parts, head_dim, rotation=None, eps=1e-6, out_dtype=None):

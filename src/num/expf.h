@@ -62,8 +62,8 @@ static LS_HD float ls_exp2_bounded(float x) {
     return ls_exp2_scale(ls_exp2_poly(f), r);
 }
 
-/* 2^f for |f| <= 0.5 to 2^-13: 1 + f (c1 + f (c2 + f c3)), relative error below 1.02e-4. For weights that are rounded to
- * bf16 next, whose half unit is 2^-9. */
+/* 2^f for |f| <= 0.5 to 2^-13: 1 + f (c1 + f (c2 + f c3)), relative error below 1.02e-4. For weights that are rounded
+ * to bf16 next, whose half unit is 2^-9. */
 static LS_HD float ls_exp2_poly3(float f) {
     float p = 0x1.c2a1d4p-5f;
     p = ls_fma(p, f, 0x1.f00c42p-3f);

@@ -15,7 +15,7 @@
  *
  * mma16. chain is that of num/mma16.h; its steps begin at multiples of 16 positions. c is that of op/attention.h, N the
  * forward's log_sum, and do[d] = R(dout[d]):
- *   s[j] = chain over d of (q[d], k[j][d]);  p[j] = exp2_bounded(fma(s[j], c, -N))
+ *   s[j] = chain over d of (q[d], k[j][d]);  p[j] = exp2_weight(min(fma(s[j], c, -N), 1))
  *   D = sum_fold (num/sum.h) of do[d] * out[d], each product fma(do[d], out[d], +0), out the forward's
  *   dp[j] = chain over d of (do[d], v[j][d]);  ds[j] = p[j] * (dp[j] - D)
  *   p and ds are +0 for keys that the query does not see
@@ -36,8 +36,8 @@
 extern "C" {
 #endif
 
-/* exact: what the workspace keeps of each query, [LS_ATTENTION_KEPT][n_heads][rows] floats behind its head; then come the
- * query heads' shares of dk and dv, [2][n_heads][rows][head_dim], where a back end computes heads side by side.
+/* exact: what the workspace keeps of each query, [LS_ATTENTION_KEPT][n_heads][rows] floats behind its head; then come
+ * the query heads' shares of dk and dv, [2][n_heads][rows][head_dim], where a back end computes heads side by side.
  * mma16: N and D, [2][n_heads][rows] floats, then do. */
 enum { LS_ATTENTION_KEPT_M, LS_ATTENTION_KEPT_R, LS_ATTENTION_KEPT_D, LS_ATTENTION_KEPT };
 

@@ -99,7 +99,8 @@ typedef struct call {
     .n_heads = (c)->p->of.n_heads, .n_kv_heads = (c)->p->of.n_kv_heads, .head_dim = (c)->p->of.head_dim,            \
     .scale = (c)->scale, .page_tokens = (c)->p->of.page_tokens,                                                     \
     .pages = {(c)->pool.at[s], (c)->page_stride, (c)->p->n_pages}, .spans = (c)->spans.at[s], .n_spans = (spans_n), \
-    .tables = (c)->tables.at[s], .n_tables = (c)->p->n_tables, .rows = (n_rows), .window = (c)->p->window, .profile = profile
+    .tables = (c)->tables.at[s], .n_tables = (c)->p->n_tables, .rows = (n_rows), .window = (c)->p->window,          \
+    .profile = profile
 
 /* A pool of NaN, and the tables. */
 static call call_open(door *d, const problem *p) {

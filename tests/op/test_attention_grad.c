@@ -297,7 +297,7 @@ static void put_columns(const op_array *to, const ls_span *span, int64_t head, i
 
 /* ---- the profile mma16 ---- */
 
-/* Wrong on purpose: D of the unrounded dout, p not rounded for dv, heads as chains of their own, dq from the last key. */
+/* Wrong on purpose: D of the unrounded dout, another exponential, heads as chains of their own, dq from the last key. */
 typedef enum mma16_variant {
     MMA16_RIGHT,
     MMA16_DOUT_NOT_ROUNDED,
@@ -349,7 +349,7 @@ static void mma16_head(const problem *p, const ls_span *span, int64_t head, cons
             const float s = mma16_chain(0.0f, q + i * dim, 1, k + j * dim, 1, dim);
             const float dp = mma16_chain(0.0f, dout + i * dim, 1, v + j * dim, 1, dim);
             const float e = which == MMA16_P_DIVIDED ? ls_exp(ls_sub(ls_mul(s, p->scale), ls_mul(log_sum, 0.6931472f)))
-                                                     : ls_exp2_bounded(ls_fma(s, c, -log_sum));
+                                                     : ls_exp2_weight(fminf(ls_fma(s, c, -log_sum), 1.0f));
             prob[i * n + j] = ls_f32_to_bf16(e);
             ds[i * n + j] = ls_f32_to_bf16(ls_mul(e, ls_sub(dp, big_d)));
         }

@@ -288,7 +288,7 @@ static void weigh(const key_block *b, float *p, float *ds, int64_t head, int64_t
     const int64_t high = clamp(pos + 1 - b->first, b->n);
     const float log_sum = b->kept.log_sum[row], dot = b->kept.dot[row];
     for (int64_t j = low; j < high; j++) {
-        p[j] = ls_exp2_bounded(ls_fma(p[j], c, -log_sum));
+        p[j] = ls_exp2_weight(ls_min(ls_fma(p[j], c, -log_sum), 1.0f));
         ds[j] = ls_mul(p[j], ls_sub(ds[j], dot));
     }
     for (int64_t j = 0; j < b->n; j++)

@@ -13,6 +13,7 @@
 #include "op/cuda/attention_tile_cuda.h"
 #include "op/cuda/check_cuda.h"
 #include "op/cuda/cuda_ops.h"
+#include "op/cuda/ring_cuda.h"
 #include "op/cuda/vector_cuda.h"
 
 #define BLOCK LS_ATTENTION_BLOCK
@@ -135,6 +136,67 @@ static __global__ void __launch_bounds__(STORE_THREADS) store_kernel(const __gri
             page[keys_at(a, head) + d * a->page_tokens + in_page] = ((const element *)a->k)[row + i];
             page[values_at(a, head) + in_page * a->head_dim + d] = ((const element *)a->v)[row + i];
         }
+    }
+}
+
+/* Pages of 16 tokens, bf16, all aligned: a warp takes a page's part of a KV head, and turns keys in shared memory. The
+ * span's first and last page are taken token by token: what others wrote there stays. */
+#define PAGE 16
+#define STORE_WARPS (STORE_THREADS / LS_WARP)
+#define STORE_DIMS_MAX 256
+
+static __global__ void __launch_bounds__(STORE_THREADS) store_pages_kernel(const __grid_constant__ attention_params p) {
+    ls_cuda_begin();
+    __shared__ __align__(16) uint16_t turned[STORE_WARPS][PAGE][STORE_DIMS_MAX + 8];
+    const ls_attention_args *a = &p.a;
+    const int warp = threadIdx.x / LS_WARP, lane = threadIdx.x % LS_WARP;
+    const int64_t dims = a->head_dim;
+    const int64_t by = (int64_t)gridDim.x * STORE_WARPS, parts = a->n_spans * a->n_kv_heads, count = parts * p.slices;
+    if (p.fault->code != LS_FAULT_NONE) return;
+    for (int64_t next = (int64_t)blockIdx.x * STORE_WARPS + warp; next < count;) {
+        /* Lanes look ahead for a page that is there. */
+        const int64_t number = next + lane * by;
+        bool there = number < count;
+        if (there) {
+            const ls_span *span = &a->spans[number % parts / a->n_kv_heads];
+            there = span->slot >= 0 && number / parts * PAGE < span->pos % PAGE + span->n_rows;
+        }
+        const uint32_t found = __ballot_sync(LS_ALL_LANES, there);
+        if (found == 0) {
+            next += LS_WARP * by;
+            continue;
+        }
+        next += (__ffs(found) - 1) * by;
+        const ls_span span = a->spans[next % parts / a->n_kv_heads];
+        const int64_t head = next % parts % a->n_kv_heads, first = (span.pos / PAGE + next / parts) * PAGE;
+        const int64_t row = span.row + first - span.pos;
+        const int from = span.pos > first ? (int)(span.pos - first) : 0;
+        const int to = span.pos + span.n_rows - first < PAGE ? (int)(span.pos + span.n_rows - first) : PAGE;
+        uint16_t *page = (uint16_t *)page_of(&p, &span, first);
+        uint16_t *keys = page + keys_at(a, head), *values = page + values_at(a, head);
+        next += by;
+        for (int64_t i = lane; i < PAGE * (dims / 8); i += LS_WARP) {
+            const int64_t token = i / (dims / 8), dim = i % (dims / 8) * 8;
+            if (token < from || token >= to) continue;
+            const int64_t at = (row + token) * a->kv_stride + head * dims + dim;
+            *(uint4 *)&turned[warp][token][dim] = *(const uint4 *)((const uint16_t *)a->k + at);
+            *(uint4 *)(values + token * dims + dim) = *(const uint4 *)((const uint16_t *)a->v + at);
+        }
+        __syncwarp();
+        for (int64_t i = lane; i < 2 * dims; i += LS_WARP) {
+            const int64_t dim = i / 2, token = i % 2 * 8;
+            __align__(16) uint16_t eight[8];
+#pragma unroll
+            for (int e = 0; e < 8; e++) eight[e] = turned[warp][token + e][dim];
+            if (from == 0 && to == PAGE) {
+                *(uint4 *)(keys + dim * PAGE + token) = *(const uint4 *)eight;
+            } else {
+#pragma unroll
+                for (int e = 0; e < 8; e++)
+                    if (token + e >= from && token + e < to) keys[dim * PAGE + token + e] = eight[e];
+            }
+        }
+        __syncwarp();
     }
 }
 
@@ -758,13 +820,28 @@ ls_status ls_cuda_attention(const ls_exec *exec, const ls_attention_args *a, ls_
         {LS_WIDTH_I64, {{{"row", a->rows}, {"heads of a KV head", p.group}}}}};
     const ls_launch store = {
         "attention store", {ls_launch_blocks(a->n_spans, p.slices, 1), 1, 1}, STORE_THREADS, 0, index, INDICES};
+    /* Many tokens a span, whole vectors of them. */
+    const bool by_pages = p.wide_keys && p.wide_values && a->page_tokens == PAGE && elem == 2 && a->rows > a->n_spans &&
+                          a->head_dim <= STORE_DIMS_MAX && (uintptr_t)a->k % 16 == 0 && (uintptr_t)a->v % 16 == 0 &&
+                          a->kv_stride % 8 == 0;
     if (a->rows > 0) LS_CUDA_TRY(ls_launch_check(&store, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("attention", exec, &fault, err));
     p.fault = fault;
     LS_CUDA_TRY(a->spans_checked ? ls_cuda_checked_before("attention", exec, err) : launch_check(exec, a, fault, err));
     if (a->rows == 0) return LS_OK;
-    LS_CUDA_TRY(ls_cuda_launch(
-        exec, &store, a->dtype == LS_F32 ? (const void *)store_kernel<LS_F32> : (const void *)store_kernel<LS_BF16>, &p,
-        err));
+    if (by_pages) {
+        const int64_t parts = ls_launch_blocks(a->n_spans, a->n_kv_heads, 1), slices = p.slices;
+        int processors;
+        LS_CUDA_TRY(ls_processors(&processors, "attention", err));
+        p.slices = a->rows / PAGE + 2;
+        const int64_t warps = ls_launch_blocks(parts, p.slices, 1), most = (int64_t)processors * 12;
+        const int64_t blocks = warps / STORE_WARPS < most ? warps / STORE_WARPS + 1 : most;
+        const ls_launch pages = {"attention store", {blocks, 1, 1}, STORE_THREADS, 0, index, INDICES};
+        LS_CUDA_TRY(ls_cuda_launch(exec, &pages, (const void *)store_pages_kernel, &p, err));
+        p.slices = slices;
+    } else
+        LS_CUDA_TRY(ls_cuda_launch(
+            exec, &store, a->dtype == LS_F32 ? (const void *)store_kernel<LS_F32> : (const void *)store_kernel<LS_BF16>,
+            &p, err));
     return a->profile == LS_PROFILE_MMA16 ? ls_attention_mma16(exec, a, fault, err) : launch_all(exec, &p, index, err);
 }

@@ -1,7 +1,7 @@
 /* Gradient of attention of the profile mma16 on Hopper's tensor cores. Compiled for sm_90a alone.
  *
- * Three kernels follow one another. The first rounds dout and makes D. dq runs over keys, a block 128 queries of a head;
- * dk and dv run over the queries of all heads of a KV head, a block 128 keys. Both make scores and dp again, which costs
+ * Three kernels follow one another. The first rounds dout and makes D. dq runs over keys, a block 128 queries of a
+ * head; dk and dv run over the queries of all heads of a KV head, a block 128 keys. Both make scores and dp, which costs
  * two products of seven and needs no order among blocks. In each a warpgroup copies rows into a ring of stages, and two
  * others multiply, for 64 rows each. Tiles of rows lie so that products over dimensions and products over rows read the
  * same bytes: probabilities and ds go from accumulators to the next product in registers. */
@@ -30,14 +30,14 @@ typedef struct source {
 typedef struct backward_params {
     ls_attention_backward_args a;
     source q, k, v, dout;
-    bool boxed;             /* rows that pass come by maps */
-    int64_t group;          /* query heads of a KV head */
-    int64_t items;          /* spans, heads, shares */
-    int64_t tiles;          /* of a span that run at the same time */
-    int64_t shares;         /* blocks among which the dimensions of an output are shared */
-    float scale2;           /* c */
-    float *log_sum, *dot;   /* [n_heads][rows]: N and D */
-    uint16_t *rounded;      /* [rows][n_heads * head_dim]: do */
+    bool boxed;           /* rows that pass come by maps */
+    int64_t group;        /* query heads of a KV head */
+    int64_t items;        /* spans, heads, shares */
+    int64_t tiles;        /* of a span that run at the same time */
+    int64_t shares;       /* blocks among which the dimensions of an output are shared */
+    float scale2;         /* c */
+    float *log_sum, *dot; /* [n_heads][rows]: N and D */
+    uint16_t *rounded;    /* [rows][n_heads * head_dim]: do */
     const ls_fault *fault;
 } backward_params;
 
@@ -61,8 +61,7 @@ static __global__ void __launch_bounds__(ROUND_THREADS) round_kernel(const __gri
         x[i] = there ? ls_fma(ls_bf16_to_f32(r), ls_bf16_to_f32(out[i]), 0.0f) : 0.0f;
         if (there) to[i] = r;
     }
-    float sum = ls_add(ls_add(ls_add(x[0], x[4]), ls_add(x[2], x[6])),
-                       ls_add(ls_add(x[1], x[5]), ls_add(x[3], x[7])));
+    float sum = ls_add(ls_add(ls_add(x[0], x[4]), ls_add(x[2], x[6])), ls_add(ls_add(x[1], x[5]), ls_add(x[3], x[7])));
     for (int half = 16; half > 0; half /= 2) sum = ls_add(sum, __shfl_xor_sync(LS_ALL_LANES, sum, half));
     if (lane != 0) return;
     p.log_sum[head * a->rows + row] = a->log_sum[row * a->log_sum_stride + head];
@@ -189,13 +188,18 @@ static __device__ __forceinline__ meeting queries_met(const backward_params *p, 
     return m;
 }
 
-/* Whether the query takes the key. */
-static __device__ __forceinline__ bool takes(const backward_params *p, int64_t query, int64_t key) {
-    return key <= query && key >= ls_attention_first(query, p->a.window);
-}
 /* Whether every query of [query, query + n) takes every key of [key, key + m). */
 static __device__ __forceinline__ bool all_take(const backward_params *p, int64_t query, int n, int64_t key, int m) {
     return key + m - 1 <= query && key >= ls_attention_first(query + n - 1, p->a.window);
+}
+
+/* A query takes the keys at most `reach` behind its own position. */
+static __device__ __forceinline__ int reach_of(const backward_params *p) {
+    return p->a.window > 0 && p->a.window < INT32_MAX ? (int)p->a.window - 1 : INT32_MAX;
+}
+
+static __device__ __forceinline__ float probability(float score, float scale2, float log_sum) {
+    return ls_exp2_weight(fminf(ls_fma(score, scale2, -log_sum), 1.0f));
 }
 
 /* Scores and dp of a warpgroup's 64 rows and those of a stage, in that order of completion. */
@@ -265,10 +269,8 @@ static __device__ __forceinline__ void copy_for_dq(const backward_params *p, con
             fetch_stage<S>(&p->k, &p->v, m, c, row, kv_head, kv_head, dims);
             continue;
         }
-        copy_tile<PASSING, S::DIMS>(ls_shared_address(m->passing[c->stage][0]), &p->k, row, kv_head * dims, left,
-                                    dims);
-        copy_tile<PASSING, S::DIMS>(ls_shared_address(m->passing[c->stage][1]), &p->v, row, kv_head * dims, left,
-                                    dims);
+        copy_tile<PASSING, S::DIMS>(ls_shared_address(m->passing[c->stage][0]), &p->k, row, kv_head * dims, left, dims);
+        copy_tile<PASSING, S::DIMS>(ls_shared_address(m->passing[c->stage][1]), &p->v, row, kv_head * dims, left, dims);
         stage_done<S>(m, c);
     }
 }
@@ -306,6 +308,22 @@ static __device__ __forceinline__ void load_own(typename S::memory *m, const sou
     asm volatile("bar.sync 1, 256;" ::: "memory");
 }
 
+/* dp becomes ds. The thread's first row lies `apart` positions behind its first key. */
+template <bool WHOLE>
+static __device__ __forceinline__ void weigh_queries(float (&dp)[PASSING / 2], const float (&score)[PASSING / 2],
+                                                     float scale2, const float (&log_sum)[2], const float (&dot)[2],
+                                                     int apart, int reach) {
+#pragma unroll
+    for (int j = 0; j < PASSING / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int behind = apart + i / 2 * 8 - 8 * j - i % 2;
+            const float x = probability(score[4 * j + i], scale2, log_sum[i / 2]);
+            const float y = ls_mul(x, ls_sub(dp[4 * j + i], dot[i / 2]));
+            dp[4 * j + i] = WHOLE || (behind >= 0 && behind <= reach) ? y : 0.0f;
+        }
+}
+
 template <class S>
 static __device__ __forceinline__ void make_dq(const backward_params *p, const task *t, typename S::memory *m,
                                                int *stage, int *phase, int group) {
@@ -337,16 +355,11 @@ static __device__ __forceinline__ void make_dq(const backward_params *p, const t
         ls_wgmma_wait<0>();
         ls_wgmma_hold(score);
         ls_wgmma_hold(dp);
-        const bool whole = all_take(p, own, ROWS, first, PASSING);
-#pragma unroll
-        for (int j = 0; j < PASSING / 8; j++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int64_t query = own + group * GROUP_ROWS + row + i / 2 * 8, key = first + 8 * j + column + i % 2;
-                const float x = ls_exp2_bounded(ls_fma(score[4 * j + i], p->scale2, -log_sum[i / 2]));
-                const float y = ls_mul(x, ls_sub(dp[4 * j + i], dot[i / 2]));
-                dp[4 * j + i] = whole || takes(p, query, key) ? y : 0.0f;
-            }
+        if (all_take(p, own, ROWS, first, PASSING))
+            weigh_queries<true>(dp, score, p->scale2, log_sum, dot, 0, 0);
+        else
+            weigh_queries<false>(dp, score, p->scale2, log_sum, dot,
+                                 (int)(own + group * GROUP_ROWS + row - first) - column, reach_of(p));
 #pragma unroll
         for (int k = 0; k < STEPS; k++) left_of(ds[k], dp, k);
         ls_wgmma_fence();
@@ -397,6 +410,40 @@ static __device__ __forceinline__ void copy_for_dkv(const backward_params *p, co
         }
 }
 
+/* Scores become probabilities. The thread's first query lies `apart` positions behind its first row, a key; `left`
+ * queries of the stage are there. */
+template <bool WHOLE>
+static __device__ __forceinline__ void weigh_keys(float (&score)[PASSING / 2], const float *log_sums, float scale2,
+                                                  int apart, int reach, int left) {
+    const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < PASSING / 8; j++) {
+        const float2 log_sum = *(const float2 *)&log_sums[8 * j + column];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int behind = apart + 8 * j + i % 2 - i / 2 * 8;
+            const float x = probability(score[4 * j + i], scale2, i % 2 == 0 ? log_sum.x : log_sum.y);
+            score[4 * j + i] = WHOLE || (behind >= 0 && behind <= reach && 8 * j + column + i % 2 < left) ? x : 0.0f;
+        }
+    }
+}
+
+/* dp becomes ds; what is not seen has the probability +0. */
+template <bool WHOLE>
+static __device__ __forceinline__ void weigh_gradients(float (&dp)[PASSING / 2], const float (&p)[PASSING / 2],
+                                                       const float *dots) {
+    const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < PASSING / 8; j++) {
+        const float2 dot = *(const float2 *)&dots[8 * j + column];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float x = p[4 * j + i], y = ls_mul(x, ls_sub(dp[4 * j + i], i % 2 == 0 ? dot.x : dot.y));
+            dp[4 * j + i] = WHOLE || x != 0.0f ? y : 0.0f;
+        }
+    }
+}
+
 template <class S>
 static __device__ __forceinline__ void make_dkv(const backward_params *p, const task *t, typename S::memory *m,
                                                 int *stage, int *phase, int group) {
@@ -424,18 +471,12 @@ static __device__ __forceinline__ void make_dkv(const backward_params *p, const 
             ls_wgmma_wait<1>();
             ls_wgmma_hold(score);
             const bool whole = all_take(p, first, PASSING, own, ROWS) && first + PASSING <= t->span.n_rows;
-#pragma unroll
-            for (int j = 0; j < PASSING / 8; j++) {
-                const float2 log_sum = *(const float2 *)&m->log_sum[*stage][8 * j + column];
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const int64_t query = first + 8 * j + column + i % 2, key = own + group * GROUP_ROWS + row + i / 2 * 8;
-                    const float x =
-                        ls_exp2_bounded(ls_fma(score[4 * j + i], p->scale2, -(i % 2 == 0 ? log_sum.x : log_sum.y)));
-                    score[4 * j + i] =
-                        whole || (takes(p, query, key) && query < t->span.n_rows) ? x : 0.0f;
-                }
-            }
+            const int apart = (int)(first - own - group * GROUP_ROWS - row) + column,
+                      left = (int)(t->span.n_rows - first);
+            if (whole)
+                weigh_keys<true>(score, m->log_sum[*stage], p->scale2, 0, 0, 0);
+            else
+                weigh_keys<false>(score, m->log_sum[*stage], p->scale2, apart, reach_of(p), left);
 #pragma unroll
             for (int k = 0; k < STEPS; k++) left_of(weights[k], score, k);
             ls_wgmma_wait<0>();
@@ -447,17 +488,10 @@ static __device__ __forceinline__ void make_dkv(const backward_params *p, const 
             for (int k = 0; k < STEPS; k++)
                 ls_wgmma<S::SHARE>::template rs<1>(dv, weights[k], operand<1, S::DIMS, PASSING>(dout, t->dim, k));
             ls_wgmma_commit();
-#pragma unroll
-            for (int j = 0; j < PASSING / 8; j++) {
-                const float2 dot = *(const float2 *)&m->dot[*stage][8 * j + column];
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const float y =
-                        ls_mul(score[4 * j + i], ls_sub(dp[4 * j + i], i % 2 == 0 ? dot.x : dot.y));
-                    const int64_t query = first + 8 * j + column + i % 2, key = own + group * GROUP_ROWS + row + i / 2 * 8;
-                    dp[4 * j + i] = whole || (takes(p, query, key) && query < t->span.n_rows) ? y : 0.0f;
-                }
-            }
+            if (whole)
+                weigh_gradients<true>(dp, score, m->dot[*stage]);
+            else
+                weigh_gradients<false>(dp, score, m->dot[*stage]);
 #pragma unroll
             for (int k = 0; k < STEPS; k++) left_of(ds[k], dp, k);
             ls_wgmma_fence();
@@ -553,8 +587,8 @@ static ls_status launch(const ls_exec *exec, const char *name, const void *kerne
     p->items = ls_launch_blocks(p->a.n_spans, heads, shares);
     const int64_t enough = p->items < BLOCKS_ENOUGH ? BLOCKS_ENOUGH / p->items : 1;
     p->tiles = tiles < enough ? tiles : enough;
-    const ls_launch contract = {
-        name, {ls_launch_blocks(p->items, p->tiles, 1), 1, 1}, THREADS, shared_bytes, index, INDICES};
+    const ls_launch contract = {name,   {ls_launch_blocks(p->items, p->tiles, 1), 1, 1}, THREADS, shared_bytes, index,
+                                INDICES};
     return ls_cuda_launch_within(exec, &contract, LS_HOPPER_SHARED_MAX, kernel, p, err);
 }
 

@@ -1,5 +1,5 @@
-/* What the kernels of attention of the profile mma16 share: operands in shared memory as wgmma reads them, and pieces of
- * 16 bytes that threads copy there. Compiled for sm_90a. */
+/* What the kernels of attention of the profile mma16 share: operands in shared memory as wgmma reads them, and pieces
+ * of 16 bytes that threads copy there. Compiled for sm_90a. */
 #ifndef LS_OP_CUDA_ATTENTION_MMA16_CUDA_H
 #define LS_OP_CUDA_ATTENTION_MMA16_CUDA_H
 

@@ -15,10 +15,10 @@
 typedef struct mma16_params {
     ls_attention_args a;
     const ls_fault *fault;
-    int64_t group;  /* query heads of a KV head */
-    int64_t slices; /* tiles of a KV head of a span, at the most */
-    int page_shift; /* page_tokens = 1 << page_shift */
-    float scale2;   /* c */
+    int64_t group;                           /* query heads of a KV head */
+    int64_t slices;                          /* tiles of a KV head of a span, at the most */
+    int page_shift;                          /* page_tokens = 1 << page_shift */
+    float scale2;                            /* c */
     bool boxed;                              /* pages come by keys and values, the maps */
     bool wide_pages, wide_queries, wide_out; /* are copied 16 bytes at a time */
     CUtensorMap keys, values;
@@ -47,21 +47,23 @@ struct mma16_shape {
 typedef struct tile {
     const mma16_params *p;
     ls_span span;
-    int64_t kv_head, first_query, n_queries; /* n_queries: of the span */
-    int64_t begin;                           /* of the first block of which the first row takes a key */
-    int64_t keys;                            /* before this position are those that the last row takes */
+    int64_t kv_head;
+    uint32_t first_query, n_queries; /* n_queries: of the span */
+    int64_t begin;                   /* of the first block of which the first row takes a key */
+    int64_t keys;                    /* before this position are those that the last row takes */
 } tile;
 
 /* The next tile of this block from number *next on, of spans, KV heads and slices; false if there is none. The last
  * tiles of all spans come first: they have most keys, and the chip stays full to the end. All lanes of a warp look. */
 template <class S>
-static __device__ __forceinline__ bool next_tile(const mma16_params *p, int64_t *next, tile *t) {
-    const int64_t items = p->a.n_spans * p->a.n_kv_heads, count = items * p->slices, by = gridDim.x;
+static __device__ __forceinline__ bool next_tile(const mma16_params *p, uint32_t *next, tile *t) {
+    const uint32_t kv_heads = (uint32_t)p->a.n_kv_heads, items = p->items, count = p->count, by = gridDim.x;
     for (; *next < count; *next += 32 * by) {
-        const int64_t number = *next + threadIdx.x % 32 * by, first = (p->slices - 1 - number / items) * S::ROWS;
+        const uint32_t number = *next + threadIdx.x % 32 * by;
+        const int64_t first = (int64_t)(p->slices - 1 - number / items) * S::ROWS;
         bool there = number < count;
         if (there) {
-            const ls_span *span = &p->a.spans[number % items / p->a.n_kv_heads];
+            const ls_span *span = &p->a.spans[number % items / kv_heads];
             there = span->slot >= 0 && first < span->n_rows * p->group;
         }
         const uint32_t found = __ballot_sync(LS_ALL_LANES, there);
@@ -70,13 +72,14 @@ static __device__ __forceinline__ bool next_tile(const mma16_params *p, int64_t 
         break;
     }
     if (*next >= count) return false;
-    const int64_t item = *next % items;
+    const uint32_t item = *next % items;
     t->p = p;
-    t->span = p->a.spans[item / p->a.n_kv_heads];
-    t->kv_head = item % p->a.n_kv_heads;
-    t->first_query = (p->slices - 1 - *next / items) * S::ROWS;
-    t->n_queries = t->span.n_rows * p->group;
-    const int64_t left = t->n_queries - t->first_query, last = t->first_query + (left < S::ROWS ? left : S::ROWS) - 1;
+    t->span = p->a.spans[item / kv_heads];
+    t->kv_head = item % kv_heads;
+    t->first_query = (uint32_t)((int64_t)(p->slices - 1 - *next / items) * S::ROWS);
+    t->n_queries = (uint32_t)(t->span.n_rows * p->group);
+    const uint32_t left = t->n_queries - t->first_query;
+    const uint32_t last = t->first_query + (left < S::ROWS ? left : S::ROWS) - 1;
     t->begin = ls_attention_first(t->span.pos + t->first_query / p->group, p->a.window) / BLOCK * BLOCK;
     t->keys = t->span.pos + last / p->group + 1;
     *next += by;
@@ -110,8 +113,8 @@ static __device__ __forceinline__ void copy_keys(const tile *t, uint32_t to, int
     const int each = dims << units_shift; /* pieces of a page */
     for (int base = 0; base < BLOCK; base += 1 << p->page_shift) {
         const bool there = first + base < t->keys;
-        const uint16_t *keys =
-            there ? page_of(t, first + base) + ((t->kv_head * dims) << p->page_shift) : (const uint16_t *)p->a.pages.base;
+        const uint16_t *keys = there ? page_of(t, first + base) + ((t->kv_head * dims) << p->page_shift)
+                                     : (const uint16_t *)p->a.pages.base;
 #pragma unroll 2
         for (int i = thread; i < each; i += WARPGROUP) {
             const int dim = i >> units_shift, unit = (base >> 3) + (i & ((1 << units_shift) - 1));
@@ -128,9 +131,9 @@ static __device__ __forceinline__ void copy_values(const tile *t, uint32_t to, i
     const int n_keys = within_block(t->keys, first);
     for (int base = 0; base < BLOCK; base += 1 << p->page_shift) {
         const bool there = base < n_keys;
-        const uint16_t *values = there ? page_of(t, first + base) +
-                                             (((p->a.n_kv_heads + t->kv_head) * dims) << p->page_shift)
-                                       : (const uint16_t *)p->a.pages.base;
+        const uint16_t *values =
+            there ? page_of(t, first + base) + (((p->a.n_kv_heads + t->kv_head) * dims) << p->page_shift)
+                  : (const uint16_t *)p->a.pages.base;
 #pragma unroll 2
         for (int i = thread; i < each; i += WARPGROUP) {
             const int key = base + i / units;
@@ -148,8 +151,9 @@ static __device__ __forceinline__ void put_keys(const tile *t, uint32_t to, int6
         const int dim = i / BLOCK, key = i % BLOCK;
         uint16_t x = 0;
         if (key < n_keys)
-            x = page_of(t, first + key)[((t->kv_head * dims + dim) << p->page_shift) +
-                                        ((first + key) & (p->a.page_tokens - 1))];
+            x = page_of(
+                t,
+                first + key)[((t->kv_head * dims + dim) << p->page_shift) + ((first + key) & (p->a.page_tokens - 1))];
         put1(to + key_place<S>(dim, key), x);
     }
 }
@@ -190,6 +194,7 @@ static __device__ __forceinline__ void fetch_tile(const tile *t, typename S::mem
     const int warp = threadIdx.x / 32, dims = (int)p->a.head_dim, chunks = (dims + 63) / 64;
     const uint32_t full = ls_shared_address(m->full), empty = ls_shared_address(m->empty);
     const int32_t *table = p->a.tables + t->span.table, head = (int32_t)t->kv_head;
+    const int32_t first_dim = (int32_t)(t->kv_head * p->a.head_dim);
     const int64_t n_pages = (t->keys + 15) / 16;
     int32_t id[PAGES / WARPS], next[PAGES / WARPS];
 #pragma unroll
@@ -213,7 +218,7 @@ static __device__ __forceinline__ void fetch_tile(const tile *t, typename S::mem
 #pragma unroll
         for (int i = 0; i < PAGES / WARPS; i++)
             if (id[i] >= 0)
-                ls_box_fetch3(&p->keys, keys + (warp + i * WARPS) * (S::DIMS * 32), keys_full, 0, head * dims, id[i]);
+                ls_box_fetch3(&p->keys, keys + (warp + i * WARPS) * (S::DIMS * 32), keys_full, 0, first_dim, id[i]);
         advance<S>(r);
         const uint32_t values = ls_shared_address(m->stages[r->stage]), values_full = full + 8 * r->stage;
         ls_barrier_wait(empty + 8 * r->stage, r->phase ^ 1);
@@ -269,7 +274,7 @@ typedef struct row_state {
 } row_state;
 
 static __device__ __forceinline__ void row_begin(row_state *s, const tile *t, int row) {
-    const int64_t query = t->first_query + row, last = t->n_queries - 1;
+    const uint32_t query = t->first_query + row, last = t->n_queries - 1;
     const int64_t pos = t->span.pos + (query < last ? query : last) / t->p->group;
     s->first = (int)(ls_attention_first(pos, t->p->a.window) - t->begin);
     s->keys = (int)(pos + 1 - t->begin);
@@ -334,7 +339,7 @@ static __device__ __forceinline__ void join_row(row_state *s, float *of_total, f
 
 /* Where the query of a row of the tile lies in q, or out. */
 static __device__ __forceinline__ int64_t query_at(const tile *t, int row, int64_t stride) {
-    const int64_t query = t->first_query + row, group = t->p->group;
+    const uint32_t query = t->first_query + row, group = t->p->group;
     return (t->span.row + query / group) * stride + (t->kv_head * group + query % group) * t->p->a.head_dim;
 }
 
@@ -416,7 +421,7 @@ static __device__ __forceinline__ float finish_row(const tile *t, const row_stat
     const float sum = ls_add(x, y);
     const bool finite = ls_sub(s->total_m, s->total_m) == 0.0f;
     if (there && a->log_sum != NULL && threadIdx.x % 4 == 0) {
-        const int64_t query = t->first_query + row, group = t->p->group;
+        const uint32_t query = t->first_query + row, group = t->p->group;
         a->log_sum[(t->span.row + query / group) * a->log_sum_stride + t->kv_head * group + query % group] =
             finite ? ls_fma(ls_log(sum), LS_LOG2E, s->total_m) : NAN;
     }
@@ -475,9 +480,8 @@ static __device__ __forceinline__ void done_with(typename S::memory *m, ring_pla
 
 /* The segment joins the total; acc is the total where it is the last. */
 template <class S>
-static __device__ __forceinline__ void join_segment(float (&acc)[S::DIMS / 2], row_state (&s)[2],
-                                                    typename S::memory *m, bool is_first, bool is_last,
-                                                    int group) {
+static __device__ __forceinline__ void join_segment(float (&acc)[S::DIMS / 2], row_state (&s)[2], typename S::memory *m,
+                                                    bool is_first, bool is_last, int group) {
     const int thread = threadIdx.x % WARPGROUP;
     float of_total[2], of_segment[2];
     join_row(&s[0], &of_total[0], &of_segment[0]);
@@ -574,8 +578,7 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
         }
     }
     ls_barrier_wait(full + 8 * r->stage, r->phase);
-    if (p->boxed && n_keys % BLOCK != 0)
-        clear_values<S>(ls_shared_address(m->stages[r->stage]), n_keys % BLOCK, group);
+    if (p->boxed && n_keys % BLOCK != 0) clear_values<S>(ls_shared_address(m->stages[r->stage]), n_keys % BLOCK, group);
     take_turn<S>(group);
     ls_wgmma_hold(acc);
     ls_wgmma_fence();
@@ -617,7 +620,7 @@ static __global__ void __launch_bounds__(S::THREADS, S::RESIDENT) mma16_kernel(c
     ls_cuda_begin();
     if (p.fault->code != LS_FAULT_NONE) return;
     ring_place place = {0, 0};
-    int64_t next = blockIdx.x;
+    uint32_t next = blockIdx.x;
     tile t;
     /* The same in all threads of a warp, and the compiler is to know it. */
     const int role = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / WARPGROUP, 0);
@@ -669,8 +672,13 @@ ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *a, co
     const int64_t group = a->n_heads / a->n_kv_heads;
     const int64_t queries = ls_launch_blocks(a->rows, group, 1); /* of a span, at the most */
     const mma16_launch k = pick(a->head_dim, a->rows <= a->n_spans ? group : queries);
+    const int64_t tiles = ls_launch_blocks(a->n_spans, a->n_kv_heads, (queries - 1) / k.rows + 1);
     bool hopper;
     int processors;
+    /* Tiles past the last one by as many as the blocks' lanes look ahead fit, too. */
+    if (queries > INT32_MAX / 2 || tiles > INT32_MAX / 2)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "attention: profile mma16: %lld rows of %lld heads in %lld spans",
+                       (long long)a->rows, (long long)a->n_heads, (long long)a->n_spans);
     if (ls_launch_blocks(a->n_tables, a->page_tokens, 1) > INT32_MAX / 2)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "attention: profile mma16: %lld pages of %lld tokens in a call",
                        (long long)a->n_tables, (long long)a->page_tokens);
@@ -678,14 +686,15 @@ ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *a, co
     LS_CUDA_TRY(ls_is_hopper(&hopper, "attention", err));
     if (!hopper)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "attention: profile mma16 is built for devices of sm_90 alone");
-    const int64_t tiles = ls_launch_blocks(a->n_spans, a->n_kv_heads, (queries - 1) / k.rows + 1);
     const bool aligned = (uintptr_t)a->pages.base % 16 == 0 && a->pages.stride % 16 == 0 && a->head_dim % 8 == 0;
     const bool boxed = aligned && a->page_tokens == 16 && a->n_kv_heads * a->head_dim < INT32_MAX &&
                        a->pages.n_entries < INT32_MAX && a->pages.stride < (int64_t)1 << 37;
     mma16_params p = {*a,
                       fault,
-                      group,
-                      (queries - 1) / k.rows + 1,
+                      (uint32_t)group,
+                      (uint32_t)(a->n_spans * a->n_kv_heads),
+                      (uint32_t)tiles,
+                      (uint32_t)((queries - 1) / k.rows + 1),
                       __builtin_ctzll((unsigned long long)a->page_tokens),
                       ls_attention_scale2(a->scale),
                       boxed,
@@ -706,12 +715,9 @@ ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *a, co
            {"element", 2}}}},
         {LS_WIDTH_I64, {{{"table entry", a->n_tables}, {"bytes", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"heads of a KV head", group}}}}};
-    const ls_launch launch = {"attention",
-                              {tiles < processors * k.resident ? tiles : processors * k.resident, 1, 1},
-                              k.threads,
-                              k.shared_bytes,
-                              index,
-                              (int64_t)(sizeof index / sizeof index[0])};
+    const ls_launch launch = {"attention", {tiles < processors * k.resident ? tiles : processors * k.resident, 1, 1},
+                              k.threads,   k.shared_bytes,
+                              index,       (int64_t)(sizeof index / sizeof index[0])};
     if (boxed)
         LS_CUDA_TRY(ls_page_maps(&p.keys, &p.values, "attention", a->pages.base, a->pages.stride, a->pages.n_entries,
                                  a->n_kv_heads, a->head_dim, err));

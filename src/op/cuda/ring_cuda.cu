@@ -45,11 +45,10 @@ static ls_status encode_map(CUtensorMap *map, const char *op, ls_dtype dtype, co
     const CUresult result =
         encode(map, f32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, (cuuint32_t)rank,
                (void *)base, sizes, strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               f32                             ? CU_TENSOR_MAP_SWIZZLE_NONE
+               f32                ? CU_TENSOR_MAP_SWIZZLE_NONE
                : box[0] * 2 == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
                                   : CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result == CUDA_SUCCESS) return LS_OK;
     return LS_FAIL(err, LS_ERR_DEVICE, "%s: a map of %d dimensions, the innermost %lld, at %p is refused with %d", op,
                    rank, (long long)size[0], base, (int)result);

@@ -84,7 +84,8 @@ static __device__ __forceinline__ void ls_box_fetch3(const CUtensorMap *map, uin
 static __device__ __forceinline__ void ls_box_fetch4(const CUtensorMap *map, uint32_t to, uint32_t barrier, int32_t a,
                                                      int32_t b, int32_t c, int32_t d) {
     asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
+        "%5}], "
         "[%6];" ::"r"(to),
         "l"(map), "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier)
         : "memory");

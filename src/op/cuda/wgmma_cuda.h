@@ -78,55 +78,54 @@
 
 /* clang-format on */
 
-/* first: the step is from nothing, whatever d holds. ss: A and B from shared memory, by descriptor. rs: A from registers, as mma.m16n8k16 has it, 16 rows a warp. TA, TB:
- * the operand lies with its 64 rows (of n) side by side instead of k. */
+/* first: the step is from nothing, whatever d holds. ss: A and B from shared memory, by descriptor. rs: A from
+ * registers, as mma.m16n8k16 has it, 16 rows a warp. TA, TB: the operand lies with its 64 rows (of n) side by side instead of k. */
 template <int N>
 struct ls_wgmma;
 
-#define LS_WG(n, g, p0, p1, p2, p3, p4, p5)                                                                \
-    template <>                                                                                            \
-    struct ls_wgmma<n> {                                                                                   \
-        template <int TA, int TB>                                                                          \
-        static __device__ __forceinline__ void ss_first(float (&d)[n / 2], uint64_t a, uint64_t b) {       \
-            asm volatile(                                                                                  \
-                "{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"                                                 \
-                "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" LS_WG_T##g                    \
-                "}, %" #p0 ", %" #p1 ", p, 1, 1, %" #p2 ", %" #p3 ";\n}\n"                                 \
-                : LS_WG_C##g                                                                               \
-                : "l"(a), "l"(b), "n"(TA), "n"(TB)                                                         \
-                : "memory");                                                                               \
-        }                                                                                                  \
-        template <int TB>                                                                                  \
-        static __device__ __forceinline__ void rs_first(float (&d)[n / 2], const uint32_t (&a)[4],         \
-                                                        uint64_t b) {                                      \
-            asm volatile(                                                                                  \
-                "{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"                                                 \
-                "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" LS_WG_T##g                    \
-                "}, {%" #p0 ", %" #p1 ", %" #p2 ", %" #p3 "}, %" #p4 ", p, 1, 1, %" #p5 ";\n}\n"           \
-                : LS_WG_C##g                                                                               \
-                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TB)                              \
-                : "memory");                                                                               \
-        }                                                                                                  \
-        template <int TA, int TB>                                                                          \
-        static __device__ __forceinline__ void ss(float (&d)[n / 2], uint64_t a, uint64_t b) {             \
-            asm volatile(                                                                                  \
-                "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                                 \
-                "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" LS_WG_T##g                    \
-                "}, %" #p0 ", %" #p1 ", p, 1, 1, %" #p2 ", %" #p3 ";\n}\n"                                 \
-                : LS_WG_C##g                                                                               \
-                : "l"(a), "l"(b), "n"(TA), "n"(TB)                                                         \
-                : "memory");                                                                               \
-        }                                                                                                  \
-        template <int TB>                                                                                  \
-        static __device__ __forceinline__ void rs(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b) { \
-            asm volatile(                                                                                  \
-                "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                                 \
-                "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" LS_WG_T##g                    \
-                "}, {%" #p0 ", %" #p1 ", %" #p2 ", %" #p3 "}, %" #p4 ", p, 1, 1, %" #p5 ";\n}\n"           \
-                : LS_WG_C##g                                                                               \
-                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TB)                              \
-                : "memory");                                                                               \
-        }                                                                                                  \
+#define LS_WG(n, g, p0, p1, p2, p3, p4, p5)                                                                      \
+    template <>                                                                                                  \
+    struct ls_wgmma<n> {                                                                                         \
+        template <int TA, int TB>                                                                                \
+        static __device__ __forceinline__ void ss_first(float (&d)[n / 2], uint64_t a, uint64_t b) {             \
+            asm volatile(                                                                                        \
+                "{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"                                                       \
+                "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" LS_WG_T##g                          \
+                "}, %" #p0 ", %" #p1 ", p, 1, 1, %" #p2 ", %" #p3 ";\n}\n"                                       \
+                : LS_WG_C##g                                                                                     \
+                : "l"(a), "l"(b), "n"(TA), "n"(TB)                                                               \
+                : "memory");                                                                                     \
+        }                                                                                                        \
+        template <int TB>                                                                                        \
+        static __device__ __forceinline__ void rs_first(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b) { \
+            asm volatile(                                                                                        \
+                "{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"                                                       \
+                "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" LS_WG_T##g                          \
+                "}, {%" #p0 ", %" #p1 ", %" #p2 ", %" #p3 "}, %" #p4 ", p, 1, 1, %" #p5 ";\n}\n"                 \
+                : LS_WG_C##g                                                                                     \
+                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TB)                                    \
+                : "memory");                                                                                     \
+        }                                                                                                        \
+        template <int TA, int TB>                                                                                \
+        static __device__ __forceinline__ void ss(float (&d)[n / 2], uint64_t a, uint64_t b) {                   \
+            asm volatile(                                                                                        \
+                "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                                       \
+                "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" LS_WG_T##g                          \
+                "}, %" #p0 ", %" #p1 ", p, 1, 1, %" #p2 ", %" #p3 ";\n}\n"                                       \
+                : LS_WG_C##g                                                                                     \
+                : "l"(a), "l"(b), "n"(TA), "n"(TB)                                                               \
+                : "memory");                                                                                     \
+        }                                                                                                        \
+        template <int TB>                                                                                        \
+        static __device__ __forceinline__ void rs(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b) {       \
+            asm volatile(                                                                                        \
+                "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                                       \
+                "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" LS_WG_T##g                          \
+                "}, {%" #p0 ", %" #p1 ", %" #p2 ", %" #p3 "}, %" #p4 ", p, 1, 1, %" #p5 ";\n}\n"                 \
+                : LS_WG_C##g                                                                                     \
+                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TB)                                    \
+                : "memory");                                                                                     \
+        }                                                                                                        \
     }
 LS_WG(8, 1, 4, 5, 6, 7, 8, 9);
 LS_WG(16, 2, 8, 9, 10, 11, 12, 13);
