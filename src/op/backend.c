@@ -21,6 +21,7 @@
 #include "op/rope.h"
 #include "op/sample.h"
 #include "op/scan.h"
+#include "op/ssd.h"
 #include "op/support.h"
 #include "op/top.h"
 #include "op/weight.h"

@@ -93,7 +93,9 @@ extern "C" {
     OP(conv1d)                      \
     OP(conv1d_backward)             \
     OP(scan)                        \
-    OP(scan_backward)
+    OP(scan_backward)               \
+    OP(ssd)                         \
+    OP(ssd_backward)
 
 #define LS_OPS(OP)   \
     LS_OPS_PLAIN(OP) \

@@ -56,6 +56,10 @@ LS_KERNEL_TABLE(ls_scan_kernel);
 LS_KERNEL_TABLE(ls_scan_parameters_kernel);
 LS_KERNEL_TABLE(ls_sequence_sum_kernel);
 LS_KERNEL_TABLE(ls_squares_kernel);
+LS_KERNEL_TABLE(ls_ssd_backward_kernel);
+LS_KERNEL_TABLE(ls_ssd_kernel);
+LS_KERNEL_TABLE(ls_ssd_parameters_kernel);
+LS_KERNEL_TABLE(ls_ssd_sums_kernel);
 LS_KERNEL_TABLE(ls_support_kernel);
 LS_KERNEL_TABLE(ls_top_kernel);
 LS_KERNEL_TABLE(ls_swiglu_backward_kernel);
@@ -456,6 +460,34 @@ ls_status ls_cpu_scan_backward(const ls_exec *exec, const ls_scan_backward_args 
         RUN(scan_channel_sums, all->rows, 2 * all->n_states * blocks);
     }
     RUN(scan_parameters, all->dim, all->n_spans * (all->n_states + 2));
+    return LS_OK;
+}
+
+/* One item for each span and head. */
+ls_status ls_cpu_ssd(const ls_exec *exec, const ls_ssd_args *args, ls_error *err) {
+    const ls_status status =
+        ls_spans_check_slots("ssd", args->spans, args->n_spans, args->rows, args->span_rows_max, &args->state, err);
+    if (status != LS_OK || args->n_spans == 0) return status;
+    RUN(ssd, args->n_spans * args->n_heads,
+        ls_spans_rows(args->spans, args->n_spans) / args->n_spans * args->head_dim * (2 * args->n_states + 20));
+    return LS_OK;
+}
+
+/* One item for each span and block of heads, then the ordered sums over blocks and over spans. */
+ls_status ls_cpu_ssd_backward(const ls_exec *exec, const ls_ssd_backward_args *all, ls_error *err) {
+    const int64_t group_blocks = ls_ssd_group_blocks(all->n_heads, all->n_groups), blocks = group_blocks * all->n_groups;
+    ls_workspace_call call = {all, NULL};
+    const ls_workspace_call *args = &call;
+    int64_t rows;
+    LS_TRY(ls_spans_check_whole("ssd_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, err));
+    rows = ls_spans_rows(all->spans, all->n_spans);
+    LS_TRY(open_workspace("ssd_backward", exec, ls_op_ssd_backward_workspace(all), &call.floats, err));
+    if (all->n_spans > 0) {
+        RUN(ssd_backward, all->n_spans * blocks,
+            rows / all->n_spans * LS_SSD_SUM_HEADS * all->head_dim * (10 * all->n_states + 50));
+        RUN(ssd_sums, all->rows, 2 * all->n_states * blocks);
+    }
+    RUN(ssd_parameters, all->n_heads, 3 * all->n_spans);
     return LS_OK;
 }
 
