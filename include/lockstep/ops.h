@@ -367,10 +367,10 @@ typedef struct ls_ssd_backward_args {
     float dt_min, dt_max;
     const float *dout; /* [rows][dout_stride]: of the unrounded output */
     int64_t dout_stride;
-    float *dx;           /* [rows][dx_stride] */
-    float *db, *dcc;     /* [rows][db_stride], [rows][dc_stride] */
-    void *ddt;           /* [rows][ddt_stride], of dt_raw */
-    ls_dtype ddt_dtype;  /* f32, or bf16, rounded once, as products in mma16 read it */
+    float *dx;          /* [rows][dx_stride] */
+    float *db, *dcc;    /* [rows][db_stride], [rows][dc_stride] */
+    void *ddt;          /* [rows][ddt_stride], of dt_raw */
+    ls_dtype ddt_dtype; /* f32, or bf16, rounded once, as products in mma16 read it */
     int64_t dx_stride, db_stride, dc_stride, ddt_stride;
     float *da, *ddt_bias, *dd; /* [n_heads] each, written; da is of a */
     int64_t rows, n_heads, head_dim, n_groups, n_states;

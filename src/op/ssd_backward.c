@@ -9,7 +9,8 @@ static bool stored(ls_dtype dtype) { return dtype == LS_F32 || dtype == LS_BF16;
 
 ls_status ls_ssd_backward_check(const ls_ssd_backward_args *args, ls_error *err) {
     const int64_t rows = args->rows, heads = args->n_heads, elem = ls_dtype_bytes(args->in_dtype);
-    const ls_ssd_shape shape = {rows, heads, args->head_dim, args->n_groups, args->n_states, args->dt_min, args->dt_max};
+    const ls_ssd_shape shape = {rows,           heads,        args->head_dim, args->n_groups,
+                                args->n_states, args->dt_min, args->dt_max};
     ls_ssd_backward_plan plan;
     if (!stored(args->in_dtype) || !stored(args->ddt_dtype))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: inputs %s, ddt %s; f32 and bf16 are built", op,

@@ -11,8 +11,8 @@ typedef struct shape {
 typedef struct problem {
     op_plan plan; /* sequences, not yet begun */
     shape s;
-    op_array x, dt, b, cc, out;      /* tokens of all sequences; out is expected */
-    op_array state, scale;           /* [n_seqs][heads * states * dim], [n_seqs][heads], expected after the last token */
+    op_array x, dt, b, cc, out; /* tokens of all sequences; out is expected */
+    op_array state, scale;      /* [n_seqs][heads * states * dim], [n_seqs][heads], expected after the last token */
     float a[16], dt_bias[16], d[16]; /* [heads] */
 } problem;
 
@@ -348,12 +348,12 @@ static void bad_arguments_are_named(void **state) {
     problem_make(&p, &plan, &s, 0, false, 4);
     r = (rows){p.x, p.dt, p.b, p.cc, p.out};
     right = rows_args(&p, &r, spans, 1, &pool.view, &scale.view);
-#define REFUSED(word, ...)                                                \
-    do {                                                                  \
-        args = right;                                                     \
-        __VA_ARGS__;                                                      \
-        check_failed(ls_ssd(op_devices[0][0], &args, &err), &err, word);  \
-        check_failed(err.status, &err, "ssd");                            \
+#define REFUSED(word, ...)                                               \
+    do {                                                                 \
+        args = right;                                                    \
+        __VA_ARGS__;                                                     \
+        check_failed(ls_ssd(op_devices[0][0], &args, &err), &err, word); \
+        check_failed(err.status, &err, "ssd");                           \
     } while (0)
     REFUSED("x is a null", args.x = NULL);
     REFUSED("dt_raw is a null", args.dt_raw = NULL);
@@ -422,8 +422,8 @@ static void variants_are_caught(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        OP_CASES(every_cut_equals_the_whole),        OP_CASES(the_largest_heads_equal_the_textbook),
-        OP_CASES(untouched_rows_and_slots),          OP_CASES(accurate_within_1e_6_of_the_terms),
+        OP_CASES(every_cut_equals_the_whole),         OP_CASES(the_largest_heads_equal_the_textbook),
+        OP_CASES(untouched_rows_and_slots),           OP_CASES(accurate_within_1e_6_of_the_terms),
         cmocka_unit_test(scales_are_put_into_states), cmocka_unit_test(bad_arguments_are_named),
         cmocka_unit_test(variants_are_caught),
     };

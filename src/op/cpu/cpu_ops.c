@@ -475,7 +475,8 @@ ls_status ls_cpu_ssd(const ls_exec *exec, const ls_ssd_args *args, ls_error *err
 
 /* One item for each span and block of heads, then the ordered sums over blocks and over spans. */
 ls_status ls_cpu_ssd_backward(const ls_exec *exec, const ls_ssd_backward_args *all, ls_error *err) {
-    const int64_t group_blocks = ls_ssd_group_blocks(all->n_heads, all->n_groups), blocks = group_blocks * all->n_groups;
+    const int64_t group_blocks = ls_ssd_group_blocks(all->n_heads, all->n_groups),
+                  blocks = group_blocks * all->n_groups;
     ls_workspace_call call = {all, NULL};
     const ls_workspace_call *args = &call;
     int64_t rows;
