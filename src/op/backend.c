@@ -9,6 +9,7 @@
 #include "op/conv1d.h"
 #include "op/elementwise.h"
 #include "op/elementwise_backward.h"
+#include "op/gated_norm.h"
 #include "op/gather.h"
 #include "op/gemm_backward.h"
 #include "op/gemm_groups.h"

@@ -20,6 +20,9 @@ LS_KERNEL_TABLE(ls_conv1d_parameters_kernel);
 LS_KERNEL_TABLE(ls_decay_kernel);
 LS_KERNEL_TABLE(ls_embed_backward_kernel);
 LS_KERNEL_TABLE(ls_embed_kernel);
+LS_KERNEL_TABLE(ls_gated_norm_backward_kernel);
+LS_KERNEL_TABLE(ls_gated_norm_dw_kernel);
+LS_KERNEL_TABLE(ls_gated_norm_kernel);
 LS_KERNEL_TABLE(ls_gather_kernel);
 LS_KERNEL_TABLE(ls_kv_store_kernel);
 LS_KERNEL_TABLE(ls_logprob_backward_kernel);
@@ -39,6 +42,8 @@ LS_KERNEL_TABLE(ls_moe_route_kernel);
 LS_KERNEL_TABLE(ls_moe_sum_kernel);
 LS_KERNEL_TABLE(ls_multiply_kernel);
 LS_KERNEL_TABLE(ls_penalize_kernel);
+LS_KERNEL_TABLE(ls_relu2_backward_kernel);
+LS_KERNEL_TABLE(ls_relu2_kernel);
 LS_KERNEL_TABLE(ls_residual_kernel);
 LS_KERNEL_TABLE(ls_rmsnorm_backward_kernel);
 LS_KERNEL_TABLE(ls_swiglu_backward_rounded_kernel);
@@ -141,6 +146,31 @@ ls_status ls_cpu_swiglu_backward_rounded(const ls_exec *exec, const ls_swiglu_ba
                                          ls_error *err) {
     (void)err;
     RUN(swiglu_backward_rounded, args->rows, 60 * args->dim);
+    return LS_OK;
+}
+
+ls_status ls_cpu_relu2(const ls_exec *exec, const ls_relu2_args *args, ls_error *err) {
+    (void)err;
+    RUN(relu2, args->rows, 2 * args->dim);
+    return LS_OK;
+}
+
+ls_status ls_cpu_relu2_backward(const ls_exec *exec, const ls_relu2_backward_args *args, ls_error *err) {
+    (void)err;
+    RUN(relu2_backward, args->rows, 3 * args->dim);
+    return LS_OK;
+}
+
+ls_status ls_cpu_gated_norm(const ls_exec *exec, const ls_gated_norm_args *args, ls_error *err) {
+    (void)err;
+    RUN(gated_norm, args->rows, 54 * args->dim + 400 * args->groups);
+    return LS_OK;
+}
+
+ls_status ls_cpu_gated_norm_backward(const ls_exec *exec, const ls_gated_norm_backward_args *args, ls_error *err) {
+    (void)err;
+    RUN(gated_norm_backward, args->rows, 110 * args->dim + 1000 * args->groups);
+    RUN(gated_norm_dw, blocks_of(args->dim, LS_GATED_NORM_BLOCK), 52 * LS_GATED_NORM_BLOCK * args->rows);
     return LS_OK;
 }
 

@@ -10,6 +10,7 @@
 #include "op/cpu/kernels.h"
 #include "op/elementwise.h"
 #include "op/elementwise_backward.h"
+#include "op/gated_norm.h"
 #include "op/gather.h"
 #include "op/gemm_backward.h"
 #include "op/gemm_groups.h"
