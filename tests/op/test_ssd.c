@@ -1,7 +1,11 @@
 /* Scan of Mamba-2 against a textbook reading of its contract, bit for bit. The reference scans whole sequences from an
  * empty state; the op sees them in every kind of span, batch and slot. */
+#define _GNU_SOURCE
 #include "op/op_case.h"
+#include "op/op_sparse.h"
 #include "op/ssd.h"
+
+#define HEADS_MAX 80
 
 typedef struct shape {
     int64_t heads, dim, groups, states;
@@ -13,7 +17,7 @@ typedef struct problem {
     shape s;
     op_array x, dt, b, cc, out; /* tokens of all sequences; out is expected */
     op_array state, scale;      /* [n_seqs][heads * states * dim], [n_seqs][heads], expected after the last token */
-    float a[16], dt_bias[16], d[16]; /* [heads] */
+    float a[HEADS_MAX], dt_bias[HEADS_MAX], d[HEADS_MAX]; /* [heads] */
 } problem;
 
 /* Wrong on purpose: one chain over the states; slices added by halves; the plain chain without a scale; a scale that is
@@ -298,6 +302,29 @@ static void untouched_rows_and_slots(void **state) {
     problem_free(&p);
 }
 
+/* A state that fills a slot of op_sparse.h; the scales lie in a pool of their own. */
+static void offsets_pass_32_bits(void **state) {
+    const ls_isa isa = op_isa(state);
+    static const shape s = {HEADS_MAX, 64, 8, 16, 0.0f, INFINITY};
+    const int64_t few[SPARSE_LISTED] = {2, 1, 3, 1, 2, 1};
+    const op_plan plan = op_plan_make(SPARSE_LISTED, few, sparse_slots);
+    const ls_pool_view pool = sparse_open();
+    op_pool states = {pool, s.heads * s.dim * s.states * 4, 0, NULL};
+    op_pool scale = op_pool_make(SPARSE_SLOTS, s.heads * 4, 0);
+    problem p;
+    char text[200];
+    assert_int_equal(SPARSE_CONV_BYTES + states.entry_bytes, SPARSE_STRIDE);
+    problem_make(&p, &plan, &s, 0, false, 2);
+    states.view.base += SPARSE_CONV_BYTES;
+    drive(&p, &states, &scale, op_devices[isa][1], 2, false, 1);
+    if (sparse_damage(&pool, &p.state, SPARSE_CONV_BYTES, text) != 0) fail_msg("ssd: %s", text);
+    sparse_control(&pool, &p.state, SPARSE_CONV_BYTES);
+    pool_holds(&p, &p.scale, &scale, "scale", 2);
+    op_pool_free(&scale);
+    problem_free(&p);
+    sparse_close(&pool);
+}
+
 /* Against float64 over 4,096 tokens: rescaled or not, the error does not grow with length. */
 static void accurate_within_1e_6_of_the_terms(void **state) {
     enum { LENGTH = 4096, HEADS = 2, DIM = 4, STATES = 16 };
@@ -422,10 +449,10 @@ static void variants_are_caught(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        OP_CASES(every_cut_equals_the_whole),         OP_CASES(the_largest_heads_equal_the_textbook),
-        OP_CASES(untouched_rows_and_slots),           OP_CASES(accurate_within_1e_6_of_the_terms),
-        cmocka_unit_test(scales_are_put_into_states), cmocka_unit_test(bad_arguments_are_named),
-        cmocka_unit_test(variants_are_caught),
+        OP_CASES(every_cut_equals_the_whole),        OP_CASES(the_largest_heads_equal_the_textbook),
+        OP_CASES(untouched_rows_and_slots),          OP_CASES(offsets_pass_32_bits),
+        OP_CASES(accurate_within_1e_6_of_the_terms), cmocka_unit_test(scales_are_put_into_states),
+        cmocka_unit_test(bad_arguments_are_named),   cmocka_unit_test(variants_are_caught),
     };
     return cmocka_run_group_tests(tests, op_open, op_close);
 }
