@@ -328,6 +328,60 @@ typedef struct ls_scan_backward_args {
 ls_status ls_op_scan_backward(const ls_exec *exec, const ls_scan_backward_args *args, ls_error *err);
 int64_t ls_op_scan_backward_workspace(const ls_scan_backward_args *args);
 
+/* Scan of Mamba-2: src/op/ssd.h. Heads of head_dim channels; group g has the heads [g, g + 1) * n_heads / n_groups. */
+#define LS_SSD_HEADS_MAX 65536
+#define LS_SSD_STATE_MAX 16384 /* n_states * head_dim; head_dim is at most 256, n_states LS_SCAN_STATES_MAX */
+
+typedef struct ls_ssd_args {
+    ls_dtype in_dtype;  /* of x, dt_raw, b and cc: f32 or bf16 */
+    ls_dtype out_dtype; /* f32 or bf16 */
+    const void *x;      /* [rows][x_stride], n_heads * head_dim used */
+    const void *dt_raw; /* [rows][dt_stride], n_heads used */
+    const void *b, *cc; /* [rows][b_stride], [rows][c_stride], n_groups * n_states used */
+    void *out;          /* [rows][out_stride], n_heads * head_dim written */
+    int64_t x_stride, dt_stride, b_stride, c_stride, out_stride;
+    const float *a;       /* [n_heads], -exp(A_log) */
+    const float *dt_bias; /* [n_heads] */
+    const float *d;       /* [n_heads] */
+    float dt_min, dt_max; /* 0 and INFINITY: softplus as it is; dt_max is above 0 and not below dt_min */
+    int64_t rows, n_heads, head_dim, n_groups, n_states;
+    ls_pool_view state; /* entries [n_heads][n_states][head_dim] float32, 16-byte aligned base and stride */
+    ls_pool_view scale; /* entries [n_heads] float32, as many as of state */
+    const ls_span *spans;
+    int64_t n_spans;
+    int64_t span_rows_max; /* no span has more rows; 0: no better bound than rows */
+    bool spans_checked;    /* as in ls_conv1d_args */
+} ls_ssd_args;
+
+/* CUDA: not built, refused by name; the backward as well. */
+ls_status ls_op_ssd(const ls_exec *exec, const ls_ssd_args *args, ls_error *err);
+int64_t ls_op_ssd_workspace(const ls_ssd_args *args);
+
+/* Gradients of whole sequences: every span has pos 0, slots only tell padding (< 0) from tokens. The forward values are
+ * computed again. Rows of no span are not written. Outputs overlap neither inputs nor each other. */
+typedef struct ls_ssd_backward_args {
+    ls_dtype in_dtype;
+    const void *x, *dt_raw, *b, *cc; /* as in the forward call */
+    int64_t x_stride, dt_stride, b_stride, c_stride;
+    const float *a, *dt_bias, *d;
+    float dt_min, dt_max;
+    const float *dout; /* [rows][dout_stride]: of the unrounded output */
+    int64_t dout_stride;
+    float *dx;          /* [rows][dx_stride] */
+    float *db, *dcc;    /* [rows][db_stride], [rows][dc_stride] */
+    void *ddt;          /* [rows][ddt_stride], of dt_raw */
+    ls_dtype ddt_dtype; /* f32, or bf16, rounded once, as products in mma16 read it */
+    int64_t dx_stride, db_stride, dc_stride, ddt_stride;
+    float *da, *ddt_bias, *dd; /* [n_heads] each, written; da is of a */
+    int64_t rows, n_heads, head_dim, n_groups, n_states;
+    const ls_span *spans;
+    int64_t n_spans, span_rows_max;
+    bool continued; /* the sums over spans go on from what da, ddt_bias and dd hold, those of earlier spans or +0 */
+} ls_ssd_backward_args;
+
+ls_status ls_op_ssd_backward(const ls_exec *exec, const ls_ssd_backward_args *args, ls_error *err);
+int64_t ls_op_ssd_backward_workspace(const ls_ssd_backward_args *args);
+
 /* ---- layers ---- */
 
 /* What dense models and their trainers are made of; NUMERICS.md and the headers of src/op named below hold the

@@ -20,7 +20,8 @@ typedef struct inspect_options {
 
 /* A pooled tensor, its stride in the elements a kernel would count in, and where 32-bit products first wrap. */
 typedef struct pool_row {
-    const char *name, *element;
+    char name[32];
+    const char *element;
     int64_t stride_bytes, element_bytes;
 } pool_row;
 
@@ -33,8 +34,9 @@ typedef struct summary {
     const ls_checkpoint *checkpoint;
     int64_t n_parameters, tensor_bytes;
     int64_t n_attention, n_mamba, n_moe, n_windowed, window_max;
-    int64_t slot_bytes, conv_bytes, ssm_bytes, state_bytes, kv_token_bytes;
-    pool_row pools[3];
+    ls_slot_layout slot;
+    int64_t state_bytes, kv_token_bytes;
+    pool_row pools[LS_STATE_TENSORS_MAX + 1];
     int64_t n_pools; /* without pages where the architecture has no attention */
 } summary;
 
@@ -55,15 +57,16 @@ static void summarise(summary *s, const ls_model_config *c, const ls_checkpoint 
         s->n_moe += c->is_moe[i];
     }
     s->n_mamba = c->n_layers - s->n_attention;
-    s->slot_bytes = ls_slot_bytes(c, dtype);
-    s->conv_bytes = (int64_t)(c->d_conv - 1) * c->d_inner * ls_dtype_bytes(dtype);
-    s->ssm_bytes = (int64_t)c->d_inner * c->d_state * (int64_t)sizeof(float);
-    s->state_bytes = s->slot_bytes * s->n_mamba;
+    ls_slot_layout_make(&s->slot, c, dtype);
+    s->state_bytes = s->slot.bytes * s->n_mamba;
     s->kv_token_bytes = ls_page_bytes(c, dtype, 1) * s->n_attention;
-    if (s->n_mamba > 0) {
-        s->pools[s->n_pools++] = (pool_row){"Mamba scan state", "f32", s->slot_bytes, 4};
-        s->pools[s->n_pools++] =
-            (pool_row){"Mamba conv state", ls_dtype_name(dtype), s->slot_bytes, ls_dtype_bytes(dtype)};
+    for (int64_t i = s->slot.n - 1; i >= 0 && s->n_mamba > 0; i--) {
+        const ls_state_tensor *t = &s->slot.tensor[i];
+        pool_row *row = &s->pools[s->n_pools++];
+        snprintf(row->name, sizeof row->name, "Mamba %s state", t->name);
+        row->element = ls_dtype_name(t->dtype);
+        row->stride_bytes = s->slot.bytes;
+        row->element_bytes = ls_dtype_bytes(t->dtype);
     }
     if (c->n_heads > 0)
         s->pools[s->n_pools++] =
@@ -79,6 +82,13 @@ static void print_dims(const ls_tensor_view *view) {
 static const char *layer_kind(const ls_model_config *c, int32_t i) {
     static const char *const names[2][2] = {{"M", "Me"}, {"A", "Ae"}};
     return names[c->is_attention[i]][c->is_moe[i]];
+}
+
+static void print_state(const summary *s) {
+    printf("  state      %lld bytes: %lld layers of ", (long long)s->state_bytes, (long long)s->n_mamba);
+    for (int64_t i = 0; i < s->slot.n; i++)
+        printf("%s%s %lld", i > 0 ? " + " : "", s->slot.tensor[i].name, (long long)s->slot.tensor[i].bytes);
+    printf(" (slot stride %lld bytes, %lld f32 words)\n", (long long)s->slot.bytes, (long long)(s->slot.bytes / 4));
 }
 
 static void print_text(const summary *s, const inspect_options *o) {
@@ -113,11 +123,7 @@ static void print_text(const summary *s, const inspect_options *o) {
         putchar('\n');
     }
     printf("\nmemory of one sequence, activations %s\n", ls_dtype_name(o->dtype));
-    if (s->n_mamba > 0)
-        printf(
-            "  state      %lld bytes: %lld layers of conv %lld + scan %lld (slot stride %lld bytes, %lld f32 words)\n",
-            (long long)s->state_bytes, (long long)s->n_mamba, (long long)s->conv_bytes, (long long)s->ssm_bytes,
-            (long long)s->slot_bytes, (long long)(s->slot_bytes / 4));
+    if (s->n_mamba > 0) print_state(s);
     printf("  KV         %lld bytes a token\n", (long long)s->kv_token_bytes);
     printf("\nfirst entry that 32-bit arithmetic breaks (element offset = entry * stride)\n");
     printf("  %-18s %-7s %12s %14s %14s\n", "pool", "element", "stride", "past 2^31", "past 2^32");
@@ -182,7 +188,7 @@ static void print_json(const summary *s, const inspect_options *o) {
     ls_json_begin_object(&json, "sequence");
     ls_json_string(&json, "activations", ls_dtype_name(o->dtype));
     ls_json_int(&json, "state_bytes", s->state_bytes);
-    ls_json_int(&json, "slot_stride_bytes", s->slot_bytes);
+    ls_json_int(&json, "slot_stride_bytes", s->slot.bytes);
     ls_json_int(&json, "kv_bytes_per_token", s->kv_token_bytes);
     ls_json_end_object(&json);
     ls_json_begin_array(&json, "pools");

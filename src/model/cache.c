@@ -14,16 +14,35 @@
 
 static int64_t aligned(int64_t bytes) { return (bytes + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN; }
 
-static int64_t conv_bytes(const ls_model_config *c, ls_dtype dtype) {
-    return (int64_t)(c->d_conv - 1) * c->d_inner * ls_dtype_bytes(dtype);
+static void add_tensor(ls_slot_layout *layout, ls_state_tensor tensor) {
+    LS_ASSERT(layout->n < LS_STATE_TENSORS_MAX, "%lld tensors of a slot", (long long)layout->n);
+    tensor.offset = layout->bytes;
+    tensor.bytes = ls_dtype_bytes(tensor.dtype);
+    for (int32_t i = 0; i < tensor.n_dims; i++) tensor.bytes *= tensor.dims[i];
+    layout->bytes += aligned(tensor.bytes);
+    layout->tensor[layout->n++] = tensor;
 }
 
-static int64_t ssm_bytes(const ls_model_config *c) { return (int64_t)c->d_inner * c->d_state * (int64_t)sizeof(float); }
-
-int64_t ls_slot_ssm_offset(const ls_model_config *c, ls_dtype dtype) { return aligned(conv_bytes(c, dtype)); }
+void ls_slot_layout_make(ls_slot_layout *out, const ls_model_config *c, ls_dtype dtype) {
+    const ls_state_tensor conv = {.name = "conv",
+                                  .pool = "Mamba state pool, convolution window",
+                                  .dtype = dtype,
+                                  .n_dims = 2,
+                                  .dims = {c->d_conv - 1, c->d_inner}};
+    const ls_state_tensor scan = {.name = "scan",
+                                  .pool = "Mamba state pool, scan state",
+                                  .dtype = LS_F32,
+                                  .n_dims = 2,
+                                  .dims = {c->d_inner, c->d_state}};
+    memset(out, 0, sizeof *out);
+    add_tensor(out, conv);
+    add_tensor(out, scan);
+}
 
 int64_t ls_slot_bytes(const ls_model_config *c, ls_dtype dtype) {
-    return ls_slot_ssm_offset(c, dtype) + aligned(ssm_bytes(c));
+    ls_slot_layout layout;
+    ls_slot_layout_make(&layout, c, dtype);
+    return layout.bytes;
 }
 
 int64_t ls_page_bytes(const ls_model_config *c, ls_dtype dtype, int64_t page_tokens) {
@@ -114,10 +133,8 @@ ls_status ls_cache_create(ls_cache **out, ls_device *device, const ls_model_conf
     cache->page_tokens = opts->page_tokens;
     cache->guards = opts->guards;
     cache->on_host = opts->on_host;
-    cache->slot_bytes = ls_slot_bytes(config, opts->dtype);
-    cache->ssm_offset = ls_slot_ssm_offset(config, opts->dtype);
-    cache->conv_bytes = conv_bytes(config, opts->dtype);
-    cache->ssm_bytes = ssm_bytes(config);
+    ls_slot_layout_make(&cache->slot, config, opts->dtype);
+    cache->slot_bytes = cache->slot.bytes;
     cache->page_bytes = ls_page_bytes(config, opts->dtype, opts->page_tokens);
     cache->n_layers = config->n_layers;
     cache->n_kv_heads = config->n_kv_heads;
@@ -148,11 +165,12 @@ static ls_pool_view view_of(const ls_cache *cache, int64_t layer_i) {
     return view;
 }
 
-ls_pool_view ls_cache_conv(const ls_cache *cache, int64_t layer_i) { return view_of(cache, layer_i); }
-
-ls_pool_view ls_cache_ssm(const ls_cache *cache, int64_t layer_i) {
+ls_pool_view ls_cache_state(const ls_cache *cache, int64_t layer_i, const char *name) {
     ls_pool_view view = view_of(cache, layer_i);
-    if (view.base != NULL) view.base += cache->ssm_offset;
+    int64_t i = 0;
+    while (i < cache->slot.n && strcmp(cache->slot.tensor[i].name, name) != 0) i++;
+    LS_ASSERT(i < cache->slot.n, "slots have no tensor %s", name);
+    if (view.base != NULL) view.base += cache->slot.tensor[i].offset;
     return view;
 }
 
@@ -256,7 +274,7 @@ static ls_status end_compare(const ls_cache *a, bool *differs, ls_error *err) {
     return status;
 }
 
-/* Window and state; what lies between and behind them is nobody's, and may be poison in one and zero in the other. */
+/* What lies between and behind the tensors is nobody's, and may be poison in one and zero in the other. */
 ls_status ls_cache_slot_differs(int64_t *layer_i, const ls_cache *a, int32_t slot_a, const ls_cache *b, int32_t slot_b,
                                 ls_error *err) {
     bool differs = false;
@@ -267,8 +285,8 @@ ls_status ls_cache_slot_differs(int64_t *layer_i, const ls_cache *a, int32_t slo
         x = entry_at(a, i, slot_a);
         y = entry_at(b, i, slot_b);
         LS_TRY(begin_compare(a, err));
-        LS_TRY(compare(a, x, y, 1, a->slot_bytes, a->conv_bytes, err));
-        LS_TRY(compare(a, x + a->ssm_offset, y + a->ssm_offset, 1, a->slot_bytes, a->ssm_bytes, err));
+        for (const ls_state_tensor *t = a->slot.tensor; t < a->slot.tensor + a->slot.n; t++)
+            LS_TRY(compare(a, x + t->offset, y + t->offset, 1, a->slot_bytes, t->bytes, err));
         LS_TRY(end_compare(a, &differs, err));
         if (differs) *layer_i = i;
     }

@@ -1,7 +1,7 @@
-/* Cached state of all sequences, in device memory. A slot holds one sequence's convolution window [W-1][D] (activation
- * type) and then, at a multiple of 64 bytes, its scan state [D][S] (float32), for one layer; slot ids mean the same
- * sequence in every Mamba layer. Page ids likewise mean the same page_tokens positions in every attention layer. Pools
- * are address space that the system backs where it is touched, zero at first. */
+/* Cached state of all sequences, in device memory. A slot holds what one sequence has for one layer: the tensors of
+ * ls_slot_layout_make, each at a multiple of 64 bytes. Slot ids mean the same sequence in every layer with slots. Page
+ * ids likewise mean the same page_tokens positions in every attention layer. Pools are address space that the system
+ * backs where it is touched, zero at first. */
 #ifndef LS_MODEL_CACHE_H
 #define LS_MODEL_CACHE_H
 
@@ -9,11 +9,32 @@
 #include "op/backend.h"
 #include "op/span.h"
 
+/* A tensor of a slot: what a mixer leaves behind a token and reads at the next one, all of it written by every span
+ * that has rows. */
+typedef struct ls_state_tensor {
+    const char *name, *pool; /* "scan"; "Mamba state pool, scan state" */
+    ls_dtype dtype;
+    int32_t n_dims;
+    int64_t dims[3];
+    int64_t offset, bytes; /* in the slot */
+} ls_state_tensor;
+
+/* What lies between and behind the tensors is nobody's. */
+enum { LS_STATE_TENSORS_MAX = 3 };
+typedef struct ls_slot_layout {
+    int64_t n, bytes; /* bytes: of a slot */
+    ls_state_tensor tensor[LS_STATE_TENSORS_MAX];
+} ls_slot_layout;
+
+/* The slots of the layers that are no attention: "conv", the convolution's window [W-1][D] in the activation type,
+ * oldest first; "scan", the state [D][S] in float32. Of a model of attention alone both are empty. */
+void ls_slot_layout_make(ls_slot_layout *out, const ls_model_config *config, ls_dtype dtype);
+
 typedef struct ls_cache {
     ls_device *device; /* borrowed */
     ls_dtype dtype;
-    int64_t n_slots, slot_stride, slot_bytes, ssm_offset; /* bytes; of a slot, slot_bytes are in use .. */
-    int64_t conv_bytes, ssm_bytes;                        /* .. and of these, window and state */
+    int64_t n_slots, slot_stride, slot_bytes; /* bytes; of a slot, slot_bytes are in use */
+    ls_slot_layout slot;
     int64_t n_pages, page_tokens, page_stride, page_bytes;
     int64_t n_layers, n_kv_heads;
     bool guards, on_host, is_released;
@@ -34,8 +55,8 @@ typedef struct ls_cache_opts {
 ls_status ls_cache_create(ls_cache **out, ls_device *device, const ls_model_config *config, const ls_cache_opts *opts,
                           ls_error *err);
 void ls_cache_free(ls_cache *cache);
-ls_pool_view ls_cache_conv(const ls_cache *cache, int64_t layer_i);
-ls_pool_view ls_cache_ssm(const ls_cache *cache, int64_t layer_i);
+/* The tensor of this name of all slots of a layer; the layout must have it. */
+ls_pool_view ls_cache_state(const ls_cache *cache, int64_t layer_i, const char *name);
 ls_pool_view ls_cache_pages(const ls_cache *cache, int64_t layer_i);
 /* All layers of a slot or page, from one cache to another (or the same) of the same model, type and device. */
 ls_status ls_cache_copy_slot(const ls_cache *to, int32_t to_slot, const ls_cache *from, int32_t from_slot,
@@ -62,8 +83,7 @@ ls_status ls_cache_drop(const ls_cache *cache, ls_error *err);
  * first, nothing may reach them. Waits. Either one twice changes nothing; a failed restore leaves them released. */
 ls_status ls_cache_release(ls_cache *cache, ls_error *err);
 ls_status ls_cache_restore(ls_cache *cache, ls_error *err);
-/* Bytes of the parts of a slot and of a page, for planning. */
-int64_t ls_slot_ssm_offset(const ls_model_config *config, ls_dtype dtype);
+/* Bytes of a slot and of a page, for planning. */
 int64_t ls_slot_bytes(const ls_model_config *config, ls_dtype dtype);
 int64_t ls_page_bytes(const ls_model_config *config, ls_dtype dtype, int64_t page_tokens);
 

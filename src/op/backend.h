@@ -41,6 +41,8 @@ extern "C" {
     OP(add_rmsnorm)                \
     OP(rmsnorm_parts)              \
     OP(rmsnorm_backward)           \
+    OP(gated_norm)                 \
+    OP(gated_norm_backward)        \
     OP(rmsnorm_parts_backward)     \
     OP(embed)                      \
     OP(embed_backward)             \
@@ -50,6 +52,8 @@ extern "C" {
     OP(swiglu)                     \
     OP(swiglu_backward)            \
     OP(swiglu_backward_rounded)    \
+    OP(relu2)                      \
+    OP(relu2_backward)             \
     OP(attention)                  \
     OP(rope_table)                 \
     OP(rope)                       \
@@ -93,7 +97,9 @@ extern "C" {
     OP(conv1d)                      \
     OP(conv1d_backward)             \
     OP(scan)                        \
-    OP(scan_backward)
+    OP(scan_backward)               \
+    OP(ssd)                         \
+    OP(ssd_backward)
 
 #define LS_OPS(OP)   \
     LS_OPS_PLAIN(OP) \

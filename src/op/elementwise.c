@@ -42,6 +42,16 @@ ls_status ls_swiglu_check(const ls_swiglu_args *args, ls_error *err) {
     return ls_operands_check("swiglu", operands, 3, err);
 }
 
+ls_status ls_relu2_check(const ls_relu2_args *args, ls_error *err) {
+    const int64_t rows = args->rows, dim = args->dim;
+    const ls_operand operands[] = {{"x", args->x, rows, dim, dim, 4, rows == 0},
+                                   {"y", args->y, rows, dim, dim, ls_dtype_bytes(args->y_dtype), rows == 0}};
+    LS_TRY(check_size("relu2", rows, dim, err));
+    if (ls_dtype_bytes(args->y_dtype) == 0)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "relu2: y %s", ls_dtype_name(args->y_dtype));
+    return ls_operands_check("relu2", operands, 2, err);
+}
+
 ls_status ls_round_rows_check(const ls_round_rows_args *args, ls_error *err) {
     const int64_t rows = args->rows, dim = args->dim;
     const ls_operand operands[] = {{"x", args->x, rows, dim, args->x_stride, 4, rows == 0},

@@ -5,6 +5,7 @@
  * multiply:   x[i] = (x[i] * scale) * y[i], float32
  * round_rows: y[r][c] = x[r][c] rounded to bf16: what enters a dense product of the profile mma16 and is used as
  *             float32 besides
+ * relu2:      y[r][c] = R(m * m), m = x[r][c] where it is above 0 or NaN, else +0
  * swiglu:     y[r][c] = R(silu(gate[r][c]) * up[r][c])   (Shazeer 2020, arXiv:2002.05202); silu of num/expf.h */
 #ifndef LS_OP_ELEMENTWISE_H
 #define LS_OP_ELEMENTWISE_H
@@ -43,6 +44,16 @@ typedef struct ls_round_rows_args {
 
 /* y must not overlap x. */
 ls_status ls_round_rows_check(const ls_round_rows_args *args, ls_error *err);
+
+/* A feed-forward without a gate (So et al. 2021, arXiv:2109.08668). */
+typedef struct ls_relu2_args {
+    const float *x; /* [rows][dim] */
+    void *y;        /* [rows][dim]; must not overlap x */
+    ls_dtype y_dtype;
+    int64_t rows, dim;
+} ls_relu2_args;
+
+ls_status ls_relu2_check(const ls_relu2_args *args, ls_error *err);
 
 ls_status ls_swiglu_check(const ls_swiglu_args *args, ls_error *err);
 

@@ -38,6 +38,19 @@ ls_status ls_swiglu_backward_rounded_check(const ls_swiglu_backward_rounded_args
     return check_swiglu("swiglu_backward_rounded", &t, err);
 }
 
+ls_status ls_relu2_backward_check(const ls_relu2_backward_args *a, ls_error *err) {
+    const ls_operand operands[] = {
+        {"x", a->x, a->rows, a->dim, a->dim, 4, a->rows == 0},
+        {"dy", a->dy, a->rows, a->dim, a->dim, 4, a->rows == 0},
+        {"dx", a->dx, a->rows, a->dim, a->dim, ls_dtype_bytes(a->dx_dtype), a->rows == 0},
+    };
+    LS_TRY(check_size("relu2_backward", a->rows, a->dim, err));
+    if (a->dx_dtype != LS_F32 && a->dx_dtype != LS_BF16)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "relu2_backward: dx %s; f32 and bf16 are built",
+                       ls_dtype_name(a->dx_dtype));
+    return ls_operands_check("relu2_backward", operands, 3, err);
+}
+
 ls_status ls_embed_backward_check(const ls_embed_backward_args *args, ls_error *err) {
     static const char op[] = "embed_backward";
     const int64_t rows = args->rows, dim = args->dim;

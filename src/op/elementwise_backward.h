@@ -3,6 +3,8 @@
  * swiglu: y = R(silu(gate) * up). With s = sigmoid(gate), l = silu(gate):
  *   dup = dy * l;  dgate = (dy * up) * fma(l, 1 - s, s)
  * swiglu_backward_rounded: the same two gradients, each rounded once to bf16, as products in mma16 read them.
+ * relu2: y = R(m * m), m = x where it is above 0 or NaN, else +0:  dx = dy * (m + m), stored as float32 or rounded once
+ *   to bf16, as products in mma16 read it.
  * embed:  y[r] = R(table[token[r]]): dtable[token[r]][c] = dtable[token[r]][c] + dy[r][c], rows ascending. dtable
  *   continues from the float32 values that are there: the caller sets it to +0 once, and a sum that is cut into calls
  *   at any row has the bits of one call. Rows of tokens that do not occur are not touched, nor is that of the
@@ -26,6 +28,15 @@ typedef struct ls_swiglu_backward_rounded_args {
 } ls_swiglu_backward_rounded_args;
 
 ls_status ls_swiglu_backward_rounded_check(const ls_swiglu_backward_rounded_args *args, ls_error *err);
+
+typedef struct ls_relu2_backward_args {
+    const float *x, *dy; /* [rows][dim] */
+    void *dx;            /* [rows][dim]; overlaps no input */
+    ls_dtype dx_dtype;   /* f32 or bf16 */
+    int64_t rows, dim;
+} ls_relu2_backward_args;
+
+ls_status ls_relu2_backward_check(const ls_relu2_backward_args *args, ls_error *err);
 
 /* A token outside [0, vocab) is an error that names row and token; nothing is written then. */
 ls_status ls_embed_backward_check(const ls_embed_backward_args *args, ls_error *err);

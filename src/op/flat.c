@@ -13,6 +13,7 @@
 #include "op/rmsnorm_backward.h"
 #include "op/rope.h"
 #include "op/scan.h"
+#include "op/ssd.h"
 #include "op/weight.h"
 
 const ls_backend_table *ls_backend_table_of(ls_backend backend) {
@@ -60,6 +61,8 @@ FLAT(conv1d)
 FLAT(conv1d_backward)
 FLAT(scan)
 FLAT(scan_backward)
+FLAT(ssd)
+FLAT(ssd_backward)
 FLAT(gemm_repack)
 FLAT(gemm)
 FLAT(gemm_backward_input)

@@ -4,6 +4,7 @@
 #include "op/gemm_cuda.h"
 #include "op/logprob.h"
 #include "op/scan.h"
+#include "op/ssd.h"
 
 /* Most workspaces hold nothing but their head. */
 #define HEAD_ONLY(name)                                              \
@@ -18,6 +19,7 @@ HEAD_ONLY(logprob_backward)
 HEAD_ONLY(sequence_sum)
 HEAD_ONLY(conv1d)
 HEAD_ONLY(scan)
+HEAD_ONLY(ssd)
 HEAD_ONLY(gemm_repack)
 HEAD_ONLY(gemm)
 HEAD_ONLY(rmsnorm)
@@ -58,6 +60,11 @@ int64_t ls_op_conv1d_backward_workspace(const ls_conv1d_backward_args *args) {
 int64_t ls_op_scan_backward_workspace(const ls_scan_backward_args *args) {
     ls_scan_backward_plan plan;
     return ls_scan_backward_plan_make(&plan, args) ? with_head(plan.total) : -1;
+}
+
+int64_t ls_op_ssd_backward_workspace(const ls_ssd_backward_args *args) {
+    ls_ssd_backward_plan plan;
+    return ls_ssd_backward_plan_make(&plan, args) ? with_head(plan.total) : -1;
 }
 
 /* A GPU keeps rounded or gathered operands there; other back ends need nothing. */

@@ -81,12 +81,19 @@ static void time_is_linear(void **state) {
  * parameters has: 5,120 channels, 16 states, 4 taps. */
 static void state_size_is_the_formula(void **state) {
     ls_model_config c = {.n_layers = 1, .d_inner = 5120, .d_state = 16, .d_conv = 4, .positions_max = 1};
+    ls_slot_layout layout;
     int64_t bytes;
     (void)state;
     bytes = ls_slot_bytes(&c, LS_BF16);
     assert_int_equal(bytes, 3 * 5120 * 2 + 5120 * 16 * 4);
     assert_int_equal(bytes / 4, 89600);
-    assert_int_equal(ls_slot_ssm_offset(&c, LS_BF16), 3 * 5120 * 2);
+    ls_slot_layout_make(&layout, &c, LS_BF16);
+    assert_int_equal(layout.n, 2);
+    assert_string_equal(layout.tensor[0].name, "conv");
+    assert_int_equal(layout.tensor[0].offset, 0);
+    assert_string_equal(layout.tensor[1].name, "scan");
+    assert_int_equal(layout.tensor[1].offset, 3 * 5120 * 2);
+    assert_int_equal(layout.tensor[1].bytes, 5120 * 16 * 4);
     c.positions_max = INT64_MAX; /* no length enters */
     assert_int_equal(ls_slot_bytes(&c, LS_BF16), bytes);
     assert_true(ls_slot_bytes(&c, LS_F32) > bytes);

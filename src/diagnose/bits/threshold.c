@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "model/cache.h"
+
 const char *ls_bounded_name(ls_bounded what) {
     static const char *const names[] = {"slot", "page", "chunk", "batch", "length", "requests"};
     return names[what];
@@ -12,17 +14,17 @@ const char *ls_bounded_name(ls_bounded what) {
 int64_t ls_pooled_tensors(ls_pooled_tensor out[LS_POOLED_MAX], const ls_model_config *c, ls_dtype dtype,
                           int64_t slot_stride, int64_t n_slots, int64_t page_stride, int64_t n_pages) {
     const int64_t elem = ls_dtype_bytes(dtype);
+    ls_slot_layout slot;
     bool attention = false, mamba = false;
     int64_t n = 0;
     for (int32_t i = 0; i < c->n_layers; i++) {
         attention = attention || c->is_attention[i];
         mamba = mamba || !c->is_attention[i];
     }
-    if (mamba && slot_stride > 0) {
-        out[n++] = (ls_pooled_tensor){"Mamba state pool, scan state", LS_BOUNDED_SLOT, slot_stride, 4, n_slots};
-        out[n++] =
-            (ls_pooled_tensor){"Mamba state pool, convolution window", LS_BOUNDED_SLOT, slot_stride, elem, n_slots};
-    }
+    ls_slot_layout_make(&slot, c, dtype);
+    for (int64_t i = slot.n - 1; i >= 0 && mamba && slot_stride > 0; i--)
+        out[n++] = (ls_pooled_tensor){slot.tensor[i].pool, LS_BOUNDED_SLOT, slot_stride,
+                                      ls_dtype_bytes(slot.tensor[i].dtype), n_slots};
     if (attention && page_stride > 0)
         out[n++] = (ls_pooled_tensor){"KV pages", LS_BOUNDED_PAGE, page_stride, elem, n_pages};
     return n;

@@ -23,6 +23,9 @@ LS_KERNEL_TABLE(ls_conv1d_parameters_kernel);
 LS_KERNEL_TABLE(ls_decay_kernel);
 LS_KERNEL_TABLE(ls_embed_backward_kernel);
 LS_KERNEL_TABLE(ls_embed_kernel);
+LS_KERNEL_TABLE(ls_gated_norm_backward_kernel);
+LS_KERNEL_TABLE(ls_gated_norm_dw_kernel);
+LS_KERNEL_TABLE(ls_gated_norm_kernel);
 LS_KERNEL_TABLE(ls_gather_kernel);
 LS_KERNEL_TABLE(ls_kv_store_kernel);
 LS_KERNEL_TABLE(ls_logprob_backward_kernel);
@@ -42,6 +45,8 @@ LS_KERNEL_TABLE(ls_moe_route_kernel);
 LS_KERNEL_TABLE(ls_moe_sum_kernel);
 LS_KERNEL_TABLE(ls_multiply_kernel);
 LS_KERNEL_TABLE(ls_penalize_kernel);
+LS_KERNEL_TABLE(ls_relu2_backward_kernel);
+LS_KERNEL_TABLE(ls_relu2_kernel);
 LS_KERNEL_TABLE(ls_residual_kernel);
 LS_KERNEL_TABLE(ls_rmsnorm_backward_kernel);
 LS_KERNEL_TABLE(ls_swiglu_backward_rounded_kernel);
@@ -59,6 +64,10 @@ LS_KERNEL_TABLE(ls_scan_kernel);
 LS_KERNEL_TABLE(ls_scan_parameters_kernel);
 LS_KERNEL_TABLE(ls_sequence_sum_kernel);
 LS_KERNEL_TABLE(ls_squares_kernel);
+LS_KERNEL_TABLE(ls_ssd_backward_kernel);
+LS_KERNEL_TABLE(ls_ssd_kernel);
+LS_KERNEL_TABLE(ls_ssd_parameters_kernel);
+LS_KERNEL_TABLE(ls_ssd_sums_kernel);
 LS_KERNEL_TABLE(ls_support_kernel);
 LS_KERNEL_TABLE(ls_top_kernel);
 LS_KERNEL_TABLE(ls_swiglu_backward_kernel);
@@ -140,6 +149,31 @@ ls_status ls_cpu_swiglu_backward_rounded(const ls_exec *exec, const ls_swiglu_ba
                                          ls_error *err) {
     (void)err;
     RUN(swiglu_backward_rounded, args->rows, 60 * args->dim);
+    return LS_OK;
+}
+
+ls_status ls_cpu_relu2(const ls_exec *exec, const ls_relu2_args *args, ls_error *err) {
+    (void)err;
+    RUN(relu2, args->rows, 2 * args->dim);
+    return LS_OK;
+}
+
+ls_status ls_cpu_relu2_backward(const ls_exec *exec, const ls_relu2_backward_args *args, ls_error *err) {
+    (void)err;
+    RUN(relu2_backward, args->rows, 3 * args->dim);
+    return LS_OK;
+}
+
+ls_status ls_cpu_gated_norm(const ls_exec *exec, const ls_gated_norm_args *args, ls_error *err) {
+    (void)err;
+    RUN(gated_norm, args->rows, 54 * args->dim + 400 * args->groups);
+    return LS_OK;
+}
+
+ls_status ls_cpu_gated_norm_backward(const ls_exec *exec, const ls_gated_norm_backward_args *args, ls_error *err) {
+    (void)err;
+    RUN(gated_norm_backward, args->rows, 110 * args->dim + 1000 * args->groups);
+    RUN(gated_norm_dw, blocks_of(args->dim, LS_GATED_NORM_BLOCK), 52 * LS_GATED_NORM_BLOCK * args->rows);
     return LS_OK;
 }
 
@@ -474,6 +508,35 @@ ls_status ls_cpu_scan_backward(const ls_exec *exec, const ls_scan_backward_args 
         RUN(scan_channel_sums, all->rows, 2 * all->n_states * blocks);
     }
     RUN(scan_parameters, all->dim, all->n_spans * (all->n_states + 2));
+    return LS_OK;
+}
+
+/* One item for each span and head. */
+ls_status ls_cpu_ssd(const ls_exec *exec, const ls_ssd_args *args, ls_error *err) {
+    const ls_status status =
+        ls_spans_check_slots("ssd", args->spans, args->n_spans, args->rows, args->span_rows_max, &args->state, err);
+    if (status != LS_OK || args->n_spans == 0) return status;
+    RUN(ssd, args->n_spans * args->n_heads,
+        ls_spans_rows(args->spans, args->n_spans) / args->n_spans * args->head_dim * (2 * args->n_states + 20));
+    return LS_OK;
+}
+
+/* One item for each span and block of heads, then the ordered sums over blocks and over spans. */
+ls_status ls_cpu_ssd_backward(const ls_exec *exec, const ls_ssd_backward_args *all, ls_error *err) {
+    const int64_t group_blocks = ls_ssd_group_blocks(all->n_heads, all->n_groups),
+                  blocks = group_blocks * all->n_groups;
+    ls_workspace_call call = {all, NULL};
+    const ls_workspace_call *args = &call;
+    int64_t rows;
+    LS_TRY(ls_spans_check_whole("ssd_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, err));
+    rows = ls_spans_rows(all->spans, all->n_spans);
+    LS_TRY(open_workspace("ssd_backward", exec, ls_op_ssd_backward_workspace(all), &call.floats, err));
+    if (all->n_spans > 0) {
+        RUN(ssd_backward, all->n_spans * blocks,
+            rows / all->n_spans * LS_SSD_SUM_HEADS * all->head_dim * (10 * all->n_states + 50));
+        RUN(ssd_sums, all->rows, 2 * all->n_states * blocks);
+    }
+    RUN(ssd_parameters, all->n_heads, 3 * all->n_spans);
     return LS_OK;
 }
 

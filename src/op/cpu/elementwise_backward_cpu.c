@@ -39,6 +39,20 @@ LS_KERNEL_DEFINE(ls_swiglu_backward_rounded_kernel) {
     }
 }
 
+LS_KERNEL_DEFINE(ls_relu2_backward_kernel) {
+    const ls_relu2_backward_args *a = context;
+    (void)scratch;
+    for (int64_t at = begin * a->dim; at < end * a->dim; at += GATE_BLOCK) {
+        const int64_t n = end * a->dim - at < GATE_BLOCK ? end * a->dim - at : GATE_BLOCK;
+        float dx[GATE_BLOCK];
+        for (int64_t i = 0; i < n; i++) {
+            const float m = a->x[at + i] <= 0.0f ? 0.0f : a->x[at + i];
+            dx[i] = ls_mul(a->dy[at + i], ls_add(m, m));
+        }
+        ls_row_narrow(ls_at_mut(a->dx, a->dx_dtype, at), a->dx_dtype, dx, n);
+    }
+}
+
 /* Items are blocks of columns: each takes all rows, in ascending order. */
 LS_KERNEL_DEFINE(ls_embed_backward_kernel) {
     const ls_embed_backward_args *a = context;

@@ -35,3 +35,15 @@ LS_KERNEL_DEFINE(ls_swiglu_kernel) {
         ls_row_narrow(ls_at_mut(a->y, a->y_dtype, row * a->dim), a->y_dtype, scratch, a->dim);
     }
 }
+
+LS_KERNEL_DEFINE(ls_relu2_kernel) {
+    const ls_relu2_args *a = context;
+    for (int64_t row = begin; row < end; row++) {
+        const float *x = a->x + row * a->dim;
+        for (int64_t c = 0; c < a->dim; c++) {
+            const float m = x[c] <= 0.0f ? 0.0f : x[c];
+            scratch[c] = ls_mul(m, m);
+        }
+        ls_row_narrow(ls_at_mut(a->y, a->y_dtype, row * a->dim), a->y_dtype, scratch, a->dim);
+    }
+}

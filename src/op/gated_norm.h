@@ -1,0 +1,58 @@
+/* RMS normalisation of what a gate lets through, over groups of neighbouring columns: what stands between the scan and
+ * the last product of Mamba-2. One rounding to the stored type.
+ *
+ * v[r][c] = x[r][c] * silu(z[r][c]);  y[r][c] = R((v[r][c] * s(r, g)) * w[c]) for column c of group g
+ * s(r, g) = 1 / sqrt(q(r, g) / (dim / groups) + eps)
+ * q(r, g): the 256-chain tree of num/sum.h over the group's columns, counted from its first, each chain
+ * q = fma(v, v, q). Division and square root are IEEE.
+ *
+ * Backward, dy the gradient of the unrounded y; v, s as above, n[c] = v[c] * s:
+ *   e[c] = dy[c] * w[c];  t = the same tree over the group, each chain fma(e, n, chain);  u = t / (dim / groups)
+ *   dv[c] = s * fma(-n[c], u, e[c]);  dx[c] = dv[c] * silu(z[c])
+ *   dz[c] = (dv[c] * x[c]) * fma(l, 1 - k, k), l = silu(z[c]), k = sigmoid(z[c])
+ *   dw[c] = fma(dy[c], n[c], dw[c]), rows ascending
+ * dw continues from the float32 values that are there: the caller sets it to +0 once, and a sum that is cut into calls
+ * at any row has the bits of one call. dz is stored as float32 or rounded once to bf16. A row depends on its own x, z
+ * and dy, on w, eps and the sizes only. Which NaN a NaN is, is left open. */
+#ifndef LS_OP_GATED_NORM_H
+#define LS_OP_GATED_NORM_H
+
+#include "base/status.h"
+#include "lockstep/lockstep.h"
+
+typedef struct ls_gated_norm_args {
+    const float *x, *z; /* [rows][x_stride], [rows][z_stride], dim used */
+    int64_t x_stride, z_stride;
+    const float *w; /* [dim] */
+    float eps;
+    void *y;          /* [rows][y_stride]; overlaps nothing */
+    ls_dtype y_dtype; /* f32 or bf16 */
+    int64_t y_stride;
+    int64_t rows, dim, groups; /* groups divides dim */
+} ls_gated_norm_args;
+
+ls_status ls_gated_norm_check(const ls_gated_norm_args *args, ls_error *err);
+
+typedef struct ls_gated_norm_backward_args {
+    const float *x, *z; /* as in the forward call */
+    int64_t x_stride, z_stride;
+    const float *w;
+    float eps;
+    const float *dy; /* [rows][dy_stride] */
+    int64_t dy_stride;
+    float *dx; /* [rows][dx_stride]; nothing that is written overlaps an input or another of them */
+    int64_t dx_stride;
+    void *dz;          /* [rows][dz_stride] */
+    ls_dtype dz_dtype; /* f32 or bf16 */
+    int64_t dz_stride;
+    float *dw;    /* [dim], continued */
+    float *scale; /* [rows][groups], receives s(r, g) */
+    int64_t rows, dim, groups;
+} ls_gated_norm_backward_args;
+
+ls_status ls_gated_norm_backward_check(const ls_gated_norm_backward_args *args, ls_error *err);
+
+/* Columns that a work item of dw takes; carries no bits. */
+#define LS_GATED_NORM_BLOCK 64
+
+#endif
