@@ -29,7 +29,8 @@ def read_weights(path):
     for name, t in header.items():
         if name != "__metadata__":
             raw = data[t["data_offsets"][0]:t["data_offsets"][1]]
-            tensors[name] = np.frombuffer(raw, F).reshape(t["shape"]).copy()
+            wide = np.frombuffer(raw, F) if t["dtype"] == "F32" else (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(F)
+            tensors[name] = wide.reshape(t["shape"]).copy()
     return tensors
 
 
@@ -70,7 +71,7 @@ class Model:
         """The same weights some updates ago, in layer i."""
         rng = np.random.default_rng(11)
         for k, v in self.layers[i].items():
-            if v.ndim == 2 and k != "A" and "A_log" not in k:
+            if v.ndim == 2 and k != "A" and "A_log" not in k and "router" not in k:
                 self.layers[i][k] = (v + by * v.std() * rng.standard_normal(v.shape)).astype(F)
 
     def r(self, x):
@@ -113,9 +114,24 @@ class Model:
 
     def tail(self, l, x, decode):
         h = self.norm(x, l["pre_ff_layernorm.weight"])
-        g = self.dot(h, l["feed_forward.gate_proj.weight"], decode)
-        u = self.dot(h, l["feed_forward.up_proj.weight"], decode)
-        return self.r(x + self.dot(self.r(silu(g) * u), l["feed_forward.down_proj.weight"], decode))
+        if "feed_forward.router.weight" not in l:
+            return self.r(x + self.expert(l, "feed_forward.", h, decode))
+        p = h @ l["feed_forward.router.weight"].T
+        p = np.exp(p - p.max(-1, keepdims=True))
+        p, y = p / p.sum(-1, keepdims=True), np.zeros_like(x)
+        for e, k in enumerate(self.chosen(p)):
+            if k.any():
+                y[k] += p[k, e, None] * self.expert(l, f"feed_forward.experts.{e}.", h[k], decode)
+        return self.r(x + y)
+
+    def chosen(self, p):
+        """For each expert, the rows that it is for."""
+        order = np.argsort(-p, -1, kind="stable")[:, :self.c["num_experts_per_tok"]]
+        return [(order == e).any(-1) for e in range(p.shape[-1])]
+
+    def expert(self, l, pre, h, decode):
+        g, u = self.dot(h, l[pre + "gate_proj.weight"], decode), self.dot(h, l[pre + "up_proj.weight"], decode)
+        return self.dot(self.r(silu(g) * u), l[pre + "down_proj.weight"], decode)
 
     def logits(self, x, decode):
         h = self.norm(x, self.final)
