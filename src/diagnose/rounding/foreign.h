@@ -121,6 +121,8 @@ typedef struct ls_inquiry {
     int slot_way;         /* of asking for a slot, that the suspect is known to understand */
     bool records_alone;   /* explanations are of records, not of the model */
     bool decode_alone;    /* first tokens are right: they are of records and of what decoding is handed */
+    bool of_pattern;      /* of a server: requests alone are within the limit, and it may be the fault that made that */
+    int64_t filler;       /* tokens of requests in front of those that are looked at; 0: a few */
     int64_t known_length; /* from which on requests are off; 0: not known */
     ls_rung left;         /* of a server: off again with other texts; ALONE_A: none */
     double climb_end;     /* of ls_clock_seconds, after which no rung is begun */
@@ -244,6 +246,9 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err);
 ls_status ls_probe_expect(ls_inquiry *q, ls_error *err);
 /* What requests alone say: the server's values of one text, told by what came before it and by its length. */
 ls_status ls_probe_decide_alone(ls_inquiry *q, ls_error *err);
+/* The same of requests alone that are within the limit: a fault of all of them is a floor, and has a pattern that
+ * rounding has not. */
+ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err);
 /* Records of a narrow type or that end at a least value, which need not lie beyond what rounding makes. */
 bool ls_probe_decide_records(ls_inquiry *q);
 /* Requests alone: rungs that move nothing. */
