@@ -291,6 +291,9 @@ ls_status ls_foreign_others_matter(ls_inquiry *q, ls_rung rung, int64_t slots, d
 /* Whether a request is off for what the one in front of it has in common with it: pairs, one at a time. */
 ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *found, ls_error *err);
 /* Rules that both have. */
+/* Whether prompts of a multiple of some number of tokens are right, three quarters with |d| of `right` at most, and
+ * others are off by ten times that and by `least`. */
+ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *found, ls_error *err);
 /* What requests alone say; the best explanation of one rung, *found when it is named. */
 ls_status ls_decide_alone(ls_inquiry *q, ls_error *err);
 /* Whether requests alone are off alike wherever they could be; says so in text. */

@@ -415,45 +415,10 @@ static ls_status decide_readings(ls_inquiry *q, bool *found, ls_error *err) {
 
 /* ---- lengths ---- */
 
-static double typical(const ls_seen *s) {
-    double list[64];
-    int64_t n = 0;
-    for (int64_t k = 0; k < s->outcomes.n && n < 64; k++) list[n++] = size_of(&s->outcomes.of[k]);
-    return ls_quantile(list, n, 0.5, 0.0);
-}
-
-/* Prompts and completions both of multiples of a number; negative: both one off. */
-static ls_status lay_multiples(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    const int64_t of = value < 0 ? -value : value, off = value < 0;
-    ls_rung_trial(q, LS_RUNG_ALONE_C, trial, NULL);
-    trial->max_tokens = of + (off && of > 2);
-    for (int64_t i = 0; i < 8; i++)
-        LS_TRY(ls_requests_plain(q, r, 3300 + i, of * (1 + i % (64 / of < 4 ? 64 / of : 4)) + off, err));
-    return LS_OK;
-}
-
-/* A prompt filled up to a multiple is right where it is one by itself. */
 static ls_status decide_multiples(ls_inquiry *q, bool *found, ls_error *err) {
-    for (int64_t m = 2; m <= 64 && !*found; m *= 2) {
-        ls_seen whole, other;
-        double a, b;
-        LS_TRY(ls_foreign_try_laid(q, lay_multiples, m, &whole, err));
-        a = typical(&whole);
-        ls_seen_deinit(&whole);
-        if (a > 0.1 * (q->of_pattern ? q->f->floor_max : fmax(q->f->floor_max, q->f->limit))) continue;
-        LS_TRY(ls_foreign_try_laid(q, lay_multiples, -m, &other, err));
-        b = typical(&other);
-        *found = other.outcomes.n > 0 && b > (q->of_pattern ? LEAST_OF_LENGTHS : moved_from(q)) && a < 0.1 * b;
-        if (*found)
-            ls_foreign_find(q->f, LS_CAUSE_PADDING, LS_RUNG_LENGTHS, 0.95,
-                            "prompts and completions of multiples of %" PRId64
-                            " tokens are off by %.2g in the middle "
-                            "of 8, those of one token more by %.2g",
-                            m, a, b);
-        ls_seen_deinit(&other);
-        if (!*found) break; /* right at all lengths of this trial: no multiple is what tells */
-    }
-    return LS_OK;
+    const ls_foreign *f = q->f;
+    return ls_decide_multiples(q, 0.1 * (q->of_pattern ? f->floor_max : fmax(f->floor_max, f->limit)),
+                               q->of_pattern ? LEAST_OF_LENGTHS : moved_from(q), found, err);
 }
 
 static ls_status lay_length(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
