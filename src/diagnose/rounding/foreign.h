@@ -249,6 +249,8 @@ ls_status ls_probe_decide_alone(ls_inquiry *q, ls_error *err);
 /* The same of requests alone that are within the limit: a fault of all of them is a floor, and has a pattern that
  * rounding has not. */
 ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err);
+/* Whether decoded tokens are off from the first border of a page on, wherever that is. */
+ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err);
 /* Records of a narrow type or that end at a least value, which need not lie beyond what rounding makes. */
 bool ls_probe_decide_records(ls_inquiry *q);
 /* Requests alone: rungs that move nothing. */
@@ -259,6 +261,8 @@ extern const ls_rung ls_probe_alone[LS_PROBE_ALONE];
 ls_status ls_probe_confirm(ls_inquiry *q, ls_rung rung, double *chance, int64_t *n_again, ls_error *err);
 /* The chance of `with` or more among the first, were a + b marks spread over both by lot. */
 double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_without);
+/* Whether so few tokens are off, and by so little, as ties of a sound stack in a coarse type make. */
+bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most);
 /* How far two outcomes of one request are apart, each from its tokens' values in a prompt, up to the first token that
  * is another one. */
 double ls_probe_apart(const ls_outcome *a, const ls_outcome *b);

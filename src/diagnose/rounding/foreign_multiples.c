@@ -47,7 +47,7 @@ ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *f
         b = size_at(&other, 0.5);
         *found = other.outcomes.n > 0 && b > least && a < 0.1 * b;
         if (*found)
-            ls_foreign_find(q->f, LS_CAUSE_PADDING, LS_RUNG_LENGTHS, 0.95,
+            ls_foreign_find(q->f, LS_CAUSE_PADDING, LS_RUNG_LENGTHS, 0.98 - 0.4 * a / b,
                             "prompts and completions of multiples of %" PRId64
                             " tokens are off by %.2g, three quarters of %d; those of one token more by %.2g in the "
                             "middle",

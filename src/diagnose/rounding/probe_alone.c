@@ -87,10 +87,12 @@ static ls_status measure_repeats(ls_inquiry *q, int64_t text, double *moved, int
     return status;
 }
 
+/* Of what comes and goes so large a part is right that chance does not make it: one in so many. */
+#define RIGHT_NOW_AND_THEN 4.0
 static ls_status decide_repeats(ls_inquiry *q, bool *found, ls_error *err) {
     ls_foreign *f = q->f;
     int64_t n_moved = 0, n_right = 0;
-    double most = 0.0;
+    double most = 0.0, share;
     for (int64_t text = 3100; text < 3103; text++) {
         double moved;
         LS_TRY(measure_repeats(q, text, &moved, &n_right, err));
@@ -99,13 +101,14 @@ static ls_status decide_repeats(ls_inquiry *q, bool *found, ls_error *err) {
     }
     if (n_moved < 2) return LS_OK;
     *found = true;
+    share = (double)n_right / (9.0 * TIMES);
     f->repeat = fmax(f->repeat, most);
     /* What comes and goes is right now and then. What is never right may as well hang on all that came before. */
-    ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_RUNG_AGAIN, n_right > 0 ? 0.95 : 0.7,
+    ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_RUNG_AGAIN, 0.7 + 0.27 * fmin(1.0, RIGHT_NOW_AND_THEN * share),
                     "the same requests in the same order, three times over, have values up to %.2g apart, in %" PRId64
                     " of 3 texts; %" PRId64 " of %d are right%s",
                     most, n_moved, n_right, 9 * TIMES,
-                    n_right > 0 ? "" : ". A state that is never cleared looks the same: try one on a fresh server");
+                    RIGHT_NOW_AND_THEN * share >= 1.0 ? "" : ". A state that is never cleared looks the same: try one on a fresh server");
     return LS_OK;
 }
 
@@ -151,7 +154,8 @@ static ls_status decide_predecessors(ls_inquiry *q, bool *found, ls_error *err) 
     }
     q->filler = 0;
     if (*found)
-        ls_foreign_find(q->f, LS_CAUSE_STALE_SLOT, LS_RUNG_LENGTHS, 0.95,
+        ls_foreign_find(q->f, LS_CAUSE_STALE_SLOT, LS_RUNG_LENGTHS,
+                        (0.98 - 0.2 * b.same / b.other) * (b.n_moved < b.n_texts ? 0.97 : 1.0),
                         "a request's values move by up to %.2g with the request in front of it, and by %.2g when the "
                         "same pair comes again; so do %" PRId64 " of %" PRId64 " texts",
                         b.other_most, b.same_most, b.n_moved, b.n_texts);
@@ -624,6 +628,7 @@ ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err) {
     LS_TRY(decide_predecessors(q, &found, err));
     if (!found) LS_TRY(decide_multiples(q, &found, err));
     if (!found) LS_TRY(decide_threshold(q, &found, err));
+    if (!found) LS_TRY(ls_probe_decide_borders(q, &found, err));
     q->of_pattern = false;
     return LS_OK;
 }
@@ -638,6 +643,7 @@ ls_status ls_probe_decide_alone(ls_inquiry *q, ls_error *err) {
     if (!found) LS_TRY(decide_explained(q, &found, err));
     if (!found && q->f->constant) LS_TRY(decide_readings(q, &found, err));
     if (!found && q->f->constant) LS_TRY(decide_numbers(q, &found, err));
+    if (!found) LS_TRY(ls_probe_decide_borders(q, &found, err));
     if (!found) LS_TRY(decide_threshold(q, &found, err));
     if (!found) decide_rest(q);
     return LS_OK;

@@ -411,6 +411,7 @@ static ls_status decide_cache(ls_inquiry *q, ls_error *err) {
 static void decide_unlisted(ls_inquiry *q) {
     const ls_seen *s = &q->f->seen[q->left];
     if (q->left == LS_RUNG_ALONE_A) return; /* none was */
+    if (ls_probe_is_tail(q->f, s->n_off, s->n_tokens, s->abs_max)) return; /* its control is off as often */
     ls_foreign_find(q->f, LS_CAUSE_UNLISTED, q->left, 0.5,
                     "%s: %" PRId64 " of %" PRId64
                     " sequences are off by up to %.2g, and of other texts as well; its "
@@ -482,7 +483,7 @@ static bool decide_checkpoint(ls_inquiry *q) {
     const ls_expected *e = &q->f->expected;
     const double limit = fmax(OTHER_MODEL * e->median, 1e-3);
     if (e->n < 20 || e->apart <= limit) return false;
-    ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_RUNG_ALONE_LONG, 0.95,
+    ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_RUNG_ALONE_LONG, 0.98 - 0.4 * e->median / e->apart,
                     "the server's values of prompts are %.2g away from the checkpoint's in the middle of %" PRId64
                     " tokens, and orders of addition in bf16 make %.2g; what it generates agrees with its prompts "
                     "(%.2g)",

@@ -19,11 +19,6 @@
 /* Of the farthest value beside nine tenths of them. */
 #define FAR_TIMES 100.0
 #define FAR_LEAST 0.01
-/* A few values of a sound stack lie farther: where two experts or two roundings are a tie, a path may take the other one.
- * Such are one token in twenty at most, and not farther than this. */
-#define TAIL_TOKEN 2.0
-#define TAIL_SHARE 0.05
-#define TAIL_LEAST 1e-3
 /* Beside such a tail, how far beyond its farthest value an experiment stands out. */
 #define BEYOND_TAIL 1.5
 #define BF16_MEDIAN 0.05
@@ -98,8 +93,7 @@ static void allow_tail(ls_foreign *f) {
         if (s->n_failed > 0) return;
         most = fmax(most, s->abs_max);
     }
-    /* A tie of values that agree to many places is not to be had so often. */
-    if (f->constant || f->floor_q90 < TAIL_LEAST || n_off == 0 || (double)n_off > TAIL_SHARE * (double)n || most > TAIL_TOKEN) return;
+    if (f->constant || n_off == 0 || !ls_probe_is_tail(f, n_off, n, most)) return;
     f->limit = fmax(f->limit, BEYOND_TAIL * most);
     for (int i = 0; i < LS_PROBE_ALONE; i++) ls_foreign_judge(f, &f->seen[ls_probe_alone[i]]);
 }

@@ -19,6 +19,17 @@ double ls_probe_apart(const ls_outcome *a, const ls_outcome *b) {
     return most;
 }
 
+/* A few values of a sound stack lie far off: where two experts or two roundings are a tie, a path may take the other
+ * one. Such are one token in twenty at most, and not farther than this. A tie of values that agree to many places is not
+ * to be had so often. */
+#define TAIL_TOKEN 2.0
+#define TAIL_SHARE 0.05
+#define TAIL_LEAST 1e-3
+
+bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {
+    return f->floor_q90 >= TAIL_LEAST && (double)n_off <= TAIL_SHARE * (double)n_tokens && most <= TAIL_TOKEN;
+}
+
 double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_without) {
     const double n = (double)(n_with + n_without), marks = (double)(with + without);
     const double all = lgamma(n + 1.0) - lgamma(marks + 1.0) - lgamma(n - marks + 1.0);
