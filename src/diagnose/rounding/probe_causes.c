@@ -254,19 +254,11 @@ static ls_status lay_unequal(ls_inquiry *q, int64_t value, ls_trial *trial, ls_r
     return LS_OK;
 }
 
-/* How far equal requests of one batch are apart. */
-static double apart_in_batch(const ls_seen *s) {
-    double most = 0.0;
-    for (int64_t i = 1; i < s->outcomes.n; i++)
-        most = fmax(most, ls_probe_apart(&s->outcomes.of[0], &s->outcomes.of[i]));
-    return most;
-}
-
 /* What others hold is nothing to a request among copies of itself: as many rows, and no text but its own. */
 static ls_status decide_equal(ls_inquiry *q, ls_rung rung, double sure, ls_error *err) {
     ls_foreign *f = q->f;
-    int64_t off[2] = {0, 0}, n[2] = {0, 0}, n_batches = 0, n_unequal = 0;
-    double chance = 1.0, unequal = 0.0;
+    int64_t off[2] = {0, 0}, n[2] = {0, 0};
+    double chance = 1.0;
     /* More of them as long as it may yet be told. */
     for (int64_t k = 0; k < MOST_OFTEN && (k < OFTEN || (chance > FAMILY_ERROR && 4 * off[1] < off[0])); k++) {
         for (int copies = 0; copies < 2; copies++) {
@@ -274,11 +266,6 @@ static ls_status decide_equal(ls_inquiry *q, ls_rung rung, double sure, ls_error
             LS_TRY(ls_foreign_try_laid(q, lay_beside, (copies ? 1 : -1) * (3710 + 20 * k), &s, err));
             off[copies] += s.n_sequences_off;
             n[copies] += s.n_sequences;
-            if (copies && s.n_sequences_off > 0) {
-                n_batches++;
-                n_unequal += apart_in_batch(&s) > f->limit;
-                unequal = fmax(unequal, apart_in_batch(&s));
-            }
             ls_seen_deinit(&s);
         }
         chance = ls_probe_chance(off[0], n[0], off[1], n[1]);
@@ -288,18 +275,18 @@ static ls_status decide_equal(ls_inquiry *q, ls_rung rung, double sure, ls_error
                         "%d at a time: of different texts %" PRId64 " of %" PRId64
                         " are off, of copies of one text %" PRId64 " of %" PRId64,
                         BESIDE, off[0], n[0], off[1], n[1]);
-    else if (2 * off[1] > off[0] && off[1] > 2 && 2 * n_unequal < n_batches)
+    else if (2 * off[1] > off[0] && 2 * off[1] > n[1]) /* as all rows of a batch are */
         ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, rung, sure,
                         "%d at a time: of different texts %" PRId64 " of %" PRId64
                         " are off, and of copies of one text %" PRId64 " of %" PRId64
-                        " as well, alike in one batch; one at a time they are right",
+                        " as well; one at a time they are right",
                         BESIDE, off[0], n[0], off[1], n[1]);
     else if (2 * off[1] > off[0] && off[1] > 2)
         ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, rung, 0.7,
                         "%d at a time: %" PRId64 " of %" PRId64
-                        " copies of one text are off, and equal rows of one batch are up to %.2g apart, in %" PRId64
-                        " of %" PRId64 " batches. One row of a batch, or a race: try it with two at a time",
-                        BESIDE, off[1], n[1], unequal, n_unequal, n_batches);
+                        " copies of one text are off and the others are not: one row of a batch, or a race. Try it "
+                        "with two at a time",
+                        BESIDE, off[1], n[1]);
     else
         ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, rung, 0.6,
                         "%s is off, one at a time it is not; of different texts %" PRId64 " of %" PRId64
