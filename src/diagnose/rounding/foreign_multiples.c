@@ -14,8 +14,7 @@ static double size_at(const ls_seen *s, double quantile) {
     for (int64_t k = 0; k < s->outcomes.n && n < TEXTS; k++) {
         const ls_outcome *c = &s->outcomes.of[k];
         list[n] = 0.0;
-        for (int64_t i = 0; i < c->n; i++)
-            list[n] = fmax(list[n], fabs((double)c->scored[i] - (double)c->logprob[i]));
+        for (int64_t i = 0; i < c->n; i++) list[n] = fmax(list[n], fabs((double)c->scored[i] - (double)c->logprob[i]));
         n++;
     }
     return ls_quantile(list, n, quantile, 0.0);

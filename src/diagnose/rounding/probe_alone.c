@@ -23,7 +23,8 @@ static void greedy_trial(const ls_inquiry *q, ls_trial *trial) {
 /* The same requests in front, so that what a server keeps of those before them is the same or gone. They are long: a
  * state that is never cleared has forgotten what was before them. */
 static ls_status add_fillers(ls_inquiry *q, ls_requests *r, int64_t n, ls_error *err) {
-    for (int64_t i = 0; i < n; i++) LS_TRY(ls_requests_plain(q, r, 3090, q->filler > 0 ? q->filler : FILLER_SHORT, err));
+    for (int64_t i = 0; i < n; i++)
+        LS_TRY(ls_requests_plain(q, r, 3090, q->filler > 0 ? q->filler : FILLER_SHORT, err));
     return LS_OK;
 }
 
@@ -108,7 +109,9 @@ static ls_status decide_repeats(ls_inquiry *q, bool *found, ls_error *err) {
                     "the same requests in the same order, three times over, have values up to %.2g apart, in %" PRId64
                     " of 3 texts; %" PRId64 " of %d are right%s",
                     most, n_moved, n_right, 9 * TIMES,
-                    RIGHT_NOW_AND_THEN * share >= 1.0 ? "" : ". A state that is never cleared looks the same: try one on a fresh server");
+                    RIGHT_NOW_AND_THEN * share >= 1.0
+                        ? ""
+                        : ". A state that is never cleared looks the same: try one on a fresh server");
     return LS_OK;
 }
 
@@ -175,8 +178,8 @@ static void each_alone(const ls_inquiry *q, visit *with, void *context) {
 }
 
 typedef struct shape {
-    double from; /* what is off */
-    int64_t n, n_off, n_above; /* tokens; off; records above the prompt's value, of those off */
+    double from;                           /* what is off */
+    int64_t n, n_off, n_above;             /* tokens; off; records above the prompt's value, of those off */
     int64_t on_grid[2], scored_on_grid[2]; /* values of a narrow type */
     int64_t of_grid[2], scored_of_grid[2]; /* logarithms of such */
     double least; /* the lowest record, and how many are that; in a prompt lower by more than a little */
@@ -235,8 +238,8 @@ static void decide_grid(ls_inquiry *q, const shape *s, bool *found) {
         if (10 * s->of_grid[k] < 9 * s->n || 10 * s->scored_of_grid[k] > s->n) continue;
         *found = true;
         ls_foreign_find(q->f, LS_CAUSE_COARSE_RECORDS, LS_RUNG_ALONE_LONG, 0.97,
-                        "%" PRId64 " of %" PRId64
-                        " records are logarithms of probabilities in %s, and %" PRId64 " of the same tokens' in a prompt",
+                        "%" PRId64 " of %" PRId64 " records are logarithms of probabilities in %s, and %" PRId64
+                        " of the same tokens' in a prompt",
                         s->of_grid[k], s->n, types[k], s->scored_of_grid[k]);
     }
 }
@@ -276,11 +279,10 @@ static ls_status decide_likeliest(ls_inquiry *q, const shape *s, bool *found, ls
     }
     *found = n >= 4 && 10 * n_same >= 9 * n;
     if (*found)
-        ls_foreign_find(
-            q->f, LS_CAUSE_OTHER_RECORDS, LS_RUNG_ALONE_LONG, 0.97,
-            "each record is the likeliest token's: so in %" PRId64 " of %" PRId64
-            " texts whose first token was another one",
-            n_same, n);
+        ls_foreign_find(q->f, LS_CAUSE_OTHER_RECORDS, LS_RUNG_ALONE_LONG, 0.97,
+                        "each record is the likeliest token's: so in %" PRId64 " of %" PRId64
+                        " texts whose first token was another one",
+                        n_same, n);
 done:
     ls_seen_deinit(&drawn);
     ls_seen_deinit(&likeliest);
@@ -395,8 +397,10 @@ static ls_status measure_reading(ls_inquiry *q, reading how, double *median, ls_
 }
 
 static ls_status decide_readings(ls_inquiry *q, bool *found, ls_error *err) {
-    static const char *const words[READINGS] = {"the prompt", "a begin-of-sequence token in front of the prompt",
-                                                "the prompt without its first token", "the prompt's first token twice",
+    static const char *const words[READINGS] = {"the prompt",
+                                                "a begin-of-sequence token in front of the prompt",
+                                                "the prompt without its first token",
+                                                "the prompt's first token twice",
                                                 "the prompt without its last token",
                                                 "an end-of-sequence token behind the prompt"};
     double least, as_sent;

@@ -397,7 +397,7 @@ static ls_status decide_cache(ls_inquiry *q, ls_error *err) {
 /* Off again with other texts, and no lever takes it away or no trial says why. */
 static void decide_unlisted(ls_inquiry *q) {
     const ls_seen *s = &q->f->seen[q->left];
-    if (q->left == LS_RUNG_ALONE_A) return; /* none was */
+    if (q->left == LS_RUNG_ALONE_A) return;                                /* none was */
     if (ls_probe_is_tail(q->f, s->n_off, s->n_tokens, s->abs_max)) return; /* its control is off as often */
     ls_foreign_find(q->f, LS_CAUSE_UNLISTED, q->left, 0.5,
                     "%s: %" PRId64 " of %" PRId64

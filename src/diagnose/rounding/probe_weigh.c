@@ -20,8 +20,8 @@ double ls_probe_apart(const ls_outcome *a, const ls_outcome *b) {
 }
 
 /* A few values of a sound stack lie far off: where two experts or two roundings are a tie, a path may take the other
- * one. Such are one token in twenty at most, and not farther than this. A tie of values that agree to many places is not
- * to be had so often. */
+ * one. Such are one token in twenty at most, and not farther than this. A tie of values that agree to many places is
+ * not to be had so often. */
 #define TAIL_TOKEN 2.0
 #define TAIL_SHARE 0.05
 #define TAIL_LEAST 1e-3

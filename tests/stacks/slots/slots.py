@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A server for Jamba that is not ours: state slots, pages, continuous batching, a prefix cache, two replicas; with a fault where one is asked for.
+"""A server for Jamba that is not ours: state slots, pages, continuous batching, a prefix cache, two replicas; with a fault
+where one is asked for.
 
 Usage: slots.py MODEL [--dialect vllm|sglang|llama.cpp] [--type f32|bf16] [--sure X] [--cache] [--fault NAME] [--slots N]
 
