@@ -54,7 +54,7 @@ static ls_status lay_behind(ls_inquiry *q, int64_t text, ls_trial *trial, ls_req
 #define LEAST_OF_LENGTHS 0.05
 /* What is no rounding of one text's value: the limit or, where the fault itself makes that, less than what is off. One
  * request alone goes through the same kernels each time, so that it moves by less than two kernels are apart. */
-#define ONE_TEXT 0.03
+#define ONE_TEXT 0.1
 /* A pair that comes again has to give the same by so much better than another pair. */
 #define REPEATS 4.0
 static double moved_from(const ls_inquiry *q) {

@@ -397,8 +397,7 @@ static ls_status decide_cache(ls_inquiry *q, ls_error *err) {
 /* Off again with other texts, and no lever takes it away or no trial says why. */
 static void decide_unlisted(ls_inquiry *q) {
     const ls_seen *s = &q->f->seen[q->left];
-    if (q->left == LS_RUNG_ALONE_A) return;                                /* none was */
-    if (ls_probe_is_tail(q->f, s->n_off, s->n_tokens, s->abs_max)) return; /* its control is off as often */
+    if (q->left == LS_RUNG_ALONE_A) return; /* none was */
     ls_foreign_find(q->f, LS_CAUSE_UNLISTED, q->left, 0.5,
                     "%s: %" PRId64 " of %" PRId64
                     " sequences are off by up to %.2g, and of other texts as well; its "
@@ -434,7 +433,7 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
 }
 
 /* What a value alone may be off by and not be off with other texts, and still be nobody's rounding. */
-#define NO_ROUNDING 2.0
+#define NO_ROUNDING 4.0
 
 /* Other texts are off as well, or the middle of all is. Each of the requests alone that was off is tried. */
 static ls_status alone_holds(ls_inquiry *q, bool *holds_out, ls_error *err) {
@@ -442,6 +441,7 @@ static ls_status alone_holds(ls_inquiry *q, bool *holds_out, ls_error *err) {
     double most = 0.0;
     ls_status status = LS_OK;
     *holds_out = q->f->constant;
+    if (!q->f->constant && ls_probe_alone_is_right(q->f)) return LS_OK;
     for (int i = 0; i < LS_PROBE_ALONE && !*holds_out && status == LS_OK; i++) {
         const ls_rung rung = ls_probe_alone[i];
         const ls_requests keep = q->requests[rung];

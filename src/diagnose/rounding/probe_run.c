@@ -19,8 +19,6 @@
 /* Of the farthest value beside nine tenths of them. */
 #define FAR_TIMES 100.0
 #define FAR_LEAST 0.01
-/* Beside such a tail, how far beyond its farthest value an experiment stands out. */
-#define BEYOND_TAIL 1.5
 #define BF16_MEDIAN 0.05
 /* With one: our own orders of addition move values by so much, and the server has orders that we do not. */
 #define EXPECTED_TIMES 6.0
@@ -82,22 +80,6 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     return LS_OK;
 }
 
-/* Few tokens alone lie beyond the limit, and not far: the limit goes behind them. */
-static void allow_tail(ls_foreign *f) {
-    int64_t n_off = 0, n = 0;
-    double most = 0.0;
-    for (int i = 0; i < LS_PROBE_ALONE; i++) {
-        const ls_seen *s = &f->seen[ls_probe_alone[i]];
-        n_off += s->n_off;
-        n += s->n_tokens;
-        if (s->n_failed > 0) return;
-        most = fmax(most, s->abs_max);
-    }
-    if (f->constant || n_off == 0 || !ls_probe_is_tail(f, n_off, n, most)) return;
-    f->limit = fmax(f->limit, BEYOND_TAIL * most);
-    for (int i = 0; i < LS_PROBE_ALONE; i++) ls_foreign_judge(f, &f->seen[ls_probe_alone[i]]);
-}
-
 static ls_status start_alone(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const ls_seen *one = &f->seen[LS_RUNG_ALONE_LONG], *two = &f->seen[LS_RUNG_AGAIN];
@@ -113,7 +95,6 @@ static ls_status start_alone(ls_inquiry *q, ls_error *err) {
     LS_TRY(find_floor(q, err));
     for (int i = 0; i < LS_PROBE_ALONE; i++)
         if (f->seen[ls_probe_alone[i]].outcomes.n > 0) ls_foreign_judge(f, &f->seen[ls_probe_alone[i]]);
-    allow_tail(f);
     f->repeat = one->outcomes.n == 1 && two->outcomes.n == 1
                     ? ls_probe_apart(&one->outcomes.of[0], &two->outcomes.of[0])
                     : -1.0;
@@ -191,12 +172,7 @@ static ls_status keep_first_off(ls_inquiry *q, ls_error *err) {
 }
 
 /* Sequences alone lie beyond the limit, in the middle or one here and there. */
-static bool alone_is_off(const ls_foreign *f) {
-    if (f->constant) return true;
-    for (int i = 0; i < LS_PROBE_ALONE; i++)
-        if (f->seen[ls_probe_alone[i]].n_sequences_off > 0) return true;
-    return false;
-}
+static bool alone_is_off(const ls_foreign *f) { return f->constant || !ls_probe_alone_is_right(f); }
 
 ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err) {
     static const ls_rung hits[1] = {LS_RUNG_CACHED_SAME};

@@ -22,12 +22,25 @@ double ls_probe_apart(const ls_outcome *a, const ls_outcome *b) {
 /* A few values of a sound stack lie far off: where two experts or two roundings are a tie, a path may take the other
  * one. Such are one token in twenty at most, and not farther than this. A tie of values that agree to many places is
  * not to be had so often. */
-#define TAIL_TOKEN 2.0
+#define TAIL_TOKEN 4.0
 #define TAIL_SHARE 0.05
 #define TAIL_LEAST 1e-3
 
 bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {
     return f->floor_q90 >= TAIL_LEAST && (double)n_off <= TAIL_SHARE * (double)n_tokens && most <= TAIL_TOKEN;
+}
+
+bool ls_probe_alone_is_right(const ls_foreign *f) {
+    int64_t n_off = 0, n = 0;
+    double most = 0.0;
+    for (int i = 0; i < LS_PROBE_ALONE; i++) {
+        const ls_seen *s = &f->seen[ls_probe_alone[i]];
+        if (s->n_sequences_off > 0 && s->n_off == 0) return false; /* it failed */
+        n_off += s->n_off;
+        n += s->n_tokens;
+        most = fmax(most, s->abs_max);
+    }
+    return n_off == 0 || ls_probe_is_tail(f, n_off, n, most);
 }
 
 double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_without) {
