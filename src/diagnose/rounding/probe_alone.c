@@ -202,7 +202,7 @@ static bool is_log_of_grid(float value, int bits) {
     memcpy(&word, &p, sizeof word);
     word = (word + ((uint32_t)1 << (bits - 1))) & ~(((uint32_t)1 << bits) - 1);
     memcpy(&near, &word, sizeof near);
-    return p >= finest && fabsf(near - p) < 2e-6f * p;
+    return (bits > 13 || p >= finest) && fabsf(near - p) < 2e-6f * p;
 }
 
 static void look(void *context, const ls_outcome *c, int64_t i) {
