@@ -30,6 +30,25 @@ bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, doub
     return f->floor_q90 >= TAIL_LEAST && (double)n_off <= TAIL_SHARE * (double)n_tokens && most <= TAIL_TOKEN;
 }
 
+/* Whether values of prompts from some length on are far more often, which no tie does. */
+#define FAR_TOKEN 0.1
+#define BY_LENGTH 1e-4
+static bool hangs_on_length(const ls_foreign *f) {
+    static const int64_t lengths[] = {16, 32, 64};
+    const ls_outcomes *o = &f->seen[LS_RUNG_LENGTHS].outcomes;
+    for (size_t k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
+        int64_t n[2] = {0, 0}, n_far[2] = {0, 0};
+        for (int64_t s = 0; s < o->n; s++)
+            for (int64_t i = 0; i < o->of[s].n; i++) {
+                const bool is_long = o->of[s].n_prompt >= lengths[k];
+                n[is_long]++;
+                n_far[is_long] += fabs((double)o->of[s].scored[i] - (double)o->of[s].logprob[i]) > FAR_TOKEN;
+            }
+        if (ls_probe_chance(n_far[1], n[1], n_far[0], n[0]) < BY_LENGTH) return true;
+    }
+    return false;
+}
+
 bool ls_probe_alone_is_right(const ls_foreign *f) {
     int64_t n_off = 0, n = 0;
     double most = 0.0;
@@ -40,7 +59,7 @@ bool ls_probe_alone_is_right(const ls_foreign *f) {
         n += s->n_tokens;
         most = fmax(most, s->abs_max);
     }
-    return n_off == 0 || ls_probe_is_tail(f, n_off, n, most);
+    return n_off == 0 || (ls_probe_is_tail(f, n_off, n, most) && !hangs_on_length(f));
 }
 
 double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_without) {

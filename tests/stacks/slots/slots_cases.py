@@ -89,7 +89,8 @@ PLANTED = [
     case("draft-values", ("not named",), ("records of other tokens",) + DECODE),
     case("chunk-conv-lost", CHUNKS + ("not named",), LENGTH),
     case("chunk-under-load", CHUNKS, BATCH + MIXED + ("not named",)),
-    case("top-k", ("top-k or top-p on one side only",), kind="bf16"),
+    # What is recorded is of the temperature as well.
+    case("top-k", ("top-k or top-p on one side only",), ("temperature on one side only",), kind="bf16"),
     case("eos-masked", ("end of sequence masked",), ("not named",)),
     case("bos-added", TOKENS, kind="bf16"),
     case("bos-in-decode", TOKENS, ("not named",), kind="bf16"),
