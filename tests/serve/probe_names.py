@@ -41,6 +41,8 @@ CASES = [  # dialect, fault, noise, exit code, cause
     ("vllm", "missing-sentinel", "1e-5", 3, "log-probabilities missing"),
     ("vllm", "first-missing", "1e-5", 3, "log-probabilities missing"),
     ("vllm", "template", "1e-3", 3, "other tokens than were sent"),
+    ("vllm", "forks", "1e-4", 3, "fork is not a copy"),
+    ("vllm", "late-from-four", "1e-4", 3, "records shifted"),  # shorter ones are right
     ("vllm", "template-bos", "1e-3", 3, None),  # nobody knows which: not named
 ]
 
@@ -123,6 +125,11 @@ def main():
     check("a limit is kept", code == 0 and any("no room" in e.get("note", "") for e in said["experiments"]), errors)
     code, _, errors = probe(server.url + "/nothing")
     check("what is no server is refused", code == 2 and "--dialect" in errors, code, errors)
+    server.stop(signal.SIGTERM)
+    weights = os.path.join(SOURCE, "tests/fixtures/jamba-dense")
+    server = Server(LOCKSTEP, weights)
+    code, said, errors = probe(server.url, "--model", weights, "--max-requests", "300")
+    check("a checkpoint in float32 has one order of bf16", code == 0 and said["expected"]["tokens"] > 0, code, errors)
     server.stop(signal.SIGTERM)
     with tempfile.TemporaryDirectory() as directory:
         for case in CASES:

@@ -97,6 +97,8 @@ class Answer:
             self.ids.append(token)
             self.values.append(record * (1.25 if FAULT == "scaled" else 1.0))
             state = next_state(state, token)
+        if FAULT == "late-from-four" and len(self.values) > 4:
+            self.values = self.values[:4] + self.values[3:-1]
         if FAULT == "shift" and forced is None and n_new > 1:
             self.values = [self.values[0]] + self.values[:-1]
 
@@ -157,10 +159,12 @@ def vllm(o):
         hang(ids)
     if FAULT.startswith("template") and not (FAULT == "template-bos" and "prompt_logprobs" in o):
         ids = ([1] if FAULT == "template-bos" else TEMPLATE) + ids
-    choices = []
+    choices, before = [], None
     for sample in range(o.get("n", 1)):
         a = complete(ids, o["max_tokens"], temperature=o["temperature"], top_k=o.get("top_k", 0),
                      seed=(o.get("seed", 0), sample))
+        if FAULT == "forks":  # from the second sample on, the records are those of the one before
+            a.values, before = before or a.values, a.values
         for k in range(len(a.values)):  # one in twelve by its place among all tokens, or the first of each
             lacks = read(ids + a.ids[:k + 1]) % 12 == 0 if FAULT.startswith("missing") else FAULT == "first-missing" and k == 0
             if lacks:

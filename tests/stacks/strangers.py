@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A rollout engine and a trainer for a model that lockstep does not know: the logits of the next token are a hash of the
 tokens before it. With `--bug batch` requests of one batch see each other; with `--bug shift` records stand one place late,
-with `mean` and `probability` they are these, and with `dies` it ends when it gets many requests.
+with `pad` prompts are filled up to a multiple of 8, with `mean` and `probability` they are these, and with `dies` it ends when it gets many requests.
 It answers to `generate`, to `score` and, on a pipe, to `serve` (docs/reference/diagnosis.md has the protocol). No packages needed.
 """
 import json
@@ -54,6 +54,8 @@ def generate(o):
     for i, prompt in enumerate(prompts):
         for sample in range(int(o["samples"])):
             tokens, ids, values = list(prompt["prompt_ids"]), [], []
+            if o.get("bug") == "pad":  # filled up on the left, and nothing masks that
+                tokens = [0] * (-len(tokens) % 8) + tokens
             mates = prompts[i // batch * batch : (i // batch + 1) * batch]
             salt = sum(map(sum, (m["prompt_ids"] for m in mates))) if o.get("bug") == "batch" and len(mates) > 1 else 0
             for _ in range(int(o["max-tokens"])):

@@ -115,6 +115,7 @@ typedef struct ls_sweep_opts {
     int64_t n_texts;
     ls_sweep_trainer *checkpoint; /* the model that a server should have; NULL: not known */
     double temperature;           /* of trials with a server */
+    bool hot_differs;             /* far above 1 its records were not the prompt's values */
     int64_t length_max;           /* of a sequence; 0: not known */
 } ls_sweep_opts;
 

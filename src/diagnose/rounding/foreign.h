@@ -121,6 +121,8 @@ typedef struct ls_inquiry {
     int slot_way;         /* of asking for a slot, that the suspect is known to understand */
     bool records_alone;   /* explanations are of records, not of the model */
     bool decode_alone;    /* first tokens are right: they are of records and of what decoding is handed */
+    bool of_pattern;      /* of a server: requests alone are within the limit, and it may be the fault that made that */
+    int64_t filler;       /* tokens of requests in front of those that are looked at; 0: a few */
     int64_t known_length; /* from which on requests are off; 0: not known */
     ls_rung left;         /* of a server: off again with other texts; ALONE_A: none */
     double climb_end;     /* of ls_clock_seconds, after which no rung is begun */
@@ -244,6 +246,11 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err);
 ls_status ls_probe_expect(ls_inquiry *q, ls_error *err);
 /* What requests alone say: the server's values of one text, told by what came before it and by its length. */
 ls_status ls_probe_decide_alone(ls_inquiry *q, ls_error *err);
+/* The same of requests alone that are within the limit: a fault of all of them is a floor, and has a pattern that
+ * rounding has not. */
+ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err);
+/* Whether decoded tokens are off from the first border of a page on, wherever that is. */
+ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err);
 /* Records of a narrow type or that end at a least value, which need not lie beyond what rounding makes. */
 bool ls_probe_decide_records(ls_inquiry *q);
 /* Requests alone: rungs that move nothing. */
@@ -254,6 +261,10 @@ extern const ls_rung ls_probe_alone[LS_PROBE_ALONE];
 ls_status ls_probe_confirm(ls_inquiry *q, ls_rung rung, double *chance, int64_t *n_again, ls_error *err);
 /* The chance of `with` or more among the first, were a + b marks spread over both by lot. */
 double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_without);
+/* Whether so few tokens are off, and by so little, as ties of a sound stack in a coarse type make. */
+bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most);
+/* Of all requests alone together. */
+bool ls_probe_alone_is_right(const ls_foreign *f);
 /* How far two outcomes of one request are apart, each from its tokens' values in a prompt, up to the first token that
  * is another one. */
 double ls_probe_apart(const ls_outcome *a, const ls_outcome *b);
@@ -286,6 +297,9 @@ ls_status ls_foreign_others_matter(ls_inquiry *q, ls_rung rung, int64_t slots, d
 /* Whether a request is off for what the one in front of it has in common with it: pairs, one at a time. */
 ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *found, ls_error *err);
 /* Rules that both have. */
+/* Whether prompts of a multiple of some number of tokens are right, three quarters with |d| of `right` at most, and
+ * others are off by ten times that and by `least`. */
+ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *found, ls_error *err);
 /* What requests alone say; the best explanation of one rung, *found when it is named. */
 ls_status ls_decide_alone(ls_inquiry *q, ls_error *err);
 /* Whether requests alone are off alike wherever they could be; says so in text. */

@@ -596,7 +596,9 @@ ls_status ls_decide_alone(ls_inquiry *q, ls_error *err) {
             f->found.of[0].settled = true;
             return LS_OK;
         }
-        return decide_constant(q, err);
+        found = false;
+        if (!f->out_of_time) LS_TRY(ls_decide_multiples(q, 0.1 * f->floor, f->floor, &found, err));
+        return found ? LS_OK : decide_constant(q, err);
     }
     if (f->repeat > f->limit) {
         ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_RUNG_AGAIN, 0.97,

@@ -84,6 +84,15 @@ done:
 
 static bool mostly(const kinship *k, relation how) { return k->n[how] >= 2 && 2 * k->off[how] > k->n[how]; }
 
+/* Of a server, by how unlikely chance makes the related ones off and the unrelated ones right. */
+static double sure_of(const ls_inquiry *q, const kinship *k, double of_programs) {
+    int64_t off = 0, n = 0;
+    if (!q->f->is_server) return of_programs;
+    for (int how = LIKE_LENGTH; how < RELATIONS; how++)
+        if (mostly(k, (relation)how)) off += k->off[how], n += k->n[how];
+    return fmax(0.0, 0.97 - ls_probe_chance(off, n, k->off[UNRELATED], k->n[UNRELATED]));
+}
+
 /* What a request in front of another one does to it. *found: it was that, and is found. */
 ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *found, ls_error *err) {
     kinship k = {.next_length = FIRST_LENGTH};
@@ -105,13 +114,13 @@ ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *foun
     }
     if (other) {
         *found = true;
-        ls_foreign_find(q->f, LS_CAUSE_CACHE_CROSSED, rung, 0.95,
+        ls_foreign_find(q->f, LS_CAUSE_CACHE_CROSSED, rung, sure_of(q, &k, 0.95),
                         "of two requests one at a time, the second is off when the first is %s; it is right behind %s "
                         "(%" PRId64 " of %" PRId64 " off)",
                         which, relation_words[UNRELATED], k.off[UNRELATED], k.n[UNRELATED]);
     } else if (mostly(&k, SAME)) {
         *found = true;
-        ls_foreign_find(q->f, LS_CAUSE_SNAPSHOT_SHIFTED, rung, 0.93,
+        ls_foreign_find(q->f, LS_CAUSE_SNAPSHOT_SHIFTED, rung, sure_of(q, &k, 0.93),
                         "a request is off when it comes a second time, %" PRId64 " of %" PRId64
                         "; behind any other it is right",
                         k.off[SAME], k.n[SAME]);

@@ -71,6 +71,8 @@ void ls_foreign_judge(const ls_foreign *f, ls_seen *s) {
     s->spread = !f->is_server && s->n_off == 0 && s->n_tokens >= 24 && s->abs_median > 5.0 * f->floor &&
                 s->abs_median > 0.2 * f->limit;
     s->look = s->n_sequences_off > 0 || s->spread ? LS_LOOK_OFF : LS_LOOK_CLEAN;
+    if (f->is_server && s->n_off > 0 && s->n_failed == 0 && ls_probe_is_tail(f, s->n_off, s->n_tokens, s->abs_max))
+        s->look = LS_LOOK_CLEAN;
 }
 
 /* A place where a little rounding moves a value by much is off for every stack: such tokens are excused, by how far the

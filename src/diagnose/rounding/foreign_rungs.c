@@ -308,6 +308,11 @@ void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *n
         out->levers.prefix_bytes = (int64_t)1 << 28;
     }
     ls_moves_apply(out, &row->moves);
+    /* A server's prompts of n tokens stand beside its prompts of n and what came. Were that a multiple of 8 tokens,
+     * both would be filled up alike. */
+    if (q->runner->door->subject->is_server && out->max_tokens == 8) out->max_tokens--;
+    /* One request of several samples has as many rows as its control, which are several requests. */
+    if (q->runner->door->subject->is_server && out->levers.samples > 1) out->levers.batch = 1;
     if (row->slot > 0) ls_ask_for_slot(out, q->slot_way, row->slot, row->slot + 1, &own);
     if (needs != NULL) *needs = own;
 }

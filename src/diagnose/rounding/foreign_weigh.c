@@ -87,6 +87,10 @@ void ls_foreign_control(const ls_inquiry *q, ls_rung rung, const ls_requests *r,
             l->slot_base = plain.levers.slot_base;
             l->policy = plain.levers.policy;
             l->fork = plain.levers.fork;
+            /* As many draws of each text and as many rows at once, each with a prefill of its own. */
+            out->rounds *= l->samples / plain.levers.samples;
+            if (q->f->is_server) l->batch *= l->samples / plain.levers.samples;
+            l->samples = plain.levers.samples;
             l->preempt_every = plain.levers.preempt_every;
             l->sleep_every = plain.levers.sleep_every;
             break;

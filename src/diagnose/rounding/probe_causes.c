@@ -64,13 +64,30 @@ bool ls_probe_is_odd(const ls_inquiry *q) {
     return o->n_longer + o->n_shorter >= 2 && 10 * (o->n_longer + o->n_shorter) > o->n_answers;
 }
 
+/* Zeros in place of values: of tokens that the prompt says are not sure. It says nothing where most of the other such
+ * tokens are far off as well: then a sure token's 0 stands beside a wrong value of the prompt. */
+static int64_t count_zeros(const ls_foreign *f) {
+    int64_t n_zero = 0, n_near = 0, n_far = 0;
+    for (int r = 0; r < LS_RUNGS; r++)
+        for (int64_t s = 0; s < f->seen[r].outcomes.n; s++) {
+            const ls_outcome *c = &f->seen[r].outcomes.of[s];
+            n_zero += c->n_zero;
+            for (int64_t i = 0; i < c->n; i++) {
+                if (!((double)c->scored[i] < LS_SURE_TOKEN) || !isfinite((double)c->logprob[i])) continue;
+                if (fabs((double)c->scored[i] - (double)c->logprob[i]) < -0.5 * LS_SURE_TOKEN)
+                    n_near++;
+                else if ((double)c->logprob[i] < 0.0)
+                    n_far++;
+            }
+        }
+    return n_near >= n_far ? n_zero : 0;
+}
+
 /* Values that are not there, zeros that stand in their place included. */
 static bool decide_missing(ls_inquiry *q) {
     const ls_server_oddities *o = q->runner->door->subject->odd;
     ls_foreign *f = q->f;
-    int64_t n_zero = 0;
-    for (int r = 0; r < LS_RUNGS; r++)
-        for (int64_t s = 0; s < f->seen[r].outcomes.n; s++) n_zero += f->seen[r].outcomes.of[s].n_zero;
+    const int64_t n_zero = count_zeros(f);
     if (o->n_missing == 0 && o->n_missing_again == 0 && n_zero < 2) return false;
     ls_foreign_find(f, LS_CAUSE_MISSING, LS_RUNG_ALONE_LONG, 0.98,
                     "%" PRId64 " of %" PRId64 " decoded values are null, NaN, an infinity or below -9000, %" PRId64
@@ -181,7 +198,11 @@ static ls_status decide_draws(ls_inquiry *q, ls_error *err) {
     double sure, slope, left;
     int64_t n;
     ls_rung rung;
+    bool hot;
     LS_TRY(strongest(q, LS_RUNG_RAW, LS_RUNG_COLD, &rung, &sure, err));
+    /* Of a model that is sure at low temperatures these show nothing, and a high one has been tried before. */
+    hot = rung == LS_RUNGS && q->runner->sweep->opts.hot_differs;
+    if (hot) rung = LS_RUNG_RAW, sure = SURE;
     if (rung < LS_RUNGS && holds(sure)) {
         LS_TRY(slope_of_records(q, &slope, &left, &n, err));
         if (n >= 12 && fabs(slope - 1.0 / asked) < 0.02 && left < f->limit + 0.02) {
@@ -196,7 +217,7 @@ static ls_status decide_draws(ls_inquiry *q, ls_error *err) {
                                 "at temperature %g records go %.3f times as far apart as the prompt's values do, over "
                                 "%" PRId64 " draws of %d texts; 1 / %g is %.3f",
                                 asked, slope, n, SLOPE_TEXTS, asked, 1.0 / asked);
-        } else {
+        } else if (!hot) {
             ls_foreign_find(f, LS_CAUSE_TEMPERATURE, rung, 0.7,
                             "%s is off and its control is not, but records go %.3f times as far apart as the prompt's "
                             "values, not 1 / %g",
@@ -213,7 +234,7 @@ static ls_status decide_draws(ls_inquiry *q, ls_error *err) {
 
 /* ---- company ---- */
 
-enum { BESIDE = 8, OFTEN = 3 };
+enum { BESIDE = 8, AS_LOADED = 24, OFTEN = 3, MOST_OFTEN = 9 };
 
 /* So many at once: copies of one text; `value` below 0: all of them others. */
 static ls_status lay_beside(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
@@ -237,8 +258,9 @@ static ls_status lay_unequal(ls_inquiry *q, int64_t value, ls_trial *trial, ls_r
 static ls_status decide_equal(ls_inquiry *q, ls_rung rung, double sure, ls_error *err) {
     ls_foreign *f = q->f;
     int64_t off[2] = {0, 0}, n[2] = {0, 0};
-    double chance;
-    for (int64_t k = 0; k < OFTEN; k++)
+    double chance = 1.0;
+    /* More of them as long as it may yet be told. */
+    for (int64_t k = 0; k < MOST_OFTEN && (k < OFTEN || (chance > FAMILY_ERROR && 4 * off[1] < off[0])); k++) {
         for (int copies = 0; copies < 2; copies++) {
             ls_seen s;
             LS_TRY(ls_foreign_try_laid(q, lay_beside, (copies ? 1 : -1) * (3710 + 20 * k), &s, err));
@@ -246,18 +268,25 @@ static ls_status decide_equal(ls_inquiry *q, ls_rung rung, double sure, ls_error
             n[copies] += s.n_sequences;
             ls_seen_deinit(&s);
         }
-    chance = ls_probe_chance(off[0], n[0], off[1], n[1]);
+        chance = ls_probe_chance(off[0], n[0], off[1], n[1]);
+    }
     if (chance < FAMILY_ERROR && 4 * off[1] < off[0])
         ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, rung, fmin(sure, SURE - chance),
                         "%d at a time: of different texts %" PRId64 " of %" PRId64
                         " are off, of copies of one text %" PRId64 " of %" PRId64,
                         BESIDE, off[0], n[0], off[1], n[1]);
-    else if (2 * off[1] > off[0] && off[1] > 2)
+    else if (2 * off[1] > off[0] && 2 * off[1] > n[1]) /* as all rows of a batch are */
         ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, rung, sure,
                         "%d at a time: of different texts %" PRId64 " of %" PRId64
                         " are off, and of copies of one text %" PRId64 " of %" PRId64
                         " as well; one at a time they are right",
                         BESIDE, off[0], n[0], off[1], n[1]);
+    else if (2 * off[1] > off[0] && off[1] > 2)
+        ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, rung, 0.7,
+                        "%d at a time: %" PRId64 " of %" PRId64
+                        " copies of one text are off and the others are not: one row of a batch, or a race. Try it "
+                        "with two at a time",
+                        BESIDE, off[1], n[1]);
     else
         ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, rung, 0.6,
                         "%s is off, one at a time it is not; of different texts %" PRId64 " of %" PRId64
@@ -294,6 +323,37 @@ static ls_status decide_unequal(ls_inquiry *q, ls_rung rung, double sure, ls_err
     return status;
 }
 
+/* So many short ones as stand beside long ones in the other: if they are right, it is what the long ones take. */
+static ls_status lay_loaded(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_rung_trial(q, LS_RUNG_BATCH, trial, NULL);
+    trial->levers.batch = AS_LOADED;
+    for (int64_t i = 0; i < AS_LOADED; i++) LS_TRY(ls_requests_plain(q, r, text + i, 9, err));
+    return LS_OK;
+}
+
+static ls_status decide_load(ls_inquiry *q, ls_error *err) {
+    const ls_seen *loaded = &q->f->seen[LS_RUNG_LOAD];
+    ls_seen s;
+    double sure;
+    ls_rung rung;
+    LS_TRY(strongest(q, LS_RUNG_LOAD, LS_RUNG_LOAD, &rung, &sure, err));
+    if (rung == LS_RUNGS || !holds(sure)) return LS_OK;
+    LS_TRY(ls_foreign_try_laid(q, lay_loaded, 3900, &s, err));
+    if (s.outcomes.n > 0 && s.n_sequences_off == 0)
+        ls_foreign_find(q->f, LS_CAUSE_PREEMPTED, rung, sure,
+                        "beside 16 long ones %" PRId64 " of %" PRId64
+                        " sequences are off by up to %.2g, and those of other texts; of %d short ones at once none is",
+                        loaded->n_sequences_off, loaded->n_sequences, loaded->abs_max, AS_LOADED);
+    else
+        ls_foreign_find(q->f, LS_CAUSE_OTHERS_STATE, rung, 0.6,
+                        "beside 16 long ones %" PRId64 " of %" PRId64
+                        " sequences are off by up to %.2g; of %d short ones at once %" PRId64
+                        " are as well, of 8 none: how many there are does it. Try which number is the first",
+                        loaded->n_sequences_off, loaded->n_sequences, loaded->abs_max, AS_LOADED, s.n_sequences_off);
+    ls_seen_deinit(&s);
+    return LS_OK;
+}
+
 static ls_status decide_company(ls_inquiry *q, ls_error *err) {
     const bool equal = ls_rung_off(q, LS_RUNG_PAIR) || ls_rung_off(q, LS_RUNG_BATCH);
     double sure;
@@ -312,6 +372,7 @@ static ls_status decide_cache(ls_inquiry *q, ls_error *err) {
     bool found = false;
     double sure;
     ls_rung rung;
+    ls_trial trial;
     rung = largest(q, LS_RUNG_CACHED_SAME, LS_RUNG_CACHED_TWINS_WHOLE);
     if (rung == LS_RUNGS) rung = largest(q, LS_RUNG_CACHED_RESET, LS_RUNG_CACHED_RESET);
     if (rung == LS_RUNGS) rung = largest(q, LS_RUNG_CACHED_MANY, LS_RUNG_CACHED_MANY);
@@ -320,7 +381,14 @@ static ls_status decide_cache(ls_inquiry *q, ls_error *err) {
     LS_TRY(ls_decide_kinship(q, rung, true, &found, err));
     if (found) return LS_OK;
     LS_TRY(weigh(q, rung, &sure, err));
-    list(q, rung, sure, LS_CAUSE_CACHE_HITS, "with the prefix cache");
+    ls_rung_trial(q, rung, &trial, NULL);
+    if (trial.levers.batch == 1)
+        list(q, rung, sure, LS_CAUSE_CACHE_HITS, "with the prefix cache");
+    else if (holds(sure)) /* one at a time they are right: what is kept is not what is wrong */
+        ls_foreign_find(q->f, LS_CAUSE_CACHE_HITS, rung, 0.6,
+                        "%s: %" PRId64 " of %" PRId64
+                        " sequences are off, and one at a time none is: it may be the cache or the company",
+                        ls_rung_name(rung), q->f->seen[rung].n_sequences_off, q->f->seen[rung].n_sequences);
     return LS_OK;
 }
 
@@ -344,7 +412,6 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
         const char *what;
     } rest[] = {{LS_RUNG_FORK, LS_CAUSE_FORK, "four samples of a prompt"},
                 {LS_RUNG_LEAVERS, LS_CAUSE_STALE_SLOT, "behind clients that left"},
-                {LS_RUNG_LOAD, LS_CAUSE_PREEMPTED, "beside 16 long ones"},
                 {LS_RUNG_EOS, LS_CAUSE_EOS_INSIDE, "with an end-of-sequence token inside"},
                 {LS_RUNG_BOS, LS_CAUSE_SPECIAL_TOKEN, "with a begin-of-sequence token inside"},
                 {LS_RUNG_PAD, LS_CAUSE_SPECIAL_TOKEN, "with the padding token inside"}};
@@ -359,34 +426,42 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
         LS_TRY(strongest(q, rest[i].rung, rest[i].rung, &rung, &sure, err));
         if (rung < LS_RUNGS) list(q, rung, sure, rest[i].cause, rest[i].what);
     }
+    if (q->f->found.n == 0) LS_TRY(decide_load(q, err));
     if (q->f->found.n == 0) LS_TRY(ls_decide_failures(q, err));
     if (q->f->found.n == 0) decide_unlisted(q);
     return LS_OK;
 }
 
-/* Other texts are off as well, or the middle of all is. */
+/* What a value alone may be off by and not be off with other texts, and still be nobody's rounding. */
+#define NO_ROUNDING 4.0
+
+/* Other texts are off as well, or the middle of all is. Each of the requests alone that was off is tried. */
 static ls_status alone_holds(ls_inquiry *q, bool *holds_out, ls_error *err) {
     const uint64_t seed = q->seed;
-    const ls_requests keep = q->requests[LS_RUNG_LENGTHS];
-    ls_requests *r = &q->requests[LS_RUNG_LENGTHS];
-    int64_t n_off = 0;
-    ls_seen again = {0};
-    ls_trial trial;
-    ls_status status;
-    for (int i = 0; i < LS_PROBE_ALONE; i++) n_off += q->f->seen[ls_probe_alone[i]].n_sequences_off;
+    double most = 0.0;
+    ls_status status = LS_OK;
     *holds_out = q->f->constant;
-    if (n_off == 0 || q->f->constant) return LS_OK;
-    memset(r, 0, sizeof *r);
-    q->seed = seed + 77;
-    ls_rung_trial(q, LS_RUNG_LENGTHS, &trial, NULL);
-    LS_TRY_DONE(ls_rung_requests(q, LS_RUNG_LENGTHS, err));
-    LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &again, err));
-    *holds_out = again.n_sequences_off > 0;
-done:
-    ls_seen_deinit(&again);
-    free(r->ids);
-    *r = keep;
-    q->seed = seed;
+    if (!q->f->constant && ls_probe_alone_is_right(q->f)) return LS_OK;
+    for (int i = 0; i < LS_PROBE_ALONE && !*holds_out && status == LS_OK; i++) {
+        const ls_rung rung = ls_probe_alone[i];
+        const ls_requests keep = q->requests[rung];
+        ls_requests *r = &q->requests[rung];
+        ls_seen again = {0};
+        ls_trial trial;
+        if (q->f->seen[rung].n_sequences_off == 0) continue;
+        most = fmax(most, q->f->seen[rung].abs_max);
+        memset(r, 0, sizeof *r);
+        q->seed = seed + 77;
+        ls_rung_trial(q, rung, &trial, NULL);
+        status = ls_rung_requests(q, rung, err);
+        if (status == LS_OK) status = ls_foreign_try(q, &trial, 0, r->of, r->n, &again, err);
+        *holds_out = again.n_sequences_off > 0;
+        ls_seen_deinit(&again);
+        free(r->ids);
+        *r = keep;
+        q->seed = seed;
+    }
+    *holds_out = *holds_out || most > NO_ROUNDING;
     return status;
 }
 
@@ -395,7 +470,7 @@ static bool decide_checkpoint(ls_inquiry *q) {
     const ls_expected *e = &q->f->expected;
     const double limit = fmax(OTHER_MODEL * e->median, 1e-3);
     if (e->n < 20 || e->apart <= limit) return false;
-    ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_RUNG_ALONE_LONG, 0.95,
+    ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_RUNG_ALONE_LONG, 0.98 - 0.4 * e->median / e->apart,
                     "the server's values of prompts are %.2g away from the checkpoint's in the middle of %" PRId64
                     " tokens, and orders of addition in bf16 make %.2g; what it generates agrees with its prompts "
                     "(%.2g)",
@@ -406,11 +481,13 @@ static bool decide_checkpoint(ls_inquiry *q) {
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     bool wrong_alone = false;
+    const bool has_pattern = f->found.n > 0;
     decide_oddities(q);
     decide_hangs(q);
     f->undecided = false; /* counts need no trial */
     if ((f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) || decide_missing(q)) return LS_OK;
     if (ls_probe_decide_records(q)) return LS_OK;
+    if (has_pattern) return LS_OK;
     LS_TRY(alone_holds(q, &wrong_alone, err));
     if (wrong_alone) LS_TRY(ls_probe_decide_alone(q, err));
     if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;

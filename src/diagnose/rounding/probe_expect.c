@@ -11,19 +11,29 @@
 /* Our forwards: the first is what the others and the server are held against. */
 enum { FORWARDS = 3 };
 
+/* mma16 multiplies weights that are stored in bf16. Of others there is one order of addition in bf16, no second one. */
+static ls_status count_forwards(const ls_inquiry *q, int *out, ls_error *err) {
+    ls_sweep_trainer *checkpoint = q->runner->sweep->opts.checkpoint;
+    ls_model *model;
+    ls_error why;
+    LS_TRY(ls_sweep_trainer_model(checkpoint, 0, &model, err));
+    *out = ls_model_set_profile(model, LS_PROFILE_MMA16, LS_BF16, &why) == LS_OK ? FORWARDS : FORWARDS - 1;
+    return LS_OK;
+}
+
 typedef struct values {
     double *spread, *apart;
     int64_t n;
 } values;
 
-static ls_status score_rung(ls_inquiry *q, ls_rung rung, values *out, ls_error *err) {
+static ls_status score_rung(ls_inquiry *q, ls_rung rung, int forwards, values *out, ls_error *err) {
     static const ls_dtype dtypes[FORWARDS] = {LS_F32, LS_BF16, LS_BF16};
     static const ls_profile profiles[FORWARDS] = {LS_PROFILE_EXACT, LS_PROFILE_EXACT, LS_PROFILE_MMA16};
     const ls_outcomes *seen = &q->f->seen[rung].outcomes;
     ls_outcomes ours[FORWARDS] = {0};
     ls_trial trial;
     ls_status status = LS_OK;
-    for (int k = 0; k < FORWARDS && seen->n > 0; k++) {
+    for (int k = 0; k < forwards && seen->n > 0; k++) {
         ls_rung_trial(q, rung, &trial, NULL);
         trial.dtype = dtypes[k];
         trial.profile = profiles[k];
@@ -40,8 +50,10 @@ static ls_status score_rung(ls_inquiry *q, ls_rung rung, values *out, ls_error *
             const double base = (double)ours[0].of[s].scored[i];
             double spread = 0.0;
             if (!(base < LS_SURE_TOKEN) || !isfinite((double)seen->of[s].scored[i])) continue;
-            for (int k = 1; k < FORWARDS; k++) spread = fmax(spread, fabs((double)ours[k].of[s].scored[i] - base));
-            out->spread[out->n] = fmax(spread, fabs((double)ours[1].of[s].scored[i] - (double)ours[2].of[s].scored[i]));
+            for (int k = 1; k < forwards; k++)
+                for (int j = 0; j < k; j++)
+                    spread = fmax(spread, fabs((double)ours[k].of[s].scored[i] - (double)ours[j].of[s].scored[i]));
+            out->spread[out->n] = spread;
             out->apart[out->n++] = fabs((double)seen->of[s].scored[i] - base);
         }
 done:
@@ -52,15 +64,17 @@ done:
 ls_status ls_probe_expect(ls_inquiry *q, ls_error *err) {
     values v = {0};
     int64_t total = 0;
+    int forwards;
     ls_status status;
     if (q->runner->sweep->opts.checkpoint == NULL) return LS_OK;
+    LS_TRY(count_forwards(q, &forwards, err));
     for (int i = 0; i < LS_PROBE_ALONE; i++) {
         const ls_outcomes *o = &q->f->seen[ls_probe_alone[i]].outcomes;
         for (int64_t s = 0; s < o->n; s++) total += o->of[s].n;
     }
     LS_TRY_DONE(ls_array_alloc((void **)&v.spread, total + 1, sizeof *v.spread, "values", err));
     LS_TRY_DONE(ls_array_alloc((void **)&v.apart, total + 1, sizeof *v.apart, "values", err));
-    for (int i = 0; i < LS_PROBE_ALONE; i++) LS_TRY_DONE(score_rung(q, ls_probe_alone[i], &v, err));
+    for (int i = 0; i < LS_PROBE_ALONE; i++) LS_TRY_DONE(score_rung(q, ls_probe_alone[i], forwards, &v, err));
     q->f->expected = (ls_expected){v.n, ls_quantile(v.spread, v.n, 0.5, 0.0), ls_quantile(v.spread, v.n, 1.0, 0.0),
                                    ls_quantile(v.apart, v.n, 0.5, 0.0)};
 done:

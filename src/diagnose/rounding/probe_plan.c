@@ -106,7 +106,8 @@ ls_status ls_probe_temperature(ls_sweep_opts *opts, const ls_model_config *confi
         for (int64_t i = 0; i < outcomes.of[s].n && n < 64; i++)
             list[n++] = fabs((double)outcomes.of[s].scored[i] - (double)outcomes.of[s].logprob[i]);
     ls_sort(list, n);
-    if (n > 0 && list[n / 2] < FOLLOWS) opts->temperature = FLAT_TEMPERATURE;
+    opts->hot_differs = n > 0 && !(list[n / 2] < FOLLOWS);
+    if (n > 0 && !opts->hot_differs) opts->temperature = FLAT_TEMPERATURE;
 done:
     ls_outcomes_deinit(&outcomes);
     close_inquiry(q);

@@ -16,6 +16,9 @@
 /* Without a checkpoint: logits up to 64 have a quantum of 0.25 in bf16, and two of them make a difference. The middle
  * of what is not nearly sure is a tenth of that in any stack that was measured. */
 #define BF16_TOKEN 0.5
+/* Of the farthest value beside nine tenths of them. */
+#define FAR_TIMES 100.0
+#define FAR_LEAST 0.01
 #define BF16_MEDIAN 0.05
 /* With one: our own orders of addition move values by so much, and the server has orders that we do not. */
 #define EXPECTED_TIMES 6.0
@@ -62,14 +65,16 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const ls_path_floor *prefill = &f->paths[LS_PATH_PREFILL], *decode = &f->paths[LS_PATH_DECODE];
     const bool has_model = f->expected.n > 0;
-    double unsure = 0.0;
+    double unsure = 0.0, bound;
     LS_TRY(measure_paths(q, ls_probe_alone, LS_PROBE_ALONE, LS_PATH_PREFILL, LS_PATH_DECODE, &unsure, err));
     f->floor_tokens = prefill->n + decode->n;
     f->floor = decode->median;
     f->floor_q90 = fmax(decode->q90, prefill->q90);
     f->floor_max = fmax(decode->most, prefill->most);
-    f->limit = fmax(LIMIT_LEAST,
-                    fmin(BEYOND * f->floor_max, has_model ? fmax(BEYOND * f->expected.most, LIMIT_LEAST) : BF16_TOKEN));
+    bound = has_model ? fmax(BEYOND * f->expected.most, LIMIT_LEAST) : BF16_TOKEN;
+    /* A few values that lie so far beyond nine tenths of them are none that rounding makes. */
+    bound = fmin(bound, fmax(FAR_LEAST, FAR_TIMES * f->floor_q90));
+    f->limit = fmax(LIMIT_LEAST, fmin(BEYOND * f->floor_max, bound));
     f->constant = unsure > (has_model ? fmax(EXPECTED_TIMES * f->expected.median, LIMIT_LEAST) : BF16_MEDIAN);
     if (f->constant) f->floor = unsure;
     return LS_OK;
@@ -167,12 +172,7 @@ static ls_status keep_first_off(ls_inquiry *q, ls_error *err) {
 }
 
 /* Sequences alone lie beyond the limit, in the middle or one here and there. */
-static bool alone_is_off(const ls_foreign *f) {
-    if (f->constant) return true;
-    for (int i = 0; i < LS_PROBE_ALONE; i++)
-        if (f->seen[ls_probe_alone[i]].n_sequences_off > 0) return true;
-    return false;
-}
+static bool alone_is_off(const ls_foreign *f) { return f->constant || !ls_probe_alone_is_right(f); }
 
 ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err) {
     static const ls_rung hits[1] = {LS_RUNG_CACHED_SAME};
@@ -181,7 +181,10 @@ ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err) {
     LS_TRY(start_alone(q, err));
     f->undecided = false; /* rungs that were not tried decide nothing */
     /* Where requests alone are wrong nothing that is moved says more. */
-    if (!alone_is_off(f) && !ls_probe_is_odd(q)) LS_TRY(ls_foreign_climb(q, err));
+    if (!alone_is_off(f) && !ls_probe_is_odd(q)) {
+        LS_TRY(ls_probe_decide_pattern(q, err));
+        if (f->found.n == 0) LS_TRY(ls_foreign_climb(q, err));
+    }
     LS_TRY(measure_paths(q, hits, 1, LS_PATH_HIT, LS_PATH_HIT, NULL, err));
     LS_TRY(ls_probe_decide(q, err));
     sweep->different = f->found.n > 0;

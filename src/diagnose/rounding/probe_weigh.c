@@ -5,9 +5,6 @@
 
 #include "diagnose/rounding/foreign.h"
 
-const ls_rung ls_probe_alone[LS_PROBE_ALONE] = {LS_RUNG_ALONE_A,    LS_RUNG_ALONE_B, LS_RUNG_ALONE_C,
-                                                LS_RUNG_ALONE_LONG, LS_RUNG_AGAIN,   LS_RUNG_LENGTHS};
-
 double ls_probe_apart(const ls_outcome *a, const ls_outcome *b) {
     double most = 0.0;
     for (int64_t i = 0; i < a->n && i < b->n; i++) {
@@ -17,19 +14,6 @@ double ls_probe_apart(const ls_outcome *a, const ls_outcome *b) {
         if (a->completion[i] != b->completion[i]) break; /* behind it the contexts are others */
     }
     return most;
-}
-
-double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_without) {
-    const double n = (double)(n_with + n_without), marks = (double)(with + without);
-    const double all = lgamma(n + 1.0) - lgamma(marks + 1.0) - lgamma(n - marks + 1.0);
-    double sum = 0.0;
-    for (int64_t k = with; k <= n_with && k <= with + without; k++) {
-        const double a = (double)k, b = marks - a, na = (double)n_with, nb = (double)n_without;
-        if (b > nb) continue;
-        sum += exp(lgamma(na + 1.0) - lgamma(a + 1.0) - lgamma(na - a + 1.0) + lgamma(nb + 1.0) - lgamma(b + 1.0) -
-                   lgamma(nb - b + 1.0) - all);
-    }
-    return fmin(sum, 1.0);
 }
 
 enum { CONFIRM_MOST = 5 };

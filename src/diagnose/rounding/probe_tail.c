@@ -1,0 +1,63 @@
+/* What chance makes of a server's values: of two counts, and of a few values that lie far off. */
+#include <math.h>
+
+#include "diagnose/rounding/foreign.h"
+
+const ls_rung ls_probe_alone[LS_PROBE_ALONE] = {LS_RUNG_ALONE_A,    LS_RUNG_ALONE_B, LS_RUNG_ALONE_C,
+                                                LS_RUNG_ALONE_LONG, LS_RUNG_AGAIN,   LS_RUNG_LENGTHS};
+
+double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_without) {
+    const double n = (double)(n_with + n_without), marks = (double)(with + without);
+    const double all = lgamma(n + 1.0) - lgamma(marks + 1.0) - lgamma(n - marks + 1.0);
+    double sum = 0.0;
+    for (int64_t k = with; k <= n_with && k <= with + without; k++) {
+        const double a = (double)k, b = marks - a, na = (double)n_with, nb = (double)n_without;
+        if (b > nb) continue;
+        sum += exp(lgamma(na + 1.0) - lgamma(a + 1.0) - lgamma(na - a + 1.0) + lgamma(nb + 1.0) - lgamma(b + 1.0) -
+                   lgamma(nb - b + 1.0) - all);
+    }
+    return fmin(sum, 1.0);
+}
+
+/* A few values of a sound stack lie far off: where two experts or two roundings are a tie, a path may take the other
+ * one. Such are one token in twenty at most, and not farther than this. A tie of values that agree to many places is
+ * not to be had so often. */
+#define TAIL_TOKEN 4.0
+#define TAIL_SHARE 0.05
+#define TAIL_LEAST 1e-3
+
+bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {
+    return f->floor_q90 >= TAIL_LEAST && (double)n_off <= TAIL_SHARE * (double)n_tokens && most <= TAIL_TOKEN;
+}
+
+/* Whether values of prompts from some length on are far more often, which no tie does. */
+#define FAR_TOKEN 0.1
+#define BY_LENGTH 1e-4
+static bool hangs_on_length(const ls_foreign *f) {
+    static const int64_t lengths[] = {16, 32, 64};
+    const ls_outcomes *o = &f->seen[LS_RUNG_LENGTHS].outcomes;
+    for (size_t k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
+        int64_t n[2] = {0, 0}, n_far[2] = {0, 0};
+        for (int64_t s = 0; s < o->n; s++)
+            for (int64_t i = 0; i < o->of[s].n; i++) {
+                const bool is_long = o->of[s].n_prompt >= lengths[k];
+                n[is_long]++;
+                n_far[is_long] += fabs((double)o->of[s].scored[i] - (double)o->of[s].logprob[i]) > FAR_TOKEN;
+            }
+        if (ls_probe_chance(n_far[1], n[1], n_far[0], n[0]) < BY_LENGTH) return true;
+    }
+    return false;
+}
+
+bool ls_probe_alone_is_right(const ls_foreign *f) {
+    int64_t n_off = 0, n = 0;
+    double most = 0.0;
+    for (int i = 0; i < LS_PROBE_ALONE; i++) {
+        const ls_seen *s = &f->seen[ls_probe_alone[i]];
+        if (s->n_sequences_off > 0 && s->n_off == 0) return false; /* it failed */
+        n_off += s->n_off;
+        n += s->n_tokens;
+        most = fmax(most, s->abs_max);
+    }
+    return n_off == 0 || (ls_probe_is_tail(f, n_off, n, most) && !hangs_on_length(f));
+}
