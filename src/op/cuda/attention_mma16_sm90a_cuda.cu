@@ -15,11 +15,13 @@
 typedef struct mma16_params {
     ls_attention_args a;
     const ls_fault *fault;
-    int64_t group;                           /* query heads of a KV head */
-    int64_t slices;                          /* tiles of a KV head of a span, at the most */
-    int page_shift;                          /* page_tokens = 1 << page_shift */
-    float scale2;                            /* c */
-    bool boxed;                              /* pages come by keys and values, the maps */
+    uint32_t group;  /* query heads of a KV head */
+    uint32_t items;  /* KV heads of spans */
+    uint32_t count;  /* items, slices times */
+    uint32_t slices; /* tiles of a KV head of a span, at the most; all of them and all queries fit 31 bits */
+    int page_shift;  /* page_tokens = 1 << page_shift */
+    float scale2;    /* c */
+    bool boxed;      /* pages come by keys and values, the maps */
     bool wide_pages, wide_queries, wide_out; /* are copied 16 bytes at a time */
     CUtensorMap keys, values;
 } mma16_params;
