@@ -14,8 +14,9 @@
  *   bits. Blocks and segments lie at absolute positions, with a window as without: a window begins within a block.
  *   out[p][a][d] = R(ACC[d] / L)
  *
- * mma16. q, k, v and out are bf16, head_dim at most 256; scale > 0 and c = scale * LOG2E, one rounding. chain is that of
- * num/mma16.h, steps of 16 from +0. Keys and segments of a query as above; key blocks are positions [128 i, 128 i + 128):
+ * mma16. q, k, v and out are bf16, head_dim at most 256; scale > 0; c = scale * LOG2E, one rounding. chain is that of
+ * num/mma16.h, steps of 16 from +0. Keys and segments of a query as above; key blocks are positions [128 i, 128 i +
+ * 128):
  *   s[j] = chain over d of (q[d], k[j][d]);  t = c * max_j s[j];  m' = max(m, t);  w = exp2_bounded(m - m')
  *   e[j] = exp2_weight(fma(s[j], c, -m')) of num/expf.h, +0 for the keys of the block that the query does not take
  *   l[i] = fma(l[i], w, fold_i(e)) for i < 8: fold_i adds e[i], e[i + 8], .. e[i + 120] by halves of the 16

@@ -1,7 +1,7 @@
 /* Gradient of attention of the profile mma16 on Hopper's tensor cores. Compiled for sm_90a alone.
  *
  * Three kernels follow one another. The first rounds dout and makes D. dq runs over keys, a block 128 queries of a
- * head; dk and dv run over the queries of all heads of a KV head, a block 128 keys. Both make scores and dp, which costs
+ * head; dk and dv run over the queries of all heads of a KV head, a block 128 keys. Both make scores and dp: that costs
  * two products of seven and needs no order among blocks. In each a warpgroup copies rows into a ring of stages, and two
  * others multiply, for 64 rows each. Tiles of rows lie so that products over dimensions and products over rows read the
  * same bytes: probabilities and ds go from accumulators to the next product in registers. */

@@ -79,7 +79,8 @@
 /* clang-format on */
 
 /* first: the step is from nothing, whatever d holds. ss: A and B from shared memory, by descriptor. rs: A from
- * registers, as mma.m16n8k16 has it, 16 rows a warp. TA, TB: the operand lies with its 64 rows (of n) side by side instead of k. */
+ * registers, as mma.m16n8k16 has it, 16 rows a warp. TA, TB: the operand lies with its 64 rows (of n) side by side
+ * instead of k. */
 template <int N>
 struct ls_wgmma;
 
