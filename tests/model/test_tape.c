@@ -405,8 +405,8 @@ static void the_heads_gradient_is_the_textbooks(void **state) {
 /* Sums over rows of mma16 cut at 25 bits and round dy to bf16, 8 bits, half of them away from where they were: an
  * element is off by some of 2^-9 of the sum of magnitudes, and so is each product on the way back. What is compared is
  * the gradient of every tensor as a vector: its error against exact's is a few percent, mostly what the forward's own
- * rounding moved, which is bounded by how far exact in bf16 is from exact in f32. The gradient of attention rounds three
- * operands more, dout, probabilities and ds, by 2^-9 of each at most. */
+ * rounding moved, which is bounded by how far exact in bf16 is from exact in f32. The gradient of attention rounds
+ * three operands more, dout, probabilities and ds, by 2^-9 of each at most. */
 static void gradients_of_mma16_are_near_those_of_exact(void **state) {
     const int64_t lengths[] = {40, 17};
     ls_device *device = test_device(2, ls_isa_best());
