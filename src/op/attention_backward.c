@@ -38,8 +38,7 @@ ls_status ls_attention_backward_check(const ls_attention_backward_args *args, ls
             {"dk", args->dk, rows, kv_cols, args->dkv_stride, 4, false},
             {"dv", args->dv, rows, kv_cols, args->dkv_stride, 4, false},
             {"out", args->out, rows, q_cols, args->out_stride, elem, args->profile == LS_PROFILE_EXACT},
-            {"log_sum", args->log_sum, rows, args->n_heads, args->log_sum_stride, 4,
-             args->profile == LS_PROFILE_EXACT},
+            {"log_sum", args->log_sum, rows, args->n_heads, args->log_sum_stride, 4, args->profile == LS_PROFILE_EXACT},
         };
         LS_TRY(ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
     }

@@ -619,10 +619,14 @@ static source source_of(const void *rows, int64_t stride, int64_t head_dim, int6
 ls_status ls_cuda_attention_backward(const ls_exec *exec, const ls_attention_backward_args *a, ls_error *err) {
     const int64_t elem = ls_dtype_bytes(a->dtype);
     const bool none = a->rows == 0;
-    const ls_cuda_operand operands[] = {{"q", a->q, elem, none}, {"k", a->k, elem, none},
-                                        {"v", a->v, elem, none}, {"dout", a->dout, 4, none},
-                                        {"dq", a->dq, 4, none},  {"dk", a->dk, 4, none},
-                                        {"dv", a->dv, 4, none},  {"spans", a->spans, 8, a->n_spans == 0},
+    const ls_cuda_operand operands[] = {{"q", a->q, elem, none},
+                                        {"k", a->k, elem, none},
+                                        {"v", a->v, elem, none},
+                                        {"dout", a->dout, 4, none},
+                                        {"dq", a->dq, 4, none},
+                                        {"dk", a->dk, 4, none},
+                                        {"dv", a->dv, 4, none},
+                                        {"spans", a->spans, 8, a->n_spans == 0},
                                         {"out", a->out, elem, none || a->profile == LS_PROFILE_EXACT},
                                         {"log_sum", a->log_sum, 4, none || a->profile == LS_PROFILE_EXACT}};
     ls_fault *fault;
