@@ -286,23 +286,19 @@ static __device__ __forceinline__ void clear_rows(typename S::memory *m, int sta
             put16(ls_shared_address(m->passing[stage][which]) + place8<PASSING>(i / UNITS, i % UNITS),
                   make_uint4(0, 0, 0, 0));
     show_writes();
-    if (group == 0)
-        warpgroup_sync(2);
-    else
-        warpgroup_sync(3);
+    warpgroup_sync(2 + group);
 }
 
 /* The block's own rows, by all warpgroups that multiply. */
 template <class S>
 static __device__ __forceinline__ void load_own(typename S::memory *m, const source *first, const source *second,
-                                                int64_t row, int64_t column, int64_t second_column, int n, int dims,
-                                                int group) {
+                                                int64_t row, int64_t column, int n, int dims, int group) {
     constexpr int ROWS = GROUP_ROWS * GROUPS;
     asm volatile("bar.sync 1, 256;" ::: "memory"); /* the tile before is done with them */
     if (group == 0)
         copy_tile<ROWS, S::DIMS>(ls_shared_address(m->resting[0]), first, row, column, n, dims);
     else
-        copy_tile<ROWS, S::DIMS>(ls_shared_address(m->resting[1]), second, row, second_column, n, dims);
+        copy_tile<ROWS, S::DIMS>(ls_shared_address(m->resting[1]), second, row, column, n, dims);
     asm volatile("cp.async.wait_all;" ::: "memory");
     show_writes();
     asm volatile("bar.sync 1, 256;" ::: "memory");
@@ -333,7 +329,7 @@ static __device__ __forceinline__ void make_dq(const backward_params *p, const t
     const int n = rows_left(t->span.n_rows, own, ROWS), row = threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4;
     const meeting met = keys_met(p, own, n);
     float dq[S::DIMS / 2], log_sum[2], dot[2];
-    load_own<S>(m, &p->q, &p->dout, t->span.row + own, t->head * dims, t->head * dims, n, dims, group);
+    load_own<S>(m, &p->q, &p->dout, t->span.row + own, t->head * dims, n, dims, group);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int of_row = group * GROUP_ROWS + row + 8 * half;
@@ -453,7 +449,7 @@ static __device__ __forceinline__ void make_dkv(const backward_params *p, const 
     const int n = rows_left(t->span.n_rows, own, ROWS), row = threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4;
     const meeting met = queries_met(p, &t->span, own, n);
     float dk[S::SHARE / 2], dv[S::SHARE / 2];
-    load_own<S>(m, &p->k, &p->v, t->span.row + own, t->head * dims, t->head * dims, n, dims, group);
+    load_own<S>(m, &p->k, &p->v, t->span.row + own, t->head * dims, n, dims, group);
 #pragma unroll
     for (int i = 0; i < S::SHARE / 2; i++) dk[i] = dv[i] = 0.0f;
     ls_wgmma_hold(dk);

@@ -36,18 +36,6 @@ static __device__ __forceinline__ void put16(uint32_t to, uint4 x) {
                  : "memory");
 }
 static __device__ __forceinline__ void copies_done(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/* What threads wrote is seen by the tensor cores. */
-static __device__ __forceinline__ void show_writes(void) {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-/* Copies of this thread but for the last PENDING have arrived, and the tensor cores see them. */
-template <int PENDING>
-static __device__ __forceinline__ void hand_over(uint32_t barrier) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-    show_writes();
-    ls_barrier_arrive(barrier);
-}
-
 /* All threads of a warpgroup, by one of the barriers 1 .. 15. */
 static __device__ __forceinline__ void warpgroup_sync(int number) {
     asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory");

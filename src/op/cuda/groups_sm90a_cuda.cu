@@ -187,14 +187,6 @@ static __device__ __forceinline__ void rows_of_steps(const ls_group_step *steps,
     }
 }
 
-/* Copies of this thread's oldest stage but PENDING have arrived, and the tensor cores see them. */
-template <int PENDING>
-static __device__ __forceinline__ void hand_over(uint32_t barrier) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    ls_barrier_arrive(barrier);
-}
-
 template <int ROWS, int COLS, bool B_SIDE, bool OF_DEPTHS, bool ALIGNED>
 static __device__ __forceinline__ void copy_tiles(const group_params *p, const int32_t *tiles, uint32_t shared,
                                                   uint32_t full, uint32_t empty) {

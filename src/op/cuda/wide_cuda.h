@@ -33,6 +33,18 @@ struct tile_size {
     static constexpr int CHUNK = COLS % 32 == 0 ? 32 : 16;
 };
 
+/* What threads wrote is seen by the tensor cores. */
+static __device__ __forceinline__ void show_writes(void) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+/* Copies of this thread but for the last PENDING have arrived, and the tensor cores see them. */
+template <int PENDING>
+static __device__ __forceinline__ void hand_over(uint32_t barrier) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+    show_writes();
+    ls_barrier_arrive(barrier);
+}
+
 /* A stage's part of an operand of ROWS rows. SIDE: its rows lie side by side, and it is 64 rows at all depths after
  * another 64; else it is 64 depths of all rows after another 64. That is one box where the map knows of them. */
 template <int SIDE, int ROWS, int DEPTH>
