@@ -15,26 +15,34 @@
  * S and A move with the sequence, and the rescaling depends on its own tokens alone. So decode, any chunking and full
  * prefill give the same bits. Which NaN a float32 NaN of out or state is, is left open. op/ssd_math.h has the scalars.
  *
- * Backward, for whole sequences. dt, decay, w and S as above; S' and A' are S and A before the token, Q = A' * decay
- * the scale before it is asked for its size. g[n][p] is carried backwards from +0; dy the gradient of the unrounded
- * output. For t descending within a span:
- *   g[n][p] = fma(dy[p], cc[n], g[n][p])
- *   U[p], T[p] = eight-slice folds over n of b[n] * g[n][p] and of g[n][p] * S'[n][p]
- *   X, Y = folds over p of x[p] * U[p] and of dy[p] * x[p];  Z = the fold over p of T[p]
- *   dx[p] = fma(d, dy[p], dt * U[p]);  dd = dd + Y
- *   W = Q * Z;  ddt' = fma(W, a, X);  da = fma(W, dt, da)
- *   ddt = ddt' * sigmoid(dt_raw + dt_bias), +0 where softplus was below dt_min or above dt_max
- *   ddt_bias = ddt_bias + ddt
- *   for the sums over heads:  B[n] = the fold over p of x[p] * g[n][p];  C[n] = that of dy[p] * S[n][p]
- *   g[n][p] = g[n][p] * decay
+ * Backward, for whole sequences. dt, decay, w, S and A as above, dy the gradient of the unrounded output, and for each
+ * token K the eight-slice fold over n of b[n] * cc[n], Y the fold over p of dy[p] * x[p]. The walk forwards, after the
+ * rescaling of a token and before u b is added:
+ *   C[n] = the fold over p of dy[p] * S[n][p]
+ *   E = A * (the eight-slice fold over n of cc[n] * C[n])
+ * The walk backwards carries g[n][p], +0 after the last token, and its scale F, 1 there:
+ *   but at the last token, F = F * (decay of the token after);  where F < 2^-40: g[n][p] = g[n][p] * F, then F = 1
+ *   U[p] = F * (the eight-slice fold over n of b[n] * g[n][p])
+ *   B[n] = the fold over p of x[p] * g[n][p];  X = the fold over p of x[p] * U[p]
+ *   dx[p] = fma(d, dy[p], dt * fma(K, dy[p], U[p]))
+ *   v[p] = (1 / F) * dy[p], two roundings;  g[n][p] = fma(v[p], cc[n], g[n][p])
+ * E and X leave out what a token does to itself, K and Y hold that: so nothing large cancels in W, the gradient of the
+ * logarithm of decay. It needs no state but at borders of pieces of 64 tokens. At the first token of a sequence it is
+ * +0. At that of another piece, W = (A * F) * (the fold over p of T[p]), T[p] = the eight-slice fold over n of
+ * g[n][p] * S[n][p], S and A as the walk forwards has them there, g with the token's own v cc. Elsewhere, from the last
+ * token down, W = W of the token after, +0 without one, + fma(-dt, X, E); where decay < 2^-24, W = E: what passes the
+ * token whole is below the rounding of what is subtracted. Then, t descending in a piece:
+ *   ddt = fma(W, a, fma(K, Y, X)) * sigmoid(dt_raw + dt_bias), +0 where softplus was below dt_min or above dt_max
+ *   da = fma(W, dt, da);  dd = dd + Y;  ddt_bias = ddt_bias + ddt
  * Fold over p: chain i of 16 takes the channels with p % 16 = i in ascending order from +0, an fma each, or one add for
  * T. Chains fold by halves 8, 4, 2, 1.
- * db[t][g][n] and dcc[t][g][n] sum dt * B[n] and A * C[n] over the heads of a group: in blocks of four neighbouring
- * heads (the last may have fewer) one ascending fma chain from +0; blocks add as one ascending chain from +0.
- * da, dd and ddt_bias start at +0 in each span; the spans' values add as one ascending chain from +0, or `continued`
- * from what an earlier call left: calls may be cut between spans. Spans are in ascending order of their rows. ddt is
- * stored as float32 or rounded once to bf16, the ddt that ddt_bias adds being unrounded. No NaN pattern is promised for
- * gradients. */
+ * db[t][g][n] and dcc[t][g][n] are sums over the heads of a group. A block of four neighbouring heads (the last may
+ * have fewer) sums (dt * F) * B[n], A * C[n] and dt * Y as ascending fma chains from +0; with J the last of these,
+ * fma(J, cc[n], .) and fma(J, b[n], .) are its shares of db and dcc. Blocks add as one ascending chain from +0.
+ * da, dd and ddt_bias start at +0 in each piece; the values of pieces add as one ascending chain from +0, or
+ * `continued` from what an earlier call left: calls may be cut between spans. Spans are in ascending order of their
+ * rows. ddt is stored as float32 or rounded once to bf16, the ddt that ddt_bias adds being unrounded. No NaN pattern is
+ * promised for gradients. */
 #ifndef LS_OP_SSD_H
 #define LS_OP_SSD_H
 
@@ -60,8 +68,10 @@ ls_status ls_ssd_check_shape(const char *op, const ls_ssd_shape *shape, ls_error
 ls_status ls_ssd_check(const ls_ssd_args *args, ls_error *err);
 ls_status ls_ssd_backward_check(const ls_ssd_backward_args *args, ls_error *err);
 
-/* Tokens between two states that the backward keeps; carries no bits. */
-#define LS_SSD_KEEP 64
+/* Tokens of a piece, a power of two. */
+#define LS_SSD_PIECE 64
+/* A decay below it lets nothing pass that W would hold. */
+#define LS_SSD_DECAY_MIN 0x1p-24f
 
 /* Slice of state n. */
 static inline int64_t ls_ssd_slice(int64_t n) { return n / 4 % LS_SSD_SLICES; }
@@ -72,14 +82,22 @@ static inline int64_t ls_ssd_group_blocks(int64_t n_heads, int64_t n_groups) {
     return heads / LS_SSD_SUM_HEADS + (heads % LS_SSD_SUM_HEADS != 0);
 }
 
-/* Parts of the backward's workspace, as offsets in floats behind its head:
- *   states [rows / KEEP + n_spans][heads][N][P]: S before token KEEP * j of span i, at row / KEEP + i + j
- *   scales [rows / KEEP + n_spans][heads]: A of those
+/* Parts of the backward's workspace, as offsets in floats behind its head. Piece j of span i has the entry row / PIECE
+ * + i + j, of rows / PIECE + n_spans:
+ *   states [entries][heads][N][P]: S at its first token, after the rescaling, before u b is added
+ *   first  [entries][heads]: A there, then W of that token
  *   sums   [blocks][rows][2][N]: blocks' shares of db and dcc, the blocks of a group next to each other
- *   a, d, bias [n_spans][heads]: spans' shares of the parameters' gradients */
+ *   e, x, y [rows][heads]; k [rows][groups]
+ *   a, d, bias [entries][heads]: pieces' shares of the parameters' gradients */
 typedef struct ls_ssd_backward_plan {
-    int64_t group_blocks, n_blocks, states, scales, sums, a, d, bias, total;
+    int64_t group_blocks, n_blocks, states, first, sums, e, x, y, k, a, d, bias, total;
 } ls_ssd_backward_plan;
+
+/* Entry of the first piece of span i. */
+static LS_HD int64_t ls_ssd_entry(const ls_span *span, int64_t i) { return span->row / LS_SSD_PIECE + i; }
+static LS_HD int64_t ls_ssd_pieces(const ls_span *span) {
+    return span->n_rows / LS_SSD_PIECE + (span->n_rows % LS_SSD_PIECE != 0);
+}
 
 /* False where a size does not fit int64_t. n_groups divides n_heads. */
 bool ls_ssd_backward_plan_make(ls_ssd_backward_plan *plan, const ls_ssd_backward_args *args);

@@ -59,18 +59,22 @@ static int64_t product(int64_t a, int64_t b, int64_t c) {
 
 bool ls_ssd_backward_plan_make(ls_ssd_backward_plan *plan, const ls_ssd_backward_args *args) {
     const int64_t heads = args->n_heads, n_spans = args->n_spans;
-    int64_t kept;
+    int64_t entries;
     if (args->rows < 0 || n_spans < 0 || heads < 0 || args->n_groups < 1 ||
-        !ls_add_i64(args->rows / LS_SSD_KEEP, n_spans, &kept))
+        !ls_add_i64(args->rows / LS_SSD_PIECE, n_spans, &entries))
         return false;
     plan->group_blocks = ls_ssd_group_blocks(heads, args->n_groups);
     plan->n_blocks = product(plan->group_blocks, args->n_groups, 1);
     plan->total = 0;
-    plan->states = take(&plan->total, product(kept, heads, product(args->n_states, args->head_dim, 1)));
-    plan->scales = take(&plan->total, product(kept, heads, 1));
+    plan->states = take(&plan->total, product(entries, heads, product(args->n_states, args->head_dim, 1)));
+    plan->first = take(&plan->total, product(entries, heads, 1));
     plan->sums = take(&plan->total, product(plan->n_blocks, args->rows, product(2, args->n_states, 1)));
-    plan->a = take(&plan->total, product(n_spans, heads, 1));
-    plan->d = take(&plan->total, product(n_spans, heads, 1));
-    plan->bias = take(&plan->total, product(n_spans, heads, 1));
+    plan->e = take(&plan->total, product(args->rows, heads, 1));
+    plan->x = take(&plan->total, product(args->rows, heads, 1));
+    plan->y = take(&plan->total, product(args->rows, heads, 1));
+    plan->k = take(&plan->total, product(args->rows, args->n_groups, 1));
+    plan->a = take(&plan->total, product(entries, heads, 1));
+    plan->d = take(&plan->total, product(entries, heads, 1));
+    plan->bias = take(&plan->total, product(entries, heads, 1));
     return plan->total >= 0;
 }

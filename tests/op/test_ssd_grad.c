@@ -121,7 +121,9 @@ static void run(const problem *p, const grads *g, ls_device *device) {
 /* ---- the textbook ---- */
 
 /* Wrong on purpose: folds over channels and over states as one chain, heads of a group as one chain, spans added from
- * the last to the first, a clamped step that lets a gradient through, the factors of W in another order. */
+ * the last to the first, a clamped step that lets a gradient through, the factors of W in another order, W carried
+ * through borders of pieces, parameters summed through them, W not reset where a decay is
+ * tiny. */
 typedef enum variant {
     RIGHT,
     CHANNEL_CHAIN,
@@ -129,7 +131,10 @@ typedef enum variant {
     HEAD_CHAIN,
     SPANS_REVERSED,
     CLAMP_FLOWS,
-    W_REORDERED
+    W_REORDERED,
+    W_CARRIED,
+    NO_PIECES,
+    NO_RESET
 } variant;
 
 static float slices_ref(const float *a, const float *b, int64_t n, variant v) {
@@ -182,77 +187,116 @@ static float add_into(const op_array *a, int64_t row, int64_t col, float x) {
     return sum;
 }
 
-/* Head h of a span; its shares of db and dcc go to the sums [rows][2][states] of its block, which go on. */
+static bool is_border(int64_t t) { return t % 64 == 0; }
+
+/* Scalars of a head's tokens, and the parameters' gradients. */
+static void scalars_ref(const problem *p, const ls_span *span, int64_t h, const grads *out, const step *steps,
+                        const float *first_w, const float *e, const float *x, const float *y, const float *own,
+                        variant v) {
+    const int64_t n = span->n_rows;
+    float sums[8][3] = {{0}}, w = 0.0f; /* [piece][da, dd, ddt_bias] */
+    assert_true(n <= 8 * 64);
+    for (int64_t t = n - 1; t >= 0; t--) {
+        const step s = steps[t];
+        float *sum = sums[v == NO_PIECES ? 0 : t / 64], ddt;
+        if (is_border(t) && !(v == W_CARRIED && t > 0))
+            w = first_w[t / 64];
+        else
+            w = s.decay < 0x1p-24f && v != NO_RESET ? e[t] : ls_add(w, ls_fma(-s.dt, x[t], e[t]));
+        ddt = ls_mul(ls_fma(w, op_get(&p->a, 0, h), ls_fma(own[t], y[t], x[t])), ls_sigmoid(s.raw));
+        if ((s.soft < p->s.dt_min || s.soft > p->s.dt_max) && v != CLAMP_FLOWS) ddt = 0.0f;
+        op_put(&out->of[DDT], span->row + t, h, ddt);
+        sum[0] = ls_fma(w, s.dt, sum[0]);
+        sum[1] = ls_add(sum[1], y[t]);
+        sum[2] = ls_add(sum[2], ddt);
+    }
+    for (int64_t j = 0; j < (n + 63) / 64; j++) {
+        add_into(&out->of[DA], 0, h, sums[j][0]);
+        add_into(&out->of[DD], 0, h, sums[j][1]);
+        add_into(&out->of[DDT_BIAS], 0, h, sums[j][2]);
+    }
+}
+
+/* Head h of a span; its shares of db, dcc and of what tokens do to themselves go to the sums [rows][2 * states + 1] of
+ * its block, which go on. */
 static void head_ref(const problem *p, const ls_span *span, int64_t h, const grads *out, float *sums, variant v) {
     const int64_t n = p->s.states, dim = p->s.dim, each = n * dim, group = h / (p->s.heads / p->s.groups);
     float *state = op_alloc((span->n_rows + 1) * each * 4), *g = op_alloc(each * 4); /* [..][dim][states] */
+    float *e = op_alloc(span->n_rows * 4), *x = op_alloc(span->n_rows * 4), *y = op_alloc(span->n_rows * 4);
+    float *own = op_alloc(span->n_rows * 4);
     step *steps = op_alloc(span->n_rows * (int64_t)sizeof *steps);
-    float da = 0.0f, dd = 0.0f, ddt_bias = 0.0f, scale = 1.0f;
+    float scale = 1.0f, back = 1.0f, first_w[8] = {0};
     for (int64_t i = 0; i < each; i++) state[i] = g[i] = 0.0f;
     for (int64_t t = 0; t < span->n_rows; t++) {
         const int64_t row = span->row + t;
         const step s = steps[t] = step_ref(p, row, h, scale);
-        for (int64_t c = 0; c < dim; c++)
-            for (int64_t i = 0; i < n; i++) {
-                const float before = state[t * each + c * n + i], u = ls_mul(s.w, op_get(&p->x, row, h * dim + c));
-                state[(t + 1) * each + c * n + i] =
-                    ls_fma(u, op_get(&p->b, row, group * n + i), s.rescaled ? ls_mul(before, s.product) : before);
+        float *before = state + t * each, *after = before + each, *sum = sums + t * (2 * n + 1);
+        float fold[256], b[256], cc[256], xs[256], dy[256];
+        for (int64_t c = 0; c < dim; c++) {
+            xs[c] = op_get(&p->x, row, h * dim + c);
+            dy[c] = op_get(&p->dout, row, h * dim + c);
+        }
+        for (int64_t i = 0; i < n; i++) {
+            float column[256];
+            b[i] = op_get(&p->b, row, group * n + i);
+            cc[i] = op_get(&p->cc, row, group * n + i);
+            for (int64_t c = 0; c < dim; c++) {
+                float *at = &before[c * n + i];
+                if (s.rescaled) *at = ls_mul(*at, s.product);
+                column[c] = *at;
+                after[c * n + i] = ls_fma(ls_mul(s.w, xs[c]), b[i], *at);
             }
+            fold[i] = channels_ref(dy, column, dim, v);
+            sum[n + i] = ls_fma(s.scale, fold[i], sum[n + i]);
+        }
+        e[t] = ls_mul(s.scale, slices_ref(cc, fold, n, v));
+        y[t] = channels_ref(dy, xs, dim, v);
+        own[t] = slices_ref(b, cc, n, v);
+        sum[2 * n] = ls_fma(s.dt, y[t], sum[2 * n]);
         scale = s.scale;
     }
     for (int64_t t = span->n_rows - 1; t >= 0; t--) {
         const int64_t row = span->row + t;
         const step s = steps[t];
-        float x[256], dy[256], b[256], cc[256], u[256], to_t[256], w, ddt;
-        for (int64_t c = 0; c < dim; c++) {
-            x[c] = op_get(&p->x, row, h * dim + c);
-            dy[c] = op_get(&p->dout, row, h * dim + c);
-        }
+        float xs[256], b[256], u[256], to_t[256], product;
+        product = back = t + 1 < span->n_rows ? ls_mul(back, steps[t + 1].decay) : 1.0f;
+        if (product < 0x1p-40f) back = 1.0f;
+        for (int64_t i = 0; i < n; i++) b[i] = op_get(&p->b, row, group * n + i);
+        for (int64_t i = 0; i < each && product < 0x1p-40f; i++) g[i] = ls_mul(g[i], product);
+        for (int64_t c = 0; c < dim; c++) xs[c] = op_get(&p->x, row, h * dim + c);
         for (int64_t i = 0; i < n; i++) {
-            b[i] = op_get(&p->b, row, group * n + i);
-            cc[i] = op_get(&p->cc, row, group * n + i);
+            float gs[256], *sum = sums + t * (2 * n + 1) + i;
+            for (int64_t c = 0; c < dim; c++) gs[c] = g[c * n + i];
+            *sum = ls_fma(ls_mul(s.dt, back), channels_ref(xs, gs, dim, v), *sum);
         }
         for (int64_t c = 0; c < dim; c++) {
-            float *at = g + c * n, before[256];
-            for (int64_t i = 0; i < n; i++) {
-                at[i] = ls_fma(dy[c], cc[i], at[i]);
-                before[i] = state[t * each + c * n + i];
-            }
-            u[c] = slices_ref(b, at, n, v);
-            to_t[c] = slices_ref(at, before, n, v);
-            op_put(&out->of[DX], row, h * dim + c, ls_fma(op_get(&p->d, 0, h), dy[c], ls_mul(s.dt, u[c])));
+            const float dy = op_get(&p->dout, row, h * dim + c), drive = ls_mul(ls_div(1.0f, back), dy);
+            float *at = g + c * n;
+            u[c] = ls_mul(back, slices_ref(b, at, n, v));
+            op_put(&out->of[DX], row, h * dim + c,
+                   ls_fma(op_get(&p->d, 0, h), dy, ls_mul(s.dt, ls_fma(own[t], dy, u[c]))));
+            for (int64_t i = 0; i < n; i++) at[i] = ls_fma(drive, op_get(&p->cc, row, group * n + i), at[i]);
+            to_t[c] = slices_ref(at, state + t * each + c * n, n, v);
         }
-        w = ls_mul(s.product, channels_ref(to_t, NULL, dim, v));
-        if (v == W_REORDERED)
-            w = ls_mul(s.decay, ls_mul(t > 0 ? steps[t - 1].scale : 1.0f, channels_ref(to_t, NULL, dim, v)));
-        da = ls_fma(w, s.dt, da);
-        dd = ls_add(dd, channels_ref(dy, x, dim, v));
-        ddt = ls_mul(ls_fma(w, op_get(&p->a, 0, h), channels_ref(x, u, dim, v)), ls_sigmoid(s.raw));
-        if ((s.soft < p->s.dt_min || s.soft > p->s.dt_max) && v != CLAMP_FLOWS) ddt = 0.0f;
-        ddt_bias = ls_add(ddt_bias, ddt);
-        op_put(&out->of[DDT], row, h, ddt);
-        for (int64_t i = 0; i < n; i++) {
-            float gs[256], ss[256], *sum = sums + (2 * t) * n + i;
-            for (int64_t c = 0; c < dim; c++) {
-                gs[c] = g[c * n + i];
-                ss[c] = state[(t + 1) * each + c * n + i];
-            }
-            sum[0] = ls_fma(s.dt, channels_ref(x, gs, dim, v), sum[0]);
-            sum[n] = ls_fma(s.scale, channels_ref(dy, ss, dim, v), sum[n]);
+        x[t] = channels_ref(xs, u, dim, v);
+        if (is_border(t) && t > 0) {
+            const float z = channels_ref(to_t, NULL, dim, v);
+            first_w[t / 64] = v == W_REORDERED ? ls_mul(s.scale, ls_mul(back, z)) : ls_mul(ls_mul(s.scale, back), z);
         }
-        for (int64_t i = 0; i < each; i++) g[i] = ls_mul(g[i], s.decay);
     }
-    add_into(&out->of[DA], 0, h, da);
-    add_into(&out->of[DD], 0, h, dd);
-    add_into(&out->of[DDT_BIAS], 0, h, ddt_bias);
+    scalars_ref(p, span, h, out, steps, first_w, e, x, y, own, v);
     free(state);
     free(g);
+    free(e);
+    free(x);
+    free(y);
+    free(own);
     free(steps);
 }
 
 static void span_ref(const problem *p, const ls_span *span, const grads *out, variant v) {
     const int64_t n = p->s.states, heads = p->s.heads / p->s.groups, block = v == HEAD_CHAIN ? heads : 4;
-    const int64_t floats = span->n_rows * 2 * n;
+    const int64_t floats = span->n_rows * (2 * n + 1);
     float *sums = op_alloc(floats * 4);
     for (int64_t group = 0; group < p->s.groups; group++) {
         for (int64_t t = 0; t < span->n_rows; t++)
@@ -266,8 +310,10 @@ static void span_ref(const problem *p, const ls_span *span, const grads *out, va
                 head_ref(p, span, group * heads + h, out, sums, v);
             for (int64_t t = 0; t < span->n_rows; t++)
                 for (int64_t i = 0; i < n; i++) {
-                    add_into(&out->of[DB], span->row + t, group * n + i, sums[2 * t * n + i]);
-                    add_into(&out->of[DCC], span->row + t, group * n + i, sums[(2 * t + 1) * n + i]);
+                    const float *sum = sums + t * (2 * n + 1), own = sum[2 * n];
+                    const int64_t row = span->row + t, col = group * n + i;
+                    add_into(&out->of[DB], row, col, ls_fma(own, op_get(&p->cc, row, col), sum[i]));
+                    add_into(&out->of[DCC], row, col, ls_fma(own, op_get(&p->b, row, col), sum[n + i]));
                 }
         }
     }
@@ -318,7 +364,7 @@ static void every_shape_equals_the_textbook(void **state) {
 
 static void every_length_equals_the_textbook(void **state) {
     const ls_isa isa = op_isa(state);
-    const int64_t lengths[] = {8, 63, 64, 65, 72, 128, 129, 200};
+    const int64_t lengths[] = {8, 63, 64, 65, 128, 192, 193, 300};
     const shape s = {3, 5, 1, 6, 0.0f, INFINITY};
     for (int64_t i = 0; i < OP_COUNT(lengths); i++) {
         const grad_layout layout = grad_layout_make(1, &lengths[i], i % 2 == 1, (uint64_t)i + 1);
@@ -363,7 +409,7 @@ static void problem_alone_free(problem *q) {
 /* Gradients of a sequence's rows are the same alone and packed, and calls may be cut between spans. */
 static void sequences_do_not_see_each_other(void **state) {
     const ls_isa isa = op_isa(state);
-    const int64_t three[] = {33, 5, 70};
+    const int64_t three[] = {33, 5, 150};
     const shape s = {6, 7, 2, 9, 0.0f, INFINITY};
     for (uint64_t seed = 1; seed <= 3; seed++) {
         const grad_layout layout = grad_layout_make(3, three, seed > 1, seed);
@@ -423,9 +469,9 @@ static void ddt_is_rounded_once(void **state) {
 
 /* ---- truth ---- */
 
-enum { T_ROWS = 45, T_HEADS = 4, T_DIM = 3, T_GROUPS = 2, T_STATES = 5 };
+enum { T_ROWS = 135, T_HEADS = 4, T_DIM = 3, T_GROUPS = 2, T_STATES = 5 };
 
-/* The same problem in float64: two sequences of 40 and 5 tokens. */
+/* The same problem in float64: two sequences of 130 and 5 tokens. */
 typedef struct exact {
     double x[T_ROWS * T_HEADS * T_DIM], dt[T_ROWS * T_HEADS], dout[T_ROWS * T_HEADS * T_DIM];
     double b[T_ROWS * T_GROUPS * T_STATES], cc[T_ROWS * T_GROUPS * T_STATES], a[T_HEADS], bias[T_HEADS], d[T_HEADS];
@@ -444,7 +490,7 @@ static double exact_loss(const void *context) {
                 const double dt = fmin(e->dt_max, fmax(e->dt_min, log1p(exp(e->dt[t * T_HEADS + h] + e->bias[h]))));
                 double y = e->d[h] * e->x[at];
                 for (int s = 0; s < T_STATES; s++) {
-                    if (t == 40) state[s] = 0.0;
+                    if (t == 130) state[s] = 0.0;
                     state[s] = exp(dt * e->a[h]) * state[s] + dt * e->x[at] * e->b[group * T_STATES + s];
                     y += state[s] * e->cc[group * T_STATES + s];
                 }
@@ -463,7 +509,7 @@ static void widen_to(double *to, const op_array *from) {
  * where the scale goes into the state. */
 static void gradients_are_those_of_float64(void **state) {
     const ls_isa isa = op_isa(state);
-    const int64_t two[] = {40, 5};
+    const int64_t two[] = {130, 5};
     const grad_layout layout = grad_layout_make(2, two, false, 1);
     double worst = 0.0;
     for (int kind = 0; kind < 4; kind++) {
@@ -585,8 +631,9 @@ static void variants_are_caught(void **state) {
         int seen_in;
     } cases[] = {{CHANNEL_CHAIN, DB},  {CHANNEL_CHAIN, DCC}, {CHANNEL_CHAIN, DD}, {STATE_CHAIN, DX},
                  {STATE_CHAIN, DDT},   {HEAD_CHAIN, DB},     {HEAD_CHAIN, DCC},   {SPANS_REVERSED, DA},
-                 {SPANS_REVERSED, DD}, {CLAMP_FLOWS, DDT},   {W_REORDERED, DDT}};
-    const int64_t three[] = {33, 20, 15};
+                 {SPANS_REVERSED, DD}, {CLAMP_FLOWS, DDT},   {W_REORDERED, DDT},  {W_CARRIED, DDT},
+                 {NO_PIECES, DA},      {NO_PIECES, DD},      {NO_RESET, DDT}};
+    const int64_t three[] = {33, 260, 15};
     const grad_layout layout = grad_layout_make(3, three, true, 2);
     const shape s = {12, 21, 2, 40, 0.01f, INFINITY};
     problem p = problem_make(&layout, &s, LS_F32, false, 8);

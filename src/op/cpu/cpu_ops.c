@@ -67,6 +67,7 @@ LS_KERNEL_TABLE(ls_squares_kernel);
 LS_KERNEL_TABLE(ls_ssd_backward_kernel);
 LS_KERNEL_TABLE(ls_ssd_kernel);
 LS_KERNEL_TABLE(ls_ssd_parameters_kernel);
+LS_KERNEL_TABLE(ls_ssd_pieces_kernel);
 LS_KERNEL_TABLE(ls_ssd_sums_kernel);
 LS_KERNEL_TABLE(ls_support_kernel);
 LS_KERNEL_TABLE(ls_top_kernel);
@@ -521,7 +522,7 @@ ls_status ls_cpu_ssd(const ls_exec *exec, const ls_ssd_args *args, ls_error *err
     return LS_OK;
 }
 
-/* One item for each span and block of heads, then the ordered sums over blocks and over spans. */
+/* One item for each span and block of heads, then scalars, then the ordered sums over blocks and over pieces. */
 ls_status ls_cpu_ssd_backward(const ls_exec *exec, const ls_ssd_backward_args *all, ls_error *err) {
     const int64_t group_blocks = ls_ssd_group_blocks(all->n_heads, all->n_groups),
                   blocks = group_blocks * all->n_groups;
@@ -534,9 +535,10 @@ ls_status ls_cpu_ssd_backward(const ls_exec *exec, const ls_ssd_backward_args *a
     if (all->n_spans > 0) {
         RUN(ssd_backward, all->n_spans * blocks,
             rows / all->n_spans * LS_SSD_SUM_HEADS * all->head_dim * (10 * all->n_states + 50));
+        RUN(ssd_pieces, all->n_spans * all->n_heads, rows / all->n_spans * 100);
         RUN(ssd_sums, all->rows, 2 * all->n_states * blocks);
     }
-    RUN(ssd_parameters, all->n_heads, 3 * all->n_spans);
+    RUN(ssd_parameters, all->n_heads, 3 * (all->n_spans + all->rows / LS_SSD_PIECE));
     return LS_OK;
 }
 

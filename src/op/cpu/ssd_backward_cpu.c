@@ -1,6 +1,5 @@
-/* ssd backward on the CPU: an item is a block of heads of one span, lanes are a head's channels. A first pass keeps the
- * state before every LS_SSD_KEEP tokens. From the last of these segments to the first, the state before every INNER
- * tokens is made from it, then that after each of INNER tokens, which are walked backwards. */
+/* ssd backward on the CPU: an item is a block of heads of one span, lanes are a head's channels. Each head is walked
+ * forwards with S and then backwards with g; a later pass makes the gradients of scalars, a piece at a time. */
 #include "num/expf.h"
 #include "op/cpu/kernels.h"
 #include "op/rows.h"
@@ -8,29 +7,23 @@
 #include "op/ssd_math.h"
 
 #define HEAD_MAX 256
-#define INNER 8
-#define INNERS (LS_SSD_KEEP / INNER)
 
-_Static_assert((INNERS + INNER + 2) * LS_SSD_STATE_MAX <= LS_SCRATCH_FLOATS, "states fit the scratch of a thread");
+_Static_assert(2 * LS_SSD_STATE_MAX <= LS_SCRATCH_FLOATS, "S and g fit the scratch of a thread");
 
-/* Scalars of a token: raw is what softplus took. */
+/* Scalars of a token that do not depend on the tokens before: raw is what softplus took. */
 typedef struct scalars {
     float raw, dt;
     bool clamped;
-    ls_ssd_step step;
 } scalars;
 
 /* One head of one span. */
 typedef struct head {
     const ls_ssd_backward_args *a;
+    const ls_ssd_backward_plan *plan;
     const ls_span *span;
-    int64_t h, group, dim, states, each; /* dim: of the head; each: states * dim */
-    float rate, dt_bias, d;              /* rate: a */
-    float da, dd, ddt_bias;
-    float *inner; /* [INNERS][each]: S before each run of INNER tokens of a segment */
-    float *after; /* [INNER + 1][each]: S before a run, then after each of its tokens */
-    float *g;     /* [each] */
-    scalars token[LS_SSD_KEEP];
+    float *work, *sums;                         /* sums: [rows][2][states] of the head's block, which go on */
+    int64_t entry, h, group, dim, states, each; /* entry: of the first piece; dim: of the head; each: states * dim */
+    float rate, d;                              /* rate: a */
     float x[HEAD_MAX], u[HEAD_MAX], dy[HEAD_MAX], b[LS_SCAN_STATES_MAX], cc[LS_SCAN_STATES_MAX];
 } head;
 
@@ -38,39 +31,23 @@ static void load(float *out, const head *k, const void *rows, int64_t at, int64_
     ls_row_widen(out, ls_at(rows, k->a->in_dtype, at), k->a->in_dtype, n);
 }
 
-/* Scalars of token t of the span, which follows one that left `scale`. */
-static scalars scalars_of(const head *k, int64_t t, float scale) {
-    const ls_ssd_backward_args *a = k->a;
+static scalars scalars_of(const ls_ssd_backward_args *a, int64_t row, int64_t h) {
     scalars s;
     float raw, soft;
-    load(&raw, k, a->dt_raw, (k->span->row + t) * a->dt_stride + k->h, 1);
-    s.raw = ls_add(raw, k->dt_bias);
+    ls_row_widen(&raw, ls_at(a->dt_raw, a->in_dtype, row * a->dt_stride + h), a->in_dtype, 1);
+    s.raw = ls_add(raw, a->dt_bias[h]);
     soft = ls_softplus(s.raw);
     s.clamped = soft < a->dt_min || soft > a->dt_max;
     s.dt = ls_ssd_clamp(soft, a->dt_min, a->dt_max);
-    s.step = ls_ssd_step_of(scale, s.dt, k->rate);
     return s;
 }
 
-static void load_inputs(head *k, int64_t t) {
+static void load_inputs(head *k, int64_t row) {
     const ls_ssd_backward_args *a = k->a;
-    const int64_t row = k->span->row + t;
     load(k->x, k, a->x, row * a->x_stride + k->h * k->dim, k->dim);
     load(k->b, k, a->b, row * a->b_stride + k->group * k->states, k->states);
-}
-
-/* S after the token, whose inputs are loaded; next may be s. */
-static void advance(head *k, float *next, const float *s, const ls_ssd_step *step) {
-    for (int64_t p = 0; p < k->dim; p++) k->u[p] = ls_mul(step->w, k->x[p]);
-    for (int64_t n = 0; n < k->states; n++) {
-        const float b = k->b[n];
-        const float *from = s + n * k->dim;
-        float *to = next + n * k->dim;
-        if (step->rescaled)
-            for (int64_t p = 0; p < k->dim; p++) to[p] = ls_fma(k->u[p], b, ls_mul(from[p], step->product));
-        else
-            for (int64_t p = 0; p < k->dim; p++) to[p] = ls_fma(k->u[p], b, from[p]);
-    }
+    load(k->cc, k, a->cc, row * a->c_stride + k->group * k->states, k->states);
+    memcpy(k->dy, a->dout + row * a->dout_stride + k->h * k->dim, (size_t)k->dim * sizeof(float));
 }
 
 /* 16 chains, by halves. */
@@ -106,119 +83,116 @@ static void fold_slices(slices s, int64_t dim) {
 }
 _Static_assert(LS_SSD_SLICES == 8, "the fold is written out");
 
-/* One state of all channels backwards: g, and slices of U and T. None overlap. */
-static inline void state_back(float *restrict g, float *restrict to_u, float *restrict to_t, const float *restrict dy,
-                              const float *restrict before, float b, float cc, int64_t n) {
-    for (int64_t p = 0; p < n; p++) {
-        g[p] = ls_fma(dy[p], cc, g[p]);
-        to_u[p] = ls_fma(b, g[p], to_u[p]);
-        to_t[p] = ls_fma(g[p], before[p], to_t[p]);
-    }
+static void rescale(float *s, int64_t n, float factor) {
+    for (int64_t i = 0; i < n; i++) s[i] = ls_mul(s[i], factor);
 }
 
-/* Token t of the span; S before and after it; sums: its [2][states] of this block, which go on. */
-static void step_back(head *k, int64_t t, const scalars *s, const float *before, const float *after, float *sums) {
+/* s + u b for all states and channels. */
+static void advance(float *restrict s, const float *restrict u, const float *restrict b, int64_t states, int64_t dim) {
+    for (int64_t n = 0; n < states; n++)
+        for (int64_t p = 0; p < dim; p++) s[n * dim + p] = ls_fma(u[p], b[n], s[n * dim + p]);
+}
+
+/* The eight-slice fold over n of x[n] * y[n]. */
+static float fold_states(const float *x, const float *y, int64_t n) {
+    float s[LS_SSD_SLICES] = {0};
+    for (int64_t i = 0; i < n; i++) s[ls_ssd_slice(i)] = ls_fma(x[i], y[i], s[ls_ssd_slice(i)]);
+    return ls_add(ls_add(ls_add(s[0], s[1]), ls_add(s[2], s[3])), ls_add(ls_add(s[4], s[5]), ls_add(s[6], s[7])));
+}
+
+/* S through the span: dcc's sums without what tokens do to themselves, e, y, k, and what the pieces begin with. */
+static void walk_forwards(head *k, float *s) {
     const ls_ssd_backward_args *a = k->a;
-    const int64_t row = k->span->row + t, dim = k->dim;
-    slices u, v;
-    float dx[HEAD_MAX], w, ddt;
-    memset(u, 0, sizeof u);
+    float scale = 1.0f, fold[LS_SCAN_STATES_MAX];
+    memset(s, 0, (size_t)k->each * sizeof *s);
+    for (int64_t t = 0; t < k->span->n_rows; t++) {
+        const int64_t row = k->span->row + t, at = (k->entry + t / LS_SSD_PIECE) * a->n_heads + k->h;
+        const ls_ssd_step step = ls_ssd_step_of(scale, scalars_of(a, row, k->h).dt, k->rate);
+        float *sums = k->sums + (2 * row + 1) * k->states;
+        load_inputs(k, row);
+        scale = step.scale;
+        if (step.rescaled) rescale(s, k->each, step.product);
+        if (t % LS_SSD_PIECE == 0 && t > 0) {
+            memcpy(k->work + k->plan->states + at * k->each, s, (size_t)k->each * sizeof *s);
+            k->work[k->plan->first + at] = scale;
+        }
+        for (int64_t n = 0; n < k->states; n++) {
+            fold[n] = fold_products(k->dy, s + n * k->dim, k->dim);
+            sums[n] = ls_fma(scale, fold[n], sums[n]);
+        }
+        k->work[k->plan->e + row * a->n_heads + k->h] = ls_mul(scale, fold_states(k->cc, fold, k->states));
+        k->work[k->plan->y + row * a->n_heads + k->h] = fold_products(k->dy, k->x, k->dim);
+        k->work[k->plan->k + row * a->n_groups + k->group] = fold_states(k->b, k->cc, k->states);
+        for (int64_t p = 0; p < k->dim; p++) k->u[p] = ls_mul(step.w, k->x[p]);
+        advance(s, k->u, k->b, k->states, k->dim);
+    }
+}
+
+/* One state of all channels, into its slice. They do not overlap. */
+static inline void add_slice(float *restrict to, const float *restrict from, float factor, int64_t n) {
+    for (int64_t p = 0; p < n; p++) to[p] = ls_fma(factor, from[p], to[p]);
+}
+
+/* W of the first token of a piece, whose S is in the workspace. */
+static float first_w(const head *k, const float *g, float scale, int64_t at) {
+    const float *before = k->work + k->plan->states + at * k->each;
+    slices v;
     memset(v, 0, sizeof v);
-    load_inputs(k, t);
-    load(k->cc, k, a->cc, row * a->c_stride + k->group * k->states, k->states);
-    memcpy(k->dy, a->dout + row * a->dout_stride + k->h * dim, (size_t)dim * sizeof(float));
     for (int64_t n = 0; n < k->states; n++) {
-        float *g = k->g + n * dim;
-        const int64_t slice = ls_ssd_slice(n);
-        state_back(g, u[slice], v[slice], k->dy, before + n * dim, k->b[n], k->cc[n], dim);
-        sums[n] = ls_fma(s->dt, fold_products(k->x, g, dim), sums[n]);
-        sums[k->states + n] = ls_fma(s->step.scale, fold_products(k->dy, after + n * dim, dim), sums[k->states + n]);
-        for (int64_t p = 0; p < dim; p++) g[p] = ls_mul(g[p], s->step.decay);
+        float *to = v[ls_ssd_slice(n)];
+        for (int64_t p = 0; p < k->dim; p++) to[p] = ls_fma(g[n * k->dim + p], before[n * k->dim + p], to[p]);
     }
-    fold_slices(u, dim);
-    fold_slices(v, dim);
-    for (int64_t p = 0; p < dim; p++) dx[p] = ls_fma(k->d, k->dy[p], ls_mul(s->dt, u[0][p]));
-    w = ls_mul(s->step.product, fold_sum(v[0], dim));
-    ddt = ls_mul(ls_fma(w, k->rate, fold_products(k->x, u[0], dim)), ls_sigmoid(s->raw));
-    if (s->clamped) ddt = 0.0f;
-    k->da = ls_fma(w, s->dt, k->da);
-    k->dd = ls_add(k->dd, fold_products(k->dy, k->x, dim));
-    k->ddt_bias = ls_add(k->ddt_bias, ddt);
-    memcpy(a->dx + row * a->dx_stride + k->h * dim, dx, (size_t)dim * sizeof(float));
-    ls_row_narrow(ls_at_mut(a->ddt, a->ddt_dtype, row * a->ddt_stride + k->h), a->ddt_dtype, &ddt, 1);
+    fold_slices(v, k->dim);
+    return ls_mul(ls_mul(k->work[k->plan->first + at], scale), fold_sum(v[0], k->dim));
 }
 
-/* The tokens [first, first + n) of the span from the state and the scale before them; sums: the block's rows. */
-static void segment_back(head *k, int64_t first, int64_t n, const float *kept, float scale, float *sums) {
-    const int64_t runs = (n + INNER - 1) / INNER;
-    memcpy(k->inner, kept, (size_t)k->each * sizeof(float));
-    for (int64_t i = 0; i < n; i++) {
-        k->token[i] = scalars_of(k, first + i, scale);
-        scale = k->token[i].step.scale;
-    }
-    for (int64_t r = 0; r + 1 < runs; r++) {
-        float *s = k->inner + (r + 1) * k->each;
-        for (int64_t i = r * INNER; i < (r + 1) * INNER; i++) {
-            load_inputs(k, first + i);
-            advance(k, s, i == r * INNER ? k->inner + r * k->each : s, &k->token[i].step);
+/* g back through the span: dx, db's sums without what tokens do to themselves, x, and W of the pieces' first tokens. */
+static void walk_backwards(head *k, float *g) {
+    const ls_ssd_backward_args *a = k->a;
+    float scale = 1.0f, decay = 1.0f;
+    memset(g, 0, (size_t)k->each * sizeof *g);
+    for (int64_t t = k->span->n_rows - 1; t >= 0; t--) {
+        const int64_t row = k->span->row + t, at = (k->entry + t / LS_SSD_PIECE) * a->n_heads + k->h;
+        const float dt = scalars_of(a, row, k->h).dt, product = ls_mul(scale, decay);
+        const float own = k->work[k->plan->k + row * a->n_groups + k->group];
+        const bool rescaled = product < LS_SSD_SCALE_MIN;
+        float *sums = k->sums + 2 * row * k->states, *dx = a->dx + row * a->dx_stride + k->h * k->dim, factor;
+        slices u;
+        scale = rescaled ? 1.0f : product;
+        decay = ls_exp(ls_mul(dt, k->rate));
+        factor = ls_mul(dt, scale);
+        load_inputs(k, row);
+        memset(u, 0, sizeof u);
+        if (rescaled) rescale(g, k->each, product);
+        for (int64_t n = 0; n < k->states; n++) {
+            add_slice(u[ls_ssd_slice(n)], g + n * k->dim, k->b[n], k->dim);
+            sums[n] = ls_fma(factor, fold_products(k->x, g + n * k->dim, k->dim), sums[n]);
         }
-    }
-    for (int64_t r = runs - 1; r >= 0; r--) {
-        const int64_t begin = r * INNER, count = n - begin < INNER ? n - begin : INNER;
-        memcpy(k->after, k->inner + r * k->each, (size_t)k->each * sizeof(float));
-        for (int64_t i = 0; i < count; i++) {
-            load_inputs(k, first + begin + i);
-            advance(k, k->after + (i + 1) * k->each, k->after + i * k->each, &k->token[begin + i].step);
+        fold_slices(u, k->dim);
+        for (int64_t p = 0; p < k->dim; p++) {
+            u[0][p] = ls_mul(scale, u[0][p]);
+            dx[p] = ls_fma(k->d, k->dy[p], ls_mul(dt, ls_fma(own, k->dy[p], u[0][p])));
+            k->u[p] = ls_mul(ls_div(1.0f, scale), k->dy[p]);
         }
-        for (int64_t i = count - 1; i >= 0; i--) {
-            const int64_t t = first + begin + i;
-            step_back(k, t, &k->token[begin + i], k->after + i * k->each, k->after + (i + 1) * k->each,
-                      sums + 2 * (k->span->row + t) * k->states);
-        }
+        k->work[k->plan->x + row * a->n_heads + k->h] = fold_products(k->x, u[0], k->dim);
+        advance(g, k->u, k->cc, k->states, k->dim);
+        if (t % LS_SSD_PIECE == 0) k->work[k->plan->first + at] = t == 0 ? 0.0f : first_w(k, g, scale, at);
     }
 }
 
-/* Head h of span i. */
-static void run_head(const ls_ssd_backward_args *a, const ls_ssd_backward_plan *plan, float *work, int64_t i, int64_t h,
-                     float *sums, float *scratch) {
-    const ls_span *span = &a->spans[i];
-    const int64_t each = a->n_states * a->head_dim, last = (span->n_rows - 1) / LS_SSD_KEEP * LS_SSD_KEEP;
-    const int64_t entry = (span->row / LS_SSD_KEEP + i) * a->n_heads + h;
-    float *kept = work + plan->states + entry * each, *kept_scale = work + plan->scales + entry, scale = 1.0f;
-    head k = {.a = a,
-              .span = span,
-              .h = h,
-              .group = h / (a->n_heads / a->n_groups),
-              .dim = a->head_dim,
-              .states = a->n_states,
-              .each = each,
-              .rate = a->a[h],
-              .dt_bias = a->dt_bias[h],
-              .d = a->d[h],
-              .inner = scratch,
-              .after = scratch + INNERS * each,
-              .g = scratch + (INNERS + INNER + 1) * each};
-    memset(k.g, 0, (size_t)each * sizeof(float));
-    memset(k.after, 0, (size_t)each * sizeof(float));
-    for (int64_t t = 0; t <= last && span->n_rows > 0; t++) {
-        if (t % LS_SSD_KEEP == 0) {
-            memcpy(kept + t / LS_SSD_KEEP * a->n_heads * each, k.after, (size_t)each * sizeof(float));
-            kept_scale[t / LS_SSD_KEEP * a->n_heads] = scale;
-        }
-        if (t < last) {
-            const scalars s = scalars_of(&k, t, scale);
-            load_inputs(&k, t);
-            advance(&k, k.after, k.after, &s.step);
-            scale = s.step.scale;
+/* What tokens of a block of n heads do to themselves, into the block's shares of db and dcc. */
+static void add_own(head *k, int64_t n) {
+    const ls_ssd_backward_args *a = k->a;
+    for (int64_t row = k->span->row; row < k->span->row + k->span->n_rows; row++) {
+        float *db = k->sums + 2 * row * k->states, *dcc = db + k->states, own = 0.0f;
+        for (int64_t h = k->h; h < k->h + n; h++)
+            own = ls_fma(scalars_of(a, row, h).dt, k->work[k->plan->y + row * a->n_heads + h], own);
+        load_inputs(k, row);
+        for (int64_t i = 0; i < k->states; i++) {
+            db[i] = ls_fma(own, k->cc[i], db[i]);
+            dcc[i] = ls_fma(own, k->b[i], dcc[i]);
         }
     }
-    for (int64_t first = last; first >= 0 && span->n_rows > 0; first -= LS_SSD_KEEP) {
-        const int64_t left = span->n_rows - first, at = first / LS_SSD_KEEP * a->n_heads;
-        segment_back(&k, first, left < LS_SSD_KEEP ? left : LS_SSD_KEEP, kept + at * each, kept_scale[at], sums);
-    }
-    work[plan->a + i * a->n_heads + h] = k.da;
-    work[plan->d + i * a->n_heads + h] = k.dd;
-    work[plan->bias + i * a->n_heads + h] = k.ddt_bias;
 }
 
 /* Items: spans x blocks of heads. */
@@ -237,7 +211,72 @@ LS_KERNEL_DEFINE(ls_ssd_backward_kernel) {
         float *sums = call->floats + plan.sums + block_i * a->rows * row_floats;
         if (span->slot < 0) continue;
         memset(sums + span->row * row_floats, 0, (size_t)(span->n_rows * row_floats) * sizeof(float));
-        for (int64_t h = first; h < first + n; h++) run_head(a, &plan, call->floats, i, h, sums, scratch);
+        head k = {.a = a,
+                  .plan = &plan,
+                  .span = span,
+                  .work = call->floats,
+                  .sums = sums,
+                  .entry = ls_ssd_entry(span, i),
+                  .group = first / group_heads,
+                  .dim = a->head_dim,
+                  .states = a->n_states,
+                  .each = a->n_states * a->head_dim};
+        for (k.h = first; k.h < first + n; k.h++) {
+            k.rate = a->a[k.h];
+            k.d = a->d[k.h];
+            walk_forwards(&k, scratch);
+            walk_backwards(&k, scratch);
+        }
+        k.h = first;
+        add_own(&k, n);
+    }
+}
+
+/* The tokens [begin, end) of head h, those of a piece; w: of the token at end. */
+static void piece_scalars(const ls_ssd_backward_args *a, const ls_ssd_backward_plan *plan, float *work, int64_t entry,
+                          int64_t h, int64_t begin, int64_t end, float w) {
+    float da = 0.0f, dd = 0.0f, ddt_bias = 0.0f;
+    for (int64_t row = end - 1; row >= begin; row--) {
+        const int64_t at = row * a->n_heads + h;
+        const scalars s = scalars_of(a, row, h);
+        const float own = work[plan->k + row * a->n_groups + h / (a->n_heads / a->n_groups)];
+        const float y = work[plan->y + at], x = work[plan->x + at];
+        float ddt;
+        if (row == begin)
+            w = work[plan->first + entry * a->n_heads + h];
+        else if (ls_exp(ls_mul(s.dt, a->a[h])) < LS_SSD_DECAY_MIN)
+            w = work[plan->e + at];
+        else
+            w = ls_add(w, ls_fma(-s.dt, x, work[plan->e + at]));
+        ddt = s.clamped ? 0.0f : ls_mul(ls_fma(w, a->a[h], ls_fma(own, y, x)), ls_sigmoid(s.raw));
+        da = ls_fma(w, s.dt, da);
+        dd = ls_add(dd, y);
+        ddt_bias = ls_add(ddt_bias, ddt);
+        ls_row_narrow(ls_at_mut(a->ddt, a->ddt_dtype, row * a->ddt_stride + h), a->ddt_dtype, &ddt, 1);
+    }
+    work[plan->a + entry * a->n_heads + h] = da;
+    work[plan->d + entry * a->n_heads + h] = dd;
+    work[plan->bias + entry * a->n_heads + h] = ddt_bias;
+}
+
+/* Items: spans x heads. */
+LS_KERNEL_DEFINE(ls_ssd_pieces_kernel) {
+    const ls_workspace_call *call = context;
+    const ls_ssd_backward_args *a = call->args;
+    ls_ssd_backward_plan plan;
+    (void)scratch;
+    ls_ssd_backward_plan_make(&plan, a);
+    for (int64_t item = begin; item < end; item++) {
+        const int64_t i = item / a->n_heads, h = item % a->n_heads;
+        const ls_span *span = &a->spans[i];
+        const int64_t pieces = span->slot < 0 ? 0 : ls_ssd_pieces(span);
+        for (int64_t j = 0; j < pieces; j++) {
+            const int64_t entry = ls_ssd_entry(span, i) + j, first = span->row + j * LS_SSD_PIECE;
+            const bool is_last = j + 1 == pieces;
+            piece_scalars(a, &plan, call->floats, entry, h, first,
+                          is_last ? span->row + span->n_rows : first + LS_SSD_PIECE,
+                          is_last ? 0.0f : call->floats[plan.first + (entry + 1) * a->n_heads + h]);
+        }
     }
 }
 
@@ -276,11 +315,13 @@ LS_KERNEL_DEFINE(ls_ssd_parameters_kernel) {
         float da = a->continued ? a->da[h] : 0.0f, dd = a->continued ? a->dd[h] : 0.0f;
         float ddt_bias = a->continued ? a->ddt_bias[h] : 0.0f;
         for (int64_t i = 0; i < a->n_spans; i++) {
-            const int64_t share = i * a->n_heads + h;
-            if (a->spans[i].slot < 0) continue;
-            da = ls_add(da, call->floats[plan.a + share]);
-            dd = ls_add(dd, call->floats[plan.d + share]);
-            ddt_bias = ls_add(ddt_bias, call->floats[plan.bias + share]);
+            const int64_t pieces = a->spans[i].slot < 0 ? 0 : ls_ssd_pieces(&a->spans[i]);
+            for (int64_t j = 0; j < pieces; j++) {
+                const int64_t share = (ls_ssd_entry(&a->spans[i], i) + j) * a->n_heads + h;
+                da = ls_add(da, call->floats[plan.a + share]);
+                dd = ls_add(dd, call->floats[plan.d + share]);
+                ddt_bias = ls_add(ddt_bias, call->floats[plan.bias + share]);
+            }
         }
         a->da[h] = da;
         a->dd[h] = dd;
