@@ -87,10 +87,10 @@ static inline int64_t ls_ssd_group_blocks(int64_t n_heads, int64_t n_groups) {
  *   states [entries][heads][N][P]: S at its first token, after the rescaling, before u b is added
  *   first  [entries][heads]: A there, then W of that token
  *   sums   [blocks][rows][2][N]: blocks' shares of db and dcc, the blocks of a group next to each other
- *   e, x, y [rows][heads]; k [rows][groups]
+ *   e, x, y [rows][heads]; k [rows][groups]; j [rows][blocks]
  *   a, d, bias [entries][heads]: pieces' shares of the parameters' gradients */
 typedef struct ls_ssd_backward_plan {
-    int64_t group_blocks, n_blocks, states, first, sums, e, x, y, k, a, d, bias, total;
+    int64_t group_blocks, n_blocks, states, first, sums, e, x, y, k, j, a, d, bias, total;
 } ls_ssd_backward_plan;
 
 /* Entry of the first piece of span i. */

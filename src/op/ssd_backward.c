@@ -73,6 +73,7 @@ bool ls_ssd_backward_plan_make(ls_ssd_backward_plan *plan, const ls_ssd_backward
     plan->x = take(&plan->total, product(args->rows, heads, 1));
     plan->y = take(&plan->total, product(args->rows, heads, 1));
     plan->k = take(&plan->total, product(args->rows, args->n_groups, 1));
+    plan->j = take(&plan->total, product(args->rows, plan->n_blocks, 1));
     plan->a = take(&plan->total, product(entries, heads, 1));
     plan->d = take(&plan->total, product(entries, heads, 1));
     plan->bias = take(&plan->total, product(entries, heads, 1));

@@ -180,18 +180,14 @@ static void walk_backwards(head *k, float *g) {
     }
 }
 
-/* What tokens of a block of n heads do to themselves, into the block's shares of db and dcc. */
-static void add_own(head *k, int64_t n) {
+/* J of a block of n heads. */
+static void sum_own(head *k, int64_t block_i, int64_t n) {
     const ls_ssd_backward_args *a = k->a;
     for (int64_t row = k->span->row; row < k->span->row + k->span->n_rows; row++) {
-        float *db = k->sums + 2 * row * k->states, *dcc = db + k->states, own = 0.0f;
+        float *own = &k->work[k->plan->j + row * k->plan->n_blocks + block_i];
+        *own = 0.0f;
         for (int64_t h = k->h; h < k->h + n; h++)
-            own = ls_fma(scalars_of(a, row, h).dt, k->work[k->plan->y + row * a->n_heads + h], own);
-        load_inputs(k, row);
-        for (int64_t i = 0; i < k->states; i++) {
-            db[i] = ls_fma(own, k->cc[i], db[i]);
-            dcc[i] = ls_fma(own, k->b[i], dcc[i]);
-        }
+            *own = ls_fma(scalars_of(a, row, h).dt, k->work[k->plan->y + row * a->n_heads + h], *own);
     }
 }
 
@@ -228,7 +224,7 @@ LS_KERNEL_DEFINE(ls_ssd_backward_kernel) {
             walk_backwards(&k, scratch);
         }
         k.h = first;
-        add_own(&k, n);
+        sum_own(&k, block_i, n);
     }
 }
 
@@ -284,23 +280,30 @@ LS_KERNEL_DEFINE(ls_ssd_pieces_kernel) {
 LS_KERNEL_DEFINE(ls_ssd_sums_kernel) {
     const ls_workspace_call *call = context;
     const ls_ssd_backward_args *a = call->args;
-    const int64_t row_floats = 2 * a->n_states;
+    const int64_t n = a->n_states;
+    float b[LS_SCAN_STATES_MAX], cc[LS_SCAN_STATES_MAX];
     ls_ssd_backward_plan plan;
+    (void)scratch;
     ls_ssd_backward_plan_make(&plan, a);
     for (int64_t item = begin * a->n_groups; item < end * a->n_groups; item++) {
         const int64_t row = item / a->n_groups, group = item % a->n_groups;
+        float *db = a->db + row * a->db_stride + group * n, *dcc = a->dcc + row * a->dc_stride + group * n;
         bool is_token = false;
         for (int64_t i = 0; i < a->n_spans && !is_token; i++)
             is_token = a->spans[i].slot >= 0 && row >= a->spans[i].row && row < a->spans[i].row + a->spans[i].n_rows;
         if (!is_token) continue;
-        memset(scratch, 0, (size_t)row_floats * sizeof(float));
+        ls_row_widen(b, ls_at(a->b, a->in_dtype, row * a->b_stride + group * n), a->in_dtype, n);
+        ls_row_widen(cc, ls_at(a->cc, a->in_dtype, row * a->c_stride + group * n), a->in_dtype, n);
+        memset(db, 0, (size_t)n * sizeof *db);
+        memset(dcc, 0, (size_t)n * sizeof *dcc);
         for (int64_t block_i = group * plan.group_blocks; block_i < (group + 1) * plan.group_blocks; block_i++) {
-            const float *share = call->floats + plan.sums + (block_i * a->rows + row) * row_floats;
-            for (int64_t s = 0; s < row_floats; s++) scratch[s] = ls_add(scratch[s], share[s]);
+            const float *share = call->floats + plan.sums + (block_i * a->rows + row) * 2 * n;
+            const float own = call->floats[plan.j + row * plan.n_blocks + block_i];
+            for (int64_t s = 0; s < n; s++) {
+                db[s] = ls_add(db[s], ls_fma(own, cc[s], share[s]));
+                dcc[s] = ls_add(dcc[s], ls_fma(own, b[s], share[n + s]));
+            }
         }
-        memcpy(a->db + row * a->db_stride + group * a->n_states, scratch, (size_t)a->n_states * sizeof(float));
-        memcpy(a->dcc + row * a->dc_stride + group * a->n_states, scratch + a->n_states,
-               (size_t)a->n_states * sizeof(float));
     }
 }
 

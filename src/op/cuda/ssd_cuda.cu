@@ -1,13 +1,177 @@
-/* ssd has no kernel for GPUs: both directions are refused by name. */
-#include "base/status.h"
+/* ssd on the GPU: which of three kernels runs a call. The choice is one of speed and carries no bits: each kernel is a
+ * reading of op/ssd.h. Prefill of heads that models have is in ssd_sm90a_cuda.cu. */
+#include "dev/device.h"
 #include "op/cuda/cuda_ops.h"
+#include "op/cuda/ssd_cuda.h"
 
-ls_status ls_cuda_ssd(const ls_exec *exec, const ls_ssd_args *args, ls_error *err) {
-    (void)exec, (void)args;
-    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "ssd: not built for CUDA");
+/* ---- any shape: a block is one head of one span, its state in shared memory, a thread a channel ---- */
+
+template <int IN>
+static __global__ void __launch_bounds__(256) head_kernel(const __grid_constant__ ssd_params p) {
+    ls_cuda_begin();
+    extern __shared__ __align__(16) float s[]; /* [states][dim], then b and cc */
+    const ls_ssd_args *a = &p.a;
+    const ls_span *span = &a->spans[blockIdx.x / a->n_heads];
+    const int64_t head = blockIdx.x % a->n_heads, group = head / p.group_heads, dim = a->head_dim, states = a->n_states;
+    const int64_t each = dim * states, channel = threadIdx.x;
+    float *b = s + each, *cc = b + states;
+    if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || span->n_rows == 0) return;
+    float *stored = (float *)ls_pool_at(&a->state, span->slot) + head * each;
+    float *stored_scale = (float *)ls_pool_at(&a->scale, span->slot) + head;
+    float scale = span->pos == 0 ? 1.0f : *stored_scale;
+    for (int64_t i = threadIdx.x; i < each; i += blockDim.x) s[i] = span->pos == 0 ? 0.0f : stored[i];
+    for (int64_t row = span->row; row < span->row + span->n_rows; row++) {
+        __syncthreads();
+        for (int64_t n = threadIdx.x; n < states; n += blockDim.x) {
+            b[n] = ls_load_one<IN>(a->b, row * a->b_stride + group * states + n);
+            cc[n] = ls_load_one<IN>(a->cc, row * a->c_stride + group * states + n);
+        }
+        __syncthreads();
+        const float dt = ls_ssd_dt<IN>(a->dt_raw, row * a->dt_stride + head, a->dt_bias[head], a->dt_min, a->dt_max);
+        const ls_ssd_step step = ls_ssd_step_of(scale, dt, a->a[head]);
+        scale = step.scale;
+        if (channel >= dim) continue;
+        const float x = ls_load_one<IN>(a->x, row * a->x_stride + head * dim + channel), u = ls_mul(step.w, x);
+        for (int64_t n = 0; n < states; n++) {
+            float *at = &s[n * dim + channel];
+            *at = ls_fma(u, b[n], step.rescaled ? ls_mul(*at, step.product) : *at);
+        }
+        const float y = ls_mul(scale, ls_ssd_fold_states(cc, 1, s + channel, dim, states));
+        const float out = ls_fma(a->d[head], x, y);
+        const int64_t to = row * a->out_stride + head * dim + channel;
+        if (a->out_dtype == LS_F32)
+            ls_store_one<LS_F32>(a->out, to, out);
+        else
+            ls_store_one<LS_BF16>(a->out, to, out);
+    }
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < each; i += blockDim.x) stored[i] = s[i];
+    if (threadIdx.x == 0) *stored_scale = scale;
 }
 
-ls_status ls_cuda_ssd_backward(const ls_exec *exec, const ls_ssd_backward_args *args, ls_error *err) {
-    (void)exec, (void)args;
-    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "ssd_backward: not built for CUDA");
+/* ---- one token a span: bound by the states' bytes; a thread has 16 states of four channels ---- */
+
+#define TOKEN_DIM_MAX 128
+
+template <int IN>
+static __global__ void __launch_bounds__(2 * TOKEN_DIM_MAX) token_kernel(const __grid_constant__ ssd_params p) {
+    ls_cuda_begin();
+    __shared__ float part[LS_SSD_SLICES][TOKEN_DIM_MAX + 4];
+    const ls_ssd_args *a = &p.a;
+    const ls_span *span = &a->spans[blockIdx.x / a->n_heads];
+    const int dim = (int)a->head_dim, fours = dim / 4, slice = (int)threadIdx.x / fours,
+              first = (int)threadIdx.x % fours * 4;
+    const int64_t head = blockIdx.x % a->n_heads, state = head / p.group_heads * LS_SSD_STATES + slice * 4;
+    if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || span->n_rows == 0) return;
+    const int64_t row = span->row;
+    float *stored = (float *)ls_pool_at(&a->state, span->slot) + head * LS_SSD_STATES * dim + slice * 4 * dim + first;
+    float *stored_scale = (float *)ls_pool_at(&a->scale, span->slot) + head;
+    float4 s[LS_SSD_OWN];
+#pragma unroll
+    for (int m = 0; m < LS_SSD_OWN; m++)
+        s[m] = span->pos == 0 ? make_float4(0.0f, 0.0f, 0.0f, 0.0f)
+                              : __ldcs((const float4 *)(stored + (m / 4 * 4 * LS_SSD_SLICES + m % 4) * dim));
+    const float before = span->pos == 0 ? 1.0f : *stored_scale;
+    const float dt = ls_ssd_dt<IN>(a->dt_raw, row * a->dt_stride + head, a->dt_bias[head], a->dt_min, a->dt_max);
+    const ls_ssd_step step = ls_ssd_step_of(before, dt, a->a[head]);
+    float x[4], y[4];
+    ls_four_load<IN>(a->x, row * a->x_stride + head * dim + first, 4, p.vectors, x);
+#pragma unroll
+    for (int j = 0; j < 4; j++) x[j] = ls_mul(step.w, x[j]), y[j] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < LS_SSD_OWN / 4; i++) {
+        float b[4], c[4];
+        ls_four_load<IN>(a->b, row * a->b_stride + state + i * 4 * LS_SSD_SLICES, 4, p.vectors, b);
+        ls_four_load<IN>(a->cc, row * a->c_stride + state + i * 4 * LS_SSD_SLICES, 4, p.vectors, c);
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            float4 *at = &s[4 * i + n];
+            float v[4] = {at->x, at->y, at->z, at->w};
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                v[j] = ls_fma(x[j], b[n], step.rescaled ? ls_mul(v[j], step.product) : v[j]);
+                y[j] = ls_fma(c[n], v[j], y[j]);
+            }
+            *at = make_float4(v[0], v[1], v[2], v[3]);
+        }
+    }
+    *(float4 *)&part[slice][first] = make_float4(y[0], y[1], y[2], y[3]);
+#pragma unroll
+    for (int m = 0; m < LS_SSD_OWN; m++) __stcs((float4 *)(stored + (m / 4 * 4 * LS_SSD_SLICES + m % 4) * dim), s[m]);
+    __syncthreads();
+    if (threadIdx.x == 0) *stored_scale = step.scale;
+    if ((int)threadIdx.x >= dim) return;
+    float slices[LS_SSD_SLICES];
+#pragma unroll
+    for (int i = 0; i < LS_SSD_SLICES; i++) slices[i] = part[i][threadIdx.x];
+    const int64_t channel = head * dim + threadIdx.x, to = row * a->out_stride + channel;
+    const float own = ls_load_one<IN>(a->x, row * a->x_stride + channel);
+    const float out = ls_fma(a->d[head], own, ls_mul(step.scale, ls_ssd_join(slices)));
+    if (a->out_dtype == LS_F32)
+        ls_store_one<LS_F32>(a->out, to, out);
+    else
+        ls_store_one<LS_BF16>(a->out, to, out);
+}
+
+static ls_status launch(const ls_exec *exec, const ssd_params *p, int64_t most, ls_error *err) {
+    const ls_ssd_args *a = &p->a;
+    const bool bf16 = a->in_dtype == LS_BF16, token = most == 1 && a->n_states == LS_SSD_STATES &&
+                                                      a->head_dim % 16 == 0 && a->head_dim <= TOKEN_DIM_MAX;
+    const ls_index index[] = {
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"x stride", a->x_stride}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"dt stride", a->dt_stride}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"b stride", a->b_stride}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"c stride", a->c_stride}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"out stride", a->out_stride}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"slot", a->state.n_entries}, {"state stride in bytes", a->state.stride}}}},
+        {LS_WIDTH_I64, {{{"slot", a->scale.n_entries}, {"scale stride in bytes", a->scale.stride}}}}};
+    const ls_launch launch = {"ssd",
+                              {ls_launch_blocks(a->n_spans, a->n_heads, 1), 1, 1},
+                              token ? 2 * a->head_dim : (a->head_dim + 31) / 32 * 32,
+                              token ? 0 : (a->head_dim + 2) * a->n_states * 4,
+                              index,
+                              (int64_t)(sizeof index / sizeof index[0])};
+    bool taken = false;
+    ssd_params params = *p;
+    LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
+    if (!token) LS_CUDA_TRY(ls_ssd_walk(exec, &params, &taken, err));
+    if (taken) return LS_OK;
+    if (token)
+        return ls_cuda_launch(exec, &launch,
+                              bf16 ? (const void *)token_kernel<LS_BF16> : (const void *)token_kernel<LS_F32>, &params,
+                              err);
+    return ls_cuda_launch(exec, &launch, bf16 ? (const void *)head_kernel<LS_BF16> : (const void *)head_kernel<LS_F32>,
+                          &params, err);
+}
+
+ls_status ls_cuda_ssd(const ls_exec *exec, const ls_ssd_args *a, ls_error *err) {
+    const int64_t elem = ls_dtype_bytes(a->in_dtype), most = ls_spans_most(a->span_rows_max, a->rows);
+    const ls_cuda_operand operands[] = {{"x", a->x, elem, false},
+                                        {"dt_raw", a->dt_raw, elem, false},
+                                        {"b", a->b, elem, false},
+                                        {"cc", a->cc, elem, false},
+                                        {"out", a->out, ls_dtype_bytes(a->out_dtype), false},
+                                        {"a", a->a, 4, false},
+                                        {"dt_bias", a->dt_bias, 4, false},
+                                        {"d", a->d, 4, false},
+                                        {"state", a->state.base, 16, a->state.n_entries == 0},
+                                        {"scale", a->scale.base, 4, a->scale.n_entries == 0},
+                                        {"spans", a->spans, 8, a->n_spans == 0}};
+    ssd_params p;
+    ls_fault *fault;
+    LS_CUDA_TRY(ls_cuda_check("ssd", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
+                              ls_op_ssd_workspace(a), err));
+    if (a->n_spans == 0) return LS_OK;
+    p.a = *a;
+    p.blocks = a->n_heads;
+    p.group_heads = a->n_heads / a->n_groups;
+    p.vectors = ls_ssd_vectors(a->x, a->x_stride, elem) && ls_ssd_vectors(a->b, a->b_stride, elem) &&
+                ls_ssd_vectors(a->cc, a->c_stride, elem);
+    p.fours = ls_four_fits(a->out, a->out_dtype) && a->out_stride % 4 == 0;
+    LS_CUDA_TRY(ls_cuda_fault_begin("ssd", exec, &fault, err));
+    ls_span_check check = {a->spans, a->n_spans, a->rows, most, a->state.n_entries, false, fault};
+    p.fault = fault;
+    LS_CUDA_TRY(a->spans_checked ? ls_cuda_checked_before("ssd", exec, err)
+                                 : ls_cuda_check_spans("ssd", exec, &check, err));
+    return launch(exec, &p, most, err);
 }
