@@ -5,11 +5,7 @@
  * Prints microseconds a call and, for prompts, the rate of the products that the formula has (two forward, five
  * backward, half of the square); for single tokens the share of the time that reading keys and values takes at
  * READ_RATE. attention_peers.py prints torch's on the same machine. */
-#include <cuda_runtime.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
+#include "bench_gpu.h"
 #include "op/attention_backward.h"
 #include "op/cuda/cuda_ops.h"
 
@@ -17,80 +13,18 @@
 #define PAGE 16
 #define TOKENS 16384
 
-static cudaStream_t stream;
-static ls_exec exec_;
-
-static void check(cudaError_t status, const char *what) {
-    if (status == cudaSuccess) return;
-    printf("bench_gpu_attention: %s: %s\n", what, cudaGetErrorString(status));
-    exit(1);
-}
-static void check_ls(ls_status status, const ls_error *err) {
-    if (status == LS_OK) return;
-    printf("bench_gpu_attention: %s\n", err->text);
-    exit(1);
-}
-
-static void *device_memory(int64_t bytes) {
-    void *memory;
-    check(cudaMalloc(&memory, (size_t)bytes), "memory");
-    check(cudaMemset(memory, 0, (size_t)bytes), "memory");
-    return memory;
-}
-
-/* Numbers of +-[1/16, 2). */
-static __global__ void fill_kernel(void *to, int64_t n, uint32_t seed, bool wide) {
-    for (int64_t i = blockIdx.x * 256ll + threadIdx.x; i < n; i += gridDim.x * 256ll) {
-        uint32_t x = (uint32_t)i * 2654435761u + seed;
-        x = (x ^ x >> 16) * 0x7FEB352Du;
-        x = (x ^ x >> 15) * 0x846CA68Bu;
-        x ^= x >> 16;
-        x = (x & 0x8000u) | (123u + (x >> 16) % 5) << 7 | (x & 0x7Fu);
-        if (wide)
-            ((uint32_t *)to)[i] = x << 16;
-        else
-            ((uint16_t *)to)[i] = (uint16_t)x;
-    }
-}
-static void *filled(int64_t n, uint32_t seed, bool wide) {
-    void *to = device_memory(n * (wide ? 4 : 2));
-    fill_kernel<<<1024, 256, 0, stream>>>(to, n, seed, wide);
-    return to;
-}
-
 typedef struct problem {
     ls_attention_args forward;
     ls_attention_backward_args backward;
 } problem;
 
-static void run_forward(const problem *p) {
+static void run_forward(const void *p) {
     ls_error err;
-    check_ls(ls_cuda_attention(&exec_, &p->forward, &err), &err);
+    check_ls(ls_cuda_attention(&exec_, &((const problem *)p)->forward, &err), &err);
 }
-static void run_backward(const problem *p) {
+static void run_backward(const void *p) {
     ls_error err;
-    check_ls(ls_cuda_attention_backward(&exec_, &p->backward, &err), &err);
-}
-
-static int by_size(const void *a, const void *b) {
-    return (*(const float *)a > *(const float *)b) - (*(const float *)a < *(const float *)b);
-}
-
-/* Microseconds of one call: the median of some. */
-static double time_of(void (*run)(const problem *), const problem *p) {
-    cudaEvent_t begin, end;
-    float times[7];
-    check(cudaEventCreate(&begin), "event");
-    check(cudaEventCreate(&end), "event");
-    for (int i = -2; i < 7; i++) {
-        check(cudaEventRecord(begin, stream), "record");
-        run(p);
-        check(cudaEventRecord(end, stream), "record");
-        check(cudaStreamSynchronize(stream), "run");
-        if (i >= 0) check(cudaEventElapsedTime(&times[i], begin, end), "time");
-    }
-    qsort(times, 7, sizeof times[0], by_size);
-    return (double)times[3] * 1e3;
+    check_ls(ls_cuda_attention_backward(&exec_, &((const problem *)p)->backward, &err), &err);
 }
 
 /* Sequences of `length` tokens; the call brings the last `n_rows` of each. */
@@ -218,10 +152,7 @@ static void decode(int64_t heads, int64_t kv_heads) {
 int main(int argc, char **argv) {
     int64_t heads = 32, kv_heads = 8;
     bool any = false;
-    check(cudaStreamCreate(&stream), "stream");
-    exec_.backend = LS_BACKEND_CUDA;
-    exec_.stream = stream;
-    exec_.fault = (ls_fault *)device_memory(sizeof(ls_fault));
+    bench_open();
     if (argc > 2 && atoi(argv[argc - 2]) > 0) {
         heads = atoi(argv[argc - 2]);
         kv_heads = atoi(argv[argc - 1]);

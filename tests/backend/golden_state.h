@@ -34,4 +34,8 @@ static const golden golden_conv1d_backward[] = {
     {0x8e20f7c2ddf29f7f, 0xe1c342b877d5e69c},
 };
 
+static const golden golden_ssd[] = {{0x1c3cff1740c9eef3, 0xd15d3e542c575eb0}, {0x4dcdf7a6792f1306, 0x2c76950316167089}};
+static const golden golden_ssd_backward[] = {{0xa7e3db3dbc7da5ff, 0xf447431d5e12c60b},
+                                             {0xfd55cdde850b57a9, 0x8665e36382ba1706}};
+
 #endif

@@ -1,0 +1,72 @@
+"""mamba_ssm's chunked scan (Triton) on this GPU, beside bench_gpu_ssd: prompts, their gradient, single tokens.
+
+Prints microseconds a call. mamba_ssm's Triton files are pure Python: PYTHONPATH names the folder that holds them."""
+
+import math
+import sys
+
+import torch
+from mamba_ssm.ops.triton.selective_state_update import selective_state_update
+from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
+
+STATES = 128
+
+
+def time_of(call, repeats=7):
+    """Median microseconds."""
+    times = []
+    for i in range(-3, repeats):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        if i >= 0:
+            times.append(begin.elapsed_time(end) * 1e3)
+    return sorted(times)[repeats // 2]
+
+
+def prompts(n, length, heads, dim, groups, chunk):
+    def normal(*shape):
+        return (torch.randn(*shape, device="cuda") * 0.3).bfloat16()
+    x, b, c = normal(n, length, heads, dim), normal(n, length, groups, STATES), normal(n, length, groups, STATES)
+    dt = torch.exp(torch.rand(n, length, heads, device="cuda") * math.log(100) + math.log(1e-3))
+    a, d = -(torch.rand(heads, device="cuda") * 15 + 1), torch.rand(heads, device="cuda") + 0.5
+    inputs = [t.requires_grad_() for t in (x, dt, a, b, c, d)]
+
+    def forward():
+        return mamba_chunk_scan_combined(*inputs[:5], chunk, D=inputs[5])
+    with torch.no_grad():
+        there = time_of(forward)
+    grad = torch.randn(n, length, heads, dim, device="cuda", dtype=torch.bfloat16)
+
+    def both():
+        for t in inputs:
+            t.grad = None
+        forward().backward(grad)
+    print(f"mamba_ssm {heads} x {dim} heads, {groups} groups, chunks of {chunk}, {n} x {length}: forward {there:.1f} us, "
+          f"forward and gradient {time_of(both):.1f} us", flush=True)
+
+
+def tokens(n, heads, dim, groups):
+    state = torch.randn(n, heads, dim, STATES, device="cuda")
+    x = torch.randn(n, heads, dim, device="cuda", dtype=torch.bfloat16)
+    dt = torch.rand(n, heads, device="cuda")[..., None].expand(n, heads, dim) * 0.1
+    a = (-torch.rand(heads, device="cuda") * 15 - 1)[:, None, None].expand(heads, dim, STATES)
+    b, c = (torch.randn(n, groups, STATES, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    d = torch.rand(heads, device="cuda")[:, None].expand(heads, dim)
+    us = time_of(lambda: selective_state_update(state, x, dt, a, b, c, D=d))
+    print(f"mamba_ssm {heads} x {dim} heads, {groups} groups, {n} tokens: {us:.1f} us", flush=True)
+
+
+def main():
+    heads, dim, groups = (int(x) for x in sys.argv[1:4]) if len(sys.argv) > 3 else (128, 64, 8)
+    for n, length in ((1, 2048), (8, 2048), (64, 512)):
+        for chunk in (128, 256):
+            prompts(n, length, heads, dim, groups, chunk)
+    for n in (64, 256):
+        tokens(n, heads, dim, groups)
+
+
+if __name__ == "__main__":
+    main()
