@@ -41,9 +41,10 @@ typedef struct ls_model_config {
     int32_t n_experts, top_k; /* top_k is 1 when n_experts is 1 */
     bool reweighs;            /* the chosen experts alone share the weight (op/moe.h) */
     int32_t d_inner, d_state, d_conv;
-    int32_t dt_rank;               /* of Mamba-1; 0 with Mamba-2 */
-    int32_t ssd_heads, ssd_groups; /* of Mamba-2 (op/ssd.h), whose heads divide d_inner; 0: Mamba layers are Mamba-1's */
-    float dt_min, dt_max;          /* of Mamba-2's steps */
+    int32_t dt_rank; /* of Mamba-1; 0 with Mamba-2 */
+    int32_t ssd_heads,
+        ssd_groups;        /* of Mamba-2 (op/ssd.h), whose heads divide d_inner; 0: Mamba layers are Mamba-1's */
+    float dt_min, dt_max;  /* of Mamba-2's steps */
     int64_t positions_max; /* what the model was trained for, INT64_MAX if it does not say; no limit of arithmetic
                               follows */
     bool conv_bias, proj_bias, tied;

@@ -170,9 +170,9 @@ void ls_model_close(ls_model *model) {
     ls_window_free(model);
     for (int64_t i = 0; model->layers != NULL && i < model->config.n_layers; i++) {
         ls_layer *layer = &model->layers[i];
-        ls_gemm_weight *matrices[] = {&layer->attention.q,   &layer->attention.k,    &layer->attention.v,
-                                      &layer->attention.o,   &layer->mamba.in_proj,  &layer->mamba.x_proj,
-                                      &layer->mamba.dt_proj, &layer->mamba.out_proj, &layer->mamba2.in_proj,
+        ls_gemm_weight *matrices[] = {&layer->attention.q,     &layer->attention.k,    &layer->attention.v,
+                                      &layer->attention.o,     &layer->mamba.in_proj,  &layer->mamba.x_proj,
+                                      &layer->mamba.dt_proj,   &layer->mamba.out_proj, &layer->mamba2.in_proj,
                                       &layer->mamba2.out_proj, &layer->router};
         for (size_t m = 0; m < sizeof matrices / sizeof matrices[0]; m++)
             ls_gemm_weight_free(model->device, matrices[m]);

@@ -267,8 +267,7 @@ static ls_status mamba2_backward(const ls_leaf *l, int64_t layer_i, ls_error *er
     const ls_ssd_backward_args scan = scan_call(l, w, t->du, dxbc, ddt);
     const ls_leaf_product out_proj = {
         .w = &w->out_proj, .bias = w->out_bias, .dy = l->dh, .x = a->scanned, .dx = dnormed, .m = rows};
-    const ls_leaf_product in_proj = {
-        .w = &w->in_proj, .bias = w->in_bias, .dy = dz, .x = a->x, .dx = l->dx, .m = rows};
+    const ls_leaf_product in_proj = {.w = &w->in_proj, .bias = w->in_bias, .dy = dz, .x = a->x, .dx = l->dx, .m = rows};
     LS_TRY(ls_leaf_through_product(l, &out_proj, err));
     LS_TRY(norm_backward(l, w, dnormed.data, t->du, dz, err));
     LS_TRY(scan_backward(l, &scan, err));
@@ -305,4 +304,5 @@ static ls_status mamba2_walk(const ls_walk *w, ls_layer *layer) {
 }
 
 /* The norm's output, which out_proj's gradient reads, is made again of what a tape keeps. */
-const ls_part ls_part_mamba2 = {"mamba2", mamba2_forward, mamba2_backward, normalise, mamba2_finish, mamba2_walk, false};
+const ls_part ls_part_mamba2 = {"mamba2",    mamba2_forward, mamba2_backward, normalise, mamba2_finish,
+                                mamba2_walk, false};

@@ -21,8 +21,10 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
     const int64_t rows = t->opts.rows_max, q = (int64_t)c->n_heads * c->head_dim;
     const int64_t block = t->head->opts.rows_max;
     const int64_t normed = c->head_norms ? (int64_t)c->n_heads + c->n_kv_heads : 0;
-    const int64_t scales = larger(larger(LS_NORM_PARTS, c->ssd_groups), normed + c->n_kv_heads); /* of the heads of v there is room as well */
-    const int64_t picks = c->n_experts > 1 ? c->top_k : 1, narrow = c->ssd_heads > 0 ? 0 : c->dt_rank + 2 * (int64_t)c->d_state;
+    const int64_t scales = larger(larger(LS_NORM_PARTS, c->ssd_groups),
+                                  normed + c->n_kv_heads); /* of the heads of v there is room as well */
+    const int64_t picks = c->n_experts > 1 ? c->top_k : 1,
+                  narrow = c->ssd_heads > 0 ? 0 : c->dt_rank + 2 * (int64_t)c->d_state;
     const int64_t states = c->ssd_heads > 0 ? 0 : c->d_state, dt = c->ssd_heads > 0 ? 0 : c->d_inner;
     const int64_t inner = larger(2 * (int64_t)c->d_inner, c->d_inner + ls_config_conv_dim(c) + c->ssd_heads);
     const int64_t wide = larger(larger(inner, picks * c->ffn), q + 2 * (int64_t)c->n_kv_heads * c->head_dim);
@@ -85,6 +87,7 @@ static ls_status make_host(ls_tape *t, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&t->tokens, t->opts.rows_max, sizeof *t->tokens, "tokens", err));
     LS_TRY(ls_array_alloc((void **)&t->spans, t->opts.spans_max, sizeof *t->spans, "spans", err));
     LS_TRY(ls_array_alloc((void **)&t->leaf_spans, t->opts.spans_max, sizeof *t->spans, "spans", err));
+    LS_TRY(ls_array_alloc((void **)&t->host_cut, t->opts.spans_max, sizeof *t->spans, "spans", err));
     LS_TRY(ls_array_alloc((void **)&t->leaf_offsets, t->opts.spans_max + 1, sizeof *t->leaf_offsets, "spans", err));
     LS_TRY(ls_array_alloc((void **)&t->pages, t->cache->n_pages, sizeof *t->pages, "pages", err));
     LS_TRY(ls_array_alloc((void **)&t->block, 1, sizeof *t->block, "rows of a block", err));
@@ -230,6 +233,7 @@ void ls_tape_free(ls_tape *t) {
     free(t->pages);
     free(t->leaf_offsets);
     free(t->leaf_spans);
+    free(t->host_cut);
     free(t->block);
     free(t->spans);
     free(t->tokens);
