@@ -130,7 +130,7 @@ static const char *const names[] = {
 /* Those of them, and one more, that the profile mma16 takes: all weights in bf16. */
 static const char *const names_mma16[] = {"jamba-nobias",       "jamba-bf16",   "jamba-odd",
                                           "llama-odd",          "qwen3-small",  "qwen3-moe-small",
-                                          "falcon-mamba-small", "mamba2-small", "mamba2-odd"};
+                                          "falcon-mamba-small", "mamba2-small"};
 
 static void trained_open_as(trained *t, const char *name, ls_dtype dtype, ls_profile profile) {
     ls_error err;
