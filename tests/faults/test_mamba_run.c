@@ -151,10 +151,10 @@ static void mamba2_goes_the_same_way(void **state) {
     if (strstr(last.err, "mismatch 0 of ") == NULL) fail_msg("%s", last.err);
     copy_digest(whole);
     RUN_OK(GRPO(trained, setting("run", at("grpo2-1"))), "--set", "steps=2", "--set", "threads=1", "--set",
-           "engine.preempt-every=3", "--set", "engine.chunk=2", "--set", "engine.swap=on");
+           "engine.preempt-every=3", "--set", "engine.chunk=2", "--set", "engine.preempt-by=alternate");
     copy_digest(other);
     assert_string_equal(other, whole);
-    RUN_OK(GRPO(trained, setting("run", at("lora2"))), "--set", "steps=2", "--set", "adapter.rank=2");
+    RUN_OK(GRPO(trained, setting("run", at("lora2"))), "--set", "steps=2", "--set", "lora_rank=2");
     if (strstr(last.err, "mismatch 0 of ") == NULL) fail_msg("%s", last.err);
 }
 
