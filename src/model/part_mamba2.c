@@ -6,9 +6,6 @@
 #include "op/gated_norm.h"
 #include "op/ssd.h"
 
-/* Workspace that a call of the scan's gradient may take where it has more than one sequence. */
-#define CUT_BYTES ((int64_t)256 << 20)
-
 /* Columns of B and of C, which begin behind x. */
 static int64_t states_of(const ls_model_config *c) { return (int64_t)c->ssd_groups * c->d_state; }
 
@@ -200,7 +197,7 @@ static ls_ssd_backward_args scan_cut(const ls_leaf *l, const ls_ssd_backward_arg
         more.rows += spans[i].n_rows;
         if (spans[i].n_rows > more.span_rows_max) more.span_rows_max = spans[i].n_rows;
         bytes = ls_op_ssd_backward_workspace(&more);
-        if (more.n_spans > 1 && (bytes < 0 || bytes > CUT_BYTES)) break;
+        if (more.n_spans > 1 && (bytes < 0 || bytes > l->tape->cut_bytes)) break;
         cut = more;
     }
     return scan_rows(cut, spans[begin].row, cut.rows);

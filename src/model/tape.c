@@ -9,6 +9,7 @@
 #include "op/rmsnorm.h"
 
 #define PAGE_TOKENS 64
+#define CUT_BYTES ((int64_t)256 << 20)
 #define LS_TRUNCATED_BLOCK 64 /* rows of a block that is not made smaller */
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -176,6 +177,7 @@ ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_devi
         LS_ASSERT(opts->leaf_dh != NULL, "a leaf of %lld rows", (long long)opts->leaf_rows_max);
         t->leaf_dh = opts->leaf_dh;
     }
+    t->cut_bytes = CUT_BYTES;
     t->n_halves = 2 * (int64_t)c->n_layers;
     if (truncates(t)) {
         t->truncation = *opts->truncation;

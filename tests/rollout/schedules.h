@@ -7,7 +7,7 @@
 #include "oracle.h"
 #include "rollout/engine_state.h"
 
-#define FIXTURES 9
+#define FIXTURES 10
 #define PROMPTS 16
 #define PROMPT_MAX 12
 #define SAMPLES 4
