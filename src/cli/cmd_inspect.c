@@ -56,7 +56,7 @@ static void summarise(summary *s, const ls_model_config *c, const ls_checkpoint 
         if (c->window[i] > s->window_max) s->window_max = c->window[i];
         s->n_moe += c->is_moe[i];
     }
-    s->n_mamba = c->n_layers - s->n_attention;
+    for (int32_t i = 0; i < c->n_layers; i++) s->n_mamba += ls_config_has_slots(c, i);
     ls_slot_layout_make(&s->slot, c, dtype);
     s->state_bytes = s->slot.bytes * s->n_mamba;
     s->kv_token_bytes = ls_page_bytes(c, dtype, 1) * s->n_attention;
@@ -81,7 +81,7 @@ static void print_dims(const ls_tensor_view *view) {
 
 static const char *layer_kind(const ls_model_config *c, int32_t i) {
     static const char *const names[2][2] = {{"M", "Me"}, {"A", "Ae"}};
-    return names[c->is_attention[i]][c->is_moe[i]];
+    return c->no_mixer[i] ? "F" : names[c->is_attention[i]][c->is_moe[i]];
 }
 
 static void print_state(const summary *s) {
@@ -99,7 +99,7 @@ static void print_text(const summary *s, const inspect_options *o) {
     printf("layers       %d: %lld attention, %lld Mamba, %lld with experts\n            ", c->n_layers,
            (long long)s->n_attention, (long long)s->n_mamba, (long long)s->n_moe);
     for (int32_t i = 0; i < c->n_layers; i++) printf(" %s", layer_kind(c, i));
-    printf("   (M Mamba, A attention, e experts)\n");
+    printf("   (M Mamba, A attention, F feed-forward alone, e experts)\n");
     printf("hidden       %d, feed-forward %d, vocabulary %d, head %s, rms eps %s\n", c->hidden, c->ffn, c->vocab,
            c->tied ? "tied to the embedding" : "separate", eps);
     if (c->n_heads > 0)
@@ -171,9 +171,9 @@ static void print_json(const summary *s, const inspect_options *o) {
     ls_json_begin_array(&json, "layers");
     for (int32_t i = 0; i < c->n_layers; i++) {
         ls_json_begin_object(&json, NULL);
-        ls_json_string(&json, "mixer", c->is_attention[i] ? "attention" : "mamba");
+        ls_json_string(&json, "mixer", c->no_mixer[i] ? "none" : c->is_attention[i] ? "attention" : "mamba");
         if (c->window[i] > 0) ls_json_int(&json, "window", c->window[i]);
-        ls_json_string(&json, "ffn", c->ffn == 0 ? "none" : c->is_moe[i] ? "experts" : "dense");
+        ls_json_string(&json, "ffn", c->ffn == 0 || c->no_ffn[i] ? "none" : c->is_moe[i] ? "experts" : "dense");
         ls_json_end_object(&json);
     }
     ls_json_end_array(&json);

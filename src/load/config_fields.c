@@ -267,6 +267,51 @@ ls_status ls_field_read_pairs(uint8_t *out, int64_t n, const json_t *config, con
     return LS_OK;
 }
 
+/* The letter of a word; 0: none. */
+static char letter_of(const char *word, const char *letters, const char *const kinds[][3]) {
+    for (size_t k = 0; word != NULL && letters[k] != '\0'; k++)
+        for (size_t i = 0; kinds[k][i] != NULL; i++)
+            if (strcmp(word, kinds[k][i]) == 0) return letters[k];
+    return '\0';
+}
+
+static ls_status read_pattern(char *out, int64_t n_max, const char *field, const json_t *value, const char *letters,
+                              ls_error *err) {
+    const char *text = json_string_value(value);
+    if (text == NULL || text[0] == '\0' || strlen(text) > (size_t)n_max || text[strspn(text, letters)] != '\0') {
+        char expected[80];
+        snprintf(expected, sizeof expected, "1 to %lld of the letters %s", (long long)n_max, letters);
+        return fail_value(err, LS_ERR_FORMAT, field, value, expected);
+    }
+    memcpy(out, text, strlen(text) + 1);
+    return LS_OK;
+}
+
+ls_status ls_field_read_kinds(char *out, int64_t n_max, const json_t *config, const char *field, const char *old,
+                              const char *letters, const char *const kinds[][3], ls_error *err) {
+    const json_t *list = json_object_get(config, field), *text = json_object_get(config, old);
+    const bool has_list = list != NULL && !json_is_null(list), has_text = text != NULL && !json_is_null(text);
+    const size_t n = json_array_size(list);
+    out[0] = '\0';
+    if (has_text) LS_TRY(read_pattern(out, n_max, old, text, letters, err));
+    if (!has_list)
+        return has_text ? LS_OK : LS_FAIL(err, LS_ERR_FORMAT, "%s: missing, expected a list of layers", field);
+    if (!json_is_array(list) || n == 0 || n > (size_t)n_max)
+        return fail_value(err, LS_ERR_FORMAT, field, list, "a list of layers");
+    if (has_text && strlen(out) != n)
+        return LS_FAIL(err, LS_ERR_FORMAT, "%s: %zu layers, but %s has %zu", field, n, old, strlen(out));
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_array_get(list, i);
+        const char letter = letter_of(json_string_value(item), letters, kinds);
+        if (letter == '\0') return fail_value(err, LS_ERR_FORMAT, field, item, "a kind of layer that is built");
+        if (has_text && out[i] != letter)
+            return LS_FAIL(err, LS_ERR_FORMAT, "%s: layer %zu is '%c', but '%c' in %s", field, i, letter, out[i], old);
+        out[i] = letter;
+    }
+    out[n] = '\0';
+    return LS_OK;
+}
+
 /* Infinity comes as a string (json/json_words.h). */
 static bool read_limit(float *out, const json_t *value) {
     const json_t *tagged = json_object_get(value, "__float__");

@@ -34,6 +34,7 @@ typedef struct ls_model_config {
     const ls_tensor_names *names;
     int32_t n_layers, hidden, vocab;
     int32_t ffn;                           /* 0: layers have no feed-forward */
+    bool ungated;                          /* dense feed-forwards are down relu2(up x), without a gate */
     int32_t n_heads, n_kv_heads, head_dim; /* 0 in an architecture without attention */
     ls_rope_config rope;                   /* half 0: attention knows no positions */
     bool head_norms;                       /* of each head of q and k */
@@ -55,15 +56,24 @@ typedef struct ls_model_config {
     uint8_t is_attention[LS_LAYERS_MAX];
     int32_t window[LS_LAYERS_MAX]; /* positions that a query of the layer sees (op/attention.h); 0: all */
     uint8_t is_moe[LS_LAYERS_MAX];
-    int32_t bos, pad;    /* -1 when absent */
-    bool pad_is_trained; /* whether the padding token's embedding has a gradient */
-    bool has_eos;        /* the files name it, or that there is none */
+    uint8_t no_mixer[LS_LAYERS_MAX], no_ffn[LS_LAYERS_MAX]; /* layers of one half; a mixer or a feed-forward there is */
+    int32_t bos, pad;                                       /* -1 when absent */
+    bool pad_is_trained;                                    /* whether the padding token's embedding has a gradient */
+    bool has_eos;                                           /* the files name it, or that there is none */
     int32_t n_eos, eos[LS_EOS_MAX];
 } ls_model_config;
 
 /* Columns that a Mamba layer's convolution runs over: of Mamba-2 x, B and C. */
 static inline int64_t ls_config_conv_dim(const ls_model_config *c) {
     return c->d_inner + (c->ssd_heads > 0 ? 2 * (int64_t)c->ssd_groups * c->d_state : 0);
+}
+
+/* Layers whose state lies in pages, and in slots. */
+static inline bool ls_config_has_pages(const ls_model_config *c, int64_t layer_i) {
+    return c->is_attention[layer_i] != 0;
+}
+static inline bool ls_config_has_slots(const ls_model_config *c, int64_t layer_i) {
+    return !c->is_attention[layer_i] && !c->no_mixer[layer_i];
 }
 
 /* An architecture. read takes what its file says into *out, which is zeroed; errors start with the field. */

@@ -81,13 +81,19 @@ static ls_status bind_tied_head(binder *b) {
     return LS_OK;
 }
 
+static const ls_part *mixer_of(const ls_model_config *c, int64_t layer_i) {
+    if (c->no_mixer[layer_i]) return NULL;
+    if (c->is_attention[layer_i]) return &ls_part_attention;
+    return c->ssd_heads > 0 ? &ls_part_mamba2 : &ls_part_mamba;
+}
+
 static ls_status make_layer(ls_model *model, int64_t layer_i, ls_error *err) {
     ls_layer *layer = &model->layers[layer_i];
     const ls_model_config *c = &model->config;
     const bool experts = c->is_moe[layer_i] != 0;
-    layer->mixer = c->is_attention[layer_i] ? &ls_part_attention : c->ssd_heads > 0 ? &ls_part_mamba2 : &ls_part_mamba;
-    if (c->ffn == 0) return LS_OK;
-    layer->ffn = experts ? &ls_part_experts : &ls_part_dense;
+    layer->mixer = mixer_of(c, layer_i);
+    if (c->ffn == 0 || c->no_ffn[layer_i]) return LS_OK;
+    layer->ffn = experts ? &ls_part_experts : c->ungated ? &ls_part_ungated : &ls_part_dense;
     layer->n_experts = experts ? c->n_experts : 1;
     return ls_array_alloc((void **)&layer->expert, layer->n_experts, sizeof *layer->expert, "experts", err);
 }
@@ -200,6 +206,7 @@ ls_status ls_model_scale_inputs(ls_model *model, float factor, ls_error *err) {
     LS_ASSERT(model->window == NULL, "%d layers come by a window", model->config.n_layers);
     LS_TRY_DONE(ls_array_alloc((void **)&w, n, sizeof *w, "weights", err));
     for (int64_t i = 0; i < model->config.n_layers; i++) {
+        if (model->layers[i].mixer == NULL) continue;
         LS_TRY_DONE(ls_memory_take(model->device, w, model->layers[i].input_norm, bytes, err));
         for (int64_t k = 0; k < n; k++) w[k] *= factor;
         LS_TRY_DONE(ls_memory_write(model->device, model->layers[i].input_norm, w, bytes, err));

@@ -34,6 +34,7 @@ static ls_status normalise_h(const ls_forward *f, ls_rows x, const float *w, ls_
 bool ls_model_has_half(const ls_model *model, int64_t layer_i, ls_half half) {
     const ls_layer *layer = &model->layers[layer_i];
     if (half == LS_HALF_FFN) return layer->ffn != NULL;
+    if (layer->mixer == NULL) return false;
     return model->ablation == LS_ABLATE_NONE ||
            (layer->mixer == &ls_part_attention) == (model->ablation == LS_ATTENTION_ONLY);
 }

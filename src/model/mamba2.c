@@ -4,6 +4,7 @@
 
 #include "load/config_fields.h"
 #include "model/architectures.h"
+#include "model/mamba2_sizes.h"
 #include "op/ssd.h"
 
 /* Fields as they stand in the file, before anything is derived from them. */
@@ -62,38 +63,22 @@ static const ls_tensor_names tensor_names = {.embed = "backbone.embeddings.weigh
                                              .input_norm = "norm.weight",
                                              .mamba = "mixer."};
 
-/* Heads make up the inner width, groups divide them; rows and sizes of the largest tensors must fit the types that hold
- * them, and the scan must be built for them. */
 static ls_status check_sizes(const raw_config *raw, ls_error *err) {
-    const int64_t inner = raw->n_heads * raw->head_dim;
-    const ls_field_product state = {"n_groups x state_size", {raw->n_groups, raw->d_state, 1, 1}};
-    if (raw->expand * raw->hidden_size != inner)
+    const ls_field_product products[] = {{"vocab_size x hidden_size", {raw->vocab_size, raw->hidden_size, 1, 1}}};
+    const ls_mamba2_sizes sizes = {.hidden = raw->hidden_size,
+                                   .n_heads = raw->n_heads,
+                                   .head_dim = raw->head_dim,
+                                   .n_groups = raw->n_groups,
+                                   .n_states = raw->d_state,
+                                   .d_conv = raw->d_conv,
+                                   .heads_name = "num_heads",
+                                   .head_dim_name = "head_dim",
+                                   .states_name = "state_size"};
+    if (raw->expand * raw->hidden_size != raw->n_heads * raw->head_dim)
         return LS_FAIL(err, LS_ERR_FORMAT, "num_heads x head_dim: %lld is not expand x hidden_size %lld",
-                       (long long)inner, (long long)(raw->expand * raw->hidden_size));
-    LS_TRY(ls_field_check_products(&state, 1, err));
-    {
-        const int64_t states = raw->n_groups * raw->d_state;
-        const ls_field_rows rows[] = {{"n_groups x state_size", states},
-                                      {"2 x num_heads x head_dim + 2 x n_groups x state_size + num_heads",
-                                       2 * inner + 2 * states + raw->n_heads}};
-        const ls_ssd_shape shape = {.n_heads = raw->n_heads,
-                                    .head_dim = raw->head_dim,
-                                    .n_groups = raw->n_groups,
-                                    .n_states = raw->d_state,
-                                    .dt_max = INFINITY};
-        LS_TRY(ls_field_check_rows(rows, COUNT(rows), err));
-        LS_TRY(ls_ssd_check_shape("Mamba-2", &shape, err));
-    }
-    {
-        const int64_t conv = inner + 2 * raw->n_groups * raw->d_state;
-        const ls_field_product products[] = {
-            {"vocab_size x hidden_size", {raw->vocab_size, raw->hidden_size, 1, 1}},
-            {"rows of in_proj x hidden_size", {inner + conv + raw->n_heads, raw->hidden_size, 1, 1}},
-            {"num_heads x head_dim x state_size", {inner, raw->d_state, 1, 1}},
-            {"channels of the convolution x conv_kernel", {conv, raw->d_conv, 1, 1}},
-        };
-        return ls_field_check_products(products, COUNT(products), err);
-    }
+                       (long long)(raw->n_heads * raw->head_dim), (long long)(raw->expand * raw->hidden_size));
+    LS_TRY(ls_field_check_products(products, COUNT(products), err));
+    return ls_mamba2_check_sizes(&sizes, err);
 }
 
 static void take(ls_model_config *out, const raw_config *raw) {

@@ -3,7 +3,8 @@
  * Shapes: V vocabulary, H hidden, F feed-forward, E experts, D d_inner, S d_state, W d_conv, R dt_rank, A heads, G KV
  * heads, P head_dim.
  *
- * A layer is two halves, a mixer and a feed-forward; a model without feed-forward (F = 0) has layers of one half.
+ * A layer is two halves, a mixer and a feed-forward; a model without feed-forward (F = 0) has layers of one half, and a
+ * model may have layers of either half alone.
  *
  *   h = embed[token]
  *   per layer:   h = h + mixer(x), x = R(rms(h; input_norm));  h = h + ffn(x), x = R(rms(h; ffn_norm))
@@ -18,6 +19,7 @@
  *   mixer, Mamba-2:    z|x|B|C|dt = Win x;  x|B|C = conv1d(R(x|B|C));  Wout R(norm(ssd(x, dt, B, C), z)): op/ssd.h with
  *                      heads and groups of B and C, op/gated_norm.h over as many groups
  *   ffn, dense:        Wdown R(silu(Wgate x) * (Wup x))
+ *   ffn, ungated:      Wdown R(relu2(Wup x))
  *   ffn, MoE:          sum over the chosen experts of p_e * ffn_e(x), in ascending order of e
  *
  * The activation type (f32 or bf16) is the type of what enters a large matrix product (rms outputs, attention and scan
@@ -63,15 +65,15 @@ typedef struct ls_attention_weights {
 } ls_attention_weights;
 
 typedef struct ls_ffn_weights {
-    ls_gemm_weight gate, up, down; /* [F][H], [F][H], [H][F] */
+    ls_gemm_weight gate, up, down; /* [F][H], [F][H], [H][F]; no gate where the model is ungated */
 } ls_ffn_weights;
 
 /* What a half of a layer is: its arithmetic forward and backward, and its tensors. parts.h. */
 typedef struct ls_part ls_part;
 
 typedef struct ls_layer {
-    const ls_part *mixer, *ffn;   /* ffn: NULL where there is none */
-    float *input_norm, *ffn_norm; /* [H] */
+    const ls_part *mixer, *ffn;   /* NULL where there is none; one there is */
+    float *input_norm, *ffn_norm; /* [H]; NULL without the half */
     ls_attention_weights attention;
     ls_mamba_weights mamba;
     ls_mamba2_weights mamba2;

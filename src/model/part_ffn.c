@@ -1,4 +1,4 @@
-/* Feed-forward, dense and as a mixture of experts: forward, backward, tensors. */
+/* Feed-forward, dense with a gate and without, and as a mixture of experts: forward, backward, tensors. */
 #include <stdio.h>
 
 #include "model/parts.h"
@@ -40,6 +40,23 @@ static ls_status dense_forward(const ls_forward *f, int64_t layer_i, ls_error *e
 static ls_status dense_again(const ls_forward *f, int64_t layer_i, ls_error *err) {
     (void)layer_i;
     return swiglu(f, f->batch->n_rows, err);
+}
+
+/* ---- without a gate ---- */
+
+static ls_status squared(const ls_forward *f, int64_t layer_i, ls_error *err) {
+    const ls_activations *a = &f->ws->a;
+    const ls_relu2_args args = {a->up.data, a->gated.data, a->gated.dtype, f->batch->n_rows, f->model->config.ffn};
+    (void)layer_i;
+    return ls_relu2(f->ws->device, &args, err);
+}
+
+static ls_status ungated_forward(const ls_forward *f, int64_t layer_i, ls_error *err) {
+    const ls_ffn_weights *w = &f->model->layers[layer_i].expert[0];
+    const ls_activations *a = &f->ws->a;
+    LS_TRY(ls_part_project(f, a->up, a->x, &w->up, NULL, err));
+    LS_TRY(squared(f, layer_i, err));
+    return ls_part_project(f, a->y, a->gated, &w->down, NULL, err);
 }
 
 /* ---- mixture of experts ----
@@ -145,6 +162,18 @@ static ls_status dense_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
     LS_TRY(ls_leaf_through_product(l, &down, err));
     LS_TRY(swiglu_backward(l, l->rows, err));
     LS_TRY(ls_leaf_through_product(l, &gate, err));
+    return ls_leaf_through_product(l, &up, err);
+}
+
+static ls_status ungated_backward(const ls_leaf *l, int64_t layer_i, ls_error *err) {
+    const ls_ffn_weights *w = &l->model->layers[layer_i].expert[0];
+    const ls_activations *a = &l->ws.a;
+    const ls_rows dsquared = {l->tape->da, LS_F32, l->model->config.ffn}, dup = dup_of(l);
+    const ls_relu2_backward_args args = {a->up.data, dsquared.data, dup.data, dup.dtype, l->rows, dup.stride};
+    const ls_leaf_product down = {.w = &w->down, .dy = l->dh, .x = a->gated, .dx = dsquared, .m = l->rows};
+    const ls_leaf_product up = {.w = &w->up, .dy = dup, .x = a->x, .dx = l->dx, .m = l->rows};
+    LS_TRY(ls_leaf_through_product(l, &down, err));
+    LS_TRY(ls_relu2_backward(l->device, &args, err));
     return ls_leaf_through_product(l, &up, err);
 }
 
@@ -258,7 +287,7 @@ static ls_status experts_backward(const ls_leaf *l, int64_t layer_i, ls_error *e
 
 static ls_status walk_ffn(const ls_walk *w, ls_ffn_weights *f, const char *prefix) {
     const ls_model_config *c = &w->model->config;
-    LS_TRY(ls_walk_matrix(w, &f->gate, c->ffn, c->hidden, prefix, w->names->gate));
+    if (!c->ungated) LS_TRY(ls_walk_matrix(w, &f->gate, c->ffn, c->hidden, prefix, w->names->gate));
     LS_TRY(ls_walk_matrix(w, &f->up, c->ffn, c->hidden, prefix, w->names->up));
     return ls_walk_matrix(w, &f->down, c->hidden, c->ffn, prefix, w->names->down);
 }
@@ -277,4 +306,5 @@ static ls_status experts_walk(const ls_walk *w, ls_layer *layer) {
 }
 
 const ls_part ls_part_dense = {"dense", dense_forward, dense_backward, dense_again, NULL, dense_walk, false};
+const ls_part ls_part_ungated = {"ungated", ungated_forward, ungated_backward, squared, NULL, dense_walk, false};
 const ls_part ls_part_experts = {"experts", experts_forward, experts_backward, NULL, NULL, experts_walk, true};

@@ -52,7 +52,7 @@ static inline bool ls_attention_is_bare(const ls_model_config *c) {
     return c->rope.half == 0 && !c->head_norms && !c->qkv_bias;
 }
 
-extern const ls_part ls_part_attention, ls_part_mamba, ls_part_mamba2, ls_part_dense, ls_part_experts;
+extern const ls_part ls_part_attention, ls_part_mamba, ls_part_mamba2, ls_part_dense, ls_part_ungated, ls_part_experts;
 
 /* ---- forward ---- */
 

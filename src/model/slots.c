@@ -29,9 +29,9 @@ ls_status ls_walk_vector(const ls_walk *w, float **out, int64_t n, const char *p
 
 static ls_status walk_layer(const ls_walk *w, ls_layer *layer) {
     const int64_t hidden = w->model->config.hidden;
-    LS_TRY(ls_walk_vector(w, &layer->input_norm, hidden, "", w->names->input_norm));
+    if (layer->mixer != NULL) LS_TRY(ls_walk_vector(w, &layer->input_norm, hidden, "", w->names->input_norm));
     if (layer->ffn != NULL) LS_TRY(ls_walk_vector(w, &layer->ffn_norm, hidden, "", w->names->ffn_norm));
-    LS_TRY(layer->mixer->walk(w, layer));
+    if (layer->mixer != NULL) LS_TRY(layer->mixer->walk(w, layer));
     if (layer->ffn != NULL) LS_TRY(layer->ffn->walk(w, layer));
     return LS_OK;
 }

@@ -246,7 +246,7 @@ static ls_status keep_experts(ls_workspace *ws, const ls_model *model, ls_error 
 }
 
 static ls_status keep_dense(ls_workspace *ws, const ls_model *model, ls_error *err) {
-    LS_TRY(keep_rows(ws, &ws->a.gate, model->config.ffn, err));
+    if (!model->config.ungated) LS_TRY(keep_rows(ws, &ws->a.gate, model->config.ffn, err));
     return keep_rows(ws, &ws->a.up, model->config.ffn, err);
 }
 

@@ -292,7 +292,8 @@ static bool computes_alike(const ls_model_config *a, const ls_model_config *b) {
            a->qkv_bias == b->qkv_bias && a->o_bias == b->o_bias &&
            memcmp(a->window, b->window, layers * sizeof *a->window) == 0 &&
            memcmp(&a->rope, &b->rope, sizeof a->rope) == 0 && memcmp(a->is_attention, b->is_attention, layers) == 0 &&
-           memcmp(a->is_moe, b->is_moe, layers) == 0;
+           memcmp(a->is_moe, b->is_moe, layers) == 0 && a->ungated == b->ungated &&
+           memcmp(a->no_mixer, b->no_mixer, layers) == 0 && memcmp(a->no_ffn, b->no_ffn, layers) == 0;
 }
 
 ls_status ls_engine_set_weights(ls_engine *e, const ls_model *model, uint64_t version, ls_error *err) {

@@ -9,7 +9,7 @@
 /* Mamba and attention layers of the model. */
 static int64_t count_layers(const ls_model_config *c, bool attention) {
     int64_t n = 0;
-    for (int64_t i = 0; i < c->n_layers; i++) n += (c->is_attention[i] != 0) == attention;
+    for (int64_t i = 0; i < c->n_layers; i++) n += attention ? ls_config_has_pages(c, i) : ls_config_has_slots(c, i);
     return n;
 }
 

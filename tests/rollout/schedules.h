@@ -145,7 +145,7 @@ static inline bool one_in(dice *d, int64_t n) { return roll(d, n) == 0; }
 static inline void draw_levers(ls_levers *l, const ls_model_config *c, ls_dtype dtype, int64_t length_max, dice *d) {
     const int64_t slot = ls_slot_bytes(c, dtype);
     int64_t n_mamba = 0, pages;
-    for (int32_t i = 0; i < c->n_layers; i++) n_mamba += !c->is_attention[i];
+    for (int32_t i = 0; i < c->n_layers; i++) n_mamba += ls_config_has_slots(c, i);
     ls_levers_init(l);
     l->threads = 1;
     l->batch = 1 + roll(d, 6);

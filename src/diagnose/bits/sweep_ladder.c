@@ -111,7 +111,7 @@ void ls_ladder_deinit(ls_ladder *ladder) {
 static void use_cache(ls_levers *l, const ls_ladder *ladder) {
     int64_t slot = 0;
     for (int32_t i = 0; i < ladder->config->n_layers; i++)
-        if (!ladder->config->is_attention[i]) slot += ls_slot_bytes(ladder->config, ladder->opts->dtype);
+        if (ls_config_has_slots(ladder->config, i)) slot += ls_slot_bytes(ladder->config, ladder->opts->dtype);
     l->prefix = LS_PREFIX_ON;
     l->prefix_bytes = 64 * slot;
     l->pages = 256;

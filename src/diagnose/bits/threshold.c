@@ -18,8 +18,8 @@ int64_t ls_pooled_tensors(ls_pooled_tensor out[LS_POOLED_MAX], const ls_model_co
     bool attention = false, mamba = false;
     int64_t n = 0;
     for (int32_t i = 0; i < c->n_layers; i++) {
-        attention = attention || c->is_attention[i];
-        mamba = mamba || !c->is_attention[i];
+        attention = attention || ls_config_has_pages(c, i);
+        mamba = mamba || ls_config_has_slots(c, i);
     }
     ls_slot_layout_make(&slot, c, dtype);
     for (int64_t i = slot.n - 1; i >= 0 && mamba && slot_stride > 0; i--)

@@ -322,7 +322,9 @@ static ls_status try_layer(explainer *x, int32_t layer, ls_error *err) {
             static const ls_weight_change kinds[] = {LS_CHANGED_OF_LAYER, LS_CHANGED_FFN_OF_LAYER,
                                                      LS_CHANGED_MIXER_OF_LAYER};
             const bool of_mixer = part != 1;
-            if (one == layer || (of_mixer && c->is_attention[one] != c->is_attention[layer])) continue;
+            if (one == layer || (of_mixer && (c->is_attention[one] != c->is_attention[layer] ||
+                                              c->no_mixer[one] != c->no_mixer[layer])))
+                continue;
             LS_TRY(try_edit(x, (ls_edit){.layer = layer, .weights = kinds[part], .other = one},
                             searched(ls_explain_named(LS_CAUSE_ONE_LAYER, "layer %d has the %s of layer %d", layer,
                                                       parts[part], one)),

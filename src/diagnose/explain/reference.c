@@ -133,10 +133,11 @@ static ls_status take_experts(ls_reference *r, layer *l, int32_t layer_i, ls_err
     const char *const names[3] = {c->names->gate, c->names->up, c->names->down};
     const int64_t n = c->is_moe[layer_i] ? c->n_experts : 1;
     char name[NAME_BYTES];
-    if (c->ffn == 0) return LS_OK;
+    if (c->ffn == 0 || c->no_ffn[layer_i]) return LS_OK;
     LS_TRY(ls_array_alloc((void **)&l->expert, 3 * n, sizeof *l->expert, "experts", err));
     for (int64_t i = 0; i < 3 * n; i++) {
         char expert[32] = "";
+        if (c->ungated && i % 3 == 0) continue;
         if (c->is_moe[layer_i]) snprintf(expert, sizeof expert, "experts.%lld.", (long long)(i / 3));
         snprintf(name, sizeof name, "%s%d.%s%s%s", c->names->layers, layer_i, c->names->ffn, expert, names[i % 3]);
         LS_TRY(take(r, &l->expert[i], name, true, err));
@@ -148,9 +149,11 @@ static ls_status take_layer(ls_reference *r, int32_t layer_i, ls_error *err) {
     const ls_model_config *c = &r->config;
     layer *l = &r->layers[layer_i];
     char name[NAME_BYTES];
-    snprintf(name, sizeof name, "%s%d.%s", c->names->layers, layer_i, c->names->input_norm);
-    LS_TRY(take(r, &l->of[INPUT_NORM], name, true, err));
-    if (c->ffn > 0) {
+    if (!c->no_mixer[layer_i]) {
+        snprintf(name, sizeof name, "%s%d.%s", c->names->layers, layer_i, c->names->input_norm);
+        LS_TRY(take(r, &l->of[INPUT_NORM], name, true, err));
+    }
+    if (c->ffn > 0 && !c->no_ffn[layer_i]) {
         snprintf(name, sizeof name, "%s%d.%s", c->names->layers, layer_i, c->names->ffn_norm);
         LS_TRY(take(r, &l->of[FFN_NORM], name, true, err));
     }
@@ -654,15 +657,18 @@ static ls_status attention(const pass *p, int64_t layer_i, double *out, const do
 }
 
 /* out [n][H] += share * ffn(x); share NULL: 1. */
+static double relu2(double x) { return x > 0.0 ? x * x : 0.0; }
+
 static ls_status dense(const pass *p, double *out, const double *x, int64_t n, const matrix *expert, double share) {
-    const int64_t mark = p->s->n, f = expert[0].rows, hidden = p->c->hidden;
+    const int64_t mark = p->s->n, f = expert[1].rows, hidden = p->c->hidden;
     double *gate, *up, *y;
     LS_TRY(room(p->s, &gate, n, f, p->err));
     LS_TRY(room(p->s, &up, n, f, p->err));
     LS_TRY(room(p->s, &y, n, hidden, p->err));
-    product(gate, x, n, &expert[0], NULL);
+    if (!p->c->ungated) product(gate, x, n, &expert[0], NULL);
     product(up, x, n, &expert[1], NULL);
-    for (int64_t i = 0; i < n * f; i++) gate[i] = (p->e.gelu ? gelu(gate[i]) : silu(gate[i])) * up[i];
+    for (int64_t i = 0; i < n * f; i++)
+        gate[i] = p->c->ungated ? relu2(up[i]) : (p->e.gelu ? gelu(gate[i]) : silu(gate[i])) * up[i];
     round_all(gate, n * f, p->e.activations);
     product(y, gate, n, &expert[2], NULL);
     for (int64_t i = 0; i < n * hidden; i++) out[i] += share * y[i];
@@ -730,6 +736,7 @@ static ls_status misplaced(const pass *p, layer *out, int64_t experts, ls_error 
             return own_exchanged(p, &out->of[X_PROJ], c->dt_rank, c->dt_rank + c->d_state, c->d_state, err);
         case LS_CHANGED_KEYS_VALUES: out->of[WK] = out->of[WV], out->of[WV] = keys; return LS_OK;
         case LS_CHANGED_GATE_UP:
+            if (c->ungated) return LS_OK;
             if (experts > 0) LS_TRY(own_experts(p, out, 3 * experts, err));
             for (int64_t i = 0; i < experts; i++) {
                 const matrix gate = out->expert[3 * i];
@@ -767,7 +774,8 @@ static void borrowed(const pass *p, layer *out, int32_t layer_i) {
         if (out->of[i].rows == other->of[i].rows && out->of[i].columns == other->of[i].columns &&
             (p->e.weights == LS_CHANGED_OF_LAYER || (is_of_mixer(i) ? mixer : ffn && i == ROUTER)))
             out->of[i] = other->of[i];
-    if (ffn && p->c->is_moe[layer_i] == p->c->is_moe[p->e.other]) out->expert = other->expert;
+    if (ffn && p->c->is_moe[layer_i] == p->c->is_moe[p->e.other] && p->c->no_ffn[layer_i] == p->c->no_ffn[p->e.other])
+        out->expert = other->expert;
 }
 
 static ls_status rounded(const pass *p, layer *out, int64_t experts, ls_error *err) {
@@ -784,6 +792,7 @@ static ls_status rounded(const pass *p, layer *out, int64_t experts, ls_error *e
     LS_TRY(own_experts(p, out, 3 * experts, err));
     for (int64_t i = 0; i < 3 * experts; i++) {
         const matrix source = out->expert[i];
+        if (source.at == NULL) continue;
         LS_TRY(room(p->s, &out->expert[i].at, source.rows, source.columns, err));
         change_matrix(out->expert[i].at, &source, p->e.weights);
     }
@@ -793,7 +802,7 @@ static ls_status rounded(const pass *p, layer *out, int64_t experts, ls_error *e
 /* The layer as the edit has it. */
 static ls_status edited(const pass *p, layer *out, int32_t layer_i, ls_error *err) {
     const ls_edit *e = &p->e;
-    const int64_t experts = p->c->ffn == 0 ? 0 : p->c->is_moe[layer_i] ? p->c->n_experts : 1;
+    const int64_t experts = p->c->ffn == 0 || p->c->no_ffn[layer_i] ? 0 : p->c->is_moe[layer_i] ? p->c->n_experts : 1;
     *out = p->r->layers[layer_i];
     if (e->layer >= 0 && e->layer != layer_i) return LS_OK;
     if (is_rounding(e->weights)) return rounded(p, out, experts, err);
@@ -819,15 +828,17 @@ static ls_status run_layer(const pass *p, double *h, double *x, double *y, int32
     layer l;
     if (!here) mixing.e.cut_every = 0;
     LS_TRY(edited(p, &l, layer_i, p->err));
-    for (int64_t t = 0; t < n; t++)
-        rms(p, x + t * hidden, h + t * hidden, hidden, l.of[INPUT_NORM].at,
-            here && p->e.weights == LS_CHANGED_NORM_ONES);
-    round_all(x, n * hidden, p->e.activations);
-    if (!(here && p->e.weights == LS_CHANGED_NO_MIXER)) {
-        LS_TRY(mix(&mixing, layer_i, y, x, &l));
-        for (int64_t i = 0; i < n * hidden; i++) h[i] += mixer * y[i];
+    if (!p->c->no_mixer[layer_i]) {
+        for (int64_t t = 0; t < n; t++)
+            rms(p, x + t * hidden, h + t * hidden, hidden, l.of[INPUT_NORM].at,
+                here && p->e.weights == LS_CHANGED_NORM_ONES);
+        round_all(x, n * hidden, p->e.activations);
+        if (!(here && p->e.weights == LS_CHANGED_NO_MIXER)) {
+            LS_TRY(mix(&mixing, layer_i, y, x, &l));
+            for (int64_t i = 0; i < n * hidden; i++) h[i] += mixer * y[i];
+        }
     }
-    if (p->c->ffn > 0 && !(here && p->e.weights == LS_CHANGED_NO_FFN)) {
+    if (p->c->ffn > 0 && !p->c->no_ffn[layer_i] && !(here && p->e.weights == LS_CHANGED_NO_FFN)) {
         for (int64_t t = 0; t < n; t++)
             rms(p, x + t * hidden, h + t * hidden, hidden, l.of[FFN_NORM].at,
                 here && p->e.weights == LS_CHANGED_FFN_NORM_ONES);
