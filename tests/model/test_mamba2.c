@@ -1,11 +1,11 @@
-/* Mamba-2 alone against Hugging Face's numbers: what is read of the configuration, logits and
+/* Mamba-2 alone, and Nemotron-H, against Hugging Face's numbers: what is read of the configuration, logits and
  * log-probabilities in both activation types, and the bits of a sequence that arrives in chunks. */
 #include <math.h>
 
 #include "measure.h"
 #include "model/cache.h"
 
-static const char *const names[] = {"mamba2-small", "mamba2-odd"};
+static const char *const names[] = {"mamba2-small", "mamba2-odd", "nemotron-h-small", "nemotron-h-odd"};
 enum { N_NAMES = sizeof names / sizeof names[0] };
 
 static void configurations_are_read(void **state) {
@@ -29,6 +29,27 @@ static void configurations_are_read(void **state) {
     assert_true(c->n_layers == 2 && c->vocab == 131 && !c->tied && !c->conv_bias && c->proj_bias);
     assert_true(c->rms_eps == 1e-3f && c->pad == 0 && c->bos == 0 && c->n_eos == 1 && c->eos[0] == 0);
     assert_null(f.model->layers[0].mamba2.conv_bias);
+    fixture_close(&f);
+}
+
+/* Layers of Nemotron-H have one half each. */
+static void layers_of_one_half_are_read(void **state) {
+    static const char kinds[] = "M-MM*-";
+    fixture f;
+    const ls_model_config *c;
+    (void)state;
+    fixture_open(&f, "nemotron-h-small");
+    c = &f.model->config;
+    assert_true(c->n_layers == 6 && c->hidden == 40 && c->ffn == 56 && c->ungated && c->vocab == 150 && !c->tied);
+    assert_true(c->n_heads == 4 && c->n_kv_heads == 2 && c->head_dim == 12 && c->rope.half == 0);
+    assert_true(c->ssd_heads == 6 && c->ssd_groups == 3 && c->d_inner == 60 && c->d_state == 12 && c->d_conv == 4);
+    assert_true(c->dt_min == 0.08f && isinf(c->dt_max) && c->rms_eps == 1e-4f && c->positions_max == 512);
+    for (int32_t i = 0; i < c->n_layers; i++) {
+        const ls_layer *layer = &f.model->layers[i];
+        assert_true(c->is_attention[i] == (kinds[i] == '*') && c->no_mixer[i] == (kinds[i] == '-'));
+        assert_true((layer->mixer == NULL) == (kinds[i] == '-') && (layer->ffn == NULL) == (kinds[i] != '-'));
+        assert_true((layer->input_norm == NULL) == (kinds[i] == '-') && (layer->ffn_norm == NULL) == (kinds[i] != '-'));
+    }
     fixture_close(&f);
 }
 
@@ -95,11 +116,9 @@ static void chunks_change_no_bit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(configurations_are_read),
-        cmocka_unit_test(states_are_laid_out),
-        cmocka_unit_test(f32_matches),
-        cmocka_unit_test(bf16_activations_stay_near),
-        cmocka_unit_test(chunks_change_no_bit),
+        cmocka_unit_test(configurations_are_read),    cmocka_unit_test(layers_of_one_half_are_read),
+        cmocka_unit_test(states_are_laid_out),        cmocka_unit_test(f32_matches),
+        cmocka_unit_test(bf16_activations_stay_near), cmocka_unit_test(chunks_change_no_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
