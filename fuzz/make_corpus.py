@@ -75,10 +75,19 @@ def config_seeds():
         "hidden_act": "silu", "layer_norm_epsilon": 1e-3, "tie_word_embeddings": False, "residual_in_fp32": True,
         "torch_dtype": "float32", "eos_token_id": 0, "bos_token_id": 0, "pad_token_id": 0,
     }
+    nemotron = {
+        "model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"], "vocab_size": 99, "hidden_size": 48,
+        "hybrid_override_pattern": "M-M*-", "num_hidden_layers": 5, "intermediate_size": 64, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 12, "mamba_num_heads": 6, "mamba_head_dim": 16, "n_groups": 2,
+        "ssm_state_size": 8, "conv_kernel": 4, "time_step_min": 0.001, "mlp_hidden_act": "relu2", "expand": 2,
+    }
     seeds = {
         "small": small,
         "mamba": mamba,
         "mamba2": mamba2,
+        "nemotron_h": nemotron,
+        "nemotron_h_list": {**{k: v for k, v in nemotron.items() if k != "hybrid_override_pattern"},
+                            "layers_block_type": ["mamba", "mlp", "linear_attention", "attention", "mlp"]},
         "mamba2_defaults": {"model_type": "mamba2", "time_step_limit": [0.0, float("inf")]},
         "mamba2_tagged": {**mamba2, "time_step_limit": [0, {"__float__": "Infinity"}], "n_groups": 5},
         "falcon_mamba": {**{k: v for k, v in mamba.items() if k != "ssm_cfg"}, "model_type": "falcon_mamba",

@@ -79,6 +79,28 @@
     "  \"state_size\": 128,\n  \"tie_word_embeddings\": true,\n  \"use_bias\": false,\n"              \
     "  \"use_cache\": true,\n  \"use_conv_bias\": true,\n  \"vocab_size\": " #vocab "\n}\n"
 
+/* Nemotron-H, dense: M Mamba-2, * attention, - feed-forward. */
+#define NEMOTRON_H(pattern, layers, hidden, ffn, heads, ssd_head_dim, positions)                             \
+    "{\n"                                                                                                    \
+    "  \"architectures\": [\"NemotronHForCausalLM\"],\n  \"attention_bias\": false,\n"                       \
+    "  \"bos_token_id\": 1,\n  \"chunk_size\": 128,\n  \"conv_kernel\": 4,\n  \"dtype\": \"bfloat16\",\n"    \
+    "  \"eos_token_id\": 2,\n  \"expand\": 2,\n  \"head_dim\": 128,\n  \"hidden_size\": " #hidden            \
+    ",\n  \"hybrid_override_pattern\": \"" pattern                                                           \
+    "\",\n  \"initializer_range\": 0.02,\n"                                                                  \
+    "  \"intermediate_size\": " #ffn                                                                         \
+    ",\n  \"layer_norm_epsilon\": 1e-05,\n"                                                                  \
+    "  \"mamba_head_dim\": " #ssd_head_dim                                                                   \
+    ",\n  \"mamba_hidden_act\": \"silu\",\n"                                                                 \
+    "  \"mamba_num_heads\": 128,\n  \"mamba_proj_bias\": false,\n  \"max_position_embeddings\": " #positions \
+    ",\n  \"mlp_bias\": false,\n  \"mlp_hidden_act\": \"relu2\",\n"                                          \
+    "  \"model_type\": \"nemotron_h\",\n  \"n_groups\": 8,\n  \"num_attention_heads\": " #heads              \
+    ",\n  \"num_hidden_layers\": " #layers                                                                   \
+    ",\n  \"num_key_value_heads\": 8,\n  \"pad_token_id\": 0,\n"                                             \
+    "  \"rescale_prenorm_residual\": true,\n  \"residual_in_fp32\": false,\n"                                \
+    "  \"ssm_state_size\": 128,\n  \"tie_word_embeddings\": false,\n  \"time_step_floor\": 0.0001,\n"        \
+    "  \"time_step_max\": 0.1,\n  \"time_step_min\": 0.001,\n  \"use_bias\": false,\n"                       \
+    "  \"use_cache\": true,\n  \"use_conv_bias\": true,\n  \"vocab_size\": 131072\n}\n"
+
 /* Qwen3: norms of heads of 128. */
 #define QWEN3(layers, hidden, ffn, heads, tied)                                                       \
     "{\n"                                                                                             \
@@ -166,6 +188,12 @@ static const ls_shape shapes[] = {
     {"qwen3-30b-a3b", "Alibaba's Qwen3 30B-A3B: 48 layers of 128 experts, 31 billion parameters", QWEN3_MOE(48)},
     {"qwen3-30b-a3b-cut", "4 layers of qwen3-30b-a3b", QWEN3_MOE(4)},
     {"falcon-mamba-7b", "TII's Falcon Mamba 7B: 64 layers, 4,096 wide", FALCON_MAMBA(64, 4096, 8192, 256)},
+    {"nemotron-h-8b", "NVIDIA's Nemotron-H 8B: 52 layers of one half, 24 of them Mamba-2 and 4 attention",
+     NEMOTRON_H("M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-", 52, 4096, 21504, 32, 64, 8192)},
+    {"nemotron-nano-9b-v2", "NVIDIA's Nemotron Nano 9B v2: 56 layers of one half, 27 of them Mamba-2 and 4 attention",
+     NEMOTRON_H("M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-", 56, 4480, 15680, 40, 80, 131072)},
+    {"nemotron-nano-9b-v2-cut", "7 layers of nemotron-nano-9b-v2, attention in 5",
+     NEMOTRON_H("M-M-M*-", 7, 4480, 15680, 40, 80, 131072)},
     {"mamba2-2.7b", "state-spaces/mamba2-2.7b: Mamba-2, 64 layers, 2,560 wide", MAMBA2(64, 2560, 80, 50288)},
     {"mamba-2.8b", "state-spaces/mamba-2.8b-hf: 64 layers, 2,560 wide", MAMBA(64, 2560, 5120, 160)},
 };

@@ -136,6 +136,7 @@ static void shapes_are_as_large_as_published(void **state) {
         const char *name, *file;
         int64_t parameters;
     } published[] = {{"mamba2-2.7b", "mamba2-2.7b/model.safetensors", 2702599680},
+                     {"nemotron-nano-9b-v2", "nemotron-nano-9b-v2/model.safetensors", 8888227328},
                      {"falcon-mamba-7b", "falcon-mamba-7b/model.safetensors", 7272665088},
                      {"qwen3-30b-a3b", "qwen3-30b-a3b/model.safetensors", 30532122624}};
     (void)state;

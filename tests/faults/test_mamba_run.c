@@ -26,6 +26,13 @@ static const char configuration2[] =
     "\"conv_kernel\":4,\"time_step_limit\":[0.0,Infinity],\"tie_word_embeddings\":true,\"bos_token_id\":1,"
     "\"eos_token_id\":2,\"pad_token_id\":0}";
 
+static const char nemotron[] =
+    "{\"architectures\":[\"NemotronHForCausalLM\"],\"model_type\":\"nemotron_h\",\"dtype\":\"bfloat16\","
+    "\"vocab_size\":99,\"hidden_size\":48,\"hybrid_override_pattern\":\"M-M*-\",\"num_hidden_layers\":5,"
+    "\"intermediate_size\":64,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":12,"
+    "\"mamba_num_heads\":6,\"mamba_head_dim\":16,\"n_groups\":2,\"ssm_state_size\":8,\"conv_kernel\":4,"
+    "\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0}";
+
 /* KEY=PATH for --set, good until the program ends. */
 static const char *setting(const char *key, const char *path) {
     static char texts[64][PATH_BYTES + 16];
@@ -60,7 +67,9 @@ static void generation_and_scoring_are_one(void **state) {
                                          LS_FIXTURES "/mamba-odd",
                                          LS_FIXTURES "/falcon-mamba-small",
                                          LS_FIXTURES "/mamba2-small",
-                                         LS_FIXTURES "/mamba2-odd"};
+                                         LS_FIXTURES "/mamba2-odd",
+                                         LS_FIXTURES "/nemotron-h-small",
+                                         LS_FIXTURES "/nemotron-h-odd"};
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++)
         for (int k = 0; k < 2; k++) {
@@ -128,34 +137,50 @@ static void steps_with_rewards_have_one_digest(void **state) {
     assert_string_equal(other, whole);
 }
 
-/* Of Mamba-2: the same, shorter, and with an adapter. */
-static void mamba2_goes_the_same_way(void **state) {
-    const char *model = setting("model", at("fresh2")), *data = setting("data", at("pairs.jsonl"));
-    const char *trained = setting("model", at("sft2/checkpoints/step-00000004"));
+/* The same, shorter, and with an adapter. */
+static void goes_the_same_way(const char *configuration_text, const char *name, const char *line) {
+    char base[64], sft[64], again[64], grpo[64], levers[64], lora[64], step[128], other_step[128], config[64];
     char whole[24], other[24];
-    (void)state;
-    text_write(at("config2.json"), configuration2);
-    RUN_OK("init", "--config", at("config2.json"), "--tokenizer", SORT, "--seed", "3", "--out", at("fresh2"));
-    RUN_OK("inspect", at("fresh2"));
-    assert_non_null(strstr(last.out, "Mamba-2      d_inner 96, 6 heads, 2 groups, d_state 8, d_conv 4"));
+    const char *model, *trained, *data = setting("data", at("pairs.jsonl"));
+    snprintf(base, sizeof base, "%s", name);
+    snprintf(config, sizeof config, "%s.json", name);
+    snprintf(sft, sizeof sft, "%s-sft", name);
+    snprintf(again, sizeof again, "%s-again", name);
+    snprintf(grpo, sizeof grpo, "%s-grpo", name);
+    snprintf(levers, sizeof levers, "%s-levers", name);
+    snprintf(lora, sizeof lora, "%s-lora", name);
+    snprintf(step, sizeof step, "%s/checkpoints/step-00000004", sft);
+    text_write(at(config), configuration_text);
+    RUN_OK("init", "--config", at(config), "--tokenizer", SORT, "--seed", "3", "--out", at(base));
+    RUN_OK("inspect", at(base));
+    if (strstr(last.out, line) == NULL) fail_msg("%s", last.out);
+    model = setting("model", at(base));
     RUN_OK("train", "sft", "--config", SORT "/sft.json", "--set", model, "--set", data, "--set",
-           setting("run", at("sft2")), "--set", "batch=16", "--set", "leaf=8", "--set", "warmup=2", "--set",
+           setting("run", at(sft)), "--set", "batch=16", "--set", "leaf=8", "--set", "warmup=2", "--set",
            "schedule_steps=8", "--set", "steps=4", "--set", "save_every=4");
     RUN_OK("train", "sft", "--config", SORT "/sft.json", "--set", model, "--set", data, "--set",
-           setting("run", at("sft2-again")), "--set", "batch=16", "--set", "leaf=8", "--set", "warmup=2", "--set",
+           setting("run", at(again)), "--set", "batch=16", "--set", "leaf=8", "--set", "warmup=2", "--set",
            "schedule_steps=8", "--set", "steps=4", "--set", "save_every=4", "--set", "recompute=true", "--set",
            "threads=1");
-    must_be_same_file(at("sft2/checkpoints/step-00000004/model.safetensors"),
-                      at("sft2-again/checkpoints/step-00000004/model.safetensors"));
-    RUN_OK(GRPO(trained, setting("run", at("grpo2"))), "--set", "steps=2");
+    trained = setting("model", at(step));
+    snprintf(step, sizeof step, "%s/checkpoints/step-00000004/model.safetensors", sft);
+    snprintf(other_step, sizeof other_step, "%s/checkpoints/step-00000004/model.safetensors", again);
+    must_be_same_file(at(step), at(other_step));
+    RUN_OK(GRPO(trained, setting("run", at(grpo))), "--set", "steps=2");
     if (strstr(last.err, "mismatch 0 of ") == NULL) fail_msg("%s", last.err);
     copy_digest(whole);
-    RUN_OK(GRPO(trained, setting("run", at("grpo2-1"))), "--set", "steps=2", "--set", "threads=1", "--set",
+    RUN_OK(GRPO(trained, setting("run", at(levers))), "--set", "steps=2", "--set", "threads=1", "--set",
            "engine.preempt-every=3", "--set", "engine.chunk=2", "--set", "engine.preempt-by=alternate");
     copy_digest(other);
     assert_string_equal(other, whole);
-    RUN_OK(GRPO(trained, setting("run", at("lora2"))), "--set", "steps=2", "--set", "lora_rank=2");
+    RUN_OK(GRPO(trained, setting("run", at(lora))), "--set", "steps=2", "--set", "lora_rank=2");
     if (strstr(last.err, "mismatch 0 of ") == NULL) fail_msg("%s", last.err);
+}
+
+static void mamba2_goes_the_same_way(void **state) {
+    (void)state;
+    goes_the_same_way(configuration2, "second", "Mamba-2      d_inner 96, 6 heads, 2 groups, d_state 8, d_conv 4");
+    goes_the_same_way(nemotron, "nemotron", "layers       5: 1 attention, 2 Mamba, 0 with experts");
 }
 
 static void the_gate_stops_a_fault(void **state) {
