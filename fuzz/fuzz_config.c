@@ -32,17 +32,18 @@ static void check_mamba(const ls_model_config *c, bool is_alone) {
     if (c->dt_rank < 1 || (int64_t)c->dt_rank + 2 * (int64_t)c->d_state > INT32_MAX) abort();
 }
 
-/* Alone, or with layers of one half each. */
+/* Alone, with layers of one half each, or beside attention of whose heads half rotates. */
 static void check_mamba2(const ls_model_config *c, bool is_alone) {
     const int64_t states = (int64_t)c->ssd_groups * c->d_state;
     if (c->ssd_groups < 1 || c->ssd_heads % c->ssd_groups != 0 || c->d_inner % c->ssd_heads != 0) abort();
     if (c->d_state < 1 || c->d_conv < 1 || 2 * (int64_t)c->d_inner + 2 * states + c->ssd_heads > INT32_MAX) abort();
     if (!(c->dt_min >= 0.0f && c->dt_max > 0.0f && c->dt_min <= c->dt_max) || c->dt_rank != 0) abort();
-    if (c->inner_norms || c->rope.half != 0 || c->head_norms || !c->pad_is_trained || c->ungated == is_alone) abort();
+    if (c->inner_norms || c->head_norms || (c->rope.half != 0 && 4 * c->rope.half != c->head_dim)) abort();
+    if ((is_alone || c->ungated) && (c->rope.half != 0 || !c->pad_is_trained)) abort();
     for (int32_t i = 0; i < LS_LAYERS_MAX; i++) {
-        const bool is_layer = !is_alone && i < c->n_layers;
-        if (c->no_mixer[i] + c->no_ffn[i] != is_layer || (c->no_mixer[i] && c->is_attention[i]) || c->is_moe[i])
-            abort();
+        const bool is_half = c->ungated && i < c->n_layers;
+        if (c->no_mixer[i] + c->no_ffn[i] != is_half || (c->no_mixer[i] && c->is_attention[i]) || c->is_moe[i]) abort();
+        if (is_alone && c->is_attention[i]) abort();
     }
 }
 

@@ -312,6 +312,18 @@ ls_status ls_field_read_kinds(char *out, int64_t n_max, const json_t *config, co
     return LS_OK;
 }
 
+ls_status ls_field_read_marks(uint8_t *out, int64_t n, const json_t *config, const char *field, ls_error *err) {
+    const json_t *list = json_object_get(config, field);
+    if (list == NULL || json_is_null(list)) return LS_OK;
+    if (!json_is_array(list)) return fail_value(err, LS_ERR_FORMAT, field, list, "a list");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        int64_t at = 0;
+        LS_TRY(read_integer(&at, field, json_array_get(list, i), 0, n - 1, err));
+        out[at] = 1;
+    }
+    return LS_OK;
+}
+
 /* Infinity comes as a string (json/json_words.h). */
 static bool read_limit(float *out, const json_t *value) {
     const json_t *tagged = json_object_get(value, "__float__");

@@ -162,12 +162,14 @@ static ls_status read_theta(double *out, const rope_source *s, double by_default
     return LS_OK;
 }
 
-static ls_status check_whole_heads(const rope_source *s, ls_error *err) {
+/* The share of a head's columns that rotate, which is the architecture's, and may stand in the file. */
+static ls_status check_share(const rope_source *s, double share, ls_error *err) {
     const json_t *value = some(s->object, "partial_rotary_factor");
     char shown[LS_JSON_SHOW_MAX];
     if (value == NULL) value = some(s->config, "partial_rotary_factor");
-    if (value == NULL || (json_is_number(value) && json_number_value(value) == 1.0)) return LS_OK;
-    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "partial_rotary_factor: %s, expected 1", ls_json_show(value, shown));
+    if (value == NULL || (json_is_number(value) && json_number_value(value) == share)) return LS_OK;
+    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "partial_rotary_factor: %s, expected %g", ls_json_show(value, shown),
+                   share);
 }
 
 static ls_status read_type(const char **out, const rope_source *s, ls_error *err) {
@@ -177,14 +179,15 @@ static ls_status read_type(const char **out, const rope_source *s, ls_error *err
     return *out != NULL ? LS_OK : fail_field(s, "rope_type", value, "a name", err);
 }
 
-ls_status ls_rope_fields_read(ls_rope_config *out, const json_t *config, int64_t head_dim, double default_theta,
-                              int64_t positions_max, ls_error *err) {
+/* head_dim: the columns that rotate, a `share` of the head's. */
+static ls_status read_rope(ls_rope_config *out, const json_t *config, int64_t head_dim, double share,
+                           double default_theta, int64_t positions_max, ls_error *err) {
     rope_source s;
     const char *type;
     double theta;
     LS_TRY(find_source(&s, config, err));
     LS_TRY(read_theta(&theta, &s, default_theta, err));
-    LS_TRY(check_whole_heads(&s, err));
+    LS_TRY(check_share(&s, share, err));
     LS_TRY(read_type(&type, &s, err));
     if (head_dim % 2 != 0 || head_dim > 2 * LS_ROPE_HALF_MAX)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "head_dim: %lld; heads that rotate are even and at most %d",
@@ -204,4 +207,17 @@ ls_status ls_rope_fields_read(ls_rope_config *out, const json_t *config, int64_t
     if (strcmp(type, "yarn") == 0) return scale_yarn(out, &s, theta, positions_max, err);
     return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s.rope_type: \"%.40s\"; default, linear, llama3 and yarn are built",
                    s.field, type);
+}
+
+ls_status ls_rope_fields_read(ls_rope_config *out, const json_t *config, int64_t head_dim, double default_theta,
+                              int64_t positions_max, ls_error *err) {
+    return read_rope(out, config, head_dim, 1.0, default_theta, positions_max, err);
+}
+
+ls_status ls_rope_fields_read_half(ls_rope_config *out, const json_t *config, int64_t head_dim, double default_theta,
+                                   int64_t positions_max, ls_error *err) {
+    if (head_dim % 4 != 0)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "head_dim: %lld; heads of which half rotates are multiples of 4",
+                       (long long)head_dim);
+    return read_rope(out, config, head_dim / 2, 0.5, default_theta, positions_max, err);
 }

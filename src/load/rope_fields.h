@@ -13,5 +13,9 @@
  * refused by name: keys that are cached would be of another rotation than those that follow. head_dim is even. */
 ls_status ls_rope_fields_read(ls_rope_config *out, const struct json_t *config, int64_t head_dim, double default_theta,
                               int64_t positions_max, ls_error *err);
+/* The same for heads of which half the columns rotate, the first ones: partial_rotary_factor is 0.5 where it is given.
+ * Half of head_dim is even. */
+ls_status ls_rope_fields_read_half(ls_rope_config *out, const struct json_t *config, int64_t head_dim,
+                                   double default_theta, int64_t positions_max, ls_error *err);
 
 #endif

@@ -85,9 +85,9 @@ typedef struct pool {
 } pool;
 
 static pool pool_of(const ls_cache *c, int64_t layer_i) {
-    if (c->kind[layer_i] == LS_STATE_NONE) return (pool){NULL, 0, 0, 0};
-    return c->kind[layer_i] == LS_STATE_PAGES ? (pool){c->layer[layer_i], c->n_pages, c->page_stride, c->page_bytes}
-                                              : (pool){c->layer[layer_i], c->n_slots, c->slot_stride, c->slot_bytes};
+    if (c->kind[layer_i] == LS_HELD_NONE) return (pool){NULL, 0, 0, 0};
+    return c->kind[layer_i] == LS_HELD_PAGES ? (pool){c->layer[layer_i], c->n_pages, c->page_stride, c->page_bytes}
+                                             : (pool){c->layer[layer_i], c->n_slots, c->slot_stride, c->slot_bytes};
 }
 
 static ls_status write_guards(const ls_cache *cache, ls_error *err) {
@@ -107,7 +107,7 @@ static ls_status reserve_layers(ls_cache *cache, ls_error *err) {
             LS_TRY(ls_memory_pin(cache->device, (void **)&cache->layer[i], p.n, p.stride, "swap", err));
         else
             LS_TRY(ls_memory_reserve(cache->device, (void **)&cache->layer[i], p.n, p.stride,
-                                     cache->kind[i] == LS_STATE_PAGES ? "KV pages" : "state slots", err));
+                                     cache->kind[i] == LS_HELD_PAGES ? "KV pages" : "state slots", err));
     }
     return LS_OK;
 }
@@ -158,9 +158,9 @@ ls_status ls_cache_create(ls_cache **out, ls_device *device, const ls_model_conf
     cache->n_layers = config->n_layers;
     cache->n_kv_heads = config->n_kv_heads;
     for (int64_t i = 0; i < config->n_layers; i++)
-        cache->kind[i] = ls_config_has_pages(config, i)   ? LS_STATE_PAGES
-                         : ls_config_has_slots(config, i) ? LS_STATE_SLOTS
-                                                          : LS_STATE_NONE;
+        cache->kind[i] = ls_config_has_pages(config, i)   ? LS_HELD_PAGES
+                         : ls_config_has_slots(config, i) ? LS_HELD_SLOTS
+                                                          : LS_HELD_NONE;
     LS_TRY_DONE(
         pool_stride(&cache->slot_stride, cache->slot_bytes, opts->slot_stride, opts->guards, "state slots", err));
     LS_TRY_DONE(pool_stride(&cache->page_stride, cache->page_bytes, 0, opts->guards, "KV pages", err));
@@ -207,8 +207,8 @@ static uint8_t *entry_at(const ls_cache *cache, int64_t layer_i, int32_t id) {
 
 /* ---- all layers of an entry ---- */
 
-static ls_status copy_entry(const ls_cache *to, int32_t to_id, const ls_cache *from, int32_t from_id,
-                            ls_state_kind kind, ls_error *err) {
+static ls_status copy_entry(const ls_cache *to, int32_t to_id, const ls_cache *from, int32_t from_id, ls_held_kind kind,
+                            ls_error *err) {
     for (int64_t i = 0; i < to->n_layers; i++)
         if (to->kind[i] == kind)
             LS_TRY(ls_memory_copy(to->device, entry_at(to, i, to_id), entry_at(from, i, from_id), pool_of(to, i).bytes,
@@ -218,16 +218,16 @@ static ls_status copy_entry(const ls_cache *to, int32_t to_id, const ls_cache *f
 
 ls_status ls_cache_copy_slot(const ls_cache *to, int32_t to_slot, const ls_cache *from, int32_t from_slot,
                              ls_error *err) {
-    return copy_entry(to, to_slot, from, from_slot, LS_STATE_SLOTS, err);
+    return copy_entry(to, to_slot, from, from_slot, LS_HELD_SLOTS, err);
 }
 
 ls_status ls_cache_copy_page(const ls_cache *to, int32_t to_page, const ls_cache *from, int32_t from_page,
                              ls_error *err) {
-    return copy_entry(to, to_page, from, from_page, LS_STATE_PAGES, err);
+    return copy_entry(to, to_page, from, from_page, LS_HELD_PAGES, err);
 }
 
 /* All bits set is a NaN in every type. */
-static ls_status poison_entry(const ls_cache *cache, int32_t id, ls_state_kind kind, ls_error *err) {
+static ls_status poison_entry(const ls_cache *cache, int32_t id, ls_held_kind kind, ls_error *err) {
     for (int64_t i = 0; i < cache->n_layers; i++)
         if (cache->kind[i] == kind)
             LS_TRY(ls_memory_fill(cache->device, entry_at(cache, i, id), 0xFF, pool_of(cache, i).bytes, err));
@@ -235,16 +235,16 @@ static ls_status poison_entry(const ls_cache *cache, int32_t id, ls_state_kind k
 }
 
 ls_status ls_cache_poison_slot(const ls_cache *cache, int32_t slot, ls_error *err) {
-    return poison_entry(cache, slot, LS_STATE_SLOTS, err);
+    return poison_entry(cache, slot, LS_HELD_SLOTS, err);
 }
 
 ls_status ls_cache_poison_page(const ls_cache *cache, int32_t page, ls_error *err) {
-    return poison_entry(cache, page, LS_STATE_PAGES, err);
+    return poison_entry(cache, page, LS_HELD_PAGES, err);
 }
 
 ls_status ls_cache_drop_slot(const ls_cache *cache, int32_t slot, ls_error *err) {
     for (int64_t i = 0; i < cache->n_layers; i++)
-        if (cache->kind[i] == LS_STATE_SLOTS)
+        if (cache->kind[i] == LS_HELD_SLOTS)
             LS_TRY(ls_memory_drop(cache->device, entry_at(cache, i, slot), cache->slot_bytes, err));
     return LS_OK;
 }
@@ -303,7 +303,7 @@ ls_status ls_cache_slot_differs(int64_t *layer_i, const ls_cache *a, int32_t slo
     *layer_i = -1;
     for (int64_t i = 0; i < a->n_layers && !differs; i++) {
         const uint8_t *x, *y;
-        if (a->kind[i] != LS_STATE_SLOTS) continue;
+        if (a->kind[i] != LS_HELD_SLOTS) continue;
         x = entry_at(a, i, slot_a);
         y = entry_at(b, i, slot_b);
         LS_TRY(begin_compare(a, err));
@@ -326,7 +326,7 @@ ls_status ls_cache_page_differs(int64_t *layer_i, const ls_cache *a, int32_t pag
     for (int64_t i = 0; i < a->n_layers && !differs; i++) {
         const uint8_t *x, *y;
         int64_t head_bytes;
-        if (a->kind[i] != LS_STATE_PAGES) continue; /* a model without attention has no heads to divide by */
+        if (a->kind[i] != LS_HELD_PAGES) continue; /* a model without attention has no heads to divide by */
         head_bytes = a->page_bytes / (2 * a->n_kv_heads);
         x = entry_at(a, i, page_a);
         y = entry_at(b, i, page_b);
@@ -361,7 +361,7 @@ static ls_status check_layer_guards(const ls_cache *cache, int64_t layer_i, ls_e
         if (cache->guard_bytes[k] != GUARD_BYTE)
             return LS_FAIL(err, LS_ERR_DEVICE, "layer %lld: byte %lld behind %s %lld was overwritten with 0x%02x",
                            (long long)layer_i, (long long)(k % GUARD_BYTES),
-                           cache->kind[layer_i] == LS_STATE_PAGES ? "page" : "slot", (long long)(k / GUARD_BYTES),
+                           cache->kind[layer_i] == LS_HELD_PAGES ? "page" : "slot", (long long)(k / GUARD_BYTES),
                            cache->guard_bytes[k]);
     return LS_OK;
 }

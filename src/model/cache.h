@@ -26,14 +26,14 @@ typedef struct ls_slot_layout {
     ls_state_tensor tensor[LS_STATE_TENSORS_MAX];
 } ls_slot_layout;
 
-/* The slots of the layers whose mixer is no attention: "conv", the convolution's window [W-1][D] in the activation type,
- * oldest first; "scan", the state [D][S] in float32. Of Mamba-2 the window is of x, B and C, and two tensors in
- * float32 follow: "ssd", the states [heads][S][P], and "scale", [heads] (op/ssd.h). Of a model of attention alone all are
+/* The slots of the layers whose mixer is no attention: "conv", the convolution's window [W-1][D] in the activation
+ * type, oldest first; "scan", the state [D][S] in float32. Of Mamba-2 the window is of x, B and C, and two tensors in float32
+ * follow: "ssd", the states [heads][S][P], and "scale", [heads] (op/ssd.h). Of a model of attention alone all are
  * empty. */
 void ls_slot_layout_make(ls_slot_layout *out, const ls_model_config *config, ls_dtype dtype);
 
 /* Where a layer's state lies; a feed-forward alone has none. */
-typedef enum ls_state_kind { LS_STATE_NONE = 0, LS_STATE_SLOTS, LS_STATE_PAGES } ls_state_kind;
+typedef enum ls_held_kind { LS_HELD_NONE = 0, LS_HELD_SLOTS, LS_HELD_PAGES } ls_held_kind;
 
 typedef struct ls_cache {
     ls_device *device; /* borrowed */
@@ -43,7 +43,7 @@ typedef struct ls_cache {
     int64_t n_pages, page_tokens, page_stride, page_bytes;
     int64_t n_layers, n_kv_heads;
     bool guards, on_host, is_released;
-    uint8_t kind[LS_LAYERS_MAX]; /* ls_state_kind; a copy: weights may change and their models go */
+    uint8_t kind[LS_LAYERS_MAX]; /* ls_held_kind; a copy: weights may change and their models go */
     uint8_t **layer;             /* [n_layers]: the layer's slots or pages; NULL where there are none */
     int64_t *differs;            /* device memory: the answer of a comparison */
     uint8_t *guard_bytes;        /* [largest count of entries][64], what was read of guards; NULL without */

@@ -101,6 +101,18 @@
     "  \"time_step_max\": 0.1,\n  \"time_step_min\": 0.001,\n  \"use_bias\": false,\n"                       \
     "  \"use_cache\": true,\n  \"use_conv_bias\": true,\n  \"vocab_size\": 131072\n}\n"
 
+static const char bamba_9b[] =
+    "{\n  \"architectures\": [\"BambaForCausalLM\"],\n  \"attention_bias\": false,\n  \"attention_dropout\": 0.0,\n"
+    "  \"attn_layer_indices\": [9, 18, 27],\n  \"attn_rotary_emb\": 64,\n  \"bos_token_id\": 128000,\n"
+    "  \"dtype\": \"bfloat16\",\n  \"eos_token_id\": 128001,\n  \"hidden_act\": \"silu\",\n  \"hidden_size\": 4096,\n"
+    "  \"initializer_range\": 0.02,\n  \"intermediate_size\": 14336,\n  \"mamba_chunk_size\": 256,\n"
+    "  \"mamba_conv_bias\": true,\n  \"mamba_d_conv\": 4,\n  \"mamba_d_head\": 64,\n  \"mamba_d_state\": 128,\n"
+    "  \"mamba_expand\": 2,\n  \"mamba_n_groups\": 1,\n  \"mamba_n_heads\": 128,\n  \"mamba_proj_bias\": false,\n"
+    "  \"max_position_embeddings\": 4096,\n  \"mlp_bias\": false,\n  \"model_type\": \"bamba\",\n"
+    "  \"num_attention_heads\": 32,\n  \"num_hidden_layers\": 32,\n  \"num_key_value_heads\": 8,\n"
+    "  \"num_logits_to_keep\": 1,\n  \"pad_token_id\": 0,\n  \"rms_norm_eps\": 1e-05,\n  \"rope_theta\": 10000.0,\n"
+    "  \"tie_word_embeddings\": false,\n  \"use_cache\": true,\n  \"vocab_size\": 128256\n}\n";
+
 /* Qwen3: norms of heads of 128. */
 #define QWEN3(layers, hidden, ffn, heads, tied)                                                       \
     "{\n"                                                                                             \
@@ -188,6 +200,7 @@ static const ls_shape shapes[] = {
     {"qwen3-30b-a3b", "Alibaba's Qwen3 30B-A3B: 48 layers of 128 experts, 31 billion parameters", QWEN3_MOE(48)},
     {"qwen3-30b-a3b-cut", "4 layers of qwen3-30b-a3b", QWEN3_MOE(4)},
     {"falcon-mamba-7b", "TII's Falcon Mamba 7B: 64 layers, 4,096 wide", FALCON_MAMBA(64, 4096, 8192, 256)},
+    {"bamba-9b", "IBM's Bamba 9B: 32 layers of Mamba-2, but attention in 9, 18 and 27", bamba_9b},
     {"nemotron-h-8b", "NVIDIA's Nemotron-H 8B: 52 layers of one half, 24 of them Mamba-2 and 4 attention",
      NEMOTRON_H("M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-", 52, 4096, 21504, 32, 64, 8192)},
     {"nemotron-nano-9b-v2", "NVIDIA's Nemotron Nano 9B v2: 56 layers of one half, 27 of them Mamba-2 and 4 attention",

@@ -33,6 +33,12 @@ static const char nemotron[] =
     "\"mamba_num_heads\":6,\"mamba_head_dim\":16,\"n_groups\":2,\"ssm_state_size\":8,\"conv_kernel\":4,"
     "\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0}";
 
+static const char bamba[] =
+    "{\"architectures\":[\"BambaForCausalLM\"],\"model_type\":\"bamba\",\"dtype\":\"bfloat16\",\"vocab_size\":99,"
+    "\"hidden_size\":48,\"intermediate_size\":64,\"num_hidden_layers\":3,\"attn_layer_indices\":[1],"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"mamba_n_heads\":6,\"mamba_n_groups\":2,"
+    "\"mamba_d_state\":8,\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0}";
+
 /* KEY=PATH for --set, good until the program ends. */
 static const char *setting(const char *key, const char *path) {
     static char texts[64][PATH_BYTES + 16];
@@ -69,7 +75,8 @@ static void generation_and_scoring_are_one(void **state) {
                                          LS_FIXTURES "/mamba2-small",
                                          LS_FIXTURES "/mamba2-odd",
                                          LS_FIXTURES "/nemotron-h-small",
-                                         LS_FIXTURES "/nemotron-h-odd"};
+                                         LS_FIXTURES "/nemotron-h-odd",
+                                         LS_FIXTURES "/bamba-small"};
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++)
         for (int k = 0; k < 2; k++) {
@@ -181,6 +188,7 @@ static void mamba2_goes_the_same_way(void **state) {
     (void)state;
     goes_the_same_way(configuration2, "second", "Mamba-2      d_inner 96, 6 heads, 2 groups, d_state 8, d_conv 4");
     goes_the_same_way(nemotron, "nemotron", "layers       5: 1 attention, 2 Mamba, 0 with experts");
+    goes_the_same_way(bamba, "bamba", "layers       3: 1 attention, 2 Mamba, 0 with experts");
 }
 
 static void the_gate_stops_a_fault(void **state) {

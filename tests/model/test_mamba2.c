@@ -1,11 +1,11 @@
-/* Mamba-2 alone, and Nemotron-H, against Hugging Face's numbers: what is read of the configuration, logits and
+/* Mamba-2 alone, Nemotron-H and Bamba against Hugging Face's numbers: what is read of the configuration, logits and
  * log-probabilities in both activation types, and the bits of a sequence that arrives in chunks. */
 #include <math.h>
 
 #include "measure.h"
 #include "model/cache.h"
 
-static const char *const names[] = {"mamba2-small", "mamba2-odd", "nemotron-h-small", "nemotron-h-odd"};
+static const char *const names[] = {"mamba2-small", "mamba2-odd", "nemotron-h-small", "nemotron-h-odd", "bamba-small"};
 enum { N_NAMES = sizeof names / sizeof names[0] };
 
 static void configurations_are_read(void **state) {
@@ -50,6 +50,23 @@ static void layers_of_one_half_are_read(void **state) {
         assert_true((layer->mixer == NULL) == (kinds[i] == '-') && (layer->ffn == NULL) == (kinds[i] != '-'));
         assert_true((layer->input_norm == NULL) == (kinds[i] == '-') && (layer->ffn_norm == NULL) == (kinds[i] != '-'));
     }
+    fixture_close(&f);
+}
+
+/* Half of each head of Bamba's attention rotates. */
+static void half_of_heads_rotates(void **state) {
+    fixture f;
+    const ls_model_config *c;
+    (void)state;
+    fixture_open(&f, "bamba-small");
+    c = &f.model->config;
+    assert_true(c->n_layers == 3 && c->hidden == 48 && c->ffn == 52 && !c->ungated && c->vocab == 140 && c->tied);
+    assert_true(c->n_heads == 3 && c->n_kv_heads == 1 && c->head_dim == 16 && c->qkv_bias && c->o_bias);
+    assert_true(c->rope.half == 4 && c->rope.inv_freq[0] == 1.0f && !c->pad_is_trained);
+    assert_true(c->ssd_heads == 6 && c->ssd_groups == 2 && c->d_inner == 96 && c->d_state == 10 && c->proj_bias);
+    assert_true(c->dt_min == 0.02f && c->dt_max == 1.5f && c->rms_eps == 1e-4f && c->positions_max == 512);
+    for (int32_t i = 0; i < c->n_layers; i++)
+        assert_true(c->is_attention[i] == (i == 1) && !c->no_mixer[i] && !c->no_ffn[i]);
     fixture_close(&f);
 }
 
@@ -116,9 +133,13 @@ static void chunks_change_no_bit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(configurations_are_read),    cmocka_unit_test(layers_of_one_half_are_read),
-        cmocka_unit_test(states_are_laid_out),        cmocka_unit_test(f32_matches),
-        cmocka_unit_test(bf16_activations_stay_near), cmocka_unit_test(chunks_change_no_bit),
+        cmocka_unit_test(configurations_are_read),
+        cmocka_unit_test(layers_of_one_half_are_read),
+        cmocka_unit_test(half_of_heads_rotates),
+        cmocka_unit_test(states_are_laid_out),
+        cmocka_unit_test(f32_matches),
+        cmocka_unit_test(bf16_activations_stay_near),
+        cmocka_unit_test(chunks_change_no_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

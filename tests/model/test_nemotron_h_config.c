@@ -1,5 +1,5 @@
-/* The configuration of Nemotron-H: defaults, layers by list and by pattern, and a named refusal for whatever would change
- * the arithmetic. */
+/* The configuration of Nemotron-H: defaults, layers by list and by pattern, and a named refusal for whatever would
+ * change the arithmetic. */
 #define _GNU_SOURCE
 #include <math.h>
 

@@ -112,6 +112,7 @@ static void gradients_are_those_of_autograd(void **state) {
     check_autograd("mamba2-odd", 1e-4);
     check_autograd("nemotron-h-small", 1e-4);
     check_autograd("nemotron-h-odd", 1e-4);
+    check_autograd("bamba-small", 1e-4);
     check_autograd("llama-small", 1e-4);
     check_autograd("llama-odd", 1e-4);
     check_autograd("mistral-small", 1e-4);
@@ -128,12 +129,12 @@ static void gradients_are_those_of_autograd(void **state) {
 static const char *const names[] = {"jamba-dense",     "jamba-moe",        "jamba-odd",          "jamba-nobias",
                                     "mamba-small",     "mamba-odd",        "llama-odd",          "qwen3-small",
                                     "qwen3-moe-small", "qwen2-window",     "falcon-mamba-small", "mamba2-small",
-                                    "mamba2-odd",      "nemotron-h-small", "nemotron-h-odd"};
+                                    "mamba2-odd",      "nemotron-h-small", "nemotron-h-odd",     "bamba-small"};
 
 /* Those of them, and one more, that the profile mma16 takes: all weights in bf16. */
-static const char *const names_mma16[] = {"jamba-nobias",       "jamba-bf16",   "jamba-odd",
-                                          "llama-odd",          "qwen3-small",  "qwen3-moe-small",
-                                          "falcon-mamba-small", "mamba2-small", "nemotron-h-small"};
+static const char *const names_mma16[] = {"jamba-nobias",     "jamba-bf16",      "jamba-odd",          "llama-odd",
+                                          "qwen3-small",      "qwen3-moe-small", "falcon-mamba-small", "mamba2-small",
+                                          "nemotron-h-small", "bamba-small"};
 
 static void trained_open_as(trained *t, const char *name, ls_dtype dtype, ls_profile profile) {
     ls_error err;

@@ -362,9 +362,9 @@ static void *poisoned_embedding(const ls_model *model, int32_t token) {
 /* An embedding row of NaN, for one token that one prompt holds and another request draws: both end there with an error
  * that says where, and those beside them, before and after, do not notice. */
 static void not_a_number_ends_one_request(void **state) {
-    static const char *const names[] = {"jamba-odd",          "jamba-dense",  "jamba-moe",
-                                        "jamba-nobias",       "mamba-odd",    "qwen3-small",
-                                        "falcon-mamba-small", "mamba2-small", "nemotron-h-small"};
+    static const char *const names[] = {"jamba-odd",        "jamba-dense", "jamba-moe",          "jamba-nobias",
+                                        "mamba-odd",        "qwen3-small", "falcon-mamba-small", "mamba2-small",
+                                        "nemotron-h-small", "bamba-small"};
     enum { N = 9 };
     (void)state;
     for (size_t f = 0; f < sizeof names / sizeof names[0]; f++) {
@@ -575,8 +575,8 @@ static void sleep_loses_nothing_but_memory(void **state) {
         for (int64_t layer = 0; layer < e->cache->n_layers; layer++) assert_null(e->cache->layer[layer]);
         assert_ok(ls_engine_wake(e, &err), err);
         for (int64_t layer = 0; !poison && layer < e->cache->n_layers; layer++) {
-            const int64_t bytes = e->cache->kind[layer] == LS_STATE_PAGES ? e->cache->n_pages * e->cache->page_stride
-                                                                          : e->cache->n_slots * e->cache->slot_stride;
+            const int64_t bytes = e->cache->kind[layer] == LS_HELD_PAGES ? e->cache->n_pages * e->cache->page_stride
+                                                                         : e->cache->n_slots * e->cache->slot_stride;
             uint8_t *pool = malloc((size_t)bytes + 1);
             assert_non_null(pool);
             from_device(e->device, pool, e->cache->layer[layer], bytes);
@@ -602,7 +602,7 @@ static void an_overwritten_guard_stops_the_engine(void **state) {
         int64_t layer = 0, at;
         submit(e, (job_init(&j, odd.prompt[0], 9, 0, 0, 4), &j));
         tick(e, 1);
-        while (e->cache->kind[layer] != (attention ? LS_STATE_PAGES : LS_STATE_SLOTS)) layer++;
+        while (e->cache->kind[layer] != (attention ? LS_HELD_PAGES : LS_HELD_SLOTS)) layer++;
         at = attention ? 3 * e->cache->page_stride + e->cache->page_bytes + 5
                        : 1 * e->cache->slot_stride + e->cache->slot_bytes + 5;
         assert_ok(ls_memory_fill(e->device, e->cache->layer[layer] + at, 1, 1, &err), err);

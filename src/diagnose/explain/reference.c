@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "diagnose/explain/rounded.h"
 #include "load/safetensors.h"
 #include "num/half.h"
 #include "op/attention.h"
@@ -216,33 +217,6 @@ const ls_model_config *ls_reference_config(const ls_reference *r) { return &r->c
 
 /* ---- rounding ---- */
 
-static double round_fp8(double x) {
-    const double size = fabs(x), floor_of = size < 0x1p-6 ? 0x1p-6 : size;
-    const double step = exp2(floor(log2(floor_of)) - 3.0);
-    const double y = rint(x / step) * step;
-    return y > 448.0 ? 448.0 : y < -448.0 ? -448.0 : y;
-}
-
-/* To `bits` of mantissa. */
-static double round_mantissa(double x, int bits) {
-    int exponent;
-    const double part = frexp(x, &exponent), scale = exp2((double)bits);
-    return isfinite(x) ? ldexp(rint(part * scale) / scale, exponent) : x;
-}
-
-double ls_rounded(double x, ls_rounding to) {
-    switch (to) {
-        case LS_ROUND_NONE: return x;
-        case LS_ROUND_BF16: return round_mantissa(x, 8);
-        case LS_ROUND_F16: return fabs(x) < 0x1p-14 ? rint(x * 0x1p24) * 0x1p-24 : round_mantissa(x, 11);
-        case LS_ROUND_FP8: return round_fp8(x);
-        case LS_ROUND_E5M2: return fabs(x) < 0x1p-14 ? rint(x * 0x1p16) * 0x1p-16 : round_mantissa(x, 3);
-        case LS_ROUND_INT8:
-        case LS_ROUND_INT4: return rint(x);
-    }
-    return x;
-}
-
 static void round_all(double *x, int64_t n, ls_rounding to) {
     if (to == LS_ROUND_NONE) return;
     for (int64_t i = 0; i < n; i++) x[i] = ls_rounded(x[i], to);
@@ -257,7 +231,8 @@ static double largest(const double *x, int64_t n) {
 /* Integers up to `top`, or e4m3 for top 448, with one scale. */
 static void quantise(double *out, const double *in, int64_t n, double top) {
     const double scale = largest(in, n) / top + 1e-30;
-    for (int64_t i = 0; i < n; i++) out[i] = (top == 448.0 ? round_fp8(in[i] / scale) : rint(in[i] / scale)) * scale;
+    for (int64_t i = 0; i < n; i++)
+        out[i] = (top == 448.0 ? ls_rounded_fp8(in[i] / scale) : rint(in[i] / scale)) * scale;
 }
 
 /* x [n][groups][size] as a cache would hold it. */
@@ -295,7 +270,7 @@ static void change_matrix(double *out, const matrix *m, ls_weight_change change)
         case LS_CHANGED_E4M3: memcpy(out, m->at, (size_t)n * sizeof *out), round_all(out, n, LS_ROUND_FP8); return;
         case LS_CHANGED_E5M2: memcpy(out, m->at, (size_t)n * sizeof *out), round_all(out, n, LS_ROUND_E5M2); return;
         case LS_CHANGED_WIDE_FP8:
-            for (int64_t i = 0; i < n; i++) out[i] = round_mantissa(m->at[i], 4);
+            for (int64_t i = 0; i < n; i++) out[i] = ls_rounded_mantissa(m->at[i], 4);
             return;
         default: memcpy(out, m->at, (size_t)n * sizeof *out); return;
     }
