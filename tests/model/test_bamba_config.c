@@ -41,7 +41,7 @@ static void defaults_are_those_of_the_format(void **state) {
     assert_true(c.dt_min == 0.0f && isinf(c.dt_max) && c.rms_eps == 1e-5f && c.conv_bias && !c.proj_bias && !c.tied);
     assert_true(c.bos == 1 && c.pad == 0 && c.n_eos == 1 && c.eos[0] == 2 && !c.pad_is_trained);
     for (int i = 0; i < LS_LAYERS_MAX; i++) assert_true(!c.is_attention[i] && !c.no_mixer[i] && !c.no_ffn[i]);
-    /* 256 states by default: a head has as many channels as the scan takes of that. */
+    /* 256 states of 64 channels are the most that the scan takes. */
     assert_ok(parse(&c, "{\"model_type\":\"bamba\"}", &err), err);
     assert_int_equal(c.d_state, 256);
 }
@@ -69,7 +69,7 @@ static void fields_are_honoured(void **state) {
 
 static void other_arithmetic_is_refused_by_name(void **state) {
     (void)state;
-    refused("\"partial_rotary_factor\":1.0", "partial_rotary_factor: 1.0, expected 0.5");
+    refused("\"partial_rotary_factor\":1.0", "partial_rotary_factor: 1, expected 0.5");
     refused("\"attn_rotary_emb\":16", "attn_rotary_emb: 16, expected half of heads of 16");
     refused("\"head_dim\":18", "head_dim: 18; heads of which half rotates are multiples of 4");
     refused("\"attn_layer_indices\":[4]", "attn_layer_indices: 4, expected an integer in 0..3");
