@@ -68,6 +68,8 @@ static void fields_are_honoured(void **state) {
 }
 
 static void other_arithmetic_is_refused_by_name(void **state) {
+    ls_model_config c;
+    ls_error err;
     (void)state;
     refused("\"partial_rotary_factor\":1.0", "partial_rotary_factor: 1, expected 0.5");
     refused("\"attn_rotary_emb\":16", "attn_rotary_emb: 16, expected half of heads of 16");
@@ -76,7 +78,8 @@ static void other_arithmetic_is_refused_by_name(void **state) {
     refused("\"attn_layer_indices\":[-1]", "attn_layer_indices: -1");
     refused("\"attn_layer_indices\":1", "attn_layer_indices: 1, expected a list");
     refused("\"mamba_d_head\":15", "mamba_n_heads x mamba_d_head: 180 is not mamba_expand x hidden_size 192");
-    refused("\"mamba_expand\":3,\"mamba_n_heads\":11", "mamba_n_heads: 11 does not divide");
+    check_failed(parse(&c, "{\"model_type\":\"bamba\",\"mamba_n_heads\":11}", &err), &err,
+                 "mamba_n_heads: 11 does not divide mamba_expand x hidden_size 8192");
     refused("\"mamba_n_groups\":5", "n_groups 5 does not divide n_heads 12");
     refused("\"mlp_bias\":true", "mlp_bias: true");
     refused("\"hidden_act\":\"gelu\"", "hidden_act: \"gelu\", expected \"silu\"");
