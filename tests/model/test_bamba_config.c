@@ -1,4 +1,5 @@
-/* The configuration of Bamba: defaults, what is derived, and a named refusal for whatever would change the arithmetic. */
+/* The configuration of Bamba: defaults, what is derived, and a named refusal for whatever would change the
+ * arithmetic. */
 #define _GNU_SOURCE
 #include <math.h>
 

@@ -2,7 +2,9 @@
  * it was; the modes of a run. */
 #include "engine_case.h"
 
-static const char *const names[] = {"jamba-odd", "jamba-dense", "qwen2-window"};
+static const char *const names[] = {"jamba-odd",    "jamba-dense",      "qwen2-window",
+                                    "mamba2-small", "nemotron-h-small", "bamba-small"};
+enum { NAMES = sizeof names / sizeof names[0] };
 
 static int64_t hits_of(const ls_engine *e) {
     ls_engine_stats stats;
@@ -12,7 +14,7 @@ static int64_t hits_of(const ls_engine *e) {
 
 static void a_hit_is_a_miss_at_every_depth(void **state) {
     (void)state;
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 2 * NAMES; i++) {
         bench b;
         int32_t completion[3];
         float logprob[3];
