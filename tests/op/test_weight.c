@@ -105,6 +105,38 @@ static void decays_equal_the_textbook(void **state) {
     assert_true(worst < 1e-6 && caught[BASE_FIRST] > 100 && caught[SIGN_KEPT] > 100);
 }
 
+/* ---- rates ---- */
+
+static void rates_equal_the_textbook(void **state) {
+    const ls_isa isa = op_isa(state);
+    int64_t signs = 0;
+    for (int64_t k = 0; k < OP_COUNT(types); k++)
+        for (int64_t s = 0; s < 2 * OP_COUNT(sizes); s++) {
+            const int64_t n = sizes[s / 2];
+            op_array x = stored_make(types[k], n, (uint64_t)s + 1), expected = op_array_make(LS_F32, 1, n + TAIL, 0);
+            op_array got = op_array_make(LS_F32, 1, n + TAIL, 0);
+            const ls_rates_args args = {x.data, types[k], n, op_floats(&got)};
+            uint64_t seed = (uint64_t)s;
+            ls_error err;
+            if (s % 2 == 0) op_fill(&x, op_wide, &seed);
+            op_guard(&expected);
+            for (int64_t i = 0; i < n; i++) op_put(&expected, 0, i, -ls_exp(value_of(&x, i)));
+            for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
+                op_guard(&got);
+                assert_ok(ls_rates(op_devices[isa][t], &args, &err), err);
+                op_check(&expected, &got, OP_NAN_ANY, "rates, %lld of %s, threads %d", (long long)n,
+                         ls_dtype_name(types[k]), t + 1);
+            }
+            /* Of Mamba-1 it has another base. */
+            for (int64_t i = 0; i < n && s % 2 == 0; i++)
+                signs += op_get(&got, 0, i) != decay_ref(value_of(&x, i), RIGHT) && op_get(&got, 0, i) <= 0.0f;
+            op_array_free(&x);
+            op_array_free(&expected);
+            op_array_free(&got);
+        }
+    assert_true(signs > 100);
+}
+
 /* ---- taps ---- */
 
 static void taps_turn_over_and_back(void **state) {
@@ -160,6 +192,9 @@ static void bad_arguments_are_named(void **state) {
     REFUSED(decay, "out is a null", x, LS_BF16, 4, NULL);
     REFUSED(decay, "n -1", x, LS_F32, -1, out);
     REFUSED(decay, "from", x, (ls_dtype)-1, 4, out);
+    REFUSED(rates, "x is a null", NULL, LS_BF16, 4, out);
+    REFUSED(rates, "out is a null", x, LS_BF16, 4, NULL);
+    REFUSED(rates, "n -1", x, LS_F32, -1, out);
     REFUSED(taps, "x is a null", NULL, LS_F16, 2, 2, out);
     REFUSED(taps, "out is a null", x, LS_F16, 2, 2, NULL);
     REFUSED(taps, "-2 rows of 2", x, LS_F32, -2, 2, out);
@@ -179,6 +214,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         OP_CASES(widening_is_exact),
         OP_CASES(decays_equal_the_textbook),
+        OP_CASES(rates_equal_the_textbook),
         OP_CASES(taps_turn_over_and_back),
         cmocka_unit_test(bad_arguments_are_named),
     };
