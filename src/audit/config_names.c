@@ -41,25 +41,40 @@ static ls_status attention(const fields *f, int64_t hidden, ls_error *err) {
     return size(f, "kv_stride", kv_heads * head_dim, err);
 }
 
+/* The first of two names that is there, or the fallback. */
+static ls_status either(const fields *f, const char *key, const char *other, int64_t fallback, int64_t *out,
+                        ls_error *err) {
+    LS_TRY(field(f, other, fallback, out, err));
+    return field(f, key, *out, out, err);
+}
+
+/* Heads of Mamba-2; 0: the layers are Mamba-1's. */
+static ls_status mamba2_heads(const fields *f, int64_t *out, ls_error *err) {
+    LS_TRY(field(f, "num_heads", 0, out, err));
+    LS_TRY(field(f, "mamba_num_heads", *out, out, err));
+    return field(f, "mamba_n_heads", *out, out, err);
+}
+
 static ls_status mamba(const fields *f, int64_t hidden, ls_error *err) {
-    int64_t expand, states, conv, inner;
-    LS_TRY(field(f, "mamba_expand", 0, &expand, err));
-    if (expand == 0) LS_TRY(field(f, "expand", 0, &expand, err));
-    LS_TRY(field(f, "mamba_d_state", 0, &states, err));
-    if (states == 0) LS_TRY(field(f, "state_size", 0, &states, err));
-    LS_TRY(field(f, "mamba_d_conv", 0, &conv, err));
-    if (conv == 0) LS_TRY(field(f, "conv_kernel", 0, &conv, err));
-    LS_TRY(field(f, "intermediate_size", 0, &inner, err));
+    int64_t expand, states, conv, heads, head_dim, groups;
+    LS_TRY(either(f, "mamba_expand", "expand", 0, &expand, err));
+    LS_TRY(field(f, "ssm_state_size", 0, &states, err));
+    LS_TRY(either(f, "mamba_d_state", "state_size", states, &states, err));
+    LS_TRY(either(f, "mamba_d_conv", "conv_kernel", 0, &conv, err));
+    LS_TRY(mamba2_heads(f, &heads, err));
+    LS_TRY(field(f, "mamba_head_dim", 0, &head_dim, err));
+    LS_TRY(either(f, "mamba_n_groups", "n_groups", 1, &groups, err));
     if (expand == 0 || states == 0 || conv == 0) return LS_OK;
-    inner = expand * hidden;
+    const int64_t inner = head_dim > 0 ? heads * head_dim : expand * hidden;
+    const int64_t channels = inner + (heads > 0 ? 2 * groups * states : 0); /* of Mamba-2 x, B and C */
     LS_TRY(size(f, "d_inner", inner, err));
-    LS_TRY(ids(f, "channel", inner, err));
+    LS_TRY(ids(f, "channel", channels, err));
     LS_TRY(size(f, "d_state", states, err));
     LS_TRY(size(f, "d_conv", conv, err));
     LS_TRY(size(f, "state_stride", inner * states, err));
-    LS_TRY(size(f, "conv_stride", inner * (conv - 1), err));
-    /* a page with the window in 16 bits and the state in 32, in words of 32 bits */
-    return size(f, "slot_stride", inner * states + inner * (conv - 1) / 2, err);
+    LS_TRY(size(f, "conv_stride", channels * (conv - 1), err));
+    /* a page with the window in 16 bits and the state in 32, and of Mamba-2 a scale of each head, in words of 32 bits */
+    return size(f, "slot_stride", inner * states + heads + channels * (conv - 1) / 2, err);
 }
 
 static ls_status name_all(const fields *f, const ls_config_sizes *sizes, ls_error *err) {

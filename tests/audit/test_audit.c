@@ -440,6 +440,36 @@ static void test_config_names(void **state) {
     ls_ranges_free(ranges);
 }
 
+/* The convolution of Mamba-2 runs over B and C as well, and a slot has a scale of each head. */
+static void test_config_names_of_mamba2(void **state) {
+    static const struct {
+        const char *fixture;
+        int64_t inner, states, channels, taps, heads;
+    } shapes[] = {{"mamba2-odd", 105, 11, 127, 2, 5},
+                  {"nemotron-h-small", 60, 12, 132, 3, 6},
+                  {"bamba-small", 96, 10, 136, 3, 6}};
+    static const char lines[] = "param 0 = state_stride\nparam 1 = conv_stride\nparam 2 = slot_stride\n";
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        const int64_t inner = shapes[i].inner * shapes[i].states, window = shapes[i].channels * shapes[i].taps;
+        const int64_t want[] = {inner, window, inner + shapes[i].heads + window / 2};
+        const ls_config_sizes sizes = {0};
+        char path[512];
+        ls_ranges *ranges;
+        ls_declared found;
+        ls_error err;
+        snprintf(path, sizeof path, "%s/%s/config.json", LS_FIXTURES, shapes[i].fixture);
+        assert_ok(ls_ranges_create(&ranges, &err), err);
+        assert_ok(ls_config_names(ranges, path, &sizes, &err), err);
+        assert_ok(ls_ranges_parse(ranges, lines, sizeof lines - 1, "r", &err), err);
+        for (int32_t k = 0; k < 3; k++) {
+            assert_ok(ls_ranges_find(ranges, &found, "k", 1, LS_SUBJECT_PARAMETER, k, 0, NULL, 0, &err), err);
+            assert_true(found.has_range && found.range.low == want[k] && found.range.high == want[k]);
+        }
+        ls_ranges_free(ranges);
+    }
+}
+
 /* A folder, as Triton's cache is one, and a binary without a program to open it. */
 static void test_paths(void **state) {
     char path[512];
@@ -473,6 +503,7 @@ int main(void) {
         cmocka_unit_test(test_monsters),
         cmocka_unit_test(test_ranges),
         cmocka_unit_test(test_config_names),
+        cmocka_unit_test(test_config_names_of_mamba2),
         cmocka_unit_test(test_paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
