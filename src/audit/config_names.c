@@ -73,7 +73,7 @@ static ls_status mamba(const fields *f, int64_t hidden, ls_error *err) {
     LS_TRY(size(f, "d_conv", conv, err));
     LS_TRY(size(f, "state_stride", inner * states, err));
     LS_TRY(size(f, "conv_stride", channels * (conv - 1), err));
-    /* a page with the window in 16 bits and the state in 32, and of Mamba-2 a scale of each head, in words of 32 bits */
+    /* a page with the window in 16 bits, the state in 32 and Mamba-2's scale of each head, in words of 32 bits */
     return size(f, "slot_stride", inner * states + heads + channels * (conv - 1) / 2, err);
 }
 
