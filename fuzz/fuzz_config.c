@@ -32,12 +32,22 @@ static void check_mamba(const ls_model_config *c, bool is_alone) {
     if (c->dt_rank < 1 || (int64_t)c->dt_rank + 2 * (int64_t)c->d_state > INT32_MAX) abort();
 }
 
+static void check_mamba2(const ls_model_config *c) {
+    const int64_t states = (int64_t)c->ssd_groups * c->d_state;
+    if (c->ssd_groups < 1 || c->ssd_heads % c->ssd_groups != 0 || c->d_inner % c->ssd_heads != 0) abort();
+    if (c->d_state < 1 || c->d_conv < 1 || 2 * (int64_t)c->d_inner + 2 * states + c->ssd_heads > INT32_MAX) abort();
+    if (!(c->dt_min >= 0.0f && c->dt_max > 0.0f && c->dt_min <= c->dt_max) || c->dt_rank != 0) abort();
+    if (c->inner_norms || c->rope.half != 0 || c->head_norms || !c->pad_is_trained) abort();
+}
+
 static void check(const ls_model_config *c) {
     const bool is_mamba = c->ffn == 0; /* the one architecture without feed-forward has no attention either */
     if (c->n_layers < 1 || c->n_layers > LS_LAYERS_MAX || c->hidden < 1 || c->vocab < 1 || c->ffn < 0) abort();
     if (c->names == NULL) abort();
     if (!is_mamba) check_attention(c);
-    if (c->d_inner > 0)
+    if (c->ssd_heads > 0)
+        check_mamba2(c);
+    else if (c->d_inner > 0)
         check_mamba(c, is_mamba);
     else
         check_rope(c);

@@ -68,9 +68,19 @@ def config_seeds():
         "rescale_prenorm_residual": False, "time_step_floor": 1e-4, "torch_dtype": "float32", "eos_token_id": 0,
         "bos_token_id": 0, "pad_token_id": 0, "rms_norm": True, "ssm_cfg": {}, "d_model": 36,
     }
+    mamba2 = {
+        "model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"], "vocab_size": 131, "hidden_size": 35,
+        "num_hidden_layers": 2, "num_heads": 5, "head_dim": 21, "expand": 3, "state_size": 11, "conv_kernel": 3,
+        "n_groups": 1, "chunk_size": 8, "time_step_limit": [0.05, 0.9], "use_bias": True, "use_conv_bias": False,
+        "hidden_act": "silu", "layer_norm_epsilon": 1e-3, "tie_word_embeddings": False, "residual_in_fp32": True,
+        "torch_dtype": "float32", "eos_token_id": 0, "bos_token_id": 0, "pad_token_id": 0,
+    }
     seeds = {
         "small": small,
         "mamba": mamba,
+        "mamba2": mamba2,
+        "mamba2_defaults": {"model_type": "mamba2", "time_step_limit": [0.0, float("inf")]},
+        "mamba2_tagged": {**mamba2, "time_step_limit": [0, {"__float__": "Infinity"}], "n_groups": 5},
         "falcon_mamba": {**{k: v for k, v in mamba.items() if k != "ssm_cfg"}, "model_type": "falcon_mamba",
                          "architectures": ["FalconMambaForCausalLM"], "mixer_rms_eps": 1e-3},
         "falcon_mamba_defaults": {"model_type": "falcon_mamba"},

@@ -109,7 +109,12 @@ static void print_text(const summary *s, const inspect_options *o) {
     if (s->n_windowed > 0)
         printf("windows      %lld layers, of up to %lld positions\n", (long long)s->n_windowed,
                (long long)s->window_max);
-    if (s->n_mamba > 0)
+    if (s->n_mamba > 0 && c->ssd_heads > 0)
+        printf(
+            "Mamba-2      d_inner %d, %d heads, %d groups, d_state %d, d_conv %d, conv bias %s, projection bias %s\n",
+            c->d_inner, c->ssd_heads, c->ssd_groups, c->d_state, c->d_conv, c->conv_bias ? "yes" : "no",
+            c->proj_bias ? "yes" : "no");
+    else if (s->n_mamba > 0)
         printf("Mamba        d_inner %d, d_state %d, d_conv %d, dt_rank %d, conv bias %s, projection bias %s\n",
                c->d_inner, c->d_state, c->d_conv, c->dt_rank, c->conv_bias ? "yes" : "no", c->proj_bias ? "yes" : "no");
     if (c->ffn > 0) printf("experts      %d, top %d\n", c->n_experts, c->top_k);
@@ -152,6 +157,8 @@ static void print_json(const summary *s, const inspect_options *o) {
     ls_json_int(&json, "d_state", c->d_state);
     ls_json_int(&json, "d_conv", c->d_conv);
     ls_json_int(&json, "dt_rank", c->dt_rank);
+    ls_json_int(&json, "ssd_heads", c->ssd_heads);
+    ls_json_int(&json, "ssd_groups", c->ssd_groups);
     ls_json_int(&json, "n_experts", c->n_experts);
     ls_json_int(&json, "top_k", c->top_k);
     ls_json_bool(&json, "conv_bias", c->conv_bias);

@@ -8,5 +8,7 @@
 bool ls_json_has_words(const char *text, int64_t bytes);
 /* A copy, released with free(), in which NaN, Infinity and -Infinity outside strings are null. */
 ls_status ls_json_plain(char **out, int64_t *n, const char *text, int64_t bytes, ls_error *err);
+/* The same, but they are strings: for a file where null would say something else. */
+ls_status ls_json_quoted(char **out, int64_t *n, const char *text, int64_t bytes, ls_error *err);
 
 #endif

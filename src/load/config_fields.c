@@ -1,7 +1,9 @@
 /* The tools by which architectures read config.json. Owns the tables of fields that every such file may have. */
 #include "load/config_fields.h"
 
+#include <float.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -262,6 +264,33 @@ ls_status ls_field_read_pairs(uint8_t *out, int64_t n, const json_t *config, con
         }
         out[i] = !first;
     }
+    return LS_OK;
+}
+
+/* Infinity comes as a string (json/json_words.h). */
+static bool read_limit(float *out, const json_t *value) {
+    const json_t *tagged = json_object_get(value, "__float__");
+    const char *word = json_string_value(tagged != NULL ? tagged : value);
+    const double x = json_number_value(value);
+    if (word != NULL && strcmp(word, "Infinity") == 0) {
+        *out = INFINITY;
+        return true;
+    }
+    if (!json_is_number(value) || !(x >= 0.0 && x <= (double)FLT_MAX)) return false;
+    *out = (float)x;
+    return true;
+}
+
+ls_status ls_field_read_limits(float *low, float *high, const json_t *config, const char *field, ls_error *err) {
+    const json_t *list = json_object_get(config, field);
+    float a, b;
+    if (list == NULL) return LS_OK;
+    if (json_array_size(list) != 2 || !read_limit(&a, json_array_get(list, 0)) ||
+        !read_limit(&b, json_array_get(list, 1)) || !(b > 0.0f && a <= b && a <= FLT_MAX))
+        return fail_value(err, LS_ERR_FORMAT, field, list,
+                          "two numbers in ascending order, of which the last may be Infinity");
+    *low = a;
+    *high = b;
     return LS_OK;
 }
 

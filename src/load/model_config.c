@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/other_forms.h"
 #include "json/json_read.h"
+#include "json/json_words.h"
 #include "load/adapter_chain.h"
 #include "load/config_fields.h"
 #include "load/tokenizer_eos.h"
@@ -80,7 +81,12 @@ ls_status ls_architectures_parse(ls_model_config *out, const ls_architecture *co
                                  int64_t bytes, const char *name, ls_error *err) {
     ls_status status;
     json_t *config = NULL;
+    char *plain = NULL;
     ls_model_config read = {0};
+    if (ls_json_has_words(json, bytes)) { /* a time step's limit is Infinity in published files */
+        LS_TRY_DONE(ls_json_quoted(&plain, &bytes, json, bytes, err));
+        json = plain;
+    }
     LS_TRY_DONE(ls_json_parse(&config, json, bytes, name, err));
     if ((status = read_config(&read, list, config, err)) != LS_OK) {
         ls_error_prefix(err, "%s", name);
@@ -89,6 +95,7 @@ ls_status ls_architectures_parse(ls_model_config *out, const ls_architecture *co
     *out = read;
 done:
     ls_json_release(config);
+    free(plain);
     return status;
 }
 

@@ -40,7 +40,11 @@ typedef struct ls_model_config {
     bool qkv_bias, o_bias;
     int32_t n_experts, top_k; /* top_k is 1 when n_experts is 1 */
     bool reweighs;            /* the chosen experts alone share the weight (op/moe.h) */
-    int32_t d_inner, d_state, d_conv, dt_rank;
+    int32_t d_inner, d_state, d_conv;
+    int32_t dt_rank; /* of Mamba-1; 0 with Mamba-2 */
+    int32_t ssd_heads,
+        ssd_groups;        /* of Mamba-2 (op/ssd.h), whose heads divide d_inner; 0: Mamba layers are Mamba-1's */
+    float dt_min, dt_max;  /* of Mamba-2's steps */
     int64_t positions_max; /* what the model was trained for, INT64_MAX if it does not say; no limit of arithmetic
                               follows */
     bool conv_bias, proj_bias, tied;
@@ -56,6 +60,11 @@ typedef struct ls_model_config {
     bool has_eos;        /* the files name it, or that there is none */
     int32_t n_eos, eos[LS_EOS_MAX];
 } ls_model_config;
+
+/* Columns that a Mamba layer's convolution runs over: of Mamba-2 x, B and C. */
+static inline int64_t ls_config_conv_dim(const ls_model_config *c) {
+    return c->d_inner + (c->ssd_heads > 0 ? 2 * (int64_t)c->ssd_groups * c->d_state : 0);
+}
 
 /* An architecture. read takes what its file says into *out, which is zeroed; errors start with the field. */
 typedef struct ls_architecture {

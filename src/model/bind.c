@@ -7,6 +7,7 @@
 #include "model/parts.h"
 #include "model/stored.h"
 #include "model/window.h"
+#include "op/gated_norm.h"
 
 typedef struct binder {
     ls_model *model;
@@ -84,7 +85,7 @@ static ls_status make_layer(ls_model *model, int64_t layer_i, ls_error *err) {
     ls_layer *layer = &model->layers[layer_i];
     const ls_model_config *c = &model->config;
     const bool experts = c->is_moe[layer_i] != 0;
-    layer->mixer = c->is_attention[layer_i] ? &ls_part_attention : &ls_part_mamba;
+    layer->mixer = c->is_attention[layer_i] ? &ls_part_attention : c->ssd_heads > 0 ? &ls_part_mamba2 : &ls_part_mamba;
     if (c->ffn == 0) return LS_OK;
     layer->ffn = experts ? &ls_part_experts : &ls_part_dense;
     layer->n_experts = experts ? c->n_experts : 1;
@@ -106,6 +107,26 @@ done:
     return status;
 }
 
+/* A back end without the ops of Mamba-2 says so here, and not when a model that took minutes to load runs. */
+static ls_status try_ops(const binder *b) {
+    const ls_model_config *c = &b->model->config;
+    float *w = NULL;
+    ls_gated_norm_args norm = {.x_stride = c->d_inner,
+                               .z_stride = c->d_inner,
+                               .eps = c->rms_eps,
+                               .y_dtype = LS_F32,
+                               .y_stride = c->d_inner,
+                               .dim = c->d_inner,
+                               .groups = c->ssd_groups};
+    ls_status status;
+    if (c->ssd_heads == 0) return LS_OK;
+    LS_TRY(ls_memory_alloc(b->device, (void **)&w, c->d_inner, sizeof *w, "weights", b->err));
+    norm.w = w;
+    status = ls_gated_norm(b->device, &norm, b->err); /* of no row */
+    ls_memory_free(b->device, w);
+    return status;
+}
+
 ls_status ls_model_open_with(ls_model **out, ls_device *device, const char *directory, const ls_model_loading *how,
                              ls_error *err) {
     ls_model_config config;
@@ -119,6 +140,7 @@ ls_status ls_model_open_with(ls_model **out, ls_device *device, const char *dire
     model->device = device;
     b.model = model;
     b.by_layer = how != NULL && how->by_layer;
+    LS_TRY_DONE(try_ops(&b));
     LS_TRY_DONE(ls_stored_open(&b.stored, directory, how, err));
     LS_TRY_DONE(ls_model_slots(model, bind_slot, &b, err));
     LS_TRY_DONE(bind_tied_head(&b));
@@ -148,9 +170,10 @@ void ls_model_close(ls_model *model) {
     ls_window_free(model);
     for (int64_t i = 0; model->layers != NULL && i < model->config.n_layers; i++) {
         ls_layer *layer = &model->layers[i];
-        ls_gemm_weight *matrices[] = {&layer->attention.q,   &layer->attention.k,    &layer->attention.v,
-                                      &layer->attention.o,   &layer->mamba.in_proj,  &layer->mamba.x_proj,
-                                      &layer->mamba.dt_proj, &layer->mamba.out_proj, &layer->router};
+        ls_gemm_weight *matrices[] = {&layer->attention.q,     &layer->attention.k,    &layer->attention.v,
+                                      &layer->attention.o,     &layer->mamba.in_proj,  &layer->mamba.x_proj,
+                                      &layer->mamba.dt_proj,   &layer->mamba.out_proj, &layer->mamba2.in_proj,
+                                      &layer->mamba2.out_proj, &layer->router};
         for (size_t m = 0; m < sizeof matrices / sizeof matrices[0]; m++)
             ls_gemm_weight_free(model->device, matrices[m]);
         for (int64_t e = 0; layer->expert != NULL && e < layer->n_experts; e++) {

@@ -23,12 +23,27 @@ static void add_tensor(ls_slot_layout *layout, ls_state_tensor tensor) {
     layout->tensor[layout->n++] = tensor;
 }
 
+static void add_ssd(ls_slot_layout *out, const ls_model_config *c) {
+    const ls_state_tensor ssd = {.name = "ssd",
+                                 .pool = "Mamba-2 state pool, states of heads",
+                                 .dtype = LS_F32,
+                                 .n_dims = 3,
+                                 .dims = {c->ssd_heads, c->d_state, c->d_inner / c->ssd_heads}};
+    const ls_state_tensor scale = {.name = "scale",
+                                   .pool = "Mamba-2 state pool, scales of heads",
+                                   .dtype = LS_F32,
+                                   .n_dims = 1,
+                                   .dims = {c->ssd_heads}};
+    add_tensor(out, ssd);
+    add_tensor(out, scale);
+}
+
 void ls_slot_layout_make(ls_slot_layout *out, const ls_model_config *c, ls_dtype dtype) {
     const ls_state_tensor conv = {.name = "conv",
                                   .pool = "Mamba state pool, convolution window",
                                   .dtype = dtype,
                                   .n_dims = 2,
-                                  .dims = {c->d_conv - 1, c->d_inner}};
+                                  .dims = {c->d_conv - 1, ls_config_conv_dim(c)}};
     const ls_state_tensor scan = {.name = "scan",
                                   .pool = "Mamba state pool, scan state",
                                   .dtype = LS_F32,
@@ -36,7 +51,10 @@ void ls_slot_layout_make(ls_slot_layout *out, const ls_model_config *c, ls_dtype
                                   .dims = {c->d_inner, c->d_state}};
     memset(out, 0, sizeof *out);
     add_tensor(out, conv);
-    add_tensor(out, scan);
+    if (c->ssd_heads > 0)
+        add_ssd(out, c);
+    else
+        add_tensor(out, scan);
 }
 
 int64_t ls_slot_bytes(const ls_model_config *c, ls_dtype dtype) {

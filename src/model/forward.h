@@ -37,8 +37,12 @@ typedef struct ls_activations {
     ls_rows uz;                 /* 2D: u | z before the convolution */
     ls_rows u, dt;              /* D each: behind it; of the scan */
     ls_rows u_in, dt_in;        /* D, R: what x_proj and dt_proj read; in exact u, and dt of the narrow rows */
-    ls_rows scanned;            /* D: the scan's output */
+    ls_rows scanned;            /* D: the scan's output; of Mamba-2 behind its norm */
     ls_rows narrow_raw, narrow; /* R+2S: dt | B | C before and behind their norms; one matrix in inference */
+    /* Mamba-2 */
+    ls_rows zxbcdt; /* 2D+2GS+heads: z | x | B | C | dt before the convolution */
+    ls_rows xbc;    /* D+2GS: x | B | C behind it */
+    ls_rows ssd;    /* D, float32: the scan's output */
     /* feed-forward, over rows or over picks (rows of experts) */
     ls_rows gate, up, gated; /* F */
     /* mixture of experts */

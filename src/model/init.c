@@ -77,15 +77,16 @@ static bool ends_with(const char *name, const char *end) {
 
 /* Of what is not drawn from normals. */
 static double value_of(const piece *p, int64_t i) {
+    if (p->slot->kind == LS_SLOT_RATES) return ls_log64((double)(i + 1));
     if (p->slot->kind == LS_SLOT_DECAY) return ls_log64((double)(i % p->slot->dims[1] + 1));
     if (ends_with(p->slot->name, ".weight") || ends_with(p->slot->name, ".D")) return 1.0;
-    return ends_with(p->slot->name, "dt_proj.bias") ? dt_bias(p, i) : 0.0;
+    return ends_with(p->slot->name, "dt_proj.bias") || ends_with(p->slot->name, ".dt_bias") ? dt_bias(p, i) : 0.0;
 }
 
 static void fill_part(void *context, int64_t begin, int64_t end, int32_t thread_i) {
     const piece *p = context;
     const ls_slot_kind kind = p->slot->kind;
-    const bool is_normal = kind != LS_SLOT_DECAY && kind != LS_SLOT_VECTOR;
+    const bool is_normal = kind != LS_SLOT_DECAY && kind != LS_SLOT_RATES && kind != LS_SLOT_VECTOR;
     float block[BLOCK];
     (void)thread_i;
     for (int64_t i = begin; i < end; i += BLOCK) {

@@ -15,6 +15,8 @@
  *                      q, k and v of it in one go: bias, norm of each head of q and k, their rotation, R
  *   mixer, Mamba-1:    u|z = Win x;  u = conv1d(R(u));  dt|B|C = Wx u;  each rms-normalised where the model has
  *                      inner norms, with weights or without;  dt = Wdt dt;  Wout R(scan(u, dt, B, C, z))
+ *   mixer, Mamba-2:    z|x|B|C|dt = Win x;  x|B|C = conv1d(R(x|B|C));  Wout R(norm(ssd(x, dt, B, C), z)): op/ssd.h with
+ *                      heads and groups of B and C, op/gated_norm.h over as many groups
  *   ffn, dense:        Wdown R(silu(Wgate x) * (Wup x))
  *   ffn, MoE:          sum over the chosen experts of p_e * ffn_e(x), in ascending order of e
  *
@@ -45,6 +47,15 @@ typedef struct ls_mamba_weights {
     float *a2;                        /* [D][S]: -exp(A_log) * LOG2E, two roundings */
 } ls_mamba_weights;
 
+typedef struct ls_mamba2_weights {
+    ls_gemm_weight in_proj;    /* [2D + 2GS + heads][H]: z | x | B | C | dt */
+    ls_gemm_weight out_proj;   /* [H][D] */
+    float *in_bias, *out_bias; /* [2D + 2GS + heads], [H]; NULL without projection bias */
+    float *conv_w, *conv_bias; /* [W][D + 2GS]; [D + 2GS] or NULL */
+    float *norm;               /* [D] */
+    float *dt_bias, *d, *a;    /* [heads]; a = -exp(A_log) */
+} ls_mamba2_weights;
+
 typedef struct ls_attention_weights {
     ls_gemm_weight q, k, v, o;                /* [A*P][H], [G*P][H], [G*P][H], [H][A*P] */
     float *q_bias, *k_bias, *v_bias, *o_bias; /* [A*P], [G*P], [G*P], [H]; NULL without */
@@ -63,6 +74,7 @@ typedef struct ls_layer {
     float *input_norm, *ffn_norm; /* [H] */
     ls_attention_weights attention;
     ls_mamba_weights mamba;
+    ls_mamba2_weights mamba2;
     ls_gemm_weight router;  /* [E][H], MoE only */
     ls_ffn_weights *expert; /* [n_experts] */
     int64_t n_experts;      /* 1 for a dense feed-forward, 0 for none */

@@ -2,6 +2,7 @@
  *
  *   part_attention.c   attention
  *   part_mamba.c       Mamba-1
+ *   part_mamba2.c      Mamba-2
  *   part_ffn.c         dense feed-forward and mixture of experts
  *   parts.c            what they are made of */
 #ifndef LS_MODEL_PARTS_H
@@ -51,7 +52,7 @@ static inline bool ls_attention_is_bare(const ls_model_config *c) {
     return c->rope.half == 0 && !c->head_norms && !c->qkv_bias;
 }
 
-extern const ls_part ls_part_attention, ls_part_mamba, ls_part_dense, ls_part_experts;
+extern const ls_part ls_part_attention, ls_part_mamba, ls_part_mamba2, ls_part_dense, ls_part_experts;
 
 /* ---- forward ---- */
 

@@ -63,6 +63,22 @@
     "  \"use_bias\": false,\n  \"use_cache\": true,\n"                 \
     "  \"use_conv_bias\": true,\n  \"vocab_size\": 50280\n}\n"
 
+/* Mamba-2, as a converted file has it. */
+#define MAMBA2(layers, hidden, heads, vocab)                                                          \
+    "{\n"                                                                                             \
+    "  \"architectures\": [\"Mamba2ForCausalLM\"],\n"                                                 \
+    "  \"bos_token_id\": 0,\n  \"chunk_size\": 256,\n  \"conv_kernel\": 4,\n"                         \
+    "  \"dtype\": \"bfloat16\",\n  \"eos_token_id\": 0,\n"                                            \
+    "  \"expand\": 2,\n  \"head_dim\": 64,\n  \"hidden_act\": \"silu\",\n"                            \
+    "  \"hidden_size\": " #hidden                                                                     \
+    ",\n  \"initializer_range\": 0.1,\n"                                                              \
+    "  \"layer_norm_epsilon\": 1e-05,\n  \"model_type\": \"mamba2\",\n  \"n_groups\": 1,\n"           \
+    "  \"num_heads\": " #heads ",\n  \"num_hidden_layers\": " #layers                                 \
+    ",\n"                                                                                             \
+    "  \"pad_token_id\": 0,\n  \"rescale_prenorm_residual\": false,\n  \"residual_in_fp32\": true,\n" \
+    "  \"state_size\": 128,\n  \"tie_word_embeddings\": true,\n  \"use_bias\": false,\n"              \
+    "  \"use_cache\": true,\n  \"use_conv_bias\": true,\n  \"vocab_size\": " #vocab "\n}\n"
+
 /* Qwen3: norms of heads of 128. */
 #define QWEN3(layers, hidden, ffn, heads, tied)                                                       \
     "{\n"                                                                                             \
@@ -150,6 +166,7 @@ static const ls_shape shapes[] = {
     {"qwen3-30b-a3b", "Alibaba's Qwen3 30B-A3B: 48 layers of 128 experts, 31 billion parameters", QWEN3_MOE(48)},
     {"qwen3-30b-a3b-cut", "4 layers of qwen3-30b-a3b", QWEN3_MOE(4)},
     {"falcon-mamba-7b", "TII's Falcon Mamba 7B: 64 layers, 4,096 wide", FALCON_MAMBA(64, 4096, 8192, 256)},
+    {"mamba2-2.7b", "state-spaces/mamba2-2.7b: Mamba-2, 64 layers, 2,560 wide", MAMBA2(64, 2560, 80, 50288)},
     {"mamba-2.8b", "state-spaces/mamba-2.8b-hf: 64 layers, 2,560 wide", MAMBA(64, 2560, 5120, 160)},
 };
 

@@ -12,6 +12,7 @@ typedef enum ls_slot_kind {
     LS_SLOT_VECTOR, /* [n], widened into *vector */
     LS_SLOT_CONV,   /* [D][1][W], widened into *vector as [W][D] */
     LS_SLOT_DECAY,  /* A_log [D][S]; *vector holds a2 = -exp(A_log) * LOG2E */
+    LS_SLOT_RATES,  /* A_log [n] of Mamba-2; *vector holds a = -exp(A_log) */
     LS_SLOT_EMBED   /* [V][H], kept as stored in *embed; with tied embeddings the head too */
 } ls_slot_kind;
 
@@ -22,7 +23,7 @@ typedef struct ls_weight_slot {
     int32_t n_dims;
     int64_t dims[3];
     ls_gemm_weight *matrix; /* of LS_SLOT_MATRIX */
-    float **vector;         /* of vectors, taps and decays */
+    float **vector;         /* of vectors, taps, decays and rates */
     void **embed;
 } ls_weight_slot;
 
@@ -49,7 +50,7 @@ bool ls_slot_is_value(const ls_weight_slot *slot, const ls_device *device, ls_dt
 #define LS_SLOT_PARTS 3
 void ls_slot_parts(ls_digest_part out[LS_SLOT_PARTS], const ls_weight_slot *slot, const ls_dtype *dtype);
 
-/* Fills *slot->vector (of vectors, taps and decays; it is there) from the stored tensor; all device memory. */
+/* Fills *slot->vector (of vectors, taps, decays and rates; it is there) from the stored tensor; all device memory. */
 ls_status ls_slot_fill(const ls_weight_slot *slot, ls_device *device, const void *data, ls_dtype dtype, ls_error *err);
 
 /* ---- for parts: one call for each of their tensors ---- */

@@ -9,6 +9,7 @@
 #include "op/rmsnorm.h"
 
 #define PAGE_TOKENS 64
+#define CUT_BYTES ((int64_t)256 << 20)
 #define LS_TRUNCATED_BLOCK 64 /* rows of a block that is not made smaller */
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -21,10 +22,13 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
     const int64_t rows = t->opts.rows_max, q = (int64_t)c->n_heads * c->head_dim;
     const int64_t block = t->head->opts.rows_max;
     const int64_t normed = c->head_norms ? (int64_t)c->n_heads + c->n_kv_heads : 0;
-    const int64_t scales = larger(LS_NORM_PARTS, normed + c->n_kv_heads); /* of the heads of v there is room as well */
-    const int64_t picks = c->n_experts > 1 ? c->top_k : 1, narrow = c->dt_rank + 2 * (int64_t)c->d_state;
-    const int64_t wide =
-        larger(larger(2 * (int64_t)c->d_inner, picks * c->ffn), q + 2 * (int64_t)c->n_kv_heads * c->head_dim);
+    const int64_t scales = larger(larger(LS_NORM_PARTS, c->ssd_groups),
+                                  normed + c->n_kv_heads); /* of the heads of v there is room as well */
+    const int64_t picks = c->n_experts > 1 ? c->top_k : 1,
+                  narrow = c->ssd_heads > 0 ? 0 : c->dt_rank + 2 * (int64_t)c->d_state;
+    const int64_t states = c->ssd_heads > 0 ? 0 : c->d_state, dt = c->ssd_heads > 0 ? 0 : c->d_inner;
+    const int64_t inner = larger(2 * (int64_t)c->d_inner, c->d_inner + ls_config_conv_dim(c) + c->ssd_heads);
+    const int64_t wide = larger(larger(inner, picks * c->ffn), q + 2 * (int64_t)c->n_kv_heads * c->head_dim);
     const struct {
         float **out;
         int64_t rows, columns;
@@ -34,10 +38,10 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
                   {&t->db, rows, wide},
                   {&t->dnarrow, rows, narrow},
                   {&t->dnarrow_raw, rows, narrow},
-                  {&t->db_state, rows, c->d_state},
-                  {&t->dc_state, rows, c->d_state},
+                  {&t->db_state, rows, states},
+                  {&t->dc_state, rows, states},
                   {&t->du, rows, c->d_inner},
-                  {&t->ddt, rows, c->d_inner},
+                  {&t->ddt, rows, dt},
                   {&t->scale, rows, scales},
                   {&t->dhead_norms, c->n_layers, normed * c->head_dim},
                   {&t->dweight, rows, picks},
@@ -50,6 +54,9 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
         LS_TRY(floats(t, arrays[i].out, arrays[i].rows, arrays[i].columns, err));
     if (c->tied)
         LS_TRY(ls_memory_alloc(t->device, (void **)&t->leaf_tokens, t->opts.leaf_rows_max, sizeof *t->leaf_tokens,
+                               "training workspace", err));
+    if (c->ssd_heads > 0)
+        LS_TRY(ls_memory_alloc(t->device, (void **)&t->cut_spans, t->opts.spans_max, sizeof *t->cut_spans,
                                "training workspace", err));
     if (t->model->profile != LS_PROFILE_MMA16) return LS_OK;
     return ls_memory_alloc(t->device, (void **)&t->rounded, rows, larger(wide, picks * c->hidden) * 2,
@@ -81,6 +88,7 @@ static ls_status make_host(ls_tape *t, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&t->tokens, t->opts.rows_max, sizeof *t->tokens, "tokens", err));
     LS_TRY(ls_array_alloc((void **)&t->spans, t->opts.spans_max, sizeof *t->spans, "spans", err));
     LS_TRY(ls_array_alloc((void **)&t->leaf_spans, t->opts.spans_max, sizeof *t->spans, "spans", err));
+    LS_TRY(ls_array_alloc((void **)&t->host_cut, t->opts.spans_max, sizeof *t->spans, "spans", err));
     LS_TRY(ls_array_alloc((void **)&t->leaf_offsets, t->opts.spans_max + 1, sizeof *t->leaf_offsets, "spans", err));
     LS_TRY(ls_array_alloc((void **)&t->pages, t->cache->n_pages, sizeof *t->pages, "pages", err));
     LS_TRY(ls_array_alloc((void **)&t->block, 1, sizeof *t->block, "rows of a block", err));
@@ -169,6 +177,7 @@ ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_devi
         LS_ASSERT(opts->leaf_dh != NULL, "a leaf of %lld rows", (long long)opts->leaf_rows_max);
         t->leaf_dh = opts->leaf_dh;
     }
+    t->cut_bytes = CUT_BYTES;
     t->n_halves = 2 * (int64_t)c->n_layers;
     if (truncates(t)) {
         t->truncation = *opts->truncation;
@@ -203,6 +212,7 @@ void ls_tape_free(ls_tape *t) {
         for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) ls_memory_free(t->device, arrays[i]);
     }
     ls_memory_free(t->device, t->leaf_tokens);
+    ls_memory_free(t->device, t->cut_spans);
     ls_memory_free(t->device, t->rounded);
     for (int64_t i = 0; t->ws != NULL && i < t->n_halves; i++)
         if (t->ws[i] != t->shared) ls_workspace_free(t->ws[i]);
@@ -225,6 +235,7 @@ void ls_tape_free(ls_tape *t) {
     free(t->pages);
     free(t->leaf_offsets);
     free(t->leaf_spans);
+    free(t->host_cut);
     free(t->block);
     free(t->spans);
     free(t->tokens);

@@ -29,8 +29,8 @@ struct ls_tape {
     ls_workspace **ws;    /* [n_halves]: what each half computed; `shared` of those that are recomputed */
     ls_rows x_last;       /* H: the head's input */
     int32_t *tokens;      /* [rows_max] of the last forward */
-    ls_span *spans, *leaf_spans; /* [spans_max] */
-    int64_t *leaf_offsets;       /* [spans_max + 1] */
+    ls_span *spans, *leaf_spans, *host_cut; /* [spans_max]; host_cut: what goes to cut_spans */
+    int64_t *leaf_offsets;                  /* [spans_max + 1] */
     int32_t *pages;
     int64_t n_spans, rows, n_pages;
     struct ls_tape_block *block; /* what one block of the head takes on the host, of one call at a time */
@@ -53,7 +53,11 @@ struct ls_tape {
     float *dnarrow, *dnarrow_raw; /* [rows][R+2S] */
     float *db_state, *dc_state;   /* [rows][S] */
     float *du, *ddt;              /* [rows][D] */
-    float *scale;                 /* [LS_NORM_PARTS][rows], or of norms of heads [rows][A+2G] */
+    ls_span *cut_spans;           /* [spans_max], device memory: spans of a cut (part_mamba2.c); NULL without Mamba-2 */
+    int64_t
+        cut_bytes; /* workspace that a call of its scan's gradient takes where it has more than one sequence; carries
+                         * no bit */
+    float *scale;  /* [LS_NORM_PARTS][rows], or of norms of heads [rows][A+2G], or of groups [rows][groups] */
     float *dhead_norms;           /* [n_layers][A+G][P]: gradients of norms of heads, of each head (op/rope.h) */
     float *dweight, *drouter;     /* [rows][k], [rows][E] */
     float *picked_dweight;        /* [rows][k] */

@@ -13,10 +13,14 @@ static bool has_experts(const ls_model_config *c) { return c->n_experts > 1; }
  * output: the first has been read when the second is written, and the second when the scan runs. */
 static bool rounds(const ls_model *model) { return model->profile == LS_PROFILE_MMA16; }
 
+/* Mamba-2 has neither product. */
+static bool narrow_products(const ls_model_config *c) { return c->ssd_heads == 0; }
+
 /* Bytes of one row of each region of memory. Halves of a layer take turns, so what only one of them computes may lie in
  * the memory of what only the other does. */
 typedef struct layout {
     int64_t q, kv, narrow, picks; /* columns; rows of experts for each row */
+    int64_t conv, zxbcdt;         /* columns of Mamba-2; 0 without */
     int64_t first, second, last;  /* what enters the half's middle op: uz, q|k|v, gate; u|dt, up; and what leaves it */
 } layout;
 
@@ -25,10 +29,14 @@ static layout layout_of(const ls_model *model, ls_dtype dtype) {
     const int64_t elem = ls_dtype_bytes(dtype), f32 = (int64_t)sizeof(float), dim = c->d_inner;
     layout l = {.q = (int64_t)c->n_heads * c->head_dim,
                 .kv = (int64_t)c->n_kv_heads * c->head_dim,
-                .narrow = c->dt_rank + 2 * (int64_t)c->d_state,
+                .narrow = c->ssd_heads > 0 ? 0 : c->dt_rank + 2 * (int64_t)c->d_state,
                 .picks = has_experts(c) ? c->top_k : 1};
-    l.first = larger(larger(2 * dim * f32, (l.q + 2 * l.kv) * elem), l.picks * c->ffn * f32);
-    l.second = larger(2 * dim * f32, l.picks * c->ffn * f32);
+    if (c->ssd_heads > 0) {
+        l.conv = ls_config_conv_dim(c);
+        l.zxbcdt = dim + l.conv + c->ssd_heads;
+    }
+    l.first = larger(larger(larger(2 * dim, l.zxbcdt) * f32, (l.q + 2 * l.kv) * elem), l.picks * c->ffn * f32);
+    l.second = larger(larger(2 * dim, c->ssd_heads > 0 ? l.conv + dim : 0) * f32, l.picks * c->ffn * f32);
     if (!ls_attention_is_bare(c)) l.second = larger(l.second, (l.q + 2 * l.kv) * f32);
     l.last = larger(larger(dim, l.q), l.picks * c->ffn) * elem;
     if (rounds(model)) l.last = larger(l.last, c->dt_rank * (int64_t)sizeof(uint16_t));
@@ -43,7 +51,7 @@ static int64_t row_bytes(const ls_model *model, ls_dtype dtype, bool for_trainin
     int64_t bytes = h * (f32 + elem) + l.first + l.second + l.last + l.narrow * f32 * (for_training ? 2 : 1) +
                     2 * c->rope.half * f32;
     if (rounds(model) && for_training)
-        bytes += (c->d_inner + c->dt_rank) * (int64_t)sizeof(uint16_t) + c->n_heads * f32;
+        bytes += (narrow_products(c) ? c->d_inner + c->dt_rank : 0) * (int64_t)sizeof(uint16_t) + c->n_heads * f32;
     if (has_experts(c))
         bytes += c->n_experts * f32 + c->top_k * (int64_t)(sizeof(int32_t) + sizeof(float)) +
                  l.picks * (3 * (int64_t)sizeof(int64_t) + h * (f32 + elem) + f32);
@@ -97,7 +105,7 @@ static ls_status make_rounded(ls_workspace *ws, const ls_model *model, void *las
     ls_activations *a = &ws->a;
     a->u_in = a->u;
     a->dt_in = c->inner_norms ? a->narrow : a->narrow_raw;
-    if (!rounds(model)) return LS_OK;
+    if (!rounds(model) || !narrow_products(c)) return LS_OK;
     a->u_in = (ls_rows){last, LS_BF16, c->d_inner};
     a->dt_in = (ls_rows){last, LS_BF16, c->dt_rank};
     if (!for_training) return LS_OK;
@@ -154,6 +162,9 @@ static ls_status make_halves(ls_workspace *ws, const ls_model *model, bool for_t
     a->heads = (ls_rows){last, ws->dtype, l.q};
     if (rounds(model) && for_training) LS_TRY(own_rows(ws, &a->log_sum, rows, LS_F32, c->n_heads, err));
     a->scanned = (ls_rows){last, ws->dtype, dim};
+    a->zxbcdt = (ls_rows){first, LS_F32, l.zxbcdt};
+    a->xbc = (ls_rows){second, LS_F32, l.conv + dim};
+    a->ssd = ls_rows_column(a->xbc, l.conv);
     a->gated = (ls_rows){last, ws->dtype, c->ffn};
     return make_rounded(ws, model, last, for_training, err);
 }
@@ -217,6 +228,15 @@ static ls_status keep_mamba(ls_workspace *ws, const ls_model *model, ls_error *e
     return LS_OK;
 }
 
+static ls_status keep_mamba2(ls_workspace *ws, const ls_model *model, ls_error *err) {
+    const layout l = layout_of(model, ws->dtype);
+    ls_activations *a = &ws->a;
+    LS_TRY(keep_rows(ws, &a->zxbcdt, l.zxbcdt, err));
+    LS_TRY(keep_rows(ws, &a->xbc, l.conv + model->config.d_inner, err));
+    a->ssd = ls_rows_column(a->xbc, l.conv);
+    return LS_OK;
+}
+
 static ls_status keep_experts(ls_workspace *ws, const ls_model *model, ls_error *err) {
     const ls_model_config *c = &model->config;
     ls_activations *a = &ws->a;
@@ -233,6 +253,7 @@ static ls_status keep_dense(ls_workspace *ws, const ls_model *model, ls_error *e
 static ls_status keep(ls_workspace *ws, const ls_model *model, const ls_part *part, ls_error *err) {
     LS_TRY(keep_rows(ws, &ws->a.x, model->config.hidden, err));
     if (part == &ls_part_attention) return keep_attention(ws, model, err);
+    if (part == &ls_part_mamba2) return keep_mamba2(ws, model, err);
     if (part == &ls_part_mamba) return keep_mamba(ws, model, err);
     return part->picks ? keep_experts(ws, model, err) : keep_dense(ws, model, err);
 }

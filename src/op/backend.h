@@ -82,6 +82,7 @@ extern "C" {
     OP(weight_cast)                \
     OP(widen)                      \
     OP(decay)                      \
+    OP(rates)                      \
     OP(taps)
 
 /* Ops with a function ls_NAME_workspace(args): bytes, the head of LS_WORKSPACE_HEAD included; -1 where they do not fit

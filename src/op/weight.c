@@ -36,6 +36,10 @@ ls_status ls_decay_check(const ls_decay_args *args, ls_error *err) {
     return check_flat("decay", "x", args->x, args->dtype, args->out, LS_F32, args->n, err);
 }
 
+ls_status ls_rates_check(const ls_rates_args *args, ls_error *err) {
+    return check_flat("rates", "x", args->x, args->dtype, args->out, LS_F32, args->n, err);
+}
+
 ls_status ls_taps_check(const ls_taps_args *args, ls_error *err) {
     return check("taps", "x", args->x, args->dtype, args->out, LS_F32, args->rows, args->cols, err);
 }

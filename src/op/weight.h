@@ -3,6 +3,7 @@
  * weight_cast: out[i] = w[i] rounded to nearest even to bf16 or f16, a copy for f32
  * widen:       out[i] = x[i] as float32, exactly
  * decay:       out[i] = (-exp(x[i])) * LOG2E, exp of num/expf.h: a2 of op/scan.h from A_log
+ * rates:       out[i] = -exp(x[i]), the same exp: a of op/ssd.h from A_log
  * taps:        out[j][i] = x[i][j] as float32, exactly: the taps of a convolution, stored [dim][d_conv], as
  *              [d_conv][dim], and their gradient back */
 #ifndef LS_OP_WEIGHT_H
@@ -25,6 +26,13 @@ typedef struct ls_widen_args {
     float *out; /* [n] */
 } ls_widen_args;
 
+typedef struct ls_rates_args {
+    const void *x; /* [n] */
+    ls_dtype dtype;
+    int64_t n;
+    float *out; /* [n] */
+} ls_rates_args;
+
 typedef struct ls_taps_args {
     const void *x; /* [rows][cols] */
     ls_dtype dtype;
@@ -36,6 +44,7 @@ typedef struct ls_taps_args {
 ls_status ls_weight_cast_check(const ls_weight_cast_args *args, ls_error *err);
 ls_status ls_widen_check(const ls_widen_args *args, ls_error *err);
 ls_status ls_decay_check(const ls_decay_args *args, ls_error *err);
+ls_status ls_rates_check(const ls_rates_args *args, ls_error *err);
 ls_status ls_taps_check(const ls_taps_args *args, ls_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* A model of Mamba alone from its configuration to a policy-gradient run, by the program: fresh weights, the check over
+/* Models of Mamba alone from its configuration to a policy-gradient run, by the program: fresh weights, the check over
  * 4,096 tokens, records, supervised steps, steps with rewards that stop and go on, and a fault that the gate finds. */
 #define _GNU_SOURCE
 #include "faults.h"
@@ -19,6 +19,12 @@ static const char configuration[] =
     "\"time_step_rank\":5,\"use_bias\":false,\"use_conv_bias\":true,\"hidden_act\":\"silu\","
     "\"layer_norm_epsilon\":1e-05,\"residual_in_fp32\":true,\"rescale_prenorm_residual\":false,"
     "\"tie_word_embeddings\":true,\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0}";
+
+static const char configuration2[] =
+    "{\"architectures\":[\"Mamba2ForCausalLM\"],\"model_type\":\"mamba2\",\"dtype\":\"bfloat16\",\"vocab_size\":99,"
+    "\"hidden_size\":48,\"num_hidden_layers\":3,\"num_heads\":6,\"head_dim\":16,\"n_groups\":2,\"state_size\":8,"
+    "\"conv_kernel\":4,\"time_step_limit\":[0.0,Infinity],\"tie_word_embeddings\":true,\"bos_token_id\":1,"
+    "\"eos_token_id\":2,\"pad_token_id\":0}";
 
 /* KEY=PATH for --set, good until the program ends. */
 static const char *setting(const char *key, const char *path) {
@@ -49,8 +55,12 @@ static void fresh_weights_are_a_model(void **state) {
 }
 
 static void generation_and_scoring_are_one(void **state) {
-    static const char *const models[] = {"fresh", LS_FIXTURES "/mamba-small", LS_FIXTURES "/mamba-odd",
-                                         LS_FIXTURES "/falcon-mamba-small"};
+    static const char *const models[] = {"fresh",
+                                         LS_FIXTURES "/mamba-small",
+                                         LS_FIXTURES "/mamba-odd",
+                                         LS_FIXTURES "/falcon-mamba-small",
+                                         LS_FIXTURES "/mamba2-small",
+                                         LS_FIXTURES "/mamba2-odd"};
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++)
         for (int k = 0; k < 2; k++) {
@@ -118,6 +128,36 @@ static void steps_with_rewards_have_one_digest(void **state) {
     assert_string_equal(other, whole);
 }
 
+/* Of Mamba-2: the same, shorter, and with an adapter. */
+static void mamba2_goes_the_same_way(void **state) {
+    const char *model = setting("model", at("fresh2")), *data = setting("data", at("pairs.jsonl"));
+    const char *trained = setting("model", at("sft2/checkpoints/step-00000004"));
+    char whole[24], other[24];
+    (void)state;
+    text_write(at("config2.json"), configuration2);
+    RUN_OK("init", "--config", at("config2.json"), "--tokenizer", SORT, "--seed", "3", "--out", at("fresh2"));
+    RUN_OK("inspect", at("fresh2"));
+    assert_non_null(strstr(last.out, "Mamba-2      d_inner 96, 6 heads, 2 groups, d_state 8, d_conv 4"));
+    RUN_OK("train", "sft", "--config", SORT "/sft.json", "--set", model, "--set", data, "--set",
+           setting("run", at("sft2")), "--set", "batch=16", "--set", "leaf=8", "--set", "warmup=2", "--set",
+           "schedule_steps=8", "--set", "steps=4", "--set", "save_every=4");
+    RUN_OK("train", "sft", "--config", SORT "/sft.json", "--set", model, "--set", data, "--set",
+           setting("run", at("sft2-again")), "--set", "batch=16", "--set", "leaf=8", "--set", "warmup=2", "--set",
+           "schedule_steps=8", "--set", "steps=4", "--set", "save_every=4", "--set", "recompute=true", "--set",
+           "threads=1");
+    must_be_same_file(at("sft2/checkpoints/step-00000004/model.safetensors"),
+                      at("sft2-again/checkpoints/step-00000004/model.safetensors"));
+    RUN_OK(GRPO(trained, setting("run", at("grpo2"))), "--set", "steps=2");
+    if (strstr(last.err, "mismatch 0 of ") == NULL) fail_msg("%s", last.err);
+    copy_digest(whole);
+    RUN_OK(GRPO(trained, setting("run", at("grpo2-1"))), "--set", "steps=2", "--set", "threads=1", "--set",
+           "engine.preempt-every=3", "--set", "engine.chunk=2", "--set", "engine.preempt-by=alternate");
+    copy_digest(other);
+    assert_string_equal(other, whole);
+    RUN_OK(GRPO(trained, setting("run", at("lora2"))), "--set", "steps=2", "--set", "lora_rank=2");
+    if (strstr(last.err, "mismatch 0 of ") == NULL) fail_msg("%s", last.err);
+}
+
 static void the_gate_stops_a_fault(void **state) {
     static const char *const faults[] = {"conv-short-chunk", "stale-slot"};
     const char *model = setting("model", at("fresh"));
@@ -143,7 +183,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fresh_weights_are_a_model), cmocka_unit_test(generation_and_scoring_are_one),
         cmocka_unit_test(supervised_steps_go_on),    cmocka_unit_test(steps_with_rewards_have_one_digest),
-        cmocka_unit_test(the_gate_stops_a_fault),
+        cmocka_unit_test(mamba2_goes_the_same_way),  cmocka_unit_test(the_gate_stops_a_fault),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

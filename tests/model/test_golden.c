@@ -48,6 +48,8 @@ static const golden goldens[] = {
     {"mamba-small", {0xbe9a5bce4ae8184fu, 0x440e4a59d5626c78u, 0}},
     {"mamba-odd", {0x0fccdd636a4a7fbcu, 0xd4f455a72374d240u, 0}},
     {"falcon-mamba-small", {0x3c23d44cfc574033u, 0x15e3c311f66f0964u, 0xca8eb7c50a85f4bau}},
+    {"mamba2-small", {0x99c26568cb7b6ab6u, 0x55defdd49f2ecad3u, 0xed4f46aa904b1bd4u}},
+    {"mamba2-odd", {0x0300b3fb83ae0907u, 0x2642b5d682b5c61au, 0}},
     {"llama-small", {0x93f0364fe3d8fb82u, 0xbf1462b630a964b8u, 0xeb1b47fff31e916au}},
     {"llama-odd", {0x5f3fee35809f1044u, 0xf1a64d7134e7e510u, 0x10ec3084f841479du}},
     {"mistral-small", {0x08a28deba9c8fcc0u, 0xbf88de121fb3cd00u, 0x5318f2ffa83efd46u}},

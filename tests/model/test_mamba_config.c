@@ -117,8 +117,8 @@ static void other_arithmetic_is_refused_by_name(void **state) {
     refused("\"architectures\":[]", "architectures: an empty list");
     refused("\"dtype\":\"int8\"", "dtype: \"int8\"");
     check_failed(parse(&c, "{\"model_type\":\"jamba\",\"state_size\":16}", &err), &err, "state_size: 16");
-    check_failed(parse(&c, "{\"model_type\":\"mamba2\",\"n_groups\":1}", &err), &err,
-                 "model_type: \"mamba2\", expected \"jamba\", \"mamba\", \"falcon_mamba\", \"llama\", ");
+    check_failed(parse(&c, "{\"model_type\":\"mamba3\",\"n_groups\":1}", &err), &err,
+                 "model_type: \"mamba3\", expected \"jamba\", \"mamba\", \"falcon_mamba\", \"mamba2\", \"llama\", ");
     check_failed(parse(&c, "{}", &err), &err, "model_type: missing, expected \"jamba\", \"mamba\", ");
 }
 

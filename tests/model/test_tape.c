@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "fresh.h"
-#include "model/tape.h"
+#include "model/tape_state.h"
 #include "op/logprob.h"
 #include "textbook.h"
 #include "trained.h"
@@ -108,6 +108,8 @@ static void gradients_are_those_of_autograd(void **state) {
     check_autograd("mamba-small", 1e-4);
     check_autograd("mamba-odd", 1e-4);
     check_autograd("falcon-mamba-small", 1e-4);
+    check_autograd("mamba2-small", 1e-4);
+    check_autograd("mamba2-odd", 1e-4);
     check_autograd("llama-small", 1e-4);
     check_autograd("llama-odd", 1e-4);
     check_autograd("mistral-small", 1e-4);
@@ -121,13 +123,13 @@ static void gradients_are_those_of_autograd(void **state) {
 
 /* ---- bits ---- */
 
-static const char *const names[] = {"jamba-dense",     "jamba-moe",    "jamba-odd",         "jamba-nobias",
-                                    "mamba-small",     "mamba-odd",    "llama-odd",         "qwen3-small",
-                                    "qwen3-moe-small", "qwen2-window", "falcon-mamba-small"};
+static const char *const names[] = {
+    "jamba-dense", "jamba-moe",       "jamba-odd",    "jamba-nobias",       "mamba-small",  "mamba-odd", "llama-odd",
+    "qwen3-small", "qwen3-moe-small", "qwen2-window", "falcon-mamba-small", "mamba2-small", "mamba2-odd"};
 
 /* Those of them, and one more, that the profile mma16 takes: all weights in bf16. */
-static const char *const names_mma16[] = {"jamba-nobias", "jamba-bf16",      "jamba-odd",         "llama-odd",
-                                          "qwen3-small",  "qwen3-moe-small", "falcon-mamba-small"};
+static const char *const names_mma16[] = {"jamba-nobias", "jamba-bf16",      "jamba-odd",          "llama-odd",
+                                          "qwen3-small",  "qwen3-moe-small", "falcon-mamba-small", "mamba2-small"};
 
 static void trained_open_as(trained *t, const char *name, ls_dtype dtype, ls_profile profile) {
     ls_error err;
@@ -257,6 +259,41 @@ static void check_parts(const char *directory, ls_profile profile) {
     ls_memory_unpin(device, opts.leaf_dh, waiting);
     free(together);
     free(apart);
+    batch_free(&b);
+    trained_close(&t);
+    test_device_close(device);
+}
+
+/* The gradient of Mamba-2's scan, whose workspace is cut. */
+static void cuts_of_the_scan_carry_no_bit(void **state) {
+    static const int64_t lengths[] = {61, 90, 7, 200, 1};
+    const ls_tape_opts opts = {LS_F32, 359, 5, 0, 1.0f, 0, NULL, NULL};
+    ls_device *device = test_device(2, ls_isa_best());
+    float *whole, *cut, *there;
+    ls_tape *tape;
+    trained t;
+    batch b;
+    ls_error err;
+    int64_t bytes;
+    (void)state;
+    trained_open(&t, "mamba2-small");
+    batch_make(&b, t.model, lengths, 5, 34);
+    bytes = t.parameters->n_elements * (int64_t)sizeof(float);
+    whole = gradient_of(&t, &b, device, LS_F32, false, 0, 5, NULL);
+    cut = malloc((size_t)bytes);
+    for (int64_t cut_bytes = 1; cut_bytes < 4000000; cut_bytes += 200000) { /* from a sequence a call to all at once */
+        there = to_device(device, NULL, bytes);
+        assert_ok(ls_tape_create(&tape, t.parameters, device, &opts, &err), err);
+        tape->cut_bytes = cut_bytes;
+        assert_ok(ls_tape_forward(tape, b.tokens, b.offsets, 5, &err), err);
+        assert_ok(ls_tape_backward(tape, 0, 5, b.targets, b.d_logprob, b.d_entropy, there, true, true, &err), err);
+        from_device(device, cut, there, bytes);
+        assert_int_equal(count_bit_diffs(whole, cut, t.parameters->n_elements), 0);
+        ls_memory_free(device, there);
+        ls_tape_free(tape);
+    }
+    free(whole);
+    free(cut);
     batch_free(&b);
     trained_close(&t);
     test_device_close(device);
@@ -499,6 +536,7 @@ int main(void) {
         cmocka_unit_test(log_probabilities_are_those_of_scoring),
         cmocka_unit_test(a_leaf_is_one_computation),
         cmocka_unit_test(a_leaf_in_parts_is_one),
+        cmocka_unit_test(cuts_of_the_scan_carry_no_bit),
         cmocka_unit_test(the_heads_gradient_is_the_textbooks),
         cmocka_unit_test(gradients_of_mma16_are_near_those_of_exact),
         cmocka_unit_test(publishing_is_one_rounding),

@@ -46,6 +46,12 @@ static const char plain[] =
     "\"time_step_rank\":4,\"use_bias\":false,\"use_conv_bias\":true,\"residual_in_fp32\":true,"
     "\"tie_word_embeddings\":true}";
 
+/* Mamba-2, a head of its own. */
+static const char plain2[] =
+    "{\"architectures\":[\"Mamba2ForCausalLM\"],\"model_type\":\"mamba2\",\"dtype\":\"bfloat16\",\"vocab_size\":64,"
+    "\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0,\"hidden_size\":24,\"num_heads\":6,\"head_dim\":8,"
+    "\"n_groups\":2,\"num_hidden_layers\":5,\"state_size\":8,\"conv_kernel\":4}";
+
 /* ---- runs, each process of which is a child: this program itself never opens a device, so that it may fork ---- */
 
 /* Rank 0. words NULL: it must come to an end, and its digest is returned; else it must fail with them. */
@@ -123,6 +129,7 @@ static void processes_have_the_bits_of_one(void **state) {
         {mixed, {"rows=80", "leaf=3", "recompute=true", "save_every=1", "save_behind=true", NULL}},
         {mixed, {"epochs=2", "minibatches=3", "beta=0.05", "eval_every=2", "eval_n=5", "dtype=bf16", NULL}},
         {mixed, {"leaf=8", "microbatch=1", "engine.preempt-every=3", "engine.preempt-by=alternate", NULL}},
+        {plain2, {"minibatches=2", "engine.chunk=2", NULL}},
         {plain, {"top_p=0.9", "top_k=20", "minibatches=2", "engine.chunk=2", NULL}},
     };
     (void)state;

@@ -7,7 +7,7 @@
 #include "oracle.h"
 #include "rollout/engine_state.h"
 
-#define FIXTURES 9
+#define FIXTURES 10
 #define PROMPTS 16
 #define PROMPT_MAX 12
 #define SAMPLES 4
@@ -17,9 +17,9 @@
 #define NODES 1093       /* of a ternary tree: sequences of 0 to TOKENS_MAX versions; 3 n + 1 + v continues n with v */
 #define TICKS_MAX 100000 /* no schedule takes nearly as many */
 
-static const char *const fixture_names[FIXTURES] = {"jamba-odd",   "jamba-nobias", "jamba-moe",
-                                                    "jamba-dense", "mamba-odd",    "llama-odd",
-                                                    "qwen3-small", "qwen2-window", "falcon-mamba-small"};
+static const char *const fixture_names[FIXTURES] = {"jamba-odd",          "jamba-nobias", "jamba-moe",   "jamba-dense",
+                                                    "mamba-odd",          "llama-odd",    "qwen3-small", "qwen2-window",
+                                                    "falcon-mamba-small", "mamba2-odd"};
 
 static const distribution distributions[DISTRIBUTIONS] = {
     {{.temperature = 1.0f, .top_p = 1.0f, .seed = 31}, LS_LOGPROB_RAW, {.repetition = 0}},

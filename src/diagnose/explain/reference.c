@@ -38,6 +38,8 @@ enum {
     O_BIAS,
     Q_NORM,
     K_NORM,
+    GATED_NORM,
+    HEAD_BIAS,
     ROUTER,
     TENSORS
 };
@@ -71,6 +73,8 @@ static const struct {
     [O_BIAS] = {2, "o_proj.bias"},
     [Q_NORM] = {2, "q_norm.weight"},
     [K_NORM] = {2, "k_norm.weight"},
+    [GATED_NORM] = {1, "norm.weight"}, /* Mamba-2, and the next */
+    [HEAD_BIAS] = {1, "dt_bias"},
     [ROUTER] = {3, NULL}, /* its name is the architecture's */
 };
 
@@ -469,6 +473,87 @@ static ls_status mamba(const pass *p, double *out, const double *x, const layer 
     return LS_OK;
 }
 
+/* Behind the scan of Mamba-2: the gate, then the norm of each group. */
+static void gated_norm(const pass *p, double *y, const double *z, const double *w) {
+    const ls_model_config *c = p->c;
+    const int64_t n = c->d_inner / c->ssd_groups;
+    const double eps = p->e.norm_eps > 0.0 ? p->e.norm_eps : (double)c->rms_eps;
+    for (int64_t g = 0; g < c->ssd_groups; g++) {
+        double sum = 0.0;
+        for (int64_t i = g * n; i < (g + 1) * n; i++) {
+            y[i] *= silu(z[i]);
+            sum += y[i] * y[i];
+        }
+        for (int64_t i = g * n; i < (g + 1) * n; i++) y[i] = y[i] / sqrt(sum / (double)n + eps) * w[i];
+    }
+}
+
+/* z | x | B | C | dt of x, of which x, B and C go through the convolution in place of themselves. */
+static ls_status mamba2_inputs(const pass *p, double *rows, const double *x, const layer *l) {
+    const ls_model_config *c = p->c;
+    const int64_t n = p->n, d = c->d_inner, conv = ls_config_conv_dim(c), stride = d + conv + c->ssd_heads;
+    double *u;
+    LS_TRY(room(p->s, &u, n, conv, p->err));
+    product(rows, x, n, &l->of[IN_PROJ], &l->of[IN_BIAS]);
+    for (int64_t t = 0; t < n; t++) {
+        const int64_t from = memory_from(p, t, LS_LOSE_WINDOW);
+        for (int64_t i = 0; i < conv; i++) {
+            double sum = l->of[CONV_BIAS].at != NULL && !p->e.no_conv_bias ? l->of[CONV_BIAS].at[i] : 0.0;
+            for (int64_t j = 0; j < c->d_conv; j++) {
+                const int64_t at = window_input(p, t - (c->d_conv - 1) + j, from);
+                const int64_t tap = p->e.turned_taps ? c->d_conv - 1 - j : j;
+                if (at >= 0) sum += rows[at * stride + d + i] * l->of[CONV].at[i * c->d_conv + tap];
+            }
+            u[t * conv + i] = p->e.no_conv_silu ? sum : silu(sum);
+        }
+    }
+    for (int64_t t = 0; t < n; t++) memcpy(rows + t * stride + d, u + t * conv, (size_t)conv * sizeof *u);
+    return LS_OK;
+}
+
+/* One token of a head: y of its channels, and its state [P][S] behind it. */
+static void mamba2_head(const pass *p, double *y, double *state, const double *row, const layer *l, int64_t head) {
+    const ls_model_config *c = p->c;
+    const int64_t size = c->d_inner / c->ssd_heads, states = c->d_state, d = c->d_inner;
+    const int64_t group = head / (c->ssd_heads / c->ssd_groups);
+    const double *x = row + d + head * size, *b = row + 2 * d + group * states, *cc = b + c->ssd_groups * states;
+    const double bias_factor = p->e.no_dt_bias ? 0.0 : p->e.dt_bias_twice ? 2.0 : 1.0;
+    const double skip = (p->e.no_d ? 0.0 : p->e.skip_scale > 0.0 ? p->e.skip_scale : 1.0) * l->of[SKIP].at[head];
+    const double rate = exp(l->of[A_LOG].at[head]) * (p->e.decay_scale > 0.0 ? p->e.decay_scale : 1.0);
+    const double raw = row[d + ls_config_conv_dim(c) + head] + bias_factor * l->of[HEAD_BIAS].at[head];
+    const double step = fmin(fmax(softplus(raw), (double)c->dt_min), (double)c->dt_max), decay = exp(-step * rate);
+    for (int64_t i = 0; i < size; i++) {
+        double sum = skip * x[i];
+        for (int64_t s = 0; s < states; s++) {
+            double *at = &state[i * states + s];
+            *at = decay * *at + step * x[i] * b[s];
+            sum += *at * cc[s];
+        }
+        y[i] = sum;
+    }
+}
+
+static ls_status mamba2(const pass *p, double *out, const double *x, const layer *l) {
+    const ls_model_config *c = p->c;
+    const int64_t n = p->n, d = c->d_inner, stride = d + ls_config_conv_dim(c) + c->ssd_heads;
+    const int64_t size = d / c->ssd_heads, of_head = size * c->d_state, mark = p->s->n;
+    double *rows, *h, *y;
+    LS_TRY(room(p->s, &rows, n, stride, p->err));
+    LS_TRY(room(p->s, &h, c->ssd_heads, of_head, p->err));
+    LS_TRY(room(p->s, &y, n, d, p->err));
+    LS_TRY(mamba2_inputs(p, rows, x, l));
+    for (int64_t t = 0; t < n; t++) {
+        if (t == 0 || memory_from(p, t, LS_LOSE_STATE) == t) memset(h, 0, (size_t)(c->ssd_heads * of_head) * sizeof *h);
+        for (int64_t i = 0; i < c->ssd_heads; i++)
+            mamba2_head(p, y + t * d + i * size, h + i * of_head, rows + t * stride, l, i);
+        gated_norm(p, y + t * d, rows + t * stride, l->of[GATED_NORM].at);
+    }
+    round_all(y, n * d, p->e.activations);
+    product(out, y, n, &l->of[OUT_PROJ], &l->of[OUT_BIAS]);
+    release(p->s, mark);
+    return LS_OK;
+}
+
 /* The model's own rotation. */
 static void rotate_as_configured(double *x, int64_t heads, int64_t size, int64_t position, const ls_rope_config *rope) {
     for (int64_t h = 0; h < heads; h++)
@@ -638,6 +723,10 @@ static ls_status misplaced(const pass *p, layer *out, int64_t experts, ls_error 
     switch (p->e.weights) {
         case LS_CHANGED_IN_HALVES: return own_exchanged(p, &out->of[IN_PROJ], 0, c->d_inner, c->d_inner, err);
         case LS_CHANGED_B_C:
+            if (c->ssd_heads > 0) {
+                const int64_t b = 2 * (int64_t)c->d_inner, states = (int64_t)c->ssd_groups * c->d_state;
+                return own_exchanged(p, &out->of[IN_PROJ], b, b + states, states, err);
+            }
             return own_exchanged(p, &out->of[X_PROJ], c->dt_rank, c->dt_rank + c->d_state, c->d_state, err);
         case LS_CHANGED_KEYS_VALUES: out->of[WK] = out->of[WV], out->of[WV] = keys; return LS_OK;
         case LS_CHANGED_GATE_UP:
@@ -685,7 +774,7 @@ static ls_status rounded(const pass *p, layer *out, int64_t experts, ls_error *e
     for (int i = 0; i < TENSORS; i++) {
         matrix *m = &out->of[i];
         const bool of_product =
-            i == IN_PROJ || i == X_PROJ || i == DT_PROJ || i == OUT_PROJ || (i >= WQ && i <= ROUTER);
+            i == IN_PROJ || i == X_PROJ || i == DT_PROJ || i == OUT_PROJ || (i >= WQ && i <= K_NORM) || i == ROUTER;
         const matrix source = *m;
         if ((!of_product && !p->e.everything) || source.at == NULL) continue;
         LS_TRY(room(p->s, &m->at, m->rows, m->columns, err));
@@ -716,6 +805,11 @@ static ls_status edited(const pass *p, layer *out, int32_t layer_i, ls_error *er
     return misplaced(p, out, experts, err);
 }
 
+static ls_status mix(const pass *p, int32_t layer_i, double *y, const double *x, const layer *l) {
+    if (p->c->is_attention[layer_i]) return attention(p, layer_i, y, x, l);
+    return p->c->ssd_heads > 0 ? mamba2(p, y, x, l) : mamba(p, y, x, l);
+}
+
 static ls_status run_layer(const pass *p, double *h, double *x, double *y, int32_t layer_i) {
     const int64_t n = p->n, hidden = p->c->hidden, mark = p->s->n;
     const bool here = p->e.layer < 0 || p->e.layer == layer_i;
@@ -730,7 +824,7 @@ static ls_status run_layer(const pass *p, double *h, double *x, double *y, int32
             here && p->e.weights == LS_CHANGED_NORM_ONES);
     round_all(x, n * hidden, p->e.activations);
     if (!(here && p->e.weights == LS_CHANGED_NO_MIXER)) {
-        LS_TRY(p->c->is_attention[layer_i] ? attention(&mixing, layer_i, y, x, &l) : mamba(&mixing, y, x, &l));
+        LS_TRY(mix(&mixing, layer_i, y, x, &l));
         for (int64_t i = 0; i < n * hidden; i++) h[i] += mixer * y[i];
     }
     if (p->c->ffn > 0 && !(here && p->e.weights == LS_CHANGED_NO_FFN)) {

@@ -21,6 +21,7 @@ LS_KERNEL_TABLE(ls_conv1d_backward_kernel);
 LS_KERNEL_TABLE(ls_conv1d_kernel);
 LS_KERNEL_TABLE(ls_conv1d_parameters_kernel);
 LS_KERNEL_TABLE(ls_decay_kernel);
+LS_KERNEL_TABLE(ls_rates_kernel);
 LS_KERNEL_TABLE(ls_embed_backward_kernel);
 LS_KERNEL_TABLE(ls_embed_kernel);
 LS_KERNEL_TABLE(ls_gated_norm_backward_kernel);
@@ -727,6 +728,12 @@ ls_status ls_cpu_widen(const ls_exec *exec, const ls_widen_args *args, ls_error 
 ls_status ls_cpu_decay(const ls_exec *exec, const ls_decay_args *args, ls_error *err) {
     (void)err;
     RUN(decay, blocks_of(args->n, LS_ADAMW_BLOCK), 20 * LS_ADAMW_BLOCK);
+    return LS_OK;
+}
+
+ls_status ls_cpu_rates(const ls_exec *exec, const ls_rates_args *args, ls_error *err) {
+    (void)err;
+    RUN(rates, blocks_of(args->n, LS_ADAMW_BLOCK), 20 * LS_ADAMW_BLOCK);
     return LS_OK;
 }
 

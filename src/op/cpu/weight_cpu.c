@@ -22,6 +22,14 @@ LS_KERNEL_DEFINE(ls_decay_kernel) {
     for (int64_t i = first; i < last; i++) a->out[i] = ls_mul(-ls_exp(a->out[i]), LS_LOG2E);
 }
 
+LS_KERNEL_DEFINE(ls_rates_kernel) {
+    const ls_rates_args *a = context;
+    const int64_t first = begin * LS_ADAMW_BLOCK, last = min_i64(end * LS_ADAMW_BLOCK, a->n);
+    (void)scratch;
+    ls_row_widen(a->out + first, ls_at(a->x, a->dtype, first), a->dtype, last - first);
+    for (int64_t i = first; i < last; i++) a->out[i] = -ls_exp(a->out[i]);
+}
+
 LS_KERNEL_DEFINE(ls_taps_kernel) {
     const ls_taps_args *a = context;
     (void)scratch;

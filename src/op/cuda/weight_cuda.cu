@@ -1,4 +1,4 @@
-/* Weights on the GPU: casts, decay and taps, a thread for four elements; of taps, whose reads are strided, for one. */
+/* Weights on the GPU: casts, decay, rates and taps, a thread for four elements; of taps, whose reads are strided, for one. */
 #include "num/expf.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/cuda/elements_cuda.h"
@@ -36,49 +36,57 @@ ls_status ls_cuda_weight_cast(const ls_exec *exec, const ls_weight_cast_args *a,
     return run_cast<LS_F16>(exec, a, vector, err);
 }
 
-/* ---- widen and decay ---- */
+/* ---- widen, decay and rates ---- */
 
-template <int X, bool DECAY>
+enum { AS_IT_IS, DECAY, RATES };
+
+template <int X, int MAKES>
 struct widen_call {
     const void *x;
     float *out;
 };
 
-template <int X, bool DECAY>
-static __device__ __forceinline__ void ls_flat_four(const widen_call<X, DECAY> *call, int64_t i, int64_t n,
+template <int X, int MAKES>
+static __device__ __forceinline__ void ls_flat_four(const widen_call<X, MAKES> *call, int64_t i, int64_t n,
                                                     bool whole) {
     float x[4];
     ls_four_load<X>(call->x, i, n, whole, x);
-    if (DECAY)
+    if (MAKES == DECAY)
         for (int j = 0; j < 4; j++) x[j] = ls_mul(-ls_exp(x[j]), LS_LOG2E);
+    if (MAKES == RATES)
+        for (int j = 0; j < 4; j++) x[j] = -ls_exp(x[j]);
     ls_four_store<LS_F32>(call->out, i, n, whole, x);
 }
 
-template <int X, bool DECAY>
+template <int X, int MAKES>
 static ls_status run_widen(const char *op, const ls_exec *exec, const void *x, float *out, int64_t n, bool vector,
                            ls_error *err) {
-    const widen_call<X, DECAY> call = {x, out};
+    const widen_call<X, MAKES> call = {x, out};
     return ls_flat_run(op, exec, &call, n, vector, err);
 }
 
-template <bool DECAY>
+template <int MAKES>
 static ls_status widen(const char *op, const ls_exec *exec, const void *x, ls_dtype dtype, float *out, int64_t n,
                        ls_error *err) {
     const ls_cuda_operand operands[] = {{"x", x, ls_dtype_bytes(dtype), n == 0}, {"out", out, 4, n == 0}};
     const bool vector = ls_four_fits(x, dtype) && ls_four_fits(out, LS_F32);
     LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 2, LS_WORKSPACE_HEAD, err));
     if (n == 0) return LS_OK;
-    if (dtype == LS_F32) return run_widen<LS_F32, DECAY>(op, exec, x, out, n, vector, err);
-    if (dtype == LS_BF16) return run_widen<LS_BF16, DECAY>(op, exec, x, out, n, vector, err);
-    return run_widen<LS_F16, DECAY>(op, exec, x, out, n, vector, err);
+    if (dtype == LS_F32) return run_widen<LS_F32, MAKES>(op, exec, x, out, n, vector, err);
+    if (dtype == LS_BF16) return run_widen<LS_BF16, MAKES>(op, exec, x, out, n, vector, err);
+    return run_widen<LS_F16, MAKES>(op, exec, x, out, n, vector, err);
 }
 
 ls_status ls_cuda_widen(const ls_exec *exec, const ls_widen_args *a, ls_error *err) {
-    return widen<false>("widen", exec, a->x, a->dtype, a->out, a->n, err);
+    return widen<AS_IT_IS>("widen", exec, a->x, a->dtype, a->out, a->n, err);
 }
 
 ls_status ls_cuda_decay(const ls_exec *exec, const ls_decay_args *a, ls_error *err) {
-    return widen<true>("decay", exec, a->x, a->dtype, a->out, a->n, err);
+    return widen<DECAY>("decay", exec, a->x, a->dtype, a->out, a->n, err);
+}
+
+ls_status ls_cuda_rates(const ls_exec *exec, const ls_rates_args *a, ls_error *err) {
+    return widen<RATES>("rates", exec, a->x, a->dtype, a->out, a->n, err);
 }
 
 /* ---- taps ---- */

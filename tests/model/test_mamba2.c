@@ -1,0 +1,105 @@
+/* Mamba-2 alone against Hugging Face's numbers: what is read of the configuration, logits and
+ * log-probabilities in both activation types, and the bits of a sequence that arrives in chunks. */
+#include <math.h>
+
+#include "measure.h"
+#include "model/cache.h"
+
+static const char *const names[] = {"mamba2-small", "mamba2-odd"};
+enum { N_NAMES = sizeof names / sizeof names[0] };
+
+static void configurations_are_read(void **state) {
+    fixture f;
+    const ls_model_config *c;
+    (void)state;
+    fixture_open(&f, "mamba2-small");
+    c = &f.model->config;
+    assert_true(c->hidden == 48 && c->d_inner == 96 && c->d_state == 16 && c->d_conv == 4 && c->dt_rank == 0);
+    assert_true(c->ssd_heads == 6 && c->ssd_groups == 2 && c->dt_min == 0.0f && isinf(c->dt_max));
+    assert_true(ls_config_conv_dim(c) == 160 && f.model->layers[0].mamba2.in_proj.n == 262);
+    assert_true(c->n_layers == 3 && c->vocab == 300 && c->tied && c->conv_bias && !c->proj_bias);
+    assert_true(c->rms_eps == 1e-5f && c->pad == 0 && c->bos == 1 && c->n_eos == 1 && c->eos[0] == 2);
+    for (int32_t i = 0; i < c->n_layers; i++) assert_true(!c->is_attention[i] && !c->is_moe[i]);
+    fixture_close(&f);
+
+    fixture_open(&f, "mamba2-odd");
+    c = &f.model->config;
+    assert_true(c->hidden == 35 && c->d_inner == 105 && c->d_state == 11 && c->d_conv == 3);
+    assert_true(c->ssd_heads == 5 && c->ssd_groups == 1 && c->dt_min == 0.05f && c->dt_max == 0.9f);
+    assert_true(c->n_layers == 2 && c->vocab == 131 && !c->tied && !c->conv_bias && c->proj_bias);
+    assert_true(c->rms_eps == 1e-3f && c->pad == 0 && c->bos == 0 && c->n_eos == 1 && c->eos[0] == 0);
+    assert_null(f.model->layers[0].mamba2.conv_bias);
+    fixture_close(&f);
+}
+
+/* A slot: the window of x, B and C, the states of heads, their scales. */
+static void states_are_laid_out(void **state) {
+    fixture f;
+    ls_slot_layout layout;
+    (void)state;
+    fixture_open(&f, "mamba2-odd");
+    ls_slot_layout_make(&layout, &f.model->config, LS_BF16);
+    assert_int_equal(layout.n, 3);
+    assert_string_equal(layout.tensor[0].name, "conv");
+    assert_true(layout.tensor[0].bytes == 2 * (105 + 22) * 2 && layout.tensor[0].offset == 0);
+    assert_string_equal(layout.tensor[1].name, "ssd");
+    assert_true(layout.tensor[1].bytes == 5 * 11 * 21 * 4 && layout.tensor[1].offset == 512);
+    assert_string_equal(layout.tensor[2].name, "scale");
+    assert_true(layout.tensor[2].bytes == 5 * 4 && layout.tensor[2].offset == 512 + 4672);
+    assert_int_equal(layout.bytes, 512 + 4672 + 64);
+    fixture_close(&f);
+}
+
+/* The expected values are within 1e-6 of float64. A tenth of the norms' epsilon would cost 3e-3 at least. */
+static void f32_matches(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_NAMES; i++) {
+        const errors e = measure(names[i], LS_F32);
+        assert_true(e.max_logit <= 1e-5 && e.max_logprob <= 1e-5);
+    }
+}
+
+/* Rounding the inputs of matrix products and of the convolution. */
+static void bf16_activations_stay_near(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_NAMES; i++) assert_true(measure(names[i], LS_BF16).mean_logprob < 0.01);
+}
+
+/* Windows shorter than the convolution, and one token at a time, as decoding goes. */
+static void chunks_change_no_bit(void **state) {
+    static const int64_t chunks[] = {1, 2, 7, 16};
+    ls_device *device = test_device(2, ls_isa_best());
+    (void)state;
+    for (size_t i = 0; i < N_NAMES; i++)
+        for (ls_dtype dtype = LS_F32; dtype <= LS_BF16; dtype++) {
+            fixture f;
+            float whole[64], parts[64];
+            ls_error err;
+            fixture_open(&f, names[i]);
+            assert_true(f.n_tokens <= 64);
+            for (int64_t s = 0; s < f.n_sequences; s++) {
+                ls_score_item item = {.tokens = f.ids + s * f.n_tokens, .n_tokens = f.n_tokens, .logprob = whole};
+                ls_score_opts opts = {dtype, 1, 0, 64};
+                assert_ok(ls_score(f.model, device, &opts, &item, 1, &err), err);
+                item.logprob = parts;
+                for (size_t k = 0; k < sizeof chunks / sizeof chunks[0]; k++) {
+                    opts.chunk = chunks[k];
+                    assert_ok(ls_score(f.model, device, &opts, &item, 1, &err), err);
+                    assert_same_bits(whole, parts, f.n_tokens - 1);
+                }
+            }
+            fixture_close(&f);
+        }
+    test_device_close(device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(configurations_are_read),
+        cmocka_unit_test(states_are_laid_out),
+        cmocka_unit_test(f32_matches),
+        cmocka_unit_test(bf16_activations_stay_near),
+        cmocka_unit_test(chunks_change_no_bit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
