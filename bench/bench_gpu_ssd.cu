@@ -2,8 +2,8 @@
  *
  *     bench_gpu_ssd [HEADS DIM GROUPS]
  *
- * 128 states. Prints microseconds a call, and the issue slots that a state and token take: a lane operation each, of as
- * many as the GPU's schedulers issue at its highest clock. ssd_peers.py prints mamba_ssm's times on the same machine. */
+ * 128 states. Prints microseconds a call, and the issue slots that a state and token take: lane operations, of as many
+ * as the GPU's schedulers issue at its highest clock. ssd_peers.py prints mamba_ssm's times on the same machine. */
 #include "bench_gpu.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/ssd.h"

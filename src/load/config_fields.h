@@ -57,8 +57,8 @@ ls_status ls_field_expect_empty(const struct json_t *config, const char *field, 
 /* A list of n words, each one of two: out[i] becomes 0 or 1. Nothing at all and null leave out as it is. */
 ls_status ls_field_read_pairs(uint8_t *out, int64_t n, const struct json_t *config, const char *field,
                               const char *const words[2], ls_error *err);
-/* [low, high] of what is clamped: numbers, 0 <= low <= high and high above 0, that float32 can hold; high may be Infinity, as the word or
- * as {"__float__": "Infinity"}. Nothing at all leaves both as they are. */
+/* [low, high] of what is clamped: numbers, 0 <= low <= high and high above 0, that float32 can hold; high may be
+ * Infinity, as the word or as {"__float__": "Infinity"}. Nothing at all leaves both as they are. */
 ls_status ls_field_read_limits(float *low, float *high, const struct json_t *config, const char *field, ls_error *err);
 /* stored_dtype, by "dtype" or its older name "torch_dtype". */
 ls_status ls_field_read_dtype(ls_model_config *out, const struct json_t *config, ls_error *err);

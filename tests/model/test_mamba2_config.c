@@ -1,5 +1,5 @@
-/* The configuration of Mamba-2 alone: defaults, what is derived, limits of steps in all forms that files have, and a named
- * refusal for whatever would change the arithmetic. */
+/* The configuration of Mamba-2 alone: defaults, what is derived, limits of steps in all forms that files have, and a
+ * named refusal for whatever would change the arithmetic. */
 #define _GNU_SOURCE
 #include <math.h>
 

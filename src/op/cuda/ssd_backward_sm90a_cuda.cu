@@ -1,7 +1,7 @@
-/* Gradient of ssd on sm_90: the two walks, of 128 states and heads of 64 or 80 channels. A block is the four heads whose
- * shares of db and dcc are one chain. Two warpgroups walk through time, S forwards and then, in a kernel of its own, g
- * backwards, 16 states of one slice and PER channels a thread; a third, with fewer registers, prepares the tile of
- * tokens after theirs and finishes the one before. */
+/* Gradient of ssd on sm_90: the two walks, of 128 states and heads of 64 or 80 channels. A block is the four heads
+ * whose shares of db and dcc are one chain. Two warpgroups walk through time, S forwards and then, in a kernel of its
+ * own, g backwards, 16 states of one slice and PER channels a thread; a third, with fewer registers, prepares the tile
+ * of tokens after theirs and finishes the one before. */
 #include "op/cuda/ring_cuda.h"
 #include "op/cuda/ssd_backward_cuda.h"
 

@@ -1,4 +1,5 @@
-/* Weights on the GPU: casts, decay, rates and taps, a thread for four elements; of taps, whose reads are strided, for one. */
+/* Weights on the GPU: casts, decay, rates and taps, a thread for four elements; of taps, whose reads are strided, for
+ * one. */
 #include "num/expf.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/cuda/elements_cuda.h"
