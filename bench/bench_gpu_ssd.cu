@@ -2,8 +2,8 @@
  *
  *     bench_gpu_ssd [HEADS DIM GROUPS]
  *
- * 128 states. Prints microseconds a call, and the issue slots that a state and token take: a lane operation each, of as
- * many as the GPU's schedulers issue at its highest clock. ssd_peers.py prints mamba_ssm's times on the same machine. */
+ * 128 states. Prints microseconds a call, and the issue slots that a state and token take: lane operations, of as many
+ * as the GPU's schedulers issue at its highest clock. ssd_peers.py prints mamba_ssm's times on the same machine. */
 #include "bench_gpu.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/ssd.h"
@@ -68,6 +68,8 @@ static problem problem_make(int64_t n_seqs, int64_t rows_each, int64_t pos, int6
     f->n_spans = n_seqs;
     f->span_rows_max = rows_each;
     f->spans_checked = true;
+    exec_.workspace_bytes = ls_op_ssd_workspace(f);
+    exec_.workspace = device_memory(exec_.workspace_bytes);
     if (pos > 0) return p;
     ls_ssd_backward_args *b = &p.backward;
     b->in_dtype = b->ddt_dtype = LS_BF16;
@@ -94,6 +96,7 @@ static problem problem_make(int64_t n_seqs, int64_t rows_each, int64_t pos, int6
     b->spans = spans_there;
     b->n_spans = n_seqs;
     b->span_rows_max = rows_each;
+    check(cudaFree(exec_.workspace), "free");
     exec_.workspace_bytes = ls_op_ssd_backward_workspace(b);
     exec_.workspace = device_memory(exec_.workspace_bytes);
     return p;

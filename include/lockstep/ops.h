@@ -353,7 +353,6 @@ typedef struct ls_ssd_args {
     bool spans_checked;    /* as in ls_conv1d_args */
 } ls_ssd_args;
 
-/* CUDA: not built, refused by name; the backward as well. */
 ls_status ls_op_ssd(const ls_exec *exec, const ls_ssd_args *args, ls_error *err);
 int64_t ls_op_ssd_workspace(const ls_ssd_args *args);
 

@@ -3,8 +3,8 @@
  *
  * A weight is the master rounded once (nearest even) to the type that the checkpoint stores it in; no rounding for F32.
  * From that value, and from nothing else, follow the row-major copy that gradients read and what the model computes
- * with: packed panels, transposed taps, widened vectors, a2 = -exp(A_log) * LOG2E, a = -exp(A_log).
- * Opening reads masters by exact widening, so a list that is opened and published again changes no bit of the model.
+ * with: packed panels, transposed taps, widened vectors, a2 = -exp(A_log) * LOG2E, a = -exp(A_log). Opening reads
+ * masters by exact widening, so a list that is opened and published again changes no bit of the model.
  *
  * A list may hold the masters of a range of elements only, one of several shares (several processes that train as one).
  * Ranges begin where a block of the sum of squares does (op/adamw.h), so that every block has one owner: share s begins

@@ -63,6 +63,38 @@ ls_status ls_cuda_swiglu_backward_rounded(const ls_exec *exec, const ls_swiglu_b
     return run_gate<LS_BF16>("swiglu_backward_rounded", exec, a, err);
 }
 
+/* ---- relu2_backward ---- */
+
+template <int OUT>
+struct relu2_call {
+    ls_relu2_backward_args a;
+};
+
+template <int OUT>
+static __device__ __forceinline__ void ls_flat_four(const relu2_call<OUT> *call, int64_t i, int64_t n, bool whole) {
+    float x[4], dy[4];
+    ls_four_load<LS_F32>(call->a.x, i, n, whole, x);
+    ls_four_load<LS_F32>(call->a.dy, i, n, whole, dy);
+    for (int j = 0; j < 4; j++) {
+        const float m = x[j] <= 0.0f ? 0.0f : x[j];
+        dy[j] = ls_mul(dy[j], ls_add(m, m));
+    }
+    ls_four_store<OUT>(call->a.dx, i, n, whole, dy);
+}
+
+ls_status ls_cuda_relu2_backward(const ls_exec *exec, const ls_relu2_backward_args *a, ls_error *err) {
+    const int64_t n = ls_launch_blocks(a->rows, a->dim, 1);
+    const ls_cuda_operand operands[] = {
+        {"x", a->x, 4, n == 0}, {"dy", a->dy, 4, n == 0}, {"dx", a->dx, ls_dtype_bytes(a->dx_dtype), n == 0}};
+    LS_CUDA_TRY(ls_cuda_check("relu2_backward", exec, operands, 3, LS_WORKSPACE_HEAD, err));
+    if (n == 0) return LS_OK;
+    const bool vector = ls_four_fits(a->x, LS_F32) && ls_four_fits(a->dy, LS_F32) && ls_four_fits(a->dx, a->dx_dtype);
+    const relu2_call<LS_F32> wide = {*a};
+    const relu2_call<LS_BF16> rounded = {*a};
+    return a->dx_dtype == LS_F32 ? ls_flat_run("relu2_backward", exec, &wide, n, vector, err)
+                                 : ls_flat_run("relu2_backward", exec, &rounded, n, vector, err);
+}
+
 /* ---- embed_backward ---- */
 
 #define THREADS 256

@@ -185,3 +185,37 @@ ls_status ls_cuda_swiglu(const ls_exec *exec, const ls_swiglu_args *a, ls_error 
     if (a->y_dtype == LS_BF16) return run_swiglu<LS_BF16>(exec, a, n, vector, err);
     return run_swiglu<LS_F16>(exec, a, n, vector, err);
 }
+
+/* ---- relu2 ---- */
+
+template <int Y>
+struct relu2_call {
+    ls_relu2_args a;
+};
+
+template <int Y>
+static __device__ __forceinline__ void ls_flat_four(const relu2_call<Y> *call, int64_t i, int64_t n, bool whole) {
+    float x[4];
+    ls_four_load<LS_F32>(call->a.x, i, n, whole, x);
+    for (int j = 0; j < 4; j++) {
+        const float m = x[j] <= 0.0f ? 0.0f : x[j];
+        x[j] = ls_mul(m, m);
+    }
+    ls_four_store<Y>(call->a.y, i, n, whole, x);
+}
+
+template <int Y>
+static ls_status run_relu2(const ls_exec *exec, const ls_relu2_args *a, int64_t n, ls_error *err) {
+    const relu2_call<Y> call = {*a};
+    return ls_flat_run("relu2", exec, &call, n, ls_four_fits(a->x, LS_F32) && ls_four_fits(a->y, a->y_dtype), err);
+}
+
+ls_status ls_cuda_relu2(const ls_exec *exec, const ls_relu2_args *a, ls_error *err) {
+    const int64_t n = ls_launch_blocks(a->rows, a->dim, 1);
+    LS_CUDA_TRY(ls_cuda_check_dtype("relu2", "y", a->y_dtype, err));
+    const ls_cuda_operand operands[] = {{"x", a->x, 4, n == 0}, {"y", a->y, ls_dtype_bytes(a->y_dtype), n == 0}};
+    LS_CUDA_TRY(ls_cuda_check("relu2", exec, operands, 2, LS_WORKSPACE_HEAD, err));
+    if (n == 0) return LS_OK;
+    if (a->y_dtype == LS_F32) return run_relu2<LS_F32>(exec, a, n, err);
+    return a->y_dtype == LS_BF16 ? run_relu2<LS_BF16>(exec, a, n, err) : run_relu2<LS_F16>(exec, a, n, err);
+}

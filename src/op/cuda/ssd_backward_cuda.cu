@@ -35,12 +35,13 @@ static __device__ __forceinline__ float fold_channels(const float *x, const floa
 typedef struct token {
     float *x, *dy, *drive, *u; /* [dim] */
     float *b, *cc, *fold;      /* [states] */
+    float *own;                /* K */
 } token;
 
 static __device__ token token_of(float *memory, int64_t dim, int64_t states) {
     token t;
     t.x = memory, t.dy = t.x + dim, t.drive = t.dy + dim, t.u = t.drive + dim;
-    t.b = t.u + dim, t.cc = t.b + states, t.fold = t.cc + states;
+    t.b = t.u + dim, t.cc = t.b + states, t.fold = t.cc + states, t.own = t.fold + states;
     return t;
 }
 
@@ -136,16 +137,18 @@ static __device__ void backwards(const ssd_back_params *p, const ls_span *span, 
         if (rescaled)
             for (int64_t i = threadIdx.x; i < each; i += THREADS) g[i] = ls_mul(g[i], product);
         __syncthreads();
-        const float own = p->work[p->plan.k + row * a->n_groups + group];
+        /* Another block may be the one that writes the group's in the workspace. */
+        if (threadIdx.x == 0) t->own[0] = ls_ssd_fold_states(t->b, 1, t->cc, 1, states);
         for (int64_t n = threadIdx.x; n < states; n += THREADS)
             add_share(ls_ssd_share(p, block, row, 0) + n, ls_mul(dt, scale), fold_channels(t->x, g + n * dim, dim),
                       first);
+        __syncthreads();
         for (int64_t c = threadIdx.x; c < dim; c += THREADS) {
             const float u = ls_mul(scale, ls_ssd_fold_states(t->b, 1, g + c, dim, states));
             t->u[c] = u;
             t->drive[c] = ls_mul(ls_div(1.0f, scale), t->dy[c]);
             a->dx[row * a->dx_stride + head * dim + c] =
-                ls_fma(a->d[head], t->dy[c], ls_mul(dt, ls_fma(own, t->dy[c], u)));
+                ls_fma(a->d[head], t->dy[c], ls_mul(dt, ls_fma(t->own[0], t->dy[c], u)));
         }
         __syncthreads();
         if (threadIdx.x == 0) p->work[p->plan.x + row * a->n_heads + head] = fold_channels(t->x, t->u, dim);
@@ -289,7 +292,7 @@ static int64_t blocks_of(int64_t n) { return n / SUM_THREADS + (n % SUM_THREADS 
 
 static launches launches_of(const ssd_back_params *p, int64_t most, const ls_index *index, int64_t n_index) {
     const ls_ssd_backward_args *a = &p->a;
-    const int64_t shared = (a->n_states * a->head_dim + 4 * a->head_dim + 3 * a->n_states) * 4;
+    const int64_t shared = (a->n_states * a->head_dim + 4 * a->head_dim + 3 * a->n_states + 1) * 4;
     const int64_t pieces = most / LS_SSD_PIECE + (most % LS_SSD_PIECE != 0);
     const int64_t row_blocks = blocks_of(ls_launch_blocks(most, a->n_groups * a->n_states, 1));
     const launches l = {

@@ -1,7 +1,7 @@
-/* Gradient of ssd on sm_90: the two walks, of 128 states and heads of 64 or 80 channels. A block is the four heads whose
- * shares of db and dcc are one chain. Two warpgroups walk through time, S forwards and then, in a kernel of its own, g
- * backwards, 16 states of one slice and PER channels a thread; a third, with fewer registers, prepares the tile of
- * tokens after theirs and finishes the one before. */
+/* Gradient of ssd on sm_90: the two walks, of 128 states and heads of 64 or 80 channels. A block is the four heads
+ * whose shares of db and dcc are one chain. Two warpgroups walk through time, S forwards and then, in a kernel of its
+ * own, g backwards, 16 states of one slice and PER channels a thread; a third, with fewer registers, prepares the tile
+ * of tokens after theirs and finishes the one before. */
 #include "op/cuda/ring_cuda.h"
 #include "op/cuda/ssd_backward_cuda.h"
 
@@ -32,7 +32,7 @@ typedef struct back_step {
 
 template <int PER>
 struct back_memory {
-    float bc[2][TILE][2][LS_SSD_STATES];
+    float bc[3][TILE][2][LS_SSD_STATES];
     float drive[2][TILE][HEADS][back_size<PER>::ROW];
     float with[3][TILE][HEADS][back_size<PER>::ROW];  /* what is folded with the state: dy forwards, x backwards */
     float other[3][TILE][HEADS][back_size<PER>::DIM]; /* x forwards, dy backwards */
@@ -211,7 +211,7 @@ static __device__ __forceinline__ void walk(back_memory<PER> *memory, const ssd_
         for (int step_i = 0; step_i < n; step_i++) {
             const int t = BACK ? n - 1 - step_i : step_i;
             if (BACK || !border || t > 0) rescale<PER>(s, memory->step[i % 4][t][which].factor);
-            walk_token<BACK, PER>(s, memory->bc[even][t][0] + slice * 4,
+            walk_token<BACK, PER>(s, memory->bc[third][t][0] + slice * 4,
                                   memory->drive[even][t][which] + column * SIZE::WORD,
                                   memory->with[third][t][which] + column * SIZE::WORD,
                                   memory->part[even][t][which][slice] + column, memory->folded[even][t][which] + mine);
@@ -269,7 +269,7 @@ static __device__ __forceinline__ void prepare_tile(back_memory<PER> *memory, co
                                                     int64_t i) {
     using SIZE = back_size<PER>;
     const int even = (int)(i % 2), third = (int)(i % 3);
-    ls_ssd_widen8<IN>(&memory->bc[even][thread / (2 * STATES8)][thread / STATES8 % 2][thread % STATES8 * 8], raw->bc);
+    ls_ssd_widen8<IN>(&memory->bc[third][thread / (2 * STATES8)][thread / STATES8 % 2][thread % STATES8 * 8], raw->bc);
 #pragma unroll
     for (int r = 0; r < SIZE::LOADS; r++) {
         const load_place<PER> l = load_at<PER>(thread, r);
@@ -373,7 +373,7 @@ static __device__ __forceinline__ void finish_forwards(const back_memory<PER> *m
                                                        const place *at, int thread, int64_t i) {
     const int n = tokens_of(at, i), lane = thread % 8, which = thread / 8 % HEADS, t = thread / 8 / HEADS;
     const int64_t row = at->span->row + i * TILE, head = at->head + which;
-    const float *bc = memory->bc[i % 2][t][0];
+    const float *bc = memory->bc[i % 3][t][0];
     const float scale = memory->step[i % 4][t][which].scale;
     float even = 0.0f, odd = 0.0f;
     const float e = ls_mul(scale, join_slices(fold_slice(bc + LS_SSD_STATES, memory->folded[i % 2][t][which], lane)));

@@ -1,0 +1,83 @@
+/* The gated norm and the squared rectifier with their gradients on every back end. */
+#include "elements.h"
+#include "op/elementwise.h"
+#include "op/elementwise_backward.h"
+#include "op/gated_norm.h"
+
+typedef struct norm_case {
+    int64_t rows, dim, groups, gap; /* gap between rows, in elements */
+    ls_dtype rounded;               /* of y and dz */
+    value_kind kind;
+} norm_case;
+
+static void gated_norm_one(door *d, const norm_case *c) {
+    const int64_t stride = c->dim + c->gap, elem = ls_dtype_bytes(c->rounded), n = c->rows * stride;
+    const door_buffer x = values_put(d, "x", LS_F32, n, c->kind, 1, 4 * (c->gap % 4)),
+                      z = values_put(d, "z", LS_F32, n, c->kind, 2, 0),
+                      dy = values_put(d, "dy", LS_F32, n, c->kind, 3, 0),
+                      w = values_put(d, "w", LS_F32, c->dim, VALUES_PLAIN, 4, 0),
+                      dw = values_put(d, "dw", LS_F32, c->dim, VALUES_PLAIN, 5, 0),
+                      y = door_put(d, "y", NULL, n * elem, 0), dz = door_put(d, "dz", NULL, n * elem, elem),
+                      dx = door_put(d, "dx", NULL, n * 4, 0),
+                      scale = door_put(d, "scale", NULL, c->rows * c->groups * 4, 0);
+    const door_buffer *const out[] = {&y, &dx, &dz, &dw, &scale};
+    for (int repeat = 0; repeat < 2; repeat++) {
+        DOOR_CALL(d, gated_norm, .x = x.at[s], .z = z.at[s], .x_stride = stride, .z_stride = stride, .w = w.at[s],
+                  .eps = 1e-5f, .y = y.at[s], .y_dtype = c->rounded, .y_stride = stride, .rows = c->rows, .dim = c->dim,
+                  .groups = c->groups);
+        DOOR_CALL(d, gated_norm_backward, .x = x.at[s], .z = z.at[s], .x_stride = stride, .z_stride = stride,
+                  .w = w.at[s], .eps = 1e-5f, .dy = dy.at[s], .dy_stride = stride, .dx = dx.at[s], .dx_stride = stride,
+                  .dz = dz.at[s], .dz_dtype = c->rounded, .dz_stride = stride, .dw = dw.at[s], .scale = scale.at[s],
+                  .rows = c->rows, .dim = c->dim, .groups = c->groups);
+        for (int64_t i = 0; i < BK_COUNT(out); i++)
+            values_same(d, out[i], i == 0 || i == 2 ? c->rounded : LS_F32, "%s, %lld rows of %lld in %lld groups",
+                        value_names[c->kind], (long long)c->rows, (long long)c->dim, (long long)c->groups);
+    }
+    door_clear_to(d, 0);
+}
+
+static void gated_norm(bk_run *run) {
+    static const int64_t dims[][2] = {{1, 1},    {3, 1},     {6, 2},     {64, 1},   {255, 1},  {257, 1},
+                                      {1024, 8}, {1026, 2},  {4097, 1},  {5120, 8}, {8192, 8}, {8192, 1},
+                                      {8203, 1}, {10240, 8}, {12291, 1}, {20000, 1}};
+    door d = door_open(run);
+    for (int64_t i = 0; i < BK_COUNT(dims); i++)
+        for (int k = 0; k < VALUE_KINDS; k++) {
+            const norm_case c = {
+                1 + (i + k) % 5 * 17,          dims[i][0],   dims[i][1], (i + k) % 3 == 0 ? 3 : 4 * (k % 2),
+                i % 2 == 0 ? LS_BF16 : LS_F32, (value_kind)k};
+            gated_norm_one(&d, &c);
+        }
+    {
+        const norm_case long_one = {bk_size(run, 70, 200, 3000), 512, 4, 0, LS_BF16, VALUES_PLAIN};
+        gated_norm_one(&d, &long_one);
+    }
+    door_close(&d);
+}
+
+static void relu2(bk_run *run) {
+    static const int64_t dims[] = {1, 3, 4, 33, 1023, 1024, 5004};
+    static const ls_dtype types[] = {LS_F32, LS_BF16};
+    door d = door_open(run);
+    for (int64_t i = 0; i < BK_COUNT(dims) * 2 * VALUE_KINDS; i++) {
+        const int64_t dim = dims[i / 2 / VALUE_KINDS], rows = 1 + i % 3;
+        const ls_dtype to = types[i % 2];
+        const value_kind kind = (value_kind)(i / 2 % VALUE_KINDS);
+        const door_buffer x = values_put(&d, "x", LS_F32, rows * dim, kind, 1, i % 3 * 4),
+                          dy = values_put(&d, "dy", LS_F32, rows * dim, kind, 2, 0),
+                          y = door_put(&d, "y", NULL, rows * dim * ls_dtype_bytes(to), 0),
+                          dx = door_put(&d, "dx", NULL, rows * dim * ls_dtype_bytes(to), 0);
+        DOOR_CALL(&d, relu2, .x = x.at[s], .y = y.at[s], .y_dtype = to, .rows = rows, .dim = dim);
+        DOOR_CALL(&d, relu2_backward, .x = x.at[s], .dy = dy.at[s], .dx = dx.at[s], .dx_dtype = to, .rows = rows,
+                  .dim = dim);
+        values_same(&d, &y, to, "%s, %lld of %lld", value_names[kind], (long long)rows, (long long)dim);
+        values_same(&d, &dx, to, "%s, %lld of %lld", value_names[kind], (long long)rows, (long long)dim);
+        door_clear_to(&d, 0);
+    }
+    door_close(&d);
+}
+
+int main(int argc, char **argv) {
+    static const bk_case cases[] = {{"gated_norm", gated_norm, BK_ANYWHERE}, {"relu2", relu2, BK_ANYWHERE}};
+    return bk_main(argc, argv, cases, BK_COUNT(cases));
+}
