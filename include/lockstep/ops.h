@@ -381,6 +381,35 @@ typedef struct ls_ssd_backward_args {
 ls_status ls_op_ssd_backward(const ls_exec *exec, const ls_ssd_backward_args *args, ls_error *err);
 int64_t ls_op_ssd_backward_workspace(const ls_ssd_backward_args *args);
 
+/* Gated delta rule: src/op/delta.h. Value head h reads query and key of key head h / (n_heads / n_key_heads). */
+#define LS_DELTA_HEADS_MAX 65536
+#define LS_DELTA_DIM_MAX 256     /* key_dim and value_dim */
+#define LS_DELTA_STATE_MAX 16384 /* key_dim * value_dim */
+
+typedef struct ls_delta_args {
+    ls_dtype in_dtype;  /* of q, k, v, a and b: f32 or bf16 */
+    ls_dtype out_dtype; /* f32 or bf16 */
+    const void *q, *k;  /* [rows][q_stride], [rows][k_stride], n_key_heads * key_dim used; not yet normalised */
+    const void *v;      /* [rows][v_stride], n_heads * value_dim used */
+    const void *a;      /* [rows][a_stride], n_heads used: what softplus takes with dt_bias */
+    const void *b;      /* [rows][b_stride], n_heads used: what the sigmoid takes */
+    void *out;          /* [rows][out_stride], n_heads * value_dim written */
+    int64_t q_stride, k_stride, v_stride, a_stride, b_stride, out_stride;
+    const float *rate;                                      /* [n_heads], -exp(A_log) */
+    const float *dt_bias;                                   /* [n_heads] */
+    int64_t rows, n_heads, n_key_heads, key_dim, value_dim; /* n_key_heads divides n_heads */
+    ls_pool_view state; /* entries [n_heads][key_dim][value_dim] float32, 16-byte aligned base and stride */
+    ls_pool_view scale; /* entries [n_heads] float32, as many as of state */
+    const ls_span *spans;
+    int64_t n_spans;
+    int64_t span_rows_max; /* no span has more rows; 0: no better bound than rows */
+    bool spans_checked;    /* as in ls_conv1d_args */
+} ls_delta_args;
+
+/* CUDA: not built, refused by name. */
+ls_status ls_op_delta(const ls_exec *exec, const ls_delta_args *args, ls_error *err);
+int64_t ls_op_delta_workspace(const ls_delta_args *args);
+
 /* ---- layers ---- */
 
 /* What dense models and their trainers are made of; NUMERICS.md and the headers of src/op named below hold the

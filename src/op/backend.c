@@ -7,6 +7,7 @@
 #include "op/adamw.h"
 #include "op/attention_backward.h"
 #include "op/conv1d.h"
+#include "op/delta.h"
 #include "op/elementwise.h"
 #include "op/elementwise_backward.h"
 #include "op/gated_norm.h"

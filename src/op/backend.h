@@ -100,7 +100,8 @@ extern "C" {
     OP(scan)                        \
     OP(scan_backward)               \
     OP(ssd)                         \
-    OP(ssd_backward)
+    OP(ssd_backward)                \
+    OP(delta)
 
 #define LS_OPS(OP)   \
     LS_OPS_PLAIN(OP) \

@@ -1,6 +1,7 @@
 /* Workspaces of the ops of the flat ABI: each begins with LS_WORKSPACE_HEAD bytes that are not the op's. */
 #include "dev/device.h"
 #include "op/conv1d.h"
+#include "op/delta.h"
 #include "op/gemm_cuda.h"
 #include "op/logprob.h"
 #include "op/scan.h"
@@ -20,6 +21,7 @@ HEAD_ONLY(sequence_sum)
 HEAD_ONLY(conv1d)
 HEAD_ONLY(scan)
 HEAD_ONLY(ssd)
+HEAD_ONLY(delta)
 HEAD_ONLY(gemm_repack)
 HEAD_ONLY(gemm)
 HEAD_ONLY(rmsnorm)

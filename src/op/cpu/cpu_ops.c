@@ -22,6 +22,7 @@ LS_KERNEL_TABLE(ls_conv1d_kernel);
 LS_KERNEL_TABLE(ls_conv1d_parameters_kernel);
 LS_KERNEL_TABLE(ls_decay_kernel);
 LS_KERNEL_TABLE(ls_rates_kernel);
+LS_KERNEL_TABLE(ls_delta_kernel);
 LS_KERNEL_TABLE(ls_embed_backward_kernel);
 LS_KERNEL_TABLE(ls_embed_kernel);
 LS_KERNEL_TABLE(ls_gated_norm_backward_kernel);
@@ -540,6 +541,16 @@ ls_status ls_cpu_ssd_backward(const ls_exec *exec, const ls_ssd_backward_args *a
         RUN(ssd_sums, all->rows, 2 * all->n_states * blocks);
     }
     RUN(ssd_parameters, all->n_heads, 3 * (all->n_spans + all->rows / LS_SSD_PIECE));
+    return LS_OK;
+}
+
+/* One item for each span and value head. */
+ls_status ls_cpu_delta(const ls_exec *exec, const ls_delta_args *args, ls_error *err) {
+    const ls_status status =
+        ls_spans_check_slots("delta", args->spans, args->n_spans, args->rows, args->span_rows_max, &args->state, err);
+    if (status != LS_OK || args->n_spans == 0) return status;
+    RUN(delta, args->n_spans * args->n_heads,
+        ls_spans_rows(args->spans, args->n_spans) / args->n_spans * args->value_dim * (3 * args->key_dim + 60));
     return LS_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "op/backend.h"
 #include "op/conv1d.h"
 #include "op/cpu/kernels.h"
+#include "op/delta.h"
 #include "op/elementwise.h"
 #include "op/elementwise_backward.h"
 #include "op/gated_norm.h"
