@@ -406,9 +406,35 @@ typedef struct ls_delta_args {
     bool spans_checked;    /* as in ls_conv1d_args */
 } ls_delta_args;
 
-/* CUDA: not built, refused by name. */
+/* CUDA: not built, refused by name; the backward as well. */
 ls_status ls_op_delta(const ls_exec *exec, const ls_delta_args *args, ls_error *err);
 int64_t ls_op_delta_workspace(const ls_delta_args *args);
+
+/* Gradients of whole sequences: every span has pos 0, slots only tell padding (< 0) from tokens. The forward values are
+ * computed again. Rows of no span are not written. Outputs overlap neither inputs nor each other. */
+typedef struct ls_delta_backward_args {
+    ls_dtype in_dtype;
+    const void *q, *k, *v, *a, *b; /* as in the forward call */
+    int64_t q_stride, k_stride, v_stride, a_stride, b_stride;
+    const float *rate, *dt_bias;
+    const float *initial; /* [n_spans][n_heads][key_dim][value_dim]: states before the first tokens; NULL: all 0 */
+    const float *dout;    /* [rows][dout_stride]: of the unrounded output */
+    int64_t dout_stride;
+    float *dq, *dk;     /* [rows][dq_stride], [rows][dk_stride]: of q and k before they are normalised */
+    float *dv;          /* [rows][dv_stride] */
+    void *da, *db;      /* [rows][da_stride], [rows][db_stride] */
+    ls_dtype dab_dtype; /* of da and db: f32, or bf16, rounded once, as products in mma16 read them */
+    int64_t dq_stride, dk_stride, dv_stride, da_stride, db_stride;
+    float *drate, *ddt_bias; /* [n_heads] each, written */
+    float *dinitial;         /* as initial, written where a span has tokens; NULL: not wanted */
+    int64_t rows, n_heads, n_key_heads, key_dim, value_dim;
+    const ls_span *spans;
+    int64_t n_spans, span_rows_max;
+    bool continued; /* the sums over spans go on from what drate and ddt_bias hold, those of earlier spans or +0 */
+} ls_delta_backward_args;
+
+ls_status ls_op_delta_backward(const ls_exec *exec, const ls_delta_backward_args *args, ls_error *err);
+int64_t ls_op_delta_backward_workspace(const ls_delta_backward_args *args);
 
 /* ---- layers ---- */
 

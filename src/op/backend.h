@@ -101,7 +101,8 @@ extern "C" {
     OP(scan_backward)               \
     OP(ssd)                         \
     OP(ssd_backward)                \
-    OP(delta)
+    OP(delta)                       \
+    OP(delta_backward)
 
 #define LS_OPS(OP)   \
     LS_OPS_PLAIN(OP) \

@@ -19,7 +19,32 @@
  * .., then pairs of these sums, and so on: sums of 2, 4, 8, 16.
  * S and A move with the sequence, and the rescaling depends on its own tokens alone. Columns share no sum. So decode,
  * any chunking and full prefill give the same bits. Which NaN a float32 NaN of out or state is, is left open.
- * op/delta_math.h has the scalars. */
+ * op/delta_math.h has the scalars.
+ *
+ * Backward, for whole sequences, which begin with S = `initial` or +0 and A = 1. l, q, k, d, S, A, beta and decay as
+ * above; M is S before the token's update, but after S * A. dy is the gradient of the unrounded output. G[i][j] is
+ * carried backwards from +0. For t descending within a span and value head h:
+ *   G[i][j] = fma(q[i], (1 / sqrt(K)) * dy[j], G[i][j])
+ *   c[j] = the sixteen-chain fold over i of k[i] * G[i][j];  dv[j] = beta * c[j]
+ *   db = (A * the column fold of c[j] * d[j]) * sigmoid(-b)
+ *   for the sums over heads:  Q[i] = the column fold of dy[j] * S[i][j];  P[i] = the column fold of d[j] * G[i][j]
+ *     and of -dv[j] * M[i][j], a chain taking both of a column in this order
+ *   G[i][j] = fma(k[i], -dv[j], G[i][j])
+ *   T[j] = the sixteen-chain fold over i of G[i][j] * M[i][j];  W = A * the column fold of T[j]
+ *   drate = fma(W, softplus(a + dt_bias), drate)
+ *   da = (W * rate) * sigmoid(a + dt_bias);  ddt_bias = ddt_bias + da
+ *   G[i][j] = G[i][j] * decay
+ * Column fold over j: columns stand in blocks of 16 neighbours, the last may have fewer. In a block chain c of 8 takes
+ * the columns with j % 8 = c in ascending order from +0, an fma each, or one add for T. Chains fold by halves 4, 2, 1.
+ * Blocks add as one ascending chain from +0.
+ * dq'[i] and dk'[i] of a key head are ascending fma chains from +0 over its value heads, of (A * (1 / sqrt(K))) * Q[i]
+ * and of A * P[i]. Then, with x = q and with x = k:
+ *   t = the tree of q(x) over i, each chain fma(dx'[i], x[i], chain);  dx[i] = l(x) * fma(-x[i], t, dx'[i])
+ * where x[i] is normalised and l(x) of what it was before. dinitial is G after a span's first token.
+ * drate and ddt_bias start at +0 in each span; the spans' values add as one ascending chain from +0, or `continued`
+ * from what an earlier call left: calls may be cut between spans. Spans are in ascending order of their rows. da and db
+ * are stored as float32 or rounded once to bf16, the da that ddt_bias adds being unrounded. No NaN pattern is promised
+ * for gradients. */
 #ifndef LS_OP_DELTA_H
 #define LS_OP_DELTA_H
 
@@ -30,6 +55,9 @@ extern "C" {
 #endif
 
 #define LS_DELTA_FOLD 16
+/* Columns of a block of the column fold, and its chains. */
+#define LS_DELTA_BLOCK 16
+#define LS_DELTA_BLOCK_CHAINS 8
 
 /* Sizes of a call, forward or backward. */
 typedef struct ls_delta_shape {
@@ -39,6 +67,22 @@ typedef struct ls_delta_shape {
 /* The sizes are those that the op takes, and products of two of them but rows fit 64 bits. */
 ls_status ls_delta_check_shape(const char *op, const ls_delta_shape *shape, ls_error *err);
 ls_status ls_delta_check(const ls_delta_args *args, ls_error *err);
+ls_status ls_delta_backward_check(const ls_delta_backward_args *args, ls_error *err);
+
+/* Tokens between two states that the backward keeps; carries no bits. */
+#define LS_DELTA_KEEP 64
+
+/* Parts of the backward's workspace, as offsets in floats behind its head:
+ *   states [rows / KEEP + n_spans][heads][K][V]: S before token KEEP * t of span i, at row / KEEP + i + t
+ *   scales [rows / KEEP + n_spans][heads]: A of those
+ *   deltas [rows][heads][V]: d
+ *   rate, bias [n_spans][heads]: spans' shares of the parameters' gradients */
+typedef struct ls_delta_backward_plan {
+    int64_t states, scales, deltas, rate, bias, total;
+} ls_delta_backward_plan;
+
+/* False where a size does not fit int64_t. */
+bool ls_delta_backward_plan_make(ls_delta_backward_plan *plan, const ls_delta_backward_args *args);
 
 #ifdef __cplusplus
 }

@@ -69,6 +69,11 @@ int64_t ls_op_ssd_backward_workspace(const ls_ssd_backward_args *args) {
     return ls_ssd_backward_plan_make(&plan, args) ? with_head(plan.total) : -1;
 }
 
+int64_t ls_op_delta_backward_workspace(const ls_delta_backward_args *args) {
+    ls_delta_backward_plan plan;
+    return ls_delta_backward_plan_make(&plan, args) ? with_head(plan.total) : -1;
+}
+
 /* A GPU keeps rounded or gathered operands there; other back ends need nothing. */
 int64_t ls_op_gemm_backward_input_workspace(const ls_gemm_backward_input_args *args) {
     return ls_cuda_gemm_backward_input_workspace(args);

@@ -22,7 +22,9 @@ LS_KERNEL_TABLE(ls_conv1d_kernel);
 LS_KERNEL_TABLE(ls_conv1d_parameters_kernel);
 LS_KERNEL_TABLE(ls_decay_kernel);
 LS_KERNEL_TABLE(ls_rates_kernel);
+LS_KERNEL_TABLE(ls_delta_backward_kernel);
 LS_KERNEL_TABLE(ls_delta_kernel);
+LS_KERNEL_TABLE(ls_delta_parameters_kernel);
 LS_KERNEL_TABLE(ls_embed_backward_kernel);
 LS_KERNEL_TABLE(ls_embed_kernel);
 LS_KERNEL_TABLE(ls_gated_norm_backward_kernel);
@@ -551,6 +553,21 @@ ls_status ls_cpu_delta(const ls_exec *exec, const ls_delta_args *args, ls_error 
     if (status != LS_OK || args->n_spans == 0) return status;
     RUN(delta, args->n_spans * args->n_heads,
         ls_spans_rows(args->spans, args->n_spans) / args->n_spans * args->value_dim * (3 * args->key_dim + 60));
+    return LS_OK;
+}
+
+/* One item for each span and key head, then the ordered sums over spans. */
+ls_status ls_cpu_delta_backward(const ls_exec *exec, const ls_delta_backward_args *all, ls_error *err) {
+    ls_workspace_call call = {all, NULL};
+    const ls_workspace_call *args = &call;
+    int64_t rows;
+    LS_TRY(ls_spans_check_whole("delta_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, err));
+    rows = ls_spans_rows(all->spans, all->n_spans);
+    LS_TRY(open_workspace("delta_backward", exec, ls_op_delta_backward_workspace(all), &call.floats, err));
+    if (all->n_spans > 0)
+        RUN(delta_backward, all->n_spans * all->n_key_heads,
+            rows / all->n_spans * (all->n_heads / all->n_key_heads) * all->value_dim * (14 * all->key_dim + 60));
+    RUN(delta_parameters, all->n_heads, 2 * all->n_spans);
     return LS_OK;
 }
 
