@@ -54,6 +54,8 @@ extern "C" {
     OP(swiglu_backward_rounded)    \
     OP(relu2)                      \
     OP(relu2_backward)             \
+    OP(sigmoid_gate)               \
+    OP(sigmoid_gate_backward)      \
     OP(attention)                  \
     OP(rope_table)                 \
     OP(rope)                       \

@@ -68,6 +68,8 @@ LS_KERNEL_TABLE(ls_scan_kernel);
 LS_KERNEL_TABLE(ls_scan_parameters_kernel);
 LS_KERNEL_TABLE(ls_sequence_sum_kernel);
 LS_KERNEL_TABLE(ls_squares_kernel);
+LS_KERNEL_TABLE(ls_sigmoid_gate_backward_kernel);
+LS_KERNEL_TABLE(ls_sigmoid_gate_kernel);
 LS_KERNEL_TABLE(ls_ssd_backward_kernel);
 LS_KERNEL_TABLE(ls_ssd_kernel);
 LS_KERNEL_TABLE(ls_ssd_parameters_kernel);
@@ -166,6 +168,18 @@ ls_status ls_cpu_relu2(const ls_exec *exec, const ls_relu2_args *args, ls_error 
 ls_status ls_cpu_relu2_backward(const ls_exec *exec, const ls_relu2_backward_args *args, ls_error *err) {
     (void)err;
     RUN(relu2_backward, args->rows, 3 * args->dim);
+    return LS_OK;
+}
+
+ls_status ls_cpu_sigmoid_gate(const ls_exec *exec, const ls_sigmoid_gate_args *args, ls_error *err) {
+    (void)err;
+    RUN(sigmoid_gate, args->rows, 2 * args->dim + 30 * args->gates);
+    return LS_OK;
+}
+
+ls_status ls_cpu_sigmoid_gate_backward(const ls_exec *exec, const ls_sigmoid_gate_backward_args *args, ls_error *err) {
+    (void)err;
+    RUN(sigmoid_gate_backward, args->rows, 4 * args->dim + 60 * args->gates);
     return LS_OK;
 }
 
