@@ -22,32 +22,34 @@
  * op/delta_math.h has the scalars.
  *
  * Backward, for whole sequences, which begin with S = `initial` or +0 and A = 1. l, q, k, d, S, A, beta and decay as
- * above; M is S before the token's update, but after S * A. dy is the gradient of the unrounded output. G[i][j] is
- * carried backwards from +0. For t descending within a span and value head h:
- *   G[i][j] = fma(q[i], (1 / sqrt(K)) * dy[j], G[i][j])
- *   c[j] = the sixteen-chain fold over i of k[i] * G[i][j];  dv[j] = beta * c[j]
- *   db = (A * the column fold of c[j] * d[j]) * sigmoid(-b)
+ * above; M is S before the token's update, but after S * A. dy is the gradient of the unrounded output. The walk
+ * backwards carries G[i][j], +0 after the last token, and its scale F, 1 there. For t descending within a span and
+ * value head h:
+ *   but at the last token, F = F * (decay of the token after);  where F < 2^-40: G[i][j] = G[i][j] * F, then F = 1
+ *   z[j] = ((1 / F) * (1 / sqrt(K))) * dy[j];  G[i][j] = fma(q[i], z[j], G[i][j])
+ *   c[j] = the sixteen-chain fold over i of k[i] * G[i][j];  p[j] = beta * c[j];  dv[j] = F * p[j]
  *   for the sums over heads:  Q[i] = the column fold of dy[j] * S[i][j];  P[i] = the column fold of d[j] * G[i][j]
- *     and of -dv[j] * M[i][j], a chain taking both of a column in this order
- *   G[i][j] = fma(k[i], -dv[j], G[i][j])
- *   T[j] = the sixteen-chain fold over i of G[i][j] * M[i][j];  W = A * the column fold of T[j]
+ *     and of -p[j] * M[i][j], a chain taking both of a column in this order
+ *   db = ((A * F) * the column fold of c[j] * d[j]) * sigmoid(-b)
+ *   G[i][j] = fma(k[i], -p[j], G[i][j])
+ *   T[j] = the sixteen-chain fold over i of G[i][j] * M[i][j];  W = (A * F) * the column fold of T[j]
  *   drate = fma(W, softplus(a + dt_bias), drate)
  *   da = (W * rate) * sigmoid(a + dt_bias);  ddt_bias = ddt_bias + da
- *   G[i][j] = G[i][j] * decay
  * Column fold over j: columns stand in blocks of 16 neighbours, the last may have fewer. In a block chain c of 8 takes
  * the columns with j % 8 = c in ascending order from +0, an fma each, or one add for T. Chains fold by halves 4, 2, 1.
  * Blocks add as one ascending chain from +0.
  * dq'[i] and dk'[i] of a key head are ascending fma chains from +0 over its value heads, of (A * (1 / sqrt(K))) * Q[i]
- * and of A * P[i]. Then, with x = q and with x = k:
+ * and of (A * F) * P[i]. Then, with x = q and with x = k:
  *   t = the tree of q(x) over i, each chain fma(dx'[i], x[i], chain);  dx[i] = l(x) * fma(-x[i], t, dx'[i])
- * where x[i] is normalised and l(x) of what it was before. dinitial is G after a span's first token.
- * drate and ddt_bias start at +0 in each span; the spans' values add as one ascending chain from +0, or `continued`
- * from what an earlier call left: calls may be cut between spans. Spans are in ascending order of their rows. da and db
- * are stored as float32 or rounded once to bf16, the da that ddt_bias adds being unrounded. No NaN pattern is promised
- * for gradients. */
+ * where x[i] is normalised and l(x) of what it was before. dinitial[i][j] = (F * decay) * G[i][j] at the first token.
+ * drate and ddt_bias start at +0 in each piece of 64 tokens, counted from the first of a span; the values of pieces add
+ * as one ascending chain from +0, or `continued` from what an earlier call left: calls may be cut between spans. Spans
+ * are in ascending order of their rows. da and db are stored as float32 or rounded once to bf16, the da that ddt_bias
+ * adds being unrounded. No NaN pattern is promised for gradients. */
 #ifndef LS_OP_DELTA_H
 #define LS_OP_DELTA_H
 
+#include "num/round.h"
 #include "op/span.h"
 
 #ifdef __cplusplus
@@ -69,17 +71,24 @@ ls_status ls_delta_check_shape(const char *op, const ls_delta_shape *shape, ls_e
 ls_status ls_delta_check(const ls_delta_args *args, ls_error *err);
 ls_status ls_delta_backward_check(const ls_delta_backward_args *args, ls_error *err);
 
-/* Tokens between two states that the backward keeps; carries no bits. */
-#define LS_DELTA_KEEP 64
+/* Tokens of a piece: the backward keeps the state before each. */
+#define LS_DELTA_PIECE 64
 
-/* Parts of the backward's workspace, as offsets in floats behind its head:
- *   states [rows / KEEP + n_spans][heads][K][V]: S before token KEEP * t of span i, at row / KEEP + i + t
- *   scales [rows / KEEP + n_spans][heads]: A of those
+/* Parts of the backward's workspace, as offsets in floats behind its head. Piece t of span i has the entry row / PIECE
+ * + i + t, of rows / PIECE + n_spans:
+ *   states [entries][heads][K][V]: S before its first token
+ *   scales [entries][heads]: A of those
  *   deltas [rows][heads][V]: d
- *   rate, bias [n_spans][heads]: spans' shares of the parameters' gradients */
+ *   rate, bias [entries][heads]: pieces' shares of the parameters' gradients */
 typedef struct ls_delta_backward_plan {
     int64_t states, scales, deltas, rate, bias, total;
 } ls_delta_backward_plan;
+
+/* Entry of the first piece of span i, and the number of its pieces. */
+static LS_HD int64_t ls_delta_entry(const ls_span *span, int64_t i) { return span->row / LS_DELTA_PIECE + i; }
+static LS_HD int64_t ls_delta_pieces(const ls_span *span) {
+    return span->n_rows / LS_DELTA_PIECE + (span->n_rows % LS_DELTA_PIECE != 0);
+}
 
 /* False where a size does not fit int64_t. */
 bool ls_delta_backward_plan_make(ls_delta_backward_plan *plan, const ls_delta_backward_args *args);

@@ -61,14 +61,14 @@ static int64_t product(int64_t a, int64_t b, int64_t c) {
 
 bool ls_delta_backward_plan_make(ls_delta_backward_plan *plan, const ls_delta_backward_args *args) {
     const int64_t heads = args->n_heads, n_spans = args->n_spans;
-    int64_t kept;
-    if (args->rows < 0 || n_spans < 0 || heads < 0 || !ls_add_i64(args->rows / LS_DELTA_KEEP, n_spans, &kept))
+    int64_t entries;
+    if (args->rows < 0 || n_spans < 0 || heads < 0 || !ls_add_i64(args->rows / LS_DELTA_PIECE, n_spans, &entries))
         return false;
     plan->total = 0;
-    plan->states = take(&plan->total, product(kept, heads, product(args->key_dim, args->value_dim, 1)));
-    plan->scales = take(&plan->total, product(kept, heads, 1));
+    plan->states = take(&plan->total, product(entries, heads, product(args->key_dim, args->value_dim, 1)));
+    plan->scales = take(&plan->total, product(entries, heads, 1));
     plan->deltas = take(&plan->total, product(args->rows, heads, args->value_dim));
-    plan->rate = take(&plan->total, product(n_spans, heads, 1));
-    plan->bias = take(&plan->total, product(n_spans, heads, 1));
+    plan->rate = take(&plan->total, product(entries, heads, 1));
+    plan->bias = take(&plan->total, product(entries, heads, 1));
     return plan->total >= 0;
 }

@@ -126,8 +126,9 @@ static void run(const problem *p, const grads *g, ls_device *device) {
 /* ---- the textbook ---- */
 
 /* Wrong on purpose: folds over columns and over rows as one chain; blocks of columns left out; the two products of dk
- * as two folds; value heads from the last to the first; spans added from the last to the first; the gradient of the
- * norm missing; G decays before the delta goes in; the gradient of beta without its second factor. */
+ * as two folds; value heads from the last to the first; pieces added from the last to the first, and a whole span as
+ * one piece; the gradient of the norm missing; a token's own decay before its delta goes in; the gradient of beta
+ * without its second factor; a scale of G that never goes into it, and one that always does. */
 typedef enum variant {
     RIGHT,
     COLUMN_CHAIN,
@@ -135,10 +136,13 @@ typedef enum variant {
     ROW_CHAIN,
     TWO_FOLDS,
     HEADS_REVERSED,
-    SPANS_REVERSED,
+    PIECES_REVERSED,
+    ONE_PIECE,
     NORM_IS_CONSTANT,
     DECAY_FIRST,
-    BETA_LINEAR
+    BETA_LINEAR,
+    NO_RESCALE,
+    PLAIN_CHAIN
 } variant;
 
 static float halves_ref(float *chain, int64_t n) {
@@ -219,25 +223,31 @@ static void step_ref(const problem *p, int64_t row, int64_t h, const float *befo
     }
 }
 
-static float add_into(const op_array *a, int64_t row, int64_t col, float x) {
-    const float sum = ls_add(op_get(a, row, col), x);
-    op_put(a, row, col, sum);
-    return sum;
-}
+/* Where the walk backwards is. */
+typedef struct walk {
+    float *g; /* [dim][keys] */
+    float scale, decay_after, drate, ddt_bias;
+} walk;
 
 /* Token t of head h backwards. */
-static void token_ref(const problem *p, int64_t row, int64_t h, const step *t, float *g, float *drate, float *ddt_bias,
-                      const grads *out, variant v) {
+static void token_ref(const problem *p, int64_t row, int64_t h, const step *t, walk *k, const grads *out, variant v) {
     const int64_t n = p->s.keys, dim = p->s.dim, m = h / (p->s.heads / p->s.key_heads);
-    const float scale = ls_div(1.0f, ls_sqrt((float)n)), b = op_get(&p->b, row, h);
-    float c[256], dv[256], minus[256], dy[256], to[256], w, da, db;
+    const float top = ls_div(1.0f, ls_sqrt((float)n)), b = op_get(&p->b, row, h);
+    float c[256], minus[256], dy[256], to[256], *g = k->g, w, da, db, both;
+    k->scale = ls_mul(k->scale, v == DECAY_FIRST ? t->decay : k->decay_after);
+    if ((k->scale < 0x1p-40f && v != NO_RESCALE) || v == PLAIN_CHAIN) {
+        for (int64_t i = 0; i < n * dim; i++) g[i] = ls_mul(g[i], k->scale);
+        k->scale = 1.0f;
+    }
+    k->decay_after = t->decay;
+    both = ls_mul(t->scale, k->scale);
     for (int64_t j = 0; j < dim; j++) {
         dy[j] = op_get(&p->dout, row, h * dim + j);
-        for (int64_t i = 0; i < n; i++) g[j * n + i] = ls_fma(t->q[i], ls_mul(scale, dy[j]), g[j * n + i]);
+        for (int64_t i = 0; i < n; i++)
+            g[j * n + i] = ls_fma(t->q[i], ls_mul(ls_mul(ls_div(1.0f, k->scale), top), dy[j]), g[j * n + i]);
         c[j] = rows_ref(t->k, g + j * n, n, v);
-        dv[j] = ls_mul(t->beta, c[j]);
-        minus[j] = -dv[j];
-        op_put(&out->of[DV], row, h * dim + j, dv[j]);
+        minus[j] = -ls_mul(t->beta, c[j]);
+        op_put(&out->of[DV], row, h * dim + j, ls_mul(k->scale, ls_mul(t->beta, c[j])));
     }
     for (int64_t i = 0; i < n; i++) {
         const int64_t at = m * n + i;
@@ -248,37 +258,33 @@ static void token_ref(const problem *p, int64_t row, int64_t h, const step *t, f
             ms[j] = t->m[j * n + i];
         }
         op_put(&out->of[DQ], row, at,
-               ls_fma(ls_mul(t->scale, scale), columns_ref(dy, ss, NULL, NULL, dim, v), op_get(&out->of[DQ], row, at)));
+               ls_fma(ls_mul(t->scale, top), columns_ref(dy, ss, NULL, NULL, dim, v), op_get(&out->of[DQ], row, at)));
         op_put(&out->of[DK], row, at,
-               ls_fma(t->scale, columns_ref(t->d, gs, minus, ms, dim, v), op_get(&out->of[DK], row, at)));
+               ls_fma(both, columns_ref(t->d, gs, minus, ms, dim, v), op_get(&out->of[DK], row, at)));
     }
     for (int64_t j = 0; j < dim; j++) {
-        for (int64_t i = 0; i < n; i++) {
-            float *at = &g[j * n + i];
-            if (v == DECAY_FIRST) *at = ls_mul(*at, t->decay);
-            *at = ls_fma(t->k[i], minus[j], *at);
-        }
+        for (int64_t i = 0; i < n; i++) g[j * n + i] = ls_fma(t->k[i], minus[j], g[j * n + i]);
         to[j] = rows_ref(g + j * n, t->m + j * n, n, v);
-        for (int64_t i = 0; i < n && v != DECAY_FIRST; i++) g[j * n + i] = ls_mul(g[j * n + i], t->decay);
     }
-    w = ls_mul(t->scale, columns_ref(to, NULL, NULL, NULL, dim, v));
+    w = ls_mul(both, columns_ref(to, NULL, NULL, NULL, dim, v));
     da = ls_mul(ls_mul(w, op_get(&p->rate, 0, h)), ls_sigmoid(t->raw));
-    db = ls_mul(t->scale, columns_ref(c, t->d, NULL, NULL, dim, v));
+    db = ls_mul(both, columns_ref(c, t->d, NULL, NULL, dim, v));
     if (v != BETA_LINEAR) db = ls_mul(db, ls_sigmoid(-b));
-    *drate = ls_fma(w, t->soft, *drate);
-    *ddt_bias = ls_add(*ddt_bias, da);
+    k->drate = ls_fma(w, t->soft, k->drate);
+    k->ddt_bias = ls_add(k->ddt_bias, da);
     op_put(&out->of[DA], row, h, da);
     op_put(&out->of[DB], row, h, db);
 }
 
-static void head_ref(const problem *p, int64_t span_i, int64_t h, const grads *out, variant v) {
+/* shares: of the span's pieces, those of rate before those of the bias. */
+static void head_ref(const problem *p, int64_t span_i, int64_t h, const grads *out, float (*shares)[2], variant v) {
     const ls_span *span = &p->layout.spans[span_i];
     const int64_t n = p->s.keys, dim = p->s.dim, each = n * dim;
-    float *states = op_alloc((2 * span->n_rows + 2) * each * 4), *g = states, *first = states + each;
+    float *states = op_alloc((2 * span->n_rows + 2) * each * 4), *first = states + each;
     step *steps = op_alloc(span->n_rows * (int64_t)sizeof *steps);
-    float drate = 0.0f, ddt_bias = 0.0f;
+    walk k = {.g = states, .scale = 1.0f, .decay_after = 1.0f};
     for (int64_t i = 0; i < each; i++) {
-        g[i] = 0.0f;
+        k.g[i] = 0.0f;
         first[i] = p->initial.data == NULL ? 0.0f : op_get(&p->initial, span_i, h * each + i % n * dim + i / n);
     }
     for (int64_t t = 0; t < span->n_rows; t++) {
@@ -286,12 +292,16 @@ static void head_ref(const problem *p, int64_t span_i, int64_t h, const grads *o
         steps[t].s = steps[t].m + each;
         step_ref(p, span->row + t, h, t > 0 ? steps[t - 1].s : first, t > 0 ? steps[t - 1].scale : 1.0f, &steps[t]);
     }
-    for (int64_t t = span->n_rows - 1; t >= 0; t--)
-        token_ref(p, span->row + t, h, &steps[t], g, &drate, &ddt_bias, out, v);
+    for (int64_t t = span->n_rows - 1; t >= 0; t--) {
+        token_ref(p, span->row + t, h, &steps[t], &k, out, v);
+        if (t % 64 != 0 || (v == ONE_PIECE && t != 0)) continue;
+        shares[t / 64][0] = k.drate;
+        shares[t / 64][1] = k.ddt_bias;
+        k.drate = k.ddt_bias = 0.0f;
+    }
     for (int64_t i = 0; i < each && span->n_rows > 0; i++)
-        op_put(&out->of[DINITIAL], span_i, h * each + i % n * dim + i / n, g[i]);
-    add_into(&out->of[DRATE], 0, h, drate);
-    add_into(&out->of[DDT_BIAS], 0, h, ddt_bias);
+        op_put(&out->of[DINITIAL], span_i, h * each + i % n * dim + i / n,
+               ls_mul(ls_mul(k.scale, k.decay_after), k.g[i]));
     free(steps);
     free(states);
 }
@@ -306,24 +316,43 @@ static void norm_ref(const op_array *dx, const op_array *x, int64_t row, const s
     }
 }
 
+#define PIECES_MAX 32
+
 static void grad_ref(const problem *p, const grads *out, variant v) {
     const int64_t n_spans = p->layout.n_spans, heads = p->s.heads;
-    for (int i = DRATE; i <= DDT_BIAS; i++) memset(out->of[i].data, 0, (size_t)out->of[i].bytes);
-    for (int64_t j = 0; j < n_spans; j++) {
-        const int64_t at = v == SPANS_REVERSED ? n_spans - 1 - j : j;
+    float *sums = op_alloc(heads * 2 * 4); /* rate, bias */
+    float(*shares)[PIECES_MAX][2] = op_alloc(heads * n_spans * (int64_t)sizeof *shares);
+    memset(sums, 0, (size_t)(heads * 2 * 4));
+    memset(shares, 0, (size_t)(heads * n_spans) * sizeof *shares);
+    for (int64_t at = 0; at < n_spans; at++) {
         const ls_span *span = &p->layout.spans[at];
         if (span->slot < 0) continue;
+        assert_true(span->n_rows <= 64 * PIECES_MAX);
         for (int64_t row = span->row; row < span->row + span->n_rows; row++)
             for (int64_t i = 0; i < out->of[DQ].cols; i++) {
                 op_put(&out->of[DQ], row, i, 0.0f);
                 op_put(&out->of[DK], row, i, 0.0f);
             }
-        for (int64_t h = 0; h < heads; h++) head_ref(p, at, v == HEADS_REVERSED ? heads - 1 - h : h, out, v);
+        for (int64_t h = 0; h < heads; h++) {
+            const int64_t head = v == HEADS_REVERSED ? heads - 1 - h : h;
+            head_ref(p, at, head, out, shares[head * n_spans + at], v);
+        }
         for (int64_t row = span->row; row < span->row + span->n_rows; row++) {
             norm_ref(&out->of[DQ], &p->q, row, &p->s, v);
             norm_ref(&out->of[DK], &p->k, row, &p->s, v);
         }
     }
+    for (int64_t h = 0; h < heads; h++) {
+        for (int64_t i = 0; i < n_spans * PIECES_MAX; i++) {
+            const int64_t at = v == PIECES_REVERSED ? n_spans * PIECES_MAX - 1 - i : i;
+            for (int j = 0; j < 2; j++)
+                sums[h * 2 + j] = ls_add(sums[h * 2 + j], shares[h * n_spans + at / PIECES_MAX][at % PIECES_MAX][j]);
+        }
+        op_put(&out->of[DRATE], 0, h, sums[h * 2]);
+        op_put(&out->of[DDT_BIAS], 0, h, sums[h * 2 + 1]);
+    }
+    free(shares);
+    free(sums);
 }
 
 /* ---- the op equals the textbook ---- */
@@ -668,12 +697,31 @@ static void variants_are_caught(void **state) {
     const struct {
         variant wrong;
         int seen_in;
-    } cases[] = {{COLUMN_CHAIN, DQ},     {COLUMN_CHAIN, DK},     {COLUMN_CHAIN, DB},        {COLUMN_CHAIN, DA},
-                 {NO_BLOCKS, DQ},        {NO_BLOCKS, DK},        {ROW_CHAIN, DV},           {ROW_CHAIN, DA},
-                 {TWO_FOLDS, DK},        {HEADS_REVERSED, DQ},   {HEADS_REVERSED, DK},      {SPANS_REVERSED, DRATE},
-                 {NORM_IS_CONSTANT, DQ}, {NORM_IS_CONSTANT, DK}, {DECAY_FIRST, DINITIAL},   {BETA_LINEAR, DB},
-                 {DECAY_FIRST, DA},      {DECAY_FIRST, DV},      {SPANS_REVERSED, DDT_BIAS}};
-    const int64_t three[] = {33, 20, 15};
+    } cases[] = {{COLUMN_CHAIN, DQ},
+                 {COLUMN_CHAIN, DK},
+                 {COLUMN_CHAIN, DB},
+                 {COLUMN_CHAIN, DA},
+                 {NO_BLOCKS, DQ},
+                 {NO_BLOCKS, DK},
+                 {ROW_CHAIN, DV},
+                 {ROW_CHAIN, DA},
+                 {TWO_FOLDS, DK},
+                 {HEADS_REVERSED, DQ},
+                 {HEADS_REVERSED, DK},
+                 {PIECES_REVERSED, DRATE},
+                 {NORM_IS_CONSTANT, DQ},
+                 {NORM_IS_CONSTANT, DK},
+                 {DECAY_FIRST, DK},
+                 {BETA_LINEAR, DB},
+                 {DECAY_FIRST, DA},
+                 {DECAY_FIRST, DV},
+                 {PIECES_REVERSED, DDT_BIAS},
+                 {ONE_PIECE, DRATE},
+                 {ONE_PIECE, DDT_BIAS},
+                 {NO_RESCALE, DV},
+                 {PLAIN_CHAIN, DV},
+                 {PLAIN_CHAIN, DK}};
+    const int64_t three[] = {70, 20, 15};
     const grad_layout layout = grad_layout_make(3, three, true, 2);
     const shape s = {12, 4, 40, 37};
     problem p = problem_make(&layout, &s, LS_F32, false, 8);

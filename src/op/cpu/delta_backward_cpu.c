@@ -1,13 +1,13 @@
 /* delta backward on the CPU: an item is a key head of one span, whose value heads follow one another; lanes are a
- * head's columns. A first pass keeps the state before every LS_DELTA_KEEP tokens, and d of every token, so that states
- * are made again without folds. From the last of these segments to the first, the state before every INNER tokens is
+ * head's columns. A first pass keeps the state before every LS_DELTA_PIECE tokens, and d of every token, so that states
+ * are made again without folds. From the last of these pieces to the first, the state before every INNER tokens is
  * made, then that after each of INNER tokens, which are walked backwards. */
 #include "op/cpu/delta_row.h"
 #include "op/cpu/kernels.h"
 #include "op/rows.h"
 
 #define INNER 8
-#define INNERS (LS_DELTA_KEEP / INNER)
+#define INNERS (LS_DELTA_PIECE / INNER)
 
 _Static_assert((INNERS + INNER + 2) * LS_DELTA_STATE_MAX <= LS_SCRATCH_FLOATS, "states fit the scratch of a thread");
 
@@ -17,12 +17,13 @@ typedef struct head {
     const ls_span *span;
     int64_t h, key_head, keys, dim, each; /* dim: columns; each: keys * dim */
     float rate, dt_bias, query_scale;
-    float drate, ddt_bias;
-    float *deltas; /* d of the span's tokens, n_heads * dim apart */
-    float *inner;  /* [INNERS][each]: S before each run of INNER tokens of a segment */
-    float *after;  /* [INNER + 1][each]: S before a run, then after each of its tokens */
-    float *g;      /* [each] */
-    ls_delta_step step[LS_DELTA_KEEP];
+    float drate, ddt_bias; /* of a piece */
+    float g_scale, decay;  /* F, and the decay of the token after: 1 where there is none */
+    float *deltas;         /* d of the span's tokens, n_heads * dim apart */
+    float *inner;          /* [INNERS][each]: S before each run of INNER tokens of a piece */
+    float *after;          /* [INNER + 1][each]: S before a run, then after each of its tokens */
+    float *g;              /* [each] */
+    ls_delta_step step[LS_DELTA_PIECE];
     float q[LS_DELTA_DIM_MAX], k[LS_DELTA_DIM_MAX]; /* normalised */
     ls_delta_chains chains;
 } head;
@@ -127,22 +128,31 @@ static inline void take_output(float *restrict g, float *restrict c, const float
     }
 }
 
-/* One row of G leaves the token, after its chain of T. minus_dv: -dv. None overlap. */
-static inline void leave_token(float *restrict g, float *restrict to, const float *restrict minus_dv,
-                               const float *restrict m, float k, float decay, int64_t dim) {
+/* One row of G leaves the token, into its chain of T. minus_p: -p. None overlap. */
+static inline void leave_token(float *restrict g, float *restrict to, const float *restrict minus_p,
+                               const float *restrict m, float k, int64_t dim) {
     for (int64_t j = 0; j < dim; j++) {
-        const float x = ls_fma(k, minus_dv[j], g[j]);
-        to[j] = ls_fma(x, m[j], to[j]);
-        g[j] = ls_mul(x, decay);
+        g[j] = ls_fma(k, minus_p[j], g[j]);
+        to[j] = ls_fma(g[j], m[j], to[j]);
     }
+}
+
+/* F of a token, from that of the token after. */
+static void scale_gradient(head *k, float decay) {
+    const float product = ls_mul(k->g_scale, k->decay);
+    const bool rescaled = product < LS_DELTA_SCALE_MIN;
+    for (int64_t i = 0; i < k->each && rescaled; i++) k->g[i] = ls_mul(k->g[i], product);
+    k->g_scale = rescaled ? 1.0f : product;
+    k->decay = decay;
 }
 
 /* da, db and the parameters' gradients of a token; sum: the column fold of T, of_d: that of c * d. */
 static void scalars_back(head *k, int64_t t, const ls_delta_step *s, float sum, float of_d) {
     const ls_delta_backward_args *a = k->args;
     const int64_t row = k->span->row + t;
-    const float w = ls_mul(s->scale, sum), da = ls_mul(ls_mul(w, k->rate), ls_sigmoid(s->raw));
-    const float db = ls_mul(ls_mul(s->scale, of_d), ls_sigmoid(-load_one(k, a->b, row * a->b_stride + k->h)));
+    const float both = ls_mul(s->scale, k->g_scale), w = ls_mul(both, sum);
+    const float da = ls_mul(ls_mul(w, k->rate), ls_sigmoid(s->raw));
+    const float db = ls_mul(ls_mul(both, of_d), ls_sigmoid(-load_one(k, a->b, row * a->b_stride + k->h)));
     k->drate = ls_fma(w, s->soft, k->drate);
     k->ddt_bias = ls_add(k->ddt_bias, da);
     ls_row_narrow(ls_at_mut(a->da, a->dab_dtype, row * a->da_stride + k->h), a->dab_dtype, &da, 1);
@@ -155,20 +165,24 @@ static void step_back(head *k, int64_t t, const ls_delta_step *s, const float *b
     const int64_t row = k->span->row + t, dim = k->dim;
     const float *dy = a->dout + row * a->dout_stride + k->h * dim, *d = delta_of(k, t);
     const float top = ls_mul(s->scale, k->query_scale);
+    float both, into;
     float *dq = a->dq + row * a->dq_stride + k->key_head * k->keys;
     float *dk = a->dk + row * a->dk_stride + k->key_head * k->keys;
     float *dv = a->dv + row * a->dv_stride + k->h * dim;
-    float z[LS_DELTA_DIM_MAX], c[LS_DELTA_DIM_MAX], minus_dv[LS_DELTA_DIM_MAX], scaled[LS_DELTA_DIM_MAX];
+    float z[LS_DELTA_DIM_MAX], c[LS_DELTA_DIM_MAX], minus_p[LS_DELTA_DIM_MAX], scaled[LS_DELTA_DIM_MAX];
     load_key(k, t);
     load_query(k, t);
-    for (int64_t j = 0; j < dim; j++) z[j] = ls_mul(k->query_scale, dy[j]);
+    scale_gradient(k, s->decay);
+    both = ls_mul(s->scale, k->g_scale);
+    into = ls_mul(ls_div(1.0f, k->g_scale), k->query_scale);
+    for (int64_t j = 0; j < dim; j++) z[j] = ls_mul(into, dy[j]);
     ls_delta_chains_clear(k->chains, dim);
     for (int64_t i = 0; i < k->keys; i++)
         take_output(k->g + i * dim, k->chains[i % LS_DELTA_FOLD], z, k->q[i], k->k[i], dim);
     ls_delta_chains_fold(c, k->chains, dim);
     for (int64_t j = 0; j < dim; j++) {
-        dv[j] = ls_mul(s->beta, c[j]);
-        minus_dv[j] = -dv[j];
+        minus_p[j] = -ls_mul(s->beta, c[j]);
+        dv[j] = ls_mul(k->g_scale, -minus_p[j]);
     }
     ls_delta_chains_clear(k->chains, dim);
     for (int64_t i = 0; i < k->keys; i++) {
@@ -179,15 +193,15 @@ static void step_back(head *k, int64_t t, const ls_delta_step *s, const float *b
             m = scaled;
         }
         dq[i] = ls_fma(top, fold_columns(dy, after + i * dim, NULL, NULL, dim), dq[i]);
-        dk[i] = ls_fma(s->scale, fold_columns(d, g, minus_dv, m, dim), dk[i]);
-        leave_token(g, k->chains[i % LS_DELTA_FOLD], minus_dv, m, k->k[i], s->decay, dim);
+        dk[i] = ls_fma(both, fold_columns(d, g, minus_p, m, dim), dk[i]);
+        leave_token(g, k->chains[i % LS_DELTA_FOLD], minus_p, m, k->k[i], dim);
     }
     ls_delta_chains_fold(z, k->chains, dim);
     scalars_back(k, t, s, sum_columns(z, dim), fold_columns(c, d, NULL, NULL, dim));
 }
 
 /* The tokens [first, first + n) of the span from the state and the scale before them. */
-static void segment_back(head *k, int64_t first, int64_t n, const float *kept, float scale) {
+static void piece_back(head *k, int64_t first, int64_t n, const float *kept, float scale) {
     const int64_t runs = (n + INNER - 1) / INNER;
     memcpy(k->inner, kept, (size_t)k->each * sizeof(float));
     for (int64_t i = 0; i < n; i++) {
@@ -223,9 +237,9 @@ static void run_forward(head *k, const float *initial, float *kept, float *kept_
         memset(s, 0, (size_t)k->each * sizeof(float));
     for (int64_t t = 0; t < k->span->n_rows; t++) {
         ls_delta_step step = step_of(k, t, scale);
-        if (t % LS_DELTA_KEEP == 0) {
-            memcpy(kept + t / LS_DELTA_KEEP * heads * k->each, s, (size_t)k->each * sizeof(float));
-            kept_scale[t / LS_DELTA_KEEP * heads] = scale;
+        if (t % LS_DELTA_PIECE == 0) {
+            memcpy(kept + t / LS_DELTA_PIECE * heads * k->each, s, (size_t)k->each * sizeof(float));
+            kept_scale[t / LS_DELTA_PIECE * heads] = scale;
         }
         load_key(k, t);
         make_delta(k, t, s, &step);
@@ -235,13 +249,12 @@ static void run_forward(head *k, const float *initial, float *kept, float *kept_
     }
 }
 
-/* Head h of span i. */
+/* Head h of span i, which has tokens. */
 static void run_head(const ls_delta_backward_args *a, const ls_delta_backward_plan *plan, float *work, int64_t i,
                      int64_t h, float *scratch) {
     const ls_span *span = &a->spans[i];
-    const int64_t each = a->key_dim * a->value_dim, at = i * a->n_heads + h;
-    const int64_t entry = (span->row / LS_DELTA_KEEP + i) * a->n_heads + h;
-    float *kept = work + plan->states + entry * each, *kept_scale = work + plan->scales + entry;
+    const int64_t each = a->key_dim * a->value_dim, at = (i * a->n_heads + h) * each;
+    const int64_t entry = ls_delta_entry(span, i);
     head k = {.args = a,
               .span = span,
               .h = h,
@@ -252,19 +265,25 @@ static void run_head(const ls_delta_backward_args *a, const ls_delta_backward_pl
               .rate = a->rate[h],
               .dt_bias = a->dt_bias[h],
               .query_scale = ls_delta_query_scale(a->key_dim),
+              .g_scale = 1.0f,
+              .decay = 1.0f,
               .deltas = work + plan->deltas + (span->row * a->n_heads + h) * a->value_dim,
               .inner = scratch,
               .after = scratch + INNERS * each,
               .g = scratch + (INNERS + INNER + 1) * each};
+    float *kept = work + plan->states + (entry * a->n_heads + h) * each;
+    float *scales = work + plan->scales + entry * a->n_heads + h;
     memset(k.g, 0, (size_t)each * sizeof(float));
-    run_forward(&k, a->initial != NULL ? a->initial + at * each : NULL, kept, kept_scale);
-    for (int64_t first = (span->n_rows - 1) / LS_DELTA_KEEP * LS_DELTA_KEEP; first >= 0; first -= LS_DELTA_KEEP) {
-        const int64_t left = span->n_rows - first, state = first / LS_DELTA_KEEP * a->n_heads;
-        segment_back(&k, first, left < LS_DELTA_KEEP ? left : LS_DELTA_KEEP, kept + state * each, kept_scale[state]);
+    run_forward(&k, a->initial != NULL ? a->initial + at : NULL, kept, scales);
+    for (int64_t piece = ls_delta_pieces(span) - 1; piece >= 0; piece--) {
+        const int64_t first = piece * LS_DELTA_PIECE, left = span->n_rows - first, share = piece * a->n_heads;
+        k.drate = k.ddt_bias = 0.0f;
+        piece_back(&k, first, left < LS_DELTA_PIECE ? left : LS_DELTA_PIECE, kept + share * each, scales[share]);
+        work[plan->rate + entry * a->n_heads + h + share] = k.drate;
+        work[plan->bias + entry * a->n_heads + h + share] = k.ddt_bias;
     }
-    if (a->dinitial != NULL) memcpy(a->dinitial + at * each, k.g, (size_t)each * sizeof(float));
-    work[plan->rate + at] = k.drate;
-    work[plan->bias + at] = k.ddt_bias;
+    if (a->dinitial == NULL) return;
+    for (int64_t j = 0; j < each; j++) a->dinitial[at + j] = ls_mul(ls_mul(k.g_scale, k.decay), k.g[j]);
 }
 
 /* dx' becomes dx; x: the row before it is normalised. */
@@ -286,12 +305,7 @@ LS_KERNEL_DEFINE(ls_delta_backward_kernel) {
     for (int64_t item = begin; item < end; item++) {
         const int64_t i = item / a->n_key_heads, m = item % a->n_key_heads;
         const ls_span *span = &a->spans[i];
-        if (span->slot < 0) continue;
-        if (span->n_rows == 0) {
-            for (int64_t h = m * group; h < (m + 1) * group; h++)
-                call->floats[plan.rate + i * a->n_heads + h] = call->floats[plan.bias + i * a->n_heads + h] = 0.0f;
-            continue;
-        }
+        if (span->slot < 0 || span->n_rows == 0) continue;
         for (int64_t row = span->row; row < span->row + span->n_rows; row++) {
             memset(a->dq + row * a->dq_stride + m * keys, 0, (size_t)keys * sizeof(float));
             memset(a->dk + row * a->dk_stride + m * keys, 0, (size_t)keys * sizeof(float));
@@ -314,10 +328,12 @@ LS_KERNEL_DEFINE(ls_delta_parameters_kernel) {
     for (int64_t h = begin; h < end; h++) {
         float drate = a->continued ? a->drate[h] : 0.0f, ddt_bias = a->continued ? a->ddt_bias[h] : 0.0f;
         for (int64_t i = 0; i < a->n_spans; i++) {
-            const int64_t share = i * a->n_heads + h;
-            if (a->spans[i].slot < 0) continue;
-            drate = ls_add(drate, call->floats[plan.rate + share]);
-            ddt_bias = ls_add(ddt_bias, call->floats[plan.bias + share]);
+            const int64_t entry = ls_delta_entry(&a->spans[i], i);
+            const int64_t pieces = a->spans[i].slot < 0 ? 0 : ls_delta_pieces(&a->spans[i]);
+            for (int64_t at = entry * a->n_heads + h; at < (entry + pieces) * a->n_heads; at += a->n_heads) {
+                drate = ls_add(drate, call->floats[plan.rate + at]);
+                ddt_bias = ls_add(ddt_bias, call->floats[plan.bias + at]);
+            }
         }
         a->drate[h] = drate;
         a->ddt_bias[h] = ddt_bias;
