@@ -381,6 +381,61 @@ typedef struct ls_ssd_backward_args {
 ls_status ls_op_ssd_backward(const ls_exec *exec, const ls_ssd_backward_args *args, ls_error *err);
 int64_t ls_op_ssd_backward_workspace(const ls_ssd_backward_args *args);
 
+/* Gated delta rule: src/op/delta.h. Value head h reads query and key of key head h / (n_heads / n_key_heads). */
+#define LS_DELTA_HEADS_MAX 65536
+#define LS_DELTA_DIM_MAX 256     /* key_dim and value_dim */
+#define LS_DELTA_STATE_MAX 16384 /* key_dim * value_dim */
+
+typedef struct ls_delta_args {
+    ls_dtype in_dtype;  /* of q, k, v, a and b: f32 or bf16 */
+    ls_dtype out_dtype; /* f32 or bf16 */
+    const void *q, *k;  /* [rows][q_stride], [rows][k_stride], n_key_heads * key_dim used; not yet normalised */
+    const void *v;      /* [rows][v_stride], n_heads * value_dim used */
+    const void *a;      /* [rows][a_stride], n_heads used: what softplus takes with dt_bias */
+    const void *b;      /* [rows][b_stride], n_heads used: what the sigmoid takes */
+    void *out;          /* [rows][out_stride], n_heads * value_dim written */
+    int64_t q_stride, k_stride, v_stride, a_stride, b_stride, out_stride;
+    const float *rate;                                      /* [n_heads], -exp(A_log) */
+    const float *dt_bias;                                   /* [n_heads] */
+    int64_t rows, n_heads, n_key_heads, key_dim, value_dim; /* n_key_heads divides n_heads */
+    ls_pool_view state; /* entries [n_heads][key_dim][value_dim] float32, 16-byte aligned base and stride */
+    ls_pool_view scale; /* entries [n_heads] float32, as many as of state */
+    const ls_span *spans;
+    int64_t n_spans;
+    int64_t span_rows_max; /* no span has more rows; 0: no better bound than rows */
+    bool spans_checked;    /* as in ls_conv1d_args */
+} ls_delta_args;
+
+/* CUDA: not built, refused by name; the backward as well. */
+ls_status ls_op_delta(const ls_exec *exec, const ls_delta_args *args, ls_error *err);
+int64_t ls_op_delta_workspace(const ls_delta_args *args);
+
+/* Gradients of whole sequences: every span has pos 0, slots only tell padding (< 0) from tokens. The forward values are
+ * computed again. Rows of no span are not written. Outputs overlap neither inputs nor each other. */
+typedef struct ls_delta_backward_args {
+    ls_dtype in_dtype;
+    const void *q, *k, *v, *a, *b; /* as in the forward call */
+    int64_t q_stride, k_stride, v_stride, a_stride, b_stride;
+    const float *rate, *dt_bias;
+    const float *initial; /* [n_spans][n_heads][key_dim][value_dim]: states before the first tokens; NULL: all 0 */
+    const float *dout;    /* [rows][dout_stride]: of the unrounded output */
+    int64_t dout_stride;
+    float *dq, *dk;     /* [rows][dq_stride], [rows][dk_stride]: of q and k before they are normalised */
+    float *dv;          /* [rows][dv_stride] */
+    void *da, *db;      /* [rows][da_stride], [rows][db_stride] */
+    ls_dtype dab_dtype; /* of da and db: f32, or bf16, rounded once, as products in mma16 read them */
+    int64_t dq_stride, dk_stride, dv_stride, da_stride, db_stride;
+    float *drate, *ddt_bias; /* [n_heads] each, written */
+    float *dinitial;         /* as initial, written where a span has tokens; NULL: not wanted */
+    int64_t rows, n_heads, n_key_heads, key_dim, value_dim;
+    const ls_span *spans;
+    int64_t n_spans, span_rows_max;
+    bool continued; /* the sums over spans go on from what drate and ddt_bias hold, those of earlier spans or +0 */
+} ls_delta_backward_args;
+
+ls_status ls_op_delta_backward(const ls_exec *exec, const ls_delta_backward_args *args, ls_error *err);
+int64_t ls_op_delta_backward_workspace(const ls_delta_backward_args *args);
+
 /* ---- layers ---- */
 
 /* What dense models and their trainers are made of; NUMERICS.md and the headers of src/op named below hold the

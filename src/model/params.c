@@ -46,7 +46,7 @@ static ls_status list_slot(void *context, const ls_weight_slot *slot, ls_error *
 /* A parameter's value from the checkpoint, or its own part of one that comes by layer, and its master by exact
  * widening. */
 static ls_status read_parameter(listing *l, ls_parameter *q, ls_error *err) {
-    const ls_widen_args widen = {ls_parameter_own(q), q->dtype, q->end - q->begin, q->master};
+    const ls_widen_args widen = {ls_parameter_own(q), q->dtype, q->end - q->begin, q->master, false};
     const ls_tensor_view *view = ls_checkpoint_find(l->stored.checkpoint, q->slot.name);
     const int64_t size = ls_dtype_bytes(q->dtype);
     if (ls_parameter_is_whole(l->parameters, q))

@@ -65,7 +65,7 @@ ls_status ls_slot_fill(const ls_weight_slot *slot, ls_device *device, const void
     const ls_taps_args taps = {data, dtype, slot->dims[0], slot->dims[2], *slot->vector};
     const ls_decay_args decay = {data, dtype, n, *slot->vector};
     const ls_rates_args rates = {data, dtype, n, *slot->vector};
-    const ls_widen_args widen = {data, dtype, n, *slot->vector};
+    const ls_widen_args widen = {data, dtype, n, *slot->vector, false};
     if (slot->kind == LS_SLOT_CONV) return ls_taps(device, &taps, err);
     if (slot->kind == LS_SLOT_RATES) return ls_rates(device, &rates, err);
     return slot->kind == LS_SLOT_DECAY ? ls_decay(device, &decay, err) : ls_widen(device, &widen, err);

@@ -54,6 +54,8 @@ extern "C" {
     OP(swiglu_backward_rounded)    \
     OP(relu2)                      \
     OP(relu2_backward)             \
+    OP(sigmoid_gate)               \
+    OP(sigmoid_gate_backward)      \
     OP(attention)                  \
     OP(rope_table)                 \
     OP(rope)                       \
@@ -100,7 +102,9 @@ extern "C" {
     OP(scan)                        \
     OP(scan_backward)               \
     OP(ssd)                         \
-    OP(ssd_backward)
+    OP(ssd_backward)                \
+    OP(delta)                       \
+    OP(delta_backward)
 
 #define LS_OPS(OP)   \
     LS_OPS_PLAIN(OP) \

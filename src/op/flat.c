@@ -4,6 +4,7 @@
 #include "op/attention_backward.h"
 #include "op/backend.h"
 #include "op/conv1d.h"
+#include "op/delta.h"
 #include "op/elementwise.h"
 #include "op/elementwise_backward.h"
 #include "op/gemm_backward.h"
@@ -63,6 +64,8 @@ FLAT(scan)
 FLAT(scan_backward)
 FLAT(ssd)
 FLAT(ssd_backward)
+FLAT(delta)
+FLAT(delta_backward)
 FLAT(gemm_repack)
 FLAT(gemm)
 FLAT(gemm_backward_input)

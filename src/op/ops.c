@@ -1,6 +1,7 @@
 /* Workspaces of the ops of the flat ABI: each begins with LS_WORKSPACE_HEAD bytes that are not the op's. */
 #include "dev/device.h"
 #include "op/conv1d.h"
+#include "op/delta.h"
 #include "op/gemm_cuda.h"
 #include "op/logprob.h"
 #include "op/scan.h"
@@ -20,6 +21,7 @@ HEAD_ONLY(sequence_sum)
 HEAD_ONLY(conv1d)
 HEAD_ONLY(scan)
 HEAD_ONLY(ssd)
+HEAD_ONLY(delta)
 HEAD_ONLY(gemm_repack)
 HEAD_ONLY(gemm)
 HEAD_ONLY(rmsnorm)
@@ -65,6 +67,11 @@ int64_t ls_op_scan_backward_workspace(const ls_scan_backward_args *args) {
 int64_t ls_op_ssd_backward_workspace(const ls_ssd_backward_args *args) {
     ls_ssd_backward_plan plan;
     return ls_ssd_backward_plan_make(&plan, args) ? with_head(plan.total) : -1;
+}
+
+int64_t ls_op_delta_backward_workspace(const ls_delta_backward_args *args) {
+    ls_delta_backward_plan plan;
+    return ls_delta_backward_plan_make(&plan, args) ? with_head(plan.total) : -1;
 }
 
 /* A GPU keeps rounded or gathered operands there; other back ends need nothing. */

@@ -3,7 +3,8 @@
  * y[r][c] = R((x[r][c] * s(r)) * w[c]),  s(r) = 1 / sqrt(q(r) / dim + eps)
  * q(r): the 256-chain tree of num/sum.h over c, each chain q = fma(x, x, q). Division and square root are IEEE; R
  * rounds to the type of y (nothing for f32). Row r of y depends on row r of x, w, dim and eps only. A norm without
- * weight is one whose w are all 1.
+ * weight is one whose w are all 1. A model that stores a weight as what it has above 1 has w = 1 + stored, one
+ * rounding, made once (plus_one of op/weight.h); dw is the gradient of what is stored as well.
  *
  * add_rmsnorm: sum[r][c] = h[r][c] + add[r][c], one ls_add each, and y = rmsnorm of sum.
  * rmsnorm_parts: the norms of up to LS_NORM_PARTS matrices with the same number of rows, in one call. */

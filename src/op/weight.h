@@ -1,7 +1,8 @@
 /* From what is stored or learnt to what ops compute with. Elementwise; at most one rounding, named below.
  *
  * weight_cast: out[i] = w[i] rounded to nearest even to bf16 or f16, a copy for f32
- * widen:       out[i] = x[i] as float32, exactly
+ * widen:       out[i] = x[i] as float32, exactly; with plus_one 1 + x[i], one rounding: a norm's weight that is stored
+ *              as what it has above 1 (Qwen3-Next). The gradient of out is that of x.
  * decay:       out[i] = (-exp(x[i])) * LOG2E, exp of num/expf.h: a2 of op/scan.h from A_log
  * rates:       out[i] = -exp(x[i]), the same exp: a of op/ssd.h from A_log
  * taps:        out[j][i] = x[i][j] as float32, exactly: the taps of a convolution, stored [dim][d_conv], as
@@ -24,6 +25,7 @@ typedef struct ls_widen_args {
     ls_dtype dtype;
     int64_t n;
     float *out; /* [n] */
+    bool plus_one;
 } ls_widen_args;
 
 typedef struct ls_rates_args {

@@ -435,11 +435,15 @@ static void widen_one(door *d, const void *values, ls_dtype from, int64_t n, int
     const int64_t elem = ls_dtype_bytes(from);
     const door_buffer x = door_put(d, "x", values, n * elem, offset * elem),
                       wide = door_put(d, "wide", NULL, n * 4, offset * 4),
+                      raised = door_put(d, "raised", NULL, n * 4, offset * 4),
                       decays = door_put(d, "decays", NULL, n * 4, 0), rates = door_put(d, "rates", NULL, n * 4, 0);
     DOOR_CALL(d, widen, .x = x.at[s], .dtype = from, .n = n, .out = wide.at[s]);
+    DOOR_CALL(d, widen, .x = x.at[s], .dtype = from, .n = n, .out = raised.at[s], .plus_one = true);
     DOOR_CALL(d, decay, .x = x.at[s], .dtype = from, .n = n, .out = decays.at[s]);
     DOOR_CALL(d, rates, .x = x.at[s], .dtype = from, .n = n, .out = rates.at[s]);
     door_same(d, &wide, 4, "%lld of %s, offset %lld", (long long)n, ls_dtype_name(from), (long long)offset);
+    values_same(d, &raised, LS_F32, "1 + %lld of %s, offset %lld", (long long)n, ls_dtype_name(from),
+                (long long)offset);
     values_same(d, &decays, LS_F32, "decay of %lld of %s, offset %lld", (long long)n, ls_dtype_name(from),
                 (long long)offset);
     values_same(d, &rates, LS_F32, "rates of %lld of %s, offset %lld", (long long)n, ls_dtype_name(from),

@@ -43,7 +43,7 @@ static void widening_is_exact(void **state) {
             const int64_t n = all ? 65536 : sizes[s];
             op_array x = stored_make(types[k], n, (uint64_t)s + 1), expected = op_array_make(LS_F32, 1, n + TAIL, 0);
             op_array got = op_array_make(LS_F32, 1, n + TAIL, 0);
-            const ls_widen_args args = {x.data, types[k], n, op_floats(&got)};
+            const ls_widen_args args = {x.data, types[k], n, op_floats(&got), false};
             ls_error err;
             for (int64_t i = 0; i < n && all && types[k] != LS_F32; i++)
                 memcpy(op_at(&x, 0, i), &(uint16_t){(uint16_t)i}, 2);
@@ -59,6 +59,37 @@ static void widening_is_exact(void **state) {
             op_array_free(&expected);
             op_array_free(&got);
         }
+}
+
+/* Every bf16 value, and float32 of all kinds, of which 1 + x has one rounding: against the sum in binary64, rounded
+ * once, which is exact for what is not far below 1. */
+static void one_is_added_with_one_rounding(void **state) {
+    const ls_isa isa = op_isa(state);
+    for (int64_t k = 0; k < OP_COUNT(types); k++) {
+        const int64_t n = 65536;
+        op_array x = stored_make(types[k], n, 5), expected = op_array_make(LS_F32, 1, n + TAIL, 0);
+        op_array got = op_array_make(LS_F32, 1, n + TAIL, 0);
+        const ls_widen_args args = {x.data, types[k], n, op_floats(&got), true};
+        int64_t rounded = 0;
+        ls_error err;
+        for (int64_t i = 0; i < n && types[k] == LS_BF16; i++) memcpy(op_at(&x, 0, i), &(uint16_t){(uint16_t)i}, 2);
+        op_guard(&expected);
+        for (int64_t i = 0; i < n; i++) {
+            const double wide = value_of(&x, i);
+            /* Below 2^-60 the sum is 1 in either type. */
+            op_put(&expected, 0, i, fabs(wide) < 0x1p-60 ? 1.0f : (float)(1.0 + wide));
+            rounded += (double)op_get(&expected, 0, i) != 1.0 + wide;
+        }
+        assert_true(rounded > 100);
+        for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
+            op_guard(&got);
+            assert_ok(ls_widen(op_devices[isa][t], &args, &err), err);
+            op_check(&expected, &got, OP_NAN_ANY, "1 + %s, threads %d", ls_dtype_name(types[k]), t + 1);
+        }
+        op_array_free(&x);
+        op_array_free(&expected);
+        op_array_free(&got);
+    }
 }
 
 /* ---- decay ---- */
@@ -183,11 +214,11 @@ static void bad_arguments_are_named(void **state) {
     (void)state;
 #define REFUSED(name, word, ...) \
     check_failed(ls_##name(device, &(const ls_##name##_args){__VA_ARGS__}, &err), &err, #name ": " word)
-    REFUSED(widen, "x is a null", NULL, LS_F32, 4, out);
-    REFUSED(widen, "out is a null", x, LS_F32, 4, NULL);
-    REFUSED(widen, "n -4", x, LS_F32, -4, out);
-    REFUSED(widen, "from", x, (ls_dtype)9, 4, out);
-    REFUSED(widen, "out: 1 rows of stride 9223372036854775807", x, LS_F32, INT64_MAX, out);
+    REFUSED(widen, "x is a null", NULL, LS_F32, 4, out, false);
+    REFUSED(widen, "out is a null", x, LS_F32, 4, NULL, true);
+    REFUSED(widen, "n -4", x, LS_F32, -4, out, false);
+    REFUSED(widen, "from", x, (ls_dtype)9, 4, out, false);
+    REFUSED(widen, "out: 1 rows of stride 9223372036854775807", x, LS_F32, INT64_MAX, out, false);
     REFUSED(decay, "x is a null", NULL, LS_BF16, 4, out);
     REFUSED(decay, "out is a null", x, LS_BF16, 4, NULL);
     REFUSED(decay, "n -1", x, LS_F32, -1, out);
@@ -204,7 +235,7 @@ static void bad_arguments_are_named(void **state) {
     REFUSED(weight_cast, "out is a null", x, 4, NULL, LS_F16);
 #undef REFUSED
     for (int i = 0; i < 4; i++) assert_true(out[i] == 7.0f);
-    assert_ok(ls_widen(device, &(const ls_widen_args){NULL, LS_F32, 0, NULL}, &err), err);
+    assert_ok(ls_widen(device, &(const ls_widen_args){NULL, LS_F32, 0, NULL, false}, &err), err);
     assert_ok(ls_decay(device, &(const ls_decay_args){NULL, LS_F32, 0, NULL}, &err), err);
     assert_ok(ls_taps(device, &(const ls_taps_args){NULL, LS_F32, 0, 4, NULL}, &err), err);
     assert_ok(ls_taps(device, &(const ls_taps_args){NULL, LS_F32, 4, 0, NULL}, &err), err);
@@ -213,6 +244,7 @@ static void bad_arguments_are_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         OP_CASES(widening_is_exact),
+        OP_CASES(one_is_added_with_one_rounding),
         OP_CASES(decays_equal_the_textbook),
         OP_CASES(rates_equal_the_textbook),
         OP_CASES(taps_turn_over_and_back),

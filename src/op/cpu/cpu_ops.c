@@ -22,6 +22,9 @@ LS_KERNEL_TABLE(ls_conv1d_kernel);
 LS_KERNEL_TABLE(ls_conv1d_parameters_kernel);
 LS_KERNEL_TABLE(ls_decay_kernel);
 LS_KERNEL_TABLE(ls_rates_kernel);
+LS_KERNEL_TABLE(ls_delta_backward_kernel);
+LS_KERNEL_TABLE(ls_delta_kernel);
+LS_KERNEL_TABLE(ls_delta_parameters_kernel);
 LS_KERNEL_TABLE(ls_embed_backward_kernel);
 LS_KERNEL_TABLE(ls_embed_kernel);
 LS_KERNEL_TABLE(ls_gated_norm_backward_kernel);
@@ -65,6 +68,8 @@ LS_KERNEL_TABLE(ls_scan_kernel);
 LS_KERNEL_TABLE(ls_scan_parameters_kernel);
 LS_KERNEL_TABLE(ls_sequence_sum_kernel);
 LS_KERNEL_TABLE(ls_squares_kernel);
+LS_KERNEL_TABLE(ls_sigmoid_gate_backward_kernel);
+LS_KERNEL_TABLE(ls_sigmoid_gate_kernel);
 LS_KERNEL_TABLE(ls_ssd_backward_kernel);
 LS_KERNEL_TABLE(ls_ssd_kernel);
 LS_KERNEL_TABLE(ls_ssd_parameters_kernel);
@@ -163,6 +168,18 @@ ls_status ls_cpu_relu2(const ls_exec *exec, const ls_relu2_args *args, ls_error 
 ls_status ls_cpu_relu2_backward(const ls_exec *exec, const ls_relu2_backward_args *args, ls_error *err) {
     (void)err;
     RUN(relu2_backward, args->rows, 3 * args->dim);
+    return LS_OK;
+}
+
+ls_status ls_cpu_sigmoid_gate(const ls_exec *exec, const ls_sigmoid_gate_args *args, ls_error *err) {
+    (void)err;
+    RUN(sigmoid_gate, args->rows, 2 * args->dim + 30 * args->gates);
+    return LS_OK;
+}
+
+ls_status ls_cpu_sigmoid_gate_backward(const ls_exec *exec, const ls_sigmoid_gate_backward_args *args, ls_error *err) {
+    (void)err;
+    RUN(sigmoid_gate_backward, args->rows, 4 * args->dim + 60 * args->gates);
     return LS_OK;
 }
 
@@ -540,6 +557,31 @@ ls_status ls_cpu_ssd_backward(const ls_exec *exec, const ls_ssd_backward_args *a
         RUN(ssd_sums, all->rows, 2 * all->n_states * blocks);
     }
     RUN(ssd_parameters, all->n_heads, 3 * (all->n_spans + all->rows / LS_SSD_PIECE));
+    return LS_OK;
+}
+
+/* One item for each span and value head. */
+ls_status ls_cpu_delta(const ls_exec *exec, const ls_delta_args *args, ls_error *err) {
+    const ls_status status =
+        ls_spans_check_slots("delta", args->spans, args->n_spans, args->rows, args->span_rows_max, &args->state, err);
+    if (status != LS_OK || args->n_spans == 0) return status;
+    RUN(delta, args->n_spans * args->n_heads,
+        ls_spans_rows(args->spans, args->n_spans) / args->n_spans * args->value_dim * (3 * args->key_dim + 60));
+    return LS_OK;
+}
+
+/* One item for each span and key head, then the ordered sums over spans. */
+ls_status ls_cpu_delta_backward(const ls_exec *exec, const ls_delta_backward_args *all, ls_error *err) {
+    ls_workspace_call call = {all, NULL};
+    const ls_workspace_call *args = &call;
+    int64_t rows;
+    LS_TRY(ls_spans_check_whole("delta_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, err));
+    rows = ls_spans_rows(all->spans, all->n_spans);
+    LS_TRY(open_workspace("delta_backward", exec, ls_op_delta_backward_workspace(all), &call.floats, err));
+    if (all->n_spans > 0)
+        RUN(delta_backward, all->n_spans * all->n_key_heads,
+            rows / all->n_spans * (all->n_heads / all->n_key_heads) * all->value_dim * (14 * all->key_dim + 60));
+    RUN(delta_parameters, all->n_heads, 2 * all->n_spans);
     return LS_OK;
 }
 

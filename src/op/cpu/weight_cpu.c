@@ -11,7 +11,9 @@ LS_KERNEL_DEFINE(ls_widen_kernel) {
     const ls_widen_args *a = context;
     const int64_t first = begin * LS_ADAMW_BLOCK, n = min_i64(end * LS_ADAMW_BLOCK, a->n) - first;
     (void)scratch;
-    if (n > 0) ls_row_widen(a->out + first, ls_at(a->x, a->dtype, first), a->dtype, n);
+    if (n <= 0) return;
+    ls_row_widen(a->out + first, ls_at(a->x, a->dtype, first), a->dtype, n);
+    for (int64_t i = first; i < first + n && a->plus_one; i++) a->out[i] = ls_add(1.0f, a->out[i]);
 }
 
 LS_KERNEL_DEFINE(ls_decay_kernel) {

@@ -284,7 +284,7 @@ ls_status ls_cuda_gemm_repack(const ls_exec *exec, const ls_gemm_repack_args *a,
     if (a->dtype != LS_F16 || weight->dtype != LS_F32)
         return LS_FAIL(err, LS_ERR_ARG, "gemm weight: %s into panels of %s", ls_dtype_name(a->dtype),
                        ls_dtype_name(weight->dtype));
-    const ls_widen_args widen = {a->w, LS_F16, weight->n * weight->k, (float *)weight->panels};
+    const ls_widen_args widen = {a->w, LS_F16, weight->n * weight->k, (float *)weight->panels, false};
     return ls_cuda_widen(exec, &widen, err);
 }
 

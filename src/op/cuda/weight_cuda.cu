@@ -39,7 +39,7 @@ ls_status ls_cuda_weight_cast(const ls_exec *exec, const ls_weight_cast_args *a,
 
 /* ---- widen, decay and rates ---- */
 
-enum { AS_IT_IS, DECAY, RATES };
+enum { AS_IT_IS, PLUS_ONE, DECAY, RATES };
 
 template <int X, int MAKES>
 struct widen_call {
@@ -52,6 +52,8 @@ static __device__ __forceinline__ void ls_flat_four(const widen_call<X, MAKES> *
                                                     bool whole) {
     float x[4];
     ls_four_load<X>(call->x, i, n, whole, x);
+    if (MAKES == PLUS_ONE)
+        for (int j = 0; j < 4; j++) x[j] = ls_add(1.0f, x[j]);
     if (MAKES == DECAY)
         for (int j = 0; j < 4; j++) x[j] = ls_mul(-ls_exp(x[j]), LS_LOG2E);
     if (MAKES == RATES)
@@ -79,6 +81,7 @@ static ls_status widen(const char *op, const ls_exec *exec, const void *x, ls_dt
 }
 
 ls_status ls_cuda_widen(const ls_exec *exec, const ls_widen_args *a, ls_error *err) {
+    if (a->plus_one) return widen<PLUS_ONE>("widen", exec, a->x, a->dtype, a->out, a->n, err);
     return widen<AS_IT_IS>("widen", exec, a->x, a->dtype, a->out, a->n, err);
 }
 

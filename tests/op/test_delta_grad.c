@@ -1,0 +1,753 @@
+/* Gradients of the gated delta rule against a textbook reading of their contract, bit for bit, and against central
+ * differences of the rule in float64. */
+#include "op/delta.h"
+#include "op/op_grad.h"
+
+typedef struct shape {
+    int64_t heads, key_heads, keys, dim; /* dim: columns of a head */
+} shape;
+
+typedef struct problem {
+    grad_layout layout;
+    shape s;
+    op_array q, k, v, a, b, dout; /* [rows] */
+    op_array rate, bias;          /* [1][heads] */
+    op_array initial;             /* [n_spans][heads * keys * dim]; data NULL: none */
+} problem;
+
+/* Gradients in the order of the arguments. */
+enum { DQ, DK, DV, DA, DB, DRATE, DDT_BIAS, DINITIAL, N_GRADS };
+static const char *const grad_names[N_GRADS] = {"dq", "dk", "dv", "da", "db", "drate", "ddt_bias", "dinitial"};
+
+typedef struct grads {
+    op_array of[N_GRADS];
+} grads;
+
+static grads grads_make(int64_t rows, int64_t n_spans, const shape *s, int64_t pad) {
+    const int64_t keys = s->key_heads * s->keys, values = s->heads * s->dim;
+    const int64_t cols[N_GRADS] = {keys, keys, values, s->heads, s->heads, s->heads, s->heads, values * s->keys};
+    grads g;
+    for (int i = 0; i < N_GRADS; i++) {
+        const int64_t n = i < DRATE ? rows : i == DINITIAL ? n_spans : 1;
+        g.of[i] = op_array_make(LS_F32, n, cols[i], i < DRATE ? pad + i * (pad != 0) : 0);
+        op_guard(&g.of[i]);
+    }
+    return g;
+}
+
+static void grads_free(grads *g) {
+    for (int i = 0; i < N_GRADS; i++) op_array_free(&g->of[i]);
+}
+
+static float op_rate(uint64_t *seed) { return test_uniform(seed, -16.0f, -0.05f); }
+static float op_slow(uint64_t *seed) { return test_uniform(seed, -0.5f, -0.02f); }
+static float op_bias(uint64_t *seed) { return test_uniform(seed, -5.0f, 1.0f); }
+
+static problem problem_make(const grad_layout *layout, const shape *s, ls_dtype in, bool special, uint64_t seed) {
+    const int64_t keys = s->key_heads * s->keys, values = s->heads * s->dim;
+    const int64_t cols[] = {keys, keys, values, s->heads, s->heads, values};
+    problem p = {.layout = *layout, .s = *s};
+    op_array *rows[] = {&p.q, &p.k, &p.v, &p.a, &p.b, &p.dout};
+    for (int i = 0; i < 6; i++) {
+        *rows[i] = op_array_make(i < 5 ? in : LS_F32, layout->rows, cols[i], (int64_t)(test_random(&seed) % 4));
+        grad_fill(rows[i], layout, special ? op_special : i == 3 || i == 4 ? op_wide : op_plain, &seed);
+    }
+    p.rate = op_array_make(LS_F32, 1, s->heads, 0);
+    p.bias = op_array_make(LS_F32, 1, s->heads, 0);
+    op_fill(&p.rate, op_rate, &seed);
+    op_fill(&p.bias, op_bias, &seed);
+    return p;
+}
+
+static void initial_make(problem *p, uint64_t seed) {
+    p->initial = op_array_make(LS_F32, p->layout.n_spans, p->s.heads * p->s.keys * p->s.dim, 0);
+    op_fill(&p->initial, op_plain, &seed);
+}
+
+static void problem_free(problem *p) {
+    op_array *arrays[] = {&p->q, &p->k, &p->v, &p->a, &p->b, &p->dout, &p->rate, &p->bias, &p->initial};
+    for (int64_t i = 0; i < OP_COUNT(arrays); i++) op_array_free(arrays[i]);
+}
+
+static ls_delta_backward_args problem_args(const problem *p, const grads *g) {
+    const ls_delta_backward_args args = {.in_dtype = p->q.dtype,
+                                         .q = p->q.data,
+                                         .k = p->k.data,
+                                         .v = p->v.data,
+                                         .a = p->a.data,
+                                         .b = p->b.data,
+                                         .q_stride = p->q.stride,
+                                         .k_stride = p->k.stride,
+                                         .v_stride = p->v.stride,
+                                         .a_stride = p->a.stride,
+                                         .b_stride = p->b.stride,
+                                         .rate = op_floats(&p->rate),
+                                         .dt_bias = op_floats(&p->bias),
+                                         .initial = (const float *)(const void *)p->initial.data,
+                                         .dout = op_floats(&p->dout),
+                                         .dout_stride = p->dout.stride,
+                                         .dq = op_floats(&g->of[DQ]),
+                                         .dk = op_floats(&g->of[DK]),
+                                         .dv = op_floats(&g->of[DV]),
+                                         .da = g->of[DA].data,
+                                         .db = g->of[DB].data,
+                                         .dab_dtype = g->of[DA].dtype,
+                                         .dq_stride = g->of[DQ].stride,
+                                         .dk_stride = g->of[DK].stride,
+                                         .dv_stride = g->of[DV].stride,
+                                         .da_stride = g->of[DA].stride,
+                                         .db_stride = g->of[DB].stride,
+                                         .drate = op_floats(&g->of[DRATE]),
+                                         .ddt_bias = op_floats(&g->of[DDT_BIAS]),
+                                         .dinitial = op_floats(&g->of[DINITIAL]),
+                                         .rows = p->layout.rows,
+                                         .n_heads = p->s.heads,
+                                         .n_key_heads = p->s.key_heads,
+                                         .key_dim = p->s.keys,
+                                         .value_dim = p->s.dim,
+                                         .spans = p->layout.spans,
+                                         .n_spans = p->layout.n_spans};
+    return args;
+}
+
+static void run_args(const ls_delta_backward_args *args, ls_device *device) {
+    grad_workspace workspace = grad_workspace_lend(device, ls_op_delta_backward_workspace(args));
+    ls_error err;
+    assert_ok(ls_delta_backward(device, args, &err), err);
+    grad_workspace_take_back(&workspace);
+}
+
+/* The op on a device, in a workspace of exactly its size. */
+static void run(const problem *p, const grads *g, ls_device *device) {
+    const ls_delta_backward_args args = problem_args(p, g);
+    run_args(&args, device);
+}
+
+/* ---- the textbook ---- */
+
+/* Wrong on purpose: folds over columns and over rows as one chain; blocks of columns left out; the two products of dk
+ * as two folds; value heads from the last to the first; pieces added from the last to the first, and a whole span as
+ * one piece; the gradient of the norm missing; a token's own decay before its delta goes in; the gradient of beta
+ * without its second factor; a scale of G that never goes into it, and one that always does. */
+typedef enum variant {
+    RIGHT,
+    COLUMN_CHAIN,
+    NO_BLOCKS,
+    ROW_CHAIN,
+    TWO_FOLDS,
+    HEADS_REVERSED,
+    PIECES_REVERSED,
+    ONE_PIECE,
+    NORM_IS_CONSTANT,
+    DECAY_FIRST,
+    BETA_LINEAR,
+    NO_RESCALE,
+    PLAIN_CHAIN
+} variant;
+
+static float halves_ref(float *chain, int64_t n) {
+    if (n == 1) return chain[0];
+    for (int64_t i = 0; i < n / 2; i++) chain[i] = ls_add(chain[i], chain[i + n / 2]);
+    return halves_ref(chain, n / 2);
+}
+
+static float rows_ref(const float *x, const float *y, int64_t n, variant v) {
+    float c[16] = {0};
+    for (int64_t i = 0; i < n; i++) {
+        float *at = &c[v == ROW_CHAIN ? 0 : i % 16];
+        *at = ls_fma(x[i], y[i], *at);
+    }
+    for (int step = 1; step < 16; step *= 2)
+        for (int i = 0; i < 16; i += 2 * step) c[i] = ls_add(c[i], c[i + step]);
+    return c[0];
+}
+
+/* y NULL: a sum; z and w NULL: no second product. */
+static float columns_ref(const float *x, const float *y, const float *z, const float *w, int64_t n, variant v) {
+    float total = 0.0f, chain[8] = {0};
+    if (v == TWO_FOLDS && z != NULL)
+        return ls_add(columns_ref(x, y, NULL, NULL, n, v), columns_ref(z, w, NULL, NULL, n, v));
+    for (int64_t j = 0; j < n; j++) {
+        float *at = &chain[v == COLUMN_CHAIN ? 0 : j % 8];
+        *at = y == NULL ? ls_add(*at, x[j]) : ls_fma(x[j], y[j], *at);
+        if (z != NULL) *at = ls_fma(z[j], w[j], *at);
+        if (j == n - 1 || (j % 16 == 15 && v != NO_BLOCKS)) {
+            total = ls_add(total, halves_ref(chain, 8));
+            memset(chain, 0, sizeof chain);
+        }
+    }
+    return total;
+}
+
+static float tree_ref(const float *x, const float *y, int64_t n) {
+    float chain[256] = {0};
+    for (int64_t i = 0; i < n; i++) chain[i] = ls_fma(x[i], y[i], chain[i]);
+    return op_fold(chain);
+}
+
+/* out: the normalised row; l of what it was. */
+static float normalized_ref(float *out, const op_array *x, int64_t row, int64_t first, int64_t n) {
+    float l;
+    for (int64_t i = 0; i < n; i++) out[i] = op_get(x, row, first + i);
+    l = ls_div(1.0f, ls_sqrt(ls_add(tree_ref(out, out, n), 1e-6f)));
+    for (int64_t i = 0; i < n; i++) out[i] = ls_mul(out[i], l);
+    return l;
+}
+
+/* What a token of a head leaves for the way back; columns before rows. */
+typedef struct step {
+    float raw, soft, decay, scale, beta;
+    float q[256], k[256], d[256];
+    float *m, *s; /* [dim][keys] before and after the update */
+} step;
+
+static void step_ref(const problem *p, int64_t row, int64_t h, const float *before, float scale, step *t) {
+    const int64_t n = p->s.keys, dim = p->s.dim, m = h / (p->s.heads / p->s.key_heads);
+    const float b = op_get(&p->b, row, h);
+    float w;
+    bool rescaled;
+    normalized_ref(t->q, &p->q, row, m * n, n);
+    normalized_ref(t->k, &p->k, row, m * n, n);
+    t->raw = ls_add(op_get(&p->a, row, h), op_get(&p->bias, 0, h));
+    t->soft = ls_softplus(t->raw);
+    t->decay = ls_exp(ls_mul(t->soft, op_get(&p->rate, 0, h)));
+    t->scale = ls_mul(scale, t->decay);
+    t->beta = ls_sigmoid(b);
+    rescaled = t->scale < 0x1p-40f;
+    for (int64_t i = 0; i < n * dim; i++) t->m[i] = rescaled ? ls_mul(before[i], t->scale) : before[i];
+    if (rescaled) t->scale = 1.0f;
+    w = ls_mul(t->beta, ls_div(1.0f, t->scale));
+    for (int64_t c = 0; c < dim; c++) {
+        t->d[c] = ls_fma(-t->beta, rows_ref(t->k, t->m + c * n, n, RIGHT), ls_mul(w, op_get(&p->v, row, h * dim + c)));
+        for (int64_t i = 0; i < n; i++) t->s[c * n + i] = ls_fma(t->k[i], t->d[c], t->m[c * n + i]);
+    }
+}
+
+/* Where the walk backwards is. */
+typedef struct walk {
+    float *g; /* [dim][keys] */
+    float scale, decay_after, drate, ddt_bias;
+} walk;
+
+/* Token t of head h backwards. */
+static void token_ref(const problem *p, int64_t row, int64_t h, const step *t, walk *k, const grads *out, variant v) {
+    const int64_t n = p->s.keys, dim = p->s.dim, m = h / (p->s.heads / p->s.key_heads);
+    const float top = ls_div(1.0f, ls_sqrt((float)n)), b = op_get(&p->b, row, h);
+    float c[256], minus[256], dy[256], to[256], *g = k->g, w, da, db, both;
+    k->scale = ls_mul(k->scale, v == DECAY_FIRST ? t->decay : k->decay_after);
+    if ((k->scale < 0x1p-40f && v != NO_RESCALE) || v == PLAIN_CHAIN) {
+        for (int64_t i = 0; i < n * dim; i++) g[i] = ls_mul(g[i], k->scale);
+        k->scale = 1.0f;
+    }
+    k->decay_after = t->decay;
+    both = ls_mul(t->scale, k->scale);
+    for (int64_t j = 0; j < dim; j++) {
+        dy[j] = op_get(&p->dout, row, h * dim + j);
+        for (int64_t i = 0; i < n; i++)
+            g[j * n + i] = ls_fma(t->q[i], ls_mul(ls_mul(ls_div(1.0f, k->scale), top), dy[j]), g[j * n + i]);
+        c[j] = rows_ref(t->k, g + j * n, n, v);
+        minus[j] = -ls_mul(t->beta, c[j]);
+        op_put(&out->of[DV], row, h * dim + j, ls_mul(k->scale, ls_mul(t->beta, c[j])));
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t at = m * n + i;
+        float ss[256], gs[256], ms[256];
+        for (int64_t j = 0; j < dim; j++) {
+            ss[j] = t->s[j * n + i];
+            gs[j] = g[j * n + i];
+            ms[j] = t->m[j * n + i];
+        }
+        op_put(&out->of[DQ], row, at,
+               ls_fma(ls_mul(t->scale, top), columns_ref(dy, ss, NULL, NULL, dim, v), op_get(&out->of[DQ], row, at)));
+        op_put(&out->of[DK], row, at,
+               ls_fma(both, columns_ref(t->d, gs, minus, ms, dim, v), op_get(&out->of[DK], row, at)));
+    }
+    for (int64_t j = 0; j < dim; j++) {
+        for (int64_t i = 0; i < n; i++) g[j * n + i] = ls_fma(t->k[i], minus[j], g[j * n + i]);
+        to[j] = rows_ref(g + j * n, t->m + j * n, n, v);
+    }
+    w = ls_mul(both, columns_ref(to, NULL, NULL, NULL, dim, v));
+    da = ls_mul(ls_mul(w, op_get(&p->rate, 0, h)), ls_sigmoid(t->raw));
+    db = ls_mul(both, columns_ref(c, t->d, NULL, NULL, dim, v));
+    if (v != BETA_LINEAR) db = ls_mul(db, ls_sigmoid(-b));
+    k->drate = ls_fma(w, t->soft, k->drate);
+    k->ddt_bias = ls_add(k->ddt_bias, da);
+    op_put(&out->of[DA], row, h, da);
+    op_put(&out->of[DB], row, h, db);
+}
+
+/* shares: of the span's pieces, those of rate before those of the bias. */
+static void head_ref(const problem *p, int64_t span_i, int64_t h, const grads *out, float (*shares)[2], variant v) {
+    const ls_span *span = &p->layout.spans[span_i];
+    const int64_t n = p->s.keys, dim = p->s.dim, each = n * dim;
+    float *states = op_alloc((2 * span->n_rows + 2) * each * 4), *first = states + each;
+    step *steps = op_alloc(span->n_rows * (int64_t)sizeof *steps);
+    walk k = {.g = states, .scale = 1.0f, .decay_after = 1.0f};
+    for (int64_t i = 0; i < each; i++) {
+        k.g[i] = 0.0f;
+        first[i] = p->initial.data == NULL ? 0.0f : op_get(&p->initial, span_i, h * each + i % n * dim + i / n);
+    }
+    for (int64_t t = 0; t < span->n_rows; t++) {
+        steps[t].m = first + (2 * t + 1) * each;
+        steps[t].s = steps[t].m + each;
+        step_ref(p, span->row + t, h, t > 0 ? steps[t - 1].s : first, t > 0 ? steps[t - 1].scale : 1.0f, &steps[t]);
+    }
+    for (int64_t t = span->n_rows - 1; t >= 0; t--) {
+        token_ref(p, span->row + t, h, &steps[t], &k, out, v);
+        if (t % 64 != 0 || (v == ONE_PIECE && t != 0)) continue;
+        shares[t / 64][0] = k.drate;
+        shares[t / 64][1] = k.ddt_bias;
+        k.drate = k.ddt_bias = 0.0f;
+    }
+    for (int64_t i = 0; i < each && span->n_rows > 0; i++)
+        op_put(&out->of[DINITIAL], span_i, h * each + i % n * dim + i / n,
+               ls_mul(ls_mul(k.scale, k.decay_after), k.g[i]));
+    free(steps);
+    free(states);
+}
+
+static void norm_ref(const op_array *dx, const op_array *x, int64_t row, const shape *s, variant v) {
+    for (int64_t m = 0; m < s->key_heads; m++) {
+        float y[256], d[256], l, t;
+        l = normalized_ref(y, x, row, m * s->keys, s->keys);
+        for (int64_t i = 0; i < s->keys; i++) d[i] = op_get(dx, row, m * s->keys + i);
+        t = v == NORM_IS_CONSTANT ? 0.0f : tree_ref(d, y, s->keys);
+        for (int64_t i = 0; i < s->keys; i++) op_put(dx, row, m * s->keys + i, ls_mul(l, ls_fma(-y[i], t, d[i])));
+    }
+}
+
+#define PIECES_MAX 32
+
+static void grad_ref(const problem *p, const grads *out, variant v) {
+    const int64_t n_spans = p->layout.n_spans, heads = p->s.heads;
+    float *sums = op_alloc(heads * 2 * 4); /* rate, bias */
+    float(*shares)[PIECES_MAX][2] = op_alloc(heads * n_spans * (int64_t)sizeof *shares);
+    memset(sums, 0, (size_t)(heads * 2 * 4));
+    memset(shares, 0, (size_t)(heads * n_spans) * sizeof *shares);
+    for (int64_t at = 0; at < n_spans; at++) {
+        const ls_span *span = &p->layout.spans[at];
+        if (span->slot < 0) continue;
+        assert_true(span->n_rows <= 64 * PIECES_MAX);
+        for (int64_t row = span->row; row < span->row + span->n_rows; row++)
+            for (int64_t i = 0; i < out->of[DQ].cols; i++) {
+                op_put(&out->of[DQ], row, i, 0.0f);
+                op_put(&out->of[DK], row, i, 0.0f);
+            }
+        for (int64_t h = 0; h < heads; h++) {
+            const int64_t head = v == HEADS_REVERSED ? heads - 1 - h : h;
+            head_ref(p, at, head, out, shares[head * n_spans + at], v);
+        }
+        for (int64_t row = span->row; row < span->row + span->n_rows; row++) {
+            norm_ref(&out->of[DQ], &p->q, row, &p->s, v);
+            norm_ref(&out->of[DK], &p->k, row, &p->s, v);
+        }
+    }
+    for (int64_t h = 0; h < heads; h++) {
+        for (int64_t i = 0; i < n_spans * PIECES_MAX; i++) {
+            const int64_t at = v == PIECES_REVERSED ? n_spans * PIECES_MAX - 1 - i : i;
+            for (int j = 0; j < 2; j++)
+                sums[h * 2 + j] = ls_add(sums[h * 2 + j], shares[h * n_spans + at / PIECES_MAX][at % PIECES_MAX][j]);
+        }
+        op_put(&out->of[DRATE], 0, h, sums[h * 2]);
+        op_put(&out->of[DDT_BIAS], 0, h, sums[h * 2 + 1]);
+    }
+    free(shares);
+    free(sums);
+}
+
+/* ---- the op equals the textbook ---- */
+
+static void problem_check(const problem *p, ls_isa isa, const char *what) {
+    grads expected = grads_make(p->layout.rows, p->layout.n_spans, &p->s, 3);
+    grad_ref(p, &expected, RIGHT);
+    for (int t = 0; t < OP_THREADS_MAX; t++) {
+        grads got = grads_make(p->layout.rows, p->layout.n_spans, &p->s, 3);
+        run(p, &got, op_devices[isa][t]);
+        for (int i = 0; i < N_GRADS; i++)
+            op_check(&expected.of[i], &got.of[i], OP_NAN_ANY, "%s: %s of %lld heads of %lld, %lld x %lld", what,
+                     grad_names[i], (long long)p->s.heads, (long long)p->s.key_heads, (long long)p->s.keys,
+                     (long long)p->s.dim);
+        grads_free(&got);
+    }
+    grads_free(&expected);
+}
+
+static const shape shapes[] = {{1, 1, 1, 1},   {2, 1, 3, 5},  {4, 2, 8, 4},   {6, 2, 16, 31},
+                               {3, 3, 17, 32}, {4, 1, 33, 7}, {2, 2, 64, 33}, {1, 1, 40, 128}};
+
+static void every_shape_equals_the_textbook(void **state) {
+    const ls_isa isa = op_isa(state);
+    const int64_t choices[] = {1, 2, 7, 8, 9, 17};
+    uint64_t seed = 1;
+    for (int64_t i = 0; i < 2 * OP_COUNT(shapes); i++) {
+        const grad_layout layout = grad_layout_random(choices, OP_COUNT(choices), &seed);
+        problem p = problem_make(&layout, &shapes[i / 2], i / 2 % 2 ? LS_BF16 : LS_F32, i % 2 == 1, seed);
+        if (i % 3 == 0) initial_make(&p, seed);
+        problem_check(&p, isa, i % 2 ? "special" : "plain");
+        problem_free(&p);
+    }
+}
+
+static void every_length_equals_the_textbook(void **state) {
+    const ls_isa isa = op_isa(state);
+    const int64_t lengths[] = {8, 63, 64, 65, 72, 128, 129, 200};
+    const shape s = {3, 1, 6, 5};
+    for (int64_t i = 0; i < OP_COUNT(lengths); i++) {
+        const grad_layout layout = grad_layout_make(1, &lengths[i], i % 2 == 1, (uint64_t)i + 1);
+        problem p = problem_make(&layout, &s, LS_F32, false, (uint64_t)i + 1);
+        problem_check(&p, isa, "length");
+        problem_free(&p);
+    }
+}
+
+static void the_largest_heads_equal_the_textbook(void **state) {
+    const ls_isa isa = op_isa(state);
+    static const shape large[] = {{2, 1, 128, 128}, {1, 1, 256, 64}, {1, 1, 64, 256}};
+    const int64_t nine[] = {9};
+    const grad_layout layout = grad_layout_make(1, nine, false, 1);
+    for (int64_t i = 0; i < OP_COUNT(large); i++) {
+        problem p = problem_make(&layout, &large[i], LS_BF16, false, (uint64_t)i + 1);
+        problem_check(&p, isa, "large");
+        problem_free(&p);
+    }
+}
+
+static void no_tokens_give_zero_gradients(void **state) {
+    const ls_isa isa = op_isa(state);
+    const grad_layout layout = {6, 2, {{0, 3, 0, -1, 0}, {4, 0, 0, 1, 0}}};
+    const shape s = {4, 2, 3, 5};
+    problem p = problem_make(&layout, &s, LS_F32, false, 3);
+    grads got = grads_make(6, 2, &s, 0);
+    problem_check(&p, isa, "no tokens");
+    run(&p, &got, op_devices[isa][0]);
+    for (int i = DRATE; i <= DDT_BIAS; i++)
+        for (int64_t h = 0; h < 4; h++) assert_int_equal(ls_bits(op_get(&got.of[i], 0, h)), 0);
+    grads_free(&got);
+    problem_free(&p);
+}
+
+/* ---- independence ---- */
+
+static problem problem_alone(const problem *p, int64_t span_i) {
+    const ls_span *span = &p->layout.spans[span_i];
+    const ls_span one = {span_i, 1, 0, 0, 0};
+    problem q = *p;
+    q.q = grad_rows(&p->q, span);
+    q.k = grad_rows(&p->k, span);
+    q.v = grad_rows(&p->v, span);
+    q.a = grad_rows(&p->a, span);
+    q.b = grad_rows(&p->b, span);
+    q.dout = grad_rows(&p->dout, span);
+    q.initial = grad_rows(&p->initial, &one);
+    q.layout = grad_layout_make(1, &span->n_rows, false, 1);
+    return q;
+}
+
+static void problem_alone_free(problem *q) {
+    op_array *rows[] = {&q->q, &q->k, &q->v, &q->a, &q->b, &q->dout, &q->initial};
+    for (int64_t i = 0; i < OP_COUNT(rows); i++) op_array_free(rows[i]);
+}
+
+/* Gradients of a sequence's rows are the same alone and packed, and calls may be cut between spans. */
+static void sequences_do_not_see_each_other(void **state) {
+    const ls_isa isa = op_isa(state);
+    const int64_t three[] = {33, 5, 70};
+    const shape s = {6, 2, 9, 7};
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        const grad_layout layout = grad_layout_make(3, three, seed > 1, seed);
+        problem p = problem_make(&layout, &s, seed % 2 ? LS_F32 : LS_BF16, false, seed);
+        grads packed = grads_make(layout.rows, layout.n_spans, &s, 0), sums = grads_make(1, 1, &s, 0);
+        initial_make(&p, seed);
+        for (int i = DRATE; i <= DDT_BIAS; i++) memset(sums.of[i].data, 0, (size_t)sums.of[i].bytes);
+        run(&p, &packed, op_devices[isa][2]);
+        for (int64_t j = 0; j < layout.n_spans; j++) {
+            const ls_span *span = &layout.spans[j], one = {j, 1, 0, 0, 0};
+            ls_delta_backward_args args;
+            problem q;
+            grads alone;
+            if (span->slot < 0 || span->n_rows == 0) continue;
+            q = problem_alone(&p, j);
+            alone = grads_make(span->n_rows, 1, &s, 0);
+            args = problem_args(&q, &alone);
+            args.continued = true;
+            args.drate = op_floats(&sums.of[DRATE]);
+            args.ddt_bias = op_floats(&sums.of[DDT_BIAS]);
+            run_args(&args, op_devices[isa][j % OP_THREADS_MAX]);
+            for (int i = 0; i < N_GRADS; i++) {
+                op_array rows;
+                if (i == DRATE || i == DDT_BIAS) continue;
+                rows = grad_rows(&packed.of[i], i == DINITIAL ? &one : span);
+                op_check(&alone.of[i], &rows, OP_NAN_PINNED, "packed: %s of span %lld", grad_names[i], (long long)j);
+                op_array_free(&rows);
+            }
+            grads_free(&alone);
+            problem_alone_free(&q);
+        }
+        for (int i = DRATE; i <= DDT_BIAS; i++)
+            op_check(&sums.of[i], &packed.of[i], OP_NAN_PINNED, "continued: %s", grad_names[i]);
+        grads_free(&packed);
+        grads_free(&sums);
+        problem_free(&p);
+    }
+}
+
+/* da and db in bf16 are those in float32, rounded; an initial state of zeros, or none wanted back, changes nothing. */
+static void types_and_absent_states_carry_no_bit(void **state) {
+    const ls_isa isa = op_isa(state);
+    const int64_t one[] = {9};
+    const grad_layout layout = grad_layout_make(1, one, false, 1);
+    const shape s = {4, 2, 3, 5};
+    problem p = problem_make(&layout, &s, LS_F32, false, 3);
+    grads full = grads_make(9, 1, &s, 0), half = grads_make(9, 1, &s, 0);
+    ls_delta_backward_args args;
+    for (int i = DA; i <= DB; i++) {
+        op_array_free(&half.of[i]);
+        half.of[i] = op_array_make(LS_BF16, 9, 4, 0);
+    }
+    run(&p, &full, op_devices[isa][0]);
+    initial_make(&p, 1);
+    memset(p.initial.data, 0, (size_t)p.initial.bytes);
+    args = problem_args(&p, &half);
+    args.dinitial = NULL;
+    run_args(&args, op_devices[isa][0]);
+    for (int64_t i = 0; i < 9 * 4; i++)
+        for (int j = DA; j <= DB; j++)
+            assert_int_equal(ls_bits(op_get(&half.of[j], i / 4, i % 4)),
+                             ls_bits(ls_round_bf16(op_get(&full.of[j], i / 4, i % 4))));
+    for (int i = 0; i < DINITIAL; i++)
+        if (i != DA && i != DB) op_check(&full.of[i], &half.of[i], OP_NAN_PINNED, "%s", grad_names[i]);
+    grads_free(&full);
+    grads_free(&half);
+    problem_free(&p);
+}
+
+/* ---- truth ---- */
+
+enum { T_ROWS = 45, T_CUT = 40, T_HEADS = 4, T_KEY_HEADS = 2, T_KEYS = 5, T_DIM = 3 };
+
+/* The same problem in float64: two sequences of 40 and 5 tokens. */
+typedef struct exact {
+    double q[T_ROWS * T_KEY_HEADS * T_KEYS], k[T_ROWS * T_KEY_HEADS * T_KEYS], v[T_ROWS * T_HEADS * T_DIM];
+    double a[T_ROWS * T_HEADS], b[T_ROWS * T_HEADS], rate[T_HEADS], bias[T_HEADS];
+    double initial[2 * T_HEADS * T_KEYS * T_DIM], dout[T_ROWS * T_HEADS * T_DIM];
+} exact;
+
+static void unit(double *out, const double *x) {
+    double sum = 1e-6;
+    for (int i = 0; i < T_KEYS; i++) sum += x[i] * x[i];
+    for (int i = 0; i < T_KEYS; i++) out[i] = x[i] / sqrt(sum);
+}
+
+/* The sum of dout * out. */
+static double exact_loss(const void *context) {
+    const exact *e = context;
+    double loss = 0.0;
+    for (int h = 0; h < T_HEADS; h++) {
+        double state[T_KEYS][T_DIM];
+        for (int t = 0; t < T_ROWS; t++) {
+            const int at = (t * T_KEY_HEADS + h / (T_HEADS / T_KEY_HEADS)) * T_KEYS, value = (t * T_HEADS + h) * T_DIM;
+            const double soft = log1p(exp(e->a[t * T_HEADS + h] + e->bias[h]));
+            const double decay = exp(e->rate[h] * soft), beta = 1.0 / (1.0 + exp(-e->b[t * T_HEADS + h]));
+            double q[T_KEYS], k[T_KEYS];
+            if (t == 0 || t == T_CUT)
+                memcpy(state, e->initial + ((t == T_CUT) * T_HEADS + h) * T_KEYS * T_DIM, sizeof state);
+            unit(q, e->q + at);
+            unit(k, e->k + at);
+            for (int c = 0; c < T_DIM; c++) {
+                double u = 0.0, o = 0.0;
+                for (int i = 0; i < T_KEYS; i++) {
+                    state[i][c] *= decay;
+                    u += k[i] * state[i][c];
+                }
+                for (int i = 0; i < T_KEYS; i++) {
+                    state[i][c] += k[i] * beta * (e->v[value + c] - u);
+                    o += q[i] * state[i][c];
+                }
+                loss += e->dout[value + c] * o / sqrt((double)T_KEYS);
+            }
+        }
+    }
+    return loss;
+}
+
+static void widen_to(double *to, const op_array *from) {
+    for (int64_t r = 0; r < from->rows; r++)
+        for (int64_t c = 0; c < from->cols; c++) *to++ = op_get(from, r, c);
+}
+
+/* Every gradient is within 1e-4 of the largest of its kind, with slow rates, where the past counts, and with fast ones,
+ * where the scale goes into the state. */
+static void gradients_are_those_of_float64(void **state) {
+    const ls_isa isa = op_isa(state);
+    const int64_t two[] = {T_CUT, T_ROWS - T_CUT};
+    const grad_layout layout = grad_layout_make(2, two, false, 1);
+    const shape s = {T_HEADS, T_KEY_HEADS, T_KEYS, T_DIM};
+    double worst = 0.0;
+    for (int kind = 0; kind < 4; kind++) {
+        problem p = problem_make(&layout, &s, LS_F32, false, (uint64_t)kind + 1);
+        grads got = grads_make(T_ROWS, 2, &s, 0);
+        static exact e;
+        double *const inputs[N_GRADS] = {e.q, e.k, e.v, e.a, e.b, e.rate, e.bias, e.initial};
+        const op_array *from[N_GRADS] = {&p.q, &p.k, &p.v, &p.a, &p.b, &p.rate, &p.bias, &p.initial};
+        uint64_t seed = (uint64_t)kind + 9;
+        op_fill(&p.rate, kind / 2 ? op_rate : op_slow, &seed);
+        initial_make(&p, seed);
+        for (int i = 0; i < N_GRADS; i++) widen_to(inputs[i], from[i]);
+        widen_to(e.dout, &p.dout);
+        run(&p, &got, op_devices[isa][0]);
+        for (int i = 0; i < N_GRADS; i++) {
+            const double error =
+                grad_worst(op_floats(&got.of[i]), inputs[i], from[i]->rows * from[i]->cols, exact_loss, &e);
+            if (!(error <= 1e-4)) fail_msg("%s, kind %d: error %g of the largest", grad_names[i], kind, error);
+            worst = fmax(worst, error);
+        }
+        grads_free(&got);
+        problem_free(&p);
+    }
+    print_message("worst error %.3g of the largest gradient of its kind\n", worst);
+}
+
+/* ---- errors ---- */
+
+static void bad_arguments_are_named(void **state) {
+    const grad_layout layout = {9, 2, {{0, 4, 0, 0, 0}, {4, 5, 0, 1, 0}}};
+    const shape s = {4, 2, 3, 5};
+    problem p = problem_make(&layout, &s, LS_F32, false, 1);
+    grads got = grads_make(9, 2, &s, 0), untouched = grads_make(9, 2, &s, 0);
+    const ls_delta_backward_args right = problem_args(&p, &got);
+    ls_device *device = op_devices[0][1];
+    grad_workspace workspace = grad_workspace_lend(device, ls_op_delta_backward_workspace(&right));
+    ls_delta_backward_args args;
+    ls_span spans[2];
+    ls_error err;
+    (void)state;
+#define REFUSED(word, ...)                                                \
+    do {                                                                  \
+        args = right;                                                     \
+        memcpy(spans, layout.spans, sizeof spans);                        \
+        args.spans = spans;                                               \
+        __VA_ARGS__;                                                      \
+        check_failed(ls_delta_backward(device, &args, &err), &err, word); \
+        check_failed(err.status, &err, "delta_backward");                 \
+    } while (0)
+    REFUSED("q is a null", args.q = NULL);
+    REFUSED("k is a null", args.k = NULL);
+    REFUSED("v is a null", args.v = NULL);
+    REFUSED("a is a null", args.a = NULL);
+    REFUSED("b is a null", args.b = NULL);
+    REFUSED("rate is a null", args.rate = NULL);
+    REFUSED("dt_bias is a null", args.dt_bias = NULL);
+    REFUSED("dout is a null", args.dout = NULL);
+    REFUSED("dq is a null", args.dq = NULL);
+    REFUSED("dk is a null", args.dk = NULL);
+    REFUSED("dv is a null", args.dv = NULL);
+    REFUSED("da is a null", args.da = NULL);
+    REFUSED("db is a null", args.db = NULL);
+    REFUSED("drate is a null", args.drate = NULL);
+    REFUSED("ddt_bias is a null", args.ddt_bias = NULL);
+    REFUSED("inputs f16", args.in_dtype = LS_F16);
+    REFUSED("da and db f16", args.dab_dtype = LS_F16);
+    REFUSED("n_heads 0", args.n_heads = 0);
+    REFUSED("n_key_heads 3", args.n_key_heads = 3);
+    REFUSED("rows -1", args.rows = -1);
+    REFUSED("dout: stride 19", args.dout_stride = 19);
+    REFUSED("dq: stride 5", args.dq_stride = 5);
+    REFUSED("dk: stride 5", args.dk_stride = 5);
+    REFUSED("dv: stride 19", args.dv_stride = 19);
+    REFUSED("da: stride 3", args.da_stride = 3);
+    REFUSED("db: stride 3", args.db_stride = 3);
+    REFUSED("9223372036854775807 rows", args.rows = INT64_MAX);
+    REFUSED("9223372036854775807 spans", args.n_spans = INT64_MAX);
+    REFUSED("2 spans at", args.spans = NULL);
+    REFUSED("span 1: position 2", spans[1].pos = 2);
+    REFUSED("span 1: row 3 before", spans[1].row = 3);
+    REFUSED("span 1: row 4, rows 6", spans[1].n_rows = 6);
+#undef REFUSED
+    for (int i = 0; i < N_GRADS; i++)
+        op_check(&untouched.of[i], &got.of[i], OP_NAN_PINNED, "refused: %s", grad_names[i]);
+    grad_workspace_take_back(&workspace);
+    grads_free(&got);
+    grads_free(&untouched);
+    problem_free(&p);
+}
+
+/* Sizes that do not fit are no workspace, whatever the other arguments are. */
+static void workspaces_that_do_not_fit(void **state) {
+    const int64_t wild[] = {0, 1, 33, INT64_MAX / 2, INT64_MAX, -1, INT64_MIN};
+    int64_t refused = 0;
+    (void)state;
+    for (int64_t i = 0; i < 7 * 7 * 7 * 7 * 7; i++) {
+        const ls_delta_backward_args args = {.rows = wild[i % 7],
+                                             .n_heads = wild[i / 7 % 7],
+                                             .key_dim = wild[i / 49 % 7],
+                                             .value_dim = wild[i / 343 % 7],
+                                             .n_spans = wild[i / 2401]};
+        const bool negative =
+            args.rows < 0 || args.n_heads < 0 || args.key_dim < 0 || args.value_dim < 0 || args.n_spans < 0;
+        const int64_t bytes = ls_op_delta_backward_workspace(&args);
+        assert_true(bytes == -1 || (!negative && bytes >= LS_WORKSPACE_HEAD));
+        refused += bytes == -1;
+    }
+    assert_true(refused > 7 * 7 * 7);
+}
+
+/* ---- the comparison itself ---- */
+
+static void variants_are_caught(void **state) {
+    const struct {
+        variant wrong;
+        int seen_in;
+    } cases[] = {{COLUMN_CHAIN, DQ},
+                 {COLUMN_CHAIN, DK},
+                 {COLUMN_CHAIN, DB},
+                 {COLUMN_CHAIN, DA},
+                 {NO_BLOCKS, DQ},
+                 {NO_BLOCKS, DK},
+                 {ROW_CHAIN, DV},
+                 {ROW_CHAIN, DA},
+                 {TWO_FOLDS, DK},
+                 {HEADS_REVERSED, DQ},
+                 {HEADS_REVERSED, DK},
+                 {PIECES_REVERSED, DRATE},
+                 {NORM_IS_CONSTANT, DQ},
+                 {NORM_IS_CONSTANT, DK},
+                 {DECAY_FIRST, DK},
+                 {BETA_LINEAR, DB},
+                 {DECAY_FIRST, DA},
+                 {DECAY_FIRST, DV},
+                 {PIECES_REVERSED, DDT_BIAS},
+                 {ONE_PIECE, DRATE},
+                 {ONE_PIECE, DDT_BIAS},
+                 {NO_RESCALE, DV},
+                 {PLAIN_CHAIN, DV},
+                 {PLAIN_CHAIN, DK}};
+    const int64_t three[] = {70, 20, 15};
+    const grad_layout layout = grad_layout_make(3, three, true, 2);
+    const shape s = {12, 4, 40, 37};
+    problem p = problem_make(&layout, &s, LS_F32, false, 8);
+    grads right = grads_make(layout.rows, layout.n_spans, &s, 0);
+    (void)state;
+    grad_ref(&p, &right, RIGHT);
+    for (int64_t i = 0; i < OP_COUNT(cases); i++) {
+        const int seen_in = cases[i].seen_in;
+        grads wrong = grads_make(layout.rows, layout.n_spans, &s, 0);
+        char text[160];
+        grad_ref(&p, &wrong, cases[i].wrong);
+        if (op_diffs(&right.of[seen_in], &wrong.of[seen_in], OP_NAN_ANY, text) == 0)
+            fail_msg("variant %d is not seen in %s", (int)cases[i].wrong, grad_names[seen_in]);
+        grads_free(&wrong);
+    }
+    grads_free(&right);
+    problem_free(&p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        OP_CASES(every_shape_equals_the_textbook),      OP_CASES(every_length_equals_the_textbook),
+        OP_CASES(the_largest_heads_equal_the_textbook), OP_CASES(no_tokens_give_zero_gradients),
+        OP_CASES(sequences_do_not_see_each_other),      OP_CASES(types_and_absent_states_carry_no_bit),
+        OP_CASES(gradients_are_those_of_float64),       cmocka_unit_test(bad_arguments_are_named),
+        cmocka_unit_test(workspaces_that_do_not_fit),   cmocka_unit_test(variants_are_caught),
+    };
+    return cmocka_run_group_tests(tests, op_open, op_close);
+}
