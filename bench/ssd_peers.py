@@ -1,4 +1,4 @@
-"""mamba_ssm's chunked scan (Triton) on this GPU, beside bench_gpu_ssd: prompts, their gradient, single tokens.
+"""mamba_ssm's chunked scan (Triton) on this GPU, beside bench_gpu_ssd: prompts and their gradient.
 
 Prints microseconds a call. mamba_ssm's Triton files are pure Python: PYTHONPATH names the folder that holds them."""
 
@@ -6,7 +6,6 @@ import math
 import sys
 
 import torch
-from mamba_ssm.ops.triton.selective_state_update import selective_state_update
 from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
 
 STATES = 128
@@ -48,24 +47,11 @@ def prompts(n, length, heads, dim, groups, chunk):
           f"forward and gradient {time_of(both):.1f} us", flush=True)
 
 
-def tokens(n, heads, dim, groups):
-    state = torch.randn(n, heads, dim, STATES, device="cuda")
-    x = torch.randn(n, heads, dim, device="cuda", dtype=torch.bfloat16)
-    dt = torch.rand(n, heads, device="cuda")[..., None].expand(n, heads, dim) * 0.1
-    a = (-torch.rand(heads, device="cuda") * 15 - 1)[:, None, None].expand(heads, dim, STATES)
-    b, c = (torch.randn(n, groups, STATES, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    d = torch.rand(heads, device="cuda")[:, None].expand(heads, dim)
-    us = time_of(lambda: selective_state_update(state, x, dt, a, b, c, D=d))
-    print(f"mamba_ssm {heads} x {dim} heads, {groups} groups, {n} tokens: {us:.1f} us", flush=True)
-
-
 def main():
     heads, dim, groups = (int(x) for x in sys.argv[1:4]) if len(sys.argv) > 3 else (128, 64, 8)
     for n, length in ((1, 2048), (8, 2048), (64, 512)):
         for chunk in (128, 256):
             prompts(n, length, heads, dim, groups, chunk)
-    for n in (64, 256):
-        tokens(n, heads, dim, groups)
 
 
 if __name__ == "__main__":

@@ -243,12 +243,9 @@ static void bad_arguments_are_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        OP_CASES(widening_is_exact),
-        OP_CASES(one_is_added_with_one_rounding),
-        OP_CASES(decays_equal_the_textbook),
-        OP_CASES(rates_equal_the_textbook),
-        OP_CASES(taps_turn_over_and_back),
-        cmocka_unit_test(bad_arguments_are_named),
+        OP_CASES(widening_is_exact),         OP_CASES(one_is_added_with_one_rounding),
+        OP_CASES(decays_equal_the_textbook), OP_CASES(rates_equal_the_textbook),
+        OP_CASES(taps_turn_over_and_back),   cmocka_unit_test(bad_arguments_are_named),
     };
     return cmocka_run_group_tests(tests, op_open, op_close);
 }
