@@ -41,7 +41,6 @@ struct walk_memory {
 static __device__ __forceinline__ void meet(void) {
     asm volatile("bar.sync 1, %0;" ::"n"(WALKERS + HELPERS) : "memory");
 }
-static __device__ __forceinline__ void helpers_meet(void) { asm volatile("bar.sync 2, %0;" ::"n"(HELPERS) : "memory"); }
 
 /* ---- walkers ---- */
 
@@ -133,6 +132,7 @@ static __device__ __forceinline__ void walk(walk_memory<walk_size<PER, GROUPS, H
     } else {
         move_state<PER, SIZE::DIM, false>(&k, stored, slice, group);
     }
+    meet(); /* the helpers' first steps; a barrier for them alone is one that racecheck does not follow */
     meet();
 #pragma unroll 1
     for (int64_t i = 0; i < n_tiles; i++) {
@@ -312,7 +312,7 @@ static __device__ __forceinline__ void help(walk_memory<walk_size<PER, GROUPS, H
         if (n_tiles > 2) dt_raw = load_dt(2);
     }
     load_tile<PER, GROUPS, HEADS, IN>(&raw, p, thread, head, group, span->row, tokens(0));
-    helpers_meet();
+    meet(); /* the steps are there */
     prepare_tile<PER, GROUPS, HEADS, IN>(memory, &raw, thread, 0);
     if (n_tiles > 1) load_tile<PER, GROUPS, HEADS, IN>(&raw, p, thread, head, group, span->row + TILE, tokens(1));
     meet();
