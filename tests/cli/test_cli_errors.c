@@ -247,7 +247,7 @@ static void other_models_are_refused(void **state) {
     (void)state;
     refuse_config("architectures", json_pack("[s]", "LlamaForCausalLM"),
                   "bad/config.json|architectures|LlamaForCausalLM");
-    refuse_config("model_type", json_string("mamba2"), "bad/config.json|model_type|mamba2");
+    refuse_config("model_type", json_string("mamba3"), "bad/config.json|model_type|mamba3");
     refuse_config("hidden_act", json_string("gelu"), "bad/config.json|hidden_act|gelu|silu");
     refuse_config("sliding_window", json_integer(4096), "bad/config.json|sliding_window|4096");
     refuse_config("quantization_config", json_pack("{s:s}", "quant_method", "experts_int8"),

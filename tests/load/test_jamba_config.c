@@ -175,9 +175,10 @@ static void other_arithmetic_is_refused_by_name(void **state) {
     refused("\"mamba_expand\":1e300", "mamba_expand: 1");
     refused("\"quantization_config\":{\"quant_method\":\"fp8\"}", "quant_method fp8: the weights are quantised");
     refused("\"quantization_config\":{\"bits\":4}", "an object of 1 members: the weights are quantised");
-    refused("\"time_step_limit\":[0.0,Infinity]", "Infinity, which Python writes, is no JSON");
-    refused("\"x\":-Infinity", "Infinity, which Python writes");
-    refused("\"x\":NaN", "NaN, which Python writes");
+    refused("\"time_step_limit\":[0.0,Infinity]", "time_step_limit: a list of 2 items, expected no such field");
+    refused("\"rms_norm_eps\":Infinity", "rms_norm_eps: \"Infinity\"");
+    refused("\"x\":-Infinity", "x: \"-Infinity\", expected no such field");
+    refused("\"x\":NaN", "x: \"NaN\", expected no such field");
     refused("\"attention_bias\":true", "attention_bias: true");
     refused("\"rope_theta\":10000.0", "rope_theta: 10000");
     refused("\"rope_scaling\":{\"type\":\"linear\"}", "rope_scaling: an object");
