@@ -21,31 +21,48 @@
  * any chunking and full prefill give the same bits. Which NaN a float32 NaN of out or state is, is left open.
  * op/delta_math.h has the scalars.
  *
- * Backward, for whole sequences, which begin with S = `initial` or +0 and A = 1. l, q, k, d, S, A, beta and decay as
- * above; M is S before the token's update, but after S * A. dy is the gradient of the unrounded output. The walk
- * backwards carries G[i][j], +0 after the last token, and its scale F, 1 there. For t descending within a span and
- * value head h:
+ * Backward, for whole sequences, which begin with S = `initial` or +0 and A = 1. q, k, d, S, A, beta and decay as above;
+ * f is what a token multiplies S by, 1 where it does not rescale. dy is the gradient of the unrounded output,
+ * top = 1 / sqrt(K). The walk backwards carries G[i][j], +0 after the last token, and its scale F, 1 there. For t
+ * descending within a span and value head h:
  *   but at the last token, F = F * (decay of the token after);  where F < 2^-40: G[i][j] = G[i][j] * F, then F = 1
- *   z[j] = ((1 / F) * (1 / sqrt(K))) * dy[j];  G[i][j] = fma(q[i], z[j], G[i][j])
- *   c[j] = the sixteen-chain fold over i of k[i] * G[i][j];  p[j] = beta * c[j];  dv[j] = F * p[j]
- *   for the sums over heads:  Q[i] = the column fold of dy[j] * S[i][j];  P[i] = the column fold of d[j] * G[i][j]
- *     and of -p[j] * M[i][j], a chain taking both of a column in this order
- *   db = ((A * F) * the column fold of c[j] * d[j]) * sigmoid(-b)
- *   G[i][j] = fma(k[i], -p[j], G[i][j])
- *   T[j] = the sixteen-chain fold over i of G[i][j] * M[i][j];  W = (A * F) * the column fold of T[j]
+ *   g is what G is multiplied by, or 1;  r = (1 / F) * top;  z[j] = r * dy[j]
+ *   x = the tree over i, each chain fma(q[i], k[i], chain)
+ *   c'[j] = the sixteen-chain fold over i of k[i] * G[i][j];  c[j] = fma(x, z[j], c'[j]);  p[j] = beta * c[j]
+ *   dv[j] = F * p[j]
+ *   G[i][j] = fma(q[i], z[j], G[i][j]), then fma(k[i], -p[j], G[i][j])
+ * A span is cut into pieces of 64 tokens from its first on. S0 is S before a piece's first token, G0 is G after it, and
+ * G1 the G0 of the piece after. Within a piece, with e(s, t) the ascending product, from 1, of f of the tokens after s
+ * up to t, s = -1 for all up to t, and g(t, s) the descending product, from 1, of g of the tokens before s down to t,
+ * s = 64 for all from the last on; all chains ascending from +0:
+ *   Y[t][s] = the chain over j of dy_t[j] * d_s[j];  P[t][s] = the chain over j of p_t[j] * d_s[j]
+ *   M_t[i] = e(-1, t) * (the chain over j of dy_t[j] * S0[i][j]), then for s < t fma(e(s, t) * Y[t][s], k_s[i], .)
+ *   Q_t[i] = fma(Y[t][t], k_t[i], M_t[i])
+ *   K_t[i] = g(t, 64) * (the chain over j of d_t[j] * G1[i][j]) - e(-1, t) * (the chain over j of p_t[j] * S0[i][j]),
+ *     where the last piece has +0 for the product with g; then, s ascending:
+ *       s < t:  fma(-(e(s, t) * P[t][s]), k_s[i], .)
+ *       s = t:  fma(r_t * Y[t][t], q_t[i], .)
+ *       s > t:  fma(g(t, s) * (r_s * Y[s][t]), q_s[i], .), then fma(-(g(t, s) * P[s][t]), k_s[i], .)
+ * dq'[i] and dk'[i] of a key head are ascending fma chains from +0 over its value heads, of (A * top) * Q[i] and of
+ * (A * F) * K[i]. Then, with x = q and with x = k:
+ *   t = the tree of q(x) over i, each chain fma(dx'[i], x[i], chain);  dx[i] = l(x) * fma(-x[i], t, dx'[i])
+ * where x[i] is normalised and l(x) of what it was before.
+ * Scalars, with the quad fold: element i belongs to chain (i / 4) % 16; a chain ascends from +0, an fma each, or one
+ * add for T; chains add by neighbours as above.
+ *   E = (A * top) * the quad fold over i of fma(-(x * beta), k[i], q[i]) * M[i]
+ *   X = (F * beta) * the quad fold over j of c'[j] * v[j]
+ *   db = ((A * F) * the quad fold over j of c[j] * d[j]) * sigmoid(-b)
+ * E and X leave out what a token does to itself, so nothing large cancels in W, the gradient of the logarithm of decay.
+ * At the first token of a piece W = (A * F) * the quad fold over j of T[j], T[j] = the sixteen-chain fold over i of
+ * G0[i][j] * (f * S0[i][j]). Elsewhere, from the last token down, W = W of the token after, +0 without one, + (E - X);
+ * where decay < 2^-24, W = E: what passes the token is below the rounding of what is subtracted. Then, t descending:
  *   drate = fma(W, softplus(a + dt_bias), drate)
  *   da = (W * rate) * sigmoid(a + dt_bias);  ddt_bias = ddt_bias + da
- * Column fold over j: columns stand in blocks of 16 neighbours, the last may have fewer. In a block chain c of 8 takes
- * the columns with j % 8 = c in ascending order from +0, an fma each, or one add for T. Chains fold by halves 4, 2, 1.
- * Blocks add as one ascending chain from +0.
- * dq'[i] and dk'[i] of a key head are ascending fma chains from +0 over its value heads, of (A * (1 / sqrt(K))) * Q[i]
- * and of (A * F) * P[i]. Then, with x = q and with x = k:
- *   t = the tree of q(x) over i, each chain fma(dx'[i], x[i], chain);  dx[i] = l(x) * fma(-x[i], t, dx'[i])
- * where x[i] is normalised and l(x) of what it was before. dinitial[i][j] = (F * decay) * G[i][j] at the first token.
- * drate and ddt_bias start at +0 in each piece of 64 tokens, counted from the first of a span; the values of pieces add
- * as one ascending chain from +0, or `continued` from what an earlier call left: calls may be cut between spans. Spans
- * are in ascending order of their rows. da and db are stored as float32 or rounded once to bf16, the da that ddt_bias
- * adds being unrounded. No NaN pattern is promised for gradients. */
+ * dinitial[i][j] = (F * decay) * G0[i][j] of the first piece, F and decay of its first token.
+ * drate and ddt_bias start at +0 in each piece; the values of pieces add as one ascending chain from +0, or `continued`
+ * from what an earlier call left: calls may be cut between spans. Spans are in ascending order of their rows. da and db
+ * are stored as float32 or rounded once to bf16, the da that ddt_bias adds being unrounded. No NaN pattern is promised
+ * for gradients. */
 #ifndef LS_OP_DELTA_H
 #define LS_OP_DELTA_H
 
@@ -57,9 +74,6 @@ extern "C" {
 #endif
 
 #define LS_DELTA_FOLD 16
-/* Columns of a block of the column fold, and its chains. */
-#define LS_DELTA_BLOCK 16
-#define LS_DELTA_BLOCK_CHAINS 8
 
 /* Sizes of a call, forward or backward. */
 typedef struct ls_delta_shape {
@@ -71,17 +85,21 @@ ls_status ls_delta_check_shape(const char *op, const ls_delta_shape *shape, ls_e
 ls_status ls_delta_check(const ls_delta_args *args, ls_error *err);
 ls_status ls_delta_backward_check(const ls_delta_backward_args *args, ls_error *err);
 
-/* Tokens of a piece: the backward keeps the state before each. */
+/* Tokens of a piece, a power of two. */
 #define LS_DELTA_PIECE 64
+/* A decay below it lets nothing pass that W would hold. */
+#define LS_DELTA_DECAY_MIN 0x1p-24f
 
 /* Parts of the backward's workspace, as offsets in floats behind its head. Piece t of span i has the entry row / PIECE
  * + i + t, of rows / PIECE + n_spans:
- *   states [entries][heads][K][V]: S before its first token
- *   scales [entries][heads]: A of those
- *   deltas [rows][heads][V]: d
+ *   states, grads [entries][heads][K][V]: S0 and G0
+ *   deltas, inner [rows][heads][V]: d and c'
+ *   scale, factor, g_scale, g_factor, e [rows][heads]: A, f, F, g, E
+ *   own [rows][key heads]: x
+ *   first [entries][heads]: W of a piece's first token
  *   rate, bias [entries][heads]: pieces' shares of the parameters' gradients */
 typedef struct ls_delta_backward_plan {
-    int64_t states, scales, deltas, rate, bias, total;
+    int64_t states, grads, deltas, inner, scale, factor, g_scale, g_factor, e, own, first, rate, bias, total;
 } ls_delta_backward_plan;
 
 /* Entry of the first piece of span i, and the number of its pieces. */

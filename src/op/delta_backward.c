@@ -66,8 +66,16 @@ bool ls_delta_backward_plan_make(ls_delta_backward_plan *plan, const ls_delta_ba
         return false;
     plan->total = 0;
     plan->states = take(&plan->total, product(entries, heads, product(args->key_dim, args->value_dim, 1)));
-    plan->scales = take(&plan->total, product(entries, heads, 1));
+    plan->grads = take(&plan->total, product(entries, heads, product(args->key_dim, args->value_dim, 1)));
     plan->deltas = take(&plan->total, product(args->rows, heads, args->value_dim));
+    plan->inner = take(&plan->total, product(args->rows, heads, args->value_dim));
+    plan->scale = take(&plan->total, product(args->rows, heads, 1));
+    plan->factor = take(&plan->total, product(args->rows, heads, 1));
+    plan->g_scale = take(&plan->total, product(args->rows, heads, 1));
+    plan->g_factor = take(&plan->total, product(args->rows, heads, 1));
+    plan->e = take(&plan->total, product(args->rows, heads, 1));
+    plan->own = take(&plan->total, product(args->rows, args->n_key_heads, 1));
+    plan->first = take(&plan->total, product(entries, heads, 1));
     plan->rate = take(&plan->total, product(entries, heads, 1));
     plan->bias = take(&plan->total, product(entries, heads, 1));
     return plan->total >= 0;

@@ -34,6 +34,19 @@ static LS_HD ls_delta_step ls_delta_step_of(float scale, float a, float dt_bias,
     return step;
 }
 
+/* The scale of the walk backwards at a token, from that of the token after, and what G is multiplied by. */
+typedef struct ls_delta_back {
+    float scale, factor; /* F, g */
+} ls_delta_back;
+
+/* scale, decay: of the token after; both 1 at the last token. */
+static LS_HD ls_delta_back ls_delta_back_of(float scale, float decay) {
+    const float product = ls_mul(scale, decay);
+    const bool rescaled = product < LS_DELTA_SCALE_MIN;
+    const ls_delta_back back = {rescaled ? 1.0f : product, rescaled ? product : 1.0f};
+    return back;
+}
+
 /* 1 / length of a row whose sum of squares is q. */
 static LS_HD float ls_delta_norm_of(float q) { return ls_div(1.0f, ls_sqrt(ls_add(q, LS_DELTA_NORM_EPS))); }
 

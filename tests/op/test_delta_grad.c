@@ -125,16 +125,15 @@ static void run(const problem *p, const grads *g, ls_device *device) {
 
 /* ---- the textbook ---- */
 
-/* Wrong on purpose: folds over columns and over rows as one chain; blocks of columns left out; the two products of dk
- * as two folds; value heads from the last to the first; pieces added from the last to the first, and a whole span as
- * one piece; the gradient of the norm missing; a token's own decay before its delta goes in; the gradient of beta
- * without its second factor; a scale of G that never goes into it, and one that always does. */
+/* Wrong on purpose: a fold over rows as one chain, and the quad fold as one; value heads from the last to the first; a
+ * whole span as one piece, and pieces of parameters added from the last to the first; the gradient of the norm missing;
+ * a token's own decay before its delta goes in; the gradient of beta without its second factor; a scale of G that never
+ * goes into it, and one that always does; scales that went into S or G left out of a piece's products; the token itself
+ * in E; the two products of a later token the other way round; W not begun anew at a piece. */
 typedef enum variant {
     RIGHT,
-    COLUMN_CHAIN,
-    NO_BLOCKS,
     ROW_CHAIN,
-    TWO_FOLDS,
+    QUAD_CHAIN,
     HEADS_REVERSED,
     PIECES_REVERSED,
     ONE_PIECE,
@@ -142,41 +141,38 @@ typedef enum variant {
     DECAY_FIRST,
     BETA_LINEAR,
     NO_RESCALE,
-    PLAIN_CHAIN
+    PLAIN_CHAIN,
+    NO_FORWARD_FACTOR,
+    NO_BACKWARD_FACTOR,
+    SELF_IN_E,
+    KEYS_BEFORE_QUERIES,
+    W_GOES_ON
 } variant;
 
-static float halves_ref(float *chain, int64_t n) {
-    if (n == 1) return chain[0];
-    for (int64_t i = 0; i < n / 2; i++) chain[i] = ls_add(chain[i], chain[i + n / 2]);
-    return halves_ref(chain, n / 2);
-}
-
-static float rows_ref(const float *x, const float *y, int64_t n, variant v) {
+/* Chains by neighbours: step 1 of the index is one chain (i % 16) or four (i / 4 % 16). */
+static float sixteen_ref(const float *x, const float *y, int64_t n, int64_t run) {
     float c[16] = {0};
     for (int64_t i = 0; i < n; i++) {
-        float *at = &c[v == ROW_CHAIN ? 0 : i % 16];
-        *at = ls_fma(x[i], y[i], *at);
+        float *at = &c[i / run % 16];
+        *at = y == NULL ? ls_add(*at, x[i]) : ls_fma(x[i], y[i], *at);
     }
     for (int step = 1; step < 16; step *= 2)
         for (int i = 0; i < 16; i += 2 * step) c[i] = ls_add(c[i], c[i + step]);
     return c[0];
 }
 
-/* y NULL: a sum; z and w NULL: no second product. */
-static float columns_ref(const float *x, const float *y, const float *z, const float *w, int64_t n, variant v) {
-    float total = 0.0f, chain[8] = {0};
-    if (v == TWO_FOLDS && z != NULL)
-        return ls_add(columns_ref(x, y, NULL, NULL, n, v), columns_ref(z, w, NULL, NULL, n, v));
-    for (int64_t j = 0; j < n; j++) {
-        float *at = &chain[v == COLUMN_CHAIN ? 0 : j % 8];
-        *at = y == NULL ? ls_add(*at, x[j]) : ls_fma(x[j], y[j], *at);
-        if (z != NULL) *at = ls_fma(z[j], w[j], *at);
-        if (j == n - 1 || (j % 16 == 15 && v != NO_BLOCKS)) {
-            total = ls_add(total, halves_ref(chain, 8));
-            memset(chain, 0, sizeof chain);
-        }
-    }
-    return total;
+static float chain_ref(const float *x, const float *y, int64_t n) {
+    float sum = 0.0f;
+    for (int64_t i = 0; i < n; i++) sum = ls_fma(x[i], y[i], sum);
+    return sum;
+}
+
+static float rows_ref(const float *x, const float *y, int64_t n, variant v) {
+    return v == ROW_CHAIN ? chain_ref(x, y, n) : sixteen_ref(x, y, n, 1);
+}
+
+static float quad_ref(const float *x, const float *y, int64_t n, variant v) {
+    return v == QUAD_CHAIN && y != NULL ? chain_ref(x, y, n) : sixteen_ref(x, y, n, 4);
 }
 
 static float tree_ref(const float *x, const float *y, int64_t n) {
@@ -194,116 +190,200 @@ static float normalized_ref(float *out, const op_array *x, int64_t row, int64_t 
     return l;
 }
 
-/* What a token of a head leaves for the way back; columns before rows. */
+/* What a token of a head leaves. Matrices have columns before rows: [dim][keys]. */
 typedef struct step {
-    float raw, soft, decay, scale, beta;
-    float q[256], k[256], d[256];
-    float *m, *s; /* [dim][keys] before and after the update */
+    float raw, soft, decay, scale, factor, beta;    /* forwards */
+    float back, back_factor, rest, own, e, x, of_d; /* backwards: F, g, r, x, E, X and what db takes */
+    float q[256], k[256], v[256], d[256], dy[256], inner[256], c[256], p[256];
+    float *before, *after_g; /* S before the token, as the one before left it; G after it */
 } step;
 
-static void step_ref(const problem *p, int64_t row, int64_t h, const float *before, float scale, step *t) {
+static void step_ref(const problem *p, int64_t row, int64_t h, const float *before, float scale, step *t, float *s) {
     const int64_t n = p->s.keys, dim = p->s.dim, m = h / (p->s.heads / p->s.key_heads);
-    const float b = op_get(&p->b, row, h);
     float w;
-    bool rescaled;
     normalized_ref(t->q, &p->q, row, m * n, n);
     normalized_ref(t->k, &p->k, row, m * n, n);
     t->raw = ls_add(op_get(&p->a, row, h), op_get(&p->bias, 0, h));
     t->soft = ls_softplus(t->raw);
     t->decay = ls_exp(ls_mul(t->soft, op_get(&p->rate, 0, h)));
     t->scale = ls_mul(scale, t->decay);
-    t->beta = ls_sigmoid(b);
-    rescaled = t->scale < 0x1p-40f;
-    for (int64_t i = 0; i < n * dim; i++) t->m[i] = rescaled ? ls_mul(before[i], t->scale) : before[i];
-    if (rescaled) t->scale = 1.0f;
+    t->beta = ls_sigmoid(op_get(&p->b, row, h));
+    t->factor = 1.0f;
+    if (t->scale < 0x1p-40f) {
+        t->factor = t->scale;
+        t->scale = 1.0f;
+    }
     w = ls_mul(t->beta, ls_div(1.0f, t->scale));
+    for (int64_t i = 0; i < n * dim; i++) s[i] = ls_mul(before[i], t->factor);
     for (int64_t c = 0; c < dim; c++) {
-        t->d[c] = ls_fma(-t->beta, rows_ref(t->k, t->m + c * n, n, RIGHT), ls_mul(w, op_get(&p->v, row, h * dim + c)));
-        for (int64_t i = 0; i < n; i++) t->s[c * n + i] = ls_fma(t->k[i], t->d[c], t->m[c * n + i]);
+        t->v[c] = op_get(&p->v, row, h * dim + c);
+        t->dy[c] = op_get(&p->dout, row, h * dim + c);
+        t->d[c] = ls_fma(-t->beta, sixteen_ref(t->k, s + c * n, n, 1), ls_mul(w, t->v[c]));
+        for (int64_t i = 0; i < n; i++) s[c * n + i] = ls_fma(t->k[i], t->d[c], s[c * n + i]);
     }
 }
 
 /* Where the walk backwards is. */
 typedef struct walk {
     float *g; /* [dim][keys] */
-    float scale, decay_after, drate, ddt_bias;
+    float scale, decay_after;
 } walk;
 
-/* Token t of head h backwards. */
-static void token_ref(const problem *p, int64_t row, int64_t h, const step *t, walk *k, const grads *out, variant v) {
-    const int64_t n = p->s.keys, dim = p->s.dim, m = h / (p->s.heads / p->s.key_heads);
-    const float top = ls_div(1.0f, ls_sqrt((float)n)), b = op_get(&p->b, row, h);
-    float c[256], minus[256], dy[256], to[256], *g = k->g, w, da, db, both;
-    k->scale = ls_mul(k->scale, v == DECAY_FIRST ? t->decay : k->decay_after);
-    if ((k->scale < 0x1p-40f && v != NO_RESCALE) || v == PLAIN_CHAIN) {
-        for (int64_t i = 0; i < n * dim; i++) g[i] = ls_mul(g[i], k->scale);
-        k->scale = 1.0f;
+static void back_ref(const problem *p, int64_t row, int64_t h, step *t, walk *k, const grads *out, variant v) {
+    const int64_t n = p->s.keys, dim = p->s.dim;
+    const float top = ls_div(1.0f, ls_sqrt((float)n));
+    float *g = k->g;
+    t->back = ls_mul(k->scale, v == DECAY_FIRST ? t->decay : k->decay_after);
+    t->back_factor = 1.0f;
+    if ((t->back < 0x1p-40f && v != NO_RESCALE) || v == PLAIN_CHAIN) {
+        t->back_factor = t->back;
+        t->back = 1.0f;
     }
+    k->scale = t->back;
     k->decay_after = t->decay;
-    both = ls_mul(t->scale, k->scale);
+    t->rest = ls_mul(ls_div(1.0f, t->back), top);
+    t->own = tree_ref(t->q, t->k, n);
+    for (int64_t i = 0; i < n * dim; i++) g[i] = ls_mul(g[i], t->back_factor);
     for (int64_t j = 0; j < dim; j++) {
-        dy[j] = op_get(&p->dout, row, h * dim + j);
-        for (int64_t i = 0; i < n; i++)
-            g[j * n + i] = ls_fma(t->q[i], ls_mul(ls_mul(ls_div(1.0f, k->scale), top), dy[j]), g[j * n + i]);
-        c[j] = rows_ref(t->k, g + j * n, n, v);
-        minus[j] = -ls_mul(t->beta, c[j]);
-        op_put(&out->of[DV], row, h * dim + j, ls_mul(k->scale, ls_mul(t->beta, c[j])));
+        const float z = ls_mul(t->rest, t->dy[j]);
+        t->inner[j] = rows_ref(t->k, g + j * n, n, v);
+        t->c[j] = ls_fma(t->own, z, t->inner[j]);
+        t->p[j] = ls_mul(t->beta, t->c[j]);
+        op_put(&out->of[DV], row, h * dim + j, ls_mul(t->back, t->p[j]));
+        for (int64_t i = 0; i < n; i++) g[j * n + i] = ls_fma(t->k[i], -t->p[j], ls_fma(t->q[i], z, g[j * n + i]));
     }
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t at = m * n + i;
-        float ss[256], gs[256], ms[256];
-        for (int64_t j = 0; j < dim; j++) {
-            ss[j] = t->s[j * n + i];
-            gs[j] = g[j * n + i];
-            ms[j] = t->m[j * n + i];
+    memcpy(t->after_g, g, (size_t)(n * dim) * sizeof *g);
+    t->x = ls_mul(ls_mul(t->back, t->beta), quad_ref(t->inner, t->v, dim, v));
+    t->of_d = ls_mul(ls_mul(t->scale, t->back), quad_ref(t->c, t->d, dim, v));
+}
+
+/* e(s, t) and g(t, s) of the steps of a piece. */
+static float forward_factor(const step *piece, int64_t s, int64_t t, variant v) {
+    float product = 1.0f;
+    for (int64_t u = s + 1; u <= t && v != NO_FORWARD_FACTOR; u++) product = ls_mul(product, piece[u].factor);
+    return product;
+}
+static float backward_factor(const step *piece, int64_t t, int64_t s, variant v) {
+    float product = 1.0f;
+    for (int64_t u = s - 1; u >= t && v != NO_BACKWARD_FACTOR; u--) product = ls_mul(product, piece[u].back_factor);
+    return product;
+}
+
+/* The chain over j of x[j] * m[i][j]. */
+static float matrix_ref(const float *x, const float *m, int64_t i, const shape *s) {
+    float sum = 0.0f;
+    for (int64_t j = 0; j < s->dim; j++) sum = ls_fma(x[j], m[j * s->keys + i], sum);
+    return sum;
+}
+
+/* Q and K of token t of a piece of n, and E. after: G1, or NULL. */
+static void piece_token_ref(const problem *p, step *piece, int64_t t, int64_t n, const float *after, float *q, float *k,
+                            variant v) {
+    const int64_t dim = p->s.dim, keys = p->s.keys;
+    const float top = ls_div(1.0f, ls_sqrt((float)keys)), all = forward_factor(piece, -1, t, v);
+    const float end = backward_factor(piece, t, n, v);
+    float *into_q = op_alloc(3 * n * 4), *of_q = into_q + n, *minus = of_q + n, r[256];
+    step *at = &piece[t];
+    for (int64_t s = 0; s < n; s++) {
+        const float back = s > t ? backward_factor(piece, t, s, v) : 1.0f;
+        if (s <= t) into_q[s] = ls_mul(forward_factor(piece, s, t, v), chain_ref(at->dy, piece[s].d, dim));
+        of_q[s] = ls_mul(back, ls_mul(piece[s].rest, chain_ref(piece[s].dy, at->d, dim)));
+        minus[s] = s < t ? -ls_mul(forward_factor(piece, s, t, v), chain_ref(at->p, piece[s].d, dim))
+                         : -ls_mul(back, chain_ref(piece[s].p, at->d, dim));
+    }
+    for (int64_t i = 0; i < keys; i++) {
+        float x = ls_mul(all, matrix_ref(at->dy, piece[0].before, i, &p->s));
+        for (int64_t s = 0; s < t; s++) x = ls_fma(into_q[s], piece[s].k[i], x);
+        r[i] = ls_fma(-ls_mul(at->own, at->beta), at->k[i], at->q[i]);
+        q[i] = x;
+        x = after == NULL ? 0.0f : ls_mul(end, matrix_ref(at->d, after, i, &p->s));
+        x = ls_sub(x, ls_mul(all, matrix_ref(at->p, piece[0].before, i, &p->s)));
+        for (int64_t s = 0; s < n; s++) {
+            if (s < t || (s > t && v == KEYS_BEFORE_QUERIES)) x = ls_fma(minus[s], piece[s].k[i], x);
+            if (s >= t) x = ls_fma(of_q[s], piece[s].q[i], x);
+            if (s > t && v != KEYS_BEFORE_QUERIES) x = ls_fma(minus[s], piece[s].k[i], x);
         }
-        op_put(&out->of[DQ], row, at,
-               ls_fma(ls_mul(t->scale, top), columns_ref(dy, ss, NULL, NULL, dim, v), op_get(&out->of[DQ], row, at)));
-        op_put(&out->of[DK], row, at,
-               ls_fma(both, columns_ref(t->d, gs, minus, ms, dim, v), op_get(&out->of[DK], row, at)));
+        k[i] = x;
     }
-    for (int64_t j = 0; j < dim; j++) {
-        for (int64_t i = 0; i < n; i++) g[j * n + i] = ls_fma(t->k[i], minus[j], g[j * n + i]);
-        to[j] = rows_ref(g + j * n, t->m + j * n, n, v);
+    if (v != SELF_IN_E) at->e = ls_mul(ls_mul(at->scale, top), quad_ref(r, q, keys, v));
+    for (int64_t i = 0; i < keys; i++) q[i] = ls_fma(into_q[t], at->k[i], q[i]);
+    if (v == SELF_IN_E) at->e = ls_mul(ls_mul(at->scale, top), quad_ref(r, q, keys, v));
+    free(into_q);
+}
+
+/* W of a piece's first token. */
+static float first_ref(const problem *p, const step *first, variant v) {
+    const int64_t n = p->s.keys;
+    float to[256], m[256];
+    for (int64_t j = 0; j < p->s.dim; j++) {
+        for (int64_t i = 0; i < n; i++) m[i] = ls_mul(first->factor, first->before[j * n + i]);
+        to[j] = rows_ref(first->after_g + j * n, m, n, v);
     }
-    w = ls_mul(both, columns_ref(to, NULL, NULL, NULL, dim, v));
-    da = ls_mul(ls_mul(w, op_get(&p->rate, 0, h)), ls_sigmoid(t->raw));
-    db = ls_mul(both, columns_ref(c, t->d, NULL, NULL, dim, v));
-    if (v != BETA_LINEAR) db = ls_mul(db, ls_sigmoid(-b));
-    k->drate = ls_fma(w, t->soft, k->drate);
-    k->ddt_bias = ls_add(k->ddt_bias, da);
-    op_put(&out->of[DA], row, h, da);
-    op_put(&out->of[DB], row, h, db);
+    return ls_mul(ls_mul(first->scale, first->back), quad_ref(to, NULL, p->s.dim, v));
+}
+
+/* A piece of n tokens from `row` on; w: W of the token after it, then that of its first; share: rate's and the bias'. */
+static void piece_ref(const problem *p, step *piece, int64_t row, int64_t h, int64_t n, const float *after, float *w,
+                      float share[2], const grads *out, variant v) {
+    const int64_t keys = p->s.keys, m = h / (p->s.heads / p->s.key_heads) * keys;
+    const float top = ls_div(1.0f, ls_sqrt((float)keys));
+    for (int64_t t = 0; t < n; t++) {
+        float q[256], k[256];
+        piece_token_ref(p, piece, t, n, after, q, k, v);
+        for (int64_t i = 0; i < keys; i++) {
+            op_put(&out->of[DQ], row + t, m + i,
+                   ls_fma(ls_mul(piece[t].scale, top), q[i], op_get(&out->of[DQ], row + t, m + i)));
+            op_put(&out->of[DK], row + t, m + i,
+                   ls_fma(ls_mul(piece[t].scale, piece[t].back), k[i], op_get(&out->of[DK], row + t, m + i)));
+        }
+    }
+    for (int64_t t = n - 1; t >= 0; t--) {
+        const step *at = &piece[t];
+        float da, db = at->of_d;
+        if (t == 0 && v != W_GOES_ON)
+            *w = first_ref(p, at, v);
+        else
+            *w = at->decay < 0x1p-24f ? at->e : ls_add(*w, ls_sub(at->e, at->x));
+        da = ls_mul(ls_mul(*w, op_get(&p->rate, 0, h)), ls_sigmoid(at->raw));
+        if (v != BETA_LINEAR) db = ls_mul(db, ls_sigmoid(-op_get(&p->b, row + t, h)));
+        share[0] = ls_fma(*w, at->soft, share[0]);
+        share[1] = ls_add(share[1], da);
+        op_put(&out->of[DA], row + t, h, da);
+        op_put(&out->of[DB], row + t, h, db);
+    }
 }
 
 /* shares: of the span's pieces, those of rate before those of the bias. */
 static void head_ref(const problem *p, int64_t span_i, int64_t h, const grads *out, float (*shares)[2], variant v) {
     const ls_span *span = &p->layout.spans[span_i];
-    const int64_t n = p->s.keys, dim = p->s.dim, each = n * dim;
-    float *states = op_alloc((2 * span->n_rows + 2) * each * 4), *first = states + each;
-    step *steps = op_alloc(span->n_rows * (int64_t)sizeof *steps);
-    walk k = {.g = states, .scale = 1.0f, .decay_after = 1.0f};
+    const int64_t n = p->s.keys, dim = p->s.dim, each = n * dim, rows = span->n_rows;
+    const int64_t length = v == ONE_PIECE && rows > 0 ? rows : 64;
+    float *matrices = op_alloc((2 * rows + 2) * each * 4), w = 0.0f;
+    step *steps = op_alloc((rows + 1) * (int64_t)sizeof *steps);
+    walk k = {.g = matrices, .scale = 1.0f, .decay_after = 1.0f};
+    for (int64_t t = 0; t <= rows; t++) {
+        steps[t].before = matrices + (1 + t) * each;
+        steps[t].after_g = matrices + (2 + rows + t) * each;
+    }
     for (int64_t i = 0; i < each; i++) {
         k.g[i] = 0.0f;
-        first[i] = p->initial.data == NULL ? 0.0f : op_get(&p->initial, span_i, h * each + i % n * dim + i / n);
+        steps[0].before[i] =
+            p->initial.data == NULL ? 0.0f : op_get(&p->initial, span_i, h * each + i % n * dim + i / n);
     }
-    for (int64_t t = 0; t < span->n_rows; t++) {
-        steps[t].m = first + (2 * t + 1) * each;
-        steps[t].s = steps[t].m + each;
-        step_ref(p, span->row + t, h, t > 0 ? steps[t - 1].s : first, t > 0 ? steps[t - 1].scale : 1.0f, &steps[t]);
+    for (int64_t t = 0; t < rows; t++)
+        step_ref(p, span->row + t, h, steps[t].before, t > 0 ? steps[t - 1].scale : 1.0f, &steps[t],
+                 steps[t + 1].before);
+    for (int64_t t = rows - 1; t >= 0; t--) back_ref(p, span->row + t, h, &steps[t], &k, out, v);
+    for (int64_t at = (rows - 1) / length * length; at >= 0 && rows > 0; at -= length) {
+        const int64_t left = rows - at;
+        piece_ref(p, steps + at, span->row + at, h, left < length ? left : length,
+                  left <= length ? NULL : steps[at + length].after_g, &w, shares[at / length], out, v);
     }
-    for (int64_t t = span->n_rows - 1; t >= 0; t--) {
-        token_ref(p, span->row + t, h, &steps[t], &k, out, v);
-        if (t % 64 != 0 || (v == ONE_PIECE && t != 0)) continue;
-        shares[t / 64][0] = k.drate;
-        shares[t / 64][1] = k.ddt_bias;
-        k.drate = k.ddt_bias = 0.0f;
-    }
-    for (int64_t i = 0; i < each && span->n_rows > 0; i++)
+    for (int64_t i = 0; i < each && rows > 0; i++)
         op_put(&out->of[DINITIAL], span_i, h * each + i % n * dim + i / n,
                ls_mul(ls_mul(k.scale, k.decay_after), k.g[i]));
     free(steps);
-    free(states);
+    free(matrices);
 }
 
 static void norm_ref(const op_array *dx, const op_array *x, int64_t row, const shape *s, variant v) {
@@ -697,30 +777,13 @@ static void variants_are_caught(void **state) {
     const struct {
         variant wrong;
         int seen_in;
-    } cases[] = {{COLUMN_CHAIN, DQ},
-                 {COLUMN_CHAIN, DK},
-                 {COLUMN_CHAIN, DB},
-                 {COLUMN_CHAIN, DA},
-                 {NO_BLOCKS, DQ},
-                 {NO_BLOCKS, DK},
-                 {ROW_CHAIN, DV},
-                 {ROW_CHAIN, DA},
-                 {TWO_FOLDS, DK},
-                 {HEADS_REVERSED, DQ},
-                 {HEADS_REVERSED, DK},
-                 {PIECES_REVERSED, DRATE},
-                 {NORM_IS_CONSTANT, DQ},
-                 {NORM_IS_CONSTANT, DK},
-                 {DECAY_FIRST, DK},
-                 {BETA_LINEAR, DB},
-                 {DECAY_FIRST, DA},
-                 {DECAY_FIRST, DV},
-                 {PIECES_REVERSED, DDT_BIAS},
-                 {ONE_PIECE, DRATE},
-                 {ONE_PIECE, DDT_BIAS},
-                 {NO_RESCALE, DV},
-                 {PLAIN_CHAIN, DV},
-                 {PLAIN_CHAIN, DK}};
+    } cases[] = {{ROW_CHAIN, DV},           {ROW_CHAIN, DA},         {QUAD_CHAIN, DA},  {QUAD_CHAIN, DB},
+                 {HEADS_REVERSED, DQ},      {HEADS_REVERSED, DK},    {ONE_PIECE, DK},   {ONE_PIECE, DRATE},
+                 {PIECES_REVERSED, DRATE},  {NORM_IS_CONSTANT, DQ},  {DECAY_FIRST, DK}, {BETA_LINEAR, DB},
+                 {DECAY_FIRST, DA},         {DECAY_FIRST, DV},       {ONE_PIECE, DQ},   {PIECES_REVERSED, DDT_BIAS},
+                 {NO_RESCALE, DV},          {PLAIN_CHAIN, DV},       {PLAIN_CHAIN, DK}, {NORM_IS_CONSTANT, DK},
+                 {NO_FORWARD_FACTOR, DQ},   {NO_FORWARD_FACTOR, DK}, {SELF_IN_E, DA},   {NO_BACKWARD_FACTOR, DK},
+                 {KEYS_BEFORE_QUERIES, DK}, {W_GOES_ON, DA},         {W_GOES_ON, DRATE}};
     const int64_t three[] = {70, 20, 15};
     const grad_layout layout = grad_layout_make(3, three, true, 2);
     const shape s = {12, 4, 40, 37};

@@ -1,35 +1,38 @@
-/* delta backward on the CPU: an item is a key head of one span, whose value heads follow one another; lanes are a
- * head's columns. A first pass keeps the state before every LS_DELTA_PIECE tokens, and d of every token, so that states
- * are made again without folds. From the last of these pieces to the first, the state before every INNER tokens is
- * made, then that after each of INNER tokens, which are walked backwards. */
+/* delta backward on the CPU: an item is a key head of one span, whose value heads follow one another. Each is walked
+ * forwards with S and backwards with G, lanes being its columns; then come its pieces, lanes being the rows of a key;
+ * then the scalars. */
 #include "op/cpu/delta_row.h"
 #include "op/cpu/kernels.h"
 #include "op/rows.h"
 
-#define INNER 8
-#define INNERS (LS_DELTA_PIECE / INNER)
+#define PIECE LS_DELTA_PIECE
 
-_Static_assert((INNERS + INNER + 2) * LS_DELTA_STATE_MAX <= LS_SCRATCH_FLOATS, "states fit the scratch of a thread");
+typedef float piece_rows[PIECE][LS_DELTA_DIM_MAX];
+
+/* What a thread works in. */
+typedef struct memory {
+    float state[LS_DELTA_STATE_MAX];                            /* S, then G */
+    float entry[LS_DELTA_STATE_MAX], after[LS_DELTA_STATE_MAX]; /* [V][K]: S0 and G1 of a piece */
+    piece_rows q, k, dy, p, d;
+    float y_d[PIECE][PIECE], p_d[PIECE][PIECE]; /* Y and P */
+    ls_delta_chains chains;
+} memory;
+
+_Static_assert(sizeof(memory) <= LS_SCRATCH_FLOATS * sizeof(float), "a head fits the scratch of a thread");
 
 /* One value head of one span. */
 typedef struct head {
-    const ls_delta_backward_args *args;
+    const ls_delta_backward_args *a;
+    const ls_delta_backward_plan *plan;
     const ls_span *span;
-    int64_t h, key_head, keys, dim, each; /* dim: columns; each: keys * dim */
-    float rate, dt_bias, query_scale;
-    float drate, ddt_bias; /* of a piece */
-    float g_scale, decay;  /* F, and the decay of the token after: 1 where there is none */
-    float *deltas;         /* d of the span's tokens, n_heads * dim apart */
-    float *inner;          /* [INNERS][each]: S before each run of INNER tokens of a piece */
-    float *after;          /* [INNER + 1][each]: S before a run, then after each of its tokens */
-    float *g;              /* [each] */
-    ls_delta_step step[LS_DELTA_PIECE];
-    float q[LS_DELTA_DIM_MAX], k[LS_DELTA_DIM_MAX]; /* normalised */
-    ls_delta_chains chains;
+    float *work;
+    memory *m;
+    int64_t span_i, entry, h, key_head, keys, dim, each; /* entry: of the first piece; dim: columns; each: keys * dim */
+    float rate, dt_bias, top;
 } head;
 
 static void load(float *out, const head *k, const void *rows, int64_t at, int64_t n) {
-    ls_row_widen(out, ls_at(rows, k->args->in_dtype, at), k->args->in_dtype, n);
+    ls_row_widen(out, ls_at(rows, k->a->in_dtype, at), k->a->in_dtype, n);
 }
 
 static float load_one(const head *k, const void *rows, int64_t at) {
@@ -38,252 +41,319 @@ static float load_one(const head *k, const void *rows, int64_t at) {
     return x;
 }
 
-static float *delta_of(const head *k, int64_t t) { return k->deltas + t * k->args->n_heads * k->dim; }
-
-/* Scalars of token t of the span, which follows one that left `scale`. */
-static ls_delta_step step_of(const head *k, int64_t t, float scale) {
-    const ls_delta_backward_args *a = k->args;
-    const int64_t row = k->span->row + t;
-    return ls_delta_step_of(scale, load_one(k, a->a, row * a->a_stride + k->h), k->dt_bias, k->rate,
-                            load_one(k, a->b, row * a->b_stride + k->h));
+static void load_key(float *out, const head *k, int64_t row) {
+    load(out, k, k->a->k, row * k->a->k_stride + k->key_head * k->keys, k->keys);
+    ls_delta_normalize(out, k->keys);
 }
 
-static void load_key(head *k, int64_t t) {
-    const ls_delta_backward_args *a = k->args;
-    load(k->k, k, a->k, (k->span->row + t) * a->k_stride + k->key_head * k->keys, k->keys);
-    ls_delta_normalize(k->k, k->keys);
+static void load_query(float *out, const head *k, int64_t row) {
+    load(out, k, k->a->q, row * k->a->q_stride + k->key_head * k->keys, k->keys);
+    ls_delta_normalize(out, k->keys);
 }
 
-static void load_query(head *k, int64_t t) {
-    const ls_delta_backward_args *a = k->args;
-    load(k->q, k, a->q, (k->span->row + t) * a->q_stride + k->key_head * k->keys, k->keys);
-    ls_delta_normalize(k->q, k->keys);
+/* The head's number of a row in a part of the workspace, and its vector. */
+static float *number_of(const head *k, int64_t part, int64_t row) {
+    return k->work + part + row * k->a->n_heads + k->h;
+}
+static float *vector_of(const head *k, int64_t part, int64_t row) {
+    return k->work + part + (row * k->a->n_heads + k->h) * k->dim;
+}
+/* Its matrix of a piece. */
+static float *matrix_of(const head *k, int64_t part, int64_t piece) {
+    return k->work + part + ((k->entry + piece) * k->a->n_heads + k->h) * k->each;
+}
+static const float *gradient_of(const head *k, int64_t row) {
+    return k->a->dout + row * k->a->dout_stride + k->h * k->dim;
 }
 
-/* d of token t, whose key is loaded; s: before the token, and multiplied where the token rescales. */
-static void make_delta(head *k, int64_t t, float *s, const ls_delta_step *step) {
-    const ls_delta_backward_args *a = k->args;
-    float u[LS_DELTA_DIM_MAX], v[LS_DELTA_DIM_MAX], *d = delta_of(k, t);
-    if (step->rescaled)
-        for (int64_t i = 0; i < k->each; i++) s[i] = ls_mul(s[i], step->product);
-    ls_delta_fold(u, k->chains, k->k, s, k->keys, k->dim);
-    load(v, k, a->v, (k->span->row + t) * a->v_stride + k->h * k->dim, k->dim);
-    for (int64_t j = 0; j < k->dim; j++) d[j] = ls_fma(-step->beta, u[j], ls_mul(step->w, v[j]));
+/* Scalars of a row, which follows one that left `scale`. */
+static ls_delta_step step_of(const head *k, int64_t row, float scale) {
+    return ls_delta_step_of(scale, load_one(k, k->a->a, row * k->a->a_stride + k->h), k->dt_bias, k->rate,
+                            load_one(k, k->a->b, row * k->a->b_stride + k->h));
 }
 
-/* S after token t, whose key is loaded and whose d is made; next may be s. */
-static void advance(head *k, int64_t t, float *next, const float *s, const ls_delta_step *step) {
-    const float *d = delta_of(k, t);
-    for (int64_t i = 0; i < k->keys; i++) {
-        const float key = k->k[i];
-        const float *from = s + i * k->dim;
-        float *to = next + i * k->dim;
-        if (step->rescaled)
-            for (int64_t j = 0; j < k->dim; j++) to[j] = ls_fma(key, d[j], ls_mul(from[j], step->product));
-        else
-            for (int64_t j = 0; j < k->dim; j++) to[j] = ls_fma(key, d[j], from[j]);
+static void scale_matrix(float *s, float factor, int64_t n) {
+    for (int64_t i = 0; i < n && factor != 1.0f; i++) s[i] = ls_mul(s[i], factor);
+}
+
+/* ---- walks ---- */
+
+/* Leaves S0 of pieces, d, A and f. */
+static void walk_forwards(const head *k) {
+    const ls_delta_backward_args *a = k->a;
+    const ls_delta_backward_plan *plan = k->plan;
+    float key[LS_DELTA_DIM_MAX], u[LS_DELTA_DIM_MAX], v[LS_DELTA_DIM_MAX], scale = 1.0f, *s = k->m->state;
+    memset(s, 0, (size_t)k->each * sizeof *s);
+    if (a->initial != NULL)
+        memcpy(s, a->initial + (k->span_i * a->n_heads + k->h) * k->each, (size_t)k->each * sizeof *s);
+    for (int64_t t = 0; t < k->span->n_rows; t++) {
+        const int64_t row = k->span->row + t;
+        const ls_delta_step step = step_of(k, row, scale);
+        float *d = vector_of(k, plan->deltas, row);
+        scale = *number_of(k, plan->scale, row) = step.scale;
+        *number_of(k, plan->factor, row) = step.rescaled ? step.product : 1.0f;
+        if (t % PIECE == 0) memcpy(matrix_of(k, plan->states, t / PIECE), s, (size_t)k->each * sizeof *s);
+        scale_matrix(s, step.rescaled ? step.product : 1.0f, k->each);
+        load_key(key, k, row);
+        load(v, k, a->v, row * a->v_stride + k->h * k->dim, k->dim);
+        ls_delta_fold(u, k->m->chains, key, s, k->keys, k->dim);
+        for (int64_t j = 0; j < k->dim; j++) d[j] = ls_fma(-step.beta, u[j], ls_mul(step.w, v[j]));
+        for (int64_t i = 0; i < k->keys; i++) ls_delta_chain(s + i * k->dim, d, key[i], k->dim);
     }
 }
 
-/* 8 chains, by halves. */
-static inline float fold_block(float *chain) {
-    for (int half = LS_DELTA_BLOCK_CHAINS / 2; half > 0; half /= 2)
-        for (int c = 0; c < half; c++) chain[c] = ls_add(chain[c], chain[c + half]);
+/* c and p from c'; z: r * dy. */
+static void finish_inner(float *restrict c, float *restrict p, const float *restrict inner, const float *restrict z,
+                         float own, float beta, int64_t dim) {
+    for (int64_t j = 0; j < dim; j++) {
+        c[j] = ls_fma(own, z[j], inner[j]);
+        p[j] = ls_mul(beta, c[j]);
+    }
+}
+
+/* r of a row. */
+static float rest_of(const head *k, int64_t row) {
+    return ls_mul(ls_div(1.0f, *number_of(k, k->plan->g_scale, row)), k->top);
+}
+
+/* c and p of a row whose c' is there. */
+static void inner_of(const head *k, float *c, float *p, int64_t row, float beta) {
+    const float *dy = gradient_of(k, row), own = k->work[k->plan->own + row * k->a->n_key_heads + k->key_head];
+    const float rest = rest_of(k, row);
+    float z[LS_DELTA_DIM_MAX];
+    for (int64_t j = 0; j < k->dim; j++) z[j] = ls_mul(rest, dy[j]);
+    finish_inner(c, p, vector_of(k, k->plan->inner, row), z, own, beta, k->dim);
+}
+
+static float beta_of(const head *k, int64_t row) {
+    return ls_sigmoid(load_one(k, k->a->b, row * k->a->b_stride + k->h));
+}
+
+/* Leaves G0 of pieces, c', F and g, x, dv; the decay of the first token comes back. */
+static float walk_backwards(const head *k) {
+    const ls_delta_backward_args *a = k->a;
+    const ls_delta_backward_plan *plan = k->plan;
+    float query[LS_DELTA_DIM_MAX], key[LS_DELTA_DIM_MAX], c[LS_DELTA_DIM_MAX], p[LS_DELTA_DIM_MAX];
+    float *g = k->m->state, scale = 1.0f, decay = 1.0f;
+    memset(g, 0, (size_t)k->each * sizeof *g);
+    for (int64_t t = k->span->n_rows - 1; t >= 0; t--) {
+        const int64_t row = k->span->row + t;
+        const ls_delta_back back = ls_delta_back_of(scale, decay);
+        const ls_delta_step step = step_of(k, row, 1.0f);
+        const float *dy = gradient_of(k, row);
+        float *dv = a->dv + row * a->dv_stride + k->h * k->dim, rest;
+        scale = *number_of(k, plan->g_scale, row) = back.scale;
+        *number_of(k, plan->g_factor, row) = back.factor;
+        decay = step.decay;
+        rest = rest_of(k, row);
+        scale_matrix(g, back.factor, k->each);
+        load_query(query, k, row);
+        load_key(key, k, row);
+        k->work[plan->own + row * a->n_key_heads + k->key_head] = ls_delta_dot(query, key, k->keys);
+        ls_delta_fold(vector_of(k, plan->inner, row), k->m->chains, key, g, k->keys, k->dim);
+        inner_of(k, c, p, row, step.beta);
+        for (int64_t j = 0; j < k->dim; j++) {
+            dv[j] = ls_mul(scale, p[j]);
+            c[j] = ls_mul(rest, dy[j]);
+        }
+        for (int64_t i = 0; i < k->keys; i++) {
+            ls_delta_chain(g + i * k->dim, c, query[i], k->dim);
+            ls_delta_chain(g + i * k->dim, p, -key[i], k->dim);
+        }
+        if (t % PIECE == 0) memcpy(matrix_of(k, plan->grads, t / PIECE), g, (size_t)k->each * sizeof *g);
+    }
+    return decay;
+}
+
+/* ---- pieces ---- */
+
+/* to [dim][keys] of [keys][dim]. */
+static void transpose(float *to, const float *from, int64_t keys, int64_t dim) {
+    for (int64_t i = 0; i < keys; i++)
+        for (int64_t j = 0; j < dim; j++) to[j * keys + i] = from[i * dim + j];
+}
+
+/* The chain over j of x[j] * y[j]. */
+static float chain_of(const float *x, const float *y, int64_t n) {
+    float sum = 0.0f;
+    for (int64_t j = 0; j < n; j++) sum = ls_fma(x[j], y[j], sum);
+    return sum;
+}
+
+/* The chains over j of x[j] * matrix[i][j], each times factor. */
+static void chains_of(float *out, const float *x, const float *matrix, float factor, const head *k) {
+    memset(out, 0, (size_t)k->keys * sizeof *out);
+    for (int64_t j = 0; j < k->dim; j++) ls_delta_chain(out, matrix + j * k->keys, x[j], k->keys);
+    for (int64_t i = 0; i < k->keys; i++) out[i] = ls_mul(factor, out[i]);
+}
+
+/* The quad fold of x[i] * y[i]; of x[i] where y is NULL. */
+static float quad_fold(const float *x, const float *y, int64_t n) {
+    float chain[LS_DELTA_FOLD] = {0};
+    for (int64_t i = 0; i < n; i++) {
+        float *at = &chain[i / 4 % LS_DELTA_FOLD];
+        *at = y == NULL ? ls_add(*at, x[i]) : ls_fma(x[i], y[i], *at);
+    }
+    for (int step = 1; step < LS_DELTA_FOLD; step *= 2)
+        for (int i = 0; i < LS_DELTA_FOLD; i += 2 * step) chain[i] = ls_add(chain[i], chain[i + step]);
     return chain[0];
 }
 
-/* The column fold of x[j] * y[j] and, where z is not NULL, of z[j] * w[j] after it. */
-static inline float fold_columns(const float *x, const float *y, const float *z, const float *w, int64_t dim) {
-    float total = 0.0f;
-    for (int64_t base = 0; base < dim; base += LS_DELTA_BLOCK) {
-        float chain[LS_DELTA_BLOCK_CHAINS] = {0};
-        for (int64_t part = base; part < dim && part < base + LS_DELTA_BLOCK; part += LS_DELTA_BLOCK_CHAINS) {
-            const int64_t n = dim - part < LS_DELTA_BLOCK_CHAINS ? dim - part : LS_DELTA_BLOCK_CHAINS;
-            for (int64_t c = 0; c < n; c++) chain[c] = ls_fma(x[part + c], y[part + c], chain[c]);
-            for (int64_t c = 0; c < n && z != NULL; c++) chain[c] = ls_fma(z[part + c], w[part + c], chain[c]);
+static void load_piece(const head *k, int64_t begin, int64_t n) {
+    memory *m = k->m;
+    float c[LS_DELTA_DIM_MAX];
+    for (int64_t t = 0; t < n; t++) {
+        const int64_t row = begin + t;
+        load_query(m->q[t], k, row);
+        load_key(m->k[t], k, row);
+        memcpy(m->dy[t], gradient_of(k, row), (size_t)k->dim * sizeof(float));
+        memcpy(m->d[t], vector_of(k, k->plan->deltas, row), (size_t)k->dim * sizeof(float));
+        inner_of(k, c, m->p[t], row, beta_of(k, row));
+    }
+    for (int64_t t = 0; t < n; t++)
+        for (int64_t s = 0; s <= t; s++) {
+            m->y_d[t][s] = chain_of(m->dy[t], m->d[s], k->dim);
+            m->p_d[t][s] = chain_of(m->p[t], m->d[s], k->dim);
         }
-        total = ls_add(total, fold_block(chain));
-    }
-    return total;
 }
 
-/* The column fold of one add for each x[j]. */
-static float sum_columns(const float *x, int64_t dim) {
-    float total = 0.0f;
-    for (int64_t base = 0; base < dim; base += LS_DELTA_BLOCK) {
-        float chain[LS_DELTA_BLOCK_CHAINS] = {0};
-        for (int64_t j = base; j < dim && j < base + LS_DELTA_BLOCK; j++)
-            chain[j % LS_DELTA_BLOCK_CHAINS] = ls_add(chain[j % LS_DELTA_BLOCK_CHAINS], x[j]);
-        total = ls_add(total, fold_block(chain));
-    }
-    return total;
+/* Q of token t; E on the way. forward[s]: e(s - 1, t). */
+static void query_of(const head *k, float *q, int64_t row, int64_t t, const float *forward) {
+    const memory *m = k->m;
+    const float own = k->work[k->plan->own + row * k->a->n_key_heads + k->key_head];
+    const float minus = -ls_mul(own, beta_of(k, row)), top = ls_mul(*number_of(k, k->plan->scale, row), k->top);
+    float r[LS_DELTA_DIM_MAX];
+    chains_of(q, m->dy[t], m->entry, forward[0], k);
+    for (int64_t s = 0; s < t; s++) ls_delta_chain(q, m->k[s], ls_mul(forward[s + 1], m->y_d[t][s]), k->keys);
+    for (int64_t i = 0; i < k->keys; i++) r[i] = ls_fma(minus, m->k[t][i], m->q[t][i]);
+    *number_of(k, k->plan->e, row) = ls_mul(top, quad_fold(r, q, k->keys));
+    ls_delta_chain(q, m->k[t], m->y_d[t][t], k->keys);
 }
 
-/* One row of G takes the token's output, and goes into its chain of c. None overlap. */
-static inline void take_output(float *restrict g, float *restrict c, const float *restrict z, float q, float k,
-                               int64_t dim) {
-    for (int64_t j = 0; j < dim; j++) {
-        g[j] = ls_fma(q, z[j], g[j]);
-        c[j] = ls_fma(k, g[j], c[j]);
-    }
-}
-
-/* One row of G leaves the token, into its chain of T. minus_p: -p. None overlap. */
-static inline void leave_token(float *restrict g, float *restrict to, const float *restrict minus_p,
-                               const float *restrict m, float k, int64_t dim) {
-    for (int64_t j = 0; j < dim; j++) {
-        g[j] = ls_fma(k, minus_p[j], g[j]);
-        to[j] = ls_fma(g[j], m[j], to[j]);
-    }
-}
-
-/* F of a token, from that of the token after. */
-static void scale_gradient(head *k, float decay) {
-    const float product = ls_mul(k->g_scale, k->decay);
-    const bool rescaled = product < LS_DELTA_SCALE_MIN;
-    for (int64_t i = 0; i < k->each && rescaled; i++) k->g[i] = ls_mul(k->g[i], product);
-    k->g_scale = rescaled ? 1.0f : product;
-    k->decay = decay;
-}
-
-/* da, db and the parameters' gradients of a token; sum: the column fold of T, of_d: that of c * d. */
-static void scalars_back(head *k, int64_t t, const ls_delta_step *s, float sum, float of_d) {
-    const ls_delta_backward_args *a = k->args;
-    const int64_t row = k->span->row + t;
-    const float both = ls_mul(s->scale, k->g_scale), w = ls_mul(both, sum);
-    const float da = ls_mul(ls_mul(w, k->rate), ls_sigmoid(s->raw));
-    const float db = ls_mul(ls_mul(both, of_d), ls_sigmoid(-load_one(k, a->b, row * a->b_stride + k->h)));
-    k->drate = ls_fma(w, s->soft, k->drate);
-    k->ddt_bias = ls_add(k->ddt_bias, da);
-    ls_row_narrow(ls_at_mut(a->da, a->dab_dtype, row * a->da_stride + k->h), a->dab_dtype, &da, 1);
-    ls_row_narrow(ls_at_mut(a->db, a->dab_dtype, row * a->db_stride + k->h), a->dab_dtype, &db, 1);
-}
-
-/* Token t of the span; S before and after it. dq' and dk' go on in dq and dk. */
-static void step_back(head *k, int64_t t, const ls_delta_step *s, const float *before, const float *after) {
-    const ls_delta_backward_args *a = k->args;
-    const int64_t row = k->span->row + t, dim = k->dim;
-    const float *dy = a->dout + row * a->dout_stride + k->h * dim, *d = delta_of(k, t);
-    const float top = ls_mul(s->scale, k->query_scale);
-    float both, into;
-    float *dq = a->dq + row * a->dq_stride + k->key_head * k->keys;
-    float *dk = a->dk + row * a->dk_stride + k->key_head * k->keys;
-    float *dv = a->dv + row * a->dv_stride + k->h * dim;
-    float z[LS_DELTA_DIM_MAX], c[LS_DELTA_DIM_MAX], minus_p[LS_DELTA_DIM_MAX], scaled[LS_DELTA_DIM_MAX];
-    load_key(k, t);
-    load_query(k, t);
-    scale_gradient(k, s->decay);
-    both = ls_mul(s->scale, k->g_scale);
-    into = ls_mul(ls_div(1.0f, k->g_scale), k->query_scale);
-    for (int64_t j = 0; j < dim; j++) z[j] = ls_mul(into, dy[j]);
-    ls_delta_chains_clear(k->chains, dim);
-    for (int64_t i = 0; i < k->keys; i++)
-        take_output(k->g + i * dim, k->chains[i % LS_DELTA_FOLD], z, k->q[i], k->k[i], dim);
-    ls_delta_chains_fold(c, k->chains, dim);
-    for (int64_t j = 0; j < dim; j++) {
-        minus_p[j] = -ls_mul(s->beta, c[j]);
-        dv[j] = ls_mul(k->g_scale, -minus_p[j]);
-    }
-    ls_delta_chains_clear(k->chains, dim);
-    for (int64_t i = 0; i < k->keys; i++) {
-        float *g = k->g + i * dim;
-        const float *m = before + i * dim;
-        if (s->rescaled) {
-            for (int64_t j = 0; j < dim; j++) scaled[j] = ls_mul(m[j], s->product);
-            m = scaled;
-        }
-        dq[i] = ls_fma(top, fold_columns(dy, after + i * dim, NULL, NULL, dim), dq[i]);
-        dk[i] = ls_fma(both, fold_columns(d, g, minus_p, m, dim), dk[i]);
-        leave_token(g, k->chains[i % LS_DELTA_FOLD], minus_p, m, k->k[i], dim);
-    }
-    ls_delta_chains_fold(z, k->chains, dim);
-    scalars_back(k, t, s, sum_columns(z, dim), fold_columns(c, d, NULL, NULL, dim));
-}
-
-/* The tokens [first, first + n) of the span from the state and the scale before them. */
-static void piece_back(head *k, int64_t first, int64_t n, const float *kept, float scale) {
-    const int64_t runs = (n + INNER - 1) / INNER;
-    memcpy(k->inner, kept, (size_t)k->each * sizeof(float));
-    for (int64_t i = 0; i < n; i++) {
-        k->step[i] = step_of(k, first + i, scale);
-        scale = k->step[i].scale;
-    }
-    for (int64_t r = 0; r + 1 < runs; r++) {
-        float *s = k->inner + (r + 1) * k->each;
-        for (int64_t i = r * INNER; i < (r + 1) * INNER; i++) {
-            load_key(k, first + i);
-            advance(k, first + i, s, i == r * INNER ? k->inner + r * k->each : s, &k->step[i]);
-        }
-    }
-    for (int64_t r = runs - 1; r >= 0; r--) {
-        const int64_t begin = r * INNER, count = n - begin < INNER ? n - begin : INNER;
-        memcpy(k->after, k->inner + r * k->each, (size_t)k->each * sizeof(float));
-        for (int64_t i = 0; i < count; i++) {
-            load_key(k, first + begin + i);
-            advance(k, first + begin + i, k->after + (i + 1) * k->each, k->after + i * k->each, &k->step[begin + i]);
-        }
-        for (int64_t i = count - 1; i >= 0; i--)
-            step_back(k, first + begin + i, &k->step[begin + i], k->after + i * k->each, k->after + (i + 1) * k->each);
-    }
-}
-
-/* The forward of a span's head: kept states, their scales and d. initial: NULL for zeros. */
-static void run_forward(head *k, const float *initial, float *kept, float *kept_scale) {
-    const int64_t heads = k->args->n_heads;
-    float scale = 1.0f, *s = k->after;
-    if (initial != NULL)
-        memcpy(s, initial, (size_t)k->each * sizeof(float));
+/* K of token t of a piece of n. backward[s]: g(t, s). */
+static void key_of(const head *k, float *out, int64_t begin, int64_t t, int64_t n, bool last, const float *forward,
+                   const float *backward) {
+    const memory *m = k->m;
+    float of_p[LS_DELTA_DIM_MAX];
+    if (last)
+        memset(out, 0, (size_t)k->keys * sizeof *out);
     else
-        memset(s, 0, (size_t)k->each * sizeof(float));
-    for (int64_t t = 0; t < k->span->n_rows; t++) {
-        ls_delta_step step = step_of(k, t, scale);
-        if (t % LS_DELTA_PIECE == 0) {
-            memcpy(kept + t / LS_DELTA_PIECE * heads * k->each, s, (size_t)k->each * sizeof(float));
-            kept_scale[t / LS_DELTA_PIECE * heads] = scale;
-        }
-        load_key(k, t);
-        make_delta(k, t, s, &step);
-        step.rescaled = false; /* make_delta has done it */
-        advance(k, t, s, s, &step);
-        scale = step.scale;
+        chains_of(out, m->d[t], m->after, backward[n], k);
+    chains_of(of_p, m->p[t], m->entry, forward[0], k);
+    for (int64_t i = 0; i < k->keys; i++) out[i] = ls_sub(out[i], of_p[i]);
+    for (int64_t s = 0; s < t; s++) ls_delta_chain(out, m->k[s], -ls_mul(forward[s + 1], m->p_d[t][s]), k->keys);
+    for (int64_t s = t; s < n; s++) {
+        const float y = ls_mul(rest_of(k, begin + s), m->y_d[s][t]);
+        ls_delta_chain(out, m->q[s], s == t ? y : ls_mul(backward[s], y), k->keys);
+        if (s > t) ls_delta_chain(out, m->k[s], -ls_mul(backward[s], m->p_d[s][t]), k->keys);
     }
 }
 
-/* Head h of span i, which has tokens. */
-static void run_head(const ls_delta_backward_args *a, const ls_delta_backward_plan *plan, float *work, int64_t i,
-                     int64_t h, float *scratch) {
-    const ls_span *span = &a->spans[i];
-    const int64_t each = a->key_dim * a->value_dim, at = (i * a->n_heads + h) * each;
-    const int64_t entry = ls_delta_entry(span, i);
-    head k = {.args = a,
-              .span = span,
-              .h = h,
-              .key_head = h / (a->n_heads / a->n_key_heads),
-              .keys = a->key_dim,
-              .dim = a->value_dim,
-              .each = each,
-              .rate = a->rate[h],
-              .dt_bias = a->dt_bias[h],
-              .query_scale = ls_delta_query_scale(a->key_dim),
-              .g_scale = 1.0f,
-              .decay = 1.0f,
-              .deltas = work + plan->deltas + (span->row * a->n_heads + h) * a->value_dim,
-              .inner = scratch,
-              .after = scratch + INNERS * each,
-              .g = scratch + (INNERS + INNER + 1) * each};
-    float *kept = work + plan->states + (entry * a->n_heads + h) * each;
-    float *scales = work + plan->scales + entry * a->n_heads + h;
-    memset(k.g, 0, (size_t)each * sizeof(float));
-    run_forward(&k, a->initial != NULL ? a->initial + at : NULL, kept, scales);
-    for (int64_t piece = ls_delta_pieces(span) - 1; piece >= 0; piece--) {
-        const int64_t first = piece * LS_DELTA_PIECE, left = span->n_rows - first, share = piece * a->n_heads;
-        k.drate = k.ddt_bias = 0.0f;
-        piece_back(&k, first, left < LS_DELTA_PIECE ? left : LS_DELTA_PIECE, kept + share * each, scales[share]);
-        work[plan->rate + entry * a->n_heads + h + share] = k.drate;
-        work[plan->bias + entry * a->n_heads + h + share] = k.ddt_bias;
+/* forward[s]: the ascending product of f of tokens s to t. backward[s]: the descending product of g of tokens s - 1 to
+ * t. */
+static void factors_of(const head *k, int64_t begin, int64_t t, int64_t n, float *forward, float *backward) {
+    for (int64_t s = 0; s <= t + 1; s++) {
+        forward[s] = 1.0f;
+        for (int64_t u = s; u <= t; u++) forward[s] = ls_mul(forward[s], *number_of(k, k->plan->factor, begin + u));
+    }
+    for (int64_t s = t; s <= n; s++) {
+        backward[s] = 1.0f;
+        for (int64_t u = s - 1; u >= t; u--)
+            backward[s] = ls_mul(backward[s], *number_of(k, k->plan->g_factor, begin + u));
+    }
+}
+
+/* dq' and dk' take a piece's head: fma(factor, x, what is there). */
+static void add_head(float *restrict out, float factor, const float *restrict x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) out[i] = ls_fma(factor, x[i], out[i]);
+}
+
+static void piece_rows_back(const head *k, int64_t piece, int64_t begin, int64_t n, bool last) {
+    const ls_delta_backward_args *a = k->a;
+    memory *m = k->m;
+    transpose(m->entry, matrix_of(k, k->plan->states, piece), k->keys, k->dim);
+    if (!last) transpose(m->after, matrix_of(k, k->plan->grads, piece + 1), k->keys, k->dim);
+    load_piece(k, begin, n);
+    for (int64_t t = 0; t < n; t++) {
+        const int64_t row = begin + t, at = k->key_head * k->keys;
+        const float scale = *number_of(k, k->plan->scale, row), back = *number_of(k, k->plan->g_scale, row);
+        float forward[PIECE + 1], backward[PIECE + 1], out[LS_DELTA_DIM_MAX];
+        factors_of(k, begin, t, n, forward, backward);
+        query_of(k, out, row, t, forward);
+        add_head(a->dq + row * a->dq_stride + at, ls_mul(scale, k->top), out, k->keys);
+        key_of(k, out, begin, t, n, last, forward, backward);
+        add_head(a->dk + row * a->dk_stride + at, ls_mul(scale, back), out, k->keys);
+    }
+}
+
+/* W of a piece's first token. */
+static float first_w(const head *k, int64_t piece, int64_t row) {
+    const float *g = matrix_of(k, k->plan->grads, piece), *s = matrix_of(k, k->plan->states, piece);
+    const float factor = *number_of(k, k->plan->factor, row);
+    const float both = ls_mul(*number_of(k, k->plan->scale, row), *number_of(k, k->plan->g_scale, row));
+    float t[LS_DELTA_DIM_MAX];
+    ls_delta_chains_clear(k->m->chains, k->dim);
+    for (int64_t i = 0; i < k->keys; i++) {
+        float *chain = k->m->chains[i % LS_DELTA_FOLD];
+        for (int64_t j = 0; j < k->dim; j++)
+            chain[j] = ls_fma(g[i * k->dim + j], ls_mul(factor, s[i * k->dim + j]), chain[j]);
+    }
+    ls_delta_chains_fold(t, k->m->chains, k->dim);
+    return ls_mul(both, quad_fold(t, NULL, k->dim));
+}
+
+/* da, db and the piece's shares of the parameters. after: W of the token after the piece, +0 without one. */
+static void piece_scalars(const head *k, int64_t piece, int64_t begin, int64_t n, float after) {
+    const ls_delta_backward_args *a = k->a;
+    const ls_delta_backward_plan *plan = k->plan;
+    const int64_t at = (k->entry + piece) * a->n_heads + k->h;
+    float w = after, drate = 0.0f, ddt_bias = 0.0f;
+    for (int64_t row = begin + n - 1; row >= begin; row--) {
+        const ls_delta_step step = step_of(k, row, 1.0f);
+        const float e = *number_of(k, plan->e, row), back = *number_of(k, plan->g_scale, row);
+        const float b = load_one(k, a->b, row * a->b_stride + k->h);
+        float v[LS_DELTA_DIM_MAX], c[LS_DELTA_DIM_MAX], p[LS_DELTA_DIM_MAX], x, da, db;
+        load(v, k, a->v, row * a->v_stride + k->h * k->dim, k->dim);
+        inner_of(k, c, p, row, step.beta);
+        x = ls_mul(ls_mul(back, step.beta), quad_fold(vector_of(k, plan->inner, row), v, k->dim));
+        if (row == begin)
+            w = k->work[plan->first + at];
+        else
+            w = step.decay < LS_DELTA_DECAY_MIN ? e : ls_add(w, ls_sub(e, x));
+        db = ls_mul(ls_mul(*number_of(k, plan->scale, row), back),
+                    quad_fold(c, vector_of(k, plan->deltas, row), k->dim));
+        db = ls_mul(db, ls_sigmoid(-b));
+        drate = ls_fma(w, step.soft, drate);
+        da = ls_mul(ls_mul(w, k->rate), ls_sigmoid(step.raw));
+        ddt_bias = ls_add(ddt_bias, da);
+        ls_row_narrow(ls_at_mut(a->da, a->dab_dtype, row * a->da_stride + k->h), a->dab_dtype, &da, 1);
+        ls_row_narrow(ls_at_mut(a->db, a->dab_dtype, row * a->db_stride + k->h), a->dab_dtype, &db, 1);
+    }
+    k->work[plan->rate + at] = drate;
+    k->work[plan->bias + at] = ddt_bias;
+}
+
+/* ---- heads ---- */
+
+static void run_head(const head *k) {
+    const ls_delta_backward_args *a = k->a;
+    const int64_t pieces = ls_delta_pieces(k->span);
+    const float *first = matrix_of(k, k->plan->grads, 0);
+    float decay;
+    walk_forwards(k);
+    decay = walk_backwards(k);
+    for (int64_t piece = pieces - 1; piece >= 0; piece--) {
+        const int64_t begin = k->span->row + piece * PIECE, left = k->span->n_rows - piece * PIECE;
+        const int64_t at = (k->entry + piece) * a->n_heads + k->h;
+        float *w = k->work + k->plan->first;
+        w[at] = first_w(k, piece, begin);
+        piece_rows_back(k, piece, begin, left < PIECE ? left : PIECE, piece == pieces - 1);
+        piece_scalars(k, piece, begin, left < PIECE ? left : PIECE, piece == pieces - 1 ? 0.0f : w[at + a->n_heads]);
     }
     if (a->dinitial == NULL) return;
-    for (int64_t j = 0; j < each; j++) a->dinitial[at + j] = ls_mul(ls_mul(k.g_scale, k.decay), k.g[j]);
+    for (int64_t j = 0; j < k->each; j++)
+        a->dinitial[(k->span_i * a->n_heads + k->h) * k->each + j] =
+            ls_mul(ls_mul(*number_of(k, k->plan->g_scale, k->span->row), decay), first[j]);
 }
 
 /* dx' becomes dx; x: the row before it is normalised. */
@@ -310,7 +380,24 @@ LS_KERNEL_DEFINE(ls_delta_backward_kernel) {
             memset(a->dq + row * a->dq_stride + m * keys, 0, (size_t)keys * sizeof(float));
             memset(a->dk + row * a->dk_stride + m * keys, 0, (size_t)keys * sizeof(float));
         }
-        for (int64_t h = m * group; h < (m + 1) * group; h++) run_head(a, &plan, call->floats, i, h, scratch);
+        for (int64_t h = m * group; h < (m + 1) * group; h++) {
+            const head k = {.a = a,
+                            .plan = &plan,
+                            .span = span,
+                            .work = call->floats,
+                            .m = (memory *)(void *)scratch,
+                            .span_i = i,
+                            .entry = ls_delta_entry(span, i),
+                            .h = h,
+                            .key_head = m,
+                            .keys = keys,
+                            .dim = a->value_dim,
+                            .each = keys * a->value_dim,
+                            .rate = a->rate[h],
+                            .dt_bias = a->dt_bias[h],
+                            .top = ls_delta_query_scale(keys)};
+            run_head(&k);
+        }
         for (int64_t row = span->row; row < span->row + span->n_rows; row++) {
             norm_back(a->dq + row * a->dq_stride + m * keys, a->q, a->in_dtype, row * a->q_stride + m * keys, keys);
             norm_back(a->dk + row * a->dk_stride + m * keys, a->k, a->in_dtype, row * a->k_stride + m * keys, keys);
