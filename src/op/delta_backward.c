@@ -75,6 +75,8 @@ bool ls_delta_backward_plan_make(ls_delta_backward_plan *plan, const ls_delta_ba
     plan->g_factor = take(&plan->total, product(args->rows, heads, 1));
     plan->e = take(&plan->total, product(args->rows, heads, 1));
     plan->own = take(&plan->total, product(args->rows, args->n_key_heads, 1));
+    plan->queries = take(&plan->total, product(args->rows, args->n_key_heads, args->key_dim));
+    plan->keys = take(&plan->total, product(args->rows, args->n_key_heads, args->key_dim));
     plan->first = take(&plan->total, product(entries, heads, 1));
     plan->rate = take(&plan->total, product(entries, heads, 1));
     plan->bias = take(&plan->total, product(entries, heads, 1));

@@ -38,4 +38,9 @@ static const golden golden_ssd[] = {{0x1c3cff1740c9eef3, 0xd15d3e542c575eb0}, {0
 static const golden golden_ssd_backward[] = {{0xa7e3db3dbc7da5ff, 0xf447431d5e12c60b},
                                              {0xfd55cdde850b57a9, 0x8665e36382ba1706}};
 
+static const golden golden_delta[] = {{0x0a2d8906ace4113c, 0xe65e082a12c139fd},
+                                      {0x1c8a1815d1375571, 0x698fc458ba6c608a}};
+static const golden golden_delta_backward[] = {{0xf04d356c74039188, 0x73e7c6f99a94e620},
+                                               {0xee5b06aa5c9ef84a, 0xf871c7f87c7a4cf6}};
+
 #endif

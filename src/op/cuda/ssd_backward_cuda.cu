@@ -351,8 +351,8 @@ ls_status ls_cuda_ssd_backward(const ls_exec *exec, const ls_ssd_backward_args *
     (void)ls_ssd_backward_plan_make(&p.plan, a);
     p.work = (float *)((char *)exec->workspace + LS_WORKSPACE_HEAD);
     p.group_heads = a->n_heads / a->n_groups;
-    p.vectors = ls_ssd_vectors(a->x, a->x_stride, elem) && ls_ssd_vectors(a->b, a->b_stride, elem) &&
-                ls_ssd_vectors(a->cc, a->c_stride, elem) && ls_ssd_vectors(a->dout, a->dout_stride, 4);
+    p.vectors = ls_eight_fits(a->x, a->x_stride, elem) && ls_eight_fits(a->b, a->b_stride, elem) &&
+                ls_eight_fits(a->cc, a->c_stride, elem) && ls_eight_fits(a->dout, a->dout_stride, 4);
     const launches l = launches_of(&p, most, index, (int64_t)(sizeof index / sizeof index[0]));
     const ls_launch *const all[] = {&l.walks, &l.pieces, &l.own, &l.heads};
     const bool any = a->n_spans > 0 && a->rows > 0;

@@ -251,15 +251,15 @@ static __device__ __forceinline__ void load_tile(raw_tile<PER, IN> *raw, const s
     const int n = tokens_of(at, tile), token = thread / (2 * STATES8);
     const int64_t row = at->span->row + tile * TILE, state = at->group * LS_SSD_STATES + thread % STATES8 * 8;
     const int64_t from = row + (token < n ? token : n - 1);
-    raw->bc = thread / STATES8 % 2 == 0 ? ls_ssd_load8<IN>(a->b, from * a->b_stride + state, p->vectors)
-                                        : ls_ssd_load8<IN>(a->cc, from * a->c_stride + state, p->vectors);
+    raw->bc = thread / STATES8 % 2 == 0 ? ls_eight_load<IN>(a->b, from * a->b_stride + state, p->vectors)
+                                        : ls_eight_load<IN>(a->cc, from * a->c_stride + state, p->vectors);
 #pragma unroll
     for (int r = 0; r < back_size<PER>::LOADS; r++) {
         const load_place<PER> l = load_at<PER>(thread, r);
         const int64_t of = row + (l.t < n ? l.t : n - 1),
                       channel = (at->head + l.which) * back_size<PER>::DIM + l.first;
-        raw->x[r] = ls_ssd_load8<IN>(a->x, of * a->x_stride + channel, p->vectors);
-        raw->dy[r] = ls_ssd_load8<LS_F32>(a->dout, of * a->dout_stride + channel, p->vectors);
+        raw->x[r] = ls_eight_load<IN>(a->x, of * a->x_stride + channel, p->vectors);
+        raw->dy[r] = ls_eight_load<LS_F32>(a->dout, of * a->dout_stride + channel, p->vectors);
     }
 }
 
@@ -269,7 +269,7 @@ static __device__ __forceinline__ void prepare_tile(back_memory<PER> *memory, co
                                                     int64_t i) {
     using SIZE = back_size<PER>;
     const int even = (int)(i % 2), third = (int)(i % 3);
-    ls_ssd_widen8<IN>(&memory->bc[third][thread / (2 * STATES8)][thread / STATES8 % 2][thread % STATES8 * 8], raw->bc);
+    ls_eight_widen<IN>(&memory->bc[third][thread / (2 * STATES8)][thread / STATES8 % 2][thread % STATES8 * 8], raw->bc);
 #pragma unroll
     for (int r = 0; r < SIZE::LOADS; r++) {
         const load_place<PER> l = load_at<PER>(thread, r);
@@ -285,9 +285,9 @@ static __device__ __forceinline__ void prepare_tile(back_memory<PER> *memory, co
         }
         float *other = &memory->other[third][l.t][l.which][l.first];
         if (BACK)
-            ls_ssd_widen8<LS_F32>(other, raw->dy[r]);
+            ls_eight_widen<LS_F32>(other, raw->dy[r]);
         else
-            ls_ssd_widen8<IN>(other, raw->x[r]);
+            ls_eight_widen<IN>(other, raw->x[r]);
     }
 }
 

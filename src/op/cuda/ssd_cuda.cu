@@ -165,8 +165,8 @@ ls_status ls_cuda_ssd(const ls_exec *exec, const ls_ssd_args *a, ls_error *err) 
     p.a = *a;
     p.blocks = a->n_heads;
     p.group_heads = a->n_heads / a->n_groups;
-    p.vectors = ls_ssd_vectors(a->x, a->x_stride, elem) && ls_ssd_vectors(a->b, a->b_stride, elem) &&
-                ls_ssd_vectors(a->cc, a->c_stride, elem);
+    p.vectors = ls_eight_fits(a->x, a->x_stride, elem) && ls_eight_fits(a->b, a->b_stride, elem) &&
+                ls_eight_fits(a->cc, a->c_stride, elem);
     p.fours = ls_four_fits(a->out, a->out_dtype) && a->out_stride % 4 == 0;
     LS_CUDA_TRY(ls_cuda_fault_begin("ssd", exec, &fault, err));
     ls_span_check check = {a->spans, a->n_spans, a->rows, most, a->state.n_entries, false, fault};

@@ -20,11 +20,6 @@ typedef struct ssd_params {
     const ls_fault *fault;
 } ssd_params;
 
-/* Whether eight neighbouring elements of a matrix are one load, or two. */
-static inline bool ls_ssd_vectors(const void *rows, int64_t stride, int64_t elem) {
-    return (uintptr_t)rows % 16 == 0 && stride * elem % 16 == 0;
-}
-
 /* On a device of sm_90: prefill of heads that models have; `taken` is whether these are. */
 ls_status ls_ssd_walk(const ls_exec *exec, ssd_params *p, bool *taken, ls_error *err);
 
@@ -54,37 +49,6 @@ static __device__ __forceinline__ float ls_ssd_fold_states(const float *a, int64
                 if (n < states) slice[s] = ls_fma(a[n * a_step], b[n * b_step], slice[s]);
             }
     return ls_ssd_join(slice);
-}
-
-/* Eight neighbouring elements, by one load or by eight. */
-template <int IN>
-static __device__ __forceinline__ ls_vec8<IN> ls_ssd_load8(const void *base, int64_t i, bool vectors) {
-    ls_vec8<IN> v;
-    if (vectors) {
-        const uint4 *from = (const uint4 *)((const char *)base + i * (IN == LS_F32 ? 4 : 2));
-#pragma unroll
-        for (int w = 0; w < (IN == LS_F32 ? 2 : 1); w++) v.word[w] = __ldg(from + w);
-        return v;
-    }
-    uint32_t raw[8];
-#pragma unroll
-    for (int j = 0; j < 8; j++) raw[j] = ls_load_raw<IN>(base, i + j);
-    if constexpr (IN == LS_F32) {
-        v.word[0] = make_uint4(raw[0], raw[1], raw[2], raw[3]);
-        v.word[1] = make_uint4(raw[4], raw[5], raw[6], raw[7]);
-    } else {
-        v.word[0] =
-            make_uint4(raw[0] | raw[1] << 16, raw[2] | raw[3] << 16, raw[4] | raw[5] << 16, raw[6] | raw[7] << 16);
-    }
-    return v;
-}
-
-template <int IN>
-static __device__ __forceinline__ void ls_ssd_widen8(float *to, const ls_vec8<IN> &v) {
-    ((float4 *)to)[0] =
-        make_float4(ls_vec8_get<IN>(v, 0), ls_vec8_get<IN>(v, 1), ls_vec8_get<IN>(v, 2), ls_vec8_get<IN>(v, 3));
-    ((float4 *)to)[1] =
-        make_float4(ls_vec8_get<IN>(v, 4), ls_vec8_get<IN>(v, 5), ls_vec8_get<IN>(v, 6), ls_vec8_get<IN>(v, 7));
 }
 
 #endif

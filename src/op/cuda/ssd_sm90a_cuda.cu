@@ -176,14 +176,14 @@ static __device__ __forceinline__ void load_tile(raw_tile<walk_size<PER, GROUPS,
     for (int r = 0; r < SIZE::BC_LOADS; r++) {
         const int at = thread + r * HELPERS, t = at / (2 * SIZE::STATES8), side = at / SIZE::STATES8 % 2;
         const int64_t from = row + (t < n ? t : n - 1), state = group * LS_SSD_STATES + at % SIZE::STATES8 * 8;
-        raw->bc[r] = side == 0 ? ls_ssd_load8<IN>(p->a.b, from * p->a.b_stride + state, p->vectors)
-                               : ls_ssd_load8<IN>(p->a.cc, from * p->a.c_stride + state, p->vectors);
+        raw->bc[r] = side == 0 ? ls_eight_load<IN>(p->a.b, from * p->a.b_stride + state, p->vectors)
+                               : ls_eight_load<IN>(p->a.cc, from * p->a.c_stride + state, p->vectors);
     }
 #pragma unroll
     for (int r = 0; r < SIZE::X_LOADS; r++) {
         const int at = thread + r * HELPERS, t = at / (HEADS * SIZE::DIM8);
         const int64_t from = row + (t < n ? t : n - 1), channel = head * SIZE::DIM + at % (HEADS * SIZE::DIM8) * 8;
-        raw->x[r] = ls_ssd_load8<IN>(p->a.x, from * p->a.x_stride + channel, p->vectors);
+        raw->x[r] = ls_eight_load<IN>(p->a.x, from * p->a.x_stride + channel, p->vectors);
     }
 }
 
@@ -197,7 +197,7 @@ static __device__ __forceinline__ void prepare_tile(walk_memory<walk_size<PER, G
 #pragma unroll
     for (int r = 0; r < SIZE::BC_LOADS; r++) {
         const int at = thread + r * HELPERS, t = at / (2 * SIZE::STATES8), side = at / SIZE::STATES8 % 2;
-        ls_ssd_widen8<IN>(&memory->bc[even][t][side][at % SIZE::STATES8 * 8], raw->bc[r]);
+        ls_eight_widen<IN>(&memory->bc[even][t][side][at % SIZE::STATES8 * 8], raw->bc[r]);
     }
 #pragma unroll
     for (int r = 0; r < SIZE::X_LOADS; r++) {
@@ -206,7 +206,7 @@ static __device__ __forceinline__ void prepare_tile(walk_memory<walk_size<PER, G
         if (SIZE::TILE * HEADS * SIZE::DIM8 % HELPERS != 0 && t >= SIZE::TILE) continue;
         const float w = memory->step[i % 4][t][which].w;
         float *u = memory->u[even][t][which];
-        ls_ssd_widen8<IN>(&memory->x[third][t][which][first], raw->x[r]);
+        ls_eight_widen<IN>(&memory->x[third][t][which][first], raw->x[r]);
         if constexpr (SIZE::PAD == PER) {
 #pragma unroll
             for (int j = 0; j < 8; j += 4)
