@@ -50,6 +50,15 @@ static void *filled(int64_t n, uint32_t seed, bool wide) {
     return to;
 }
 
+/* From low to high, again and again. */
+static inline float *floats(int64_t n, float low, float high) {
+    float *host = (float *)malloc((size_t)n * 4), *there = (float *)device_memory(n * 4);
+    for (int64_t i = 0; i < n; i++) host[i] = low + (high - low) * (float)(i * 37 % 101) / 101.0f;
+    check(cudaMemcpy(there, host, (size_t)n * 4, cudaMemcpyHostToDevice), "floats");
+    free(host);
+    return there;
+}
+
 static int by_size(const void *a, const void *b) {
     return (*(const float *)a > *(const float *)b) - (*(const float *)a < *(const float *)b);
 }
@@ -77,6 +86,15 @@ static void bench_open(void) {
     exec_.backend = LS_BACKEND_CUDA;
     exec_.stream = stream;
     exec_.fault = (ls_fault *)device_memory(sizeof(ls_fault));
+}
+
+/* Issue slots that one lane operation of every state and token would take, in microseconds. */
+static inline double slot_us(double states) {
+    int device, processors, kilohertz;
+    check(cudaGetDevice(&device), "device");
+    check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "processors");
+    check(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, device), "clock");
+    return states / ((double)processors * 128.0 * (double)kilohertz * 1e-3);
 }
 
 #endif

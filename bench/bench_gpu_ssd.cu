@@ -24,14 +24,6 @@ static void run_backward(const void *p) {
     check_ls(ls_cuda_ssd_backward(&exec_, &((const problem *)p)->backward, &err), &err);
 }
 
-static float *floats(int64_t n, float low, float high) {
-    float *host = (float *)malloc((size_t)n * 4), *there = (float *)device_memory(n * 4);
-    for (int64_t i = 0; i < n; i++) host[i] = low + (high - low) * (float)(i * 37 % 101) / 101.0f;
-    check(cudaMemcpy(there, host, (size_t)n * 4, cudaMemcpyHostToDevice), "floats");
-    free(host);
-    return there;
-}
-
 /* Whole sequences where pos is 0, else their next rows. */
 static problem problem_make(int64_t n_seqs, int64_t rows_each, int64_t pos, int64_t heads, int64_t dim,
                             int64_t groups) {
@@ -109,15 +101,6 @@ static void problem_free(problem *p) {
                          p->backward.ddt,  exec_.workspace};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) check(cudaFree((void *)all[i]), "free");
     exec_.workspace = NULL;
-}
-
-/* Issue slots that one lane operation of every state and token would take, in microseconds. */
-static double slot_us(double states) {
-    int device, processors, kilohertz;
-    check(cudaGetDevice(&device), "device");
-    check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "processors");
-    check(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, device), "clock");
-    return states / ((double)processors * 128.0 * (double)kilohertz * 1e-3);
 }
 
 int main(int argc, char **argv) {

@@ -94,13 +94,13 @@ ls_status ls_delta_backward_check(const ls_delta_backward_args *args, ls_error *
  * + i + t, of rows / PIECE + n_spans:
  *   states, grads [entries][heads][K][V]: S0 and G0
  *   deltas, inner [rows][heads][V]: d and c'
+ *   queries, keys [rows][key heads][K]: q and k, normalised; of the GPU alone
  *   scale, factor, g_scale, g_factor, e [rows][heads]: A, f, F, g, E
  *   own [rows][key heads]: x
- *   queries, keys [rows][key heads][K]: q and k, normalised; of the GPU alone
  *   first [entries][heads]: W of a piece's first token
  *   rate, bias [entries][heads]: pieces' shares of the parameters' gradients */
 typedef struct ls_delta_backward_plan {
-    int64_t states, grads, deltas, inner, scale, factor, g_scale, g_factor, e, own, queries, keys, first, rate, bias, total;
+    int64_t states, grads, deltas, inner, queries, keys, scale, factor, g_scale, g_factor, e, own, first, rate, bias, total;
 } ls_delta_backward_plan;
 
 /* Entry of the first piece of span i, and the number of its pieces. */

@@ -65,18 +65,19 @@ bool ls_delta_backward_plan_make(ls_delta_backward_plan *plan, const ls_delta_ba
     if (args->rows < 0 || n_spans < 0 || heads < 0 || !ls_add_i64(args->rows / LS_DELTA_PIECE, n_spans, &entries))
         return false;
     plan->total = 0;
+    /* Vectors before numbers: where the first are of multiples of four, so are their places. */
     plan->states = take(&plan->total, product(entries, heads, product(args->key_dim, args->value_dim, 1)));
     plan->grads = take(&plan->total, product(entries, heads, product(args->key_dim, args->value_dim, 1)));
     plan->deltas = take(&plan->total, product(args->rows, heads, args->value_dim));
     plan->inner = take(&plan->total, product(args->rows, heads, args->value_dim));
+    plan->queries = take(&plan->total, product(args->rows, args->n_key_heads, args->key_dim));
+    plan->keys = take(&plan->total, product(args->rows, args->n_key_heads, args->key_dim));
     plan->scale = take(&plan->total, product(args->rows, heads, 1));
     plan->factor = take(&plan->total, product(args->rows, heads, 1));
     plan->g_scale = take(&plan->total, product(args->rows, heads, 1));
     plan->g_factor = take(&plan->total, product(args->rows, heads, 1));
     plan->e = take(&plan->total, product(args->rows, heads, 1));
     plan->own = take(&plan->total, product(args->rows, args->n_key_heads, 1));
-    plan->queries = take(&plan->total, product(args->rows, args->n_key_heads, args->key_dim));
-    plan->keys = take(&plan->total, product(args->rows, args->n_key_heads, args->key_dim));
     plan->first = take(&plan->total, product(entries, heads, 1));
     plan->rate = take(&plan->total, product(entries, heads, 1));
     plan->bias = take(&plan->total, product(entries, heads, 1));
