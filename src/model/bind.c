@@ -84,7 +84,11 @@ static ls_status bind_tied_head(binder *b) {
 static const ls_part *mixer_of(const ls_model_config *c, int64_t layer_i) {
     if (c->no_mixer[layer_i]) return NULL;
     if (c->is_attention[layer_i]) return &ls_part_attention;
-    return c->ssd_heads > 0 ? &ls_part_mamba2 : &ls_part_mamba;
+    switch (ls_config_recurrence(c)) {
+        case LS_RECURRENCE_DELTA: return &ls_part_delta;
+        case LS_RECURRENCE_SSD: return &ls_part_mamba2;
+        default: return &ls_part_mamba;
+    }
 }
 
 static ls_status make_layer(ls_model *model, int64_t layer_i, ls_error *err) {
@@ -176,10 +180,11 @@ void ls_model_close(ls_model *model) {
     ls_window_free(model);
     for (int64_t i = 0; model->layers != NULL && i < model->config.n_layers; i++) {
         ls_layer *layer = &model->layers[i];
-        ls_gemm_weight *matrices[] = {&layer->attention.q,     &layer->attention.k,    &layer->attention.v,
-                                      &layer->attention.o,     &layer->mamba.in_proj,  &layer->mamba.x_proj,
-                                      &layer->mamba.dt_proj,   &layer->mamba.out_proj, &layer->mamba2.in_proj,
-                                      &layer->mamba2.out_proj, &layer->router};
+        ls_gemm_weight *matrices[] = {
+            &layer->delta.qkv,      &layer->delta.z,        &layer->delta.b,         &layer->delta.a,
+            &layer->delta.out_proj, &layer->attention.q,    &layer->attention.k,     &layer->attention.v,
+            &layer->attention.o,    &layer->mamba.in_proj,  &layer->mamba.x_proj,    &layer->mamba.dt_proj,
+            &layer->mamba.out_proj, &layer->mamba2.in_proj, &layer->mamba2.out_proj, &layer->router};
         for (size_t m = 0; m < sizeof matrices / sizeof matrices[0]; m++)
             ls_gemm_weight_free(model->device, matrices[m]);
         for (int64_t e = 0; layer->expert != NULL && e < layer->n_experts; e++) {
