@@ -17,7 +17,7 @@
 #include "load/tokenizer_eos.h"
 
 #define LS_CONFIG_BYTES_MAX 16000000
-#define TYPES_BYTES 256
+#define TYPES_BYTES 512
 
 /* The types that there are, for an error: "a", "b" or "c". */
 static const char *list_types(char out[TYPES_BYTES], const ls_architecture *const *list) {

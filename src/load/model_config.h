@@ -20,6 +20,8 @@ typedef struct ls_tensor_names {
     const char *attention, *mamba, *ffn; /* prefixes of parts */
     /* Within a feed-forward; of experts behind "experts.NUMBER.". */
     const char *router, *gate, *up, *down;
+    /* With what the names of tensors begin that files may have and no forward reads; NULL: there are none. */
+    const char *unread;
 } ls_tensor_names;
 
 /* How heads of q and k rotate by position (op/rope.h). */
@@ -38,7 +40,7 @@ typedef struct ls_model_config {
     int32_t n_heads, n_kv_heads, head_dim; /* 0 in an architecture without attention */
     ls_rope_config rope;                   /* half 0: attention knows no positions */
     bool head_norms;                       /* of each head of q and k */
-    bool head_gates; /* q_proj gives each head of q and then its output gate (op/sigmoid_gate.h) */
+    bool head_gates;                       /* q_proj gives a head of q, then its output gate */
     bool qkv_bias, o_bias;
     int32_t n_experts, top_k; /* top_k is 1 when n_experts is 1 */
     bool reweighs;            /* the chosen experts alone share the weight (op/moe.h) */
