@@ -20,8 +20,9 @@ typedef struct ls_tensor_names {
     const char *attention, *mamba, *ffn; /* prefixes of parts */
     /* Within a feed-forward; of experts behind "experts.NUMBER.". */
     const char *router, *gate, *up, *down;
-    /* With what the names of tensors begin that files may have and no forward reads; NULL: there are none. */
-    const char *unread;
+    /* Beginnings of the names of tensors that files may have and no forward reads; ends with NULL. NULL: there are
+     * none. */
+    const char *const *unread;
 } ls_tensor_names;
 
 /* How heads of q and k rotate by position (op/rope.h). */

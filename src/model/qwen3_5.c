@@ -48,7 +48,7 @@ static const ls_field_fixed fixed[] = {{"hidden_act", "\"silu\""},
 
 static const char *const special[] = {"rms_norm_eps", "layer_types", "mlp_only_layers", LS_ROPE_FIELDS, NULL};
 
-/* Training, and layers that guess further tokens, which the reference does not load. */
+/* Training, and the layers that guess further tokens. */
 static const char *const inert[] = {"attention_dropout", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", NULL};
 
 static const ls_field_tables fields = {integers, switches, fixed, special, inert};
@@ -56,6 +56,9 @@ static const ls_field_tables fields = {integers, switches, fixed, special, inert
 /* Of text all three positions of a token are the same, so that it does not matter which frequency is of which. */
 static const char *const of_images[] = {"mrope_section", "mrope_interleaved", NULL};
 static const ls_rope_family rotations = {.theta = 10000.0, .share = 0.25, .inert = of_images};
+
+/* Layers that guess further tokens, and those of images: the file says that it is of text. */
+static const char *const unread[] = {"mtp.", "model.visual.", NULL};
 
 static const ls_tensor_names tensor_names = {.embed = "model.embed_tokens.weight",
                                              .final_norm = "model.norm.weight",
@@ -69,7 +72,7 @@ static const ls_tensor_names tensor_names = {.embed = "model.embed_tokens.weight
                                              .gate = "gate_proj.weight",
                                              .up = "up_proj.weight",
                                              .down = "down_proj.weight",
-                                             .unread = "mtp."};
+                                             .unread = unread};
 
 static ls_status check_delta(const raw_config *raw, ls_error *err) {
     const int64_t keys = raw->key_heads * raw->key_dim, values = raw->value_heads * raw->value_dim;

@@ -36,8 +36,9 @@ static int32_t readers_of(const ls_model_loading *how, int64_t total) {
 }
 
 static bool is_unread(const ls_stored *s, const ls_tensor_view *view) {
-    const char *begin = s->names->unread;
-    return begin != NULL && strncmp(view->name, begin, strlen(begin)) == 0;
+    for (const char *const *begin = s->names->unread; begin != NULL && *begin != NULL; begin++)
+        if (strncmp(view->name, *begin, strlen(*begin)) == 0) return true;
+    return false;
 }
 
 ls_status ls_stored_open(ls_stored *out, const char *directory, const ls_tensor_names *names,
