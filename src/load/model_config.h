@@ -50,8 +50,8 @@ typedef struct ls_model_config {
     int32_t ssd_heads,
         ssd_groups;       /* of Mamba-2 (op/ssd.h), whose heads divide d_inner; 0: Mamba layers are Mamba-1's */
     float dt_min, dt_max; /* of Mamba-2's steps */
-    /* Of the gated delta rule (op/delta.h): its value heads, of d_inner columns together, and key heads, of d_state rows
-     * each; 0: Mamba layers are Mamba's. */
+    /* Of the gated delta rule (op/delta.h): its value heads, of d_inner columns together, and its key heads, of d_state
+     * rows each; 0: Mamba layers are Mamba's. */
     int32_t delta_heads, delta_key_heads;
     int64_t positions_max; /* what the model was trained for, INT64_MAX if it does not say; no limit of arithmetic
                               follows */

@@ -135,9 +135,9 @@ static float *norm_chains(const ls_leaf *l, int64_t layer_i) {
     return l->tape->dhead_norms + layer_i * ((int64_t)c->n_heads + c->n_kv_heads) * c->head_dim;
 }
 
-/* Where gradients of attention with output gates lie behind those of q, k and v in da, and in db: each with all rows of
- * the leaf. dheads: of the heads' outputs, behind q | k | v. draw: of q, then of k | v, where dgated lay, of what o_proj
- * reads. dgates: as q_proj gives heads and gates, behind them. */
+/* Where gradients of attention with output gates lie: each with all rows of the leaf. dheads, of the heads' outputs, is
+ * in da behind those of q | k | v. In db is dgated, of what o_proj reads, in whose place dq_raw and dkv_raw come, and
+ * behind them dgates, as q_proj gives heads and gates. */
 typedef struct gate_gradients {
     ls_rows dgated, dheads, dq_raw, dkv_raw, dgates;
 } gate_gradients;

@@ -1,9 +1,12 @@
 /* Qwen3.5 against Hugging Face's numbers: what is read of the configuration, logits and log-probabilities in both
- * activation types, and the bits of a sequence that arrives in chunks. */
+ * activation types, the bits of a sequence that arrives in chunks, and files as they are published. */
+#define _GNU_SOURCE
 #include <math.h>
 
+#include "load/safetensors_write.h"
 #include "measure.h"
 #include "model/cache.h"
+#include "model/summary.h"
 
 static const char *const names[] = {"qwen3.5-small", "qwen3.5-odd"};
 enum { N_NAMES = sizeof names / sizeof names[0] };
@@ -49,7 +52,8 @@ static void states_are_laid_out(void **state) {
     fixture_close(&f);
 }
 
-/* The expected values are within 2e-6 of float64. The least of the mistakes that the fixtures' script tries costs 0.06. */
+/* The expected values are within 2e-6 of float64. The least of the mistakes that the fixtures' script tries costs
+ * 0.06. */
 static void f32_matches(void **state) {
     (void)state;
     for (size_t i = 0; i < N_NAMES; i++) {
@@ -92,6 +96,54 @@ static void chunks_change_no_bit(void **state) {
     test_device_close(device);
 }
 
+/* The fixture's tensors under the names that models with images have, and one more. */
+static void write_published(const char *path, const char *more) {
+    static char renamed[64][160];
+    ls_tensor_out tensors[64];
+    const ls_tensor_out extra = {more, LS_ST_F32, 1, (const int64_t[]){2}, (const float[]){1.0f, 2.0f}};
+    ls_safetensors *file;
+    char *bytes;
+    int64_t n;
+    ls_error err;
+    tensors_open(&file, &bytes, LS_FIXTURES "/qwen3.5-small/model.safetensors");
+    n = ls_safetensors_count(file);
+    assert_true(n < 64);
+    for (int64_t i = 0; i < n; i++) {
+        const ls_tensor_view *view = ls_safetensors_at(file, i);
+        const bool is_layer = strncmp(view->name, "model.", 6) == 0;
+        snprintf(renamed[i], sizeof renamed[i], "%s%s", is_layer ? "model.language_" : "", view->name);
+        tensors[i] = (ls_tensor_out){renamed[i], view->dtype, view->n_dims, view->dims, view->data};
+    }
+    tensors[n++] = extra;
+    assert_ok(ls_safetensors_write(path, tensors, n, NULL, NULL, &err), err);
+    ls_safetensors_close(file);
+    free(bytes);
+}
+
+static void published_names_are_read(void **state) {
+    static const char *const others[] = {"mtp.fc.weight", "model.visual.patch_embed.proj.weight"};
+    ls_stored_summary plain, published;
+    ls_error err;
+    (void)state;
+    assert_ok(ls_stored_summarize(&plain, LS_FIXTURES "/qwen3.5-small", &err), err);
+    for (int i = 0; i < 3; i++) {
+        char dir[] = "/tmp/ls-test-XXXXXX", path[100], command[600];
+        assert_non_null(mkdtemp(dir));
+        snprintf(path, sizeof path, "%s/model.safetensors", dir);
+        write_published(path, i < 2 ? others[i] : "visual.x");
+        snprintf(command, sizeof command, "cp %s/qwen3.5-small/config.json %s", LS_FIXTURES, dir);
+        assert_int_equal(system(command), 0);
+        if (i < 2) {
+            assert_ok(ls_stored_summarize(&published, dir, &err), err);
+            assert_true(published.digest == plain.digest && published.n_parameters == plain.n_parameters);
+        } else {
+            check_failed(ls_stored_summarize(&published, dir, &err), &err, "visual.x: the configuration (3 layers)");
+        }
+        snprintf(command, sizeof command, "rm -r %s", dir);
+        assert_int_equal(system(command), 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(configurations_are_read),
@@ -99,6 +151,7 @@ int main(void) {
         cmocka_unit_test(f32_matches),
         cmocka_unit_test(bf16_activations_stay_near),
         cmocka_unit_test(chunks_change_no_bit),
+        cmocka_unit_test(published_names_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
