@@ -30,8 +30,8 @@ typedef struct ls_stored {
     void *watcher_context;
 } ls_stored;
 
-/* names: of the architecture; tensors that it does not read are not looked at. how: NULL for the defaults. out is closed
- * by ls_stored_close, also after a failure. */
+/* names: of the architecture; tensors that it does not read are not looked at. how: NULL for the defaults. out is
+ * closed by ls_stored_close, also after a failure. */
 ls_status ls_stored_open(ls_stored *out, const char *directory, const ls_tensor_names *names,
                          const ls_model_loading *how, ls_error *err);
 void ls_stored_close(ls_stored *stored);
