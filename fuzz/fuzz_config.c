@@ -47,12 +47,25 @@ static void check_mamba2(const ls_model_config *c, bool is_alone) {
     }
 }
 
+/* Beside attention with output gates, of whose heads some columns rotate. */
+static void check_delta(const ls_model_config *c) {
+    const int64_t keys = (int64_t)c->delta_key_heads * c->d_state;
+    if (c->delta_key_heads < 1 || c->delta_heads % c->delta_key_heads != 0 || c->d_inner % c->delta_heads != 0) abort();
+    if (c->d_state < 1 || c->d_conv < 1 || 2 * keys + 2 * (int64_t)c->d_inner > INT32_MAX || c->ffn < 1) abort();
+    if (c->rope.half < 1 || 2 * c->rope.half > c->head_dim || !c->head_gates || !c->norms_above_one) abort();
+    if (c->inner_norms || c->conv_bias || c->proj_bias || c->qkv_bias || c->ssd_heads != 0 || c->dt_rank != 0) abort();
+    for (int32_t i = 0; i < LS_LAYERS_MAX; i++)
+        if (c->no_mixer[i] || c->no_ffn[i] || (i >= c->n_layers && c->is_attention[i])) abort();
+}
+
 static void check(const ls_model_config *c) {
     const bool is_mamba = c->ffn == 0; /* the one architecture without feed-forward has no attention either */
     if (c->n_layers < 1 || c->n_layers > LS_LAYERS_MAX || c->hidden < 1 || c->vocab < 1 || c->ffn < 0) abort();
     if (c->names == NULL) abort();
     if (!is_mamba) check_attention(c);
-    if (c->ssd_heads > 0)
+    if (c->delta_heads > 0)
+        check_delta(c);
+    else if (c->ssd_heads > 0)
         check_mamba2(c, is_mamba);
     else if (c->d_inner > 0)
         check_mamba(c, is_mamba);

@@ -81,6 +81,14 @@ def config_seeds():
         "num_key_value_heads": 2, "head_dim": 12, "mamba_num_heads": 6, "mamba_head_dim": 16, "n_groups": 2,
         "ssm_state_size": 8, "conv_kernel": 4, "time_step_min": 0.001, "mlp_hidden_act": "relu2", "expand": 2,
     }
+    qwen3_5 = {
+        "model_type": "qwen3_5_text", "architectures": ["Qwen3_5ForCausalLM"], "vocab_size": 99, "hidden_size": 48,
+        "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+        "linear_value_head_dim": 12, "linear_conv_kernel_dim": 3, "full_attention_interval": 2,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.5,
+                            "mrope_section": [1, 1, 0], "mrope_interleaved": True},
+    }
     seeds = {
         "small": small,
         "mamba": mamba,
@@ -90,6 +98,9 @@ def config_seeds():
                   "mamba_n_heads": 6, "mamba_n_groups": 2, "mamba_d_state": 8, "mamba_d_head": "auto",
                   "attn_rotary_emb": 8, "partial_rotary_factor": 0.5, "time_step_limit": [0.02, 1.5]},
         "nemotron_h": nemotron,
+        "qwen3_5": qwen3_5,
+        "qwen3_5_list": {**qwen3_5, "layer_types": ["full_attention", "linear_attention"] * 2,
+                         "mamba_ssm_dtype": "float32", "attn_output_gate": True, "mtp_num_hidden_layers": 1},
         "nemotron_h_list": {**{k: v for k, v in nemotron.items() if k != "hybrid_override_pattern"},
                             "layers_block_type": ["mamba", "mlp", "linear_attention", "attention", "mlp"]},
         "mamba2_defaults": {"model_type": "mamba2", "time_step_limit": [0.0, float("inf")]},

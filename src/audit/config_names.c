@@ -55,6 +55,21 @@ static ls_status mamba2_heads(const fields *f, int64_t *out, ls_error *err) {
     return field(f, "mamba_n_heads", *out, out, err);
 }
 
+/* Sizes of a mixer with a convolution and a state; heads: those that have a scale each, 0 of Mamba-1. */
+static ls_status recurrence(const fields *f, int64_t inner, int64_t states, int64_t conv, int64_t heads,
+                            int64_t groups, ls_error *err) {
+    /* of Mamba-2 x, B and C, of the delta rule v, q and k */
+    const int64_t channels = inner + (heads > 0 ? 2 * groups * states : 0);
+    LS_TRY(size(f, "d_inner", inner, err));
+    LS_TRY(ids(f, "channel", channels, err));
+    LS_TRY(size(f, "d_state", states, err));
+    LS_TRY(size(f, "d_conv", conv, err));
+    LS_TRY(size(f, "state_stride", inner * states, err));
+    LS_TRY(size(f, "conv_stride", channels * (conv - 1), err));
+    /* a page with the window in 16 bits, the state in 32 and the scale of each head, in words of 32 bits */
+    return size(f, "slot_stride", inner * states + heads + channels * (conv - 1) / 2, err);
+}
+
 static ls_status mamba(const fields *f, int64_t hidden, ls_error *err) {
     int64_t expand, states, conv, heads, head_dim, groups;
     LS_TRY(either(f, "mamba_expand", "expand", 0, &expand, err));
@@ -65,16 +80,19 @@ static ls_status mamba(const fields *f, int64_t hidden, ls_error *err) {
     LS_TRY(field(f, "mamba_head_dim", 0, &head_dim, err));
     LS_TRY(either(f, "mamba_n_groups", "n_groups", 1, &groups, err));
     if (expand == 0 || states == 0 || conv == 0) return LS_OK;
-    const int64_t inner = head_dim > 0 ? heads * head_dim : expand * hidden;
-    const int64_t channels = inner + (heads > 0 ? 2 * groups * states : 0); /* of Mamba-2 x, B and C */
-    LS_TRY(size(f, "d_inner", inner, err));
-    LS_TRY(ids(f, "channel", channels, err));
-    LS_TRY(size(f, "d_state", states, err));
-    LS_TRY(size(f, "d_conv", conv, err));
-    LS_TRY(size(f, "state_stride", inner * states, err));
-    LS_TRY(size(f, "conv_stride", channels * (conv - 1), err));
-    /* a page with the window in 16 bits, the state in 32 and Mamba-2's scale of each head, in words of 32 bits */
-    return size(f, "slot_stride", inner * states + heads + channels * (conv - 1) / 2, err);
+    return recurrence(f, head_dim > 0 ? heads * head_dim : expand * hidden, states, conv, heads, groups, err);
+}
+
+/* The gated delta rule: a state of its keys' rows for each column of the values. */
+static ls_status delta_rule(const fields *f, ls_error *err) {
+    int64_t conv, keys, values, key_dim, value_dim;
+    LS_TRY(field(f, "linear_conv_kernel_dim", 0, &conv, err));
+    LS_TRY(field(f, "linear_num_key_heads", 0, &keys, err));
+    LS_TRY(field(f, "linear_num_value_heads", 0, &values, err));
+    LS_TRY(field(f, "linear_key_head_dim", 0, &key_dim, err));
+    LS_TRY(field(f, "linear_value_head_dim", 0, &value_dim, err));
+    if (conv == 0 || keys == 0 || values == 0 || key_dim == 0 || value_dim == 0) return LS_OK;
+    return recurrence(f, values * value_dim, key_dim, conv, values, keys, err);
 }
 
 static ls_status name_all(const fields *f, const ls_config_sizes *sizes, ls_error *err) {
@@ -102,7 +120,8 @@ static ls_status name_all(const fields *f, const ls_config_sizes *sizes, ls_erro
     LS_TRY(ids(f, "page", pool, err));
     LS_TRY(ids(f, "block", pool, err));
     LS_TRY(attention(f, hidden, err));
-    return mamba(f, hidden, err);
+    LS_TRY(mamba(f, hidden, err));
+    return delta_rule(f, err);
 }
 
 ls_status ls_config_names(ls_ranges *ranges, const char *path, const ls_config_sizes *sizes, ls_error *err) {

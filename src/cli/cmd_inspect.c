@@ -79,9 +79,12 @@ static void print_dims(const ls_tensor_view *view) {
     putchar(']');
 }
 
+static bool is_delta(const ls_model_config *c) { return ls_config_recurrence(c) == LS_RECURRENCE_DELTA; }
+
 static const char *layer_kind(const ls_model_config *c, int32_t i) {
-    static const char *const names[2][2] = {{"M", "Me"}, {"A", "Ae"}};
-    return c->no_mixer[i] ? "F" : names[c->is_attention[i]][c->is_moe[i]];
+    static const char *const names[3][2] = {{"M", "Me"}, {"A", "Ae"}, {"D", "De"}};
+    const int mixer = c->is_attention[i] ? 1 : is_delta(c) ? 2 : 0;
+    return c->no_mixer[i] ? "F" : names[mixer][c->is_moe[i]];
 }
 
 static void print_state(const summary *s) {
@@ -96,20 +99,23 @@ static void print_text(const summary *s, const inspect_options *o) {
     char eps[LS_DOUBLE_TEXT_MAX];
     ls_double_show(eps, ls_float_plain(c->rms_eps));
     printf("model        %s\n", o->model);
-    printf("layers       %d: %lld attention, %lld Mamba, %lld with experts\n            ", c->n_layers,
-           (long long)s->n_attention, (long long)s->n_mamba, (long long)s->n_moe);
+    printf("layers       %d: %lld attention, %lld %s, %lld with experts\n            ", c->n_layers,
+           (long long)s->n_attention, (long long)s->n_mamba, is_delta(c) ? "delta rule" : "Mamba", (long long)s->n_moe);
     for (int32_t i = 0; i < c->n_layers; i++) printf(" %s", layer_kind(c, i));
-    printf("   (M Mamba, A attention, F feed-forward alone, e experts)\n");
+    printf("   (%s, A attention, F feed-forward alone, e experts)\n", is_delta(c) ? "D delta rule" : "M Mamba");
     printf("hidden       %d, feed-forward %d, vocabulary %d, head %s, rms eps %s\n", c->hidden, c->ffn, c->vocab,
            c->tied ? "tied to the embedding" : "separate", eps);
     if (c->n_heads > 0)
-        printf("attention    %d heads, %d KV heads, head dim %d%s%s%s\n", c->n_heads, c->n_kv_heads, c->head_dim,
+        printf("attention    %d heads, %d KV heads, head dim %d%s%s%s%s\n", c->n_heads, c->n_kv_heads, c->head_dim,
                c->rope.half > 0 ? ", rotated by position" : "", c->head_norms ? ", heads of q and k normed" : "",
-               c->qkv_bias ? ", biases" : "");
+               c->qkv_bias ? ", biases" : "", c->head_gates ? ", output gates" : "");
     if (s->n_windowed > 0)
         printf("windows      %lld layers, of up to %lld positions\n", (long long)s->n_windowed,
                (long long)s->window_max);
-    if (s->n_mamba > 0 && c->ssd_heads > 0)
+    if (s->n_mamba > 0 && is_delta(c))
+        printf("delta rule   %d key heads of %d, %d value heads of %d, d_conv %d\n", c->delta_key_heads, c->d_state,
+               c->delta_heads, c->d_inner / c->delta_heads, c->d_conv);
+    else if (s->n_mamba > 0 && c->ssd_heads > 0)
         printf(
             "Mamba-2      d_inner %d, %d heads, %d groups, d_state %d, d_conv %d, conv bias %s, projection bias %s\n",
             c->d_inner, c->ssd_heads, c->ssd_groups, c->d_state, c->d_conv, c->conv_bias ? "yes" : "no",
@@ -159,6 +165,8 @@ static void print_json(const summary *s, const inspect_options *o) {
     ls_json_int(&json, "dt_rank", c->dt_rank);
     ls_json_int(&json, "ssd_heads", c->ssd_heads);
     ls_json_int(&json, "ssd_groups", c->ssd_groups);
+    ls_json_int(&json, "delta_heads", c->delta_heads);
+    ls_json_int(&json, "delta_key_heads", c->delta_key_heads);
     ls_json_int(&json, "n_experts", c->n_experts);
     ls_json_int(&json, "top_k", c->top_k);
     ls_json_bool(&json, "conv_bias", c->conv_bias);
@@ -166,12 +174,18 @@ static void print_json(const summary *s, const inspect_options *o) {
     ls_json_bool(&json, "tied", c->tied);
     ls_json_int(&json, "rotated_dims", 2 * c->rope.half);
     ls_json_bool(&json, "head_norms", c->head_norms);
+    ls_json_bool(&json, "head_gates", c->head_gates);
+    ls_json_bool(&json, "norms_above_one", c->norms_above_one);
     ls_json_bool(&json, "qkv_bias", c->qkv_bias);
     ls_json_double(&json, "rms_eps", ls_float_plain(c->rms_eps));
     ls_json_begin_array(&json, "layers");
     for (int32_t i = 0; i < c->n_layers; i++) {
         ls_json_begin_object(&json, NULL);
-        ls_json_string(&json, "mixer", c->no_mixer[i] ? "none" : c->is_attention[i] ? "attention" : "mamba");
+        ls_json_string(&json, "mixer",
+                       c->no_mixer[i]       ? "none"
+                       : c->is_attention[i] ? "attention"
+                       : is_delta(c)        ? "delta"
+                                            : "mamba");
         if (c->window[i] > 0) ls_json_int(&json, "window", c->window[i]);
         ls_json_string(&json, "ffn", c->ffn == 0 || c->no_ffn[i] ? "none" : c->is_moe[i] ? "experts" : "dense");
         ls_json_end_object(&json);

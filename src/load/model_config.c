@@ -17,7 +17,7 @@
 #include "load/tokenizer_eos.h"
 
 #define LS_CONFIG_BYTES_MAX 16000000
-#define TYPES_BYTES 256
+#define TYPES_BYTES 512
 
 /* The types that there are, for an error: "a", "b" or "c". */
 static const char *list_types(char out[TYPES_BYTES], const ls_architecture *const *list) {
@@ -41,6 +41,12 @@ static ls_status find_type(const ls_architecture **out, const ls_architecture *c
             "Face's, published beside it with -hf (state-spaces/mamba-130m-hf) or made by transformers 4: "
             "python3 -m transformers.models.mamba.convert_mamba_ssm_checkpoint_to_pytorch "
             "--mamba_ssm_checkpoint_directory DIRECTORY --output_dir OUT");
+    if (json_is_string(type) && json_object_get(config, "text_config") != NULL)
+        return LS_FAIL(
+            err, LS_ERR_UNSUPPORTED,
+            "model_type: %s has layers for images, which are not built; transformers writes the language "
+            "model alone: AutoModelForCausalLM.from_pretrained(DIRECTORY, dtype=\"auto\").save_pretrained(OUT)",
+            ls_json_show(type, shown));
     if (type == NULL) return LS_FAIL(err, LS_ERR_FORMAT, "model_type: missing, expected %s", list_types(types, list));
     for (int64_t i = 0; json_is_string(type) && list[i] != NULL; i++)
         if (strcmp(json_string_value(type), list[i]->model_type) == 0) {

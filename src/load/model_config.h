@@ -20,6 +20,9 @@ typedef struct ls_tensor_names {
     const char *attention, *mamba, *ffn; /* prefixes of parts */
     /* Within a feed-forward; of experts behind "experts.NUMBER.". */
     const char *router, *gate, *up, *down;
+    /* Beginnings of the names of tensors that files may have and no forward reads; ends with NULL. NULL: there are
+     * none. */
+    const char *const *unread;
 } ls_tensor_names;
 
 /* How heads of q and k rotate by position (op/rope.h). */
@@ -38,19 +41,24 @@ typedef struct ls_model_config {
     int32_t n_heads, n_kv_heads, head_dim; /* 0 in an architecture without attention */
     ls_rope_config rope;                   /* half 0: attention knows no positions */
     bool head_norms;                       /* of each head of q and k */
+    bool head_gates;                       /* q_proj gives a head of q, then its output gate */
     bool qkv_bias, o_bias;
     int32_t n_experts, top_k; /* top_k is 1 when n_experts is 1 */
     bool reweighs;            /* the chosen experts alone share the weight (op/moe.h) */
     int32_t d_inner, d_state, d_conv;
     int32_t dt_rank; /* of Mamba-1; 0 with Mamba-2 */
     int32_t ssd_heads,
-        ssd_groups;        /* of Mamba-2 (op/ssd.h), whose heads divide d_inner; 0: Mamba layers are Mamba-1's */
-    float dt_min, dt_max;  /* of Mamba-2's steps */
+        ssd_groups;       /* of Mamba-2 (op/ssd.h), whose heads divide d_inner; 0: Mamba layers are Mamba-1's */
+    float dt_min, dt_max; /* of Mamba-2's steps */
+    /* Of the gated delta rule (op/delta.h): its value heads, of d_inner columns together, and its key heads, of d_state
+     * rows each; 0: Mamba layers are Mamba's. */
+    int32_t delta_heads, delta_key_heads;
     int64_t positions_max; /* what the model was trained for, INT64_MAX if it does not say; no limit of arithmetic
                               follows */
     bool conv_bias, proj_bias, tied;
-    bool inner_norms;   /* of dt, B and C, with inner_eps */
-    bool inner_weights; /* those norms have weights */
+    bool inner_norms;     /* of dt, B and C, with inner_eps */
+    bool inner_weights;   /* those norms have weights */
+    bool norms_above_one; /* norms of the stream and of heads are stored as what they have above 1 (op/weight.h) */
     float rms_eps, inner_eps;
     ls_dtype stored_dtype; /* what the file says of its weights; each tensor's own header decides */
     uint8_t is_attention[LS_LAYERS_MAX];
@@ -63,9 +71,15 @@ typedef struct ls_model_config {
     int32_t n_eos, eos[LS_EOS_MAX];
 } ls_model_config;
 
-/* Columns that a Mamba layer's convolution runs over: of Mamba-2 x, B and C. */
+/* What the mixers that are no attention do with their state. */
+typedef enum ls_recurrence { LS_RECURRENCE_SCAN = 0, LS_RECURRENCE_SSD, LS_RECURRENCE_DELTA } ls_recurrence;
+static inline ls_recurrence ls_config_recurrence(const ls_model_config *c) {
+    return c->delta_heads > 0 ? LS_RECURRENCE_DELTA : c->ssd_heads > 0 ? LS_RECURRENCE_SSD : LS_RECURRENCE_SCAN;
+}
+
+/* Columns that a Mamba layer's convolution runs over: of Mamba-2 x, B and C, of the delta rule q, k and v. */
 static inline int64_t ls_config_conv_dim(const ls_model_config *c) {
-    return c->d_inner + (c->ssd_heads > 0 ? 2 * (int64_t)c->ssd_groups * c->d_state : 0);
+    return c->d_inner + 2 * ((int64_t)c->ssd_groups + c->delta_key_heads) * c->d_state;
 }
 
 /* Layers whose state lies in pages, and in slots. */

@@ -45,19 +45,24 @@ static ls_status read_number(double *out, const rope_source *s, const char *key,
 
 #define NEEDED ((double)NAN)
 
-static ls_status check_keys(const rope_source *s, ls_error *err) {
+static bool is_among(const char *key, const char *const *list) {
+    for (; list != NULL && *list != NULL; list++)
+        if (strcmp(key, *list) == 0) return true;
+    return false;
+}
+
+/* inert: keys that the architecture knows besides; NULL: none. */
+static ls_status check_keys(const rope_source *s, const char *const *inert, ls_error *err) {
     static const char *const keys[] = {
-        "rope_type",        "type",           "rope_theta", "factor",          "partial_rotary_factor",
-        "low_freq_factor",  "beta_fast",      "beta_slow",  "mscale",          "original_max_position_embeddings",
-        "high_freq_factor", "mscale_all_dim", "truncate",   "attention_factor"};
+        "rope_type",        "type",           "rope_theta", "factor",           "partial_rotary_factor",
+        "low_freq_factor",  "beta_fast",      "beta_slow",  "mscale",           "original_max_position_embeddings",
+        "high_freq_factor", "mscale_all_dim", "truncate",   "attention_factor", NULL};
     void *i;
     for (i = json_object_iter((json_t *)s->object); i != NULL; i = json_object_iter_next((json_t *)s->object, i)) {
-        bool known = false;
-        for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
-            known |= strcmp(keys[k], json_object_iter_key(i)) == 0;
-        if (!known)
+        const char *key = json_object_iter_key(i);
+        if (!is_among(key, keys) && !is_among(key, inert))
             return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: %.80s is no parameter of a rotation that is built", s->field,
-                           json_object_iter_key(i));
+                           key);
     }
     return LS_OK;
 }
@@ -162,11 +167,15 @@ static ls_status read_theta(double *out, const rope_source *s, double by_default
     return LS_OK;
 }
 
+static const json_t *share_in(const rope_source *s) {
+    const json_t *value = some(s->object, "partial_rotary_factor");
+    return value != NULL ? value : some(s->config, "partial_rotary_factor");
+}
+
 /* The share of a head's columns that rotate, which is the architecture's, and may stand in the file. */
 static ls_status check_share(const rope_source *s, double share, ls_error *err) {
-    const json_t *value = some(s->object, "partial_rotary_factor");
+    const json_t *value = share_in(s);
     char shown[LS_JSON_SHOW_MAX];
-    if (value == NULL) value = some(s->config, "partial_rotary_factor");
     if (value == NULL || (json_is_number(value) && json_number_value(value) == share)) return LS_OK;
     return LS_FAIL(err, LS_ERR_UNSUPPORTED, "partial_rotary_factor: %s, expected %g", ls_json_show(value, shown),
                    share);
@@ -179,15 +188,13 @@ static ls_status read_type(const char **out, const rope_source *s, ls_error *err
     return *out != NULL ? LS_OK : fail_field(s, "rope_type", value, "a name", err);
 }
 
-/* head_dim: the columns that rotate, a `share` of the head's. */
-static ls_status read_rope(ls_rope_config *out, const json_t *config, int64_t head_dim, double share,
-                           double default_theta, int64_t positions_max, ls_error *err) {
-    rope_source s;
+/* head_dim: the columns that rotate. */
+static ls_status read_rope(ls_rope_config *out, const rope_source *source, int64_t head_dim, double default_theta,
+                           const char *const *inert, int64_t positions_max, ls_error *err) {
+    const rope_source s = *source;
     const char *type;
     double theta;
-    LS_TRY(find_source(&s, config, err));
     LS_TRY(read_theta(&theta, &s, default_theta, err));
-    LS_TRY(check_share(&s, share, err));
     LS_TRY(read_type(&type, &s, err));
     if (head_dim % 2 != 0 || head_dim > 2 * LS_ROPE_HALF_MAX)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "head_dim: %lld; heads that rotate are even and at most %d",
@@ -200,7 +207,7 @@ static ls_status read_rope(ls_rope_config *out, const json_t *config, int64_t he
             "%s.rope_type: \"%s\": its frequencies change with the length of a sequence, so that cached keys "
             "would be of another rotation; default, linear, llama3 and yarn are built",
             s.field, type);
-    if (s.object != NULL) LS_TRY(check_keys(&s, err));
+    if (s.object != NULL) LS_TRY(check_keys(&s, inert, err));
     if (strcmp(type, "default") == 0) return LS_OK;
     if (strcmp(type, "linear") == 0) return scale_linear(out, &s, err);
     if (strcmp(type, "llama3") == 0) return scale_llama3(out, &s, positions_max, err);
@@ -211,13 +218,38 @@ static ls_status read_rope(ls_rope_config *out, const json_t *config, int64_t he
 
 ls_status ls_rope_fields_read(ls_rope_config *out, const json_t *config, int64_t head_dim, double default_theta,
                               int64_t positions_max, ls_error *err) {
-    return read_rope(out, config, head_dim, 1.0, default_theta, positions_max, err);
+    rope_source s;
+    LS_TRY(find_source(&s, config, err));
+    LS_TRY(check_share(&s, 1.0, err));
+    return read_rope(out, &s, head_dim, default_theta, NULL, positions_max, err);
 }
 
 ls_status ls_rope_fields_read_half(ls_rope_config *out, const json_t *config, int64_t head_dim, double default_theta,
                                    int64_t positions_max, ls_error *err) {
+    rope_source s;
     if (head_dim % 4 != 0)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "head_dim: %lld; heads of which half rotates are multiples of 4",
                        (long long)head_dim);
-    return read_rope(out, config, head_dim / 2, 0.5, default_theta, positions_max, err);
+    LS_TRY(find_source(&s, config, err));
+    LS_TRY(check_share(&s, 0.5, err));
+    return read_rope(out, &s, head_dim / 2, default_theta, NULL, positions_max, err);
+}
+
+ls_status ls_rope_fields_read_share(ls_rope_config *out, const json_t *config, int64_t head_dim,
+                                    const ls_rope_family *family, int64_t positions_max, ls_error *err) {
+    rope_source s;
+    const json_t *value;
+    double share = family->share;
+    int64_t rotated;
+    char shown[LS_JSON_SHOW_MAX];
+    LS_TRY(find_source(&s, config, err));
+    if ((value = share_in(&s)) != NULL) share = json_number_value(value);
+    if (value != NULL && !(json_is_number(value) && share > 0.0 && share <= 1.0))
+        return LS_FAIL(err, LS_ERR_FORMAT, "partial_rotary_factor: %s, expected a number above 0 and at most 1",
+                       ls_json_show(value, shown));
+    rotated = (int64_t)((double)head_dim * share);
+    if (rotated < 2 || rotated % 2 != 0)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "partial_rotary_factor: %g of head_dim %lld is %lld, expected even",
+                       share, (long long)head_dim, (long long)rotated);
+    return read_rope(out, &s, rotated, family->theta, family->inert, positions_max, err);
 }

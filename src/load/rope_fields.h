@@ -13,6 +13,14 @@
  * refused by name: keys that are cached would be of another rotation than those that follow. head_dim is even. */
 ls_status ls_rope_fields_read(ls_rope_config *out, const struct json_t *config, int64_t head_dim, double default_theta,
                               int64_t positions_max, ls_error *err);
+/* Of an architecture whose files may say which share of a head's columns rotate, the first ones. */
+typedef struct ls_rope_family {
+    double theta, share;      /* where the file does not say them */
+    const char *const *inert; /* parameters that change nothing for text; ends with NULL */
+} ls_rope_family;
+/* The columns that rotate are head_dim times the share, rounded down, which is even. */
+ls_status ls_rope_fields_read_share(ls_rope_config *out, const struct json_t *config, int64_t head_dim,
+                                    const ls_rope_family *family, int64_t positions_max, ls_error *err);
 /* The same for heads of which half the columns rotate, the first ones: partial_rotary_factor is 0.5 where it is given.
  * Half of head_dim is even. */
 ls_status ls_rope_fields_read_half(ls_rope_config *out, const struct json_t *config, int64_t head_dim,

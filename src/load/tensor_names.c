@@ -40,6 +40,15 @@ static void unwrap(char *out, const char *name) {
     *out = '\0';
 }
 
+/* The language model of a file that once had layers for images. */
+#define OF_LANGUAGE "model.language_model."
+
+static void leave_language(char *name) {
+    const size_t skip = strlen("language_model."), kept = strlen("model.");
+    if (strncmp(name, OF_LANGUAGE, strlen(OF_LANGUAGE)) == 0)
+        memmove(name + kept, name + kept + skip, strlen(name + kept + skip) + 1);
+}
+
 /* Which experts' tensor of a layer this is, by the length of what stands before ".experts."; 0: of none. */
 static size_t experts_of(const ls_tensor_view *view, const char *end) {
     const size_t n = strlen(view->name), m = strlen(end);
@@ -57,6 +66,7 @@ static bool is_fused(const ls_tensor_view *view) {
 }
 
 static bool is_wrapped(const char *name) {
+    if (strstr(name, OF_LANGUAGE) != NULL) return true;
     for (const char *part = name;; part++) {
         if (wrapper_at(part, part == name) > 0) return true;
         if ((part = strchr(part, '.')) == NULL) return false;
@@ -124,6 +134,7 @@ ls_status ls_tensor_names_settle(ls_tensor_names_own *out, const ls_tensor_view 
         ls_status status;
         LS_TRY(ls_array_alloc((void **)&plain, bytes, 1, "tensor names", err));
         unwrap(plain, view.name);
+        leave_language(plain);
         view.name = plain;
         if (is_fused(&view))
             status = add_experts(out, &view, err);

@@ -1,6 +1,7 @@
 /* Tensors under the names that models are read by, where a checkpoint has others: names without the wrappers of torch
- * (compile, FSDP, activation checkpointing, DataParallel), and the experts of a layer, which transformers 5 holds as
- * one tensor, one by one. Bytes are the same: every view is a part of the file. */
+ * (compile, FSDP, activation checkpointing, DataParallel), a language model's without what told it from layers for
+ * images (model.language_model.X is model.X), and the experts of a layer, which transformers 5 holds as one tensor, one
+ * by one. Bytes are the same: every view is a part of the file. */
 #ifndef LS_LOAD_TENSOR_NAMES_H
 #define LS_LOAD_TENSOR_NAMES_H
 

@@ -14,9 +14,11 @@
 
 /* The same activations from a row on; picks are not rows, and are laid out anew for every leaf. */
 static ls_activations from_row(ls_activations a, const ls_model_config *c, int64_t row, bool picks) {
-    ls_rows *const rows[] = {&a.x,      &a.y,       &a.q,       &a.k,      &a.v,       &a.heads,      &a.uz,
-                             &a.u,      &a.dt,      &a.u_in,    &a.dt_in,  &a.scanned, &a.narrow_raw, &a.narrow,
-                             &a.router, &a.qkv_raw, &a.log_sum, &a.zxbcdt, &a.xbc,     &a.ssd};
+    ls_rows *const rows[] = {&a.x,          &a.y,      &a.q,       &a.k,        &a.v,       &a.heads,
+                             &a.uz,         &a.u,      &a.dt,      &a.u_in,     &a.dt_in,   &a.scanned,
+                             &a.narrow_raw, &a.narrow, &a.router,  &a.qkv_raw,  &a.log_sum, &a.zxbcdt,
+                             &a.xbc,        &a.ssd,    &a.q_gates, &a.q_raw,    &a.kv_raw,  &a.gated_heads,
+                             &a.qkv,        &a.z,      &a.ba,      &a.qkv_conv, &a.delta,   &a.normed};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) *rows[i] = ls_rows_from(*rows[i], row);
     if (picks) {
         a.expert += row * c->top_k;

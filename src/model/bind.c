@@ -7,7 +7,9 @@
 #include "model/parts.h"
 #include "model/stored.h"
 #include "model/window.h"
+#include "op/delta.h"
 #include "op/gated_norm.h"
+#include "op/sigmoid_gate.h"
 
 typedef struct binder {
     ls_model *model;
@@ -84,7 +86,11 @@ static ls_status bind_tied_head(binder *b) {
 static const ls_part *mixer_of(const ls_model_config *c, int64_t layer_i) {
     if (c->no_mixer[layer_i]) return NULL;
     if (c->is_attention[layer_i]) return &ls_part_attention;
-    return c->ssd_heads > 0 ? &ls_part_mamba2 : &ls_part_mamba;
+    switch (ls_config_recurrence(c)) {
+        case LS_RECURRENCE_DELTA: return &ls_part_delta;
+        case LS_RECURRENCE_SSD: return &ls_part_mamba2;
+        default: return &ls_part_mamba;
+    }
 }
 
 static ls_status make_layer(ls_model *model, int64_t layer_i, ls_error *err) {
@@ -113,22 +119,58 @@ done:
     return status;
 }
 
-/* A back end without the ops of Mamba-2 says so here, and not when a model that took minutes to load runs. */
+/* Calls of no row. */
+static ls_status try_ssd(const binder *b, float *w) {
+    const ls_model_config *c = &b->model->config;
+    const ls_gated_norm_args norm = {.x_stride = c->d_inner,
+                                     .z_stride = c->d_inner,
+                                     .eps = c->rms_eps,
+                                     .y_dtype = LS_F32,
+                                     .y_stride = c->d_inner,
+                                     .dim = c->d_inner,
+                                     .w = w,
+                                     .groups = c->ssd_groups};
+    return ls_gated_norm(b->device, &norm, b->err);
+}
+
+static ls_status try_delta(const binder *b, float *w) {
+    const ls_model_config *c = &b->model->config;
+    const int64_t keys = (int64_t)c->delta_key_heads * c->d_state, heads = c->delta_heads;
+    const int64_t size = (int64_t)sizeof *w, state = c->d_inner * (int64_t)c->d_state * size;
+    const ls_delta_args delta = {.q = w,
+                                 .k = w,
+                                 .v = w,
+                                 .a = w,
+                                 .b = w,
+                                 .out = w,
+                                 .q_stride = keys,
+                                 .k_stride = keys,
+                                 .v_stride = c->d_inner,
+                                 .a_stride = heads,
+                                 .b_stride = heads,
+                                 .out_stride = c->d_inner,
+                                 .rate = w,
+                                 .dt_bias = w,
+                                 .n_heads = heads,
+                                 .n_key_heads = c->delta_key_heads,
+                                 .key_dim = c->d_state,
+                                 .value_dim = c->d_inner / heads,
+                                 .state = {NULL, (state + 15) / 16 * 16, 0},
+                                 .scale = {NULL, heads * size, 0}};
+    const ls_sigmoid_gate_args gate = {.x_stride = 1, .gate_stride = 1, .y_stride = 1, .dim = 1, .gates = 1};
+    LS_TRY(ls_delta(b->device, &delta, b->err));
+    return c->head_gates ? ls_sigmoid_gate(b->device, &gate, b->err) : LS_OK;
+}
+
+/* A back end without the ops of Mamba-2 or of the delta rule says so here, and not when a model that took minutes to
+ * load runs. */
 static ls_status try_ops(const binder *b) {
     const ls_model_config *c = &b->model->config;
     float *w = NULL;
-    ls_gated_norm_args norm = {.x_stride = c->d_inner,
-                               .z_stride = c->d_inner,
-                               .eps = c->rms_eps,
-                               .y_dtype = LS_F32,
-                               .y_stride = c->d_inner,
-                               .dim = c->d_inner,
-                               .groups = c->ssd_groups};
     ls_status status;
-    if (c->ssd_heads == 0) return LS_OK;
+    if (ls_config_recurrence(c) == LS_RECURRENCE_SCAN) return LS_OK;
     LS_TRY(ls_memory_alloc(b->device, (void **)&w, c->d_inner, sizeof *w, "weights", b->err));
-    norm.w = w;
-    status = ls_gated_norm(b->device, &norm, b->err); /* of no row */
+    status = c->delta_heads > 0 ? try_delta(b, w) : try_ssd(b, w);
     ls_memory_free(b->device, w);
     return status;
 }
@@ -147,7 +189,7 @@ ls_status ls_model_open_with(ls_model **out, ls_device *device, const char *dire
     b.model = model;
     b.by_layer = how != NULL && how->by_layer;
     LS_TRY_DONE(try_ops(&b));
-    LS_TRY_DONE(ls_stored_open(&b.stored, directory, how, err));
+    LS_TRY_DONE(ls_stored_open(&b.stored, directory, config.names, how, err));
     LS_TRY_DONE(ls_model_slots(model, bind_slot, &b, err));
     LS_TRY_DONE(bind_tied_head(&b));
     if (b.by_layer) LS_TRY_DONE(ls_window_place(model, err));
@@ -176,10 +218,11 @@ void ls_model_close(ls_model *model) {
     ls_window_free(model);
     for (int64_t i = 0; model->layers != NULL && i < model->config.n_layers; i++) {
         ls_layer *layer = &model->layers[i];
-        ls_gemm_weight *matrices[] = {&layer->attention.q,     &layer->attention.k,    &layer->attention.v,
-                                      &layer->attention.o,     &layer->mamba.in_proj,  &layer->mamba.x_proj,
-                                      &layer->mamba.dt_proj,   &layer->mamba.out_proj, &layer->mamba2.in_proj,
-                                      &layer->mamba2.out_proj, &layer->router};
+        ls_gemm_weight *matrices[] = {
+            &layer->delta.qkv,      &layer->delta.z,        &layer->delta.b,         &layer->delta.a,
+            &layer->delta.out_proj, &layer->attention.q,    &layer->attention.k,     &layer->attention.v,
+            &layer->attention.o,    &layer->mamba.in_proj,  &layer->mamba.x_proj,    &layer->mamba.dt_proj,
+            &layer->mamba.out_proj, &layer->mamba2.in_proj, &layer->mamba2.out_proj, &layer->router};
         for (size_t m = 0; m < sizeof matrices / sizeof matrices[0]; m++)
             ls_gemm_weight_free(model->device, matrices[m]);
         for (int64_t e = 0; layer->expert != NULL && e < layer->n_experts; e++) {

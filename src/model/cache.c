@@ -23,18 +23,14 @@ static void add_tensor(ls_slot_layout *layout, ls_state_tensor tensor) {
     layout->tensor[layout->n++] = tensor;
 }
 
-static void add_ssd(ls_slot_layout *out, const ls_model_config *c) {
-    const ls_state_tensor ssd = {.name = "ssd",
-                                 .pool = "Mamba-2 state pool, states of heads",
-                                 .dtype = LS_F32,
-                                 .n_dims = 3,
-                                 .dims = {c->ssd_heads, c->d_state, c->d_inner / c->ssd_heads}};
-    const ls_state_tensor scale = {.name = "scale",
-                                   .pool = "Mamba-2 state pool, scales of heads",
-                                   .dtype = LS_F32,
-                                   .n_dims = 1,
-                                   .dims = {c->ssd_heads}};
-    add_tensor(out, ssd);
+/* States of heads that have a scale each. */
+static void add_heads(ls_slot_layout *out, const ls_model_config *c, const char *name, const char *pool,
+                      const char *scale_pool, int64_t n_heads) {
+    const ls_state_tensor states = {
+        .name = name, .pool = pool, .dtype = LS_F32, .n_dims = 3, .dims = {n_heads, c->d_state, c->d_inner / n_heads}};
+    const ls_state_tensor scale = {
+        .name = "scale", .pool = scale_pool, .dtype = LS_F32, .n_dims = 1, .dims = {n_heads}};
+    add_tensor(out, states);
     add_tensor(out, scale);
 }
 
@@ -51,10 +47,17 @@ void ls_slot_layout_make(ls_slot_layout *out, const ls_model_config *c, ls_dtype
                                   .dims = {c->d_inner, c->d_state}};
     memset(out, 0, sizeof *out);
     add_tensor(out, conv);
-    if (c->ssd_heads > 0)
-        add_ssd(out, c);
-    else
-        add_tensor(out, scan);
+    switch (ls_config_recurrence(c)) {
+        case LS_RECURRENCE_DELTA:
+            add_heads(out, c, "delta", "delta rule state pool, states of heads",
+                      "delta rule state pool, scales of heads", c->delta_heads);
+            return;
+        case LS_RECURRENCE_SSD:
+            add_heads(out, c, "ssd", "Mamba-2 state pool, states of heads", "Mamba-2 state pool, scales of heads",
+                      c->ssd_heads);
+            return;
+        case LS_RECURRENCE_SCAN: add_tensor(out, scan); return;
+    }
 }
 
 int64_t ls_slot_bytes(const ls_model_config *c, ls_dtype dtype) {

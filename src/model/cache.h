@@ -28,8 +28,9 @@ typedef struct ls_slot_layout {
 
 /* The slots of the layers whose mixer is no attention: "conv", the convolution's window [W-1][D] in the activation
  * type, oldest first; "scan", the state [D][S] in float32. Of Mamba-2 the window is of x, B and C, and two tensors in
- * float32 follow: "ssd", the states [heads][S][P], and "scale", [heads] (op/ssd.h). Of a model of attention alone all
- * are empty. */
+ * float32 follow: "ssd", the states [heads][S][P], and "scale", [heads] (op/ssd.h). Of the delta rule the
+ * window is of q, k and v, and "delta", [heads][K][V], and "scale" follow likewise (op/delta.h). Of a model of
+ * attention alone all are empty. */
 void ls_slot_layout_make(ls_slot_layout *out, const ls_model_config *config, ls_dtype dtype);
 
 /* Where a layer's state lies; a feed-forward alone has none. */

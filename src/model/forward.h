@@ -32,7 +32,11 @@ typedef struct ls_activations {
     ls_rows heads;   /* A*P: their outputs */
     ls_rows log_sum; /* A, float32, for training in mma16: of their softmax; data NULL else */
     ls_rows qkv_raw; /* float32, the columns of q | k | v: what the products gave, where op/rope.h follows */
-    ls_rows rope;    /* 2 half: cosines and sines of the rows' positions, of a whole forward; data NULL without */
+    /* with output gates, in place of qkv_raw, all float32 */
+    ls_rows q_gates;       /* 2*A*P: each head of q, then its gate */
+    ls_rows q_raw, kv_raw; /* A*P; 2*G*P: k | v */
+    ls_rows gated_heads;   /* A*P: what o_proj reads */
+    ls_rows rope;          /* 2 half: cosines and sines of the rows' positions, of a whole forward; data NULL without */
     /* Mamba */
     ls_rows uz;                 /* 2D: u | z before the convolution */
     ls_rows u, dt;              /* D each: behind it; of the scan */
@@ -43,6 +47,11 @@ typedef struct ls_activations {
     ls_rows zxbcdt; /* 2D+2GS+heads: z | x | B | C | dt before the convolution */
     ls_rows xbc;    /* D+2GS: x | B | C behind it */
     ls_rows ssd;    /* D, float32: the scan's output */
+    /* delta rule; scanned is what out_proj reads */
+    ls_rows qkv, z;        /* C, D, float32: what the products gave */
+    ls_rows ba;            /* 2*heads, float32: b | a */
+    ls_rows qkv_conv;      /* C, float32: behind the convolution */
+    ls_rows delta, normed; /* D, float32: the rule's output, and behind its norm */
     /* feed-forward, over rows or over picks (rows of experts) */
     ls_rows gate, up, gated; /* F */
     /* mixture of experts */

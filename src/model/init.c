@@ -79,6 +79,7 @@ static bool ends_with(const char *name, const char *end) {
 static double value_of(const piece *p, int64_t i) {
     if (p->slot->kind == LS_SLOT_RATES) return ls_log64((double)(i + 1));
     if (p->slot->kind == LS_SLOT_DECAY) return ls_log64((double)(i % p->slot->dims[1] + 1));
+    if (p->slot->above_one) return 0.0;
     if (ends_with(p->slot->name, ".weight") || ends_with(p->slot->name, ".D")) return 1.0;
     return ends_with(p->slot->name, "dt_proj.bias") || ends_with(p->slot->name, ".dt_bias") ? dt_bias(p, i) : 0.0;
 }

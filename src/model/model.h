@@ -1,7 +1,7 @@
 /* A language model: its configuration, its weights, its layers. docs/guide/adding-a-model.md tells how to add one.
  *
  * Shapes: V vocabulary, H hidden, F feed-forward, E experts, D d_inner, S d_state, W d_conv, R dt_rank, A heads, G KV
- * heads, P head_dim.
+ * heads, P head_dim; of the delta rule M key heads of K = S rows, and C = 2MK + D columns of q | k | v.
  *
  * A layer is two halves, a mixer and a feed-forward; a model without feed-forward (F = 0) has layers of one half, and a
  * model may have layers of either half alone.
@@ -18,6 +18,10 @@
  *                      inner norms, with weights or without;  dt = Wdt dt;  Wout R(scan(u, dt, B, C, z))
  *   mixer, Mamba-2:    z|x|B|C|dt = Win x;  x|B|C = conv1d(R(x|B|C));  Wout R(norm(ssd(x, dt, B, C), z)): op/ssd.h with
  *                      heads and groups of B and C, op/gated_norm.h over as many groups
+ *                      With output gates Wq gives each head of q and its gate: Wo R(R(attention(q, k, v)) *
+ *                      sigmoid(gate)), op/sigmoid_gate.h
+ *   mixer, delta rule: q|k|v = Wqkv x, z = Wz x, b = Wb x, a = Wa x;  q|k|v = conv1d(R(q|k|v));
+ *                      Wout R(silu(z) * rms(delta(q, k, v, a, b); norm)), the norm over each head: op/delta.h
  *   ffn, dense:        Wdown R(silu(Wgate x) * (Wup x))
  *   ffn, ungated:      Wdown R(relu2(Wup x))
  *   ffn, MoE:          sum over the chosen experts of p_e * ffn_e(x), in ascending order of e
@@ -58,8 +62,17 @@ typedef struct ls_mamba2_weights {
     float *dt_bias, *d, *a;    /* [heads]; a = -exp(A_log) */
 } ls_mamba2_weights;
 
+typedef struct ls_delta_weights {
+    ls_gemm_weight qkv, z;   /* [C][H]: q | k | v; [D][H] */
+    ls_gemm_weight b, a;     /* [heads][H] each */
+    ls_gemm_weight out_proj; /* [H][D] */
+    float *conv_w;           /* [W][C] */
+    float *norm;             /* [D / heads] */
+    float *dt_bias, *rate;   /* [heads]; rate = -exp(A_log) */
+} ls_delta_weights;
+
 typedef struct ls_attention_weights {
-    ls_gemm_weight q, k, v, o;                /* [A*P][H], [G*P][H], [G*P][H], [H][A*P] */
+    ls_gemm_weight q, k, v, o; /* [A*P][H], [G*P][H], [G*P][H], [H][A*P]; with gates q [A][2][P][H]: head, its gate */
     float *q_bias, *k_bias, *v_bias, *o_bias; /* [A*P], [G*P], [G*P], [H]; NULL without */
     float *q_norm, *k_norm;                   /* [P] each; NULL without norms of heads */
 } ls_attention_weights;
@@ -77,6 +90,7 @@ typedef struct ls_layer {
     ls_attention_weights attention;
     ls_mamba_weights mamba;
     ls_mamba2_weights mamba2;
+    ls_delta_weights delta;
     ls_gemm_weight router;  /* [E][H], MoE only */
     ls_ffn_weights *expert; /* [n_experts] */
     int64_t n_experts;      /* 1 for a dense feed-forward, 0 for none */

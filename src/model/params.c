@@ -84,7 +84,7 @@ ls_status ls_parameters_open_share(ls_parameters **out, ls_model *model, ls_devi
     if (p == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "parameters");
     p->model = model;
     p->device = device;
-    LS_TRY_DONE(ls_stored_open(&l.stored, directory, NULL, err));
+    LS_TRY_DONE(ls_stored_open(&l.stored, directory, model->config.names, NULL, err));
     l.stored.watcher = NULL; /* who watches the opening of a model has seen it */
     LS_TRY_DONE(ls_model_slots(model, count_slot, p, err));
     n = p->n;

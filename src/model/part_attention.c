@@ -2,6 +2,7 @@
 #include "model/parts.h"
 #include "model/tape_state.h"
 #include "op/attention_backward.h"
+#include "op/sigmoid_gate.h"
 
 static float scale_of(const ls_model_config *c) { return ls_div(1.0f, ls_sqrt((float)c->head_dim)); }
 
@@ -13,23 +14,63 @@ static void parts_of(ls_rope_part part[LS_ROPE_PARTS], const ls_model_config *c,
     part[2] = (ls_rope_part){c->n_kv_heads, w->v_bias, NULL, false, NULL};
 }
 
-/* q, k and v of what the products gave. */
-static ls_status make_heads(const ls_forward *f, const ls_attention_weights *w, ls_error *err) {
+/* n of these parts from `first` on: y of x. */
+static ls_status make_parts(const ls_forward *f, const ls_attention_weights *w, int64_t first, int64_t n, ls_rows y,
+                            ls_rows x, ls_error *err) {
     const ls_model_config *c = &f->model->config;
-    const ls_activations *a = &f->ws->a;
-    ls_rope_args args = {.x = a->qkv_raw.data,
-                         .x_stride = a->qkv_raw.stride,
-                         .y = a->q.data,
-                         .y_dtype = a->q.dtype,
-                         .y_stride = a->q.stride,
-                         .table = a->rope.data,
+    ls_rope_part all[LS_ROPE_PARTS];
+    ls_rope_args args = {.x = x.data,
+                         .x_stride = x.stride,
+                         .y = y.data,
+                         .y_dtype = y.dtype,
+                         .y_stride = y.stride,
+                         .table = f->ws->a.rope.data,
                          .half = c->rope.half,
                          .eps = c->rms_eps,
                          .rows = f->batch->n_rows,
                          .head_dim = c->head_dim,
-                         .n_parts = LS_ROPE_PARTS};
-    parts_of(args.part, c, w);
+                         .n_parts = n};
+    parts_of(all, c, w);
+    for (int64_t i = 0; i < n; i++) args.part[i] = all[first + i];
     return ls_rope(f->ws->device, &args, err);
+}
+
+/* Heads of q between their own columns and those that have a gate behind each. */
+static ls_status copy_heads(ls_device *device, const ls_model_config *c, void *to, int64_t to_stride, const void *from,
+                            int64_t from_stride, int64_t rows, ls_error *err) {
+    const int64_t size = (int64_t)sizeof(float);
+    const ls_copy_args args = {to, from, to_stride * size, from_stride * size, rows * c->n_heads, c->head_dim * size};
+    return ls_memory_copy_rows(device, &args, err);
+}
+
+/* q, k and v of what the products gave. */
+static ls_status make_heads(const ls_forward *f, const ls_attention_weights *w, ls_error *err) {
+    const ls_model_config *c = &f->model->config;
+    const ls_activations *a = &f->ws->a;
+    if (!c->head_gates) return make_parts(f, w, 0, LS_ROPE_PARTS, a->q, a->qkv_raw, err);
+    LS_TRY(copy_heads(f->ws->device, c, a->q_raw.data, c->head_dim, a->q_gates.data, 2 * (int64_t)c->head_dim,
+                      f->batch->n_rows, err));
+    LS_TRY(make_parts(f, w, 0, 1, a->q, a->q_raw, err));
+    return make_parts(f, w, 1, LS_ROPE_PARTS - 1, a->k, a->kv_raw, err);
+}
+
+/* What o_proj reads: the heads' outputs, each through its gate. */
+static ls_status gate_heads(const ls_forward *f, ls_error *err) {
+    const ls_model_config *c = &f->model->config;
+    const ls_activations *a = &f->ws->a;
+    const int64_t size = c->head_dim;
+    const ls_sigmoid_gate_args args = {.x = a->heads.data,
+                                       .x_dtype = a->heads.dtype,
+                                       .gate = ls_rows_column(a->q_gates, size).data,
+                                       .x_stride = size,
+                                       .gate_stride = 2 * size,
+                                       .y = a->gated_heads.data,
+                                       .y_dtype = a->gated_heads.dtype,
+                                       .y_stride = size,
+                                       .rows = f->batch->n_rows * c->n_heads,
+                                       .dim = size,
+                                       .gates = size};
+    return c->head_gates ? ls_sigmoid_gate(f->ws->device, &args, err) : LS_OK;
 }
 
 /* q, k and v of x. */
@@ -38,16 +79,18 @@ static ls_status project_heads(const ls_forward *f, const ls_attention_weights *
     const ls_activations *a = &f->ws->a;
     const bool bare = ls_attention_is_bare(c);
     const int64_t q_dim = (int64_t)c->n_heads * c->head_dim, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
-    const ls_rows q = bare ? a->q : a->qkv_raw;
+    const ls_rows q = c->head_gates ? a->q_gates : bare ? a->q : a->qkv_raw;
+    const ls_rows k = c->head_gates ? a->kv_raw : ls_rows_column(q, q_dim);
     LS_TRY(ls_part_project(f, q, a->x, &w->q, NULL, err));
-    LS_TRY(ls_part_project(f, ls_rows_column(q, q_dim), a->x, &w->k, NULL, err));
-    LS_TRY(ls_part_project(f, ls_rows_column(q, q_dim + kv_dim), a->x, &w->v, NULL, err));
+    LS_TRY(ls_part_project(f, k, a->x, &w->k, NULL, err));
+    LS_TRY(ls_part_project(f, ls_rows_column(k, kv_dim), a->x, &w->v, NULL, err));
     return bare ? LS_OK : make_heads(f, w, err);
 }
 
 static ls_status attention_again(const ls_forward *f, int64_t layer_i, ls_error *err) {
-    if (!f->model->config.head_norms) return LS_OK;
-    return make_heads(f, &f->model->layers[layer_i].attention, err);
+    if (!f->model->config.head_norms && !f->model->config.head_gates) return LS_OK;
+    LS_TRY(make_heads(f, &f->model->layers[layer_i].attention, err));
+    return gate_heads(f, err);
 }
 
 static ls_status attention_forward(const ls_forward *f, int64_t layer_i, ls_error *err) {
@@ -82,7 +125,8 @@ static ls_status attention_forward(const ls_forward *f, int64_t layer_i, ls_erro
                                          .log_sum_stride = a->log_sum.stride};
     LS_TRY(project_heads(f, w, err));
     LS_TRY(ls_attention(f->ws->device, &attention, err));
-    return ls_part_project(f, a->y, a->heads, &w->o, w->o_bias, err);
+    LS_TRY(gate_heads(f, err));
+    return ls_part_project(f, a->y, c->head_gates ? a->gated_heads : a->heads, &w->o, w->o_bias, err);
 }
 
 /* Chains of the gradients of a layer's norms of heads: those of q, then of k. They wait for the leaf's last part. */
@@ -91,10 +135,52 @@ static float *norm_chains(const ls_leaf *l, int64_t layer_i) {
     return l->tape->dhead_norms + layer_i * ((int64_t)c->n_heads + c->n_kv_heads) * c->head_dim;
 }
 
-/* From gradients of q, k and v to those of what the products gave. */
-static ls_status heads_backward(const ls_leaf *l, int64_t layer_i, ls_rows dheads, ls_rows draw, ls_error *err) {
+/* Where gradients of attention with output gates lie: each with all rows of the leaf. dheads, of the heads' outputs, is
+ * in da behind those of q | k | v. In db is dgated, of what o_proj reads, in whose place dq_raw and dkv_raw come, and
+ * behind them dgates, as q_proj gives heads and gates. */
+typedef struct gate_gradients {
+    ls_rows dgated, dheads, dq_raw, dkv_raw, dgates;
+} gate_gradients;
+
+static gate_gradients gate_gradients_of(const ls_leaf *l) {
     const ls_model_config *c = &l->model->config;
-    const ls_rows raw = l->ws.a.qkv_raw;
+    const int64_t q = (int64_t)c->n_heads * c->head_dim, kv = (int64_t)c->n_kv_heads * c->head_dim, rows = l->rows;
+    const ls_tape *t = l->tape;
+    return (gate_gradients){.dgated = {t->db, LS_F32, q},
+                            .dheads = {t->da + rows * (q + 2 * kv), LS_F32, q},
+                            .dq_raw = {t->db, LS_F32, q},
+                            .dkv_raw = {t->db + rows * q, LS_F32, 2 * kv},
+                            .dgates = {t->db + rows * (q + 2 * kv), LS_F32, 2 * q}};
+}
+
+/* From dgated to dheads, and the gates' columns of dgates. */
+static ls_status gates_backward(const ls_leaf *l, const gate_gradients *g, ls_error *err) {
+    const ls_model_config *c = &l->model->config;
+    const ls_activations *a = &l->ws.a;
+    const int64_t size = c->head_dim;
+    const ls_sigmoid_gate_backward_args args = {.x = a->heads.data,
+                                                .x_dtype = a->heads.dtype,
+                                                .gate = ls_rows_column(a->q_gates, size).data,
+                                                .x_stride = size,
+                                                .gate_stride = 2 * size,
+                                                .dy = g->dgated.data,
+                                                .dy_stride = size,
+                                                .dx = g->dheads.data,
+                                                .dx_stride = size,
+                                                .dgate = ls_rows_column(g->dgates, size).data,
+                                                .dgate_dtype = LS_F32,
+                                                .dgate_stride = 2 * size,
+                                                .rows = l->rows * c->n_heads,
+                                                .dim = size,
+                                                .gates = size};
+    return ls_sigmoid_gate_backward(l->device, &args, err);
+}
+
+/* From gradients of q, k and v, or n of them from `first` on, to those of what the products gave. */
+static ls_status parts_backward(const ls_leaf *l, int64_t layer_i, int64_t first, int64_t n, ls_rows raw,
+                                ls_rows dheads, ls_rows draw, ls_error *err) {
+    const ls_model_config *c = &l->model->config;
+    ls_rope_part all[LS_ROPE_PARTS];
     float *chains = norm_chains(l, layer_i);
     ls_rope_backward_args args = {.x = raw.data,
                                   .x_stride = raw.stride,
@@ -108,17 +194,37 @@ static ls_status heads_backward(const ls_leaf *l, int64_t layer_i, ls_rows dhead
                                   .eps = c->rms_eps,
                                   .rows = l->rows,
                                   .head_dim = c->head_dim,
-                                  .n_parts = LS_ROPE_PARTS,
+                                  .n_parts = n,
                                   .scale = l->tape->scale};
-    parts_of(args.part, c, &l->model->layers[layer_i].attention);
+    parts_of(all, c, &l->model->layers[layer_i].attention);
     if (c->head_norms) {
-        const int64_t q_chains = (int64_t)c->n_heads * c->head_dim, k_chains = (int64_t)c->n_kv_heads * c->head_dim;
-        args.part[0].dnorm = chains;
-        args.part[1].dnorm = chains + q_chains;
-        if (l->gradient_is_zero)
-            LS_TRY(ls_memory_fill(l->device, chains, 0, (q_chains + k_chains) * (int64_t)sizeof *chains, err));
+        all[0].dnorm = chains;
+        all[1].dnorm = chains + (int64_t)c->n_heads * c->head_dim;
     }
+    for (int64_t i = 0; i < n; i++) args.part[i] = all[first + i];
     return ls_rope_backward(l->device, &args, err);
+}
+
+/* The chains begin with the leaf. */
+static ls_status begin_norms(const ls_leaf *l, int64_t layer_i, ls_error *err) {
+    const ls_model_config *c = &l->model->config;
+    const int64_t n = ((int64_t)c->n_heads + c->n_kv_heads) * c->head_dim;
+    if (!c->head_norms || !l->gradient_is_zero) return LS_OK;
+    return ls_memory_fill(l->device, norm_chains(l, layer_i), 0, n * (int64_t)sizeof(float), err);
+}
+
+/* From gradients of q, k and v in dq to those of what the products gave, `draw` without gates, else of g. */
+static ls_status heads_backward(const ls_leaf *l, int64_t layer_i, ls_rows dq, ls_rows draw, const gate_gradients *g,
+                                ls_error *err) {
+    const ls_model_config *c = &l->model->config;
+    const ls_activations *a = &l->ws.a;
+    LS_TRY(begin_norms(l, layer_i, err));
+    if (!c->head_gates) return parts_backward(l, layer_i, 0, LS_ROPE_PARTS, a->qkv_raw, dq, draw, err);
+    LS_TRY(parts_backward(l, layer_i, 0, 1, a->q_raw, dq, g->dq_raw, err));
+    LS_TRY(parts_backward(l, layer_i, 1, LS_ROPE_PARTS - 1, a->kv_raw,
+                          ls_rows_column(dq, (int64_t)c->n_heads * c->head_dim), g->dkv_raw, err));
+    return copy_heads(l->device, c, g->dgates.data, 2 * (int64_t)c->head_dim, g->dq_raw.data, c->head_dim, l->rows,
+                      err);
 }
 
 static ls_status attention_finish(const ls_leaf *l, int64_t layer_i, ls_error *err) {
@@ -142,7 +248,10 @@ static ls_status attention_backward(const ls_leaf *l, int64_t layer_i, ls_error 
     const int64_t q_dim = (int64_t)c->n_heads * c->head_dim, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
     const int64_t rows = l->rows;
     const ls_tape *t = l->tape;
-    const ls_rows dout = {l->tape->db, LS_F32, q_dim}, dq = {l->tape->da, LS_F32, q_dim + 2 * kv_dim};
+    const gate_gradients g = gate_gradients_of(l);
+    const bool gates = c->head_gates;
+    const ls_rows dout = gates ? g.dheads : (ls_rows){l->tape->db, LS_F32, q_dim},
+                  dq = {l->tape->da, LS_F32, q_dim + 2 * kv_dim};
     const ls_rows dk = ls_rows_column(dq, q_dim), dv = ls_rows_column(dq, q_dim + kv_dim);
     const ls_attention_backward_args args = {.q = a->q.data,
                                              .k = a->k.data,
@@ -174,25 +283,28 @@ static ls_status attention_backward(const ls_leaf *l, int64_t layer_i, ls_error 
     const bool bare = ls_attention_is_bare(c);
     /* dout has been read when these are written. */
     const ls_rows raw = {t->db, c->qkv_bias ? LS_F32 : ls_leaf_product_dtype(l), dq.stride}, through = bare ? dq : raw;
-    const ls_leaf_product o = {.w = &w->o, .bias = w->o_bias, .dy = l->dh, .x = a->heads, .dx = dout, .m = rows};
-    const ls_leaf_product q = {.w = &w->q, .bias = w->q_bias, .dy = through, .x = a->x, .dx = l->dx, .m = rows};
-    const ls_leaf_product k = {.w = &w->k,
-                               .bias = w->k_bias,
-                               .dy = ls_rows_column(through, q_dim),
-                               .x = a->x,
-                               .dx = l->dx,
-                               .add = true,
+    const ls_rows dkv = gates ? g.dkv_raw : ls_rows_column(through, q_dim);
+    const ls_leaf_product o = {.w = &w->o,
+                               .bias = w->o_bias,
+                               .dy = l->dh,
+                               .x = gates ? a->gated_heads : a->heads,
+                               .dx = gates ? g.dgated : dout,
                                .m = rows};
+    const ls_leaf_product q = {
+        .w = &w->q, .bias = w->q_bias, .dy = gates ? g.dgates : through, .x = a->x, .dx = l->dx, .m = rows};
+    const ls_leaf_product k = {
+        .w = &w->k, .bias = w->k_bias, .dy = dkv, .x = a->x, .dx = l->dx, .add = true, .m = rows};
     const ls_leaf_product v = {.w = &w->v,
                                .bias = w->v_bias,
-                               .dy = ls_rows_column(through, q_dim + kv_dim),
+                               .dy = ls_rows_column(dkv, kv_dim),
                                .x = a->x,
                                .dx = l->dx,
                                .add = true,
                                .m = rows};
     LS_TRY(ls_leaf_through_product(l, &o, err));
+    if (gates) LS_TRY(gates_backward(l, &g, err));
     LS_TRY(ls_attention_backward(l->device, &args, err));
-    if (!bare) LS_TRY(heads_backward(l, layer_i, dq, raw, err));
+    if (!bare) LS_TRY(heads_backward(l, layer_i, dq, raw, &g, err));
     LS_TRY(ls_leaf_through_product(l, &q, err));
     LS_TRY(ls_leaf_through_product(l, &k, err));
     return ls_leaf_through_product(l, &v, err);
@@ -202,7 +314,7 @@ static ls_status attention_walk(const ls_walk *w, ls_layer *layer) {
     const ls_model_config *c = &w->model->config;
     const int64_t q = (int64_t)c->n_heads * c->head_dim, kv = (int64_t)c->n_kv_heads * c->head_dim;
     ls_attention_weights *a = &layer->attention;
-    LS_TRY(ls_walk_matrix(w, &a->q, q, c->hidden, w->names->attention, "q_proj.weight"));
+    LS_TRY(ls_walk_matrix(w, &a->q, (c->head_gates ? 2 : 1) * q, c->hidden, w->names->attention, "q_proj.weight"));
     LS_TRY(ls_walk_matrix(w, &a->k, kv, c->hidden, w->names->attention, "k_proj.weight"));
     LS_TRY(ls_walk_matrix(w, &a->v, kv, c->hidden, w->names->attention, "v_proj.weight"));
     LS_TRY(ls_walk_matrix(w, &a->o, c->hidden, q, w->names->attention, "o_proj.weight"));
@@ -213,8 +325,8 @@ static ls_status attention_walk(const ls_walk *w, ls_layer *layer) {
     }
     if (c->o_bias) LS_TRY(ls_walk_vector(w, &a->o_bias, c->hidden, w->names->attention, "o_proj.bias"));
     if (!c->head_norms) return LS_OK;
-    LS_TRY(ls_walk_vector(w, &a->q_norm, c->head_dim, w->names->attention, "q_norm.weight"));
-    return ls_walk_vector(w, &a->k_norm, c->head_dim, w->names->attention, "k_norm.weight");
+    LS_TRY(ls_walk_norm(w, &a->q_norm, c->head_dim, w->names->attention, "q_norm.weight"));
+    return ls_walk_norm(w, &a->k_norm, c->head_dim, w->names->attention, "k_norm.weight");
 }
 
 const ls_part ls_part_attention = {

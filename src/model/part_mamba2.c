@@ -185,42 +185,22 @@ static ls_ssd_backward_args scan_rows(ls_ssd_backward_args args, int64_t first, 
     return args;
 }
 
-/* Sequences from `begin` on that one call takes: what fits its workspace, and one at least. */
-static ls_ssd_backward_args scan_cut(const ls_leaf *l, const ls_ssd_backward_args *all, int64_t begin) {
-    const ls_span *spans = l->tape->leaf_spans;
-    ls_ssd_backward_args cut = *all;
-    cut.n_spans = cut.rows = cut.span_rows_max = 0;
-    for (int64_t i = begin; i < all->n_spans; i++) {
-        ls_ssd_backward_args more = cut;
-        int64_t bytes;
-        more.n_spans++;
-        more.rows += spans[i].n_rows;
-        if (spans[i].n_rows > more.span_rows_max) more.span_rows_max = spans[i].n_rows;
-        bytes = ls_op_ssd_backward_workspace(&more);
-        if (more.n_spans > 1 && (bytes < 0 || bytes > l->tape->cut_bytes)) break;
-        cut = more;
-    }
-    return scan_rows(cut, spans[begin].row, cut.rows);
+static ls_ssd_backward_args scan_over(const ls_ssd_backward_args *all, const ls_leaf_cut *cut) {
+    ls_ssd_backward_args args = scan_rows(*all, cut->row, cut->rows);
+    args.spans = cut->spans;
+    args.n_spans = cut->n_spans;
+    args.span_rows_max = cut->span_rows_max;
+    return args;
 }
 
-/* The workspace grows with rows and sequences: calls are cut between sequences, which the law allows. */
-static ls_status scan_backward(const ls_leaf *l, const ls_ssd_backward_args *all, ls_error *err) {
-    const ls_tape *t = l->tape;
-    for (int64_t begin = 0; begin < all->n_spans;) {
-        ls_ssd_backward_args cut = scan_cut(l, all, begin);
-        for (int64_t i = begin; i < begin + cut.n_spans; i++) {
-            const ls_span *span = &t->leaf_spans[i];
-            const ls_span moved = {span->row - t->leaf_spans[begin].row, span->n_rows, span->pos, span->slot,
-                                   span->table};
-            t->host_cut[i - begin] = moved;
-        }
-        cut.spans = t->cut_spans + begin;
-        LS_TRY(ls_memory_write(l->device, t->cut_spans + begin, t->host_cut,
-                               cut.n_spans * (int64_t)sizeof *t->cut_spans, err));
-        LS_TRY(ls_ssd_backward(l->device, &cut, err));
-        begin += cut.n_spans;
-    }
-    return LS_OK;
+static int64_t scan_bytes(const void *call, const ls_leaf_cut *cut) {
+    const ls_ssd_backward_args args = scan_over(call, cut);
+    return ls_op_ssd_backward_workspace(&args);
+}
+
+static ls_status scan_run(const ls_leaf *l, const void *call, const ls_leaf_cut *cut, ls_error *err) {
+    const ls_ssd_backward_args args = scan_over(call, cut);
+    return ls_ssd_backward(l->device, &args, err);
 }
 
 static ls_status conv_backward(const ls_leaf *l, const ls_mamba2_weights *w, ls_rows dy, ls_rows dx, ls_error *err) {
@@ -262,12 +242,13 @@ static ls_status mamba2_backward(const ls_leaf *l, int64_t layer_i, ls_error *er
     const ls_rows dx = ls_rows_column(dz, dim), ddt = ls_rows_column(dz, dim + conv);
     const ls_rows dxbc = {t->db, LS_F32, conv}; /* dnormed has been read when it is written */
     const ls_ssd_backward_args scan = scan_call(l, w, t->du, dxbc, ddt);
+    const ls_leaf_cuts cuts = {&scan, scan_bytes, scan_run};
     const ls_leaf_product out_proj = {
         .w = &w->out_proj, .bias = w->out_bias, .dy = l->dh, .x = a->scanned, .dx = dnormed, .m = rows};
     const ls_leaf_product in_proj = {.w = &w->in_proj, .bias = w->in_bias, .dy = dz, .x = a->x, .dx = l->dx, .m = rows};
     LS_TRY(ls_leaf_through_product(l, &out_proj, err));
     LS_TRY(norm_backward(l, w, dnormed.data, t->du, dz, err));
-    LS_TRY(scan_backward(l, &scan, err));
+    LS_TRY(ls_leaf_run_cuts(l, &cuts, err));
     LS_TRY(conv_backward(l, w, dxbc, dx, err));
     return ls_leaf_through_product(l, &in_proj, err);
 }

@@ -162,3 +162,38 @@ ls_status ls_leaf_through_norm(const ls_leaf *l, const float *w, ls_rows x, ls_r
     const ls_rmsnorm_backward_args args = ls_leaf_norm_call(l, w, x, dy, dx, add, dim);
     return ls_rmsnorm_backward(l->device, &args, err);
 }
+
+/* ---- cuts ---- */
+
+/* What one call takes from sequence `begin` on. */
+static ls_leaf_cut cut_from(const ls_leaf *l, const ls_leaf_cuts *cuts, int64_t begin) {
+    const ls_span *spans = l->tape->leaf_spans;
+    ls_leaf_cut cut = {.row = spans[begin].row, .spans = l->tape->cut_spans + begin};
+    for (int64_t i = begin; i < l->batch->n_spans; i++) {
+        ls_leaf_cut more = cut;
+        int64_t bytes;
+        more.n_spans++;
+        more.rows += spans[i].n_rows;
+        if (spans[i].n_rows > more.span_rows_max) more.span_rows_max = spans[i].n_rows;
+        bytes = cuts->bytes(cuts->call, &more);
+        if (more.n_spans > 1 && (bytes < 0 || bytes > l->tape->cut_bytes)) break;
+        cut = more;
+    }
+    return cut;
+}
+
+ls_status ls_leaf_run_cuts(const ls_leaf *l, const ls_leaf_cuts *cuts, ls_error *err) {
+    const ls_tape *t = l->tape;
+    for (int64_t begin = 0; begin < l->batch->n_spans;) {
+        const ls_leaf_cut cut = cut_from(l, cuts, begin);
+        for (int64_t i = 0; i < cut.n_spans; i++) {
+            t->host_cut[i] = t->leaf_spans[begin + i];
+            t->host_cut[i].row -= cut.row;
+        }
+        LS_TRY(
+            ls_memory_write(l->device, t->cut_spans + begin, t->host_cut, cut.n_spans * (int64_t)sizeof(ls_span), err));
+        LS_TRY(cuts->run(l, cuts->call, &cut, err));
+        begin += cut.n_spans;
+    }
+    return LS_OK;
+}

@@ -3,6 +3,7 @@
  *   part_attention.c   attention
  *   part_mamba.c       Mamba-1
  *   part_mamba2.c      Mamba-2
+ *   part_delta.c       gated delta rule
  *   part_ffn.c         dense feed-forward and mixture of experts
  *   parts.c            what they are made of */
 #ifndef LS_MODEL_PARTS_H
@@ -47,12 +48,13 @@ struct ls_part {
     bool picks; /* whether it computes over picks of rows, not over rows: a mixture of experts */
 };
 
-/* Whether q, k and v are what the products gave, rounded: no bias, norm or rotation (op/rope.h) lies between. */
+/* Whether q, k and v are what the products gave, rounded: no bias, norm, rotation (op/rope.h) or gate lies between. */
 static inline bool ls_attention_is_bare(const ls_model_config *c) {
-    return c->rope.half == 0 && !c->head_norms && !c->qkv_bias;
+    return c->rope.half == 0 && !c->head_norms && !c->qkv_bias && !c->head_gates;
 }
 
-extern const ls_part ls_part_attention, ls_part_mamba, ls_part_mamba2, ls_part_dense, ls_part_ungated, ls_part_experts;
+extern const ls_part ls_part_attention, ls_part_mamba, ls_part_mamba2, ls_part_delta, ls_part_dense, ls_part_ungated,
+    ls_part_experts;
 
 /* ---- forward ---- */
 
@@ -99,5 +101,23 @@ ls_status ls_leaf_through_norm(const ls_leaf *leaf, const float *w, ls_rows x, l
  * without weight (w NULL) has no gradient of one. */
 ls_rmsnorm_backward_args ls_leaf_norm_call(const ls_leaf *leaf, const float *w, ls_rows x, ls_rows dy, ls_rows dx,
                                            bool add, int64_t dim);
+
+/* ---- calls that are cut between sequences ---- */
+
+/* A run of the leaf's sequences; `spans` counts rows from its first, and is device memory. */
+typedef struct ls_leaf_cut {
+    int64_t row, rows, n_spans, span_rows_max;
+    const ls_span *spans;
+} ls_leaf_cut;
+
+/* An op whose workspace grows with rows and sequences, and whose law allows a cut between any two of them. */
+typedef struct ls_leaf_cuts {
+    const void *call;                                           /* what the two below are given */
+    int64_t (*bytes)(const void *call, const ls_leaf_cut *cut); /* its workspace; negative: too much for 64 bits */
+    ls_status (*run)(const ls_leaf *leaf, const void *call, const ls_leaf_cut *cut, ls_error *err);
+} ls_leaf_cuts;
+
+/* Runs the op over all sequences of the leaf, in runs whose workspace is at most the tape's cut_bytes, or of one. */
+ls_status ls_leaf_run_cuts(const ls_leaf *leaf, const ls_leaf_cuts *cuts, ls_error *err);
 
 #endif

@@ -165,6 +165,28 @@ static const char bamba_9b[] =
     "  \"router_aux_loss_coef\": 0.001,\n  \"tie_word_embeddings\": false,\n"                  \
     "  \"use_sliding_window\": false,\n  \"vocab_size\": 151936\n}\n"
 
+/* What Qwen3.5 and Qwen3-Next have alike, behind the fields of a kind. */
+#define QWEN_DELTA(layers, hidden, heads, kv_heads, value_heads, theta, tied, vocab)                         \
+    "  \"attention_bias\": false,\n  \"attention_dropout\": 0.0,\n  \"dtype\": \"bfloat16\",\n"              \
+    "  \"full_attention_interval\": 4,\n  \"head_dim\": 256,\n  \"hidden_act\": \"silu\",\n"                 \
+    "  \"hidden_size\": " #hidden                                                                            \
+    ",\n  \"initializer_range\": 0.02,\n  \"linear_conv_kernel_dim\": 4,\n  \"linear_key_head_dim\": 128,\n" \
+    "  \"linear_num_key_heads\": 16,\n  \"linear_num_value_heads\": " #value_heads                           \
+    ",\n  \"linear_value_head_dim\": 128,\n  \"max_position_embeddings\": 262144,\n"                         \
+    "  \"num_attention_heads\": " #heads ",\n  \"num_hidden_layers\": " #layers                              \
+    ",\n  \"num_key_value_heads\": " #kv_heads                                                               \
+    ",\n  \"rms_norm_eps\": 1e-06,\n  \"rope_parameters\": {\"partial_rotary_factor\": 0.25,\n"              \
+    "    \"rope_theta\": " #theta ", \"rope_type\": \"default\"},\n  \"tie_word_embeddings\": " tied         \
+    ",\n  \"use_cache\": true,\n  \"vocab_size\": " #vocab "\n}\n"
+
+/* Qwen3.5, the language model. */
+#define QWEN3_5(layers, hidden, ffn, heads, kv_heads, value_heads, tied)                        \
+    "{\n"                                                                                       \
+    "  \"architectures\": [\"Qwen3_5ForCausalLM\"],\n  \"attn_output_gate\": true,\n"           \
+    "  \"eos_token_id\": 248044,\n  \"intermediate_size\": " #ffn                               \
+    ",\n  \"mamba_ssm_dtype\": \"float32\",\n  \"model_type\": \"qwen3_5_text\",\n" QWEN_DELTA( \
+        layers, hidden, heads, kv_heads, value_heads, 10000000, tied, 248320)
+
 /* Llama 3.1 and 3.2: frequencies scaled by `factor`. */
 #define LLAMA3(layers, hidden, ffn, heads, head_dim, factor, tied)                                      \
     "{\n"                                                                                               \
@@ -199,6 +221,10 @@ static const ls_shape shapes[] = {
     {"qwen3-8b", "Alibaba's Qwen3 8B: 36 layers, 4,096 wide", QWEN3(36, 4096, 12288, 32, false)},
     {"qwen3-30b-a3b", "Alibaba's Qwen3 30B-A3B: 48 layers of 128 experts, 31 billion parameters", QWEN3_MOE(48)},
     {"qwen3-30b-a3b-cut", "4 layers of qwen3-30b-a3b", QWEN3_MOE(4)},
+    {"qwen3.5-4b", "Alibaba's Qwen3.5 4B, its language model: 32 layers, attention in every fourth, 2,560 wide",
+     QWEN3_5(32, 2560, 9216, 16, 4, 32, "true")},
+    {"qwen3.5-27b", "Alibaba's Qwen3.5 27B, its language model: 64 layers, attention in every fourth, 5,120 wide",
+     QWEN3_5(64, 5120, 17408, 24, 4, 48, "false")},
     {"falcon-mamba-7b", "TII's Falcon Mamba 7B: 64 layers, 4,096 wide", FALCON_MAMBA(64, 4096, 8192, 256)},
     {"bamba-9b", "IBM's Bamba 9B: 32 layers of Mamba-2, but attention in 9, 18 and 27", bamba_9b},
     {"nemotron-h-8b", "NVIDIA's Nemotron-H 8B: 52 layers of one half, 24 of them Mamba-2 and 4 attention",

@@ -27,10 +27,16 @@ ls_status ls_walk_vector(const ls_walk *w, float **out, int64_t n, const char *p
     return ls_walk_slot(w, slot, prefix, name);
 }
 
+ls_status ls_walk_norm(const ls_walk *w, float **out, int64_t n, const char *prefix, const char *name) {
+    const ls_weight_slot slot = {
+        .kind = LS_SLOT_VECTOR, .above_one = w->model->config.norms_above_one, .n_dims = 1, .dims = {n}, .vector = out};
+    return ls_walk_slot(w, slot, prefix, name);
+}
+
 static ls_status walk_layer(const ls_walk *w, ls_layer *layer) {
     const int64_t hidden = w->model->config.hidden;
-    if (layer->mixer != NULL) LS_TRY(ls_walk_vector(w, &layer->input_norm, hidden, "", w->names->input_norm));
-    if (layer->ffn != NULL) LS_TRY(ls_walk_vector(w, &layer->ffn_norm, hidden, "", w->names->ffn_norm));
+    if (layer->mixer != NULL) LS_TRY(ls_walk_norm(w, &layer->input_norm, hidden, "", w->names->input_norm));
+    if (layer->ffn != NULL) LS_TRY(ls_walk_norm(w, &layer->ffn_norm, hidden, "", w->names->ffn_norm));
     if (layer->mixer != NULL) LS_TRY(layer->mixer->walk(w, layer));
     if (layer->ffn != NULL) LS_TRY(layer->ffn->walk(w, layer));
     return LS_OK;
@@ -42,7 +48,7 @@ ls_status ls_model_slots(ls_model *model, ls_slot_visit visit, void *context, ls
     const ls_weight_slot embed = {
         .kind = LS_SLOT_EMBED, .n_dims = 2, .dims = {c->vocab, c->hidden}, .embed = &model->embed};
     LS_TRY(ls_walk_slot(&w, embed, "", c->names->embed));
-    LS_TRY(ls_walk_vector(&w, &model->final_norm, c->hidden, "", c->names->final_norm));
+    LS_TRY(ls_walk_norm(&w, &model->final_norm, c->hidden, "", c->names->final_norm));
     for (w.layer_i = 0; w.layer_i < c->n_layers; w.layer_i++) LS_TRY(walk_layer(&w, &model->layers[w.layer_i]));
     w.layer_i = -1;
     if (!c->tied) LS_TRY(ls_walk_matrix(&w, &model->head, c->vocab, c->hidden, "", c->names->head));
@@ -65,7 +71,7 @@ ls_status ls_slot_fill(const ls_weight_slot *slot, ls_device *device, const void
     const ls_taps_args taps = {data, dtype, slot->dims[0], slot->dims[2], *slot->vector};
     const ls_decay_args decay = {data, dtype, n, *slot->vector};
     const ls_rates_args rates = {data, dtype, n, *slot->vector};
-    const ls_widen_args widen = {data, dtype, n, *slot->vector, false};
+    const ls_widen_args widen = {data, dtype, n, *slot->vector, slot->above_one};
     if (slot->kind == LS_SLOT_CONV) return ls_taps(device, &taps, err);
     if (slot->kind == LS_SLOT_RATES) return ls_rates(device, &rates, err);
     return slot->kind == LS_SLOT_DECAY ? ls_decay(device, &decay, err) : ls_widen(device, &widen, err);

@@ -20,6 +20,7 @@ typedef struct ls_weight_slot {
     char name[LS_TENSOR_NAME_MAX];
     ls_slot_kind kind;
     int64_t layer_i; /* -1: of no layer */
+    bool above_one;  /* of LS_SLOT_VECTOR: *vector holds 1 + what is stored */
     int32_t n_dims;
     int64_t dims[3];
     ls_gemm_weight *matrix; /* of LS_SLOT_MATRIX */
@@ -69,5 +70,7 @@ ls_status ls_walk_slot(const ls_walk *walk, ls_weight_slot slot, const char *pre
 ls_status ls_walk_matrix(const ls_walk *walk, ls_gemm_weight *out, int64_t n, int64_t k, const char *prefix,
                          const char *name);
 ls_status ls_walk_vector(const ls_walk *walk, float **out, int64_t n, const char *prefix, const char *name);
+/* A norm of the stream or of heads: stored as the model's configuration says. */
+ls_status ls_walk_norm(const ls_walk *walk, float **out, int64_t n, const char *prefix, const char *name);
 
 #endif

@@ -35,16 +35,26 @@ static int32_t readers_of(const ls_model_loading *how, int64_t total) {
     return n < READERS_MAX ? n : READERS_MAX;
 }
 
-ls_status ls_stored_open(ls_stored *out, const char *directory, const ls_model_loading *how, ls_error *err) {
+static bool is_unread(const ls_stored *s, const ls_tensor_view *view) {
+    for (const char *const *begin = s->names->unread; begin != NULL && *begin != NULL; begin++)
+        if (strncmp(view->name, *begin, strlen(*begin)) == 0) return true;
+    return false;
+}
+
+ls_status ls_stored_open(ls_stored *out, const char *directory, const ls_tensor_names *names,
+                         const ls_model_loading *how, ls_error *err) {
     *out = (ls_stored){.directory = directory,
+                       .names = names,
                        .piece_bytes = how != NULL && how->piece_bytes > 0 ? how->piece_bytes : LS_PIECE_BYTES,
                        .watcher = watcher_of_runs,
                        .watcher_context = watcher_of_runs_context};
     LS_TRY(ls_adapter_chain_open(&out->chain, directory, err));
     LS_TRY(ls_checkpoint_open(&out->checkpoint, out->chain.home, err));
     if (out->chain.n > 0) LS_TRY(ls_merging_open(&out->merging, &out->chain, out->checkpoint, err));
-    for (int64_t i = 0; i < ls_checkpoint_count(out->checkpoint); i++)
-        out->total += ls_checkpoint_at(out->checkpoint, i)->bytes;
+    for (int64_t i = 0; i < ls_checkpoint_count(out->checkpoint); i++) {
+        const ls_tensor_view *view = ls_checkpoint_at(out->checkpoint, i);
+        if (!is_unread(out, view)) out->total += view->bytes;
+    }
     LS_TRY(ls_array_alloc((void **)&out->used, ls_checkpoint_count(out->checkpoint), sizeof(const ls_tensor_view *),
                           "tensors", err));
     return ls_pool_create(&out->pool, readers_of(how, out->total), err);
@@ -204,15 +214,17 @@ ls_status ls_stored_check_head(ls_stored *s, const ls_model_config *c, ls_error 
 
 static ls_status check_all_used(const ls_stored *s, int32_t n_layers, ls_error *err) {
     const int64_t n = ls_checkpoint_count(s->checkpoint);
-    if (s->n_used == n) return LS_OK;
+    int64_t n_left = n - s->n_used;
     for (int64_t i = 0; i < n; i++) {
         const ls_tensor_view *view = ls_checkpoint_at(s->checkpoint, i);
-        bool used = false;
+        bool used = is_unread(s, view);
+        n_left -= used;
         for (int64_t j = 0; j < s->n_used && !used; j++) used = s->used[j] == view;
         if (!used)
             return LS_FAIL(err, LS_ERR_FORMAT, "%s: %s: the configuration (%d layers) calls for no such tensor",
                            view->file, view->name, n_layers);
     }
+    if (n_left == 0) return LS_OK;
     return LS_FAIL(err, LS_ERR_FORMAT, "%s: a tensor was asked for twice", s->directory);
 }
 

@@ -16,7 +16,8 @@
 #define LS_PIECE_BYTES ((int64_t)16 << 20)
 
 typedef struct ls_stored {
-    const char *directory;       /* borrowed */
+    const char *directory; /* borrowed */
+    const ls_tensor_names *names;
     ls_adapter_chain chain;      /* of a directory with an adapter: from it to its base */
     struct ls_merging *merging;  /* NULL: tensors are as the checkpoint stores them */
     ls_checkpoint *checkpoint;   /* owned until ls_stored_close; who takes it sets it NULL */
@@ -29,8 +30,10 @@ typedef struct ls_stored {
     void *watcher_context;
 } ls_stored;
 
-/* how: NULL for the defaults. out is closed by ls_stored_close, also after a failure. */
-ls_status ls_stored_open(ls_stored *out, const char *directory, const ls_model_loading *how, ls_error *err);
+/* names: of the architecture; tensors that it does not read are not looked at. how: NULL for the defaults. out is
+ * closed by ls_stored_close, also after a failure. */
+ls_status ls_stored_open(ls_stored *out, const char *directory, const ls_tensor_names *names,
+                         const ls_model_loading *how, ls_error *err);
 void ls_stored_close(ls_stored *stored);
 /* The slot's tensor, with exactly its shape, and the type of its elements. Counts it as used. */
 ls_status ls_stored_find(ls_stored *stored, const ls_tensor_view **out, ls_dtype *dtype, const ls_weight_slot *slot,
@@ -46,8 +49,8 @@ ls_status ls_stored_read(const ls_stored *stored, void *host, const ls_tensor_vi
 /* The head of a tied model is the embedding. Its checkpoint may store the head as well: it must then hold the
  * embedding's bytes, or the two readings of the file would be different models. */
 ls_status ls_stored_check_head(ls_stored *stored, const ls_model_config *config, ls_error *err);
-/* Every tensor of the checkpoint has been found once, or the first that was not is named; and no file changed since it
- * was opened. */
+/* Every tensor of the checkpoint that the architecture reads has been found once, or the first that was not is named;
+ * and no file changed since it was opened. */
 ls_status ls_stored_check(const ls_stored *stored, int32_t n_layers, ls_error *err);
 
 #endif

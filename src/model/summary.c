@@ -40,7 +40,7 @@ ls_status ls_stored_summarize(ls_stored_summary *out, const char *directory, ls_
     *out = (ls_stored_summary){.digest = LS_FNV_START};
     LS_TRY_DONE(ls_model_config_open(&config, directory, err));
     LS_TRY_DONE(ls_model_outline(&model, &config, err));
-    LS_TRY_DONE(ls_stored_open(&s.stored, directory, NULL, err));
+    LS_TRY_DONE(ls_stored_open(&s.stored, directory, config.names, NULL, err));
     s.stored.watcher = NULL; /* nothing is loaded */
     LS_TRY_DONE(ls_array_alloc((void **)&s.piece, s.stored.piece_bytes, 1, "tensor", err));
     LS_TRY_DONE(ls_model_slots(model, sum_slot, &s, err));

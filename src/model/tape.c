@@ -22,13 +22,16 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
     const int64_t rows = t->opts.rows_max, q = (int64_t)c->n_heads * c->head_dim;
     const int64_t block = t->head->opts.rows_max;
     const int64_t normed = c->head_norms ? (int64_t)c->n_heads + c->n_kv_heads : 0;
-    const int64_t scales = larger(larger(LS_NORM_PARTS, c->ssd_groups),
-                                  normed + c->n_kv_heads); /* of the heads of v there is room as well */
-    const int64_t picks = c->n_experts > 1 ? c->top_k : 1,
-                  narrow = c->ssd_heads > 0 ? 0 : c->dt_rank + 2 * (int64_t)c->d_state;
-    const int64_t states = c->ssd_heads > 0 ? 0 : c->d_state, dt = c->ssd_heads > 0 ? 0 : c->d_inner;
-    const int64_t inner = larger(2 * (int64_t)c->d_inner, c->d_inner + ls_config_conv_dim(c) + c->ssd_heads);
-    const int64_t wide = larger(larger(inner, picks * c->ffn), q + 2 * (int64_t)c->n_kv_heads * c->head_dim);
+    const int64_t scales = larger(larger(larger(LS_NORM_PARTS, c->ssd_groups), c->delta_heads),
+                                  normed + c->n_kv_heads);            /* of the heads of v there is room as well */
+    const bool scans = ls_config_recurrence(c) == LS_RECURRENCE_SCAN; /* the narrow products are Mamba-1's */
+    const int64_t picks = c->n_experts > 1 ? c->top_k : 1, narrow = scans ? c->dt_rank + 2 * (int64_t)c->d_state : 0;
+    const int64_t states = scans ? c->d_state : 0, dt = scans ? c->d_inner : 0;
+    const int64_t inner = larger(2 * (int64_t)c->d_inner,
+                                 c->d_inner + ls_config_conv_dim(c) + c->ssd_heads + 2 * (int64_t)c->delta_heads);
+    /* q | k | v, and with gates each head of q and its gate besides */
+    const int64_t heads = (c->head_gates ? 3 : 1) * q + 2 * (int64_t)c->n_kv_heads * c->head_dim;
+    const int64_t wide = larger(larger(inner, picks * c->ffn), heads);
     const struct {
         float **out;
         int64_t rows, columns;
@@ -55,7 +58,7 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
     if (c->tied)
         LS_TRY(ls_memory_alloc(t->device, (void **)&t->leaf_tokens, t->opts.leaf_rows_max, sizeof *t->leaf_tokens,
                                "training workspace", err));
-    if (c->ssd_heads > 0)
+    if (!scans)
         LS_TRY(ls_memory_alloc(t->device, (void **)&t->cut_spans, t->opts.spans_max, sizeof *t->cut_spans,
                                "training workspace", err));
     if (t->model->profile != LS_PROFILE_MMA16) return LS_OK;

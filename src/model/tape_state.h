@@ -53,12 +53,10 @@ struct ls_tape {
     float *dnarrow, *dnarrow_raw; /* [rows][R+2S] */
     float *db_state, *dc_state;   /* [rows][S] */
     float *du, *ddt;              /* [rows][D] */
-    ls_span *cut_spans;           /* [spans_max], device memory: spans of a cut (part_mamba2.c); NULL without Mamba-2 */
-    int64_t
-        cut_bytes; /* workspace that a call of its scan's gradient takes where it has more than one sequence; carries
-                         * no bit */
-    float *scale;  /* [LS_NORM_PARTS][rows], or of norms of heads [rows][A+2G], or of groups [rows][groups] */
-    float *dhead_norms;           /* [n_layers][A+G][P]: gradients of norms of heads, of each head (op/rope.h) */
+    ls_span *cut_spans;           /* [spans_max], device memory: spans of a cut (parts.c); NULL with Mamba-1 */
+    int64_t cut_bytes;            /* workspace that a cut takes where it has more than one sequence; carries no bit */
+    float *scale;       /* [LS_NORM_PARTS][rows], or of norms of heads [rows][A+2G], or of groups [rows][groups] */
+    float *dhead_norms; /* [n_layers][A+G][P]: gradients of norms of heads, of each head (op/rope.h) */
     float *dweight, *drouter;     /* [rows][k], [rows][E] */
     float *picked_dweight;        /* [rows][k] */
     float *picked_dx;             /* [rows][k][H]: a gradient that came through experts' up */

@@ -13,14 +13,30 @@ static bool has_experts(const ls_model_config *c) { return c->n_experts > 1; }
  * output: the first has been read when the second is written, and the second when the scan runs. */
 static bool rounds(const ls_model *model) { return model->profile == LS_PROFILE_MMA16; }
 
-/* Mamba-2 has neither product. */
-static bool narrow_products(const ls_model_config *c) { return c->ssd_heads == 0; }
+/* Only Mamba-1 has these products. */
+static bool narrow_products(const ls_model_config *c) { return ls_config_recurrence(c) == LS_RECURRENCE_SCAN; }
+
+/* Matrices that are in use together lie in one region, each with all its rows behind the one before. Bytes that a
+ * column's row takes there: every matrix begins at a multiple of 64. */
+static int64_t block_bytes(ls_dtype dtype, int64_t columns) { return (columns * ls_dtype_bytes(dtype) + 63) / 64 * 64; }
+
+typedef struct region {
+    uint8_t *at;
+    int64_t rows;
+} region;
+
+static ls_rows next_block(region *r, ls_dtype dtype, int64_t columns) {
+    const ls_rows rows = {r->at, dtype, columns};
+    r->at += r->rows * block_bytes(dtype, columns);
+    return rows;
+}
 
 /* Bytes of one row of each region of memory. Halves of a layer take turns, so what only one of them computes may lie in
  * the memory of what only the other does. */
 typedef struct layout {
     int64_t q, kv, narrow, picks; /* columns; rows of experts for each row */
     int64_t conv, zxbcdt;         /* columns of Mamba-2; 0 without */
+    int64_t qkv, values, ba;      /* columns of the delta rule; 0 without */
     int64_t first, second, last;  /* what enters the half's middle op: uz, q|k|v, gate; u|dt, up; and what leaves it */
 } layout;
 
@@ -29,16 +45,31 @@ static layout layout_of(const ls_model *model, ls_dtype dtype) {
     const int64_t elem = ls_dtype_bytes(dtype), f32 = (int64_t)sizeof(float), dim = c->d_inner;
     layout l = {.q = (int64_t)c->n_heads * c->head_dim,
                 .kv = (int64_t)c->n_kv_heads * c->head_dim,
-                .narrow = c->ssd_heads > 0 ? 0 : c->dt_rank + 2 * (int64_t)c->d_state,
+                .narrow = narrow_products(c) ? c->dt_rank + 2 * (int64_t)c->d_state : 0,
                 .picks = has_experts(c) ? c->top_k : 1};
     if (c->ssd_heads > 0) {
         l.conv = ls_config_conv_dim(c);
         l.zxbcdt = dim + l.conv + c->ssd_heads;
     }
+    if (c->delta_heads > 0) {
+        l.qkv = ls_config_conv_dim(c);
+        l.values = dim;
+        l.ba = 2 * (int64_t)c->delta_heads;
+    }
     l.first = larger(larger(larger(2 * dim, l.zxbcdt) * f32, (l.q + 2 * l.kv) * elem), l.picks * c->ffn * f32);
     l.second = larger(larger(2 * dim, c->ssd_heads > 0 ? l.conv + dim : 0) * f32, l.picks * c->ffn * f32);
     if (!ls_attention_is_bare(c)) l.second = larger(l.second, (l.q + 2 * l.kv) * f32);
     l.last = larger(larger(dim, l.q), l.picks * c->ffn) * elem;
+    if (c->head_gates) {
+        l.second =
+            larger(l.second, block_bytes(LS_F32, 2 * l.q) + block_bytes(LS_F32, l.q) + block_bytes(LS_F32, 2 * l.kv));
+        l.last = larger(l.last, 2 * block_bytes(dtype, l.q));
+    }
+    if (c->delta_heads > 0) {
+        l.first =
+            larger(l.first, block_bytes(LS_F32, l.qkv) + block_bytes(LS_F32, l.values) + block_bytes(LS_F32, l.ba));
+        l.second = larger(l.second, block_bytes(LS_F32, l.qkv) + 2 * block_bytes(LS_F32, l.values));
+    }
     if (rounds(model)) l.last = larger(l.last, c->dt_rank * (int64_t)sizeof(uint16_t));
     return l;
 }
@@ -136,6 +167,24 @@ done:
     return status;
 }
 
+/* Of the delta rule and of attention with output gates. */
+static void place_blocks(ls_workspace *ws, const layout *l, void *first, void *second, void *last) {
+    ls_activations *a = &ws->a;
+    region one = {first, ws->rows_max}, two = {second, ws->rows_max}, three = {last, ws->rows_max};
+    a->qkv = next_block(&one, LS_F32, l->qkv);
+    a->z = next_block(&one, LS_F32, l->values);
+    a->ba = next_block(&one, LS_F32, l->ba);
+    a->qkv_conv = next_block(&two, LS_F32, l->qkv);
+    a->delta = next_block(&two, LS_F32, l->values);
+    a->normed = next_block(&two, LS_F32, l->values);
+    two.at = second;
+    a->q_gates = next_block(&two, LS_F32, 2 * l->q);
+    a->q_raw = next_block(&two, LS_F32, l->q);
+    a->kv_raw = next_block(&two, LS_F32, 2 * l->kv);
+    a->heads = next_block(&three, ws->dtype, l->q);
+    a->gated_heads = next_block(&three, ws->dtype, l->q);
+}
+
 static ls_status make_halves(ls_workspace *ws, const ls_model *model, bool for_training, ls_error *err) {
     const ls_model_config *c = &model->config;
     const layout l = layout_of(model, ws->dtype);
@@ -159,7 +208,7 @@ static ls_status make_halves(ls_workspace *ws, const ls_model *model, bool for_t
     a->u = (ls_rows){second, LS_F32, 2 * dim};
     a->dt = ls_rows_column(a->u, dim);
     a->up = (ls_rows){second, LS_F32, c->ffn};
-    a->heads = (ls_rows){last, ws->dtype, l.q};
+    place_blocks(ws, &l, first, second, last);
     if (rounds(model) && for_training) LS_TRY(own_rows(ws, &a->log_sum, rows, LS_F32, c->n_heads, err));
     a->scanned = (ls_rows){last, ws->dtype, dim};
     a->zxbcdt = (ls_rows){first, LS_F32, l.zxbcdt};
@@ -200,6 +249,11 @@ static ls_status keep_attention(ls_workspace *ws, const ls_model *model, ls_erro
     const layout l = layout_of(model, ws->dtype);
     ls_activations *a = &ws->a;
     if (rounds(model)) LS_TRY(own_rows(ws, &a->log_sum, ws->rows_max, LS_F32, model->config.n_heads, err));
+    if (model->config.head_gates) {
+        LS_TRY(keep_rows(ws, &a->q_gates, 2 * l.q, err));
+        LS_TRY(keep_rows(ws, &a->kv_raw, 2 * l.kv, err));
+        return keep_rows(ws, &a->heads, l.q, err);
+    }
     /* The gradient through norms of heads needs what they read, of which q, k and v are made again. */
     if (model->config.head_norms) {
         LS_TRY(keep_rows(ws, &a->qkv_raw, l.q + 2 * l.kv, err));
@@ -237,6 +291,16 @@ static ls_status keep_mamba2(ls_workspace *ws, const ls_model *model, ls_error *
     return LS_OK;
 }
 
+static ls_status keep_delta(ls_workspace *ws, const ls_model *model, ls_error *err) {
+    const layout l = layout_of(model, ws->dtype);
+    ls_activations *a = &ws->a;
+    LS_TRY(keep_rows(ws, &a->qkv, l.qkv, err));
+    LS_TRY(keep_rows(ws, &a->z, l.values, err));
+    LS_TRY(keep_rows(ws, &a->ba, l.ba, err));
+    LS_TRY(keep_rows(ws, &a->qkv_conv, l.qkv, err));
+    return keep_rows(ws, &a->delta, l.values, err);
+}
+
 static ls_status keep_experts(ls_workspace *ws, const ls_model *model, ls_error *err) {
     const ls_model_config *c = &model->config;
     ls_activations *a = &ws->a;
@@ -253,6 +317,7 @@ static ls_status keep_dense(ls_workspace *ws, const ls_model *model, ls_error *e
 static ls_status keep(ls_workspace *ws, const ls_model *model, const ls_part *part, ls_error *err) {
     LS_TRY(keep_rows(ws, &ws->a.x, model->config.hidden, err));
     if (part == &ls_part_attention) return keep_attention(ws, model, err);
+    if (part == &ls_part_delta) return keep_delta(ws, model, err);
     if (part == &ls_part_mamba2) return keep_mamba2(ws, model, err);
     if (part == &ls_part_mamba) return keep_mamba(ws, model, err);
     return part->picks ? keep_experts(ws, model, err) : keep_dense(ws, model, err);

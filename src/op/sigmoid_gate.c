@@ -16,15 +16,20 @@ static ls_status check_sizes(const char *op, int64_t rows, int64_t dim, int64_t 
     return LS_OK;
 }
 
+static ls_status check_stored(const char *op, const char *name, ls_dtype dtype, ls_error *err) {
+    if (dtype == LS_F32 || dtype == LS_BF16) return LS_OK;
+    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: %s %s; f32 and bf16 are built", op, name, ls_dtype_name(dtype));
+}
+
 ls_status ls_sigmoid_gate_check(const ls_sigmoid_gate_args *a, ls_error *err) {
     static const char op[] = "sigmoid_gate";
     const int64_t rows = a->rows;
     LS_TRY(check_sizes(op, rows, a->dim, a->gates, err));
-    if (a->y_dtype != LS_F32 && a->y_dtype != LS_BF16)
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: y %s; f32 and bf16 are built", op, ls_dtype_name(a->y_dtype));
+    LS_TRY(check_stored(op, "x", a->x_dtype, err));
+    LS_TRY(check_stored(op, "y", a->y_dtype, err));
     {
         const ls_operand operands[] = {
-            {"x", a->x, rows, a->dim, a->x_stride, 4, rows == 0},
+            {"x", a->x, rows, a->dim, a->x_stride, ls_dtype_bytes(a->x_dtype), rows == 0},
             {"gate", a->gate, rows, a->gates, a->gate_stride, 4, rows == 0},
             {"y", a->y, rows, a->dim, a->y_stride, ls_dtype_bytes(a->y_dtype), rows == 0},
         };
@@ -36,12 +41,11 @@ ls_status ls_sigmoid_gate_backward_check(const ls_sigmoid_gate_backward_args *a,
     static const char op[] = "sigmoid_gate_backward";
     const int64_t rows = a->rows;
     LS_TRY(check_sizes(op, rows, a->dim, a->gates, err));
-    if (a->dgate_dtype != LS_F32 && a->dgate_dtype != LS_BF16)
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: dgate %s; f32 and bf16 are built", op,
-                       ls_dtype_name(a->dgate_dtype));
+    LS_TRY(check_stored(op, "x", a->x_dtype, err));
+    LS_TRY(check_stored(op, "dgate", a->dgate_dtype, err));
     {
         const ls_operand operands[] = {
-            {"x", a->x, rows, a->dim, a->x_stride, 4, rows == 0},
+            {"x", a->x, rows, a->dim, a->x_stride, ls_dtype_bytes(a->x_dtype), rows == 0},
             {"gate", a->gate, rows, a->gates, a->gate_stride, 4, rows == 0},
             {"dy", a->dy, rows, a->dim, a->dy_stride, 4, rows == 0},
             {"dx", a->dx, rows, a->dim, a->dx_stride, 4, rows == 0},

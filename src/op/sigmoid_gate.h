@@ -17,7 +17,8 @@
 #include "lockstep/lockstep.h"
 
 typedef struct ls_sigmoid_gate_args {
-    const float *x;    /* [rows][x_stride], dim used */
+    const void *x;     /* [rows][x_stride], dim used */
+    ls_dtype x_dtype;  /* f32 or bf16, which is widened */
     const float *gate; /* [rows][gate_stride], gates used */
     int64_t x_stride, gate_stride;
     void *y;          /* [rows][y_stride]; overlaps nothing */
@@ -29,7 +30,9 @@ typedef struct ls_sigmoid_gate_args {
 ls_status ls_sigmoid_gate_check(const ls_sigmoid_gate_args *args, ls_error *err);
 
 typedef struct ls_sigmoid_gate_backward_args {
-    const float *x, *gate; /* as in the forward call */
+    const void *x; /* as in the forward call, like x_dtype and gate */
+    ls_dtype x_dtype;
+    const float *gate;
     int64_t x_stride, gate_stride;
     const float *dy; /* [rows][dy_stride] */
     int64_t dy_stride;

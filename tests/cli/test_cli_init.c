@@ -130,13 +130,16 @@ static void shape_is_a_configuration(void **state) {
     RUN_OK("check", "--model", at("by1"), "--max-tokens", "8");
 }
 
-/* Shapes of published models have as many parameters as their publishers say: bytes of bf16 behind the header. */
+/* Shapes of published models have as many parameters as their publishers say, those of Qwen3.5 as transformers counts
+ * the language model: bytes of bf16 behind the header. */
 static void shapes_are_as_large_as_published(void **state) {
     static const struct {
         const char *name, *file;
         int64_t parameters;
     } published[] = {{"mamba2-2.7b", "mamba2-2.7b/model.safetensors", 2702599680},
                      {"nemotron-nano-9b-v2", "nemotron-nano-9b-v2/model.safetensors", 8888227328},
+                     {"qwen3.5-4b", "qwen3.5-4b/model.safetensors", 4205751296},
+                     {"qwen3.5-27b", "qwen3.5-27b/model.safetensors", 26895998464},
                      {"falcon-mamba-7b", "falcon-mamba-7b/model.safetensors", 7272665088},
                      {"qwen3-30b-a3b", "qwen3-30b-a3b/model.safetensors", 30532122624}};
     (void)state;

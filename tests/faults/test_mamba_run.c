@@ -39,6 +39,13 @@ static const char bamba[] =
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"mamba_n_heads\":6,\"mamba_n_groups\":2,"
     "\"mamba_d_state\":8,\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0}";
 
+static const char qwen3_5[] =
+    "{\"architectures\":[\"Qwen3_5ForCausalLM\"],\"model_type\":\"qwen3_5_text\",\"dtype\":\"bfloat16\",\"vocab_size\":"
+    "99,"
+    "\"hidden_size\":48,\"intermediate_size\":64,\"num_hidden_layers\":4,\"num_attention_heads\":4,"
+    "\"num_key_value_heads\":2,\"head_dim\":16,\"linear_num_key_heads\":2,\"linear_num_value_heads\":4,"
+    "\"linear_key_head_dim\":8,\"linear_value_head_dim\":12,\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0}";
+
 /* KEY=PATH for --set, good until the program ends. */
 static const char *setting(const char *key, const char *path) {
     static char texts[64][PATH_BYTES + 16];
@@ -76,7 +83,9 @@ static void generation_and_scoring_are_one(void **state) {
                                          LS_FIXTURES "/mamba2-odd",
                                          LS_FIXTURES "/nemotron-h-small",
                                          LS_FIXTURES "/nemotron-h-odd",
-                                         LS_FIXTURES "/bamba-small"};
+                                         LS_FIXTURES "/bamba-small",
+                                         LS_FIXTURES "/qwen3.5-small",
+                                         LS_FIXTURES "/qwen3.5-odd"};
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++)
         for (int k = 0; k < 2; k++) {
@@ -189,6 +198,7 @@ static void mamba2_goes_the_same_way(void **state) {
     goes_the_same_way(configuration2, "second", "Mamba-2      d_inner 96, 6 heads, 2 groups, d_state 8, d_conv 4");
     goes_the_same_way(nemotron, "nemotron", "layers       5: 1 attention, 2 Mamba, 0 with experts");
     goes_the_same_way(bamba, "bamba", "layers       3: 1 attention, 2 Mamba, 0 with experts");
+    goes_the_same_way(qwen3_5, "qwen", "layers       4: 1 attention, 3 delta rule, 0 with experts");
 }
 
 static void the_gate_stops_a_fault(void **state) {

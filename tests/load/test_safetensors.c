@@ -293,6 +293,7 @@ static void names_are_those_of_models(void **state) {
     static const char header[] =
         "{\"module._orig_mod.l.0._fsdp_wrapped_module.mamba.w\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}"
         ","
+        "\"model.language_model.x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[19,20]},"
         "\"l.module.experts.gate_up_proj\":{\"dtype\":\"U8\",\"shape\":[2,2,3],\"data_offsets\":[1,13]},"
         "\"_checkpoint_wrapped_module.l.f.experts.down_proj\":{\"dtype\":\"U8\",\"shape\":[2,3,1],"
         "\"data_offsets\":[13,19]}}";
@@ -314,10 +315,11 @@ static void names_are_those_of_models(void **state) {
     assert_non_null(file = fopen(path, "wb"));
     for (int i = 0; i < 8; i++) fputc((int)(length >> 8 * i & 255), file);
     fputs(header, file);
-    for (int i = 0; i < 19; i++) fputc(i, file);
+    for (int i = 0; i < 20; i++) fputc(i, file);
     assert_int_equal(fclose(file), 0);
     assert_ok(ls_checkpoint_open(&c, dir, &err), err);
-    assert_int_equal(ls_checkpoint_count(c), 7);
+    assert_int_equal(ls_checkpoint_count(c), 8);
+    assert_non_null(ls_checkpoint_find(c, "model.x"));
     assert_non_null(ls_checkpoint_find(c, "l.0.mamba.w"));
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         const ls_tensor_view *view = ls_checkpoint_find(c, parts[i].name);

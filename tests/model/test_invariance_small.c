@@ -64,12 +64,14 @@ static void small_case(const char *name, ls_dtype dtype, ls_profile profile, ls_
 static void no_lever_reaches_a_bit(void **state) {
 #ifdef LS_SANITIZED
     /* Odd sizes, experts, windows, norms without weights; `schedules` runs the others here. */
-    static const char *const names[] = {"jamba-odd",    "llama-odd",      "qwen2-window", "falcon-mamba-small",
-                                        "mamba2-small", "nemotron-h-odd", "bamba-small",  "jamba-bf16"};
+    static const char *const names[] = {"jamba-odd",          "llama-odd",    "qwen2-window",
+                                        "falcon-mamba-small", "mamba2-small", "nemotron-h-odd",
+                                        "bamba-small",        "qwen3.5-odd",  "jamba-bf16"};
 #else
     static const char *const names[] = {"jamba-dense",  "jamba-moe",      "jamba-odd",    "mamba-odd",
                                         "llama-odd",    "qwen3-small",    "qwen2-window", "falcon-mamba-small",
-                                        "mamba2-small", "nemotron-h-odd", "bamba-small",  "jamba-bf16"};
+                                        "mamba2-small", "nemotron-h-odd", "bamba-small",  "qwen3.5-odd",
+                                        "jamba-bf16"};
 #endif
     const ls_isa isa = *(const ls_isa *)*state;
     skip_elsewhere(isa);

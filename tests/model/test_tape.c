@@ -113,6 +113,8 @@ static void gradients_are_those_of_autograd(void **state) {
     check_autograd("nemotron-h-small", 1e-4);
     check_autograd("nemotron-h-odd", 1e-4);
     check_autograd("bamba-small", 1e-4);
+    check_autograd("qwen3.5-small", 1e-4);
+    check_autograd("qwen3.5-odd", 1e-4);
     check_autograd("llama-small", 1e-4);
     check_autograd("llama-odd", 1e-4);
     check_autograd("mistral-small", 1e-4);
@@ -126,15 +128,15 @@ static void gradients_are_those_of_autograd(void **state) {
 
 /* ---- bits ---- */
 
-static const char *const names[] = {"jamba-dense",     "jamba-moe",        "jamba-odd",          "jamba-nobias",
-                                    "mamba-small",     "mamba-odd",        "llama-odd",          "qwen3-small",
-                                    "qwen3-moe-small", "qwen2-window",     "falcon-mamba-small", "mamba2-small",
-                                    "mamba2-odd",      "nemotron-h-small", "nemotron-h-odd",     "bamba-small"};
+static const char *const names[] = {
+    "jamba-dense", "jamba-moe",        "jamba-odd",       "jamba-nobias", "mamba-small",        "mamba-odd",
+    "llama-odd",   "qwen3-small",      "qwen3-moe-small", "qwen2-window", "falcon-mamba-small", "mamba2-small",
+    "mamba2-odd",  "nemotron-h-small", "nemotron-h-odd",  "bamba-small",  "qwen3.5-small",      "qwen3.5-odd"};
 
 /* Those of them, and one more, that the profile mma16 takes: all weights in bf16. */
 static const char *const names_mma16[] = {"jamba-nobias",     "jamba-bf16",      "jamba-odd",          "llama-odd",
                                           "qwen3-small",      "qwen3-moe-small", "falcon-mamba-small", "mamba2-small",
-                                          "nemotron-h-small", "bamba-small"};
+                                          "nemotron-h-small", "bamba-small",     "qwen3.5-small"};
 
 static void trained_open_as(trained *t, const char *name, ls_dtype dtype, ls_profile profile) {
     ls_error err;
@@ -269,8 +271,8 @@ static void check_parts(const char *directory, ls_profile profile) {
     test_device_close(device);
 }
 
-/* The gradient of Mamba-2's scan, whose workspace is cut. */
-static void cuts_of_the_scan_carry_no_bit(void **state) {
+/* The gradient of a recurrence whose workspace is cut. */
+static void check_cuts(const char *name, int64_t step) {
     static const int64_t lengths[] = {61, 90, 7, 200, 1};
     const ls_tape_opts opts = {LS_F32, 359, 5, 0, 1.0f, 0, NULL, NULL};
     ls_device *device = test_device(2, ls_isa_best());
@@ -280,13 +282,12 @@ static void cuts_of_the_scan_carry_no_bit(void **state) {
     batch b;
     ls_error err;
     int64_t bytes;
-    (void)state;
-    trained_open(&t, "mamba2-small");
+    trained_open(&t, name);
     batch_make(&b, t.model, lengths, 5, 34);
     bytes = t.parameters->n_elements * (int64_t)sizeof(float);
     whole = gradient_of(&t, &b, device, LS_F32, false, 0, 5, NULL);
     cut = malloc((size_t)bytes);
-    for (int64_t cut_bytes = 1; cut_bytes < 4000000; cut_bytes += 200000) { /* from a sequence a call to all at once */
+    for (int64_t cut_bytes = 1; cut_bytes < 20 * step; cut_bytes += step) { /* from a sequence a call to all at once */
         there = to_device(device, NULL, bytes);
         assert_ok(ls_tape_create(&tape, t.parameters, device, &opts, &err), err);
         tape->cut_bytes = cut_bytes;
@@ -302,6 +303,12 @@ static void cuts_of_the_scan_carry_no_bit(void **state) {
     batch_free(&b);
     trained_close(&t);
     test_device_close(device);
+}
+
+static void cuts_of_recurrences_carry_no_bit(void **state) {
+    (void)state;
+    check_cuts("mamba2-small", 200000);
+    check_cuts("qwen3.5-small", 20000);
 }
 
 static void a_leaf_in_parts_is_one(void **state) {
@@ -541,7 +548,7 @@ int main(void) {
         cmocka_unit_test(log_probabilities_are_those_of_scoring),
         cmocka_unit_test(a_leaf_is_one_computation),
         cmocka_unit_test(a_leaf_in_parts_is_one),
-        cmocka_unit_test(cuts_of_the_scan_carry_no_bit),
+        cmocka_unit_test(cuts_of_recurrences_carry_no_bit),
         cmocka_unit_test(the_heads_gradient_is_the_textbooks),
         cmocka_unit_test(gradients_of_mma16_are_near_those_of_exact),
         cmocka_unit_test(publishing_is_one_rounding),

@@ -42,7 +42,7 @@ static void reference(const problem *p, variant v) {
 static problem problem_make(const shape *s, ls_dtype out, op_maker make, uint64_t seed) {
     const int64_t pad = (int64_t)(seed % 4);
     problem p = {.s = *s};
-    p.x = op_array_make(LS_F32, s->rows, s->dim, pad);
+    p.x = op_array_make(out, s->rows, s->dim, pad);
     p.gate = op_array_make(LS_F32, s->rows, s->gates, pad * 3);
     p.dy = op_array_make(LS_F32, s->rows, s->dim, pad * 2);
     p.y = op_array_make(out, s->rows, s->dim, pad);
@@ -80,7 +80,8 @@ static void problem_free(problem *p) {
 }
 
 static ls_sigmoid_gate_args forward_args(const problem *p) {
-    const ls_sigmoid_gate_args args = {.x = op_floats(&p->x),
+    const ls_sigmoid_gate_args args = {.x = p->x.data,
+                                       .x_dtype = p->x.dtype,
                                        .gate = op_floats(&p->gate),
                                        .x_stride = p->x.stride,
                                        .gate_stride = p->gate.stride,
@@ -94,7 +95,8 @@ static ls_sigmoid_gate_args forward_args(const problem *p) {
 }
 
 static ls_sigmoid_gate_backward_args backward_args(const problem *p) {
-    const ls_sigmoid_gate_backward_args args = {.x = op_floats(&p->x),
+    const ls_sigmoid_gate_backward_args args = {.x = p->x.data,
+                                                .x_dtype = p->x.dtype,
                                                 .gate = op_floats(&p->gate),
                                                 .x_stride = p->x.stride,
                                                 .gate_stride = p->gate.stride,
@@ -190,6 +192,7 @@ static void bad_arguments_are_named(void **state) {
     REFUSED(sigmoid_gate, forward, "x is a null", args.x = NULL);
     REFUSED(sigmoid_gate, forward, "gate is a null", args.gate = NULL);
     REFUSED(sigmoid_gate, forward, "y is a null", args.y = NULL);
+    REFUSED(sigmoid_gate, forward, "x f16", args.x_dtype = LS_F16);
     REFUSED(sigmoid_gate, forward, "y f16", args.y_dtype = LS_F16);
     REFUSED(sigmoid_gate, forward, "rows -1", args.rows = -1);
     REFUSED(sigmoid_gate, forward, "rows 2, dim 0", args.dim = 0);
@@ -203,6 +206,7 @@ static void bad_arguments_are_named(void **state) {
     REFUSED(sigmoid_gate_backward, backward, "dy is a null", args.dy = NULL);
     REFUSED(sigmoid_gate_backward, backward, "dx is a null", args.dx = NULL);
     REFUSED(sigmoid_gate_backward, backward, "dgate is a null", args.dgate = NULL);
+    REFUSED(sigmoid_gate_backward, backward, "x f16", args.x_dtype = LS_F16);
     REFUSED(sigmoid_gate_backward, backward, "dgate f16", args.dgate_dtype = LS_F16);
     REFUSED(sigmoid_gate_backward, backward, "gates 4 does not divide dim 6", args.gates = 4);
     REFUSED(sigmoid_gate_backward, backward, "dy: stride 5", args.dy_stride = 5);

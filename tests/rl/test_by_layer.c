@@ -52,6 +52,14 @@ static const char plain2[] =
     "\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0,\"hidden_size\":24,\"num_heads\":6,\"head_dim\":8,"
     "\"n_groups\":2,\"num_hidden_layers\":5,\"state_size\":8,\"conv_kernel\":4}";
 
+/* The delta rule, attention with output gates, norms above one. */
+static const char qwen3_5[] =
+    "{\"architectures\":[\"Qwen3_5ForCausalLM\"],\"model_type\":\"qwen3_5_text\",\"dtype\":\"bfloat16\",\"vocab_size\":"
+    "64,"
+    "\"hidden_size\":24,\"intermediate_size\":32,\"num_hidden_layers\":4,\"num_attention_heads\":2,"
+    "\"num_key_value_heads\":1,\"head_dim\":16,\"linear_num_key_heads\":2,\"linear_num_value_heads\":4,"
+    "\"linear_key_head_dim\":8,\"linear_value_head_dim\":8,\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0}";
+
 /* ---- runs, each process of which is a child: this program itself never opens a device, so that it may fork ---- */
 
 /* Rank 0. words NULL: it must come to an end, and its digest is returned; else it must fail with them. */
@@ -130,6 +138,7 @@ static void processes_have_the_bits_of_one(void **state) {
         {mixed, {"epochs=2", "minibatches=3", "beta=0.05", "eval_every=2", "eval_n=5", "dtype=bf16", NULL}},
         {mixed, {"leaf=8", "microbatch=1", "engine.preempt-every=3", "engine.preempt-by=alternate", NULL}},
         {plain2, {"minibatches=2", "engine.chunk=2", NULL}},
+        {qwen3_5, {"minibatches=2", "engine.chunk=2", NULL}},
         {plain, {"top_p=0.9", "top_k=20", "minibatches=2", "engine.chunk=2", NULL}},
     };
     (void)state;

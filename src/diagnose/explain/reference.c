@@ -41,6 +41,10 @@ enum {
     K_NORM,
     GATED_NORM,
     HEAD_BIAS,
+    IN_QKV,
+    IN_Z,
+    IN_B,
+    IN_A,
     ROUTER,
     TENSORS
 };
@@ -76,6 +80,10 @@ static const struct {
     [K_NORM] = {2, "k_norm.weight"},
     [GATED_NORM] = {1, "norm.weight"}, /* Mamba-2, and the next */
     [HEAD_BIAS] = {1, "dt_bias"},
+    [IN_QKV] = {1, "in_proj_qkv.weight"}, /* the delta rule, and the next three */
+    [IN_Z] = {1, "in_proj_z.weight"},
+    [IN_B] = {1, "in_proj_b.weight"},
+    [IN_A] = {1, "in_proj_a.weight"},
     [ROUTER] = {3, NULL}, /* its name is the architecture's */
 };
 
@@ -127,6 +135,13 @@ done:
     return status;
 }
 
+/* A norm of the stream or of heads, as it weighs. */
+static ls_status take_norm(ls_reference *r, matrix *out, const char *name, bool needed, ls_error *err) {
+    LS_TRY(take(r, out, name, needed, err));
+    for (int64_t i = 0; r->config.norms_above_one && i < out->rows * out->columns; i++) out->at[i] += 1.0;
+    return LS_OK;
+}
+
 enum { NAME_BYTES = 512 };
 
 static ls_status take_experts(ls_reference *r, layer *l, int32_t layer_i, ls_error *err) {
@@ -152,11 +167,11 @@ static ls_status take_layer(ls_reference *r, int32_t layer_i, ls_error *err) {
     char name[NAME_BYTES];
     if (!c->no_mixer[layer_i]) {
         snprintf(name, sizeof name, "%s%d.%s", c->names->layers, layer_i, c->names->input_norm);
-        LS_TRY(take(r, &l->of[INPUT_NORM], name, true, err));
+        LS_TRY(take_norm(r, &l->of[INPUT_NORM], name, true, err));
     }
     if (c->ffn > 0 && !c->no_ffn[layer_i]) {
         snprintf(name, sizeof name, "%s%d.%s", c->names->layers, layer_i, c->names->ffn_norm);
-        LS_TRY(take(r, &l->of[FFN_NORM], name, true, err));
+        LS_TRY(take_norm(r, &l->of[FFN_NORM], name, true, err));
     }
     for (int i = 0; i < TENSORS; i++) {
         const int part = tensor_names[i].part;
@@ -165,7 +180,7 @@ static ls_status take_layer(ls_reference *r, int32_t layer_i, ls_error *err) {
         if (part == 3 && c->n_experts <= 1) continue;
         snprintf(name, sizeof name, "%s%d.%s%s", c->names->layers, layer_i, prefix,
                  i == ROUTER ? c->names->router : tensor_names[i].name);
-        LS_TRY(take(r, &l->of[i], name, false, err));
+        LS_TRY((i == Q_NORM || i == K_NORM ? take_norm : take)(r, &l->of[i], name, false, err));
     }
     return take_experts(r, l, layer_i, err);
 }
@@ -191,7 +206,7 @@ ls_status ls_reference_create(ls_reference **out, const char *directory, const l
     }
     LS_TRY_DONE(ls_array_alloc((void **)&r->layers, r->config.n_layers, sizeof *r->layers, "layers", err));
     LS_TRY_DONE(take(r, &r->embed, r->config.names->embed, true, err));
-    LS_TRY_DONE(take(r, &r->final_norm, r->config.names->final_norm, true, err));
+    LS_TRY_DONE(take_norm(r, &r->final_norm, r->config.names->final_norm, true, err));
     if (r->config.tied)
         r->head = r->embed;
     else
@@ -466,13 +481,12 @@ static void gated_norm(const pass *p, double *y, const double *z, const double *
     }
 }
 
-/* z | x | B | C | dt of x, of which x, B and C go through the convolution in place of themselves. */
-static ls_status mamba2_inputs(const pass *p, double *rows, const double *x, const layer *l) {
+/* Columns from `first` on of rows go through the convolution, in place of themselves. */
+static ls_status convolve_columns(const pass *p, double *rows, int64_t stride, int64_t first, const layer *l) {
     const ls_model_config *c = p->c;
-    const int64_t n = p->n, d = c->d_inner, conv = ls_config_conv_dim(c), stride = d + conv + c->ssd_heads;
+    const int64_t n = p->n, d = first, conv = ls_config_conv_dim(c);
     double *u;
     LS_TRY(room(p->s, &u, n, conv, p->err));
-    product(rows, x, n, &l->of[IN_PROJ], &l->of[IN_BIAS]);
     for (int64_t t = 0; t < n; t++) {
         const int64_t from = memory_from(p, t, LS_LOSE_WINDOW);
         for (int64_t i = 0; i < conv; i++) {
@@ -487,6 +501,13 @@ static ls_status mamba2_inputs(const pass *p, double *rows, const double *x, con
     }
     for (int64_t t = 0; t < n; t++) memcpy(rows + t * stride + d, u + t * conv, (size_t)conv * sizeof *u);
     return LS_OK;
+}
+
+/* z | x | B | C | dt of x, of which x, B and C go through the convolution in place of themselves. */
+static ls_status mamba2_inputs(const pass *p, double *rows, const double *x, const layer *l) {
+    const ls_model_config *c = p->c;
+    product(rows, x, p->n, &l->of[IN_PROJ], &l->of[IN_BIAS]);
+    return convolve_columns(p, rows, c->d_inner + ls_config_conv_dim(c) + c->ssd_heads, c->d_inner, l);
 }
 
 /* One token of a head: y of its channels, and its state [P][S] behind it. */
@@ -532,6 +553,78 @@ static ls_status mamba2(const pass *p, double *out, const double *x, const layer
     return LS_OK;
 }
 
+/* ---- the gated delta rule ---- */
+
+static void unit(double *x, int64_t n) {
+    double sum = 1e-6;
+    for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
+    for (int64_t i = 0; i < n; i++) x[i] /= sqrt(sum);
+}
+
+/* One token of a head: y of its columns, of its state [K][V], with the key head's q and k, of length 1. */
+static void delta_head(const pass *p, double *y, double *state, const double *q, const double *k, const double *v,
+                       double decay, double beta) {
+    const int64_t keys = p->c->d_state, size = p->c->d_inner / p->c->delta_heads;
+    for (int64_t i = 0; i < keys * size; i++) state[i] *= decay;
+    for (int64_t j = 0; j < size; j++) {
+        double seen = 0.0, out = 0.0, change;
+        for (int64_t i = 0; i < keys; i++) seen += k[i] * state[i * size + j];
+        change = beta * (v[j] - seen);
+        for (int64_t i = 0; i < keys; i++) {
+            state[i * size + j] += k[i] * change;
+            out += q[i] * state[i * size + j];
+        }
+        y[j] = out / sqrt((double)keys);
+    }
+}
+
+/* All heads of token t, whose q | k | v are at `row` behind the convolution, each through the norm and its gate. */
+static void delta_token(const pass *p, double *y, double *states, double *row, const double *z, const double *b,
+                        const double *a, const layer *l) {
+    const ls_model_config *c = p->c;
+    const int64_t keys = c->d_state, size = c->d_inner / c->delta_heads, of_key = c->delta_heads / c->delta_key_heads;
+    const int64_t all = c->delta_key_heads * keys;
+    const double bias_factor = p->e.no_dt_bias ? 0.0 : p->e.dt_bias_twice ? 2.0 : 1.0;
+    for (int64_t i = 0; i < 2 * (int64_t)c->delta_key_heads; i++) unit(row + i * keys, keys);
+    for (int64_t h = 0; h < c->delta_heads; h++) {
+        const double *q = row + h / of_key * keys, *v = row + 2 * all + h * size;
+        const double rate = exp(l->of[A_LOG].at[h]) * (p->e.decay_scale > 0.0 ? p->e.decay_scale : 1.0);
+        const double decay = exp(-rate * softplus(a[h] + bias_factor * l->of[HEAD_BIAS].at[h]));
+        double *out = y + h * size;
+        delta_head(p, out, states + h * keys * size, q, q + all, v, decay, 1.0 / (1.0 + exp(-b[h])));
+        rms(p, out, out, size, l->of[GATED_NORM].at, false);
+        for (int64_t j = 0; j < size; j++) out[j] *= silu(z[h * size + j]);
+    }
+}
+
+static ls_status delta_rule(const pass *p, double *out, const double *x, const layer *l) {
+    const ls_model_config *c = p->c;
+    const int64_t n = p->n, d = c->d_inner, qkv = ls_config_conv_dim(c), heads = c->delta_heads, mark = p->s->n;
+    const int64_t of_states = d * c->d_state;
+    double *rows, *z, *b, *a, *states, *y;
+    LS_TRY(room(p->s, &rows, n, qkv, p->err));
+    LS_TRY(room(p->s, &z, n, d, p->err));
+    LS_TRY(room(p->s, &b, n, heads, p->err));
+    LS_TRY(room(p->s, &a, n, heads, p->err));
+    LS_TRY(room(p->s, &states, 1, of_states, p->err));
+    LS_TRY(room(p->s, &y, n, d, p->err));
+    product(rows, x, n, &l->of[IN_QKV], NULL);
+    product(z, x, n, &l->of[IN_Z], NULL);
+    product(b, x, n, &l->of[IN_B], NULL);
+    product(a, x, n, &l->of[IN_A], NULL);
+    LS_TRY(convolve_columns(p, rows, qkv, 0, l));
+    for (int64_t t = 0; t < n; t++) {
+        if (t == 0 || memory_from(p, t, LS_LOSE_STATE) == t) memset(states, 0, (size_t)of_states * sizeof *states);
+        delta_token(p, y + t * d, states, rows + t * qkv, z + t * d, b + t * heads, a + t * heads, l);
+    }
+    round_all(y, n * d, p->e.activations);
+    product(out, y, n, &l->of[OUT_PROJ], NULL);
+    release(p->s, mark);
+    return LS_OK;
+}
+
+/* ---- attention ---- */
+
 /* The model's own rotation. */
 static void rotate_as_configured(double *x, int64_t heads, int64_t size, int64_t position, const ls_rope_config *rope) {
     for (int64_t h = 0; h < heads; h++)
@@ -566,17 +659,34 @@ static bool is_unseen(const pass *p, int64_t j, int64_t t) {
            (p->e.lost_every > 0 && j % p->e.lost_every == p->e.lost_at);
 }
 
+/* Heads of q [n][heads][P], and the gate behind each of them in what the product gives. */
+static ls_status heads_and_gates(const pass *p, double *q, double *gate, const double *x, const layer *l) {
+    const int64_t size = p->c->head_dim, n = p->n * p->c->n_heads;
+    double *both;
+    LS_TRY(room(p->s, &both, n, 2 * size, p->err));
+    product(both, x, p->n, &l->of[WQ], NULL);
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(q + i * size, both + 2 * i * size, (size_t)size * sizeof *q);
+        memcpy(gate + i * size, both + (2 * i + 1) * size, (size_t)size * sizeof *q);
+    }
+    return LS_OK;
+}
+
 static ls_status attention(const pass *p, int64_t layer_i, double *out, const double *x, const layer *l) {
     const ls_model_config *c = p->c;
     const int64_t n = p->n, size = c->head_dim, heads = c->n_heads, groups = c->n_kv_heads, mark = p->s->n;
     const double scale = (p->e.attention_scale > 0.0 ? p->e.attention_scale : 1.0) / sqrt((double)size);
-    double *q, *k, *v, *y, *w;
+    double *q, *k, *v, *y, *w, *gate;
     LS_TRY(room(p->s, &q, n, heads * size, p->err));
+    LS_TRY(room(p->s, &gate, c->head_gates ? n : 0, heads * size, p->err));
     LS_TRY(room(p->s, &k, n, groups * size, p->err));
     LS_TRY(room(p->s, &v, n, groups * size, p->err));
     LS_TRY(room(p->s, &y, n, heads * size, p->err));
     LS_TRY(room(p->s, &w, n, 1, p->err));
-    product(q, x, n, &l->of[WQ], &l->of[Q_BIAS]);
+    if (c->head_gates)
+        LS_TRY(heads_and_gates(p, q, gate, x, l));
+    else
+        product(q, x, n, &l->of[WQ], &l->of[Q_BIAS]);
     product(k, x, n, &l->of[WK], &l->of[K_BIAS]);
     product(v, x, n, &l->of[WV], &l->of[V_BIAS]);
     if (l->of[Q_NORM].at != NULL) {
@@ -625,6 +735,7 @@ static ls_status attention(const pass *p, int64_t layer_i, double *out, const do
                 y[(t * heads + h) * size + i] = sum > 0.0 ? total / sum : 0.0; /* no key is seen */
             }
         }
+    for (int64_t i = 0; c->head_gates && i < n * heads * size; i++) y[i] /= 1.0 + exp(-gate[i]);
     round_all(y, n * heads * size, p->e.activations);
     product(out, y, n, &l->of[WO], &l->of[O_BIAS]);
     release(p->s, mark);
@@ -757,7 +868,7 @@ static ls_status rounded(const pass *p, layer *out, int64_t experts, ls_error *e
     for (int i = 0; i < TENSORS; i++) {
         matrix *m = &out->of[i];
         const bool of_product =
-            i == IN_PROJ || i == X_PROJ || i == DT_PROJ || i == OUT_PROJ || (i >= WQ && i <= K_NORM) || i == ROUTER;
+            i == IN_PROJ || i == X_PROJ || i == DT_PROJ || i == OUT_PROJ || (i >= WQ && i <= K_NORM) || i >= IN_QKV;
         const matrix source = *m;
         if ((!of_product && !p->e.everything) || source.at == NULL) continue;
         LS_TRY(room(p->s, &m->at, m->rows, m->columns, err));
@@ -791,7 +902,11 @@ static ls_status edited(const pass *p, layer *out, int32_t layer_i, ls_error *er
 
 static ls_status mix(const pass *p, int32_t layer_i, double *y, const double *x, const layer *l) {
     if (p->c->is_attention[layer_i]) return attention(p, layer_i, y, x, l);
-    return p->c->ssd_heads > 0 ? mamba2(p, y, x, l) : mamba(p, y, x, l);
+    switch (ls_config_recurrence(p->c)) {
+        case LS_RECURRENCE_DELTA: return delta_rule(p, y, x, l);
+        case LS_RECURRENCE_SSD: return mamba2(p, y, x, l);
+        default: return mamba(p, y, x, l);
+    }
 }
 
 static ls_status run_layer(const pass *p, double *h, double *x, double *y, int32_t layer_i) {
