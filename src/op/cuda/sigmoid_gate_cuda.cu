@@ -120,7 +120,7 @@ ls_status ls_cuda_sigmoid_gate(const ls_exec *exec, const ls_sigmoid_gate_args *
                                         {"y", a->y, ls_dtype_bytes(a->y_dtype), a->rows == 0}};
     const bool in = a->x_dtype == LS_F32, out = a->y_dtype == LS_F32;
     gate_params p = {};
-    LS_CUDA_TRY(ls_cuda_check("sigmoid_gate", exec, operands, 3, 0, err));
+    LS_CUDA_TRY(ls_cuda_check("sigmoid_gate", exec, operands, 3, LS_WORKSPACE_HEAD, err));
     if (a->rows == 0) return LS_OK;
     p.a.x = a->x;
     p.a.gate = a->gate;
@@ -146,7 +146,7 @@ ls_status ls_cuda_sigmoid_gate_backward(const ls_exec *exec, const ls_sigmoid_ga
                                         {"dx", a->dx, 4, a->rows == 0},
                                         {"dgate", a->dgate, ls_dtype_bytes(a->dgate_dtype), a->rows == 0}};
     gate_params p = {};
-    LS_CUDA_TRY(ls_cuda_check("sigmoid_gate_backward", exec, operands, 5, 0, err));
+    LS_CUDA_TRY(ls_cuda_check("sigmoid_gate_backward", exec, operands, 5, LS_WORKSPACE_HEAD, err));
     if (a->rows == 0) return LS_OK;
     p.a = *a;
     p.width = a->dim / a->gates;
