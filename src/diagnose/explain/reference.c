@@ -45,6 +45,7 @@ enum {
     IN_Z,
     IN_B,
     IN_A,
+    SHARED_GATE,
     ROUTER,
     TENSORS
 };
@@ -84,6 +85,7 @@ static const struct {
     [IN_Z] = {1, "in_proj_z.weight"},
     [IN_B] = {1, "in_proj_b.weight"},
     [IN_A] = {1, "in_proj_a.weight"},
+    [SHARED_GATE] = {3, NULL},
     [ROUTER] = {3, NULL}, /* its name is the architecture's */
 };
 
@@ -95,6 +97,7 @@ typedef struct matrix {
 typedef struct layer {
     matrix of[TENSORS];
     matrix *expert; /* [n_experts][3]: gate, up, down */
+    matrix shared[3];
 } layer;
 
 struct ls_reference {
@@ -158,6 +161,11 @@ static ls_status take_experts(ls_reference *r, layer *l, int32_t layer_i, ls_err
         snprintf(name, sizeof name, "%s%d.%s%s%s", c->names->layers, layer_i, c->names->ffn, expert, names[i % 3]);
         LS_TRY(take(r, &l->expert[i], name, true, err));
     }
+    for (int64_t i = 0; c->is_moe[layer_i] && c->shared_ffn > 0 && i < 3; i++) {
+        snprintf(name, sizeof name, "%s%d.%s%s%s", c->names->layers, layer_i, c->names->ffn, c->names->shared,
+                 names[i]);
+        LS_TRY(take(r, &l->shared[i], name, true, err));
+    }
     return LS_OK;
 }
 
@@ -177,9 +185,11 @@ static ls_status take_layer(ls_reference *r, int32_t layer_i, ls_error *err) {
         const int part = tensor_names[i].part;
         const char *prefix = part == 1 ? c->names->mamba : part == 2 ? c->names->attention : c->names->ffn;
         if (part == 0 || prefix == NULL) continue;
-        if (part == 3 && c->n_experts <= 1) continue;
+        if (part == 3 && (c->n_experts <= 1 || (i == SHARED_GATE && c->shared_ffn == 0))) continue;
         snprintf(name, sizeof name, "%s%d.%s%s", c->names->layers, layer_i, prefix,
-                 i == ROUTER ? c->names->router : tensor_names[i].name);
+                 i == ROUTER        ? c->names->router
+                 : i == SHARED_GATE ? c->names->shared_gate
+                                    : tensor_names[i].name);
         LS_TRY((i == Q_NORM || i == K_NORM ? take_norm : take)(r, &l->of[i], name, false, err));
     }
     return take_experts(r, l, layer_i, err);
@@ -784,6 +794,11 @@ static ls_status mixture(const pass *p, double *out, const double *x, const laye
             if (share[e] > 0.0)
                 LS_TRY(dense(p, out + t * hidden, x + t * hidden, 1, &l->expert[3 * e],
                              share[e] / (p->e.router_renormalised || p->c->reweighs ? chosen : 1.0)));
+        if (p->c->shared_ffn > 0) {
+            double gate;
+            product(&gate, x + t * hidden, 1, &l->of[SHARED_GATE], NULL);
+            LS_TRY(dense(p, out + t * hidden, x + t * hidden, 1, l->shared, 1.0 / (1.0 + exp(-gate))));
+        }
     }
     release(p->s, mark);
     return LS_OK;
@@ -850,7 +865,7 @@ static ls_status misplaced(const pass *p, layer *out, int64_t experts, ls_error 
     }
 }
 
-static bool is_of_mixer(int tensor) { return tensor != INPUT_NORM && tensor != FFN_NORM && tensor != ROUTER; }
+static bool is_of_mixer(int tensor) { return tensor != INPUT_NORM && tensor != FFN_NORM && tensor < SHARED_GATE; }
 
 /* Tensors of another layer, where they are of the same shape. */
 static void borrowed(const pass *p, layer *out, int32_t layer_i) {
@@ -858,10 +873,10 @@ static void borrowed(const pass *p, layer *out, int32_t layer_i) {
     const bool mixer = p->e.weights != LS_CHANGED_FFN_OF_LAYER, ffn = p->e.weights != LS_CHANGED_MIXER_OF_LAYER;
     for (int i = 0; i < TENSORS; i++)
         if (out->of[i].rows == other->of[i].rows && out->of[i].columns == other->of[i].columns &&
-            (p->e.weights == LS_CHANGED_OF_LAYER || (is_of_mixer(i) ? mixer : ffn && i == ROUTER)))
+            (p->e.weights == LS_CHANGED_OF_LAYER || (is_of_mixer(i) ? mixer : ffn && i >= SHARED_GATE)))
             out->of[i] = other->of[i];
     if (ffn && p->c->is_moe[layer_i] == p->c->is_moe[p->e.other] && p->c->no_ffn[layer_i] == p->c->no_ffn[p->e.other])
-        out->expert = other->expert;
+        out->expert = other->expert, memcpy(out->shared, other->shared, sizeof out->shared);
 }
 
 static ls_status rounded(const pass *p, layer *out, int64_t experts, ls_error *err) {
