@@ -53,6 +53,7 @@ static void check_delta(const ls_model_config *c) {
     if (c->delta_key_heads < 1 || c->delta_heads % c->delta_key_heads != 0 || c->d_inner % c->delta_heads != 0) abort();
     if (c->d_state < 1 || c->d_conv < 1 || 2 * keys + 2 * (int64_t)c->d_inner > INT32_MAX || c->ffn < 1) abort();
     if (c->rope.half < 1 || 2 * c->rope.half > c->head_dim || !c->head_gates || !c->norms_above_one) abort();
+    if (c->shared_ffn < 0 || (c->shared_ffn > 0) != (c->n_experts > 1)) abort();
     if (c->inner_norms || c->conv_bias || c->proj_bias || c->qkv_bias || c->ssd_heads != 0 || c->dt_rank != 0) abort();
     for (int32_t i = 0; i < LS_LAYERS_MAX; i++)
         if (c->no_mixer[i] || c->no_ffn[i] || (i >= c->n_layers && c->is_attention[i])) abort();

@@ -56,8 +56,8 @@ static ls_status mamba2_heads(const fields *f, int64_t *out, ls_error *err) {
 }
 
 /* Sizes of a mixer with a convolution and a state; heads: those that have a scale each, 0 of Mamba-1. */
-static ls_status recurrence(const fields *f, int64_t inner, int64_t states, int64_t conv, int64_t heads,
-                            int64_t groups, ls_error *err) {
+static ls_status recurrence(const fields *f, int64_t inner, int64_t states, int64_t conv, int64_t heads, int64_t groups,
+                            ls_error *err) {
     /* of Mamba-2 x, B and C, of the delta rule v, q and k */
     const int64_t channels = inner + (heads > 0 ? 2 * groups * states : 0);
     LS_TRY(size(f, "d_inner", inner, err));

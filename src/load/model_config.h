@@ -20,6 +20,7 @@ typedef struct ls_tensor_names {
     const char *attention, *mamba, *ffn; /* prefixes of parts */
     /* Within a feed-forward; of experts behind "experts.NUMBER.". */
     const char *router, *gate, *up, *down;
+    const char *shared, *shared_gate; /* prefix of the shared expert, and its gate */
     /* Beginnings of the names of tensors that files may have and no forward reads; ends with NULL. NULL: there are
      * none. */
     const char *const *unread;
@@ -44,6 +45,7 @@ typedef struct ls_model_config {
     bool head_gates;                       /* q_proj gives a head of q, then its output gate */
     bool qkv_bias, o_bias;
     int32_t n_experts, top_k; /* top_k is 1 when n_experts is 1 */
+    int32_t shared_ffn;       /* width of the expert that every row has besides; 0: none. Behind a gate of its own */
     bool reweighs;            /* the chosen experts alone share the weight (op/moe.h) */
     int32_t d_inner, d_state, d_conv;
     int32_t dt_rank; /* of Mamba-1; 0 with Mamba-2 */

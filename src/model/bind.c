@@ -220,7 +220,8 @@ void ls_model_close(ls_model *model) {
         ls_layer *layer = &model->layers[i];
         ls_gemm_weight *matrices[] = {
             &layer->delta.qkv,      &layer->delta.z,        &layer->delta.b,         &layer->delta.a,
-            &layer->delta.out_proj, &layer->attention.q,    &layer->attention.k,     &layer->attention.v,
+            &layer->delta.out_proj, &layer->shared.gate,    &layer->shared.up,       &layer->shared.down,
+            &layer->shared_gate,    &layer->attention.q,    &layer->attention.k,     &layer->attention.v,
             &layer->attention.o,    &layer->mamba.in_proj,  &layer->mamba.x_proj,    &layer->mamba.dt_proj,
             &layer->mamba.out_proj, &layer->mamba2.in_proj, &layer->mamba2.out_proj, &layer->router};
         for (size_t m = 0; m < sizeof matrices / sizeof matrices[0]; m++)

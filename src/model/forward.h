@@ -62,6 +62,7 @@ typedef struct ls_activations {
     int64_t *expert_offsets;          /* [E + 1] */
     ls_rows picked_x, picked_y;       /* [rows * top_k], H */
     float *picked_weight;             /* [rows * top_k] */
+    ls_rows shared, shared_gate;      /* H, 1: the shared expert's output, and what its gate takes */
 } ls_activations;
 
 enum { LS_WORKSPACE_ARRAYS_MAX = 24 }; /* that a workspace is made of */

@@ -24,7 +24,8 @@
  *                      Wout R(silu(z) * rms(delta(q, k, v, a, b); norm)), the norm over each head: op/delta.h
  *   ffn, dense:        Wdown R(silu(Wgate x) * (Wup x))
  *   ffn, ungated:      Wdown R(relu2(Wup x))
- *   ffn, MoE:          sum over the chosen experts of p_e * ffn_e(x), in ascending order of e
+ *   ffn, MoE:          sum over the chosen experts of p_e * ffn_e(x), in ascending order of e;  where there is a shared
+ *                      expert, then + sigmoid(Wg x) * ffn_shared(x), op/sigmoid_gate.h with one gate
  *
  * The activation type (f32 or bf16) is the type of what enters a large matrix product (rms outputs, attention and scan
  * outputs, gated feed-forward) and of what is cached (keys, values, convolution inputs). R() above is that one
@@ -93,7 +94,9 @@ typedef struct ls_layer {
     ls_delta_weights delta;
     ls_gemm_weight router;  /* [E][H], MoE only */
     ls_ffn_weights *expert; /* [n_experts] */
-    int64_t n_experts;      /* 1 for a dense feed-forward, 0 for none */
+    ls_ffn_weights shared;  /* of shared_ffn columns, MoE with a shared expert only, and its gate [1][H] */
+    ls_gemm_weight shared_gate;
+    int64_t n_experts; /* 1 for a dense feed-forward, 0 for none */
 } ls_layer;
 
 /* Which mixers take part: an experiment's lever. A layer that is left out adds nothing before its feed-forward. */

@@ -8,11 +8,17 @@
 #include "op/gather.h"
 #include "op/gemm_groups.h"
 #include "op/moe_backward.h"
+#include "op/sigmoid_gate.h"
+
+/* Over m rows of this width. */
+static ls_status swiglu_of(const ls_forward *f, int64_t m, int64_t width, ls_error *err) {
+    const ls_activations *a = &f->ws->a;
+    const ls_swiglu_args args = {a->gate.data, a->up.data, a->gated.data, f->ws->dtype, m, width};
+    return ls_swiglu(f->ws->device, &args, err);
+}
 
 static ls_status swiglu(const ls_forward *f, int64_t m, ls_error *err) {
-    const ls_activations *a = &f->ws->a;
-    const ls_swiglu_args args = {a->gate.data, a->up.data, a->gated.data, f->ws->dtype, m, f->model->config.ffn};
-    return ls_swiglu(f->ws->device, &args, err);
+    return swiglu_of(f, m, f->model->config.ffn, err);
 }
 
 /* Where no gradient needs gate and up. */
@@ -115,6 +121,44 @@ static ls_status run_experts(const ls_forward *f, int64_t layer_i, ls_error *err
     return through_experts(f, layer_i, down_of, a->picked_y, a->gated, err);
 }
 
+/* ---- the expert of all rows: it runs where those that were chosen have run, in their memory ---- */
+
+static ls_rows columns_of(ls_rows rows, int64_t columns) { return (ls_rows){rows.data, rows.dtype, columns}; }
+
+/* Its output, and what its gate takes. */
+static ls_status run_shared(const ls_forward *f, const ls_layer *layer, ls_error *err) {
+    const ls_activations *a = &f->ws->a;
+    const int64_t width = f->model->config.shared_ffn;
+    LS_TRY(ls_part_project(f, columns_of(a->gate, width), a->x, &layer->shared.gate, NULL, err));
+    LS_TRY(ls_part_project(f, columns_of(a->up, width), a->x, &layer->shared.up, NULL, err));
+    LS_TRY(swiglu_of(f, f->batch->n_rows, width, err));
+    LS_TRY(ls_part_project(f, a->shared, columns_of(a->gated, width), &layer->shared.down, NULL, err));
+    return ls_part_project(f, a->shared_gate, a->x, &layer->shared_gate, NULL, err);
+}
+
+/* Onto what the chosen experts gave. */
+static ls_status add_shared(const ls_forward *f, int64_t layer_i, ls_error *err) {
+    const ls_model_config *c = &f->model->config;
+    const ls_activations *a = &f->ws->a;
+    const int64_t rows = f->batch->n_rows, hidden = c->hidden;
+    const ls_sigmoid_gate_args gate = {.x = a->shared.data,
+                                       .x_dtype = LS_F32,
+                                       .gate = a->shared_gate.data,
+                                       .x_stride = hidden,
+                                       .gate_stride = 1,
+                                       .y = a->picked_y.data,
+                                       .y_dtype = LS_F32,
+                                       .y_stride = hidden,
+                                       .rows = rows,
+                                       .dim = hidden,
+                                       .gates = 1};
+    const ls_residual_args add = {a->y.data, a->picked_y.data, rows, hidden, NULL};
+    if (c->shared_ffn == 0) return LS_OK;
+    LS_TRY(run_shared(f, &f->model->layers[layer_i], err));
+    LS_TRY(ls_sigmoid_gate(f->ws->device, &gate, err));
+    return ls_residual(f->ws->device, &add, err);
+}
+
 static ls_status experts_forward(const ls_forward *f, int64_t layer_i, ls_error *err) {
     const ls_model_config *c = &f->model->config;
     const ls_activations *a = &f->ws->a;
@@ -126,7 +170,8 @@ static ls_status experts_forward(const ls_forward *f, int64_t layer_i, ls_error 
     LS_TRY(ls_moe_route(f->ws->device, &route, err));
     if (c->reweighs) LS_TRY(ls_moe_reweigh(f->ws->device, &reweigh, err));
     LS_TRY(run_experts(f, layer_i, err));
-    return ls_moe_sum(f->ws->device, &sum, err);
+    LS_TRY(ls_moe_sum(f->ws->device, &sum, err));
+    return add_shared(f, layer_i, err);
 }
 
 /* ---- backward ---- */
@@ -256,6 +301,41 @@ static ls_status round_picks(const ls_leaf *l, ls_rows *dy, int64_t picks, ls_er
     return ls_round_rows(l->device, &args, err);
 }
 
+/* The shared expert is run again for the leaf too, behind the gradients of the others, whose memory it takes. */
+static ls_status shared_backward(const ls_leaf *l, const ls_layer *layer, const ls_forward *f, ls_error *err) {
+    const ls_activations *a = &l->ws.a;
+    const int64_t rows = l->rows, hidden = l->model->config.hidden, width = l->model->config.shared_ffn;
+    const ls_rows dshared = {l->tape->picked_dx, LS_F32, hidden}, dtaken = {l->tape->dweight, LS_F32, 1};
+    const ls_rows dgate = {l->tape->da, LS_F32, width}, dup = {l->tape->db, LS_F32, width};
+    const ls_sigmoid_gate_backward_args gate = {.x = a->shared.data,
+                                                .x_dtype = LS_F32,
+                                                .gate = a->shared_gate.data,
+                                                .x_stride = hidden,
+                                                .gate_stride = 1,
+                                                .dy = l->dh.data,
+                                                .dy_stride = l->dh.stride,
+                                                .dx = dshared.data,
+                                                .dx_stride = hidden,
+                                                .dgate = dtaken.data,
+                                                .dgate_dtype = LS_F32,
+                                                .dgate_stride = 1,
+                                                .rows = rows,
+                                                .dim = hidden,
+                                                .gates = 1};
+    const ls_swiglu_backward_args swiglu = {a->gate.data, a->up.data, dgate.data, dgate.data, dup.data, rows, width};
+    const ls_leaf_product products[] = {
+        {.w = &layer->shared.down, .dy = dshared, .x = columns_of(a->gated, width), .dx = dgate, .m = rows},
+        {.w = &layer->shared.gate, .dy = dgate, .x = a->x, .dx = l->dx, .add = true, .m = rows},
+        {.w = &layer->shared.up, .dy = dup, .x = a->x, .dx = l->dx, .add = true, .m = rows},
+        {.w = &layer->shared_gate, .dy = dtaken, .x = a->x, .dx = l->dx, .add = true, .m = rows}};
+    LS_TRY(run_shared(f, layer, err));
+    LS_TRY(ls_sigmoid_gate_backward(l->device, &gate, err));
+    LS_TRY(ls_leaf_through_product(l, &products[0], err));
+    LS_TRY(ls_swiglu_backward(l->device, &swiglu, err));
+    for (int i = 1; i < 4; i++) LS_TRY(ls_leaf_through_product(l, &products[i], err));
+    return LS_OK;
+}
+
 /* The experts are run again for the leaf: places of picks are those of its own rows. Behind its products the gradient
  * of the experts' outputs is not needed any more, and the one that comes through gate takes its place. */
 static ls_status experts_backward(const ls_leaf *l, int64_t layer_i, ls_error *err) {
@@ -280,19 +360,22 @@ static ls_status experts_backward(const ls_leaf *l, int64_t layer_i, ls_error *e
     LS_TRY(back_through_experts(l, layer_i, gate_of, dgate_of(l), a->picked_x, through_gate, err));
     LS_TRY(back_through_experts(l, layer_i, up_of, dup_of(l), a->picked_x, through_up, err));
     LS_TRY(ls_moe_gather_backward(l->device, &gather, err));
-    return router_backward(l, layer, err);
+    LS_TRY(router_backward(l, layer, err));
+    return c->shared_ffn > 0 ? shared_backward(l, layer, &f, err) : LS_OK;
 }
 
 /* ---- tensors ---- */
 
-static ls_status walk_ffn(const ls_walk *w, ls_ffn_weights *f, const char *prefix) {
+static ls_status walk_ffn(const ls_walk *w, ls_ffn_weights *f, int64_t width, const char *prefix) {
     const ls_model_config *c = &w->model->config;
-    if (!c->ungated) LS_TRY(ls_walk_matrix(w, &f->gate, c->ffn, c->hidden, prefix, w->names->gate));
-    LS_TRY(ls_walk_matrix(w, &f->up, c->ffn, c->hidden, prefix, w->names->up));
-    return ls_walk_matrix(w, &f->down, c->hidden, c->ffn, prefix, w->names->down);
+    if (!c->ungated) LS_TRY(ls_walk_matrix(w, &f->gate, width, c->hidden, prefix, w->names->gate));
+    LS_TRY(ls_walk_matrix(w, &f->up, width, c->hidden, prefix, w->names->up));
+    return ls_walk_matrix(w, &f->down, c->hidden, width, prefix, w->names->down);
 }
 
-static ls_status dense_walk(const ls_walk *w, ls_layer *layer) { return walk_ffn(w, &layer->expert[0], w->names->ffn); }
+static ls_status dense_walk(const ls_walk *w, ls_layer *layer) {
+    return walk_ffn(w, &layer->expert[0], w->model->config.ffn, w->names->ffn);
+}
 
 static ls_status experts_walk(const ls_walk *w, ls_layer *layer) {
     const ls_model_config *c = &w->model->config;
@@ -300,9 +383,12 @@ static ls_status experts_walk(const ls_walk *w, ls_layer *layer) {
     LS_TRY(ls_walk_matrix(w, &layer->router, c->n_experts, c->hidden, w->names->ffn, w->names->router));
     for (int64_t e = 0; e < c->n_experts; e++) {
         snprintf(prefix, sizeof prefix, "%sexperts.%lld.", w->names->ffn, (long long)e);
-        LS_TRY(walk_ffn(w, &layer->expert[e], prefix));
+        LS_TRY(walk_ffn(w, &layer->expert[e], c->ffn, prefix));
     }
-    return LS_OK;
+    if (c->shared_ffn == 0) return LS_OK;
+    snprintf(prefix, sizeof prefix, "%s%s", w->names->ffn, w->names->shared);
+    LS_TRY(walk_ffn(w, &layer->shared, c->shared_ffn, prefix));
+    return ls_walk_matrix(w, &layer->shared_gate, 1, c->hidden, w->names->ffn, w->names->shared_gate);
 }
 
 const ls_part ls_part_dense = {"dense", dense_forward, dense_backward, dense_again, NULL, dense_walk, false};

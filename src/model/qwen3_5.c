@@ -1,15 +1,20 @@
 /* Qwen3.5, the language model: layers of the gated delta rule and of attention with output gates, each followed by a
- * dense feed-forward. Absent fields take the defaults that Hugging Face's Qwen3_5TextConfig gives them. */
+ * dense feed-forward, or by a mixture of experts and one that all rows have. Absent fields take the defaults that
+ * Hugging Face's Qwen3_5TextConfig and Qwen3_5MoeTextConfig give them. */
+#include <string.h>
+
 #include "load/config_fields.h"
 #include "load/rope_fields.h"
 #include "model/architectures.h"
 #include "op/delta.h"
+#include "op/gemm_groups.h"
 
 /* Fields as they stand in the file, before anything is derived from them. */
 typedef struct raw_config {
     int64_t vocab_size, hidden_size, intermediate_size, n_layers, n_heads, n_kv_heads, head_dim, positions_max;
     int64_t d_conv, key_dim, value_dim, key_heads, value_heads, interval;
     int64_t bos, pad;
+    int64_t n_experts, top_k, shared_ffn; /* 0 without experts */
     int64_t tied;
 } raw_config;
 
@@ -17,23 +22,34 @@ typedef struct raw_config {
 #define ABSENT LS_FIELD_ABSENT
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof(array)[0]))
 
+/* Of both kinds. */
+#define INTEGERS(hidden, layers, kv_heads)                                             \
+    {"vocab_size", AT(vocab_size), 248320, 1, INT32_MAX, false},                       \
+        {"hidden_size", AT(hidden_size), hidden, 1, INT32_MAX, false},                 \
+        {"num_hidden_layers", AT(n_layers), layers, 1, LS_LAYERS_MAX, false},          \
+        {"num_attention_heads", AT(n_heads), 16, 1, INT32_MAX, false},                 \
+        {"num_key_value_heads", AT(n_kv_heads), kv_heads, 1, INT32_MAX, false},        \
+        {"head_dim", AT(head_dim), 256, 1, INT32_MAX, false},                          \
+        {"max_position_embeddings", AT(positions_max), 32768, 1, INT64_MAX, false},    \
+        {"linear_conv_kernel_dim", AT(d_conv), 4, 1, INT32_MAX, false},                \
+        {"linear_key_head_dim", AT(key_dim), 128, 1, LS_DELTA_DIM_MAX, false},         \
+        {"linear_value_head_dim", AT(value_dim), 128, 1, LS_DELTA_DIM_MAX, false},     \
+        {"linear_num_key_heads", AT(key_heads), 16, 1, LS_DELTA_HEADS_MAX, false},     \
+        {"linear_num_value_heads", AT(value_heads), 32, 1, LS_DELTA_HEADS_MAX, false}, \
+        {"full_attention_interval", AT(interval), 4, 1, INT32_MAX, false},             \
+        {"bos_token_id", AT(bos), ABSENT, 0, INT32_MAX, true}, {                       \
+        "pad_token_id", AT(pad), ABSENT, 0, INT32_MAX, true                            \
+    }
+
 static const ls_field_integer integers[] = {
-    {"vocab_size", AT(vocab_size), 248320, 1, INT32_MAX, false},
-    {"hidden_size", AT(hidden_size), 4096, 1, INT32_MAX, false},
-    {"intermediate_size", AT(intermediate_size), 12288, 1, INT32_MAX, false},
-    {"num_hidden_layers", AT(n_layers), 32, 1, LS_LAYERS_MAX, false},
-    {"num_attention_heads", AT(n_heads), 16, 1, INT32_MAX, false},
-    {"num_key_value_heads", AT(n_kv_heads), 4, 1, INT32_MAX, false},
-    {"head_dim", AT(head_dim), 256, 1, INT32_MAX, false},
-    {"max_position_embeddings", AT(positions_max), 32768, 1, INT64_MAX, false},
-    {"linear_conv_kernel_dim", AT(d_conv), 4, 1, INT32_MAX, false},
-    {"linear_key_head_dim", AT(key_dim), 128, 1, LS_DELTA_DIM_MAX, false},
-    {"linear_value_head_dim", AT(value_dim), 128, 1, LS_DELTA_DIM_MAX, false},
-    {"linear_num_key_heads", AT(key_heads), 16, 1, LS_DELTA_HEADS_MAX, false},
-    {"linear_num_value_heads", AT(value_heads), 32, 1, LS_DELTA_HEADS_MAX, false},
-    {"full_attention_interval", AT(interval), 4, 1, INT32_MAX, false},
-    {"bos_token_id", AT(bos), ABSENT, 0, INT32_MAX, true},
-    {"pad_token_id", AT(pad), ABSENT, 0, INT32_MAX, true},
+    INTEGERS(4096, 32, 4), {"intermediate_size", AT(intermediate_size), 12288, 1, INT32_MAX, false}, {0}};
+
+static const ls_field_integer integers_moe[] = {
+    INTEGERS(2048, 40, 2),
+    {"moe_intermediate_size", AT(intermediate_size), 512, 1, INT32_MAX, false},
+    {"shared_expert_intermediate_size", AT(shared_ffn), 512, 1, INT32_MAX, false},
+    {"num_experts", AT(n_experts), 256, 1, LS_EXPERTS_MAX, false},
+    {"num_experts_per_tok", AT(top_k), 8, 1, INT32_MAX, false},
     {0},
 };
 
@@ -51,7 +67,11 @@ static const char *const special[] = {"rms_norm_eps", "layer_types", "mlp_only_l
 /* Training, and the layers that guess further tokens. */
 static const char *const inert[] = {"attention_dropout", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", NULL};
 
+static const char *const inert_moe[] = {"attention_dropout",    "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
+                                        "output_router_logits", "router_aux_loss_coef",  NULL};
+
 static const ls_field_tables fields = {integers, switches, fixed, special, inert};
+static const ls_field_tables fields_moe = {integers_moe, switches, fixed, special, inert_moe};
 
 /* Of text all three positions of a token are the same, so that it does not matter which frequency is of which. */
 static const char *const of_images[] = {"mrope_section", "mrope_interleaved", NULL};
@@ -69,6 +89,9 @@ static const ls_tensor_names tensor_names = {.embed = "model.embed_tokens.weight
                                              .attention = "self_attn.",
                                              .mamba = "linear_attn.",
                                              .ffn = "mlp.",
+                                             .router = "gate.weight",
+                                             .shared = "shared_expert.",
+                                             .shared_gate = "shared_expert_gate.weight",
                                              .gate = "gate_proj.weight",
                                              .up = "up_proj.weight",
                                              .down = "down_proj.weight",
@@ -113,6 +136,22 @@ static ls_status check_sizes(const raw_config *raw, ls_error *err) {
     return check_delta(raw, err);
 }
 
+/* Every layer has a mixture. */
+static ls_status check_experts(const raw_config *raw, ls_error *err) {
+    const ls_field_product products[] = {
+        {"num_experts x moe_intermediate_size x hidden_size",
+         {raw->n_experts, raw->intermediate_size, raw->hidden_size, 1}},
+        {"shared_expert_intermediate_size x hidden_size", {raw->shared_ffn, raw->hidden_size, 1, 1}}};
+    if (raw->top_k > raw->n_experts)
+        return LS_FAIL(err, LS_ERR_FORMAT, "num_experts_per_tok: %lld exceeds the %lld experts", (long long)raw->top_k,
+                       (long long)raw->n_experts);
+    if (raw->n_experts < 2)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED,
+                       "one expert: a mixture has two at least; qwen3_5_text of dense layers "
+                       "is built");
+    return ls_field_check_products(products, COUNT(products), err);
+}
+
 static void take(ls_model_config *out, const raw_config *raw) {
     out->names = &tensor_names;
     out->n_layers = (int32_t)raw->n_layers;
@@ -123,7 +162,10 @@ static void take(ls_model_config *out, const raw_config *raw) {
     out->n_kv_heads = (int32_t)raw->n_kv_heads;
     out->head_dim = (int32_t)raw->head_dim;
     out->head_norms = out->head_gates = out->norms_above_one = true;
-    out->n_experts = out->top_k = 1;
+    out->n_experts = raw->n_experts > 0 ? (int32_t)raw->n_experts : 1;
+    out->top_k = raw->n_experts > 0 ? (int32_t)raw->top_k : 1;
+    out->shared_ffn = (int32_t)raw->shared_ffn;
+    out->reweighs = raw->n_experts > 0;
     out->d_inner = (int32_t)(raw->value_heads * raw->value_dim);
     out->d_state = (int32_t)raw->key_dim;
     out->d_conv = (int32_t)raw->d_conv;
@@ -132,13 +174,15 @@ static void take(ls_model_config *out, const raw_config *raw) {
     out->positions_max = raw->positions_max;
     out->tied = raw->tied != 0;
     for (int64_t i = 0; i < raw->n_layers; i++) out->is_attention[i] = (i + 1) % raw->interval == 0;
+    memset(out->is_moe, raw->n_experts > 0, (size_t)raw->n_layers);
 }
 
-static ls_status read_qwen3_5(ls_model_config *out, struct json_t *config, ls_error *err) {
+static ls_status read_with(ls_model_config *out, struct json_t *config, const ls_field_tables *tables, ls_error *err) {
     static const char *const kinds[2] = {"linear_attention", "full_attention"};
     raw_config raw = {0};
-    LS_TRY(ls_field_read_tables(&raw, config, &fields, err));
+    LS_TRY(ls_field_read_tables(&raw, config, tables, err));
     LS_TRY(check_sizes(&raw, err));
+    if (tables == &fields_moe) LS_TRY(check_experts(&raw, err));
     take(out, &raw);
     LS_TRY(ls_field_expect_empty(config, "mlp_only_layers", err));
     LS_TRY(ls_field_read_pairs(out->is_attention, out->n_layers, config, "layer_types", kinds, err));
@@ -148,4 +192,13 @@ static ls_status read_qwen3_5(ls_model_config *out, struct json_t *config, ls_er
     return ls_field_read_tokens(out, config, raw.bos, raw.pad, ABSENT, err);
 }
 
+static ls_status read_qwen3_5(ls_model_config *out, struct json_t *config, ls_error *err) {
+    return read_with(out, config, &fields, err);
+}
+
+static ls_status read_qwen3_5_moe(ls_model_config *out, struct json_t *config, ls_error *err) {
+    return read_with(out, config, &fields_moe, err);
+}
+
 const ls_architecture ls_qwen3_5 = {"qwen3_5_text", "Qwen3_5ForCausalLM", read_qwen3_5};
+const ls_architecture ls_qwen3_5_moe = {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", read_qwen3_5_moe};

@@ -165,7 +165,7 @@ static const char bamba_9b[] =
     "  \"router_aux_loss_coef\": 0.001,\n  \"tie_word_embeddings\": false,\n"                  \
     "  \"use_sliding_window\": false,\n  \"vocab_size\": 151936\n}\n"
 
-/* What Qwen3.5 and Qwen3-Next have alike, behind the fields of a kind. */
+/* What dense Qwen3.5 and the one with experts have alike, behind the fields of a kind. */
 #define QWEN_DELTA(layers, hidden, heads, kv_heads, value_heads, theta, tied, vocab)                         \
     "  \"attention_bias\": false,\n  \"attention_dropout\": 0.0,\n  \"dtype\": \"bfloat16\",\n"              \
     "  \"full_attention_interval\": 4,\n  \"head_dim\": 256,\n  \"hidden_act\": \"silu\",\n"                 \
@@ -186,6 +186,15 @@ static const char bamba_9b[] =
     "  \"eos_token_id\": 248044,\n  \"intermediate_size\": " #ffn                               \
     ",\n  \"mamba_ssm_dtype\": \"float32\",\n  \"model_type\": \"qwen3_5_text\",\n" QWEN_DELTA( \
         layers, hidden, heads, kv_heads, value_heads, 10000000, tied, 248320)
+
+/* The same with 256 experts in every layer, of which 8 are chosen, and one that all rows have. */
+#define QWEN3_5_MOE(layers)                                                                                 \
+    "{\n"                                                                                                   \
+    "  \"architectures\": [\"Qwen3_5MoeForCausalLM\"],\n  \"attn_output_gate\": true,\n"                    \
+    "  \"eos_token_id\": 248044,\n  \"mamba_ssm_dtype\": \"float32\",\n"                                    \
+    "  \"model_type\": \"qwen3_5_moe_text\",\n  \"moe_intermediate_size\": 512,\n  \"num_experts\": 256,\n" \
+    "  \"num_experts_per_tok\": 8,\n  \"shared_expert_intermediate_size\": 512,\n" QWEN_DELTA(              \
+        layers, 2048, 16, 2, 32, 10000000, "false", 248320)
 
 /* Llama 3.1 and 3.2: frequencies scaled by `factor`. */
 #define LLAMA3(layers, hidden, ffn, heads, head_dim, factor, tied)                                      \
@@ -225,6 +234,9 @@ static const ls_shape shapes[] = {
      QWEN3_5(32, 2560, 9216, 16, 4, 32, "true")},
     {"qwen3.5-27b", "Alibaba's Qwen3.5 27B, its language model: 64 layers, attention in every fourth, 5,120 wide",
      QWEN3_5(64, 5120, 17408, 24, 4, 48, "false")},
+    {"qwen3.5-35b-a3b", "Alibaba's Qwen3.5 35B-A3B, its language model: 40 layers of 256 experts and a shared one",
+     QWEN3_5_MOE(40)},
+    {"qwen3.5-35b-a3b-cut", "4 layers of qwen3.5-35b-a3b, attention in the last", QWEN3_5_MOE(4)},
     {"falcon-mamba-7b", "TII's Falcon Mamba 7B: 64 layers, 4,096 wide", FALCON_MAMBA(64, 4096, 8192, 256)},
     {"bamba-9b", "IBM's Bamba 9B: 32 layers of Mamba-2, but attention in 9, 18 and 27", bamba_9b},
     {"nemotron-h-8b", "NVIDIA's Nemotron-H 8B: 52 layers of one half, 24 of them Mamba-2 and 4 attention",

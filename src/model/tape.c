@@ -31,7 +31,7 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
                                  c->d_inner + ls_config_conv_dim(c) + c->ssd_heads + 2 * (int64_t)c->delta_heads);
     /* q | k | v, and with gates each head of q and its gate besides */
     const int64_t heads = (c->head_gates ? 3 : 1) * q + 2 * (int64_t)c->n_kv_heads * c->head_dim;
-    const int64_t wide = larger(larger(inner, picks * c->ffn), heads);
+    const int64_t wide = larger(larger(inner, larger(picks * c->ffn, c->shared_ffn)), heads);
     const struct {
         float **out;
         int64_t rows, columns;

@@ -9,6 +9,11 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static bool has_experts(const ls_model_config *c) { return c->n_experts > 1; }
 
+/* Columns of feed-forwards for each row. */
+static int64_t ffn_columns(const ls_model_config *c) {
+    return larger((has_experts(c) ? c->top_k : 1) * (int64_t)c->ffn, c->shared_ffn);
+}
+
 /* Whether what x_proj and dt_proj read is rounded first. Outside of training both lie in the memory of the scan's
  * output: the first has been read when the second is written, and the second when the scan runs. */
 static bool rounds(const ls_model *model) { return model->profile == LS_PROFILE_MMA16; }
@@ -56,10 +61,10 @@ static layout layout_of(const ls_model *model, ls_dtype dtype) {
         l.values = dim;
         l.ba = 2 * (int64_t)c->delta_heads;
     }
-    l.first = larger(larger(larger(2 * dim, l.zxbcdt) * f32, (l.q + 2 * l.kv) * elem), l.picks * c->ffn * f32);
-    l.second = larger(larger(2 * dim, c->ssd_heads > 0 ? l.conv + dim : 0) * f32, l.picks * c->ffn * f32);
+    l.first = larger(larger(larger(2 * dim, l.zxbcdt) * f32, (l.q + 2 * l.kv) * elem), ffn_columns(c) * f32);
+    l.second = larger(larger(2 * dim, c->ssd_heads > 0 ? l.conv + dim : 0) * f32, ffn_columns(c) * f32);
     if (!ls_attention_is_bare(c)) l.second = larger(l.second, (l.q + 2 * l.kv) * f32);
-    l.last = larger(larger(dim, l.q), l.picks * c->ffn) * elem;
+    l.last = larger(larger(dim, l.q), ffn_columns(c)) * elem;
     if (c->head_gates) {
         l.second =
             larger(l.second, block_bytes(LS_F32, 2 * l.q) + block_bytes(LS_F32, l.q) + block_bytes(LS_F32, 2 * l.kv));
@@ -85,7 +90,8 @@ static int64_t row_bytes(const ls_model *model, ls_dtype dtype, bool for_trainin
         bytes += (narrow_products(c) ? c->d_inner + c->dt_rank : 0) * (int64_t)sizeof(uint16_t) + c->n_heads * f32;
     if (has_experts(c))
         bytes += c->n_experts * f32 + c->top_k * (int64_t)(sizeof(int32_t) + sizeof(float)) +
-                 l.picks * (3 * (int64_t)sizeof(int64_t) + h * (f32 + elem) + f32);
+                 l.picks * (3 * (int64_t)sizeof(int64_t) + h * (f32 + elem) + f32) +
+                 (c->shared_ffn > 0 ? (h + 1) * f32 : 0);
     return bytes;
 }
 
@@ -127,6 +133,10 @@ static ls_status make_experts(ls_workspace *ws, const ls_model_config *c, ls_err
     LS_TRY(own(ws, (void **)&a->expert_offsets, c->n_experts + 1, i64, err));
     LS_TRY(own_rows(ws, &a->picked_x, picks, ws->dtype, c->hidden, err));
     LS_TRY(own_rows(ws, &a->picked_y, picks, LS_F32, c->hidden, err));
+    if (c->shared_ffn > 0) {
+        LS_TRY(own_rows(ws, &a->shared, rows, LS_F32, c->hidden, err));
+        LS_TRY(own_rows(ws, &a->shared_gate, rows, LS_F32, 1, err));
+    }
     return own(ws, (void **)&a->picked_weight, picks, (int64_t)sizeof(float), err);
 }
 

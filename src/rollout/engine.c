@@ -286,12 +286,13 @@ static bool computes_alike(const ls_model_config *a, const ls_model_config *b) {
            a->n_experts == b->n_experts && a->top_k == b->top_k && a->d_inner == b->d_inner &&
            a->d_state == b->d_state && a->d_conv == b->d_conv && a->dt_rank == b->dt_rank &&
            a->delta_heads == b->delta_heads && a->delta_key_heads == b->delta_key_heads &&
-           a->head_gates == b->head_gates && a->norms_above_one == b->norms_above_one && a->ssd_heads == b->ssd_heads &&
-           a->ssd_groups == b->ssd_groups && a->dt_min == b->dt_min && a->dt_max == b->dt_max &&
-           a->inner_norms == b->inner_norms && a->inner_weights == b->inner_weights && a->inner_eps == b->inner_eps &&
-           a->conv_bias == b->conv_bias && a->proj_bias == b->proj_bias && a->rms_eps == b->rms_eps &&
-           a->head_norms == b->head_norms && a->reweighs == b->reweighs && a->qkv_bias == b->qkv_bias &&
-           a->o_bias == b->o_bias && memcmp(a->window, b->window, layers * sizeof *a->window) == 0 &&
+           a->head_gates == b->head_gates && a->shared_ffn == b->shared_ffn &&
+           a->norms_above_one == b->norms_above_one && a->ssd_heads == b->ssd_heads && a->ssd_groups == b->ssd_groups &&
+           a->dt_min == b->dt_min && a->dt_max == b->dt_max && a->inner_norms == b->inner_norms &&
+           a->inner_weights == b->inner_weights && a->inner_eps == b->inner_eps && a->conv_bias == b->conv_bias &&
+           a->proj_bias == b->proj_bias && a->rms_eps == b->rms_eps && a->head_norms == b->head_norms &&
+           a->reweighs == b->reweighs && a->qkv_bias == b->qkv_bias && a->o_bias == b->o_bias &&
+           memcmp(a->window, b->window, layers * sizeof *a->window) == 0 &&
            memcmp(&a->rope, &b->rope, sizeof a->rope) == 0 && memcmp(a->is_attention, b->is_attention, layers) == 0 &&
            memcmp(a->is_moe, b->is_moe, layers) == 0 && a->ungated == b->ungated &&
            memcmp(a->no_mixer, b->no_mixer, layers) == 0 && memcmp(a->no_ffn, b->no_ffn, layers) == 0;

@@ -46,6 +46,14 @@ static const char qwen3_5[] =
     "\"num_key_value_heads\":2,\"head_dim\":16,\"linear_num_key_heads\":2,\"linear_num_value_heads\":4,"
     "\"linear_key_head_dim\":8,\"linear_value_head_dim\":12,\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0}";
 
+static const char qwen3_5_moe[] =
+    "{\"architectures\":[\"Qwen3_5MoeForCausalLM\"],\"model_type\":\"qwen3_5_moe_text\",\"dtype\":\"bfloat16\","
+    "\"vocab_size\":99,\"hidden_size\":48,\"moe_intermediate_size\":24,\"shared_expert_intermediate_size\":20,"
+    "\"num_experts\":5,\"num_experts_per_tok\":2,\"num_hidden_layers\":4,\"num_attention_heads\":4,"
+    "\"num_key_value_heads\":2,\"head_dim\":16,\"linear_num_key_heads\":2,\"linear_num_value_heads\":4,"
+    "\"linear_key_head_dim\":8,\"linear_value_head_dim\":12,\"bos_token_id\":1,\"eos_token_id\":2,"
+    "\"pad_token_id\":0}";
+
 /* KEY=PATH for --set, good until the program ends. */
 static const char *setting(const char *key, const char *path) {
     static char texts[64][PATH_BYTES + 16];
@@ -199,6 +207,7 @@ static void mamba2_goes_the_same_way(void **state) {
     goes_the_same_way(nemotron, "nemotron", "layers       5: 1 attention, 2 Mamba, 0 with experts");
     goes_the_same_way(bamba, "bamba", "layers       3: 1 attention, 2 Mamba, 0 with experts");
     goes_the_same_way(qwen3_5, "qwen", "layers       4: 1 attention, 3 delta rule, 0 with experts");
+    goes_the_same_way(qwen3_5_moe, "qwen-moe", "layers       4: 1 attention, 3 delta rule, 4 with experts");
 }
 
 static void the_gate_stops_a_fault(void **state) {

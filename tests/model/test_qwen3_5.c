@@ -8,7 +8,7 @@
 #include "model/cache.h"
 #include "model/summary.h"
 
-static const char *const names[] = {"qwen3.5-small", "qwen3.5-odd"};
+static const char *const names[] = {"qwen3.5-small", "qwen3.5-odd", "qwen3.5-moe-small"};
 enum { N_NAMES = sizeof names / sizeof names[0] };
 
 static void configurations_are_read(void **state) {

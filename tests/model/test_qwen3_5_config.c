@@ -103,6 +103,30 @@ static void other_arithmetic_is_refused_by_name(void **state) {
     refused("\"architectures\":[\"Qwen3_5ForConditionalGeneration\"]", "expected \"Qwen3_5ForCausalLM\"");
 }
 
+static void mixtures_are_read(void **state) {
+    ls_model_config c;
+    ls_error err;
+    (void)state;
+    assert_ok(parse(&c, "{\"model_type\":\"qwen3_5_moe_text\"}", &err), err);
+    assert_true(c.n_layers == 40 && c.hidden == 2048 && c.vocab == 248320 && c.n_kv_heads == 2 && c.ffn == 512);
+    assert_true(c.n_experts == 256 && c.top_k == 8 && c.shared_ffn == 512 && c.reweighs && c.delta_heads == 32);
+    for (int i = 0; i < LS_LAYERS_MAX; i++) assert_int_equal(c.is_moe[i], i < 40);
+    assert_ok(parse(&c,
+                    "{\"model_type\":\"qwen3_5_moe_text\",\"num_experts\":6,\"num_experts_per_tok\":6,"
+                    "\"moe_intermediate_size\":9,\"shared_expert_intermediate_size\":11,\"router_aux_loss_coef\":0.1}",
+                    &err),
+              err);
+    assert_true(c.n_experts == 6 && c.top_k == 6 && c.ffn == 9 && c.shared_ffn == 11);
+    check_failed(parse(&c, "{\"model_type\":\"qwen3_5_moe_text\",\"num_experts\":7}", &err), &err,
+                 "num_experts_per_tok: 8 exceeds the 7 experts");
+    check_failed(parse(&c, "{\"model_type\":\"qwen3_5_moe_text\",\"num_experts\":1,\"num_experts_per_tok\":1}", &err),
+                 &err, "one expert: a mixture has two at least");
+    check_failed(parse(&c, "{\"model_type\":\"qwen3_5_moe_text\",\"norm_topk_prob\":true}", &err), &err,
+                 "norm_topk_prob: true");
+    check_failed(parse(&c, "{\"model_type\":\"qwen3_5_moe_text\",\"shared_expert_intermediate_size\":0}", &err), &err,
+                 "shared_expert_intermediate_size: 0");
+}
+
 /* A file with images' layers as well is not of this type, and is told how it becomes one. */
 static void files_with_images_are_told_the_way(void **state) {
     ls_model_config c;
@@ -115,9 +139,8 @@ static void files_with_images_are_told_the_way(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_are_those_of_the_format),
-        cmocka_unit_test(fields_are_honoured),
-        cmocka_unit_test(other_arithmetic_is_refused_by_name),
+        cmocka_unit_test(defaults_are_those_of_the_format),    cmocka_unit_test(fields_are_honoured),
+        cmocka_unit_test(other_arithmetic_is_refused_by_name), cmocka_unit_test(mixtures_are_read),
         cmocka_unit_test(files_with_images_are_told_the_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

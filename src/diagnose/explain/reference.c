@@ -2,233 +2,13 @@
 #include "diagnose/explain/reference.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "diagnose/explain/reference_state.h"
 #include "diagnose/explain/rounded.h"
-#include "load/safetensors.h"
-#include "num/half.h"
 #include "op/attention.h"
-
-enum {
-    INPUT_NORM = 0,
-    FFN_NORM,
-    IN_PROJ,
-    IN_BIAS,
-    CONV,
-    CONV_BIAS,
-    X_PROJ,
-    DT_NORM,
-    B_NORM,
-    C_NORM,
-    DT_PROJ,
-    DT_BIAS,
-    A_LOG,
-    SKIP,
-    OUT_PROJ,
-    OUT_BIAS,
-    WQ,
-    WK,
-    WV,
-    WO,
-    Q_BIAS,
-    K_BIAS,
-    V_BIAS,
-    O_BIAS,
-    Q_NORM,
-    K_NORM,
-    GATED_NORM,
-    HEAD_BIAS,
-    IN_QKV,
-    IN_Z,
-    IN_B,
-    IN_A,
-    ROUTER,
-    TENSORS
-};
-
-/* Where a tensor's name lies: 0 the layer itself, 1 Mamba, 2 attention, 3 feed-forward. */
-static const struct {
-    int part;
-    const char *name;
-} tensor_names[TENSORS] = {
-    [IN_PROJ] = {1, "in_proj.weight"},
-    [IN_BIAS] = {1, "in_proj.bias"},
-    [CONV] = {1, "conv1d.weight"},
-    [CONV_BIAS] = {1, "conv1d.bias"},
-    [X_PROJ] = {1, "x_proj.weight"},
-    [DT_PROJ] = {1, "dt_proj.weight"},
-    [DT_NORM] = {1, "dt_layernorm.weight"},
-    [B_NORM] = {1, "b_layernorm.weight"},
-    [SKIP] = {1, "D"},
-    [C_NORM] = {1, "c_layernorm.weight"},
-    [DT_BIAS] = {1, "dt_proj.bias"},
-    [A_LOG] = {1, "A_log"},
-    [OUT_PROJ] = {1, "out_proj.weight"},
-    [OUT_BIAS] = {1, "out_proj.bias"},
-    [WQ] = {2, "q_proj.weight"},
-    [WK] = {2, "k_proj.weight"},
-    [WV] = {2, "v_proj.weight"},
-    [WO] = {2, "o_proj.weight"},
-    [Q_BIAS] = {2, "q_proj.bias"},
-    [K_BIAS] = {2, "k_proj.bias"},
-    [V_BIAS] = {2, "v_proj.bias"},
-    [O_BIAS] = {2, "o_proj.bias"},
-    [Q_NORM] = {2, "q_norm.weight"},
-    [K_NORM] = {2, "k_norm.weight"},
-    [GATED_NORM] = {1, "norm.weight"}, /* Mamba-2, and the next */
-    [HEAD_BIAS] = {1, "dt_bias"},
-    [IN_QKV] = {1, "in_proj_qkv.weight"}, /* the delta rule, and the next three */
-    [IN_Z] = {1, "in_proj_z.weight"},
-    [IN_B] = {1, "in_proj_b.weight"},
-    [IN_A] = {1, "in_proj_a.weight"},
-    [ROUTER] = {3, NULL}, /* its name is the architecture's */
-};
-
-typedef struct matrix {
-    double *at; /* NULL: absent */
-    int64_t rows, columns;
-} matrix;
-
-typedef struct layer {
-    matrix of[TENSORS];
-    matrix *expert; /* [n_experts][3]: gate, up, down */
-} layer;
-
-struct ls_reference {
-    ls_model_config config;
-    ls_checkpoint *checkpoint;
-    matrix embed, head, final_norm;
-    layer *layers;
-    int64_t n_owned;
-    double *owned[1 << 14]; /* all arrays above */
-};
-
-/* ---- weights ---- */
-
-static double element(const void *bytes, ls_st_dtype dtype, int64_t i) {
-    if (dtype == LS_ST_F32) return (double)((const float *)bytes)[i];
-    if (dtype == LS_ST_BF16) return (double)ls_bf16_to_f32(((const uint16_t *)bytes)[i]);
-    return (double)ls_f16_to_f32(((const uint16_t *)bytes)[i]);
-}
-
-static ls_status take(ls_reference *r, matrix *out, const char *name, bool needed, ls_error *err) {
-    const ls_tensor_view *view = ls_checkpoint_find(r->checkpoint, name);
-    void *bytes = NULL;
-    ls_status status;
-    if (view == NULL) return needed ? LS_FAIL(err, LS_ERR_FORMAT, "tensor '%s' is missing", name) : LS_OK;
-    if (view->dtype != LS_ST_F32 && view->dtype != LS_ST_BF16 && view->dtype != LS_ST_F16)
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "tensor '%s' is %s", name, ls_st_dtype_name(view->dtype));
-    if (r->n_owned == (int64_t)(sizeof r->owned / sizeof r->owned[0]))
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "more tensors than the reference forward takes");
-    LS_TRY_DONE(ls_array_alloc(&bytes, view->bytes, 1, name, err));
-    LS_TRY_DONE(ls_array_alloc((void **)&out->at, view->n_elements, sizeof *out->at, name, err));
-    r->owned[r->n_owned++] = out->at;
-    LS_TRY_DONE(ls_tensor_read(bytes, view, err));
-    out->rows = view->n_dims > 0 ? view->dims[0] : 1;
-    out->columns = out->rows > 0 ? view->n_elements / out->rows : 0;
-    for (int64_t i = 0; i < view->n_elements; i++) out->at[i] = element(bytes, view->dtype, i);
-done:
-    free(bytes);
-    return status;
-}
-
-/* A norm of the stream or of heads, as it weighs. */
-static ls_status take_norm(ls_reference *r, matrix *out, const char *name, bool needed, ls_error *err) {
-    LS_TRY(take(r, out, name, needed, err));
-    for (int64_t i = 0; r->config.norms_above_one && i < out->rows * out->columns; i++) out->at[i] += 1.0;
-    return LS_OK;
-}
-
-enum { NAME_BYTES = 512 };
-
-static ls_status take_experts(ls_reference *r, layer *l, int32_t layer_i, ls_error *err) {
-    const ls_model_config *c = &r->config;
-    const char *const names[3] = {c->names->gate, c->names->up, c->names->down};
-    const int64_t n = c->is_moe[layer_i] ? c->n_experts : 1;
-    char name[NAME_BYTES];
-    if (c->ffn == 0 || c->no_ffn[layer_i]) return LS_OK;
-    LS_TRY(ls_array_alloc((void **)&l->expert, 3 * n, sizeof *l->expert, "experts", err));
-    for (int64_t i = 0; i < 3 * n; i++) {
-        char expert[32] = "";
-        if (c->ungated && i % 3 == 0) continue;
-        if (c->is_moe[layer_i]) snprintf(expert, sizeof expert, "experts.%lld.", (long long)(i / 3));
-        snprintf(name, sizeof name, "%s%d.%s%s%s", c->names->layers, layer_i, c->names->ffn, expert, names[i % 3]);
-        LS_TRY(take(r, &l->expert[i], name, true, err));
-    }
-    return LS_OK;
-}
-
-static ls_status take_layer(ls_reference *r, int32_t layer_i, ls_error *err) {
-    const ls_model_config *c = &r->config;
-    layer *l = &r->layers[layer_i];
-    char name[NAME_BYTES];
-    if (!c->no_mixer[layer_i]) {
-        snprintf(name, sizeof name, "%s%d.%s", c->names->layers, layer_i, c->names->input_norm);
-        LS_TRY(take_norm(r, &l->of[INPUT_NORM], name, true, err));
-    }
-    if (c->ffn > 0 && !c->no_ffn[layer_i]) {
-        snprintf(name, sizeof name, "%s%d.%s", c->names->layers, layer_i, c->names->ffn_norm);
-        LS_TRY(take_norm(r, &l->of[FFN_NORM], name, true, err));
-    }
-    for (int i = 0; i < TENSORS; i++) {
-        const int part = tensor_names[i].part;
-        const char *prefix = part == 1 ? c->names->mamba : part == 2 ? c->names->attention : c->names->ffn;
-        if (part == 0 || prefix == NULL) continue;
-        if (part == 3 && c->n_experts <= 1) continue;
-        snprintf(name, sizeof name, "%s%d.%s%s", c->names->layers, layer_i, prefix,
-                 i == ROUTER ? c->names->router : tensor_names[i].name);
-        LS_TRY((i == Q_NORM || i == K_NORM ? take_norm : take)(r, &l->of[i], name, false, err));
-    }
-    return take_experts(r, l, layer_i, err);
-}
-
-ls_status ls_reference_create(ls_reference **out, const char *directory, const ls_model_config *config,
-                              int64_t parameters_max, ls_error *err) {
-    ls_reference *r = calloc(1, sizeof *r);
-    int64_t n = 0;
-    ls_status status;
-    *out = NULL;
-    if (r == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "reference forward");
-    r->config = *config;
-    LS_TRY_DONE(ls_checkpoint_open(&r->checkpoint, directory, err));
-    for (int64_t i = 0; i < ls_checkpoint_count(r->checkpoint); i++) {
-        const int64_t elements = ls_checkpoint_at(r->checkpoint, i)->n_elements;
-        n = elements < parameters_max - n ? n + elements : parameters_max + 1;
-        if (n > parameters_max) break;
-    }
-    if (n > parameters_max) {
-        status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "the reference forward takes %lld parameters at most",
-                         (long long)parameters_max);
-        goto done;
-    }
-    LS_TRY_DONE(ls_array_alloc((void **)&r->layers, r->config.n_layers, sizeof *r->layers, "layers", err));
-    LS_TRY_DONE(take(r, &r->embed, r->config.names->embed, true, err));
-    LS_TRY_DONE(take_norm(r, &r->final_norm, r->config.names->final_norm, true, err));
-    if (r->config.tied)
-        r->head = r->embed;
-    else
-        LS_TRY_DONE(take(r, &r->head, r->config.names->head, true, err));
-    for (int32_t i = 0; i < r->config.n_layers; i++) LS_TRY_DONE(take_layer(r, i, err));
-    *out = r;
-    r = NULL;
-done:
-    ls_reference_free(r);
-    return status;
-}
-
-void ls_reference_free(ls_reference *r) {
-    if (r == NULL) return;
-    for (int64_t i = 0; i < r->n_owned; i++) free(r->owned[i]);
-    for (int32_t i = 0; r->layers != NULL && i < r->config.n_layers; i++) free(r->layers[i].expert);
-    free(r->layers);
-    ls_checkpoint_close(r->checkpoint);
-    free(r);
-}
-
-const ls_model_config *ls_reference_config(const ls_reference *r) { return &r->config; }
 
 /* ---- rounding ---- */
 
@@ -784,6 +564,11 @@ static ls_status mixture(const pass *p, double *out, const double *x, const laye
             if (share[e] > 0.0)
                 LS_TRY(dense(p, out + t * hidden, x + t * hidden, 1, &l->expert[3 * e],
                              share[e] / (p->e.router_renormalised || p->c->reweighs ? chosen : 1.0)));
+        if (p->c->shared_ffn > 0) {
+            double gate;
+            product(&gate, x + t * hidden, 1, &l->of[SHARED_GATE], NULL);
+            LS_TRY(dense(p, out + t * hidden, x + t * hidden, 1, l->shared, 1.0 / (1.0 + exp(-gate))));
+        }
     }
     release(p->s, mark);
     return LS_OK;
@@ -850,7 +635,7 @@ static ls_status misplaced(const pass *p, layer *out, int64_t experts, ls_error 
     }
 }
 
-static bool is_of_mixer(int tensor) { return tensor != INPUT_NORM && tensor != FFN_NORM && tensor != ROUTER; }
+static bool is_of_mixer(int tensor) { return tensor != INPUT_NORM && tensor != FFN_NORM && tensor < SHARED_GATE; }
 
 /* Tensors of another layer, where they are of the same shape. */
 static void borrowed(const pass *p, layer *out, int32_t layer_i) {
@@ -858,10 +643,10 @@ static void borrowed(const pass *p, layer *out, int32_t layer_i) {
     const bool mixer = p->e.weights != LS_CHANGED_FFN_OF_LAYER, ffn = p->e.weights != LS_CHANGED_MIXER_OF_LAYER;
     for (int i = 0; i < TENSORS; i++)
         if (out->of[i].rows == other->of[i].rows && out->of[i].columns == other->of[i].columns &&
-            (p->e.weights == LS_CHANGED_OF_LAYER || (is_of_mixer(i) ? mixer : ffn && i == ROUTER)))
+            (p->e.weights == LS_CHANGED_OF_LAYER || (is_of_mixer(i) ? mixer : ffn && i >= SHARED_GATE)))
             out->of[i] = other->of[i];
     if (ffn && p->c->is_moe[layer_i] == p->c->is_moe[p->e.other] && p->c->no_ffn[layer_i] == p->c->no_ffn[p->e.other])
-        out->expert = other->expert;
+        out->expert = other->expert, memcpy(out->shared, other->shared, sizeof out->shared);
 }
 
 static ls_status rounded(const pass *p, layer *out, int64_t experts, ls_error *err) {
