@@ -1,8 +1,9 @@
-/* The gated norm and the squared rectifier with their gradients on every back end. */
+/* The gated norm, the squared rectifier and the sigmoid gate with their gradients on every back end. */
 #include "elements.h"
 #include "op/elementwise.h"
 #include "op/elementwise_backward.h"
 #include "op/gated_norm.h"
+#include "op/sigmoid_gate.h"
 
 typedef struct norm_case {
     int64_t rows, dim, groups, gap; /* gap between rows, in elements */
@@ -77,7 +78,38 @@ static void relu2(bk_run *run) {
     door_close(&d);
 }
 
+static void sigmoid_gate(bk_run *run) {
+    static const int64_t dims[][2] = {{1, 1},   {6, 6},   {12, 2},   {64, 1},    {255, 5},  {256, 1},
+                                      {514, 2}, {768, 3}, {1025, 1}, {4096, 16}, {4100, 1}, {2048, 2048}};
+    door d = door_open(run);
+    for (int64_t i = 0; i < BK_COUNT(dims) * 4; i++) {
+        const int64_t dim = dims[i / 4][0], gates = dims[i / 4][1], rows = 1 + i % 5 * 7, gap = i % 3 == 0 ? 3 : 4;
+        const ls_dtype in = i % 2 == 0 ? LS_F32 : LS_BF16, out = i / 2 % 2 == 0 ? LS_F32 : LS_BF16;
+        const int64_t stride = dim + gap, n = rows * stride, bytes = ls_dtype_bytes(out);
+        const value_kind kind = (value_kind)(i % VALUE_KINDS);
+        const door_buffer x = values_put(&d, "x", in, n, kind, 1, 0),
+                          gate = values_put(&d, "gate", LS_F32, rows * gates, kind, 2, 4),
+                          dy = values_put(&d, "dy", LS_F32, n, kind, 3, 0), y = door_put(&d, "y", NULL, n * bytes, 0),
+                          dx = door_put(&d, "dx", NULL, n * 4, 0),
+                          dgate = door_put(&d, "dgate", NULL, rows * gates * bytes, bytes);
+        DOOR_CALL(&d, sigmoid_gate, .x = x.at[s], .x_dtype = in, .gate = gate.at[s], .x_stride = stride,
+                  .gate_stride = gates, .y = y.at[s], .y_dtype = out, .y_stride = stride, .rows = rows, .dim = dim,
+                  .gates = gates);
+        DOOR_CALL(&d, sigmoid_gate_backward, .x = x.at[s], .x_dtype = in, .gate = gate.at[s], .x_stride = stride,
+                  .gate_stride = gates, .dy = dy.at[s], .dy_stride = stride, .dx = dx.at[s], .dx_stride = stride,
+                  .dgate = dgate.at[s], .dgate_dtype = out, .dgate_stride = gates, .rows = rows, .dim = dim,
+                  .gates = gates);
+        values_same(&d, &y, out, "%s, %lld of %lld", value_names[kind], (long long)gates, (long long)dim);
+        values_same(&d, &dx, LS_F32, "%s, %lld of %lld", value_names[kind], (long long)gates, (long long)dim);
+        values_same(&d, &dgate, out, "%s, %lld of %lld", value_names[kind], (long long)gates, (long long)dim);
+        door_clear_to(&d, 0);
+    }
+    door_close(&d);
+}
+
 int main(int argc, char **argv) {
-    static const bk_case cases[] = {{"gated_norm", gated_norm, BK_ANYWHERE}, {"relu2", relu2, BK_ANYWHERE}};
+    static const bk_case cases[] = {{"gated_norm", gated_norm, BK_ANYWHERE},
+                                    {"relu2", relu2, BK_ANYWHERE},
+                                    {"sigmoid_gate", sigmoid_gate, BK_ANYWHERE}};
     return bk_main(argc, argv, cases, BK_COUNT(cases));
 }
