@@ -406,7 +406,6 @@ typedef struct ls_delta_args {
     bool spans_checked;    /* as in ls_conv1d_args */
 } ls_delta_args;
 
-/* CUDA: not built, refused by name; the backward as well. */
 ls_status ls_op_delta(const ls_exec *exec, const ls_delta_args *args, ls_error *err);
 int64_t ls_op_delta_workspace(const ls_delta_args *args);
 

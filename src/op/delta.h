@@ -21,8 +21,8 @@
  * any chunking and full prefill give the same bits. Which NaN a float32 NaN of out or state is, is left open.
  * op/delta_math.h has the scalars.
  *
- * Backward, for whole sequences, which begin with S = `initial` or +0 and A = 1. q, k, d, S, A, beta and decay as above;
- * f is what a token multiplies S by, 1 where it does not rescale. dy is the gradient of the unrounded output,
+ * Backward, for whole sequences, which begin with S = `initial` or +0 and A = 1. q, k, d, S, A, beta and decay as
+ * above; f is what a token multiplies S by, 1 where it does not rescale. dy is the gradient of the unrounded output,
  * top = 1 / sqrt(K). The walk backwards carries G[i][j], +0 after the last token, and its scale F, 1 there. For t
  * descending within a span and value head h:
  *   but at the last token, F = F * (decay of the token after);  where F < 2^-40: G[i][j] = G[i][j] * F, then F = 1
@@ -100,7 +100,8 @@ ls_status ls_delta_backward_check(const ls_delta_backward_args *args, ls_error *
  *   first [entries][heads]: W of a piece's first token
  *   rate, bias [entries][heads]: pieces' shares of the parameters' gradients */
 typedef struct ls_delta_backward_plan {
-    int64_t states, grads, deltas, inner, queries, keys, scale, factor, g_scale, g_factor, e, own, first, rate, bias, total;
+    int64_t states, grads, deltas, inner, queries, keys, scale, factor, g_scale, g_factor, e, own, first, rate, bias;
+    int64_t total;
 } ls_delta_backward_plan;
 
 /* Entry of the first piece of span i, and the number of its pieces. */

@@ -29,7 +29,7 @@ typedef struct piece_memory {
     /* [of token s][on token t]: of k_s in Q; of k_s in K; of q_s in K */
     float query[PIECE][PITCH_T], key[PIECE][PITCH_T], into[PIECE][PITCH_T];
     float beta[PIECE], own[PIECE], rest[PIECE], scale[PIECE], back[PIECE], factor[PIECE], g_factor[PIECE];
-    uint64_t rescaled, g_rescaled; /* tokens whose factor is not 1 */
+    uint32_t rescaled[2], g_rescaled[2]; /* tokens whose factor is not 1, a bit each */
 } piece_memory;
 
 /* What the block works on. */
@@ -39,16 +39,21 @@ typedef struct place {
     bool last;
 } place;
 
+/* Whether one of the tokens from `from` on is among them. */
+static __device__ __forceinline__ bool any_from(const uint32_t bits[2], int from) {
+    return (((uint64_t)bits[1] << 32 | bits[0]) >> from) != 0;
+}
+
 /* The factors of tokens from `from` to t, ascending; of `from` - 1 to t, descending. */
 static __device__ __forceinline__ float forward_factor(const piece_memory *m, int from, int t) {
     float product = 1.0f;
-    if (from > t || (m->rescaled >> from) == 0) return product;
+    if (from > t || !any_from(m->rescaled, from)) return product;
     for (int u = from; u <= t; u++) product = ls_mul(product, m->factor[u]);
     return product;
 }
 static __device__ __forceinline__ float backward_factor(const piece_memory *m, int from, int t) {
     float product = 1.0f;
-    if (from <= t || (m->g_rescaled >> t) == 0) return product;
+    if (from <= t || !any_from(m->g_rescaled, t)) return product;
     for (int u = from - 1; u >= t; u--) product = ls_mul(product, m->g_factor[u]);
     return product;
 }
@@ -260,8 +265,7 @@ template <int STORED>
 static __device__ __forceinline__ void load_numbers(piece_memory *m, const delta_params *p, const place *at,
                                                     int64_t head) {
     const int t = (int)threadIdx.x;
-    if (t == 0) m->rescaled = m->g_rescaled = 0;
-    __syncthreads();
+    bool rescaled = false, g_rescaled = false;
     if (t < at->n) {
         const int64_t row = at->begin + t;
         m->scale[t] = *ls_delta_number(p, p->plan.scale, row, head);
@@ -270,8 +274,12 @@ static __device__ __forceinline__ void load_numbers(piece_memory *m, const delta
         m->g_factor[t] = *ls_delta_number(p, p->plan.g_factor, row, head);
         m->rest[t] = ls_mul(ls_div(1.0f, m->back[t]), ls_delta_query_scale(KEYS));
         m->beta[t] = ls_sigmoid(ls_load_one<STORED>(p->a.b, row * p->a.b_stride + head));
-        if (m->factor[t] != 1.0f) atomicOr((unsigned long long *)&m->rescaled, 1ull << t);
-        if (m->g_factor[t] != 1.0f) atomicOr((unsigned long long *)&m->g_rescaled, 1ull << t);
+        rescaled = m->factor[t] != 1.0f;
+        g_rescaled = m->g_factor[t] != 1.0f;
+    }
+    if (t < PIECE) {
+        m->rescaled[t / 32] = __ballot_sync(LS_ALL_LANES, rescaled);
+        m->g_rescaled[t / 32] = __ballot_sync(LS_ALL_LANES, g_rescaled);
     }
     __syncthreads();
 }
