@@ -322,7 +322,7 @@ static float first_ref(const problem *p, const step *first, variant v) {
     return ls_mul(ls_mul(first->scale, first->back), quad_ref(to, NULL, p->s.dim, v));
 }
 
-/* A piece of n tokens from `row` on. w: W of the token after it, then that of its first; share: the rate's, the bias'. */
+/* A piece of n tokens from `row` on. w: W of the token after it, then that of its first; share: rate, bias. */
 static void piece_ref(const problem *p, step *piece, int64_t row, int64_t h, int64_t n, const float *after, float *w,
                       float share[2], const grads *out, variant v) {
     const int64_t keys = p->s.keys, m = h / (p->s.heads / p->s.key_heads) * keys;
