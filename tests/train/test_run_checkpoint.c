@@ -229,9 +229,9 @@ static void only_the_newest_stay(void **state) {
 /* Moments among the calls that write tensors. The calls are the same everywhere: on the CPU without sanitizers many of
  * them are tried, elsewhere, where one takes three times as long, some. */
 #ifdef LS_SANITIZED
-static int64_t moments_between(void) { return 6; }
+static int64_t moments_between(void) { return 12; }
 #else
-static int64_t moments_between(void) { return test_defers() ? 6 : 30; }
+static int64_t moments_between(void) { return test_defers() ? 12 : 30; }
 #endif
 
 typedef struct two_states {
@@ -299,9 +299,16 @@ static void check_recovery(const two_states *s, int64_t moment) {
     training_close(&r);
 }
 
+/* All of the first and of the last, and of those between as many. */
+static int64_t moment_after(int64_t moment, int64_t calls, int64_t first, int64_t last, int64_t between) {
+    const int64_t step = moment + calls / between, begin = calls - last;
+    if (moment <= first || moment >= begin) return moment + 1;
+    return step < begin ? step : begin;
+}
+
 static void check_every_moment_of(what_happens what) {
     two_states s;
-    const int64_t between = moments_between(), first = between < 30 ? 2 : 12, last = between < 30 ? 10 : 30;
+    const int64_t between = moments_between(), first = between < 30 ? 2 : 12, last = between < 30 ? 4 : 30;
     int64_t calls, tried = 0, old = 0;
     two_states_open(&s);
     save(&s.before, 1);
@@ -309,8 +316,7 @@ static void check_every_moment_of(what_happens what) {
     calls = the_trap->calls;
     clear_run();
     /* Most calls write tensors: some of them, and all of the others, which come first and last. */
-    for (int64_t moment = 1; moment <= calls;
-         moment += moment > first && moment < calls - last ? calls / between : 1, tried++) {
+    for (int64_t moment = 1; moment <= calls; moment = moment_after(moment, calls, first, last, between), tried++) {
         int code;
         training r;
         const ls_trainer_opts opts = usual_opts();

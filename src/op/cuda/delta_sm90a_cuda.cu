@@ -152,12 +152,12 @@ struct walker {
     const walk_step *step;
     const float *own;
     float *part;
-    int slice;
+    int64_t slice;
 };
 
 /* Token t of the tile forwards; the fold of the token before is made while the slices' sums are on their way. */
 template <int PER, int MODE>
-static __device__ __forceinline__ void token_forwards(walk_state<PER> *s, const walker<PER> *w, int t) {
+static __device__ __forceinline__ void token_forwards(walk_state<PER> *s, const walker<PER> *w, int64_t t) {
     using MEMORY = walk_memory<PER>;
     constexpr int PART = SLICES * MEMORY::PITCH;
     const float4 raw = *(const float4 *)&w->step[t];
@@ -184,7 +184,7 @@ static __device__ __forceinline__ void token_forwards(walk_state<PER> *s, const 
 }
 
 template <int PER>
-static __device__ __forceinline__ void token_backwards(walk_state<PER> *s, const walker<PER> *w, int t) {
+static __device__ __forceinline__ void token_backwards(walk_state<PER> *s, const walker<PER> *w, int64_t t) {
     using MEMORY = walk_memory<PER>;
     const float4 raw = *(const float4 *)&w->step[t];
     float k[OWN], q[OWN], inner[PER], z[PER], p[PER];
@@ -204,8 +204,9 @@ static __device__ __forceinline__ void token_backwards(walk_state<PER> *s, const
 template <int PER, int MODE>
 static __device__ __forceinline__ void walk(walk_memory<PER> *memory, const delta_params *p, const place *at) {
     using MEMORY = walk_memory<PER>;
-    const int thread = (int)threadIdx.x, slice = thread % SLICES, column = thread / SLICES * PER;
-    const int64_t dim = p->a.value_dim, each = KEYS * dim, from = slice * 4 * dim + at->column + column;
+    const int thread = (int)threadIdx.x, column = thread / SLICES * PER;
+    const int64_t slice = thread % SLICES, dim = p->a.value_dim, each = KEYS * dim,
+                  from = slice * 4 * dim + at->column + column;
     const int64_t entry = ls_delta_entry(at->span, at->span_i);
     const float *initial = NULL;
     walk_state<PER> s;
@@ -237,19 +238,19 @@ static __device__ __forceinline__ void walk(walk_memory<PER> *memory, const delt
                 &s, ls_delta_matrix(p, p->plan.states, entry + begin / LS_DELTA_PIECE, at->head) + from, dim);
         if (MODE == LS_DELTA_BACK) {
 #pragma unroll 1
-            for (int t = n - 1; t >= 0; t--) token_backwards<PER>(&s, &w, t);
+            for (int64_t t = n - 1; t >= 0; t--) token_backwards<PER>(&s, &w, t);
             if (begin % LS_DELTA_PIECE == 0)
                 move_state<PER, true>(
                     &s, ls_delta_matrix(p, p->plan.grads, entry + begin / LS_DELTA_PIECE, at->head) + from, dim);
         } else {
 #pragma unroll 1
-            for (int t = 0; t < n; t++) token_forwards<PER, MODE>(&s, &w, t);
+            for (int64_t t = 0; t < n; t++) token_forwards<PER, MODE>(&s, &w, t);
         }
         if (MODE == LS_DELTA_FORWARD) {
             float q[OWN], o[PER];
-            read_rows(q, w.q + (n - 1) * KEYS);
+            read_rows(q, w.q + (int64_t)(n - 1) * KEYS);
             fold_own<PER>(o, &s, q);
-            write_columns<PER>(w.part + (n - 1) * (SLICES * MEMORY::PITCH) + slice * MEMORY::PITCH, o);
+            write_columns<PER>(w.part + (int64_t)(n - 1) * (SLICES * MEMORY::PITCH) + slice * MEMORY::PITCH, o);
         }
         meet();
     }
