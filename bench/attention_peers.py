@@ -7,22 +7,9 @@ import sys
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from peer_times import time_of
 
 TOKENS = 16384
-
-
-def time_of(call, repeats=7):
-    """Median microseconds."""
-    times = []
-    for i in range(-2, repeats):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        if i >= 0:
-            times.append(begin.elapsed_time(end) * 1e3)
-    return sorted(times)[repeats // 2]
 
 
 def main():

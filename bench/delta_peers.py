@@ -8,25 +8,12 @@ import sys
 import fla.ops.common.chunk_o
 import torch
 from fla.ops.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
+from peer_times import time_of
 
 DIM = 128
 
 # fla refuses its gradient on Hopper with Triton 3.4 to 3.7.0, where its values are wrong. Only its time is of use here.
 fla.ops.common.chunk_o.TRITON_ABOVE_3_7_1 = True
-
-
-def time_of(call, repeats=7):
-    """Median microseconds."""
-    times = []
-    for i in range(-3, repeats):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        if i >= 0:
-            times.append(begin.elapsed_time(end) * 1e3)
-    return sorted(times)[repeats // 2]
 
 
 def inputs_of(n, length, heads, key_heads):

@@ -7,22 +7,9 @@ import sys
 
 import torch
 from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
+from peer_times import time_of
 
 STATES = 128
-
-
-def time_of(call, repeats=7):
-    """Median microseconds."""
-    times = []
-    for i in range(-3, repeats):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        if i >= 0:
-            times.append(begin.elapsed_time(end) * 1e3)
-    return sorted(times)[repeats // 2]
 
 
 def prompts(n, length, heads, dim, groups, chunk):

@@ -11,21 +11,7 @@
 
 /* ---- normalised rows: a warp a row of a key head ---- */
 
-/* Elements of a row that a lane has: a run of eight. Normalises them; all lanes call it. Returns l. */
-static __device__ __forceinline__ float normalize_run(float x[8]) {
-    float c[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) c[i] = ls_fma(x[i], x[i], 0.0f);
-    float run = ls_delta_run(c);
-#pragma unroll
-    for (int half = 16; half > 0; half /= 2) run = ls_add(run, __shfl_down_sync(LS_ALL_LANES, run, half));
-    const float l = ls_delta_norm_of(__shfl_sync(LS_ALL_LANES, run, 0));
-#pragma unroll
-    for (int i = 0; i < 8; i++) x[i] = ls_mul(x[i], l);
-    return l;
-}
-
-/* The tree over the products of two rows, of which lanes have runs. */
+/* The tree over the products of two rows, of which each lane has a run of eight; all lanes call it and get it. */
 static __device__ __forceinline__ float dot_runs(const float x[8], const float y[8]) {
     float c[8];
 #pragma unroll
@@ -34,6 +20,14 @@ static __device__ __forceinline__ float dot_runs(const float x[8], const float y
 #pragma unroll
     for (int half = 16; half > 0; half /= 2) run = ls_add(run, __shfl_down_sync(LS_ALL_LANES, run, half));
     return __shfl_sync(LS_ALL_LANES, run, 0);
+}
+
+/* Normalises a row; l comes back. */
+static __device__ __forceinline__ float normalize_run(float x[8]) {
+    const float l = ls_delta_norm_of(dot_runs(x, x));
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = ls_mul(x[i], l);
+    return l;
 }
 
 template <int DTYPE>
