@@ -103,11 +103,15 @@ class Server:
         assert done
         connection.close()
 
+    def metrics(self, *names):
+        """Values of one moment: between two requests what waits may begin to run."""
+        found = dict(line.split("{", 1) for line in reversed(self.get("/metrics").splitlines()) if "{" in line)
+        missing = [name for name in names if name not in found]
+        assert not missing, "no measures %s" % missing
+        return [float(found[name].rsplit(" ", 1)[1]) for name in names]
+
     def metric(self, name):
-        for line in self.get("/metrics").splitlines():
-            if line.startswith(name + "{"):
-                return float(line.rsplit(" ", 1)[1])
-        raise AssertionError("no measure " + name)
+        return self.metrics(name)[0]
 
     def is_idle(self, seconds=20):
         """Nothing runs, nothing waits, and without the prefix cache every slot and page is back."""
