@@ -55,6 +55,7 @@ typedef struct ls_model_config {
     /* Of the gated delta rule (op/delta.h): its value heads, of d_inner columns together, and its key heads, of d_state
      * rows each; 0: Mamba layers are Mamba's. */
     int32_t delta_heads, delta_key_heads;
+    bool delta_by_head;    /* products give what a key head and its value heads take, head by head (op/regroup.h) */
     int64_t positions_max; /* what the model was trained for, INT64_MAX if it does not say; no limit of arithmetic
                               follows */
     bool conv_bias, proj_bias, tied;

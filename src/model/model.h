@@ -22,6 +22,8 @@
  *                      sigmoid(gate)), op/sigmoid_gate.h
  *   mixer, delta rule: q|k|v = Wqkv x, z = Wz x, b = Wb x, a = Wa x;  q|k|v = conv1d(R(q|k|v));
  *                      Wout R(silu(z) * rms(delta(q, k, v, a, b); norm)), the norm over each head: op/delta.h
+ *                      By head (delta_by_head) one product gives q, k, v and z of every key head in turn, another b and
+ *                      a, and op/regroup.h parts them
  *   ffn, dense:        Wdown R(silu(Wgate x) * (Wup x))
  *   ffn, ungated:      Wdown R(relu2(Wup x))
  *   ffn, MoE:          sum over the chosen experts of p_e * ffn_e(x), in ascending order of e;  where there is a shared
@@ -66,6 +68,7 @@ typedef struct ls_mamba2_weights {
 typedef struct ls_delta_weights {
     ls_gemm_weight qkv, z;   /* [C][H]: q | k | v; [D][H] */
     ls_gemm_weight b, a;     /* [heads][H] each */
+    ls_gemm_weight qkvz, ba; /* by head, in place of those four: [C + D][H], [2 heads][H] */
     ls_gemm_weight out_proj; /* [H][D] */
     float *conv_w;           /* [W][C] */
     float *norm;             /* [D / heads] */

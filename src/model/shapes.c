@@ -196,6 +196,15 @@ static const char bamba_9b[] =
     "  \"num_experts_per_tok\": 8,\n  \"shared_expert_intermediate_size\": 512,\n" QWEN_DELTA(              \
         layers, 2048, 16, 2, 32, 10000000, "false", 248320)
 
+/* Qwen3-Next: 512 experts in every layer, of which 10 are chosen, and one that all rows have. */
+#define QWEN3_NEXT(layers)                                                                         \
+    "{\n"                                                                                          \
+    "  \"architectures\": [\"Qwen3NextForCausalLM\"],\n  \"decoder_sparse_step\": 1,\n"            \
+    "  \"eos_token_id\": 151645,\n  \"mlp_only_layers\": [],\n  \"model_type\": \"qwen3_next\",\n" \
+    "  \"moe_intermediate_size\": 512,\n  \"norm_topk_prob\": true,\n  \"num_experts\": 512,\n"    \
+    "  \"num_experts_per_tok\": 10,\n  \"shared_expert_intermediate_size\": 512,\n" QWEN_DELTA(    \
+        layers, 2048, 16, 2, 32, 10000000, "false", 151936)
+
 /* Llama 3.1 and 3.2: frequencies scaled by `factor`. */
 #define LLAMA3(layers, hidden, ffn, heads, head_dim, factor, tied)                                      \
     "{\n"                                                                                               \
@@ -237,6 +246,8 @@ static const ls_shape shapes[] = {
     {"qwen3.5-35b-a3b", "Alibaba's Qwen3.5 35B-A3B, its language model: 40 layers of 256 experts and a shared one",
      QWEN3_5_MOE(40)},
     {"qwen3.5-35b-a3b-cut", "4 layers of qwen3.5-35b-a3b, attention in the last", QWEN3_5_MOE(4)},
+    {"qwen3-next-80b-a3b", "Alibaba's Qwen3-Next 80B-A3B: 48 layers of 512 experts and a shared one", QWEN3_NEXT(48)},
+    {"qwen3-next-80b-a3b-cut", "4 layers of qwen3-next-80b-a3b, attention in the last", QWEN3_NEXT(4)},
     {"falcon-mamba-7b", "TII's Falcon Mamba 7B: 64 layers, 4,096 wide", FALCON_MAMBA(64, 4096, 8192, 256)},
     {"bamba-9b", "IBM's Bamba 9B: 32 layers of Mamba-2, but attention in 9, 18 and 27", bamba_9b},
     {"nemotron-h-8b", "NVIDIA's Nemotron-H 8B: 52 layers of one half, 24 of them Mamba-2 and 4 attention",

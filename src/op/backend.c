@@ -23,6 +23,7 @@
 #include "op/rope.h"
 #include "op/sample.h"
 #include "op/scan.h"
+#include "op/regroup.h"
 #include "op/sigmoid_gate.h"
 #include "op/ssd.h"
 #include "op/support.h"

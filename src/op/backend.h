@@ -52,6 +52,7 @@ extern "C" {
     OP(swiglu)                     \
     OP(swiglu_backward)            \
     OP(swiglu_backward_rounded)    \
+    OP(regroup)                    \
     OP(relu2)                      \
     OP(relu2_backward)             \
     OP(sigmoid_gate)               \

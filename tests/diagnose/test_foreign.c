@@ -178,7 +178,7 @@ static void the_reference_agrees_with_the_trainer(void **state) {
                                          "llama-odd",        "qwen3-small",        "qwen3-moe-small", "mixtral-small",
                                          "qwen2-window",     "falcon-mamba-small", "mamba2-small",    "mamba2-odd",
                                          "nemotron-h-small", "nemotron-h-odd",     "bamba-small",     "qwen3.5-small",
-                                         "qwen3.5-odd",      "qwen3.5-moe-small"};
+                                         "qwen3.5-odd",      "qwen3.5-moe-small",  "qwen3-next-small"};
     (void)state;
     for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
         char path[512];

@@ -56,6 +56,7 @@ static const golden goldens[] = {
     {"qwen3.5-small", {0x1d8927fa29eceda5u, 0xd144d4e43c515492u, 0x15295e1939b23f79u}},
     {"qwen3.5-odd", {0x942d4f6580eb6d69u, 0x1e07a66e9ae8b9b3u, 0x3f4b1f02f423ab8cu}},
     {"qwen3.5-moe-small", {0x88a4d03e35181a62u, 0x173dbdd2d09127ecu, 0xc186e755029a3a5bu}},
+    {"qwen3-next-small", {0x8f36bff7bd571015u, 0x832f1e1faae3920bu, 0x1b15a8abbfd2129cu}},
     {"llama-small", {0x93f0364fe3d8fb82u, 0xbf1462b630a964b8u, 0xeb1b47fff31e916au}},
     {"llama-odd", {0x5f3fee35809f1044u, 0xf1a64d7134e7e510u, 0x10ec3084f841479du}},
     {"mistral-small", {0x08a28deba9c8fcc0u, 0xbf88de121fb3cd00u, 0x5318f2ffa83efd46u}},

@@ -116,6 +116,7 @@ static void gradients_are_those_of_autograd(void **state) {
     check_autograd("qwen3.5-small", 1e-4);
     check_autograd("qwen3.5-odd", 1e-4);
     check_autograd("qwen3.5-moe-small", 1e-4);
+    check_autograd("qwen3-next-small", 1e-4);
     check_autograd("llama-small", 1e-4);
     check_autograd("llama-odd", 1e-4);
     check_autograd("mistral-small", 1e-4);
@@ -133,12 +134,13 @@ static const char *const names[] = {"jamba-dense",     "jamba-moe",        "jamb
                                     "mamba-small",     "mamba-odd",        "llama-odd",          "qwen3-small",
                                     "qwen3-moe-small", "qwen2-window",     "falcon-mamba-small", "mamba2-small",
                                     "mamba2-odd",      "nemotron-h-small", "nemotron-h-odd",     "bamba-small",
-                                    "qwen3.5-small",   "qwen3.5-odd",      "qwen3.5-moe-small"};
+                                    "qwen3.5-small",   "qwen3.5-odd",      "qwen3.5-moe-small",  "qwen3-next-small"};
 
 /* Those of them, and one more, that the profile mma16 takes: all weights in bf16. */
 static const char *const names_mma16[] = {"jamba-nobias",     "jamba-bf16",      "jamba-odd",          "llama-odd",
                                           "qwen3-small",      "qwen3-moe-small", "falcon-mamba-small", "mamba2-small",
-                                          "nemotron-h-small", "bamba-small",     "qwen3.5-moe-small",  "qwen3.5-small"};
+                                          "nemotron-h-small", "bamba-small",     "qwen3.5-moe-small",  "qwen3.5-small",
+                                          "qwen3-next-small"};
 
 static void trained_open_as(trained *t, const char *name, ls_dtype dtype, ls_profile profile) {
     ls_error err;

@@ -364,7 +364,8 @@ static void *poisoned_embedding(const ls_model *model, int32_t token) {
 static void not_a_number_ends_one_request(void **state) {
     static const char *const names[] = {"jamba-odd",        "jamba-dense", "jamba-moe",          "jamba-nobias",
                                         "mamba-odd",        "qwen3-small", "falcon-mamba-small", "mamba2-small",
-                                        "nemotron-h-small", "bamba-small", "qwen3.5-small",      "qwen3.5-moe-small"};
+                                        "nemotron-h-small", "bamba-small", "qwen3.5-small",      "qwen3.5-moe-small",
+                                        "qwen3-next-small"};
     enum { N = 9 };
     (void)state;
     for (size_t f = 0; f < sizeof names / sizeof names[0]; f++) {

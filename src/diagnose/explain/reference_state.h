@@ -38,6 +38,8 @@ enum {
     IN_Z,
     IN_B,
     IN_A,
+    IN_QKVZ,
+    IN_BA,
     SHARED_GATE,
     ROUTER,
     TENSORS

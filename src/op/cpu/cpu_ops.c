@@ -49,6 +49,7 @@ LS_KERNEL_TABLE(ls_moe_route_kernel);
 LS_KERNEL_TABLE(ls_moe_sum_kernel);
 LS_KERNEL_TABLE(ls_multiply_kernel);
 LS_KERNEL_TABLE(ls_penalize_kernel);
+LS_KERNEL_TABLE(ls_regroup_kernel);
 LS_KERNEL_TABLE(ls_relu2_backward_kernel);
 LS_KERNEL_TABLE(ls_relu2_kernel);
 LS_KERNEL_TABLE(ls_residual_kernel);
@@ -156,6 +157,12 @@ ls_status ls_cpu_swiglu_backward_rounded(const ls_exec *exec, const ls_swiglu_ba
                                          ls_error *err) {
     (void)err;
     RUN(swiglu_backward_rounded, args->rows, 60 * args->dim);
+    return LS_OK;
+}
+
+ls_status ls_cpu_regroup(const ls_exec *exec, const ls_regroup_args *args, ls_error *err) {
+    (void)err;
+    RUN(regroup, args->rows, args->heads * ls_regroup_width(args));
     return LS_OK;
 }
 
