@@ -27,7 +27,8 @@
  *   ffn, dense:        Wdown R(silu(Wgate x) * (Wup x))
  *   ffn, ungated:      Wdown R(relu2(Wup x))
  *   ffn, MoE:          sum over the chosen experts of p_e * ffn_e(x), in ascending order of e;  where there is a shared
- *                      expert, then + sigmoid(Wg x) * ffn_shared(x), op/sigmoid_gate.h with one gate
+ *                      expert, then + ffn_shared(x), or + sigmoid(Wg x) * ffn_shared(x) where it has a gate,
+ *                      op/sigmoid_gate.h. Weights p are those of op/moe.h or, with router groups, op/moe_sigmoid.h
  *
  * The activation type (f32 or bf16) is the type of what enters a large matrix product (rms outputs, attention and scan
  * outputs, gated feed-forward) and of what is cached (keys, values, convolution inputs). R() above is that one
@@ -96,8 +97,10 @@ typedef struct ls_layer {
     ls_mamba2_weights mamba2;
     ls_delta_weights delta;
     ls_gemm_weight router;  /* [E][H], MoE only */
+    float *router_bias;     /* [E] of routing by sigmoids; no gradient reaches it */
     ls_ffn_weights *expert; /* [n_experts] */
-    ls_ffn_weights shared;  /* of shared_ffn columns, MoE with a shared expert only, and its gate [1][H] */
+    ls_ffn_weights
+        shared; /* of shared_ffn columns, MoE with a shared expert only, and its gate [1][H] where it has one */
     ls_gemm_weight shared_gate;
     int64_t n_experts; /* 1 for a dense feed-forward, 0 for none */
 } ls_layer;

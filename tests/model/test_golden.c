@@ -51,6 +51,7 @@ static const golden goldens[] = {
     {"mamba2-small", {0x99c26568cb7b6ab6u, 0x55defdd49f2ecad3u, 0xed4f46aa904b1bd4u}},
     {"mamba2-odd", {0x0300b3fb83ae0907u, 0x2642b5d682b5c61au, 0}},
     {"nemotron-h-small", {0xfc9ea3748574c8f2u, 0xce925b1bff6e0993u, 0x479d4b71124edb0eu}},
+    {"nemotron-h-moe", {0x3c1156de88b28211u, 0x0a9a1e2659d29a01u, 0x4dc120159c084604u}},
     {"nemotron-h-odd", {0x0d8e7400977a0784u, 0xe8daa29f9f7a6106u, 0}},
     {"bamba-small", {0xd8c2fd0473b3e2a0u, 0x585edbe1bd2fa81au, 0xc6ebf6f3aad38bf8u}},
     {"qwen3.5-small", {0x1d8927fa29eceda5u, 0xd144d4e43c515492u, 0x15295e1939b23f79u}},

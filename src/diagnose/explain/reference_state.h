@@ -42,6 +42,7 @@ enum {
     IN_BA,
     SHARED_GATE,
     ROUTER,
+    ROUTER_BIAS,
     TENSORS
 };
 

@@ -45,7 +45,8 @@ static const struct {
     [IN_QKVZ] = {1, "in_proj_qkvz.weight"}, /* by head, of which those four are made; and the next */
     [IN_BA] = {1, "in_proj_ba.weight"},
     [SHARED_GATE] = {3, NULL},
-    [ROUTER] = {3, NULL}, /* its name is the architecture's */
+    [ROUTER] = {3, NULL}, /* its name is the architecture's, like the next one's */
+    [ROUTER_BIAS] = {3, NULL},
 };
 
 static double element(const void *bytes, ls_st_dtype dtype, int64_t i) {
@@ -104,6 +105,7 @@ static ls_status take_experts(ls_reference *r, layer *l, int32_t layer_i, ls_err
         LS_TRY(take(r, &l->expert[i], name, true, err));
     }
     for (int64_t i = 0; c->is_moe[layer_i] && c->shared_ffn > 0 && i < 3; i++) {
+        if (c->ungated && i == 0) continue;
         snprintf(name, sizeof name, "%s%d.%s%s%s", c->names->layers, layer_i, c->names->ffn, c->names->shared,
                  names[i]);
         LS_TRY(take(r, &l->shared[i], name, true, err));
@@ -143,6 +145,15 @@ static ls_status part_by_head(ls_reference *r, layer *l, ls_error *err) {
     return LS_OK;
 }
 
+static const char *name_of(const ls_model_config *c, int tensor) {
+    switch (tensor) {
+        case ROUTER: return c->names->router;
+        case ROUTER_BIAS: return c->names->router_bias;
+        case SHARED_GATE: return c->names->shared_gate;
+        default: return tensor_names[tensor].name;
+    }
+}
+
 static ls_status take_layer(ls_reference *r, int32_t layer_i, ls_error *err) {
     const ls_model_config *c = &r->config;
     layer *l = &r->layers[layer_i];
@@ -158,12 +169,10 @@ static ls_status take_layer(ls_reference *r, int32_t layer_i, ls_error *err) {
     for (int i = 0; i < TENSORS; i++) {
         const int part = tensor_names[i].part;
         const char *prefix = part == 1 ? c->names->mamba : part == 2 ? c->names->attention : c->names->ffn;
-        if (part == 0 || prefix == NULL) continue;
+        const char *own_name = name_of(c, i);
+        if (part == 0 || prefix == NULL || own_name == NULL) continue;
         if (part == 3 && (c->n_experts <= 1 || (i == SHARED_GATE && c->shared_ffn == 0))) continue;
-        snprintf(name, sizeof name, "%s%d.%s%s", c->names->layers, layer_i, prefix,
-                 i == ROUTER        ? c->names->router
-                 : i == SHARED_GATE ? c->names->shared_gate
-                                    : tensor_names[i].name);
+        snprintf(name, sizeof name, "%s%d.%s%s", c->names->layers, layer_i, prefix, own_name);
         LS_TRY((i == Q_NORM || i == K_NORM ? take_norm : take)(r, &l->of[i], name, false, err));
     }
     if (l->of[IN_QKVZ].at != NULL && l->of[IN_BA].at != NULL) LS_TRY(part_by_head(r, l, err));

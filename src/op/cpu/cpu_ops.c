@@ -46,6 +46,8 @@ LS_KERNEL_TABLE(ls_moe_reweigh_backward_kernel);
 LS_KERNEL_TABLE(ls_moe_reweigh_kernel);
 LS_KERNEL_TABLE(ls_moe_route_backward_kernel);
 LS_KERNEL_TABLE(ls_moe_route_kernel);
+LS_KERNEL_TABLE(ls_moe_sigmoid_route_backward_kernel);
+LS_KERNEL_TABLE(ls_moe_sigmoid_route_kernel);
 LS_KERNEL_TABLE(ls_moe_sum_kernel);
 LS_KERNEL_TABLE(ls_multiply_kernel);
 LS_KERNEL_TABLE(ls_penalize_kernel);
@@ -310,6 +312,19 @@ ls_status ls_cpu_moe_reweigh(const ls_exec *exec, const ls_moe_reweigh_args *arg
 ls_status ls_cpu_moe_reweigh_backward(const ls_exec *exec, const ls_moe_reweigh_backward_args *args, ls_error *err) {
     LS_TRY(check_chosen("moe_reweigh_backward", args->expert, args->rows, args->top_k, args->n_experts, err));
     RUN(moe_reweigh_backward, args->rows, args->n_experts + 40 * args->top_k);
+    return LS_OK;
+}
+
+ls_status ls_cpu_moe_sigmoid_route(const ls_exec *exec, const ls_moe_sigmoid_route_args *args, ls_error *err) {
+    (void)err;
+    RUN(moe_sigmoid_route, args->rows, (30 + args->top_k) * args->n_experts);
+    return LS_OK;
+}
+
+ls_status ls_cpu_moe_sigmoid_route_backward(const ls_exec *exec, const ls_moe_sigmoid_route_backward_args *args,
+                                            ls_error *err) {
+    LS_TRY(check_chosen("moe_sigmoid_route_backward", args->expert, args->rows, args->top_k, args->n_experts, err));
+    RUN(moe_sigmoid_route_backward, args->rows, args->n_experts + 80 * args->top_k);
     return LS_OK;
 }
 
