@@ -539,7 +539,7 @@ static __global__ void __launch_bounds__(THREADS, 1) dq_kernel(const __grid_cons
     if (t.span.slot < 0) return;
     const int role = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / WARPGROUP, 0);
     if (role == 0) {
-        copier c = {0, 0, 0, 0};
+        copier c = {};
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         for (; t.tile < n_tiles; t.tile += p.tiles) copy_for_dq<S>(&p, &t, m, &c);
         if (!p.boxed) stages_done<S>(m, &c);
@@ -560,7 +560,7 @@ static __global__ void __launch_bounds__(THREADS, 1) dkv_kernel(const __grid_con
     if (t.span.slot < 0) return;
     const int role = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / WARPGROUP, 0);
     if (role == 0) {
-        copier c = {0, 0, 0, 0};
+        copier c = {};
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         for (; t.tile < n_tiles; t.tile += p.tiles) copy_for_dkv<S>(&p, &t, m, &c);
         if (!p.boxed) stages_done<S>(m, &c);

@@ -226,13 +226,13 @@ static __device__ __forceinline__ void walk(walk_memory<PER> *memory, const delt
     for (int64_t i = 0; i < at->n_tiles; i++) {
         const int n = tile_tokens<MODE>(at, i), even = (int)(i % 2), third = (int)(i % BUFFERS);
         const int64_t begin = tile_begin<MODE>(at, i);
-        const walker<PER> w = {memory->k[even][0] + slice * 4,
-                               memory->q[even][0] + slice * 4,
-                               memory->drive[third][0] + column,
-                               memory->step[i % 4],
-                               memory->own[third],
-                               memory->part[even][0][0] + column,
-                               slice};
+        const walker<PER> w = {.k = memory->k[even][0] + slice * 4,
+                               .q = memory->q[even][0] + slice * 4,
+                               .drive = memory->drive[third][0] + column,
+                               .step = memory->step[i % 4],
+                               .own = memory->own[third],
+                               .part = memory->part[even][0][0] + column,
+                               .slice = slice};
         if (MODE == LS_DELTA_KEEP && begin % LS_DELTA_PIECE == 0)
             move_state<PER, true>(
                 &s, ls_delta_matrix(p, p->plan.states, entry + begin / LS_DELTA_PIECE, at->head) + from, dim);
@@ -482,12 +482,12 @@ static __global__ void __cluster_dims__(LS_DELTA_COLUMNS / walk_memory<PER>::COL
     const int64_t blocks = p.a.value_dim / walk_memory<PER>::COLUMNS;
     const int64_t head = blockIdx.x / blocks % p.a.n_heads, span_i = blockIdx.x / blocks / p.a.n_heads;
     const ls_span *span = &p.a.spans[span_i];
-    const place at = {span,
-                      span_i,
-                      head,
-                      head / p.group,
-                      blockIdx.x % blocks * walk_memory<PER>::COLUMNS,
-                      (span->n_rows + TILE - 1) / TILE};
+    const place at = {.span = span,
+                      .span_i = span_i,
+                      .head = head,
+                      .key = head / p.group,
+                      .column = blockIdx.x % blocks * walk_memory<PER>::COLUMNS,
+                      .n_tiles = (span->n_rows + TILE - 1) / TILE};
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || span->n_rows == 0) return;
     if (threadIdx.x >= WALKERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");

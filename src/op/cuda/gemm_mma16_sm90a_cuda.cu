@@ -141,12 +141,12 @@ typedef struct wide_tile {
 template <int ROWS, int COLS>
 static wide_tile tile_with(const void *as, const void *bs, const void *both) {
     using size = tile_size<ROWS, COLS>;
-    const wide_tile tile = {ROWS,
-                            COLS,
-                            size::DEPTH,
-                            size::THREADS,
-                            size::SHARED_BYTES,
-                            {{(const void *)wide_kernel<ROWS, COLS, 0, 0>, bs}, {as, both}}};
+    const wide_tile tile = {.rows = ROWS,
+                            .cols = COLS,
+                            .depth = size::DEPTH,
+                            .threads = size::THREADS,
+                            .shared_bytes = size::SHARED_BYTES,
+                            .kernels = {{(const void *)wide_kernel<ROWS, COLS, 0, 0>, bs}, {as, both}}};
     return tile;
 }
 

@@ -25,7 +25,7 @@ typedef struct entry_check {
 } entry_check;
 
 static __device__ __forceinline__ ls_fault ls_fault_at(const entry_check *c, int64_t i) {
-    ls_fault fault = {LS_FAULT_ROW, i, c->rows[i], c->limit};
+    ls_fault fault = {.code = LS_FAULT_ROW, .index = i, .value = c->rows[i], .limit = c->limit};
     if (fault.value >= 0 && fault.value < c->limit) fault.code = LS_FAULT_NONE;
     return fault;
 }
@@ -160,7 +160,12 @@ static ls_status run_rows(const char *op, const ls_exec *exec, PARAMS *p, const 
     ls_fault *fault;
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin(op, exec, &fault, err));
-    ls_expert_check check = {p->a.expert, p->a.rows * p->a.top_k, p->a.top_k, p->a.n_experts, true, fault};
+    ls_expert_check check = {.expert = p->a.expert,
+                             .n = p->a.rows * p->a.top_k,
+                             .top_k = p->a.top_k,
+                             .n_experts = p->a.n_experts,
+                             .ascending = true,
+                             .fault = fault};
     p->fault = fault;
     LS_CUDA_TRY(ls_cuda_launch(exec, &checks, (const void *)check_kernel<ls_expert_check>, &check, err));
     LS_CUDA_TRY(ls_cuda_fault_end(op, exec, fault, err));

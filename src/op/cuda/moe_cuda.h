@@ -19,7 +19,7 @@ typedef struct ls_expert_check {
 } ls_expert_check;
 
 static __device__ __forceinline__ ls_fault ls_fault_at(const ls_expert_check *c, int64_t i) {
-    ls_fault fault = {LS_FAULT_EXPERT, i / c->top_k, c->expert[i], c->n_experts};
+    ls_fault fault = {.code = LS_FAULT_EXPERT, .index = i / c->top_k, .value = c->expert[i], .limit = c->n_experts};
     if (fault.value < 0 || fault.value >= c->n_experts) return fault;
     fault.code = LS_FAULT_NONE;
     if (!c->ascending || i % c->top_k == 0 || c->expert[i - 1] < fault.value) return fault;

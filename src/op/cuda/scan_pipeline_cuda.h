@@ -188,8 +188,12 @@ template <int GROUP, int IN, bool VECTORS>
 static __device__ __forceinline__ void help(tiles<GROUP> *all, const ls_scan_args *a, int64_t row, int64_t n_rows,
                                             int64_t first) {
     const int thread = (int)threadIdx.x - 32 * WALKERS;
-    const helper_place at = {thread, thread / LS_WARP_CHANNELS, thread % LS_WARP_CHANNELS,
-                             first,  IN == LS_F32 ? 4 : 2,      first + CHANNELS <= a->dim};
+    const helper_place at = {.thread = thread,
+                             .token = thread / LS_WARP_CHANNELS,
+                             .channel = thread % LS_WARP_CHANNELS,
+                             .first = first,
+                             .elem = IN == LS_F32 ? 4 : 2,
+                             .whole = first + CHANNELS <= a->dim};
     const int64_t n_tiles = (n_rows + TILE - 1) / TILE;
     raw_tile<IN> raw;
     float bias[WALKERS], safe[WALKERS];
