@@ -52,8 +52,7 @@ static ls_status encode_chats(score_run *run, const ls_run_options *o, const cha
     for (int64_t i = 0; i < run->n_records; i++) {
         ls_record *r = &run->records[i];
         if (r->chat == NULL) continue;
-        LS_TRY_DONE(
-            ls_chat_ids(&chat, &tokenizer, o->model, path, r, false, &r->completion_ids, &r->n_completion, err));
+        LS_TRY_DONE(ls_chat_ids(&chat, &tokenizer, o->model, path, r, false, err));
         r->is_tokens = true;
         if (r->n_completion > 0) continue;
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: messages: render to no token", path, (long long)r->line);

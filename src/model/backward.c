@@ -267,9 +267,8 @@ static ls_status write_leaf(ls_tape *t, int64_t begin, int64_t end, int64_t row,
     return ls_batch_write(t->leaf_batch, t->tokens + row, t->leaf_spans, end - begin, t->pages, t->n_pages, err);
 }
 
-ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t *targets, const float *d_logprob,
-                           const float *d_entropy, float *gradient, bool is_first, bool is_last, ls_error *err) {
-    const int64_t dim = t->model->config.hidden;
+ls_status ls_tape_backward(ls_tape *t, const ls_leaf_part *part, float *gradient, ls_error *err) {
+    const int64_t dim = t->model->config.hidden, begin = part->begin, end = part->end;
     ls_leaf l = {.tape = t,
                  .model = t->model,
                  .device = t->device,
@@ -277,12 +276,12 @@ ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t
                  .dx = {t->dx, LS_F32, dim},
                  .layer_i = -1,
                  .gradient = gradient,
-                 .gradient_is_zero = is_first};
+                 .gradient_is_zero = part->is_first};
     LS_ASSERT(begin >= 0 && begin < end && end <= t->n_spans, "sequences %lld to %lld of %lld", (long long)begin,
               (long long)end, (long long)t->n_spans);
     l.row = t->spans[begin].row;
     l.rows = t->spans[end - 1].row + t->spans[end - 1].n_rows - l.row;
-    if (is_first) t->leaf_rows = 0;
+    if (part->is_first) t->leaf_rows = 0;
     LS_ASSERT(l.rows <= t->opts.leaf_rows_max - t->leaf_rows, "%lld rows behind %lld of a leaf of %lld",
               (long long)l.rows, (long long)t->leaf_rows, (long long)t->opts.leaf_rows_max);
     l.dh = (ls_rows){t->dh, LS_F32, dim};
@@ -290,9 +289,9 @@ ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t
     l.sequences_whole = are_whole(t->leaf_offsets, end - begin);
     ls_model_pass(t->model);
     LS_TRY(ends_come(&l, err));
-    LS_TRY(head_backward(&l, targets, d_logprob, d_entropy, err));
-    for (int64_t i = t->n_halves / 2 - 1; i >= 0; i--) LS_TRY(layer_backward(&l, i, is_last, err));
+    LS_TRY(head_backward(&l, part->targets, part->d_logprob, part->d_entropy, err));
+    for (int64_t i = t->n_halves / 2 - 1; i >= 0; i--) LS_TRY(layer_backward(&l, i, part->is_last, err));
     l.layer_i = -1;
-    LS_TRY(embed_backward(&l, is_last, err));
-    return is_last ? ends_go(&l, err) : LS_OK;
+    LS_TRY(embed_backward(&l, part->is_last, err));
+    return part->is_last ? ends_go(&l, err) : LS_OK;
 }

@@ -54,12 +54,18 @@ ls_status ls_tape_logprob(ls_tape *tape, const int64_t *targets, float *logprob,
 /* Rows [row, row + n) of the residual stream of the last forward into out [n][H], host memory: before half `half` of
  * the model's 2 n_layers, or behind the last. Waits for the device. */
 ls_status ls_tape_residual(const ls_tape *tape, int64_t half, int64_t row, int64_t n, float *out, ls_error *err);
-/* A leaf or the next part of one, the sequences [begin, end) of the last forward, into gradient
- * [parameters->n_elements], device memory, all of it +0 before the first part; of a model whose weights come by layer
- * the host's (ls_memory_pin), and undefined before the first part: behind the last part the gradient of
- *   sum over rows of d_logprob[r] * logprob[r] + d_entropy[r] * entropy[r]
- * d_entropy may be NULL. Host arrays are over all rows of the tape and may be reused at once. */
-ls_status ls_tape_backward(ls_tape *tape, int64_t begin, int64_t end, const int64_t *targets, const float *d_logprob,
-                           const float *d_entropy, float *gradient, bool is_first, bool is_last, ls_error *err);
+/* A leaf or the next part of one: the sequences [begin, end) of the last forward. Host arrays are over all rows of the
+ * tape and may be reused at once. */
+typedef struct ls_leaf_part {
+    int64_t begin, end;
+    const int64_t *targets;
+    const float *d_logprob, *d_entropy; /* d_entropy may be NULL */
+    bool is_first, is_last;             /* of its leaf */
+} ls_leaf_part;
+
+/* Into gradient [parameters->n_elements], device memory, all of it +0 before the first part; of a model whose weights
+ * come by layer the host's (ls_memory_pin), and undefined before the first part: after the last part the gradient of
+ *   sum over rows of d_logprob[r] * logprob[r] + d_entropy[r] * entropy[r] */
+ls_status ls_tape_backward(ls_tape *tape, const ls_leaf_part *part, float *gradient, ls_error *err);
 
 #endif

@@ -496,7 +496,8 @@ int ls_control_check(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
     ls_work_look(s->work, &view);
     if (view.paused) return refuse(err, LS_ERR_ARG, "generation is paused");
     if (check_ask(s, &ask, 1 + (uint64_t)view.groups, err) != LS_OK) return ls_reply_status(err);
-    if (ls_work_submit(&g, s->work, &s->anonymous, ask, &s->limits, NULL, NULL, &is_full, err) != LS_OK)
+    if (ls_work_submit(&g, s->work, &s->anonymous, ask, &s->limits, (ls_group_wake){NULL, NULL}, &is_full, err) !=
+        LS_OK)
         return is_full ? 429 : ls_reply_status(err);
     if (!ls_group_wait(g)) { /* what comes next may be an update, which must not wait for this */
         ls_group_release(g);

@@ -418,7 +418,8 @@ static void run_read(void *exchange) {
     bool is_full = false;
     ls_status status = read_ask(x, &ask, &err);
     drop_body(x);
-    if (status == LS_OK) status = ls_work_submit(&group, s->work, x->client, ask, &s->limits, wake, x, &is_full, &err);
+    if (status == LS_OK)
+        status = ls_work_submit(&group, s->work, x->client, ask, &s->limits, (ls_group_wake){wake, x}, &is_full, &err);
     if (status != LS_OK) refuse(x, &err, is_full);
     pthread_mutex_lock(&x->http->lock); /* the thread that watches looks at it */
     x->group = group;

@@ -57,6 +57,12 @@ typedef struct ls_group_shop {
     uint64_t seed; /* of requests without one, with their number */
 } ls_group_shop;
 
+/* Called when something was published, or the group is finished; call NULL: nobody waits. */
+typedef struct ls_group_wake {
+    void (*call)(void *context);
+    void *context;
+} ls_group_wake;
+
 struct ls_group {
     const ls_group_shop *shop;
     ls_ask *ask;
@@ -77,8 +83,7 @@ struct ls_group {
     int64_t created;                /* seconds since 1970 */
     char name[48];                  /* "cmpl-..", unique */
     uint64_t number;
-    void (*wake)(void *context); /* something was published, or it is finished; NULL: nobody waits */
-    void *wake_context;
+    ls_group_wake wake;
     ls_group *next, *previous; /* of the unfinished ones, in the order in which they came; next of the dead */
 };
 

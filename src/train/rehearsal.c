@@ -34,8 +34,14 @@ static ls_status rehearse_shape(ls_trainer *t, int64_t n, int64_t rows, float *g
     LS_TRY_DONE(ls_tape_forward(t->tape, tokens, offsets, n, err));
     ls_tape_support(t->tape, supports, 0);
     LS_TRY_DONE(ls_tape_logprob(t->tape, targets, t->logprob, t->entropy, err));
-    LS_TRY_DONE(
-        ls_tape_backward(t->tape, 0, n, targets, values, t->opts.entropy ? values : NULL, gradient, true, true, err));
+    const ls_leaf_part part = {.begin = 0,
+                               .end = n,
+                               .targets = targets,
+                               .d_logprob = values,
+                               .d_entropy = t->opts.entropy ? values : NULL,
+                               .is_first = true,
+                               .is_last = true};
+    LS_TRY_DONE(ls_tape_backward(t->tape, &part, gradient, err));
 done:
     ls_supports_free(supports);
     free(values);

@@ -765,8 +765,14 @@ static ls_status part_backward(ls_trainer *t, int64_t from, int64_t to, ls_error
         s->is_flat = true;
     }
     if (!s->is_flat || !is_flat(t, t->offsets[from], t->offsets[to])) {
-        LS_TRY(ls_tape_backward(t->tape, from, to, targets, t->d_logprob, t->d_entropy, s->gradient, s->is_flat,
-                                is_last, err));
+        const ls_leaf_part part = {.begin = from,
+                                   .end = to,
+                                   .targets = targets,
+                                   .d_logprob = t->d_logprob,
+                                   .d_entropy = t->d_entropy,
+                                   .is_first = s->is_flat,
+                                   .is_last = is_last};
+        LS_TRY(ls_tape_backward(t->tape, &part, s->gradient, err));
         s->is_flat = false;
     }
     if (!is_last) return LS_OK;

@@ -389,7 +389,14 @@ static void check_model(const char *name, const int64_t *lengths, int64_t n, flo
     }
     assert_ok(ls_tape_forward(tape, b.tokens, b.offsets, n, &err), err);
     assert_ok(ls_tape_logprob(tape, b.targets, logprob, entropy, &err), err);
-    assert_ok(ls_tape_backward(tape, 0, n, b.targets, b.d_logprob, b.d_entropy, there, true, true, &err), err);
+    const ls_leaf_part part = {.begin = 0,
+                               .end = n,
+                               .targets = b.targets,
+                               .d_logprob = b.d_logprob,
+                               .d_entropy = b.d_entropy,
+                               .is_first = true,
+                               .is_last = true};
+    assert_ok(ls_tape_backward(tape, &part, there, &err), err);
     from_device(device, gradient, there, bytes);
     ls_memory_free(device, there);
     for (int64_t r = 0; r < b.offsets[n]; r++) {
