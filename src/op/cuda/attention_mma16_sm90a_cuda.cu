@@ -720,8 +720,6 @@ ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *a, co
     const ls_launch launch = {"attention", {tiles < processors * k.resident ? tiles : processors * k.resident, 1, 1},
                               k.threads,   k.shared_bytes,
                               index,       (int64_t)(sizeof index / sizeof index[0])};
-    if (boxed)
-        LS_CUDA_TRY(ls_page_maps(&p.keys, &p.values, "attention", a->pages.base, a->pages.stride, a->pages.n_entries,
-                                 a->n_kv_heads, a->head_dim, err));
+    if (boxed) LS_CUDA_TRY(ls_page_maps(&p.keys, &p.values, "attention", &a->pages, a->n_kv_heads, a->head_dim, err));
     return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX, k.kernel, &p, err);
 }

@@ -145,14 +145,12 @@ static __global__ void __launch_bounds__(LIST_THREADS) list_kernel(const __grid_
     if (threadIdx.x == 0 && bad != INT64_MAX && c.fault->code == LS_FAULT_NONE) *c.fault = ls_fault_at(&c, bad);
 }
 
-/* Nothing to look at: *fault stays NULL. */
-static ls_status check_list(const char *op, const ls_exec *exec, const int64_t *rows, const int64_t *range, int64_t m,
-                            int64_t count, bool ascending, ls_fault **fault, ls_error *err) {
+/* Nothing to look at: check->fault stays NULL. */
+static ls_status check_list(const char *op, const ls_exec *exec, list_check *check, ls_error *err) {
     const ls_launch launch = {op, {1, 1, 1}, LIST_THREADS, 0, NULL, 0};
-    if (rows == NULL && range == NULL) return LS_OK;
-    LS_CUDA_TRY(ls_cuda_fault_begin(op, exec, fault, err));
-    list_check check = {rows, range, m, count, ascending, *fault};
-    return ls_cuda_launch(exec, &launch, (const void *)list_kernel, &check, err);
+    if (check->rows == NULL && check->range == NULL) return LS_OK;
+    LS_CUDA_TRY(ls_cuda_fault_begin(op, exec, &check->fault, err));
+    return ls_cuda_launch(exec, &launch, (const void *)list_kernel, check, err);
 }
 
 /* ---- dbias ---- */
@@ -524,7 +522,9 @@ ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backwar
                                         {"range", a->range, 8, true}};
     LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 5, ls_cuda_gemm_backward_input_workspace(a), err));
     if (a->m == 0) return LS_OK;
-    LS_CUDA_TRY(check_list(op, exec, a->dx_rows, a->range, a->m, a->dx_count, true, &fault, err));
+    list_check list = {
+        .rows = a->dx_rows, .range = a->range, .m = a->m, .count = a->dx_count, .ascending = true, .fault = NULL};
+    LS_CUDA_TRY(check_list(op, exec, &list, err));
     ls_product product = {.op = op,
                           .rows = a->m,
                           .cols = a->k,
@@ -679,8 +679,10 @@ ls_status ls_cuda_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backwa
         LS_CUDA_TRY(ls_cuda_check_offsets(op, exec, &check, err));
         LS_CUDA_TRY(weight_mma16(exec, a, &product, fault, err));
     } else {
-        LS_CUDA_TRY(check_list(op, exec, a->x_rows, a->range, a->m, a->x_count, false, &fault, err));
-        product.fault = fault;
+        list_check list = {
+            .rows = a->x_rows, .range = a->range, .m = a->m, .count = a->x_count, .ascending = false, .fault = NULL};
+        LS_CUDA_TRY(check_list(op, exec, &list, err));
+        product.fault = fault = list.fault;
         LS_CUDA_TRY(ls_product_exact(exec, &product, err));
     }
     if (a->dbias != NULL) {
