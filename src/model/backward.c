@@ -1,4 +1,4 @@
-/* The backward of one leaf, straight up: read it beside forward.c; what halves do is in part_*.c. */
+/* The backward of one leaf, straight up: read it beside forward.c; what sublayers do is in part_*.c. */
 #include <string.h>
 
 #include "model/parts.h"
@@ -10,7 +10,7 @@
 #include "op/logprob.h"
 #include "op/rmsnorm_backward.h"
 
-/* ---- halves ---- */
+/* ---- sublayers ---- */
 
 /* The same activations from a row on; picks are not rows, and are laid out anew for every leaf. */
 static ls_activations from_row(ls_activations a, const ls_model_config *c, int64_t row, bool picks) {
@@ -31,29 +31,30 @@ static ls_activations from_row(ls_activations a, const ls_model_config *c, int64
     return a;
 }
 
-/* Sets l->h and l->ws to what a half computed for the leaf, running it again where it was not kept. */
-static ls_status recall(ls_leaf *l, int64_t half_i, ls_error *err) {
+/* Sets l->h and l->ws to what a sublayer computed for the leaf, running it again where it was not kept. */
+static ls_status recall(ls_leaf *l, int64_t sublayer_i, ls_error *err) {
     const ls_tape *t = l->tape;
-    const ls_layer *layer = &l->model->layers[half_i / 2];
-    const ls_part *part = half_i % 2 == LS_HALF_MIXER ? layer->mixer : layer->ffn;
-    const ls_rows h = {t->h[half_i], LS_F32, l->model->config.hidden};
+    const ls_layer *layer = &l->model->layers[sublayer_i / 2];
+    const ls_part *part = sublayer_i % 2 == LS_SUBLAYER_MIXER ? layer->mixer : layer->ffn;
+    const ls_rows h = {t->h[sublayer_i], LS_F32, l->model->config.hidden};
     ls_forward f;
     l->h = ls_rows_from(h, l->row);
-    l->ws = *t->ws[half_i];
+    l->ws = *t->ws[sublayer_i];
     l->ws.a.rope = ls_rows_from(t->shared->a.rope, l->row); /* of the tape's forward, whatever runs again */
     f = (ls_forward){l->model, t->cache, &l->ws, l->batch, l->h.data, 0, true};
-    if (ls_tape_recomputes(t, half_i)) return ls_model_half_output(&f, half_i / 2, (ls_half)(half_i % 2), err);
+    if (ls_tape_recomputes(t, sublayer_i))
+        return ls_model_sublayer_output(&f, sublayer_i / 2, (ls_sublayer)(sublayer_i % 2), err);
     l->ws.a = from_row(l->ws.a, &l->model->config, l->row, part->picks);
-    return part->again == NULL ? LS_OK : part->again(&f, half_i / 2, err);
+    return part->again == NULL ? LS_OK : part->again(&f, sublayer_i / 2, err);
 }
 
-static ls_status half_backward(ls_leaf *l, int64_t half_i, ls_error *err) {
-    const ls_layer *layer = &l->model->layers[half_i / 2];
-    const bool mixes = half_i % 2 == 0;
-    if (!ls_model_has_half(l->model, half_i / 2, (ls_half)(half_i % 2))) return LS_OK;
-    LS_TRY(ls_model_need(l->model, half_i / 2, err));
-    LS_TRY(recall(l, half_i, err));
-    LS_TRY((mixes ? layer->mixer : layer->ffn)->backward(l, half_i / 2, err));
+static ls_status sublayer_backward(ls_leaf *l, int64_t sublayer_i, ls_error *err) {
+    const ls_layer *layer = &l->model->layers[sublayer_i / 2];
+    const bool mixes = sublayer_i % 2 == 0;
+    if (!ls_model_has_sublayer(l->model, sublayer_i / 2, (ls_sublayer)(sublayer_i % 2))) return LS_OK;
+    LS_TRY(ls_model_need(l->model, sublayer_i / 2, err));
+    LS_TRY(recall(l, sublayer_i, err));
+    LS_TRY((mixes ? layer->mixer : layer->ffn)->backward(l, sublayer_i / 2, err));
     return ls_leaf_through_norm(l, mixes ? layer->input_norm : layer->ffn_norm, l->h, l->dx, l->dh, true,
                                 l->model->config.hidden, err);
 }
@@ -96,19 +97,21 @@ static ls_status ends_go(const ls_leaf *l, ls_error *err) {
     return ls_memory_copy(l->device, l->gradient + w->end, w->ends + w->begin, float_bytes(w->n - w->end), err);
 }
 
-/* What a half has left to do with its gradients when the leaf has had all its rows. */
-static ls_status half_finish(const ls_leaf *l, ls_half half, ls_error *err) {
+/* What a sublayer has left to do with its gradients when the leaf has had all its rows. */
+static ls_status sublayer_finish(const ls_leaf *l, ls_sublayer sublayer, ls_error *err) {
     const ls_layer *layer = &l->model->layers[l->layer_i];
-    const ls_part *part = half == LS_HALF_MIXER ? layer->mixer : layer->ffn;
-    if (!ls_model_has_half(l->model, l->layer_i, half) || part->finish == NULL) return LS_OK;
+    const ls_part *part = sublayer == LS_SUBLAYER_MIXER ? layer->mixer : layer->ffn;
+    if (!ls_model_has_sublayer(l->model, l->layer_i, sublayer) || part->finish == NULL) return LS_OK;
     return part->finish(l, l->layer_i, err);
 }
 
 static ls_status layer_backward(ls_leaf *l, int64_t layer_i, bool is_last, ls_error *err) {
     l->layer_i = layer_i;
     LS_TRY(layer_gradient_come(l, err));
-    for (int half = LS_HALF_FFN; half >= LS_HALF_MIXER; half--) LS_TRY(half_backward(l, 2 * layer_i + half, err));
-    for (int half = LS_HALF_FFN; is_last && half >= LS_HALF_MIXER; half--) LS_TRY(half_finish(l, (ls_half)half, err));
+    for (int sublayer = LS_SUBLAYER_FFN; sublayer >= LS_SUBLAYER_MIXER; sublayer--)
+        LS_TRY(sublayer_backward(l, 2 * layer_i + sublayer, err));
+    for (int sublayer = LS_SUBLAYER_FFN; is_last && sublayer >= LS_SUBLAYER_MIXER; sublayer--)
+        LS_TRY(sublayer_finish(l, (ls_sublayer)sublayer, err));
     return layer_gradient_go(l, err);
 }
 
@@ -189,12 +192,12 @@ static bool are_whole(const int64_t *sequences, int64_t n) {
     return true;
 }
 
-/* dh behind the last half, from the log-probabilities of the leaf's rows. */
+/* dh behind the last sublayer, from the log-probabilities of the leaf's rows. */
 static ls_status head_backward(ls_leaf *l, const int64_t *targets, const float *d_logprob, const float *d_entropy,
                                ls_error *err) {
     ls_tape *t = l->tape;
     const int64_t dim = l->model->config.hidden, end = l->row + l->rows;
-    const ls_rows h = {t->h[t->n_halves], LS_F32, dim}, x = ls_rows_from(t->x_last, l->row);
+    const ls_rows h = {t->h[t->n_sublayers], LS_F32, dim}, x = ls_rows_from(t->x_last, l->row);
     int64_t *index = t->block->index, *block = t->block->targets, *sequences = t->block->sequences;
     float *d = t->block->values[0], *de = t->block->values[1];
     int64_t row = l->row, n, n_sequences;
@@ -290,7 +293,7 @@ ls_status ls_tape_backward(ls_tape *t, const ls_leaf_part *part, float *gradient
     ls_model_pass(t->model);
     LS_TRY(ends_come(&l, err));
     LS_TRY(head_backward(&l, part->targets, part->d_logprob, part->d_entropy, err));
-    for (int64_t i = t->n_halves / 2 - 1; i >= 0; i--) LS_TRY(layer_backward(&l, i, part->is_last, err));
+    for (int64_t i = t->n_sublayers / 2 - 1; i >= 0; i--) LS_TRY(layer_backward(&l, i, part->is_last, err));
     l.layer_i = -1;
     LS_TRY(embed_backward(&l, part->is_last, err));
     return part->is_last ? ends_go(&l, err) : LS_OK;

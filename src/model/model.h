@@ -3,8 +3,8 @@
  * Shapes: V vocabulary, H hidden, F feed-forward, E experts, D d_inner, S d_state, W d_conv, R dt_rank, A heads, G KV
  * heads, P head_dim; of the delta rule M key heads of K = S rows, and C = 2MK + D columns of q | k | v.
  *
- * A layer is two halves, a mixer and a feed-forward; a model without feed-forward (F = 0) has layers of one half, and a
- * model may have layers of either half alone.
+ * A layer is two sublayers, a mixer and a feed-forward; a model without feed-forward (F = 0) has layers of one
+ * sublayer, and a model may have layers of either sublayer alone.
  *
  *   h = embed[token]
  *   per layer:   h = h + mixer(x), x = R(rms(h; input_norm));  h = h + ffn(x), x = R(rms(h; ffn_norm))
@@ -82,12 +82,12 @@ typedef struct ls_ffn_weights {
     ls_gemm_weight gate, up, down; /* [F][H], [F][H], [H][F]; no gate where the model is ungated */
 } ls_ffn_weights;
 
-/* What a half of a layer is: its arithmetic forward and backward, and its tensors. parts.h. */
+/* What a sublayer is: its arithmetic forward and backward, and its tensors. parts.h. */
 typedef struct ls_part ls_part;
 
 typedef struct ls_layer {
     const ls_part *mixer, *ffn;   /* NULL where there is none; one there is */
-    float *input_norm, *ffn_norm; /* [H]; NULL without the half */
+    float *input_norm, *ffn_norm; /* [H]; NULL without the sublayer */
     ls_attention_weights attention;
     ls_mamba_weights mamba;
     ls_mamba2_weights mamba2;

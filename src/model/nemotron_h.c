@@ -1,5 +1,5 @@
-/* Nemotron-H, dense: layers of one half each, which are a Mamba-2 mixer, attention without positions, or a feed-forward
- * without a gate. Absent fields take the defaults that Hugging Face's NemotronHConfig gives them. */
+/* Nemotron-H, dense: layers of one sublayer each, which are a Mamba-2 mixer, attention without positions, or a
+ * feed-forward without a gate. Absent fields take the defaults that Hugging Face's NemotronHConfig gives them. */
 #include <math.h>
 #include <string.h>
 

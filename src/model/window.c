@@ -116,7 +116,7 @@ void ls_model_pass(const ls_model *model) {
     ls_window *w = model->window;
     if (w == NULL) return;
     LS_ASSERT(w->source != NULL, "%lld weights of layers come from nobody", (long long)w->n);
-    /* The norm behind a half would be more than a layer away. */
+    /* The norm after a sublayer would be more than a layer away. */
     LS_ASSERT(model->ablation == LS_ABLATE_NONE, "ablation %d", (int)model->ablation);
     for (int i = 0; i < PLACES; i++) w->held[i] = -1;
 }

@@ -6,7 +6,7 @@
  * layers' ways in the recording, and what it leaves behind is nobody's. Calls run in their order: a layer is brought
  * behind the last call that read the one whose place it takes.
  *
- * Half a layer reads, besides its own weights, the norm of the half behind it: two layers are there at once. */
+ * A sublayer reads, besides its own weights, the norm of the next one: two layers are there at once. */
 #ifndef LS_MODEL_WINDOW_H
 #define LS_MODEL_WINDOW_H
 

@@ -190,12 +190,12 @@ static ls_status check_guards(const ls_engine *e, ls_error *err) {
 }
 
 /* Shows the observer each sequence's rows. */
-static ls_status observe_forward(void *context, const ls_forward *f, int64_t half, ls_error *err) {
+static ls_status observe_forward(void *context, const ls_forward *f, int64_t sublayer, ls_error *err) {
     const ls_engine *e = context;
     const int64_t hidden = e->model->config.hidden, rows = f->batch->n_rows;
     LS_TRY(ls_memory_take(e->device, e->seen, f->h, rows * hidden * (int64_t)sizeof *e->seen, err));
     for (int64_t i = 0; i < e->n_spans; i++)
-        e->observer(e->observer_context, e->span_entry[i]->request, e->spans[i].pos, e->spans[i].n_rows, half,
+        e->observer(e->observer_context, e->span_entry[i]->request, e->spans[i].pos, e->spans[i].n_rows, sublayer,
                     e->seen + e->spans[i].row * hidden);
     return LS_OK;
 }
