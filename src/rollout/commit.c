@@ -15,8 +15,8 @@ void ls_commit_finish(ls_engine *e, entry *x, ls_finish finish) {
         ls_waiting_remove(&e->waiting, x);
     }
     ls_live_remove(&e->waiting, x);
-    ls_tally_free(x->tally);
-    x->tally = NULL;
+    ls_token_counts_free(x->counts);
+    x->counts = NULL;
     x->next_free = e->free_entries;
     e->free_entries = x;
     e->n_live--;
@@ -115,7 +115,7 @@ static void accept_token(ls_engine *e, entry *x, int32_t token, float logprob) {
     x->drew = true;
     if (r->weights != NULL) r->weights[r->n_completion] = e->key.weights;
     r->completion[r->n_completion] = token;
-    if (x->tally != NULL) ls_tally_draw(x->tally, token);
+    if (x->counts != NULL) ls_token_counts_add(x->counts, token);
     r->logprob[r->n_completion++] = recorded;
     e->stats.tokens++;
     if (is_stop(e, r, token))

@@ -1,11 +1,11 @@
-/* The tally of a request. */
-#include "rollout/tally.h"
+/* The counts of a request. */
+#include "rollout/token_counts.h"
 
 #include <stdlib.h>
 
 #include "base/mem.h"
 
-static ls_penalty_item *item_of(ls_tally *t, int32_t token) {
+static ls_penalty_item *item_of(ls_token_counts *t, int32_t token) {
     uint64_t at = (uint64_t)(uint32_t)token * UINT64_C(0x9E3779B97F4A7C15) >> 32;
     for (;; at++) {
         int32_t *place = &t->table[at & (uint64_t)(t->table_cap - 1)];
@@ -17,10 +17,10 @@ static ls_penalty_item *item_of(ls_tally *t, int32_t token) {
     }
 }
 
-ls_status ls_tally_create(ls_tally **out, const int32_t *prompt, int64_t n_prompt, int64_t max_tokens, int64_t vocab,
-                          const ls_penalties *penalties, ls_error *err) {
+ls_status ls_token_counts_create(ls_token_counts **out, const int32_t *prompt, int64_t n_prompt, int64_t max_tokens,
+                                 int64_t vocab, const ls_penalties *penalties, ls_error *err) {
     const bool with_prompt = penalties->repetition != 1.0f;
-    ls_tally *t = NULL;
+    ls_token_counts *t = NULL;
     int64_t room = max_tokens;
     ls_status status;
     *out = NULL;
@@ -36,15 +36,15 @@ ls_status ls_tally_create(ls_tally **out, const int32_t *prompt, int64_t n_promp
     *out = t;
     t = NULL;
 done:
-    ls_tally_free(t);
+    ls_token_counts_free(t);
     return status;
 }
 
-void ls_tally_free(ls_tally *t) {
+void ls_token_counts_free(ls_token_counts *t) {
     if (t == NULL) return;
     free(t->items);
     free(t->table);
     free(t);
 }
 
-void ls_tally_draw(ls_tally *t, int32_t token) { item_of(t, token)->count++; }
+void ls_token_counts_add(ls_token_counts *t, int32_t token) { item_of(t, token)->count++; }
