@@ -97,9 +97,9 @@ static void write_bits(ls_json_out *json, const char *key, const float *values, 
 static void write_masks(ls_json_out *json, const char *key, const ls_part *p) {
     ls_json_begin_array(json, key);
     for (int64_t i = p->first; i < p->n; i++) {
-        const int32_t *ids = p->sample->sights.mask + i * LS_SIGHT_MASK_MAX;
+        const int32_t *ids = p->sample->stats.mask + i * LS_STATS_MASK_MAX;
         int64_t n = 0;
-        while (n < LS_SIGHT_MASK_MAX && ids[n] >= 0) n++;
+        while (n < LS_STATS_MASK_MAX && ids[n] >= 0) n++;
         write_ids(json, NULL, ids, n);
     }
     ls_json_end_array(json);
@@ -181,7 +181,7 @@ static void write_usage(ls_json_out *json, const ls_group *g) {
 
 /* ---- log-probabilities, by dialect ---- */
 
-static int64_t n_top(const ls_sights *s, int64_t row) {
+static int64_t n_top(const ls_logit_stats *s, int64_t row) {
     int64_t n = 0;
     while (n < s->top && s->top_id[row * s->top + n] >= 0) n++;
     return n;
@@ -190,7 +190,7 @@ static int64_t n_top(const ls_sights *s, int64_t row) {
 /* /v1/completions: lists side by side. */
 static ls_status write_columns(ls_json_out *json, const ls_part *p, ls_error *err) {
     const ls_ask *a = p->group->ask;
-    const ls_sights *s = &p->sample->sights;
+    const ls_logit_stats *s = &p->sample->stats;
     char key[160];
     int64_t offset = p->offset != NULL ? *p->offset : 0;
     if (a->top < 0) {
@@ -254,7 +254,7 @@ static ls_status write_entry(ls_json_out *json, const ls_part *p, int32_t id, fl
 
 /* Chats and /inference/v1/generate: an entry for each token. */
 static ls_status write_content(ls_json_out *json, const ls_part *p, ls_error *err) {
-    const ls_sights *s = &p->sample->sights;
+    const ls_logit_stats *s = &p->sample->stats;
     if (p->group->ask->top < 0) {
         ls_json_null(json, "logprobs");
         return LS_OK;
@@ -294,7 +294,7 @@ static ls_status write_prompt_entry(ls_json_out *json, const ls_part *p, int32_t
 /* A position each, the first null; the prompt's own token is the first member. */
 static ls_status write_prompt_logprobs(ls_json_out *json, const ls_part *p, ls_error *err) {
     const ls_request *r = &p->sample->request;
-    const ls_sights *s = &p->sample->prompt_sights;
+    const ls_logit_stats *s = &p->sample->prompt_stats;
     if (p->group->ask->prompt_top < 0 || !has_prompt(p)) {
         ls_json_null(json, "prompt_logprobs");
         return LS_OK;
@@ -433,10 +433,10 @@ static ls_status sglang_rows(ls_json_out *json, const ls_part *p, ls_error *err)
         ls_json_begin_array(json, "output_top_logprobs");
         for (int64_t i = p->first; i < p->n; i++) {
             ls_json_begin_array(json, NULL);
-            for (int64_t k = 0; k < n_top(&s->sights, i); k++) {
+            for (int64_t k = 0; k < n_top(&s->stats, i); k++) {
                 ls_json_begin_array(json, NULL);
-                ls_json_float(json, NULL, s->sights.top_logprob[i * s->sights.top + k]);
-                ls_json_int(json, NULL, s->sights.top_id[i * s->sights.top + k]);
+                ls_json_float(json, NULL, s->stats.top_logprob[i * s->stats.top + k]);
+                ls_json_int(json, NULL, s->stats.top_id[i * s->stats.top + k]);
                 ls_json_null(json, NULL);
                 ls_json_end_array(json);
             }

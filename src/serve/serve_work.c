@@ -590,7 +590,7 @@ ls_status ls_work_create(ls_worker **out, const ls_work_opts *opts, ls_error *er
     pthread_cond_init(&w->news, NULL);
     pthread_cond_init(&w->done, NULL);
     w->view.version = opts->version;
-    LS_TRY_DONE(ls_sight_tools_create(&w->opts.shop.tools, opts->model->config.vocab, err));
+    LS_TRY_DONE(ls_logit_tools_create(&w->opts.shop.tools, opts->model->config.vocab, err));
     LS_TRY_DONE(ls_engine_create(&w->engine, opts->model, opts->device, &opts->engine, err));
     ls_engine_get_plan(w->engine, &w->view.plan);
     if (pthread_create(&w->thread, NULL, drive, w) != 0) {
@@ -625,7 +625,7 @@ void ls_work_free(ls_worker *w) {
     }
     free_dead(w->dead);
     ls_engine_free(w->engine);
-    ls_sight_tools_free(w->opts.shop.tools);
+    ls_logit_tools_free(w->opts.shop.tools);
     pthread_cond_destroy(&w->done);
     pthread_cond_destroy(&w->news);
     pthread_mutex_destroy(&w->lock);

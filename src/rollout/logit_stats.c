@@ -1,5 +1,5 @@
 /* Rows of logits, looked at on the host. */
-#include "rollout/sight.h"
+#include "rollout/logit_stats.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "op/logprob.h"
 #include "op/top.h"
 
-struct ls_sight_tools {
+struct ls_logit_tools {
     ls_device *device; /* one thread of the CPU */
     int32_t vocab;
     int64_t n_leaves;
@@ -19,12 +19,12 @@ struct ls_sight_tools {
     float *target_z;
 };
 
-static ls_status own(ls_sight_tools *t, void *out, int64_t count, int64_t bytes, ls_error *err) {
+static ls_status own(ls_logit_tools *t, void *out, int64_t count, int64_t bytes, ls_error *err) {
     return ls_memory_alloc(t->device, out, count, bytes, "row of logits", err);
 }
 
-ls_status ls_sight_tools_create(ls_sight_tools **out, int32_t vocab, ls_error *err) {
-    ls_sight_tools *t = calloc(1, sizeof *t);
+ls_status ls_logit_tools_create(ls_logit_tools **out, int32_t vocab, ls_error *err) {
+    ls_logit_tools *t = calloc(1, sizeof *t);
     const ls_logprob_shard_args args = {.rows = 1, .vocab = vocab};
     ls_status status;
     *out = NULL;
@@ -40,11 +40,11 @@ ls_status ls_sight_tools_create(ls_sight_tools **out, int32_t vocab, ls_error *e
     *out = t;
     t = NULL;
 done:
-    ls_sight_tools_free(t);
+    ls_logit_tools_free(t);
     return status;
 }
 
-void ls_sight_tools_free(ls_sight_tools *t) {
+void ls_logit_tools_free(ls_logit_tools *t) {
     if (t == NULL) return;
     if (t->device != NULL) {
         void *const arrays[] = {t->leaves, t->logits, t->target, t->target_z};
@@ -54,17 +54,17 @@ void ls_sight_tools_free(ls_sight_tools *t) {
     free(t);
 }
 
-int64_t ls_sights_row_bytes(int64_t wanted_top, bool mask) {
+int64_t ls_logit_stats_row_bytes(int64_t wanted_top, bool mask) {
     const int64_t top = wanted_top > 0 ? wanted_top : 0;
     return (wanted_top >= 0 ? (int64_t)sizeof(int64_t) : 0) + top * (int64_t)(sizeof(int32_t) + sizeof(float)) +
-           (mask ? LS_SIGHT_MASK_MAX * (int64_t)sizeof(int32_t) : 0);
+           (mask ? LS_STATS_MASK_MAX * (int64_t)sizeof(int32_t) : 0);
 }
 
-ls_status ls_sights_init(ls_sights *s, int64_t n_rows, int64_t wanted_top, bool mask, ls_error *err) {
+ls_status ls_logit_stats_init(ls_logit_stats *s, int64_t n_rows, int64_t wanted_top, bool mask, ls_error *err) {
     int64_t bytes;
     char *at;
-    *s = (ls_sights){.n_rows = n_rows, .top = wanted_top > 0 ? wanted_top : 0};
-    if (!ls_mul_i64(n_rows, ls_sights_row_bytes(wanted_top, mask), &bytes))
+    *s = (ls_logit_stats){.n_rows = n_rows, .top = wanted_top > 0 ? wanted_top : 0};
+    if (!ls_mul_i64(n_rows, ls_logit_stats_row_bytes(wanted_top, mask), &bytes))
         return LS_FAIL(err, LS_ERR_NOMEM, "alternatives of %lld tokens", (long long)n_rows);
     LS_TRY(ls_sparse_alloc(&s->memory, bytes, "alternatives", err));
     at = s->memory.data;
@@ -78,9 +78,9 @@ ls_status ls_sights_init(ls_sights *s, int64_t n_rows, int64_t wanted_top, bool 
     return LS_OK;
 }
 
-void ls_sights_deinit(ls_sights *s) {
+void ls_logit_stats_deinit(ls_logit_stats *s) {
     ls_sparse_free(&s->memory);
-    *s = (ls_sights){0};
+    *s = (ls_logit_stats){0};
 }
 
 /* What is told must be a number. */
@@ -89,7 +89,7 @@ static ls_status check_value(double value, const char *what, int32_t token, ls_e
     return LS_FAIL(err, LS_ERR_FORMAT, "%s of token id %d: " LS_LOGPROB_NAN_TEXT, what, token);
 }
 
-static ls_status find_top(ls_sights *s, ls_sight_tools *t, int64_t row, const float *logits, ls_error *err) {
+static ls_status find_top(ls_logit_stats *s, ls_logit_tools *t, int64_t row, const float *logits, ls_error *err) {
     int32_t *ids = s->top_id + row * s->top;
     const int64_t k = s->top < t->vocab ? s->top : t->vocab;
     const ls_logprob_shard_args shard = {.logits = t->logits,
@@ -115,16 +115,16 @@ static ls_status find_top(ls_sights *s, ls_sight_tools *t, int64_t row, const fl
     return LS_OK;
 }
 
-static void list_mask(ls_sights *s, int64_t row, const float *processed, int32_t vocab) {
-    int32_t *ids = s->mask + row * LS_SIGHT_MASK_MAX;
+static void list_mask(ls_logit_stats *s, int64_t row, const float *processed, int32_t vocab) {
+    int32_t *ids = s->mask + row * LS_STATS_MASK_MAX;
     int64_t n = 0;
-    for (int32_t v = 0; v < vocab && n < LS_SIGHT_MASK_MAX; v++)
+    for (int32_t v = 0; v < vocab && n < LS_STATS_MASK_MAX; v++)
         if (processed[v] > -INFINITY) ids[n++] = v;
-    if (n < LS_SIGHT_MASK_MAX) ids[n] = -1;
+    if (n < LS_STATS_MASK_MAX) ids[n] = -1;
 }
 
-ls_status ls_sights_look(ls_sights *s, ls_sight_tools *t, int64_t row, int32_t token, const float *logits,
-                         const float *processed, const float *recorded, ls_error *err) {
+ls_status ls_logit_stats_take(ls_logit_stats *s, ls_logit_tools *t, int64_t row, int32_t token, const float *logits,
+                              const float *processed, const float *recorded, ls_error *err) {
     if (s->rank != NULL) {
         int64_t rank = 1;
         for (int32_t v = 0; v < t->vocab; v++) rank += logits[v] > logits[token];
