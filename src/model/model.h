@@ -142,7 +142,7 @@ typedef struct ls_model_loading {
     int64_t piece_bytes; /* of a tensor, that are on the host at a time: 16 MB */
     int32_t n_threads;   /* that read a piece: the processors, 8 at most; 1 for small checkpoints */
     bool by_layer;       /* weights of layers are not read: there is a window for them (window.h), and nothing runs
-                          * until they have a source (ls_joint_connect) */
+                          * until they have a source (ls_shared_weights_connect) */
     bool no_tiles;       /* ls_model_tiles comes later, or never */
 } ls_model_loading;
 /* how: may be NULL. */

@@ -6,7 +6,7 @@
 
 #include "base/fnv.h"
 #include "base/mem.h"
-#include "model/joint.h"
+#include "model/shared_weights.h"
 #include "model/stored.h"
 #include "model/window.h"
 #include "op/adamw.h"
@@ -92,7 +92,7 @@ ls_status ls_parameters_open_share(ls_parameters **out, ls_model *model, ls_devi
     LS_TRY_DONE(ls_array_alloc((void **)&p->list, n, sizeof *p->list, "parameters", err));
     LS_TRY_DONE(ls_model_slots(model, list_slot, &l, err));
     LS_TRY_DONE(alloc_masters(p, share, n_shares, err));
-    if (model->window != NULL) LS_TRY_DONE(ls_joint_open(&p->joint, p, share, n_shares, err));
+    if (model->window != NULL) LS_TRY_DONE(ls_shared_weights_open(&p->shared, p, share, n_shares, err));
     for (int64_t i = 0; i < n; i++) LS_TRY_DONE(read_parameter(&l, &p->list[i], err));
     LS_TRY_DONE(ls_checkpoint_check(l.stored.checkpoint, err));
     *out = p;
@@ -105,7 +105,7 @@ done:
 
 void ls_parameters_free(ls_parameters *p) {
     if (p == NULL) return;
-    ls_joint_free(p->joint);
+    ls_shared_weights_free(p->shared);
     for (int64_t i = 0; p->list != NULL && i < p->n; i++)
         if (ls_parameter_is_whole(p, &p->list[i])) ls_memory_free(p->device, p->list[i].own);
     ls_memory_free(p->device, p->masters);

@@ -32,10 +32,10 @@ typedef struct ls_parameters {
     ls_device *device; /* borrowed, like the model */
     ls_model *model;   /* written by publish */
     int64_t n, n_elements;
-    ls_parameter *list;     /* [n] */
-    int64_t begin, end;     /* elements whose masters are held here; begin == end: none */
-    float *masters;         /* [end - begin], device memory */
-    struct ls_joint *joint; /* whence a window's layers come (joint.h); NULL without window */
+    ls_parameter *list;               /* [n] */
+    int64_t begin, end;               /* elements whose masters are held here; begin == end: none */
+    float *masters;                   /* [end - begin], device memory */
+    struct ls_shared_weights *shared; /* whence a window's layers come (shared_weights.h); NULL without window */
 } ls_parameters;
 
 /* directory: where model was opened from. */

@@ -56,7 +56,7 @@ ls_status ls_trainer_rehearse(ls_trainer *t, int64_t longest, ls_error *err) {
     const int64_t spans = o->spans_max, most = smaller(o->rows_max, spans * longest), few = (most - 1) / longest + 1;
     float *gradient;
     ls_gradient_begin(t->gradient);
-    LS_TRY(ls_gradient_leaf(t->gradient, t->state.parameters->joint == NULL, &gradient, err));
+    LS_TRY(ls_gradient_leaf(t->gradient, t->state.parameters->shared == NULL, &gradient, err));
     LS_TRY(rehearse_shape(t, few, most, gradient, err));
     LS_TRY(rehearse_shape(t, smaller(spans, most), most, gradient, err));
     return ls_gradient_fold(t->gradient, err);

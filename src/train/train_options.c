@@ -7,7 +7,7 @@
 #include "base/fnv.h"
 #include "base/host_memory.h"
 #include "base/parallel.h"
-#include "model/joint.h"
+#include "model/shared_weights.h"
 #include "model/window.h"
 #include "op/lora.h"
 #include "op/planned.h"
@@ -265,9 +265,10 @@ void ls_train_options_numerics(char text[LS_NUMERICS_BYTES], const ls_train_opti
 }
 
 void ls_train_options_tell_weights(FILE *file, const ls_parameters *p) {
-    const int64_t window = 2 * ls_window_bytes(p->model), own = p->joint == NULL ? 0 : ls_joint_bytes(p->joint);
+    const int64_t window = 2 * ls_window_bytes(p->model),
+                  own = p->shared == NULL ? 0 : ls_shared_weights_bytes(p->shared);
     int64_t all = 0;
-    if (file == NULL || p->joint == NULL) return;
+    if (file == NULL || p->shared == NULL) return;
     for (int64_t i = 0; i < p->n; i++)
         if (!ls_parameter_is_whole(p, &p->list[i])) all += p->list[i].n_elements * ls_dtype_bytes(p->list[i].dtype);
     fprintf(file,

@@ -8,7 +8,7 @@
 
 #include "base/fnv.h"
 #include "base/mem.h"
-#include "model/joint.h"
+#include "model/shared_weights.h"
 #include "model/window.h"
 #include "op/logprob.h"
 #include "train/trainer_state.h"
@@ -28,7 +28,7 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int32_t ranks_of(const ls_trainer *t) { return t->opts.comm == NULL ? 1 : ls_comm_ranks(t->opts.comm); }
 static int32_t rank_of(const ls_trainer *t) { return t->opts.comm == NULL ? 0 : ls_comm_rank(t->opts.comm); }
 /* Whether weights come by layer. */
-static bool by_layer(const ls_trainer *t) { return t->state.parameters->joint != NULL; }
+static bool by_layer(const ls_trainer *t) { return t->state.parameters->shared != NULL; }
 static int64_t leaves_of(const ls_trainer *t, int64_t n) { return (n - 1) / t->opts.leaf + 1; }
 
 /* ---- creation ---- */
@@ -223,10 +223,10 @@ static ls_status connect_weights(const ls_trainer *t, ls_error *err) {
         return LS_FAIL(err, LS_ERR_ARG, "weights=by_layer: one process has nobody to share the weights with");
     for (int32_t r = 0; r <= ranks_of(t); r++) begins[r] = r * (int64_t)sizeof *names;
     for (int32_t r = 0; r < ranks_of(t); r++)
-        names[r] = *ls_joint_name(t->state.parameters->joint); /* on paper it stays so */
+        names[r] = *ls_shared_weights_name(t->state.parameters->shared); /* on paper it stays so */
     LS_TRY(ls_device_wait(t->device, err));
     LS_TRY(ls_comm_share(t->opts.comm, names, begins, "the weights", err));
-    return ls_joint_connect(t->state.parameters->joint, names, err);
+    return ls_shared_weights_connect(t->state.parameters->shared, names, err);
 }
 
 /* The weights, or without their masters and adapters beside them. */
@@ -308,7 +308,8 @@ int64_t ls_trainer_bytes(const ls_trainer *t) {
     const ls_parameters *p = t->state.parameters, *w = t->state.weights;
     int64_t bytes = (p->end - p->begin + t->n_slices) * (int64_t)sizeof(float) + ls_gradient_bytes(t->gradient);
     if (!t->state.moments_on_host) bytes += 2 * moment_bytes(&t->state);
-    if (by_layer(t)) bytes += (p->end - p->begin + t->n_slices) * (int64_t)sizeof(float) + ls_joint_bytes(p->joint);
+    if (by_layer(t))
+        bytes += (p->end - p->begin + t->n_slices) * (int64_t)sizeof(float) + ls_shared_weights_bytes(p->shared);
     bytes += by_layer(t) ? p->model->device_bytes : p->model->weight_bytes;
     for (int64_t i = 0; i < w->n; i++)
         if (w->list[i].own != NULL && ls_parameter_is_whole(w, &w->list[i]))
@@ -390,10 +391,10 @@ done:
     return status;
 }
 
-/* Of weights that others read where they are (model/joint.h): all that was to be read or written has been, on all
- * processes. */
+/* Of weights that others read where they are (model/shared_weights.h): all that was to be read or written has been, on
+ * all processes. */
 static ls_status meet(const ls_train_state *s, ls_error *err) {
-    if (s->parameters->joint == NULL) return LS_OK;
+    if (s->parameters->shared == NULL) return LS_OK;
     LS_TRY(ls_device_wait(s->parameters->device, err));
     return ls_comm_meet(s->comm, "the weights", err);
 }

@@ -1,5 +1,5 @@
 /* Whose memory holds which part of a layer, and the copies from there. */
-#include "model/joint.h"
+#include "model/shared_weights.h"
 
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@
 /* All values of layers lie in one row of bytes, of which every share holds what its elements take: a parameter begins
  * at places[i], and share r has bytes [bytes[r], bytes[r + 1]). Shares begin where a block of elements does, so that
  * every part is aligned. */
-struct ls_joint {
+struct ls_shared_weights {
     const ls_parameters *parameters;
     int64_t share, n_shares;
     ls_shared *shared; /* [n_shares]: the own memory, and that of the others */
@@ -24,7 +24,7 @@ struct ls_joint {
 static int64_t value_bytes(const ls_parameter *p) { return p->n_elements * ls_dtype_bytes(p->dtype); }
 
 /* Where element `at` of all lies, or else the next one of a layer. */
-static int64_t byte_of(const ls_joint *g, int64_t at) {
+static int64_t byte_of(const ls_shared_weights *g, int64_t at) {
     const ls_parameters *all = g->parameters;
     int64_t end = 0;
     for (int64_t i = 0; i < all->n; i++) {
@@ -37,7 +37,7 @@ static int64_t byte_of(const ls_joint *g, int64_t at) {
     return end;
 }
 
-static void lay_out(ls_joint *g) {
+static void lay_out(ls_shared_weights *g) {
     const ls_parameters *all = g->parameters;
     int64_t bytes = 0, layer_i = 0;
     for (int64_t i = 0; i < all->n; i++) {
@@ -55,13 +55,14 @@ static void lay_out(ls_joint *g) {
 }
 
 /* Where the elements of parameter i from `begin` on lie in share r's memory. */
-static uint8_t *part_of(const ls_joint *g, int64_t r, int64_t i, int64_t begin) {
+static uint8_t *part_of(const ls_shared_weights *g, int64_t r, int64_t i, int64_t begin) {
     const int64_t size = ls_dtype_bytes(g->parameters->list[i].dtype);
     return (uint8_t *)g->shared[r].memory + (g->places[i] + begin * size - g->bytes[r]);
 }
 
-ls_status ls_joint_open(ls_joint **out, ls_parameters *p, int64_t share, int64_t n_shares, ls_error *err) {
-    ls_joint *g = NULL;
+ls_status ls_shared_weights_open(ls_shared_weights **out, ls_parameters *p, int64_t share, int64_t n_shares,
+                                 ls_error *err) {
+    ls_shared_weights *g = NULL;
     ls_status status;
     *out = NULL;
     LS_TRY_DONE(ls_array_alloc((void **)&g, 1, sizeof *g, "weights by layer", err));
@@ -83,11 +84,11 @@ ls_status ls_joint_open(ls_joint **out, ls_parameters *p, int64_t share, int64_t
     *out = g;
     g = NULL;
 done:
-    ls_joint_free(g);
+    ls_shared_weights_free(g);
     return status;
 }
 
-void ls_joint_free(ls_joint *g) {
+void ls_shared_weights_free(ls_shared_weights *g) {
     if (g == NULL) return;
     for (int64_t r = 0; g->shared != NULL && r < g->n_shares; r++)
         if (r != g->share) ls_memory_unmap(g->parameters->device, &g->shared[r]);
@@ -100,11 +101,11 @@ void ls_joint_free(ls_joint *g) {
     free(g);
 }
 
-const ls_shared_name *ls_joint_name(const ls_joint *g) { return &g->shared[g->share].name; }
-int64_t ls_joint_bytes(const ls_joint *g) { return g->shared[g->share].bytes; }
+const ls_shared_name *ls_shared_weights_name(const ls_shared_weights *g) { return &g->shared[g->share].name; }
+int64_t ls_shared_weights_bytes(const ls_shared_weights *g) { return g->shared[g->share].bytes; }
 
 /* One parameter, from all that own some of it. */
-static ls_status bring_parameter(const ls_joint *g, int64_t i, ls_error *err) {
+static ls_status bring_parameter(const ls_shared_weights *g, int64_t i, ls_error *err) {
     const ls_parameter *p = &g->parameters->list[i];
     const int64_t size = ls_dtype_bytes(p->dtype);
     for (int64_t r = 0; r < g->n_shares; r++) {
@@ -119,12 +120,12 @@ static ls_status bring_parameter(const ls_joint *g, int64_t i, ls_error *err) {
 
 /* ls_layer_source of the window. */
 static ls_status bring_layer(void *context, int64_t layer_i, ls_error *err) {
-    const ls_joint *g = context;
+    const ls_shared_weights *g = context;
     for (int64_t i = g->first[layer_i]; i < g->first[layer_i + 1]; i++) LS_TRY(bring_parameter(g, i, err));
     return LS_OK;
 }
 
-ls_status ls_joint_connect(ls_joint *g, const ls_shared_name *names, ls_error *err) {
+ls_status ls_shared_weights_connect(ls_shared_weights *g, const ls_shared_name *names, ls_error *err) {
     for (int64_t r = 0; r < g->n_shares; r++) {
         ls_status status;
         if (r == g->share) continue;
