@@ -1,9 +1,9 @@
 /* The backward of one leaf, straight up: read it beside forward.c; what sublayers do is in part_*.c. */
 #include <string.h>
 
+#include "model/layer_buffer.h"
 #include "model/parts.h"
 #include "model/tape_state.h"
-#include "model/window.h"
 #include "num/mma16.h"
 #include "op/elementwise_backward.h"
 #include "op/gemm_backward.h"
@@ -59,38 +59,38 @@ static ls_status sublayer_backward(ls_leaf *l, int64_t sublayer_i, ls_error *err
                                 l->model->config.hidden, err);
 }
 
-/* ---- gradients of a window: they wait on the host while other layers are on the device ---- */
+/* ---- gradients of layers: they wait on the host while other layers are on the device ---- */
 
 static int64_t float_bytes(int64_t n) { return n * (int64_t)sizeof(float); }
 
 static int64_t layer_bytes(const ls_leaf *l) {
-    const int64_t *begins = l->tape->window.begins;
+    const int64_t *begins = l->tape->layer_gradients.begins;
     return float_bytes(begins[l->layer_i + 1] - begins[l->layer_i]);
 }
 
 /* The layer's gradient comes: what the leaf's earlier parts left. */
 static ls_status layer_gradient_come(const ls_leaf *l, ls_error *err) {
-    const ls_tape_window *w = &l->tape->window;
+    const ls_layer_gradients *w = &l->tape->layer_gradients;
     if (w->layer == NULL) return LS_OK;
     if (l->gradient_is_zero) return ls_memory_fill(l->device, w->layer, 0, layer_bytes(l), err);
     return ls_memory_copy(l->device, w->layer, l->gradient + w->begins[l->layer_i], layer_bytes(l), err);
 }
 
 static ls_status layer_gradient_go(const ls_leaf *l, ls_error *err) {
-    const ls_tape_window *w = &l->tape->window;
+    const ls_layer_gradients *w = &l->tape->layer_gradients;
     if (w->layer == NULL) return LS_OK;
     return ls_memory_copy(l->device, l->gradient + w->begins[l->layer_i], w->layer, layer_bytes(l), err);
 }
 
 /* What belongs to no layer stays from the leaf's first part to its end. */
 static ls_status ends_come(const ls_leaf *l, ls_error *err) {
-    const ls_tape_window *w = &l->tape->window;
+    const ls_layer_gradients *w = &l->tape->layer_gradients;
     if (w->layer == NULL || !l->gradient_is_zero) return LS_OK;
     return ls_memory_fill(l->device, w->ends, 0, float_bytes(w->begin + w->n - w->end), err);
 }
 
 static ls_status ends_go(const ls_leaf *l, ls_error *err) {
-    const ls_tape_window *w = &l->tape->window;
+    const ls_layer_gradients *w = &l->tape->layer_gradients;
     if (w->layer == NULL) return LS_OK;
     LS_TRY(ls_memory_copy(l->device, l->gradient, w->ends, float_bytes(w->begin), err));
     if (w->end == w->n) return LS_OK;

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
+#include "model/layer_buffer.h"
 #include "model/parts.h"
-#include "model/window.h"
 #include "op/elementwise.h"
 #include "op/rmsnorm.h"
 

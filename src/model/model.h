@@ -127,10 +127,10 @@ typedef struct ls_model {
     int64_t device_bytes;               /* of the device's memory, as packed */
     void *tiles; /* what products of few rows read of all matrices (ls_model_tiles); NULL: they do without */
     int64_t tiles_bytes;
-    struct ls_window *window; /* where weights of layers come while they are used (window.h); NULL: all of
-                                         * them are on the device */
-    uint8_t *parked;          /* the weights while they are away from the device; NULL: they are there */
-    void **owned;             /* arrays above */
+    struct ls_layer_buffer *layer_buffer; /* of weights of layers while they are used (layer_buffer.h);
+                                           * NULL: all of them are on the device */
+    uint8_t *parked;                      /* the weights while they are away from the device; NULL: they are there */
+    void **owned;                         /* arrays above */
     int64_t n_owned, owned_cap;
 } ls_model;
 
@@ -141,9 +141,9 @@ ls_status ls_model_open(ls_model **out, ls_device *device, const char *directory
 typedef struct ls_model_loading {
     int64_t piece_bytes; /* of a tensor, that are on the host at a time: 16 MB */
     int32_t n_threads;   /* that read a piece: the processors, 8 at most; 1 for small checkpoints */
-    bool by_layer;       /* weights of layers are not read: there is a window for them (window.h), and nothing runs
+    bool by_layer; /* weights of layers are not read: there is a buffer for them (layer_buffer.h), and nothing runs
                           * until they have a source (ls_shared_weights_connect) */
-    bool no_tiles;       /* ls_model_tiles comes later, or never */
+    bool no_tiles; /* ls_model_tiles comes later, or never */
 } ls_model_loading;
 /* how: may be NULL. */
 ls_status ls_model_open_with(ls_model **out, ls_device *device, const char *directory, const ls_model_loading *how,

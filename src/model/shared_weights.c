@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "model/window.h"
+#include "model/layer_buffer.h"
 
 #define ALIGN_BYTES 256
 
@@ -118,7 +118,7 @@ static ls_status bring_parameter(const ls_shared_weights *g, int64_t i, ls_error
     return ls_parameter_settle(g->parameters, p, err);
 }
 
-/* ls_layer_source of the window. */
+/* ls_layer_source of the layer buffer. */
 static ls_status bring_layer(void *context, int64_t layer_i, ls_error *err) {
     const ls_shared_weights *g = context;
     for (int64_t i = g->first[layer_i]; i < g->first[layer_i + 1]; i++) LS_TRY(bring_parameter(g, i, err));
@@ -134,6 +134,6 @@ ls_status ls_shared_weights_connect(ls_shared_weights *g, const ls_shared_name *
         ls_error_prefix(err, "weights=by_layer: rank %lld", (long long)r);
         return status;
     }
-    ls_window_connect(g->parameters->model, bring_layer, g);
+    ls_layer_buffer_connect(g->parameters->model, bring_layer, g);
     return LS_OK;
 }

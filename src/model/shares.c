@@ -1,6 +1,6 @@
 /* One parameter: which part of it is whose, where its value lies, and the way of that into the model. */
+#include "model/layer_buffer.h"
 #include "model/params.h"
-#include "model/window.h"
 #include "op/adamw.h"
 #include "op/weight.h"
 
@@ -25,7 +25,7 @@ void ls_parameter_part(const ls_parameter *p, int64_t from, int64_t to, int64_t 
 }
 
 bool ls_parameter_is_whole(const ls_parameters *all, const ls_parameter *p) {
-    return all->model->window == NULL || p->slot.layer_i < 0;
+    return all->model->layer_buffer == NULL || p->slot.layer_i < 0;
 }
 
 void *ls_parameter_value(const ls_parameter *p) {

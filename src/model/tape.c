@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "model/layer_buffer.h"
 #include "model/parts.h"
 #include "model/tape_state.h"
-#include "model/window.h"
 #include "op/rmsnorm.h"
 
 #define PAGE_TOKENS 64
@@ -67,11 +67,11 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
 }
 
 /* Of a model whose weights come by layer. */
-static ls_status make_window(ls_tape *t, ls_error *err) {
+static ls_status make_layer_gradients(ls_tape *t, ls_error *err) {
     const ls_parameters *p = t->parameters;
-    ls_tape_window *w = &t->window;
+    ls_layer_gradients *w = &t->layer_gradients;
     int64_t layer_i = 0, longest = 0;
-    if (t->model->window == NULL) return LS_OK;
+    if (t->model->layer_buffer == NULL) return LS_OK;
     LS_TRY(ls_array_alloc((void **)&w->begins, t->model->config.n_layers + 1, sizeof *w->begins, "tape", err));
     for (int64_t i = 0; i < p->n; i++) {
         const ls_parameter *q = &p->list[i];
@@ -195,7 +195,7 @@ ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_devi
     }
     LS_TRY_DONE(make_forward(t, c, err));
     LS_TRY_DONE(make_backward(t, c, err));
-    LS_TRY_DONE(make_window(t, err));
+    LS_TRY_DONE(make_layer_gradients(t, err));
     *out = t;
     t = NULL;
 done:
@@ -230,9 +230,9 @@ void ls_tape_free(ls_tape *t) {
     ls_batch_free(t->leaf_batch);
     ls_batch_free(t->batch);
     ls_cache_free(t->cache);
-    ls_memory_free(t->device, t->window.layer);
-    ls_memory_free(t->device, t->window.ends);
-    free(t->window.begins);
+    ls_memory_free(t->device, t->layer_gradients.layer);
+    ls_memory_free(t->device, t->layer_gradients.ends);
+    free(t->layer_gradients.begins);
     free(t->ws);
     free(t->h);
     free(t->pages);

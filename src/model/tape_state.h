@@ -7,11 +7,11 @@
 
 /* The gradient of a leaf whose layers are not all on the device: that of one layer at a time, and that of what belongs
  * to none, the elements [0, begin) and [end, n). Device memory; NULL where the gradient is there as a whole. */
-typedef struct ls_tape_window {
+typedef struct ls_layer_gradients {
     float *layer, *ends;
     int64_t *begins; /* [n_layers + 1]: elements where layers begin; host memory */
     int64_t begin, end, n;
-} ls_tape_window;
+} ls_layer_gradients;
 
 /* Pointers to float are device memory, those to spans, pages and offsets the host's. */
 struct ls_tape {
@@ -62,7 +62,7 @@ struct ls_tape {
     float *picked_dx;             /* [rows][k][H]: a gradient that came through experts' up */
     float *d_logprob, *d_entropy; /* [rows of a head block] */
 
-    ls_tape_window window;
+    ls_layer_gradients layer_gradients;
 
     /* NULL unless it truncates. */
     uint32_t *support;      /* [rows of a head block][words], device memory */

@@ -14,7 +14,7 @@
 #include "load/adapter_chain.h"
 #include "load/model_files.h"
 #include "load/safetensors_write.h"
-#include "model/window.h"
+#include "model/layer_buffer.h"
 #include "train/saved_tensors.h"
 
 #define STATE_FORMAT 2 /* 2: digests of the model's files and of this file */

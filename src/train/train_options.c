@@ -7,8 +7,8 @@
 #include "base/fnv.h"
 #include "base/host_memory.h"
 #include "base/parallel.h"
+#include "model/layer_buffer.h"
 #include "model/shared_weights.h"
-#include "model/window.h"
 #include "op/lora.h"
 #include "op/planned.h"
 #include "train/balance.h"
@@ -265,7 +265,7 @@ void ls_train_options_numerics(char text[LS_NUMERICS_BYTES], const ls_train_opti
 }
 
 void ls_train_options_tell_weights(FILE *file, const ls_parameters *p) {
-    const int64_t window = 2 * ls_window_bytes(p->model),
+    const int64_t buffer = 2 * ls_layer_buffer_bytes(p->model),
                   own = p->shared == NULL ? 0 : ls_shared_weights_bytes(p->shared);
     int64_t all = 0;
     if (file == NULL || p->shared == NULL) return;
@@ -273,9 +273,9 @@ void ls_train_options_tell_weights(FILE *file, const ls_parameters *p) {
         if (!ls_parameter_is_whole(p, &p->list[i])) all += p->list[i].n_elements * ls_dtype_bytes(p->list[i].dtype);
     fprintf(file,
             "weights by layer: embedding, last norm and head whole, %.1f MB; of the layers' %.1f MB a share of %.1f MB "
-            "and a window of two layers, %.1f MB\n",
-            (double)(p->model->device_bytes - window) * 1e-6, (double)all * 1e-6, (double)own * 1e-6,
-            (double)window * 1e-6);
+            "and a buffer of two layers, %.1f MB\n",
+            (double)(p->model->device_bytes - buffer) * 1e-6, (double)all * 1e-6, (double)own * 1e-6,
+            (double)buffer * 1e-6);
 }
 
 void ls_train_options_tell(FILE *file, const ls_device_choice *choice, const ls_train_options *o) {

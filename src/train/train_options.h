@@ -14,7 +14,7 @@
 #define LS_TRAIN_DTYPE_AUTO 2
 
 /* Where a model's weights are: all on the device of every process, or of layers each process's share and the layers
- * that are being used (model/window.h). */
+ * that are being used (model/layer_buffer.h). */
 typedef enum ls_weights_kind { LS_WEIGHTS_WHOLE, LS_WEIGHTS_BY_LAYER } ls_weights_kind;
 
 /* Where moments are. */

@@ -8,8 +8,8 @@
 
 #include "base/fnv.h"
 #include "base/mem.h"
+#include "model/layer_buffer.h"
 #include "model/shared_weights.h"
-#include "model/window.h"
 #include "op/logprob.h"
 #include "train/trainer_state.h"
 

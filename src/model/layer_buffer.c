@@ -1,5 +1,5 @@
-/* The window: what lies where in its two places, and which layers are there. */
-#include "model/window.h"
+/* The buffer: what lies where in its two places, and which layers are there. */
+#include "model/layer_buffer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ typedef struct piece {
     int64_t value, packed; /* rows as stored, and as the model computes with; equal where that is one and the same */
 } piece;
 
-struct ls_window {
+struct ls_layer_buffer {
     piece *pieces; /* [n], in the order of the walk */
     int64_t n, cap;
     int64_t layer_i, used, n_layer; /* of the layer that is being added: bytes and pieces of it so far */
@@ -26,27 +26,27 @@ struct ls_window {
     void *context;
 };
 
-static int64_t take(ls_window *w, int64_t bytes) {
+static int64_t take(ls_layer_buffer *w, int64_t bytes) {
     const int64_t at = w->used;
     w->used += (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
     return at;
 }
 
 static ls_status assure(ls_model *model, ls_error *err) {
-    if (model->window != NULL) return LS_OK;
-    LS_TRY(ls_array_alloc((void **)&model->window, 1, sizeof *model->window, "window", err));
-    model->window->layer_i = -1;
+    if (model->layer_buffer != NULL) return LS_OK;
+    LS_TRY(ls_array_alloc((void **)&model->layer_buffer, 1, sizeof *model->layer_buffer, "buffer", err));
+    model->layer_buffer->layer_i = -1;
     return LS_OK;
 }
 
-ls_status ls_window_add(ls_model *model, const ls_weight_slot *slot, ls_dtype dtype, ls_error *err) {
+ls_status ls_layer_buffer_add(ls_model *model, const ls_weight_slot *slot, ls_dtype dtype, ls_error *err) {
     const int64_t n = ls_slot_elements(slot);
     int64_t packed = n * (int64_t)sizeof(float);
-    ls_window *w;
+    ls_layer_buffer *w;
     piece *p;
     LS_TRY(assure(model, err));
-    w = model->window;
-    LS_TRY(ls_array_grow((void **)&w->pieces, &w->cap, w->n + 1, (int64_t)sizeof *w->pieces, "window", err));
+    w = model->layer_buffer;
+    LS_TRY(ls_array_grow((void **)&w->pieces, &w->cap, w->n + 1, (int64_t)sizeof *w->pieces, "buffer", err));
     if (w->layer_i != slot->layer_i) {
         w->layer_i = slot->layer_i;
         w->used = w->n_layer = 0;
@@ -72,10 +72,10 @@ static void put(const piece *p, void *memory) {
         *p->slot.vector = memory;
 }
 
-ls_status ls_window_place(ls_model *model, ls_error *err) {
-    ls_window *w;
+ls_status ls_layer_buffer_place(ls_model *model, ls_error *err) {
+    ls_layer_buffer *w;
     LS_TRY(assure(model, err));
-    w = model->window;
+    w = model->layer_buffer;
     for (int i = 0; i < PLACES; i++)
         LS_TRY(ls_memory_alloc(model->device, (void **)&w->place[i], w->bytes, 1, "weights", err));
     for (int64_t i = 0; i < w->n; i++)
@@ -83,37 +83,41 @@ ls_status ls_window_place(ls_model *model, ls_error *err) {
     return LS_OK;
 }
 
-void ls_window_free(ls_model *model) {
-    ls_window *w = model->window;
+void ls_layer_buffer_free(ls_model *model) {
+    ls_layer_buffer *w = model->layer_buffer;
     if (w == NULL) return;
     for (int64_t i = 0; i < w->n; i++) put(&w->pieces[i], NULL);
     for (int i = 0; i < PLACES; i++) ls_memory_free(model->device, w->place[i]);
     free(w->pieces);
     free(w);
-    model->window = NULL;
+    model->layer_buffer = NULL;
 }
 
-void ls_window_connect(ls_model *model, ls_layer_source source, void *context) {
-    model->window->source = source;
-    model->window->context = context;
+void ls_layer_buffer_connect(ls_model *model, ls_layer_source source, void *context) {
+    model->layer_buffer->source = source;
+    model->layer_buffer->context = context;
 }
 
-void *ls_window_value(const ls_model *model, const ls_weight_slot *slot) {
-    const ls_window *w = model->window;
+void *ls_layer_buffer_value(const ls_model *model, const ls_weight_slot *slot) {
+    const ls_layer_buffer *w = model->layer_buffer;
     for (int64_t i = 0; i < w->n; i++)
         if (strcmp(w->pieces[i].slot.name, slot->name) == 0)
             return w->place[slot->layer_i % PLACES] + w->pieces[i].value;
-    LS_ASSERT(false, "%s is in no window", slot->name);
+    LS_ASSERT(false, "%s is in no buffer", slot->name);
     return NULL;
 }
 
-int64_t ls_window_bytes(const ls_model *model) { return model->window == NULL ? 0 : model->window->bytes; }
+int64_t ls_layer_buffer_bytes(const ls_model *model) {
+    return model->layer_buffer == NULL ? 0 : model->layer_buffer->bytes;
+}
 
 /* A piece is copied, from two owners at the border of their ranges, and packed. */
-int64_t ls_window_calls(const ls_model *model) { return model->window == NULL ? 0 : 3 * model->window->n_max; }
+int64_t ls_layer_buffer_calls(const ls_model *model) {
+    return model->layer_buffer == NULL ? 0 : 3 * model->layer_buffer->n_max;
+}
 
 void ls_model_pass(const ls_model *model) {
-    ls_window *w = model->window;
+    ls_layer_buffer *w = model->layer_buffer;
     if (w == NULL) return;
     LS_ASSERT(w->source != NULL, "%lld weights of layers come from nobody", (long long)w->n);
     /* The norm after a sublayer would be more than a layer away. */
@@ -122,7 +126,7 @@ void ls_model_pass(const ls_model *model) {
 }
 
 ls_status ls_model_need(const ls_model *model, int64_t layer_i, ls_error *err) {
-    ls_window *w = model->window;
+    ls_layer_buffer *w = model->layer_buffer;
     if (w == NULL || w->held[layer_i % PLACES] == layer_i) return LS_OK;
     w->held[layer_i % PLACES] = -1;
     LS_TRY(w->source(w->context, layer_i, err));
