@@ -1,4 +1,4 @@
-/* The rows of the ladder of bits, and what a row moves. Those of stacks that promise no bits are in
+/* The rows of bits, and what a row moves. Those of stacks that promise no bits are in
  * rounding/foreign_rungs.c, beside what makes their requests. */
 #include "diagnose/experiment.h"
 

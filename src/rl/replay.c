@@ -17,7 +17,7 @@ typedef struct surroundings {
     bool is_cold, has_new_weights;
 } surroundings;
 
-static const surroundings ladder[] = {
+static const surroundings companies[] = {
     {"alone", THE_SEQUENCE, 1, false, false}, {"again", THE_SEQUENCE, 2, false, false},
     {"cold", THE_SEQUENCE, 2, true, false},   {"new-weights", THE_SEQUENCE, 2, false, true},
     {"group", ITS_GROUP, 1, false, false},    {"step", ITS_STEP, 1, false, false},
@@ -311,12 +311,12 @@ static ls_status climb(replay *r, const char *directory, ls_replay_finding *out,
         aim(r, i);
         if (!did_differ(r->target)) continue;
         n_tried++;
-        LS_TRY(try(r, directory, &ladder[0], out, err));
+        LS_TRY(try(r, directory, &companies[0], out, err));
     }
     if (out->differs) return LS_OK;
     aim(r, r->b->sequence);
-    for (size_t i = 1; i < sizeof ladder / sizeof ladder[0] && !out->differs; i++)
-        LS_TRY(try(r, directory, &ladder[i], out, err));
+    for (size_t i = 1; i < sizeof companies / sizeof companies[0] && !out->differs; i++)
+        LS_TRY(try(r, directory, &companies[i], out, err));
     return LS_OK;
 }
 
@@ -336,7 +336,7 @@ static ls_status open_replay(replay *r, const char *directory, ls_error *err) {
                                .recompute = LS_RECOMPUTE_ALL,
                                .temperature = b->sampling.temperature,
                                .truncation = ls_sampling_truncates(&b->sampling) ? &b->sampling : NULL};
-    const ls_levers levers = engine_opts(r, &ladder[0]).levers;
+    const ls_levers levers = engine_opts(r, &companies[0]).levers;
     const ls_device_wish wish = {.name = r->opts->device != NULL ? r->opts->device : LS_DEVICE_AUTO,
                                  .n_threads = levers.threads,
                                  .isa = levers.isa};

@@ -6,7 +6,7 @@
  *   trial        one run of the suspect: settings and prompts (trial/trial.h)
  *   outcome      what came of one request, with the trainer's values beside the recorded ones
  *   observation  the features of a trial's outcomes
- *   experiment   a trial with a purpose; all of them are the ladder (sweep_ladder.c)
+ *   experiment   a trial with a purpose, a row of experiment.def (bits_trials.c)
  *   cause        a set of expectations on experiments (sweep_causes.c)
  *   series       an RL-like run: steps of prompts x rollouts, the pools' ids rotating below (sweep_series.c) */
 #ifndef LS_DIAGNOSE_BITS_SWEEP_H
@@ -70,7 +70,7 @@ typedef struct ls_ranked {
     uint64_t met, missed; /* sets of experiments */
 } ls_ranked;
 
-/* All causes that the ladder knows, the best first; how many. */
+/* All causes that the experiments know, the best first; how many. */
 int64_t ls_causes_rank(ls_ranked out[LS_CAUSES], const ls_observation seen[LS_EXPERIMENTS]);
 
 /* ---- the whole ---- */
@@ -120,7 +120,7 @@ typedef struct ls_sweep_opts {
 } ls_sweep_opts;
 
 typedef struct ls_sweep {
-    ls_sweep_opts opts; /* dtype is the one of the last ladder: float32 after bf16 that showed rounding alone */
+    ls_sweep_opts opts; /* dtype is the one of the last experiments: float32 after bf16 that showed rounding alone */
     ls_observation seen[LS_EXPERIMENTS];
     ls_ranked ranked[LS_CAUSES];
     int64_t n_ranked;

@@ -1,7 +1,7 @@
-/* How well each cause of the ladder agrees with what was seen. */
+/* How well each cause agrees with what was seen. */
 #include "diagnose/bits/sweep.h"
 
-static ls_verdict expected(const ls_ladder_pattern *pattern, uint64_t bit) {
+static ls_verdict expected(const ls_bits_pattern *pattern, uint64_t bit) {
     if (pattern->large & bit) return LS_LARGE;
     if (pattern->small & bit) return LS_SMALL;
     if (pattern->moved & bit) return LS_MOVED;
@@ -14,7 +14,7 @@ static bool is_late(const ls_observation *o) {
     return o->verdict == LS_LARGE && o->lag_tokens > 0 && o->lag_equal == o->lag_tokens;
 }
 
-static bool has_sign(const ls_ladder_pattern *pattern, const ls_observation *seen) {
+static bool has_sign(const ls_bits_pattern *pattern, const ls_observation *seen) {
     switch (pattern->sign) {
         case LS_SIGN_NONE: return true;
         case LS_SIGN_LATE: return is_late(&seen[LS_TRY_SOLO]) && is_late(&seen[LS_TRY_BATCH]);
@@ -26,7 +26,7 @@ static bool has_sign(const ls_ladder_pattern *pattern, const ls_observation *see
 static double share(int64_t part, int64_t whole) { return whole > 0 ? (double)part / (double)whole : 0.0; }
 
 static ls_ranked judge(ls_cause cause, const ls_observation *seen) {
-    const ls_ladder_pattern *pattern = &ls_cause_of(cause)->ladder;
+    const ls_bits_pattern *pattern = &ls_cause_of(cause)->bits;
     int64_t met[2] = {0, 0}, asked[2] = {0, 0}; /* clean ones, others */
     ls_ranked r = {.cause = cause};
     for (int i = 0; i < LS_EXPERIMENTS; i++) {
@@ -65,7 +65,7 @@ int64_t ls_causes_rank(ls_ranked out[LS_CAUSES], const ls_observation seen[LS_EX
     for (int c = LS_CAUSE_NONE + 1; c < LS_CAUSES; c++) {
         ls_ranked r;
         int64_t at = n;
-        if (!ls_cause_is_on_ladder((ls_cause)c)) continue;
+        if (!ls_cause_is_of_bits((ls_cause)c)) continue;
         r = judge((ls_cause)c, seen);
         for (; at > 0 && better(&r, &out[at - 1]); at--) out[at] = out[at - 1];
         out[at] = r;

@@ -1,4 +1,4 @@
-/* The sweep: climbs the ladder, ranks the causes, bisects the levers that decide, shrinks the requests. Owns the
+/* The sweep: climbs the trials, ranks the causes, bisects the levers that decide, shrinks the requests. Owns the
  * outcomes of baselines while it climbs. */
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "diagnose/bits/sweep_ladder.h"
+#include "diagnose/bits/bits_trials.h"
 #include "diagnose/rounding/foreign.h"
 #include "diagnose/trial/ddmin.h"
 #include "diagnose/trial/shrink.h"
@@ -21,25 +21,25 @@ static void tell(const ls_runner *runner, const char *what) {
     if (o->progress != NULL) o->progress(o->progress_context, what);
 }
 
-/* ---- the ladder ---- */
+/* ---- the experiments ---- */
 
-/* *foreign: the suspect promises no bits, and the rest is not for this ladder. */
+/* *foreign: the suspect promises no bits, and the rest is not for these experiments. */
 static ls_status climb(const ls_runner *runner, bool *foreign, ls_error *err) {
     ls_sweep *sweep = runner->sweep;
     ls_outcomes kept[LS_EXPERIMENTS] = {0};
     ls_status status = LS_OK;
     for (int i = 0; i < LS_EXPERIMENTS; i++) {
-        const ls_experiment baseline = ls_ladder_baseline((ls_experiment)i);
-        const ls_prompt_set set = ls_ladder_set((ls_experiment)i);
+        const ls_experiment baseline = ls_experiment_baseline((ls_experiment)i);
+        const ls_prompt_set set = ls_experiment_set((ls_experiment)i);
         ls_trial trial;
         tell(runner, ls_experiment_text((ls_experiment)i));
-        if (i == LS_TRY_FAR_PAGES && runner->ladder->far_pages == 0) {
+        if (i == LS_TRY_FAR_PAGES && runner->trials->far_pages == 0) {
             const ls_failures none = {.whole = LS_FAILURE_UNABLE, .first = "the model has no attention layer"};
             ls_observe_failure(&sweep->seen[i], &none);
             continue;
         }
-        ls_ladder_trial(&trial, runner->ladder, (ls_experiment)i);
-        LS_TRY_DONE(ls_runner_try(runner, &trial, runner->ladder->set[set], runner->ladder->n_set[set],
+        ls_bits_trials_of(&trial, runner->trials, (ls_experiment)i);
+        LS_TRY_DONE(ls_runner_try(runner, &trial, runner->trials->set[set], runner->trials->n_set[set],
                                   baseline < LS_EXPERIMENTS ? &kept[baseline] : NULL, &kept[i], &sweep->seen[i], err));
         if (runner->door->subject->is_program &&
             (kept[i].promises_nothing || sweep->seen[LS_TRY_SOLO].failures.whole != LS_FAILURE_NONE)) {
@@ -97,8 +97,8 @@ static ls_status try_value(void *context, int64_t value, bool *fails, ls_error *
     ls_observation seen;
     ls_trial trial;
     int64_t n_prompts = 0;
-    ls_ladder_trial(&trial, s->runner->ladder, s->base);
-    ls_ladder_numerics(&trial, s->runner->ladder, s->dtype);
+    ls_bits_trials_of(&trial, s->runner->trials, s->base);
+    ls_bits_trials_numerics(&trial, s->runner->trials, s->dtype);
     if (s->first_token) trial.max_tokens = 1;
     s->place(&trial, prompts, &n_prompts, s, value);
     LS_TRY(ls_runner_try(s->runner, &trial, prompts, n_prompts, NULL, NULL, &seen, err));
@@ -133,7 +133,7 @@ static ls_status find_bound(lever_search *s, ls_error *err) {
 static void place_chunk(ls_trial *trial, ls_prompt *prompts, int64_t *n, const lever_search *s, int64_t value) {
     trial->levers.chunk = value;
     for (*n = 0; *n < 4; ++*n) {
-        prompts[*n] = s->runner->ladder->set[LS_SET_LONG][*n];
+        prompts[*n] = s->runner->trials->set[LS_SET_LONG][*n];
         prompts[*n].n = 2 * value;
     }
 }
@@ -142,7 +142,7 @@ static void place_chunk(ls_trial *trial, ls_prompt *prompts, int64_t *n, const l
 static void place_batch(ls_trial *trial, ls_prompt *prompts, int64_t *n, const lever_search *s, int64_t value) {
     trial->levers.batch = value;
     for (*n = 0; *n < value; ++*n) {
-        prompts[*n] = s->runner->ladder->set[LS_SET_LONG][*n];
+        prompts[*n] = s->runner->trials->set[LS_SET_LONG][*n];
         prompts[*n].n = LS_PLAIN_TOKENS;
     }
 }
@@ -150,13 +150,13 @@ static void place_batch(ls_trial *trial, ls_prompt *prompts, int64_t *n, const l
 static void place_slot(ls_trial *trial, ls_prompt *prompts, int64_t *n, const lever_search *s, int64_t value) {
     trial->levers.policy = LS_POLICY_LOWEST;
     trial->levers.slot_base = value;
-    prompts[(*n)++] = s->runner->ladder->set[LS_SET_ONE][0];
+    prompts[(*n)++] = s->runner->trials->set[LS_SET_ONE][0];
 }
 
 /* The last page of a pool. */
 static void place_page(ls_trial *trial, ls_prompt *prompts, int64_t *n, const lever_search *s, int64_t value) {
     trial->levers.pages = value + 1;
-    prompts[(*n)++] = s->runner->ladder->set[LS_SET_ONE][0];
+    prompts[(*n)++] = s->runner->trials->set[LS_SET_ONE][0];
 }
 
 static ls_status find_bounds(const ls_runner *runner, ls_error *err) {
@@ -190,7 +190,7 @@ static ls_status find_bounds(const ls_runner *runner, ls_error *err) {
     }
     if (solo && differs(sweep, LS_TRY_FAR_PAGES)) {
         lever_search s = {
-            runner, LS_BOUNDED_PAGE, place_page, LS_TRY_FAR_PAGES, dtype, false, 15, runner->ladder->far_pages - 1, 0,
+            runner, LS_BOUNDED_PAGE, place_page, LS_TRY_FAR_PAGES, dtype, false, 15, runner->trials->far_pages - 1, 0,
             false};
         tell(runner, "bisecting the page");
         LS_TRY(find_bound(&s, err));
@@ -206,9 +206,9 @@ static const ls_bound *bound_of(const ls_sweep *sweep, ls_bounded lever, ls_dtyp
 
 static int64_t pools_of(const ls_runner *runner, ls_dtype dtype, ls_pooled_tensor out[LS_POOLED_MAX]) {
     const ls_sweep_opts *o = &runner->sweep->opts;
-    const ls_model_config *c = runner->ladder->config;
+    const ls_model_config *c = runner->trials->config;
     return ls_pooled_tensors(out, c, dtype, 4 * o->far_words, o->far_slots, ls_page_bytes(c, dtype, 64),
-                             runner->ladder->far_pages);
+                             runner->trials->far_pages);
 }
 
 /* What expression wraps at the threshold that was found, in both types of activations. */
@@ -263,7 +263,7 @@ done:
 /* The experiment to shrink: the first that shows the named cause, or the first of all. */
 static ls_experiment failing(const ls_sweep *sweep) {
     const ls_ranked *named = ls_sweep_cause(sweep);
-    const ls_ladder_pattern *pattern = named != NULL ? &ls_cause_of(named->cause)->ladder : NULL;
+    const ls_bits_pattern *pattern = named != NULL ? &ls_cause_of(named->cause)->bits : NULL;
     if (pattern != NULL && pattern->sign == LS_SIGN_UNREPEATABLE) return LS_TRY_AGAIN;
     for (int i = LS_TRY_SOLO; i < LS_EXPERIMENTS; i++) {
         const uint64_t bit = (uint64_t)1 << i;
@@ -276,18 +276,18 @@ static ls_experiment failing(const ls_sweep *sweep) {
 static ls_status find_repro(const ls_runner *runner, ls_error *err) {
     ls_sweep *sweep = runner->sweep;
     const ls_experiment experiment = failing(sweep);
-    const ls_prompt_set set = ls_ladder_set(experiment);
+    const ls_prompt_set set = ls_experiment_set(experiment);
     const ls_bound *slot = bound_of(sweep, LS_BOUNDED_SLOT, sweep->opts.dtype);
-    const int64_t n_all = runner->ladder->n_set[set];
-    ls_experiment baseline = ls_ladder_baseline(experiment);
+    const int64_t n_all = runner->trials->n_set[set];
+    ls_experiment baseline = ls_experiment_baseline(experiment);
     repro r = {.runner = runner};
     const ls_shrink shrink = {.context = &r, .test = try_prompts, .tests_max = DDMIN_TRIALS};
     ls_prompt *prompts = NULL;
     int64_t n, max_tokens;
     ls_status status;
-    ls_ladder_trial(&r.trial, runner->ladder, experiment);
+    ls_bits_trials_of(&r.trial, runner->trials, experiment);
     if (baseline == LS_EXPERIMENTS) baseline = experiment;
-    ls_ladder_trial(&r.baseline, runner->ladder, baseline);
+    ls_bits_trials_of(&r.baseline, runner->trials, baseline);
     r.compare = !differs(sweep, experiment);
     if (experiment == LS_TRY_FAR && slot != NULL) { /* at the threshold itself */
         r.trial.levers.policy = LS_POLICY_LOWEST;
@@ -298,7 +298,7 @@ static ls_status find_repro(const ls_runner *runner, ls_error *err) {
     sweep->repro_from = n_all;
     max_tokens = r.trial.max_tokens;
     LS_TRY_DONE(ls_array_alloc((void **)&prompts, n_all, sizeof *prompts, "prompts", err));
-    LS_TRY_DONE(ls_shrink_requests(&shrink, runner->ladder->set[set], n_all, max_tokens, prompts, &n, err));
+    LS_TRY_DONE(ls_shrink_requests(&shrink, runner->trials->set[set], n_all, max_tokens, prompts, &n, err));
     if (n == 0) goto done; /* it does not come back: nothing to shrink */
     LS_TRY_DONE(ls_shrink_lengths(&shrink, prompts, n, &max_tokens, err));
     r.trial.max_tokens = max_tokens;
@@ -317,16 +317,16 @@ const ls_ranked *ls_sweep_cause(const ls_sweep *sweep) {
 /* Neither side is this program: nothing promises bits, and no model is opened here. */
 static ls_status run_strangers(ls_sweep *out, ls_door *door, ls_error *err) {
     ls_model_config config;
-    ls_ladder ladder = {.opts = &out->opts, .config = &config};
-    const ls_runner runner = {out, &ladder, door};
+    ls_bits_trials trials = {.opts = &out->opts, .config = &config};
+    const ls_runner runner = {out, &trials, door};
     LS_TRY(ls_stack_config_open(&config, out->opts.model, err));
     return ls_foreign_run(&runner, out->opts.model, err);
 }
 
 ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, ls_door *door, ls_error *err) {
     const double start = ls_clock_seconds();
-    ls_ladder ladder = {0};
-    const ls_runner runner = {out, &ladder, door};
+    ls_bits_trials trials = {0};
+    const ls_runner runner = {out, &trials, door};
     ls_model *model;
     bool foreign = false;
     ls_status status;
@@ -339,7 +339,7 @@ ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, ls_door *door, 
         goto done;
     }
     LS_TRY_DONE(ls_sweep_trainer_model(door->trainer, 0, &model, err));
-    LS_TRY_DONE(ls_ladder_create(&ladder, &out->opts, &model->config, err));
+    LS_TRY_DONE(ls_bits_trials_create(&trials, &out->opts, &model->config, err));
     LS_TRY_DONE(climb(&runner, &foreign, err));
     if (foreign) {
         LS_TRY_DONE(ls_foreign_run(&runner, opts->model, err));
@@ -362,7 +362,7 @@ ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, ls_door *door, 
     }
     out->seconds = ls_clock_seconds() - start;
 done:
-    ls_ladder_deinit(&ladder);
+    ls_bits_trials_deinit(&trials);
     if (status != LS_OK) ls_sweep_deinit(out);
     return status;
 }
@@ -371,8 +371,8 @@ ls_status ls_sweep_run_server(ls_sweep *out, const ls_sweep_opts *opts, const ls
                               ls_error *err) {
     const ls_subject *subject = door->subject;
     const double start = ls_clock_seconds();
-    const ls_ladder ladder = {.opts = &out->opts, .config = config};
-    const ls_runner runner = {out, &ladder, door};
+    const ls_bits_trials trials = {.opts = &out->opts, .config = config};
+    const ls_runner runner = {out, &trials, door};
     ls_status status;
     memset(out, 0, sizeof *out);
     out->opts = *opts;

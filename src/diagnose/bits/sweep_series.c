@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "diagnose/bits/sweep_ladder.h"
+#include "diagnose/bits/bits_trials.h"
 
 enum { PROMPT_TOKENS = 3, COMPLETION_TOKENS = 2, BATCH_MAX = 256 };
 
@@ -98,7 +98,7 @@ static ls_status run_one(const ls_runner *runner, const ls_prompt *prompts, int6
     ls_outcomes outcomes = {0};
     ls_trial trial;
     ls_status status;
-    ls_ladder_trial(&trial, runner->ladder, LS_TRY_SOLO);
+    ls_bits_trials_of(&trial, runner->trials, LS_TRY_SOLO);
     trial.sampling.temperature = 1.0f;
     trial.levers.samples = s->rollouts = per_prompt;
     trial.levers.batch = batch_of(o);
@@ -126,8 +126,8 @@ done:
 
 ls_status ls_series_run(const ls_runner *runner, ls_error *err) {
     ls_sweep *sweep = runner->sweep;
-    const ls_prompt *longs = runner->ladder->set[LS_SET_LONG];
-    const int32_t vocab = runner->ladder->config->vocab;
+    const ls_prompt *longs = runner->trials->set[LS_SET_LONG];
+    const int32_t vocab = runner->trials->config->vocab;
     const int64_t n_prompts = n_prompts_of(&sweep->opts);
     double x[LS_SERIES_MAX], onset[LS_SERIES_MAX], period[LS_SERIES_MAX];
     int32_t *ids = NULL;

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "diagnose/bits/sweep_ladder.h"
+#include "diagnose/bits/bits_trials.h"
 
 ls_status ls_runner_try(const ls_runner *runner, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
                         const ls_outcomes *baseline, ls_outcomes *outcomes, ls_observation *seen, ls_error *err) {
@@ -15,7 +15,7 @@ ls_status ls_runner_try(const ls_runner *runner, const ls_trial *trial, const ls
         ls_observe_failure(seen, &out->failures);
         goto done;
     }
-    ls_observe(seen, out, baseline, ls_ladder_noise(trial->dtype));
+    ls_observe(seen, out, baseline, ls_bits_noise(trial->dtype));
     runner->sweep->n_sequences += seen->n_sequences;
     runner->sweep->n_bits += seen->n_bits;
 done:

@@ -16,7 +16,7 @@
 
 enum {
     FEW = 3,       /* texts that a change is first tried on */
-    BOTH_MOST = 10 /* of one rung: sequences that are off */
+    BOTH_MOST = 10 /* of one experiment: sequences that are off */
 };
 
 /* ---- the whole ---- */
@@ -57,7 +57,7 @@ static int by_length(const void *a, const void *b) {
     return (x->n > y->n) - (x->n < y->n);
 }
 
-/* Of one rung: sequences that are off in front, and about as many that are not. */
+/* Of one experiment: sequences that are off in front, and about as many that are not. */
 static ls_status open_both(explainer *x, const ls_outcomes *o, ls_error *err) {
     int64_t most = BOTH_MOST;
     for (int pass = 0; pass < 2; pass++) {
@@ -73,30 +73,30 @@ static ls_status open_both(explainer *x, const ls_outcomes *o, ls_error *err) {
     return LS_OK;
 }
 
-/* checked: with short prompts of the rung of lengths behind, which an explanation must hold for as well. */
-static ls_status open_explainer(explainer *x, ls_inquiry *q, const ls_rung *rungs, int64_t n_rungs, bool checked,
-                                ls_error *err) {
+/* checked: with short prompts of the experiment of lengths behind, which an explanation must hold for as well. */
+static ls_status open_explainer(explainer *x, ls_inquiry *q, const ls_stack_experiment *experiments,
+                                int64_t n_experiments, bool checked, ls_error *err) {
     const int64_t vocab = q->config->vocab;
     ls_trial trial;
     int64_t n = 0;
     memset(x, 0, sizeof *x);
     x->q = q;
     x->end = ls_door_share(q->runner->door, EXPLAIN_SHARE);
-    ls_rung_trial(q, rungs[0], &trial, NULL);
+    ls_stack_trial(q, experiments[0], &trial, NULL);
     x->temperature = (double)trial.sampling.temperature;
     x->record_temperature = trial.logprob_of == LS_LOGPROB_RAW ? 1.0 : x->temperature;
-    for (int64_t r = 0; r < n_rungs; r++) n += q->f->seen[rungs[r]].outcomes.n;
-    if (checked) n += q->f->seen[LS_RUNG_LENGTHS].outcomes.n;
+    for (int64_t r = 0; r < n_experiments; r++) n += q->f->seen[experiments[r]].outcomes.n;
+    if (checked) n += q->f->seen[LS_STACK_LENGTHS].outcomes.n;
     LS_TRY(ls_array_alloc((void **)&x->texts, n, sizeof *x->texts, "texts", err));
-    if (n_rungs == 1) LS_TRY(open_both(x, &q->f->seen[rungs[0]].outcomes, err));
-    for (int64_t r = 0; n_rungs > 1 && r < n_rungs; r++)
-        for (int64_t s = 0; s < q->f->seen[rungs[r]].outcomes.n; s++)
-            if (q->f->seen[rungs[r]].outcomes.of[s].n > 0)
-                LS_TRY(open_text(x, &x->texts[x->n_texts++], &q->f->seen[rungs[r]].outcomes.of[s], err));
+    if (n_experiments == 1) LS_TRY(open_both(x, &q->f->seen[experiments[0]].outcomes, err));
+    for (int64_t r = 0; n_experiments > 1 && r < n_experiments; r++)
+        for (int64_t s = 0; s < q->f->seen[experiments[r]].outcomes.n; s++)
+            if (q->f->seen[experiments[r]].outcomes.of[s].n > 0)
+                LS_TRY(open_text(x, &x->texts[x->n_texts++], &q->f->seen[experiments[r]].outcomes.of[s], err));
     x->n_alone = x->n_texts;
     x->n_few = x->n_texts < FEW ? x->n_texts : FEW;
-    for (int64_t s = 0; checked && s < q->f->seen[LS_RUNG_LENGTHS].outcomes.n; s++) {
-        const ls_outcome *c = &q->f->seen[LS_RUNG_LENGTHS].outcomes.of[s];
+    for (int64_t s = 0; checked && s < q->f->seen[LS_STACK_LENGTHS].outcomes.n; s++) {
+        const ls_outcome *c = &q->f->seen[LS_STACK_LENGTHS].outcomes.of[s];
         if (c->n > 0 && c->n_prompt <= CHECK_LENGTH) LS_TRY(open_text(x, &x->texts[x->n_texts++], c, err));
     }
     LS_TRY(ls_array_alloc((void **)&x->work, vocab, sizeof *x->work, "logits", err));
@@ -106,15 +106,16 @@ static ls_status open_explainer(explainer *x, ls_inquiry *q, const ls_rung *rung
     return ls_array_alloc((void **)&x->changed, x->longest + INSERTED_MOST, sizeof *x->changed, "tokens", err);
 }
 
-ls_status ls_explain(ls_inquiry *q, const ls_rung *rungs, int64_t n_rungs, ls_error *err) {
+ls_status ls_explain(ls_inquiry *q, const ls_stack_experiment *experiments, int64_t n_experiments, ls_error *err) {
     explainer x = {0};
     ls_status status;
     q->f->n_best = 0;
-    LS_TRY_DONE(open_explainer(&x, q, rungs, n_rungs, n_rungs > 1, err));
+    LS_TRY_DONE(open_explainer(&x, q, experiments, n_experiments, n_experiments > 1, err));
     if (x.n_texts == 0) goto done;
     q->f->before = ls_explain_named(LS_CAUSE_NONE, "nothing is changed");
     ls_explain_measure(&x, (how){PLAIN, 0.0, 0}, &q->f->before);
-    x.partly = !(n_rungs > 1 && q->f->constant) && q->f->before.median < q->f->limit && q->f->before.q90 > q->f->limit;
+    x.partly =
+        !(n_experiments > 1 && q->f->constant) && q->f->before.median < q->f->limit && q->f->before.q90 > q->f->limit;
     ls_explain_measure_few(&x, (how){PLAIN, 0.0, 0}, x.n_few, &x.few_before);
     ls_explain_measure_few(&x, (how){PLAIN, 0.0, 0}, 1, &x.first_before);
     if (q->reference == NULL) {
@@ -122,7 +123,7 @@ ls_status ls_explain(ls_inquiry *q, const ls_rung *rungs, int64_t n_rungs, ls_er
         goto done;
     }
     LS_TRY_DONE(ls_explain_bf16(&x, err));
-    if (n_rungs > 1) { /* each alone in its process they are as good as equal: what is off needs company */
+    if (n_experiments > 1) { /* each alone in its process they are as good as equal: what is off needs company */
         ls_explanation alone;
         ls_explain_measure_few(&x, (how){PLAIN, 0.0, 0}, x.n_alone, &alone);
         if (alone.q90 < EXPLAIN_LEAST) goto done;
@@ -163,14 +164,14 @@ static ls_status try_cut(explainer *x, ls_edit e, const ls_explanation *before, 
     return LS_OK;
 }
 
-ls_status ls_explain_cuts(ls_inquiry *q, ls_rung rung, int64_t every, int32_t *lost, ls_error *err) {
+ls_status ls_explain_cuts(ls_inquiry *q, ls_stack_experiment experiment, int64_t every, int32_t *lost, ls_error *err) {
     explainer x = {0};
     ls_explanation before = {0}, best = {0};
     ls_edit e = {.layer = -1, .cut_every = every};
     ls_status status;
     *lost = 0;
     if (q->reference == NULL) return LS_OK;
-    LS_TRY_DONE(open_explainer(&x, q, &rung, 1, false, err));
+    LS_TRY_DONE(open_explainer(&x, q, &experiment, 1, false, err));
     if (x.n_texts == 0) goto done;
     ls_explain_measure(&x, (how){PLAIN, 0.0, 0}, &before);
     best = before;

@@ -29,7 +29,9 @@ static void print_levers(FILE *file, const ls_trial *trial) {
 }
 
 /* What only servers have says nothing of a program. */
-static bool is_shown(const ls_foreign *f, int rung) { return f->is_server || !ls_rung_is_of_servers((ls_rung)rung); }
+static bool is_shown(const ls_foreign *f, int experiment) {
+    return f->is_server || !ls_stack_is_of_servers((ls_stack_experiment)experiment);
+}
 
 /* A server's decoded values are not those of its prompts, by more than float32 leaves. */
 #define TOLD_FROM 5e-5
@@ -123,11 +125,12 @@ void ls_foreign_print(FILE *file, const ls_sweep *s) {
                 s->opts.model, ls_dtype_name(s->opts.dtype));
     print_floor(file, f);
     fprintf(file, "\n%-20s %-10s %s\n", "experiment", "verdict", "what is moved: what is seen");
-    for (int i = 0; i < LS_RUNGS; i++) {
+    for (int i = 0; i < LS_STACK_EXPERIMENTS; i++) {
         if (!is_shown(f, i)) continue;
         describe(text, sizeof text, &f->seen[i]);
-        fprintf(file, "%-20s %-10s %s%s%s\n", ls_rung_name((ls_rung)i), ls_look_name(f->seen[i].look),
-                ls_rung_text((ls_rung)i), text[0] != '\0' ? ": " : "", text);
+        fprintf(file, "%-20s %-10s %s%s%s\n", ls_stack_experiment_name((ls_stack_experiment)i),
+                ls_look_name(f->seen[i].look), ls_stack_experiment_text((ls_stack_experiment)i),
+                text[0] != '\0' ? ": " : "", text);
     }
     if (f->out_of_time)
         fprintf(file, "\nno time or no requests were left for all experiments; --seconds%s gives more\n",
@@ -144,7 +147,7 @@ void ls_foreign_print(FILE *file, const ls_sweep *s) {
         fprintf(file,
                 "\nsmallest requests that still fail (%" PRId64 " of %" PRId64 " prompts of %s, %" PRId64
                 " trials%s)\n",
-                s->n_repro, s->repro_from, ls_rung_name(f->repro_of), s->repro_trials,
+                s->n_repro, s->repro_from, ls_stack_experiment_name(f->repro_of), s->repro_trials,
                 f->repro_shown ? ", seen again" : "");
         if (s->repro_text != NULL) {
             fputs(s->repro_text, file);
@@ -215,11 +218,11 @@ void ls_foreign_write(ls_json_out *json, const ls_sweep *s) {
     ls_json_end_object(json);
     if (f->is_server) write_paths(json, f);
     ls_json_begin_array(json, "experiments");
-    for (int i = 0; i < LS_RUNGS; i++) {
+    for (int i = 0; i < LS_STACK_EXPERIMENTS; i++) {
         const ls_seen *o = &f->seen[i];
         if (!is_shown(f, i)) continue;
         ls_json_begin_object(json, NULL);
-        ls_json_string(json, "name", ls_rung_name((ls_rung)i));
+        ls_json_string(json, "name", ls_stack_experiment_name((ls_stack_experiment)i));
         ls_json_string(json, "verdict", ls_look_name(o->look));
         ls_json_int(json, "sequences", o->n_sequences);
         ls_json_int(json, "sequences_different", o->n_sequences_off);
@@ -249,13 +252,14 @@ static void draw_effects(FILE *file, const ls_foreign *f) {
         "<h2>Effects</h2>\n<table><tr><th>experiment</th><th>verdict</th><th>|d|: median to largest, 1e-8 to 10; "
         "the line is the limit</th><th>seen</th></tr>\n",
         file);
-    for (int i = 0; i < LS_RUNGS; i++) {
+    for (int i = 0; i < LS_STACK_EXPERIMENTS; i++) {
         const ls_seen *s = &f->seen[i];
         const double limit = width * log(f->limit / low) / log(high / low);
         char text[LS_NOTE_BYTES + 200];
         if (!is_shown(f, i)) continue;
         describe(text, sizeof text, s);
-        fprintf(file, "<tr><td>%s</td><td>%s</td><td>", ls_rung_name((ls_rung)i), ls_look_name(s->look));
+        fprintf(file, "<tr><td>%s</td><td>%s</td><td>", ls_stack_experiment_name((ls_stack_experiment)i),
+                ls_look_name(s->look));
         if (s->n_tokens > 0) {
             const double a = width * fmax(log(fmax(s->abs_median, low) / low) / log(high / low), 0.0);
             const double b = width * fmin(log(fmax(s->abs_max, low) / low) / log(high / low), 1.0);

@@ -39,7 +39,7 @@ static uint64_t set_of(const ls_sweep *s, ls_verdict verdict) {
 
 static void print_causes(FILE *file, const ls_sweep *s) {
     const ls_ranked *named = ls_sweep_cause(s);
-    const ls_ladder_pattern *pattern;
+    const ls_bits_pattern *pattern;
     char text[LS_NOTE_BYTES + 64];
     fprintf(file, "\ncauses, best first\n");
     for (int64_t i = 0; i < s->n_ranked && i < 4; i++) {
@@ -51,9 +51,9 @@ static void print_causes(FILE *file, const ls_sweep *s) {
         fprintf(file, "\nno known cause fits all that was seen; what differs and what does not stands above\n");
         return;
     }
-    fprintf(file, "\nCAUSE: %s\n  %s\n  look at    %s\n", ls_cause_name(named->cause),
-            ls_cause_ladder_text(named->cause), ls_cause_ladder_look(named->cause));
-    pattern = &ls_cause_of(named->cause)->ladder;
+    fprintf(file, "\nCAUSE: %s\n  %s\n  look at    %s\n", ls_cause_name(named->cause), ls_cause_bits_text(named->cause),
+            ls_cause_bits_look(named->cause));
+    pattern = &ls_cause_of(named->cause)->bits;
     print_set(file, "  differs in", named->met & (pattern->large | pattern->small | pattern->moved));
     fprintf(file, "  clean in   %d experiments\n", __builtin_popcountll(set_of(s, LS_CLEAN)));
     print_set(file, "  not tried", set_of(s, LS_UNTRIED));

@@ -2,19 +2,19 @@
  * little off and none says anything by itself. Bits are not compared here. What rounding does is measured first, on
  * requests that run alone; an effect is what stands above it, in units of it.
  *
- * Words: floor, the median abs d of requests alone; limit, the abs d above which a token is off; rung, a trial with a
- * purpose; explanation, a change of the model or of the record after which the float64 forward (reference.h) gives what
- * the suspect recorded. */
+ * Words: floor, the median abs d of requests alone; limit, the abs d above which a token is off; experiment, a trial
+ * with a purpose; explanation, a change of the model or of the record after which the float64 forward (reference.h)
+ * gives what the suspect recorded. */
 #ifndef LS_DIAGNOSE_ROUNDING_FOREIGN_H
 #define LS_DIAGNOSE_ROUNDING_FOREIGN_H
 
-#include "diagnose/bits/sweep_ladder.h"
+#include "diagnose/bits/bits_trials.h"
 #include "diagnose/explain/reference.h"
 #include "diagnose/finding.h"
 
 typedef enum ls_look { LS_LOOK_UNTRIED = 0, LS_LOOK_CLEAN, LS_LOOK_OFF } ls_look;
 
-/* What came of one rung. */
+/* What came of one experiment. */
 typedef struct ls_seen {
     ls_look look;
     char note[LS_NOTE_BYTES]; /* for people: why untried, or what it failed with */
@@ -62,7 +62,7 @@ typedef struct ls_expected {
 } ls_expected;
 
 typedef struct ls_foreign {
-    ls_seen seen[LS_RUNGS];
+    ls_seen seen[LS_STACK_EXPERIMENTS];
     ls_path_floor paths[LS_PATHS]; /* of a server */
     ls_expected expected;
     char convention[LS_NOTE_BYTES];            /* of a server's records, which is no fault; "": none */
@@ -79,15 +79,15 @@ typedef struct ls_foreign {
     ls_explanation before, best[LS_EXPLANATIONS_KEPT]; /* of requests alone */
     int64_t n_best;
     char no_reference[LS_NOTE_BYTES]; /* why there is no third opinion; "" when there is */
-    ls_rung repro_of;
+    ls_stack_experiment repro_of;
     bool repro_shown; /* the smallest requests were run again and were off again */
     bool out_of_time;
     bool undecided; /* a trial that tells causes apart was not to be had in time */
 } ls_foreign;
 
-bool ls_rung_is_of_servers(ls_rung rung);
-const char *ls_rung_name(ls_rung rung);
-const char *ls_rung_text(ls_rung rung);
+bool ls_stack_is_of_servers(ls_stack_experiment experiment);
+const char *ls_stack_experiment_name(ls_stack_experiment experiment);
+const char *ls_stack_experiment_text(ls_stack_experiment experiment);
 const char *ls_look_name(ls_look look);
 
 /* Fills sweep->foreign, different, bounds and repro. */
@@ -104,7 +104,7 @@ void ls_foreign_html(FILE *file, const ls_sweep *sweep);
 
 enum { LS_FOREIGN_PROMPTS = 80 };
 
-/* Prompts of one rung; ids are owned. */
+/* Prompts of one experiment; ids are owned. */
 typedef struct ls_requests {
     ls_prompt of[LS_FOREIGN_PROMPTS + 400];
     int64_t n;
@@ -124,16 +124,16 @@ typedef struct ls_inquiry {
     bool of_pattern;      /* of a server: requests alone are within the limit, and it may be the fault that made that */
     int64_t filler;       /* tokens of requests in front of those that are looked at; 0: a few */
     int64_t known_length; /* from which on requests are off; 0: not known */
-    ls_rung left;         /* of a server: off again with other texts; ALONE_A: none */
-    double climb_end;     /* of ls_clock_seconds, after which no rung is begun */
-    ls_requests requests[LS_RUNGS];
+    ls_stack_experiment left; /* of a server: off again with other texts; ALONE_A: none */
+    double climb_end;         /* of ls_clock_seconds, after which no experiment is begun */
+    ls_requests requests[LS_STACK_EXPERIMENTS];
     ls_error *err;
 } ls_inquiry;
 
-/* The token that a rung puts into its prompts. */
+/* The token that an experiment puts into its prompts. */
 typedef enum ls_special { LS_SPECIAL_NONE = 0, LS_SPECIAL_EOS, LS_SPECIAL_BOS, LS_SPECIAL_PAD } ls_special;
 
-/* What the prompts of a rung for the prefix cache have in common. */
+/* What the prompts of an experiment for the prefix cache have in common. */
 typedef enum ls_alike {
     LS_ALIKE_LENGTH = 0,
     LS_ALIKE_WHOLE,
@@ -142,7 +142,7 @@ typedef enum ls_alike {
     LS_ALIKE_TOKENS /* in another order */
 } ls_alike;
 
-/* The lever of a rung that a control has where the baseline has it; NONE: it has none. */
+/* The lever of an experiment that a control has where the baseline has it; NONE: it has none. */
 typedef enum ls_control {
     LS_CONTROL_NONE = 0,
     LS_CONTROL_COMPANY, /* one at a time, in a slot of its own */
@@ -152,12 +152,13 @@ typedef enum ls_control {
     LS_CONTROL_DRAWS   /* likewise, where a server is the suspect; else its rules look at parts of them */
 } ls_control;
 
-enum { LS_RUNG_LENGTHS_MOST = 12 };
+enum { LS_STACK_LENGTHS_MOST = 12 };
 
-typedef struct ls_rung_row {
+typedef struct ls_stack_row {
     const char *name, *text;
-    ls_status (*add)(ls_inquiry *q, ls_rung rung, ls_error *err); /* its requests; NULL: plain ones of these lengths */
-    int64_t first_text, lengths[LS_RUNG_LENGTHS_MOST];            /* texts from this number on; 0: no more */
+    ls_status (*add)(ls_inquiry *q, ls_stack_experiment experiment,
+                     ls_error *err);                    /* its requests; NULL: plain ones of these lengths */
+    int64_t first_text, lengths[LS_STACK_LENGTHS_MOST]; /* texts from this number on; 0: no more */
     ls_alike alike;
     ls_special special;
     int64_t slot; /* that it is about; 0: none */
@@ -166,19 +167,19 @@ typedef struct ls_rung_row {
     ls_control control;
     bool is_of_servers;         /* nobody else has it */
     const char *not_of_servers; /* why a server cannot be tried on it; NULL: it can */
-} ls_rung_row;
+} ls_stack_row;
 
-const ls_rung_row *ls_rung_of(ls_rung rung);
+const ls_stack_row *ls_stack_experiment_of(ls_stack_experiment experiment);
 /* The id of its special token; -1: none. */
-int32_t ls_rung_special(const ls_inquiry *q, ls_rung rung);
-/* Lays out the requests and settings of a rung. Needs: the levers it is about, by bit of their number; NULL: not
+int32_t ls_stack_special_token(const ls_inquiry *q, ls_stack_experiment experiment);
+/* Lays out the requests and settings of an experiment. Needs: the levers it is about, by bit of their number; NULL: not
  * asked. */
-ls_status ls_rung_requests(ls_inquiry *q, ls_rung rung, ls_error *err);
+ls_status ls_stack_requests(ls_inquiry *q, ls_stack_experiment experiment, ls_error *err);
 /* Why a server cannot be tried on it, or NULL. */
-const char *ls_rung_refused(const ls_inquiry *q, ls_rung rung);
-void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *needs);
-/* The slot that a rung is about; -1: none. */
-int64_t ls_slot_of(ls_rung rung);
+const char *ls_stack_refused(const ls_inquiry *q, ls_stack_experiment experiment);
+void ls_stack_trial(const ls_inquiry *q, ls_stack_experiment experiment, ls_trial *out, uint64_t *needs);
+/* The slot that an experiment is about; -1: none. */
+int64_t ls_slot_of(ls_stack_experiment experiment);
 /* Asks for slot `at` of so many. Engines differ in which slot they take for the first, so there are several ways; what
  * their records say of slots tells which one they understand. */
 enum { LS_SLOT_WAYS = 3 };
@@ -195,8 +196,9 @@ static inline double ls_portion(int64_t part, int64_t whole) { return whole > 0 
 /* One trial, scored; outcomes go to *seen, which the caller empties with ls_seen_deinit. */
 ls_status ls_foreign_try(ls_inquiry *q, const ls_trial *trial, uint64_t needs, const ls_prompt *prompts, int64_t n,
                          ls_seen *seen, ls_error *err);
-/* The same of a rung's own requests, with whatever of its trial was changed. */
-ls_status ls_foreign_try_rung(ls_inquiry *q, ls_rung rung, const ls_trial *trial, ls_seen *seen, ls_error *err);
+/* The same of an experiment's own requests, with whatever of its trial was changed. */
+ls_status ls_foreign_try_experiment(ls_inquiry *q, ls_stack_experiment experiment, const ls_trial *trial, ls_seen *seen,
+                                    ls_error *err);
 /* Judges by the floor again. */
 void ls_foreign_judge(const ls_foreign *f, ls_seen *seen);
 /* The same, and excuses tokens where rounding moves values by much. */
@@ -205,8 +207,8 @@ void ls_seen_deinit(ls_seen *seen);
 bool ls_token_off(const ls_foreign *f, const ls_outcome *c, int64_t i);
 bool ls_sequence_off(const ls_foreign *f, const ls_outcome *c);
 
-/* Explanations of the tokens of these rungs, best first in f->best, each better than f->before. */
-ls_status ls_explain(ls_inquiry *q, const ls_rung *rungs, int64_t n_rungs, ls_error *err);
+/* Explanations of the tokens of these experiments, best first in f->best, each better than f->before. */
+ls_status ls_explain(ls_inquiry *q, const ls_stack_experiment *experiments, int64_t n_experiments, ls_error *err);
 /* Of the best of them. */
 double ls_explained_confidence(const ls_foreign *f);
 typedef ls_status (*ls_lay)(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *requests, ls_error *err);
@@ -229,11 +231,11 @@ double ls_rank_correlation(const double *a, const double *b, int64_t n);
  * state, the keys. */
 enum { LS_LOST_KINDS = 3 };
 ls_status ls_cut_effects(ls_inquiry *q, const ls_outcome *c, int64_t every, double *out, ls_error *err);
-/* Explains a rung by what is lost at cuts: `every` tokens. *lost: set of LS_LOSE_..; 0: none fits. */
-ls_status ls_explain_cuts(ls_inquiry *q, ls_rung rung, int64_t every, int32_t *lost, ls_error *err);
+/* Explains an experiment by what is lost at cuts: `every` tokens. *lost: set of LS_LOSE_..; 0: none fits. */
+ls_status ls_explain_cuts(ls_inquiry *q, ls_stack_experiment experiment, int64_t every, int32_t *lost, ls_error *err);
 
-void ls_foreign_find(ls_foreign *f, ls_cause cause, ls_rung rung, double confidence, const char *format, ...)
-    __attribute__((format(printf, 5, 6)));
+void ls_foreign_find(ls_foreign *f, ls_cause cause, ls_stack_experiment experiment, double confidence,
+                     const char *format, ...) __attribute__((format(printf, 5, 6)));
 /* Runs what causes rest on again beside its control, with other texts, and makes their confidence of it. */
 ls_status ls_foreign_weigh(ls_inquiry *q, ls_error *err);
 /* ---- a server, whose trials share one process and whose levers are others ---- */
@@ -253,12 +255,14 @@ ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err);
 ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err);
 /* Records of a narrow type or that end at a least value, which need not lie beyond what rounding makes. */
 bool ls_probe_decide_records(ls_inquiry *q);
-/* Requests alone: rungs that move nothing. */
+/* Requests alone: experiments that move nothing. */
 enum { LS_PROBE_ALONE = 6 };
-extern const ls_rung ls_probe_alone[LS_PROBE_ALONE];
-/* A rung beside its control, with other texts, until chance is out of question or the trials are used up. *chance: that
- * both are off as often, times the experiments there are. *n_again: sequences of other texts that are off. */
-ls_status ls_probe_confirm(ls_inquiry *q, ls_rung rung, double *chance, int64_t *n_again, ls_error *err);
+extern const ls_stack_experiment ls_probe_alone[LS_PROBE_ALONE];
+/* An experiment beside its control, with other texts, until chance is out of question or the trials are used up.
+ * *chance: that both are off as often, times the experiments there are. *n_again: sequences of other texts that are
+ * off. */
+ls_status ls_probe_confirm(ls_inquiry *q, ls_stack_experiment experiment, double *chance, int64_t *n_again,
+                           ls_error *err);
 /* The chance of `with` or more among the first, were a + b marks spread over both by lot. */
 double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_without);
 /* Whether so few tokens are off, and by so little, as ties of a sound stack in a coarse type make. */
@@ -268,39 +272,40 @@ bool ls_probe_alone_is_right(const ls_foreign *f);
 /* How far two outcomes of one request are apart, each from its tokens' values in a prompt, up to the first token that
  * is another one. */
 double ls_probe_apart(const ls_outcome *a, const ls_outcome *b);
-/* Lays out a rung's control: its requests, with its lever where the baseline has it. */
-void ls_foreign_control(const ls_inquiry *q, ls_rung rung, const ls_requests *r, ls_trial *out);
+/* Lays out an experiment's control: its requests, with its lever where the baseline has it. */
+void ls_foreign_control(const ls_inquiry *q, ls_stack_experiment experiment, const ls_requests *r, ls_trial *out);
 void ls_foreign_tell(const ls_inquiry *q, const char *what); /* progress */
-ls_status ls_foreign_run_rung(ls_inquiry *q, ls_rung rung, ls_error *err);
+ls_status ls_foreign_run_experiment(ls_inquiry *q, ls_stack_experiment experiment, ls_error *err);
 ls_status ls_foreign_climb(ls_inquiry *q, ls_error *err);
 bool ls_foreign_any_off(const ls_foreign *f);
 /* Why the first of the requests alone came to nothing. */
 const char *ls_foreign_why_untried(const ls_foreign *f);
-/* Whether a request needs another one in front of it: so many of a rung's that are off, each alone in its process. */
-ls_status ls_foreign_off_alone(ls_inquiry *q, ls_rung rung, int64_t most, int64_t *n_tried, int64_t *n_off,
-                               ls_error *err);
+/* Whether a request needs another one in front of it: so many of an experiment's that are off, each alone in its
+ * process. */
+ls_status ls_foreign_off_alone(ls_inquiry *q, ls_stack_experiment experiment, int64_t most, int64_t *n_tried,
+                               int64_t *n_off, ls_error *err);
 /* So many short requests at once, of equal length. */
 ls_status ls_lay_batch(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err);
 /* Why records cannot be log-probabilities of any model, whatever its weights; NULL: nothing says so. */
 ls_status ls_foreign_against_records(ls_inquiry *q, const char **why, ls_error *err);
 /* Whether what is off is gone behind many drawn tokens, as what came with the prompt is and weights are not. */
 ls_status ls_foreign_fades(ls_inquiry *q, bool *fades, ls_error *err);
-/* Whether a rung's requests are right when all of them have the same slot. */
-ls_status ls_foreign_right_in_one_slot(ls_inquiry *q, ls_rung rung, bool *is_right, ls_error *err);
+/* Whether an experiment's requests are right when all of them have the same slot. */
+ls_status ls_foreign_right_in_one_slot(ls_inquiry *q, ls_stack_experiment experiment, bool *is_right, ls_error *err);
 /* Whether a length from which on requests are off is another one with other pages. */
 typedef enum ls_page_moves { LS_PAGE_MOVES_UNKNOWN = 0, LS_PAGE_STAYS, LS_PAGE_MOVES } ls_page_moves;
 ls_status ls_foreign_page_moves(ls_inquiry *q, int64_t length, ls_page_moves *out, ls_error *err);
-/* How far a rung's requests that are off move when every second of its requests has another text of the same length;
- * n_off of them are off at all. slots: 0: the rung's. */
-ls_status ls_foreign_others_matter(ls_inquiry *q, ls_rung rung, int64_t slots, double *content, int64_t *n_off,
-                                   ls_error *err);
+/* How far an experiment's requests that are off move when every second of its requests has another text of the same
+ * length; n_off of them are off at all. slots: 0: the experiment's. */
+ls_status ls_foreign_others_matter(ls_inquiry *q, ls_stack_experiment experiment, int64_t slots, double *content,
+                                   int64_t *n_off, ls_error *err);
 /* Whether a request is off for what the one in front of it has in common with it: pairs, one at a time. */
-ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *found, ls_error *err);
+ls_status ls_decide_kinship(ls_inquiry *q, ls_stack_experiment experiment, bool cached, bool *found, ls_error *err);
 /* Rules that both have. */
 /* Whether prompts of a multiple of some number of tokens are right, three quarters with |d| of `right` at most, and
  * others are off by ten times that and by `least`. */
 ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *found, ls_error *err);
-/* What requests alone say; the best explanation of one rung, *found when it is named. */
+/* What requests alone say; the best explanation of one experiment, *found when it is named. */
 ls_status ls_decide_alone(ls_inquiry *q, ls_error *err);
 /* Whether requests alone are off alike wherever they could be; says so in text. */
 bool ls_foreign_is_everywhere(const ls_foreign *f, char *text, size_t bytes);
@@ -308,9 +313,10 @@ bool ls_foreign_is_everywhere(const ls_foreign *f, char *text, size_t bytes);
 ls_status ls_foreign_is_drawn_anew(ls_inquiry *q, bool *is_drawn_anew, ls_error *err);
 /* Finds "other weights or another formula" where small differences are no rounding. */
 ls_status ls_decide_smooth(ls_inquiry *q, ls_error *err);
-ls_status ls_explain_rung(ls_inquiry *q, ls_rung rung, double confidence, bool *found, ls_error *err);
+ls_status ls_explain_experiment(ls_inquiry *q, ls_stack_experiment experiment, double confidence, bool *found,
+                                ls_error *err);
 /* The same by which token a record belongs to alone. */
-ls_status ls_explain_misplaced(ls_inquiry *q, ls_rung rung, bool *found, ls_error *err);
+ls_status ls_explain_misplaced(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
 /* Finds "not repeatable" where all that requests alone are off by is drawn anew each time. */
 ls_status ls_decide_noise(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err);
@@ -320,11 +326,11 @@ ls_status ls_bound_length(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_batch(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_tokens(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_failures(ls_inquiry *q, ls_error *err);
-/* Runs a rung that is off a second time and says whether its values move by themselves, which is then found. */
-ls_status ls_foreign_repeat(ls_inquiry *q, ls_rung rung, bool *moves, ls_error *err);
+/* Runs an experiment that is off a second time and says whether its values move by themselves, which is then found. */
+ls_status ls_foreign_repeat(ls_inquiry *q, ls_stack_experiment experiment, bool *moves, ls_error *err);
 /* It did not answer in time, and at the pace of other trials it could not have: nothing is known of it. */
-bool ls_foreign_is_slow(ls_inquiry *q, ls_rung rung);
-bool ls_rung_off(const ls_inquiry *q, ls_rung rung); /* with values that say so */
+bool ls_foreign_is_slow(ls_inquiry *q, ls_stack_experiment experiment);
+bool ls_stack_is_off(const ls_inquiry *q, ls_stack_experiment experiment); /* with values that say so */
 /* The answers are about other tokens than were sent: nothing else says anything then. */
 bool ls_probe_is_odd(const ls_inquiry *q);
 /* What was seen, as causes. Runs further trials where two causes look alike. */

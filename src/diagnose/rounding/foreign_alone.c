@@ -14,26 +14,27 @@
 /* Of what bf16 makes: rounding in many places, in partial sums sent in bf16 as well, makes no more. */
 #define ROUNDING_MOST 12.0
 
-static bool off(const ls_inquiry *q, ls_rung r) { return ls_rung_off(q, r); }
+static bool off(const ls_inquiry *q, ls_stack_experiment r) { return ls_stack_is_off(q, r); }
 
 static ls_status lay_length(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    ls_rung_trial(q, LS_RUNG_LENGTHS, trial, NULL);
+    ls_stack_trial(q, LS_STACK_LENGTHS, trial, NULL);
     trial->max_tokens = 1;
     for (int64_t i = 0; i < 4; i++)
         LS_TRY(ls_requests_plain(q, r, 2500 + i, value, err)); /* one may be right by luck */
     return LS_OK;
 }
 
-/* The best explanation of this rung, if there is a fault that explains it and no other family does as well. */
-ls_status ls_explain_rung(ls_inquiry *q, ls_rung rung, double confidence, bool *found, ls_error *err) {
+/* The best explanation of this experiment, if there is a fault that explains it and no other family does as well. */
+ls_status ls_explain_experiment(ls_inquiry *q, ls_stack_experiment experiment, double confidence, bool *found,
+                                ls_error *err) {
     ls_foreign *f = q->f;
     *found = false;
-    LS_TRY(ls_explain(q, &rung, 1, err));
+    LS_TRY(ls_explain(q, &experiment, 1, err));
     if (f->n_best > 0 && !f->best[0].harmless) {
         const double sure = fmin(confidence, ls_explained_confidence(f));
-        ls_foreign_find(f, f->best[0].cause, rung, sure,
-                        "%s: %s; with that nine tenths of |d| are below %.2g, not %.2g", ls_rung_name(rung),
-                        f->best[0].what, f->best[0].q90, f->before.q90);
+        ls_foreign_find(f, f->best[0].cause, experiment, sure,
+                        "%s: %s; with that nine tenths of |d| are below %.2g, not %.2g",
+                        ls_stack_experiment_name(experiment), f->best[0].what, f->best[0].q90, f->before.q90);
         *found = sure >= LS_NAMED || f->best[0].cause == LS_CAUSE_UNLISTED;
         if (sure >= LS_NAMED) f->found.of[0].settled = true;
     }
@@ -41,19 +42,19 @@ ls_status ls_explain_rung(ls_inquiry *q, ls_rung rung, double confidence, bool *
     return LS_OK;
 }
 
-ls_status ls_explain_misplaced(ls_inquiry *q, ls_rung rung, bool *found, ls_error *err) {
+ls_status ls_explain_misplaced(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err) {
     ls_foreign *f = q->f;
     ls_status status;
     *found = false;
     q->records_alone = true;
-    status = ls_explain(q, &rung, 1, err);
+    status = ls_explain(q, &experiment, 1, err);
     q->records_alone = false;
     LS_TRY(status);
     if (f->n_best > 0 && ls_explained_confidence(f) >= LS_NAMED &&
         ls_cause_of(f->best[0].cause)->family == LS_FAMILY_MISPLACED) {
-        ls_foreign_find(f, f->best[0].cause, rung, 0.95,
-                        "%s: %s; with that nine tenths of |d| are below %.2g, not %.2g", ls_rung_name(rung),
-                        f->best[0].what, f->best[0].q90, f->before.q90);
+        ls_foreign_find(f, f->best[0].cause, experiment, 0.95,
+                        "%s: %s; with that nine tenths of |d| are below %.2g, not %.2g",
+                        ls_stack_experiment_name(experiment), f->best[0].what, f->best[0].q90, f->before.q90);
         f->found.of[0].settled = *found = true;
     }
     f->n_best = 0;
@@ -65,7 +66,7 @@ ls_status ls_explain_misplaced(ls_inquiry *q, ls_rung rung, bool *found, ls_erro
 
 enum { PICKED_MOST = 512 };
 
-/* How off and clean tokens of a rung are parted. */
+/* How off and clean tokens of an experiment are parted. */
 typedef struct parting {
     int64_t n_off, n_tokens, first_tokens, first_tokens_off, later, later_off;
     int64_t least_context, clean_context; /* least that is off; largest below it that is not; -1 */
@@ -172,7 +173,7 @@ static bool has_slots_apart(const ls_outcomes *o) {
 static ls_status decide_slots_number(ls_inquiry *q, int64_t requests, ls_error *err) {
     int64_t value;
     LS_TRY(ls_foreign_bisect(q, LS_BOUNDED_BATCH, 1, 72, ls_lay_batch, &value, err));
-    ls_foreign_find(q->f, LS_CAUSE_SLOT_WRAPS, LS_RUNG_LENGTHS, 0.93,
+    ls_foreign_find(q->f, LS_CAUSE_SLOT_WRAPS, LS_STACK_LENGTHS, 0.93,
                     "a slot each, requests are off from the one with number %" PRId64
                     " on; in one slot for all they are right",
                     requests);
@@ -185,7 +186,7 @@ static ls_status decide_slots_number(ls_inquiry *q, int64_t requests, ls_error *
  * the first request in a high slot is right, because another slot's state is read. */
 static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_error *err) {
     ls_foreign *f = q->f;
-    const ls_seen *far = &f->seen[LS_RUNG_SLOT];
+    const ls_seen *far = &f->seen[LS_STACK_SLOT];
     int64_t n_tried, n_off;
     bool one_slot, apart;
     *found = false;
@@ -193,21 +194,21 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
         *found = p->first_sequence > 0 && ls_portion(p->behind_off, p->behind) > 0.6 &&
                  ls_portion(p->beyond_off, p->beyond) < 0.8;
         if (!*found) return LS_OK;
-        ls_foreign_find(f, LS_CAUSE_STALE_SLOT, LS_RUNG_LENGTHS, 0.85,
+        ls_foreign_find(f, LS_CAUSE_STALE_SLOT, LS_STACK_LENGTHS, 0.85,
                         "from request %" PRId64 " of a process on, requests are off, whatever their length",
                         p->first_sequence + 1);
         return ls_foreign_bound(q, LS_BOUNDED_REQUESTS, p->first_sequence + 1, false, 1);
     }
-    LS_TRY(ls_foreign_off_alone(q, LS_RUNG_LENGTHS, 3, &n_tried, &n_off, err));
+    LS_TRY(ls_foreign_off_alone(q, LS_STACK_LENGTHS, 3, &n_tried, &n_off, err));
     if (n_tried < 2 || n_off > 0) return LS_OK;
-    LS_TRY(ls_foreign_right_in_one_slot(q, LS_RUNG_LENGTHS, &one_slot, err));
+    LS_TRY(ls_foreign_right_in_one_slot(q, LS_STACK_LENGTHS, &one_slot, err));
     if (one_slot && p->first_sequence > 1) {
         *found = true;
         return decide_slots_number(q, p->first_sequence + 1, err);
     }
     if (one_slot && far->outcomes.n > 0 && !ls_sequence_off(f, &far->outcomes.of[0])) {
         *found = true;
-        ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, LS_RUNG_LENGTHS, 0.9,
+        ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, LS_STACK_LENGTHS, 0.9,
                         "a slot each, and never two at once, %" PRId64 " of %" PRId64
                         " tokens behind the first request are off; in one slot for all they are right, and so is the "
                         "first request in a high slot",
@@ -215,11 +216,11 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
         f->found.of[0].settled = true;
         return LS_OK;
     }
-    LS_TRY(ls_decide_kinship(q, LS_RUNG_LENGTHS, false, found, err));
+    LS_TRY(ls_decide_kinship(q, LS_STACK_LENGTHS, false, found, err));
     if (*found) return LS_OK;
     *found = true;
-    apart = has_slots_apart(&f->seen[LS_RUNG_LENGTHS].outcomes);
-    ls_foreign_find(f, LS_CAUSE_STALE_SLOT, LS_RUNG_LENGTHS, apart ? 0.7 : 0.93,
+    apart = has_slots_apart(&f->seen[LS_STACK_LENGTHS].outcomes);
+    ls_foreign_find(f, LS_CAUSE_STALE_SLOT, LS_STACK_LENGTHS, apart ? 0.7 : 0.93,
                     "from request %" PRId64 " of a process on, %" PRId64 " of %" PRId64
                     " tokens are off, whatever the length; each alone in its process requests are right%s",
                     p->first_sequence + 1, p->behind_off, p->behind, apart ? "; but no slot was used twice" : "");
@@ -233,22 +234,22 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
 /* Decoded tokens are off alone, and the same requests are right with eight at once: rows that fill a batch up, or a
  * kernel for few rows. Of two, rows that are put in make one of them off. */
 static ls_status decide_rows(ls_inquiry *q, bool *found, ls_error *err) {
-    const ls_seen *pair = &q->f->seen[LS_RUNG_PAIR], *eight = &q->f->seen[LS_RUNG_BATCH];
+    const ls_seen *pair = &q->f->seen[LS_STACK_PAIR], *eight = &q->f->seen[LS_STACK_BATCH];
     const bool some = pair->n_sequences_off > 0 && pair->n_sequences_off < pair->n_sequences;
     int64_t n_alone, n;
     ls_seen alone;
     ls_trial trial;
     *found = false;
     if (q->f->is_server || eight->look != LS_LOOK_CLEAN) return LS_OK;
-    ls_rung_trial(q, LS_RUNG_BATCH, &trial, NULL);
+    ls_stack_trial(q, LS_STACK_BATCH, &trial, NULL);
     trial.levers.batch = 1;
-    LS_TRY(ls_foreign_try_rung(q, LS_RUNG_BATCH, &trial, &alone, err));
+    LS_TRY(ls_foreign_try_experiment(q, LS_STACK_BATCH, &trial, &alone, err));
     n_alone = alone.n_sequences_off;
     n = alone.n_sequences;
     ls_seen_deinit(&alone);
     *found = 2 * n_alone > n;
     if (!*found) return LS_OK;
-    ls_foreign_find(q->f, some ? LS_CAUSE_PADDING : LS_CAUSE_ORDER_BY_BATCH, LS_RUNG_LENGTHS, 0.9,
+    ls_foreign_find(q->f, some ? LS_CAUSE_PADDING : LS_CAUSE_ORDER_BY_BATCH, LS_STACK_LENGTHS, 0.9,
                     "decoded tokens of %" PRId64 " of %" PRId64 " requests are off alone; with two at once %" PRId64
                     " are, with eight none",
                     n_alone, n, pair->n_sequences_off);
@@ -274,11 +275,11 @@ static int64_t bucket_of(const ls_inquiry *q, const ls_seen *seen) {
     return 0;
 }
 
-/* The rung of lengths with other pages, as many as hold as many tokens. */
+/* The experiment of lengths with other pages, as many as hold as many tokens. */
 static ls_status try_pages_of(ls_inquiry *q, int64_t page, ls_seen *seen, ls_error *err) {
-    const ls_requests *r = &q->requests[LS_RUNG_LENGTHS];
+    const ls_requests *r = &q->requests[LS_STACK_LENGTHS];
     ls_trial trial;
-    ls_rung_trial(q, LS_RUNG_LENGTHS, &trial, NULL);
+    ls_stack_trial(q, LS_STACK_LENGTHS, &trial, NULL);
     if (page < trial.levers.page_tokens) trial.levers.pages *= trial.levers.page_tokens / page;
     trial.levers.page_tokens = page;
     return ls_foreign_try(q, &trial, 0, r->of, r->n, seen, err);
@@ -304,7 +305,7 @@ static ls_status decide_pages_of_decode(ls_inquiry *q, bool *found, ls_error *er
         *found = seen.outcomes.n > 0 && seen.look == LS_LOOK_CLEAN;
         ls_seen_deinit(&seen);
         if (*found)
-            ls_foreign_find(q->f, LS_CAUSE_PAGE_SIZE, LS_RUNG_LENGTHS, 0.93,
+            ls_foreign_find(q->f, LS_CAUSE_PAGE_SIZE, LS_STACK_LENGTHS, 0.93,
                             "decoded tokens are off with pages of 16 tokens, and right with pages of %" PRId64,
                             pages[i]);
     }
@@ -331,10 +332,10 @@ ls_status ls_bound_page(ls_inquiry *q, ls_error *err) {
     return first == 0 ? ls_foreign_bound(q, LS_BOUNDED_PAGE, (int64_t)1 << last, true, SIZES) : LS_OK;
 }
 
-/* Of the rung of lengths, the median |d| of contexts from `length` on as a multiple of that of shorter ones: a coarser
- * kernel moves all tokens, if not all of them above the limit. */
+/* Of the experiment of lengths, the median |d| of contexts from `length` on as a multiple of that of shorter ones: a
+ * coarser kernel moves all tokens, if not all of them above the limit. */
 static double moved_beyond(const ls_foreign *f, int64_t length) {
-    const ls_outcomes *o = &f->seen[LS_RUNG_LENGTHS].outcomes;
+    const ls_outcomes *o = &f->seen[LS_STACK_LENGTHS].outcomes;
     double below[PICKED_MOST], beyond[PICKED_MOST];
     int64_t n_below = 0, n_beyond = 0;
     for (int64_t s = 0; s < o->n; s++)
@@ -357,7 +358,7 @@ static bool is_long(const ls_foreign *f, const parting *p, int64_t value) {
 ls_status ls_bound_length(ls_inquiry *q, ls_error *err) {
     parting p;
     int64_t value = -1;
-    part_tokens(q, &q->f->seen[LS_RUNG_LENGTHS], &p);
+    part_tokens(q, &q->f->seen[LS_STACK_LENGTHS], &p);
     if (p.least_prompt == INT64_MAX) return LS_OK;
     for (int64_t low = p.prompt_clean; low > 0 && value < 0; low /= 2)
         LS_TRY(ls_foreign_bisect(q, LS_BOUNDED_LENGTH, low, p.least_prompt, lay_length, &value, err));
@@ -366,7 +367,7 @@ ls_status ls_bound_length(ls_inquiry *q, ls_error *err) {
 
 ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
-    const ls_seen *seen = &f->seen[LS_RUNG_LENGTHS];
+    const ls_seen *seen = &f->seen[LS_STACK_LENGTHS];
     parting p, small, large;
     const char *against = NULL;
     ls_page_moves page = LS_PAGE_MOVES_UNKNOWN;
@@ -374,7 +375,7 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
     bool found;
     part_tokens(q, seen, &p);
     if (p.behind_eos && p.n_behind_eos > 0) {
-        ls_foreign_find(f, LS_CAUSE_EOS_INSIDE, LS_RUNG_LENGTHS, 0.9,
+        ls_foreign_find(f, LS_CAUSE_EOS_INSIDE, LS_STACK_LENGTHS, 0.9,
                         "what is off stands behind an end-of-sequence token, all %" PRId64 " tokens of it", p.n_off);
         return LS_OK;
     }
@@ -384,7 +385,7 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
     if (p.first_tokens_off == 0 && p.later_off > 0) {
         if (short_prompts_are_off(q, seen)) {
             ls_foreign_find(
-                f, LS_CAUSE_WINDOW_IN_SHORT_CHUNKS, LS_RUNG_LENGTHS, 0.93,
+                f, LS_CAUSE_WINDOW_IN_SHORT_CHUNKS, LS_STACK_LENGTHS, 0.93,
                 "decoded tokens are off behind prompts of fewer than %d tokens, and right behind all others",
                 (int)q->config->d_conv - 1);
             return LS_OK;
@@ -392,11 +393,11 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
         LS_TRY(decide_rows(q, &found, err));
         if (found) return LS_OK;
         q->decode_alone = true;
-        LS_TRY(ls_explain_rung(q, LS_RUNG_LENGTHS, 0.95, &found, err));
+        LS_TRY(ls_explain_experiment(q, LS_STACK_LENGTHS, 0.95, &found, err));
         q->decode_alone = false;
         if (!found && (bucket = bucket_of(q, seen)) > 0) {
             LS_TRY(bucket_with_pages(q, 4, &of_pages, err));
-            ls_foreign_find(f, of_pages == bucket ? LS_CAUSE_PADDING : LS_CAUSE_PAGE_SIZE, LS_RUNG_LENGTHS, 0.9,
+            ls_foreign_find(f, of_pages == bucket ? LS_CAUSE_PADDING : LS_CAUSE_PAGE_SIZE, LS_STACK_LENGTHS, 0.9,
                             "decoded tokens are right behind prompts whose length is a multiple of %" PRId64
                             " and off behind others; with pages of 4 tokens of %" PRId64,
                             bucket, of_pages);
@@ -408,17 +409,17 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
         if (!found && in_decode) LS_TRY(decide_pages_of_decode(q, &found, err));
         if (!found && in_decode) LS_TRY(ls_foreign_against_records(q, &against, err));
         if (!found && in_decode)
-            ls_foreign_find(f, LS_CAUSE_DECODE_ARITHMETIC, LS_RUNG_LENGTHS, against == NULL ? 0.85 : 0.75,
+            ls_foreign_find(f, LS_CAUSE_DECODE_ARITHMETIC, LS_STACK_LENGTHS, against == NULL ? 0.85 : 0.75,
                             "first tokens of completions are within rounding, %" PRId64 " of %" PRId64
                             " decoded ones are not%s%s",
                             p.later_off, p.later, against != NULL ? "; but " : "", against != NULL ? against : "");
         if (found || in_decode) return LS_OK;
     }
-    part_tokens(q, &f->seen[LS_RUNG_PAGE4], &small);
-    part_tokens(q, &f->seen[LS_RUNG_PAGE64], &large);
+    part_tokens(q, &f->seen[LS_STACK_PAGE4], &small);
+    part_tokens(q, &f->seen[LS_STACK_PAGE64], &large);
     /* Contexts that are off with small pages and were right with others: those in between were not tried with both. */
     if (has_attention(q) && small.n_off > 0 && small.least_context <= p.clean_context && p.least_context > 4) {
-        ls_foreign_find(f, LS_CAUSE_PAGE_SIZE, LS_RUNG_LENGTHS, 0.93,
+        ls_foreign_find(f, LS_CAUSE_PAGE_SIZE, LS_STACK_LENGTHS, 0.93,
                         "off from a context of %" PRId64 " on with pages of 16 tokens, from %" PRId64
                         " on with pages of 4",
                         p.least_context, small.least_context);
@@ -437,29 +438,29 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
         }
         /* Prompts that are cut, windows, tables that end and pages look alike but for the values. */
         q->known_length = value;
-        LS_TRY(ls_explain_rung(q, LS_RUNG_LENGTHS, 0.96, &found, err));
+        LS_TRY(ls_explain_experiment(q, LS_STACK_LENGTHS, 0.96, &found, err));
         q->known_length = 0;
         if (found) return LS_OK;
         if (has_attention(q)) LS_TRY(ls_foreign_page_moves(q, value, &page, err));
         if (value <= 2)
-            ls_foreign_find(f, LS_CAUSE_POSITIONS, LS_RUNG_LENGTHS, 0.6,
+            ls_foreign_find(f, LS_CAUSE_POSITIONS, LS_STACK_LENGTHS, 0.6,
                             "a prompt of one token is right, longer ones are not");
         else if (page == LS_PAGE_MOVES)
-            ls_foreign_find(f, LS_CAUSE_PAGE_SIZE, LS_RUNG_LENGTHS, 0.93,
+            ls_foreign_find(f, LS_CAUSE_PAGE_SIZE, LS_STACK_LENGTHS, 0.93,
                             "off from a context of %" PRId64 " on, and with other pages from another one", value);
         else if (near_block(value) && page == LS_PAGE_MOVES_UNKNOWN && has_attention(q))
-            ls_foreign_find(f, LS_CAUSE_PAGE_SIZE, LS_RUNG_LENGTHS, 0.75,
+            ls_foreign_find(f, LS_CAUSE_PAGE_SIZE, LS_STACK_LENGTHS, 0.75,
                             "off from a context of %" PRId64
                             " on: a border of blocks of 16, but pages are not said to be obeyed",
                             value);
         else
-            ls_foreign_find(f, LS_CAUSE_FROM_A_LENGTH, LS_RUNG_LENGTHS, is_long(f, &p, value) ? 0.9 : 0.75,
+            ls_foreign_find(f, LS_CAUSE_FROM_A_LENGTH, LS_STACK_LENGTHS, is_long(f, &p, value) ? 0.9 : 0.75,
                             "contexts below %" PRId64 " are within rounding; %" PRId64 " of %" PRId64
                             " tokens from there on are off",
                             value, p.beyond_off, p.beyond);
         return LS_OK;
     }
-    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_RUNG_LENGTHS, 0.7,
+    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_STACK_LENGTHS, 0.7,
                     "%" PRId64 " of %" PRId64 " tokens of requests alone are off", p.n_off, p.n_tokens);
     return LS_OK;
 }
@@ -467,8 +468,8 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
 /* The share of sequences that are right where others are off, of those that could be off. */
 static double share_right(const ls_foreign *f) {
     int64_t n = 0, right = 0;
-    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_LENGTHS; r++)
-        for (int64_t s = 0; r != LS_RUNG_AGAIN && s < f->seen[r].outcomes.n; s++) {
+    for (int r = LS_STACK_ALONE_A; r <= LS_STACK_LENGTHS; r++)
+        for (int64_t s = 0; r != LS_STACK_AGAIN && s < f->seen[r].outcomes.n; s++) {
             const ls_outcome *c = &f->seen[r].outcomes.of[s];
             double most = 0.0;
             bool is_sure = true;
@@ -497,8 +498,8 @@ static double roughness(const ls_foreign *f) {
     pair_of_values list[PICKED_MOST];
     double steps[PICKED_MOST], sizes[PICKED_MOST];
     int64_t n = 0;
-    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_LENGTHS; r++)
-        for (int64_t s = 0; r != LS_RUNG_AGAIN && s < f->seen[r].outcomes.n; s++)
+    for (int r = LS_STACK_ALONE_A; r <= LS_STACK_LENGTHS; r++)
+        for (int64_t s = 0; r != LS_STACK_AGAIN && s < f->seen[r].outcomes.n; s++)
             for (int64_t i = 0; i < f->seen[r].outcomes.of[s].n && n < PICKED_MOST; i++) {
                 const ls_outcome *c = &f->seen[r].outcomes.of[s];
                 list[n].scored = (double)c->scored[i];
@@ -518,8 +519,8 @@ static double roughness(const ls_foreign *f) {
 /* What is cut or masked and renormalised moves every record to one side. */
 static bool has_both_signs(const ls_foreign *f) {
     int64_t up = 0, down = 0;
-    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_LENGTHS; r++)
-        for (int64_t s = 0; r != LS_RUNG_AGAIN && s < f->seen[r].outcomes.n; s++)
+    for (int r = LS_STACK_ALONE_A; r <= LS_STACK_LENGTHS; r++)
+        for (int64_t s = 0; r != LS_STACK_AGAIN && s < f->seen[r].outcomes.n; s++)
             for (int64_t i = 0; i < f->seen[r].outcomes.of[s].n; i++) {
                 const ls_outcome *c = &f->seen[r].outcomes.of[s];
                 const double d = (double)c->logprob[i] - (double)c->scored[i];
@@ -559,14 +560,14 @@ static ls_status decide_constant(ls_inquiry *q, ls_error *err) {
         LS_TRY(ls_foreign_is_drawn_anew(q, &anew, err));
     if (anew) against = "with another first token it is drawn anew, as rounding is";
     sure = sure && against == NULL;
-    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_RUNG_ALONE_LONG, sure ? 0.86 : 0.75,
+    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_STACK_ALONE_LONG, sure ? 0.86 : 0.75,
                     "requests alone are off by a median of %.2g, and no explanation that was tried takes it away; "
                     "%s; %.0f %% of the requests are right%s%s",
                     f->floor, where, 100.0 * right, against != NULL ? "; but " : "", against != NULL ? against : "");
     if (sure) f->found.of[0].settled = true;
     LS_TRY(right_by_page(q, &by_page, err));
     if (by_page) {
-        ls_foreign_find(f, LS_CAUSE_PAGE_SIZE, LS_RUNG_LENGTHS, 0.93,
+        ls_foreign_find(f, LS_CAUSE_PAGE_SIZE, LS_STACK_LENGTHS, 0.93,
                         "requests alone are off by a median of %.2g, and with pages of one token they are right",
                         f->floor);
         f->found.of[0].settled = true;
@@ -575,21 +576,21 @@ static ls_status decide_constant(ls_inquiry *q, ls_error *err) {
 }
 
 ls_status ls_decide_alone(ls_inquiry *q, ls_error *err) {
-    static const ls_rung alone[] = {LS_RUNG_ALONE_A, LS_RUNG_ALONE_B, LS_RUNG_ALONE_C, LS_RUNG_ALONE_LONG,
-                                    LS_RUNG_LENGTHS};
+    static const ls_stack_experiment alone[] = {LS_STACK_ALONE_A, LS_STACK_ALONE_B, LS_STACK_ALONE_C,
+                                                LS_STACK_ALONE_LONG, LS_STACK_LENGTHS};
     ls_foreign *f = q->f;
     bool moves = false, found;
     ls_status status;
     if (f->constant) {
         if (f->repeat > 0.3 * f->floor && f->repeat > 5e-3) {
-            ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_RUNG_AGAIN, 0.9,
+            ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, 0.9,
                             "the same request twice differs by up to %.2g", f->repeat);
             return LS_OK;
         }
         if (f->bf16_size > 0.0 && f->floor < 3.0 * f->bf16_size) {
             f->constant = false; /* as large as bf16 makes it, and nothing says that it is more */
             if (!f->out_of_time || f->floor < 2.0 * f->bf16_size) return LS_OK;
-            ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_RUNG_ALONE_LONG, 0.6,
+            ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_STACK_ALONE_LONG, 0.6,
                             "requests alone are off by a median of %.2g, where bf16 throughout makes %.2g, and there "
                             "was no time for all explanations",
                             f->floor, f->bf16_size);
@@ -601,7 +602,7 @@ ls_status ls_decide_alone(ls_inquiry *q, ls_error *err) {
         return found ? LS_OK : decide_constant(q, err);
     }
     if (f->repeat > f->limit) {
-        ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_RUNG_AGAIN, 0.97,
+        ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, 0.97,
                         "the same request twice differs by up to %.2g, the median to the trainer is %.2g", f->repeat,
                         f->floor);
         return LS_OK;
@@ -610,13 +611,13 @@ ls_status ls_decide_alone(ls_inquiry *q, ls_error *err) {
         if (off(q, alone[i]) && f->seen[alone[i]].outcomes.n > 0 && !moves)
             LS_TRY(ls_foreign_repeat(q, alone[i], &moves, err));
     if (moves) return LS_OK;
-    if (off(q, LS_RUNG_LENGTHS)) return ls_decide_lengths(q, err);
+    if (off(q, LS_STACK_LENGTHS)) return ls_decide_lengths(q, err);
     for (size_t i = 0; i < 4; i++) {
         parting p;
         if (!off(q, alone[i])) continue;
         part_tokens(q, &f->seen[alone[i]], &p);
         q->records_alone = true;
-        status = ls_explain_rung(q, alone[i], 0.95, &found, err);
+        status = ls_explain_experiment(q, alone[i], 0.95, &found, err);
         q->records_alone = false;
         LS_TRY(status);
         if (found) return LS_OK;
@@ -625,8 +626,8 @@ ls_status ls_decide_alone(ls_inquiry *q, ls_error *err) {
                             "what is off stands behind an end-of-sequence token");
         else
             ls_foreign_find(f, LS_CAUSE_DECODE_ARITHMETIC, alone[i], p.first_tokens_off == 0 ? 0.6 : 0.3,
-                            "%s: %" PRId64 " of %" PRId64 " tokens are off", ls_rung_name(alone[i]), p.n_off,
-                            p.n_tokens);
+                            "%s: %" PRId64 " of %" PRId64 " tokens are off", ls_stack_experiment_name(alone[i]),
+                            p.n_off, p.n_tokens);
     }
     return LS_OK;
 }

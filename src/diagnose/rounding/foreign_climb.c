@@ -24,7 +24,7 @@ static int64_t farthest_slot(const ls_seen *seen) {
 }
 
 /* A slot with a high number, asked for in every way until the suspect says that it was there. */
-static ls_status run_slot(ls_inquiry *q, ls_rung rung, ls_seen *seen, ls_error *err) {
+static ls_status run_slot(ls_inquiry *q, ls_stack_experiment experiment, ls_seen *seen, ls_error *err) {
     const int first = q->slot_way;
     int64_t most = -1;
     for (int k = 0; k < LS_SLOT_WAYS; k++) {
@@ -32,9 +32,9 @@ static ls_status run_slot(ls_inquiry *q, ls_rung rung, ls_seen *seen, ls_error *
         uint64_t needs;
         q->slot_way = (first + k) % LS_SLOT_WAYS;
         ls_seen_deinit(seen);
-        ls_rung_trial(q, rung, &trial, &needs);
-        LS_TRY(ls_foreign_try(q, &trial, needs, q->requests[rung].of, q->requests[rung].n, seen, err));
-        if (seen->look == LS_LOOK_OFF || farthest_slot(seen) == ls_slot_of(rung)) return LS_OK;
+        ls_stack_trial(q, experiment, &trial, &needs);
+        LS_TRY(ls_foreign_try(q, &trial, needs, q->requests[experiment].of, q->requests[experiment].n, seen, err));
+        if (seen->look == LS_LOOK_OFF || farthest_slot(seen) == ls_slot_of(experiment)) return LS_OK;
         most = farthest_slot(seen) > most ? farthest_slot(seen) : most;
     }
     q->slot_way = first;
@@ -47,18 +47,18 @@ static ls_status run_slot(ls_inquiry *q, ls_rung rung, ls_seen *seen, ls_error *
     return LS_OK;
 }
 
-ls_status ls_foreign_run_rung(ls_inquiry *q, ls_rung rung, ls_error *err) {
-    ls_seen *seen = &q->f->seen[rung];
+ls_status ls_foreign_run_experiment(ls_inquiry *q, ls_stack_experiment experiment, ls_error *err) {
+    ls_seen *seen = &q->f->seen[experiment];
     ls_trial trial;
     uint64_t needs;
-    ls_foreign_tell(q, ls_rung_text(rung));
+    ls_foreign_tell(q, ls_stack_experiment_text(experiment));
     if (past(q)) {
         q->f->out_of_time = true;
         snprintf(seen->note, sizeof seen->note, "no time was left");
         return LS_OK;
     }
-    if (ls_rung_refused(q, rung) != NULL) {
-        snprintf(seen->note, sizeof seen->note, "%s", ls_rung_refused(q, rung));
+    if (ls_stack_refused(q, experiment) != NULL) {
+        snprintf(seen->note, sizeof seen->note, "%s", ls_stack_refused(q, experiment));
         return LS_OK;
     }
     if (q->runner->door->subject->is_near_limit != NULL &&
@@ -67,31 +67,31 @@ ls_status ls_foreign_run_rung(ls_inquiry *q, ls_rung rung, ls_error *err) {
         snprintf(seen->note, sizeof seen->note, "--max-requests or --max-tokens leaves no room for it");
         return LS_OK;
     }
-    ls_rung_trial(q, rung, &trial, &needs);
-    LS_TRY(ls_rung_requests(q, rung, err));
+    ls_stack_trial(q, experiment, &trial, &needs);
+    LS_TRY(ls_stack_requests(q, experiment, err));
     if (q->runner->door->subject->is_server) needs = 0; /* what it cannot do is refused */
-    if (ls_slot_of(rung) >= 0 && !q->f->is_server) return run_slot(q, rung, seen, err);
-    return ls_foreign_try(q, &trial, needs, q->requests[rung].of, q->requests[rung].n, seen, err);
+    if (ls_slot_of(experiment) >= 0 && !q->f->is_server) return run_slot(q, experiment, seen, err);
+    return ls_foreign_try(q, &trial, needs, q->requests[experiment].of, q->requests[experiment].n, seen, err);
 }
 
 bool ls_foreign_any_off(const ls_foreign *f) {
-    for (int i = 0; i < LS_RUNGS; i++)
+    for (int i = 0; i < LS_STACK_EXPERIMENTS; i++)
         if (f->seen[i].look == LS_LOOK_OFF) return true;
     return false;
 }
 
-/* Of the rungs that run few sequences, with no cache. */
+/* Of the experiments that run few sequences, with no cache. */
 static bool any_small_off(const ls_foreign *f) {
-    for (int i = 0; i < LS_RUNG_CACHED_SAME; i++)
+    for (int i = 0; i < LS_STACK_CACHED_SAME; i++)
         if (f->seen[i].look == LS_LOOK_OFF) return true;
     return false;
 }
 
 /* What the first of the requests alone came to nothing for; that no time was left is the last thing to say. */
 const char *ls_foreign_why_untried(const ls_foreign *f) {
-    for (int i = LS_RUNG_ALONE_C; i > LS_RUNG_ALONE_A; i--)
+    for (int i = LS_STACK_ALONE_C; i > LS_STACK_ALONE_A; i--)
         if (f->seen[i].failures.whole != LS_FAILURE_NO_TIME) return f->seen[i].note;
-    return f->seen[LS_RUNG_ALONE_A].note;
+    return f->seen[LS_STACK_ALONE_A].note;
 }
 
 /* A server that has so many requests hang is asked for no more than what tells causes apart. */
@@ -101,13 +101,13 @@ ls_status ls_foreign_climb(ls_inquiry *q, ls_error *err) {
     const ls_server_oddities *odd = q->runner->door->subject->odd;
     int n_timeouts = 0;
     q->climb_end = ls_door_share(q->runner->door, CLIMB_SHARE);
-    for (int i = LS_RUNG_SEQUENCE; i < LS_RUNGS; i++) {
-        /* The crowds are for what smaller rungs do not show. What shows with a cache, with forks or with preemption may
-         * be the number of slots that they take, so the crowds without them are tried. */
-        if (i >= LS_RUNG_CROWD && (i == LS_RUNG_CACHED_MANY ? ls_foreign_any_off(q->f) : any_small_off(q->f)))
+    for (int i = LS_STACK_SEQUENCE; i < LS_STACK_EXPERIMENTS; i++) {
+        /* The crowds are for what smaller experiments do not show. What shows with a cache, with forks or with
+         * preemption may be the number of slots that they take, so the crowds without them are tried. */
+        if (i >= LS_STACK_CROWD && (i == LS_STACK_CACHED_MANY ? ls_foreign_any_off(q->f) : any_small_off(q->f)))
             snprintf(q->f->seen[i].note, sizeof q->f->seen[i].note, "a smaller experiment is off already");
         else
-            LS_TRY(ls_foreign_run_rung(q, (ls_rung)i, err));
+            LS_TRY(ls_foreign_run_experiment(q, (ls_stack_experiment)i, err));
         /* One that hangs twice would hang again and again. */
         n_timeouts += q->f->seen[i].failures.whole == LS_FAILURE_TIMED_OUT;
         if (n_timeouts == 2 || (odd != NULL && odd->failures.n[LS_FAILURE_TIMED_OUT] >= HANGS_MOST)) {

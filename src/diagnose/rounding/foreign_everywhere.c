@@ -21,13 +21,13 @@ static bool is_picked(picked pick, int64_t n_prompt, int64_t i) {
 }
 
 static bool is_alone(picked pick, int r) {
-    return (r <= LS_RUNG_LENGTHS && r != LS_RUNG_AGAIN) || (r == LS_RUNG_SINGLE && pick == ONE_TOKEN_PROMPTS);
+    return (r <= LS_STACK_LENGTHS && r != LS_STACK_AGAIN) || (r == LS_STACK_SINGLE && pick == ONE_TOKEN_PROMPTS);
 }
 
 static double middle_of(const ls_foreign *f, picked pick, int64_t *n) {
     double list[PICKED_MOST];
     *n = 0;
-    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_SINGLE; r++)
+    for (int r = LS_STACK_ALONE_A; r <= LS_STACK_SINGLE; r++)
         for (int64_t s = 0; is_alone(pick, r) && s < f->seen[r].outcomes.n; s++) {
             const ls_outcome *c = &f->seen[r].outcomes.of[s];
             for (int64_t i = 0; i < c->n && *n < PICKED_MOST; i++)

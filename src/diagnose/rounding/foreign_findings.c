@@ -12,8 +12,9 @@ void ls_foreign_tell(const ls_inquiry *q, const char *what) {
 /* What is found without the trials that tell it from others is not to be named. */
 #define UNDECIDED 0.8
 
-void ls_foreign_find(ls_foreign *f, ls_cause cause, ls_rung rung, double confidence, const char *format, ...) {
-    ls_finding found = {.cause = cause, .confidence = confidence, .rung = rung};
+void ls_foreign_find(ls_foreign *f, ls_cause cause, ls_stack_experiment experiment, double confidence,
+                     const char *format, ...) {
+    ls_finding found = {.cause = cause, .confidence = confidence, .experiment = experiment};
     va_list args;
     va_start(args, format);
     vsnprintf(found.evidence, sizeof found.evidence, format, args);
@@ -24,19 +25,19 @@ void ls_foreign_find(ls_foreign *f, ls_cause cause, ls_rung rung, double confide
 }
 
 /* Values are off. A trial without an answer says nothing of any, but of the failure itself (decide_failures). */
-bool ls_rung_off(const ls_inquiry *q, ls_rung r) {
+bool ls_stack_is_off(const ls_inquiry *q, ls_stack_experiment r) {
     return q->f->seen[r].look == LS_LOOK_OFF && q->f->seen[r].outcomes.n > 0;
 }
 
-/* Runs a rung that is off a second time: values that move by themselves are no evidence of anything else. */
-ls_status ls_foreign_repeat(ls_inquiry *q, ls_rung rung, bool *moves, ls_error *err) {
+/* Runs an experiment that is off a second time: values that move by themselves are no evidence of anything else. */
+ls_status ls_foreign_repeat(ls_inquiry *q, ls_stack_experiment experiment, bool *moves, ls_error *err) {
     ls_seen again;
     ls_trial trial;
     double most = 0.0;
-    ls_rung_trial(q, rung, &trial, NULL);
-    LS_TRY(ls_foreign_try_rung(q, rung, &trial, &again, err));
-    for (int64_t s = 0; s < again.outcomes.n && s < q->f->seen[rung].outcomes.n; s++) {
-        const ls_outcome *a = &again.outcomes.of[s], *b = &q->f->seen[rung].outcomes.of[s];
+    ls_stack_trial(q, experiment, &trial, NULL);
+    LS_TRY(ls_foreign_try_experiment(q, experiment, &trial, &again, err));
+    for (int64_t s = 0; s < again.outcomes.n && s < q->f->seen[experiment].outcomes.n; s++) {
+        const ls_outcome *a = &again.outcomes.of[s], *b = &q->f->seen[experiment].outcomes.of[s];
         for (int64_t i = 0; i < a->n && i < b->n && a->completion[i] == b->completion[i]; i++)
             if (ls_token_off(q->f, a, i) || ls_token_off(q->f, b, i))
                 most = fmax(most, fabs((double)a->logprob[i] - (double)b->logprob[i]));
@@ -44,9 +45,9 @@ ls_status ls_foreign_repeat(ls_inquiry *q, ls_rung rung, bool *moves, ls_error *
     *moves = most > q->f->limit;
     if (*moves) {
         if (most > q->f->repeat) q->f->repeat = most;
-        ls_foreign_find(q->f, LS_CAUSE_NOT_REPEATABLE, rung, 0.95,
+        ls_foreign_find(q->f, LS_CAUSE_NOT_REPEATABLE, experiment, 0.95,
                         "%s run twice differs by up to %.2g; rounding makes %.2g of a difference to the trainer",
-                        ls_rung_name(rung), most, q->f->floor);
+                        ls_stack_experiment_name(experiment), most, q->f->floor);
     }
     ls_seen_deinit(&again);
     return LS_OK;

@@ -63,7 +63,7 @@ static ls_status try_pair(ls_inquiry *q, relation how, int64_t text, bool cached
     LS_TRY_DONE(ls_requests_add(r, ids, n_first, err));
     for (int64_t i = 0; i < n; i++) ids[i] = ls_plain_token(q, own, i);
     LS_TRY_DONE(ls_requests_add(r, ids, n, err));
-    ls_rung_trial(q, cached ? LS_RUNG_CACHED_SHARED : LS_RUNG_SEQUENCE, &trial, NULL);
+    ls_stack_trial(q, cached ? LS_STACK_CACHED_SHARED : LS_STACK_SEQUENCE, &trial, NULL);
     if (q->f->is_server && how != UNRELATED) LS_TRY_DONE(off_unrelated(q, &trial, text, n, k, &unrelated, err));
     LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &seen, err));
     if (seen.outcomes.n == 2) {
@@ -94,7 +94,7 @@ static double sure_of(const ls_inquiry *q, const kinship *k, double of_programs)
 }
 
 /* What a request in front of another one does to it. *found: it was that, and is found. */
-ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *found, ls_error *err) {
+ls_status ls_decide_kinship(ls_inquiry *q, ls_stack_experiment experiment, bool cached, bool *found, ls_error *err) {
     kinship k = {.next_length = FIRST_LENGTH};
     char which[160] = "";
     bool other = false;
@@ -114,13 +114,13 @@ ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *foun
     }
     if (other) {
         *found = true;
-        ls_foreign_find(q->f, LS_CAUSE_CACHE_CROSSED, rung, sure_of(q, &k, 0.95),
+        ls_foreign_find(q->f, LS_CAUSE_CACHE_CROSSED, experiment, sure_of(q, &k, 0.95),
                         "of two requests one at a time, the second is off when the first is %s; it is right behind %s "
                         "(%" PRId64 " of %" PRId64 " off)",
                         which, relation_words[UNRELATED], k.off[UNRELATED], k.n[UNRELATED]);
     } else if (mostly(&k, SAME)) {
         *found = true;
-        ls_foreign_find(q->f, LS_CAUSE_SNAPSHOT_SHIFTED, rung, sure_of(q, &k, 0.93),
+        ls_foreign_find(q->f, LS_CAUSE_SNAPSHOT_SHIFTED, experiment, sure_of(q, &k, 0.93),
                         "a request is off when it comes a second time, %" PRId64 " of %" PRId64
                         "; behind any other it is right",
                         k.off[SAME], k.n[SAME]);

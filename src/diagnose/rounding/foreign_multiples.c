@@ -24,7 +24,7 @@ static double size_at(const ls_seen *s, double quantile) {
  * both one off. */
 static ls_status lay(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
     const int64_t of = value < 0 ? -value : value, off = value < 0;
-    ls_rung_trial(q, LS_RUNG_ALONE_C, trial, NULL);
+    ls_stack_trial(q, LS_STACK_ALONE_C, trial, NULL);
     trial->max_tokens = of + (off && of > 2);
     for (int64_t i = 0; i < TEXTS; i++)
         LS_TRY(ls_requests_plain(q, r, 3300 + i, of * (1 + i % (MOST / of < 4 ? MOST / of : 4)) + off, err));
@@ -46,7 +46,7 @@ ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *f
         b = size_at(&other, 0.5);
         *found = other.outcomes.n > 0 && b > least && a < 0.1 * b;
         if (*found)
-            ls_foreign_find(q->f, LS_CAUSE_PADDING, LS_RUNG_LENGTHS, 0.98 - 0.4 * a / b,
+            ls_foreign_find(q->f, LS_CAUSE_PADDING, LS_STACK_LENGTHS, 0.98 - 0.4 * a / b,
                             "prompts and completions of multiples of %" PRId64
                             " tokens are off by %.2g, three quarters of %d; those of one token more by %.2g in the "
                             "middle",

@@ -127,8 +127,9 @@ ls_status ls_foreign_try(ls_inquiry *q, const ls_trial *trial, uint64_t needs, c
     return LS_OK;
 }
 
-ls_status ls_foreign_try_rung(ls_inquiry *q, ls_rung rung, const ls_trial *trial, ls_seen *seen, ls_error *err) {
-    return ls_foreign_try(q, trial, 0, q->requests[rung].of, q->requests[rung].n, seen, err);
+ls_status ls_foreign_try_experiment(ls_inquiry *q, ls_stack_experiment experiment, const ls_trial *trial, ls_seen *seen,
+                                    ls_error *err) {
+    return ls_foreign_try(q, trial, 0, q->requests[experiment].of, q->requests[experiment].n, seen, err);
 }
 
 void ls_seen_deinit(ls_seen *seen) {

@@ -49,7 +49,7 @@ ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err) {
     int64_t n, max_tokens;
     ls_status status;
     ls_foreign_tell(q, "shrinking the requests");
-    ls_rung_trial(q, q->f->repro_of, &r.trial, NULL);
+    ls_stack_trial(q, q->f->repro_of, &r.trial, NULL);
     sweep->repro_from = all->n;
     if (ls_door_is_closed(q->runner->door)) /* as they are: nobody shrank them */
         return ls_sweep_keep_repro(sweep, all->of, all->n, &r.trial, err);

@@ -1,4 +1,4 @@
-/* The inquiry: requests alone first, the floor from them, then rung by rung, then what it means. */
+/* The inquiry: requests alone first, the floor from them, then experiment by experiment, then what it means. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -44,8 +44,8 @@ static void collect(groups *g, const ls_seen *seen, bool one_process) {
 
 /* Where one group is far below another, the fault is in the other: the floor is what the lowest one says. */
 static ls_status find_floor(ls_inquiry *q, ls_error *err) {
-    static const ls_rung alone[] = {LS_RUNG_ALONE_A, LS_RUNG_ALONE_B, LS_RUNG_ALONE_C, LS_RUNG_ALONE_LONG,
-                                    LS_RUNG_LENGTHS};
+    static const ls_stack_experiment alone[] = {LS_STACK_ALONE_A, LS_STACK_ALONE_B, LS_STACK_ALONE_C,
+                                                LS_STACK_ALONE_LONG, LS_STACK_LENGTHS};
     ls_foreign *f = q->f;
     groups *g = calloc(1, sizeof *g);
     double *all = NULL, low = (double)INFINITY, high = 0.0;
@@ -55,7 +55,7 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     LS_TRY_DONE(g != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "floor"));
     LS_TRY_DONE(ls_array_alloc((void **)&all, (int64_t)GROUPS * GROUP_MOST, sizeof *all, "floor", err));
     for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
-        collect(g, &f->seen[alone[i]], alone[i] == LS_RUNG_LENGTHS);
+        collect(g, &f->seen[alone[i]], alone[i] == LS_STACK_LENGTHS);
     for (int k = 0; k < GROUPS; k++) {
         const double median = ls_quantile(g->of_unsure[k], g->n_unsure[k], 0.5, (double)INFINITY);
         if (g->n_unsure[k] < 3) continue;
@@ -95,7 +95,7 @@ static ls_status find_strength(ls_inquiry *q, ls_error *err) {
     double list[64];
     int64_t n = 0;
     if (q->reference == NULL || q->f->constant) return LS_OK;
-    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_ALONE_LONG; r++) {
+    for (int r = LS_STACK_ALONE_A; r <= LS_STACK_ALONE_LONG; r++) {
         const ls_outcomes *o = &q->f->seen[r].outcomes;
         if (o->n != 1 || o->of[0].n == 0 || n + o->of[0].n > 64) continue;
         LS_TRY(ls_sensitivity(q, &o->of[0], list + n, err));
@@ -124,23 +124,24 @@ static ls_status start_alone(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     bool tried = false;
     f->limit = LIMIT_LEAST;
-    for (int i = LS_RUNG_ALONE_A; i <= LS_RUNG_LENGTHS; i++) {
-        LS_TRY(ls_foreign_run_rung(q, (ls_rung)i, err));
+    for (int i = LS_STACK_ALONE_A; i <= LS_STACK_LENGTHS; i++) {
+        LS_TRY(ls_foreign_run_experiment(q, (ls_stack_experiment)i, err));
         tried = tried || f->seen[i].outcomes.n > 0;
-        if (i == LS_RUNG_ALONE_C && !tried)
+        if (i == LS_STACK_ALONE_C && !tried)
             return LS_FAIL(err, LS_ERR_UNSUPPORTED, "requests alone cannot be tried: %s", ls_foreign_why_untried(f));
     }
     LS_TRY(find_floor(q, err));
     LS_TRY(find_strength(q, err));
-    for (int i = LS_RUNG_ALONE_A; i <= LS_RUNG_LENGTHS; i++)
+    for (int i = LS_STACK_ALONE_A; i <= LS_STACK_LENGTHS; i++)
         if (f->seen[i].outcomes.n > 0) LS_TRY(ls_foreign_excuse(q, &f->seen[i], err));
-    f->repeat = difference(&f->seen[LS_RUNG_ALONE_LONG], &f->seen[LS_RUNG_AGAIN]);
+    f->repeat = difference(&f->seen[LS_STACK_ALONE_LONG], &f->seen[LS_STACK_AGAIN]);
     return LS_OK;
 }
 
 /* Explains requests alone. With a fault that explains them, there is nothing to climb for. */
 static ls_status explain_alone(ls_inquiry *q, bool *explained, ls_error *err) {
-    static const ls_rung alone[] = {LS_RUNG_ALONE_A, LS_RUNG_ALONE_LONG, LS_RUNG_ALONE_B, LS_RUNG_ALONE_C};
+    static const ls_stack_experiment alone[] = {LS_STACK_ALONE_A, LS_STACK_ALONE_LONG, LS_STACK_ALONE_B,
+                                                LS_STACK_ALONE_C};
     ls_foreign *f = q->f;
     double confidence;
     *explained = false;
@@ -149,7 +150,7 @@ static ls_status explain_alone(ls_inquiry *q, bool *explained, ls_error *err) {
     if (f->n_best == 0 || f->best[0].harmless) return LS_OK;
     confidence = ls_explained_confidence(f);
     *explained = confidence >= LS_NAMED;
-    ls_foreign_find(f, f->best[0].cause, LS_RUNG_ALONE_LONG, confidence,
+    ls_foreign_find(f, f->best[0].cause, LS_STACK_ALONE_LONG, confidence,
                     "requests alone: %s; with that the median |d| is %.2g in place of %.2g", f->best[0].what,
                     f->best[0].median, f->before.median);
     f->found.of[0].settled = true;
@@ -166,7 +167,7 @@ static bool is_calm(const ls_foreign *f) {
     if ((f->floor < CALM_FLOOR && !by_chance) || f->constant || ls_foreign_named(f) != NULL ||
         f->rival != LS_CAUSE_NONE)
         return false;
-    for (int i = 0; i < LS_RUNGS; i++) {
+    for (int i = 0; i < LS_STACK_EXPERIMENTS; i++) {
         const ls_seen *s = &f->seen[i];
         if (s->n_failed > 0 || (s->look == LS_LOOK_OFF && s->outcomes.n == 0) || s->spread) return false;
         if (s->n_off > 0 && s->abs_max > 4.0 * f->limit && (!by_chance || f->floor < CALM_FLOOR)) return false;
@@ -182,7 +183,7 @@ static bool is_calm(const ls_foreign *f) {
 /* Nothing is found that stands out, and requests alone are off by more than float32 makes: is that rounding? */
 static bool is_quiet(const ls_inquiry *q) {
     const ls_foreign *f = q->f;
-    for (int i = 0; i < LS_RUNGS; i++)
+    for (int i = 0; i < LS_STACK_EXPERIMENTS; i++)
         if (f->seen[i].look == LS_LOOK_OFF && (double)f->seen[i].n_off > FEW_OFF * (double)f->seen[i].n_tokens)
             return false;
     return q->reference != NULL && !f->coarser && f->floor > QUIET_FLOOR &&
@@ -214,7 +215,7 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     bool explained, climbed; /* climbed: and what was seen is decided */
     LS_TRY(start_alone(q, err));
-    f->undecided = false; /* rungs that were not tried decide nothing */
+    f->undecided = false; /* experiments that were not tried decide nothing */
     LS_TRY(explain_alone(q, &explained, err));
     climbed = explained;
     if (explained) LS_TRY(look_behind_rounding(q, &explained, err));
@@ -231,7 +232,7 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
         sweep->different = false;
         f->found.n = 0;
     }
-    f->repro_of = f->found.n > 0 ? f->found.of[0].rung : LS_RUNG_ALONE_LONG;
+    f->repro_of = f->found.n > 0 ? f->found.of[0].experiment : LS_STACK_ALONE_LONG;
     if (!sweep->different) return LS_OK;
     if (sweep->n_repro > 0) { /* found on the way */
         sweep->repro_from = sweep->n_repro;
@@ -239,17 +240,17 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
         return LS_OK;
     }
     if (f->found.n == 0)
-        for (int i = LS_RUNGS - 1; i >= 0; i--)
-            if (f->seen[i].look == LS_LOOK_OFF) f->repro_of = (ls_rung)i;
+        for (int i = LS_STACK_EXPERIMENTS - 1; i >= 0; i--)
+            if (f->seen[i].look == LS_LOOK_OFF) f->repro_of = (ls_stack_experiment)i;
     if (explained || f->constant) {
         /* Every request shows it, by a value that is not above a floor it makes itself. */
         ls_trial trial;
-        ls_rung_trial(q, LS_RUNG_ALONE_C, &trial, NULL);
+        ls_stack_trial(q, LS_STACK_ALONE_C, &trial, NULL);
         trial.max_tokens = f->found.n > 0 ? 2 : 1;
-        f->repro_of = LS_RUNG_ALONE_C;
+        f->repro_of = LS_STACK_ALONE_C;
         f->repro_shown = true; /* it is one of the trials */
         sweep->repro_from = 1;
-        return ls_sweep_keep_repro(q->runner->sweep, q->requests[LS_RUNG_ALONE_C].of, 1, &trial, err);
+        return ls_sweep_keep_repro(q->runner->sweep, q->requests[LS_STACK_ALONE_C].of, 1, &trial, err);
     }
     return ls_foreign_repro(q, err);
 }
@@ -260,13 +261,13 @@ ls_status ls_foreign_run(const ls_runner *runner, const char *directory, ls_erro
     ls_status status;
     if (q == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "sweep");
     q->runner = runner;
-    q->config = runner->ladder->config;
+    q->config = runner->trials->config;
     q->seed = runner->sweep->opts.seed;
     q->climb_end = (double)INFINITY;
     ls_door_limit(runner->door);
     q->f = runner->sweep->foreign = calloc(1, sizeof *q->f);
     LS_TRY_DONE(q->f != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "sweep"));
-    for (int i = 0; i < LS_RUNGS; i++) q->f->seen[i].first_hung = -1;
+    for (int i = 0; i < LS_STACK_EXPERIMENTS; i++) q->f->seen[i].first_hung = -1;
     q->f->is_server = runner->door->subject->is_server;
     if (ls_sweep_trainer_is_other(runner->door->trainer))
         snprintf(q->f->no_reference, sizeof q->f->no_reference, "%s",
@@ -275,7 +276,7 @@ ls_status ls_foreign_run(const ls_runner *runner, const char *directory, ls_erro
         snprintf(q->f->no_reference, sizeof q->f->no_reference, "%.*s", LS_NOTE_BYTES - 1, none.text);
     LS_TRY_DONE(q->f->is_server ? ls_probe_inquire(q, err) : inquire(q, err));
 done:
-    for (int i = 0; i < LS_RUNGS; i++) {
+    for (int i = 0; i < LS_STACK_EXPERIMENTS; i++) {
         if (q->f != NULL) ls_outcomes_deinit(&q->f->seen[i].outcomes);
         free(q->requests[i].ids);
     }

@@ -25,7 +25,7 @@ static int64_t length_of(int64_t p) { return 9 + p % 7; }
 static ls_status run_once(ls_inquiry *q, bool second, ls_requests *r, ls_seen *seen, ls_error *err) {
     int32_t ids[PROMPT_MOST];
     ls_trial trial;
-    ls_rung_trial(q, LS_RUNG_LENGTHS, &trial, NULL);
+    ls_stack_trial(q, LS_STACK_LENGTHS, &trial, NULL);
     trial.sampling.temperature = COLD;
     trial.max_tokens = TOKENS;
     for (int64_t k = second ? -1 : 0; k < PROMPTS; k++) {
@@ -124,7 +124,7 @@ ls_status ls_decide_smooth(ls_inquiry *q, ls_error *err) {
     LS_TRY(measure(q, &l, err));
     if (l.n == 0 || is_rounding(&l)) return LS_OK;
     const bool everywhere = ls_foreign_is_everywhere(f, where, sizeof where);
-    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_RUNG_ALONE_LONG, everywhere ? 0.85 : 0.75,
+    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_STACK_ALONE_LONG, everywhere ? 0.85 : 0.75,
                     "small differences of requests alone (median %.2g) are no rounding: with another first token they "
                     "are the same at %" PRId64 " places (rank correlation %.3f; rounding to bf16 would have %.3f); %s",
                     f->floor, l.n, l.seen, l.rounding, where);
@@ -160,18 +160,18 @@ ls_status ls_decide_noise(ls_inquiry *q, ls_error *err) {
     double once[NOISE_VALUES], sum[NOISE_VALUES] = {0}, single, mean;
     int64_t n = 0;
     if (f->is_server || f->repeat < 0.5 * f->floor || f->floor < NOISE_LEAST) return LS_OK;
-    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_ALONE_LONG; r++) {
+    for (int r = LS_STACK_ALONE_A; r <= LS_STACK_ALONE_LONG; r++) {
         const ls_outcomes *o = &f->seen[r].outcomes;
         int64_t same = o->n == 1 ? o->of[0].n : 0;
         ls_trial trial;
         if (n + same > NOISE_VALUES) continue;
-        ls_rung_trial(q, (ls_rung)r, &trial, NULL);
+        ls_stack_trial(q, (ls_stack_experiment)r, &trial, NULL);
         for (int64_t i = 0; i < same; i++)
             once[n + i] = sum[n + i] = (double)o->of[0].logprob[i] - (double)o->of[0].scored[i];
         for (int k = 1; k < TIMES && same > 0; k++) {
             ls_seen seen = {0};
             int64_t i = 0;
-            LS_TRY(ls_foreign_try_rung(q, (ls_rung)r, &trial, &seen, err));
+            LS_TRY(ls_foreign_try_experiment(q, (ls_stack_experiment)r, &trial, &seen, err));
             if (seen.outcomes.n == 1)
                 for (const ls_outcome *c = seen.outcomes.of;
                      i < same && i < c->n && c->completion[i] == o->of[0].completion[i]; i++)
@@ -185,7 +185,7 @@ ls_status ls_decide_noise(ls_inquiry *q, ls_error *err) {
     single = median_size(once, n);
     mean = median_size(sum, n) / (double)TIMES;
     if (mean < NOISE_LEFT * single) {
-        ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_RUNG_ALONE_LONG, 0.9,
+        ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_ALONE_LONG, 0.9,
                         "the median |d| of requests alone is %.2g, that of the mean of %d runs %.2g: what is off is "
                         "drawn anew each time",
                         single, TIMES, mean);

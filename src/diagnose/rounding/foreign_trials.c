@@ -1,18 +1,18 @@
-/* Trials that tell two causes apart which the rungs show alike: whether a request needs another one in front of it,
- * whether what its neighbours hold matters, whether a threshold moves with the page. */
+/* Trials that tell two causes apart which the experiments show alike: whether a request needs another one in front of
+ * it, whether what its neighbours hold matters, whether a threshold moves with the page. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "diagnose/rounding/foreign.h"
 
-ls_status ls_foreign_off_alone(ls_inquiry *q, ls_rung rung, int64_t most, int64_t *n_tried, int64_t *n_off,
-                               ls_error *err) {
-    const ls_outcomes *o = &q->f->seen[rung].outcomes;
+ls_status ls_foreign_off_alone(ls_inquiry *q, ls_stack_experiment experiment, int64_t most, int64_t *n_tried,
+                               int64_t *n_off, ls_error *err) {
+    const ls_outcomes *o = &q->f->seen[experiment].outcomes;
     ls_trial trial;
     uint64_t needs;
     *n_tried = *n_off = 0;
-    ls_rung_trial(q, rung, &trial, &needs);
+    ls_stack_trial(q, experiment, &trial, &needs);
     trial.levers.batch = 1;
     for (int64_t s = 0; s < o->n && *n_tried < most; s++) {
         const ls_prompt one = {o->of[s].prompt, o->of[s].n_prompt};
@@ -28,26 +28,26 @@ ls_status ls_foreign_off_alone(ls_inquiry *q, ls_rung rung, int64_t most, int64_
     return LS_OK;
 }
 
-/* Tokens that a rung's trial puts through the model. */
-static double work_of(ls_inquiry *q, ls_rung rung) {
+/* Tokens that an experiment's trial puts through the model. */
+static double work_of(ls_inquiry *q, ls_stack_experiment experiment) {
     double tokens = 0.0;
     ls_trial trial;
-    ls_rung_trial(q, rung, &trial, NULL);
-    for (int64_t i = 0; i < q->requests[rung].n; i++)
-        tokens += (double)trial.levers.samples * (double)(q->requests[rung].of[i].n + trial.max_tokens);
+    ls_stack_trial(q, experiment, &trial, NULL);
+    for (int64_t i = 0; i < q->requests[experiment].n; i++)
+        tokens += (double)trial.levers.samples * (double)(q->requests[experiment].of[i].n + trial.max_tokens);
     return tokens * (double)trial.rounds;
 }
 
-bool ls_foreign_is_slow(ls_inquiry *q, ls_rung rung) {
+bool ls_foreign_is_slow(ls_inquiry *q, ls_stack_experiment experiment) {
     const double limit = q->runner->door->limits.timeout;
     double pace = 0.0; /* seconds a token */
-    if (q->f->seen[rung].failures.n[LS_FAILURE_TIMED_OUT] == 0) return false;
-    for (int r = 0; r < LS_RUNGS; r++) {
+    if (q->f->seen[experiment].failures.n[LS_FAILURE_TIMED_OUT] == 0) return false;
+    for (int r = 0; r < LS_STACK_EXPERIMENTS; r++) {
         const ls_seen *s = &q->f->seen[r];
-        if (s->outcomes.n > 0 && s->first_hung < 0 && work_of(q, (ls_rung)r) >= 64.0)
-            pace = fmax(pace, s->seconds / work_of(q, (ls_rung)r));
+        if (s->outcomes.n > 0 && s->first_hung < 0 && work_of(q, (ls_stack_experiment)r) >= 64.0)
+            pace = fmax(pace, s->seconds / work_of(q, (ls_stack_experiment)r));
     }
-    return pace * work_of(q, rung) > 0.2 * limit;
+    return pace * work_of(q, experiment) > 0.2 * limit;
 }
 
 /* Prompts of n tokens with pages of `page`, 0: the usual ones. Is one off? *told: the suspect says that it obeyed. */
@@ -59,7 +59,7 @@ static ls_status try_page(ls_inquiry *q, int64_t n, int64_t page, bool *off, boo
     ls_status status;
     *off = false;
     LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
-    ls_rung_trial(q, LS_RUNG_LENGTHS, &trial, NULL);
+    ls_stack_trial(q, LS_STACK_LENGTHS, &trial, NULL);
     if (page > 0) trial.levers.page_tokens = page;
     trial.max_tokens = 1;
     for (int64_t i = 0; i < 4; i++) LS_TRY_DONE(ls_requests_plain(q, r, 2500 + i, n, err));
@@ -90,15 +90,16 @@ ls_status ls_foreign_page_moves(ls_inquiry *q, int64_t length, ls_page_moves *ou
     return LS_OK;
 }
 
-/* The rung's requests, of which every second one, from number `from_other` on, has another text of the same length. */
-static ls_status try_mixed(ls_inquiry *q, ls_rung rung, int64_t from_other, int64_t slots, ls_seen *seen,
-                           ls_error *err) {
-    ls_requests *from = &q->requests[rung], *r = calloc(1, sizeof *r);
+/* The experiment's requests, of which every second one, from number `from_other` on, has another text of the same
+ * length. */
+static ls_status try_mixed(ls_inquiry *q, ls_stack_experiment experiment, int64_t from_other, int64_t slots,
+                           ls_seen *seen, ls_error *err) {
+    ls_requests *from = &q->requests[experiment], *r = calloc(1, sizeof *r);
     int32_t ids[1088];
     ls_trial trial;
     ls_status status;
     LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
-    ls_rung_trial(q, rung, &trial, NULL);
+    ls_stack_trial(q, experiment, &trial, NULL);
     if (slots > 0) trial.levers.slots = slots;
     for (int64_t p = 0; p < from->n; p++) {
         const ls_prompt *one = &from->of[p];
@@ -127,17 +128,17 @@ static double moved(const ls_foreign *f, const ls_outcomes *one, const ls_outcom
 }
 
 /* Which of them are off is not known before: the odd ones have another text first, then the even ones. */
-ls_status ls_foreign_others_matter(ls_inquiry *q, ls_rung rung, int64_t slots, double *content, int64_t *n_off,
-                                   ls_error *err) {
+ls_status ls_foreign_others_matter(ls_inquiry *q, ls_stack_experiment experiment, int64_t slots, double *content,
+                                   int64_t *n_off, ls_error *err) {
     ls_seen one = {0}, two = {0};
     ls_status status;
     *content = 0.0;
     *n_off = 0;
-    LS_TRY_DONE(try_mixed(q, rung, -1, slots, &one, err));
+    LS_TRY_DONE(try_mixed(q, experiment, -1, slots, &one, err));
     for (int64_t s = 0; s < one.outcomes.n; s++) *n_off += ls_sequence_off(q->f, &one.outcomes.of[s]);
     for (int64_t other = 1; other >= 0; other--) {
         ls_seen_deinit(&two);
-        LS_TRY_DONE(try_mixed(q, rung, other, slots, &two, err));
+        LS_TRY_DONE(try_mixed(q, experiment, other, slots, &two, err));
         *content = fmax(*content, moved(q->f, &one.outcomes, &two.outcomes, 1 - other));
     }
 done:
@@ -147,7 +148,7 @@ done:
 }
 
 ls_status ls_lay_batch(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    ls_rung_trial(q, LS_RUNG_PAIR, trial, NULL);
+    ls_stack_trial(q, LS_STACK_PAIR, trial, NULL);
     trial->levers.batch = value;
     trial->levers.slots = value > 64 ? value : 64;
     trial->max_tokens = 3;
@@ -161,7 +162,7 @@ enum { COPIES = 64, COPIES_LENGTH = 9, DRAWN_LEAST = 12 };
 
 /* Copies of one prompt, one token each. */
 static ls_status lay_copies(ls_inquiry *q, int64_t copies, ls_trial *trial, ls_requests *r, ls_error *err) {
-    ls_rung_trial(q, LS_RUNG_LENGTHS, trial, NULL);
+    ls_stack_trial(q, LS_STACK_LENGTHS, trial, NULL);
     trial->levers.slots = copies;
     trial->max_tokens = 1;
     for (int64_t i = 0; i < copies; i++) LS_TRY(ls_requests_plain(q, r, 2900, COPIES_LENGTH, err));
@@ -198,14 +199,14 @@ static const char *against_copies(const ls_foreign *f, const ls_outcomes *o) {
 }
 
 /* A request that ends at its first token, against the same one that went on. */
-static ls_status try_ended(ls_inquiry *q, ls_rung rung, bool *moves, ls_error *err) {
-    const ls_outcomes *o = &q->f->seen[rung].outcomes;
+static ls_status try_ended(ls_inquiry *q, ls_stack_experiment experiment, bool *moves, ls_error *err) {
+    const ls_outcomes *o = &q->f->seen[experiment].outcomes;
     ls_seen seen = {0};
     ls_trial trial;
     *moves = false;
-    ls_rung_trial(q, rung, &trial, NULL);
+    ls_stack_trial(q, experiment, &trial, NULL);
     trial.max_tokens = 1;
-    LS_TRY(ls_foreign_try_rung(q, rung, &trial, &seen, err));
+    LS_TRY(ls_foreign_try_experiment(q, experiment, &trial, &seen, err));
     for (int64_t s = 0; s < seen.outcomes.n && s < o->n; s++) {
         const ls_outcome *a = &seen.outcomes.of[s], *b = &o->of[s];
         if (a->n > 0 && b->n > 0 && a->completion[0] == b->completion[0])
@@ -220,7 +221,8 @@ ls_status ls_foreign_against_records(ls_inquiry *q, const char **why, ls_error *
     ls_seen seen;
     bool moves = false;
     *why = NULL;
-    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_ALONE_C && !moves; r++) LS_TRY(try_ended(q, (ls_rung)r, &moves, err));
+    for (int r = LS_STACK_ALONE_A; r <= LS_STACK_ALONE_C && !moves; r++)
+        LS_TRY(try_ended(q, (ls_stack_experiment)r, &moves, err));
     if (moves) *why = "a value depends on the tokens behind it";
     if (moves) return LS_OK;
     LS_TRY(ls_foreign_try_laid(q, lay_copies, COPIES, &seen, err));
@@ -229,12 +231,12 @@ ls_status ls_foreign_against_records(ls_inquiry *q, const char **why, ls_error *
     return LS_OK;
 }
 
-ls_status ls_foreign_right_in_one_slot(ls_inquiry *q, ls_rung rung, bool *is_right, ls_error *err) {
+ls_status ls_foreign_right_in_one_slot(ls_inquiry *q, ls_stack_experiment experiment, bool *is_right, ls_error *err) {
     ls_seen seen = {0};
     ls_trial trial;
-    ls_rung_trial(q, rung, &trial, NULL);
+    ls_stack_trial(q, experiment, &trial, NULL);
     trial.levers.slots = 1;
-    LS_TRY(ls_foreign_try_rung(q, rung, &trial, &seen, err));
+    LS_TRY(ls_foreign_try_experiment(q, experiment, &trial, &seen, err));
     *is_right = seen.outcomes.n > 0 && seen.look == LS_LOOK_CLEAN;
     ls_seen_deinit(&seen);
     return LS_OK;
@@ -248,7 +250,7 @@ enum { FADE_TEXTS = 8, FADE_TOKENS = 48, FADE_EARLY = 3, FADE_LATE = 32 };
 #define FADED 0.2
 
 static ls_status lay_single(ls_inquiry *q, int64_t texts, ls_trial *trial, ls_requests *r, ls_error *err) {
-    ls_rung_trial(q, LS_RUNG_LENGTHS, trial, NULL);
+    ls_stack_trial(q, LS_STACK_LENGTHS, trial, NULL);
     trial->max_tokens = FADE_TOKENS;
     for (int64_t i = 0; i < texts; i++) LS_TRY(ls_requests_plain(q, r, 2950 + i, 1, err));
     return LS_OK;

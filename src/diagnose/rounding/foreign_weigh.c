@@ -1,6 +1,6 @@
-/* What a cause is worth. A rule sees that one rung is off, of many that were tried, and proposes a cause. Here it is
- * run again with texts it has not had, and beside it its control: the same requests with the rung's lever where it
- * was in the baseline. Only what the lever does counts, by how far it stands out of the control:
+/* What a cause is worth. A rule sees that one experiment is off, of many that were tried, and proposes a cause. Here it
+ * is run again with texts it has not had, and beside it its control: the same requests with the experiment's lever
+ * where it was in the baseline. Only what the lever does counts, by how far it stands out of the control:
  *   - by rank: the chance that sequences with the lever lie above those without it if it did nothing (Mann-Whitney);
  *   - by size: the chance that the largest of n values is r times the largest of m others if tails are as heavy as 1/x.
  * The smaller of the two, twice, is the doubt; a rule's own fit times one minus the doubt is the confidence. */
@@ -64,16 +64,16 @@ static double doubt_of(const ls_outcomes *with, const ls_outcomes *without) {
     return fmin(1.0, 2.0 * fmin(doubt_by_size(with, without), doubt_by_rank(with, without)));
 }
 
-/* The rung's trial with its one lever where the baseline has it, everything else as it was. */
-void ls_foreign_control(const ls_inquiry *q, ls_rung rung, const ls_requests *r, ls_trial *out) {
-    const int32_t special = ls_rung_special(q, rung);
+/* The experiment's trial with its one lever where the baseline has it, everything else as it was. */
+void ls_foreign_control(const ls_inquiry *q, ls_stack_experiment experiment, const ls_requests *r, ls_trial *out) {
+    const int32_t special = ls_stack_special_token(q, experiment);
     ls_trial plain;
     ls_levers *l = &out->levers;
-    ls_rung_trial(q, LS_RUNG_FRESH, &plain, NULL);
-    ls_rung_trial(q, rung, out, NULL);
+    ls_stack_trial(q, LS_STACK_FRESH, &plain, NULL);
+    ls_stack_trial(q, experiment, out, NULL);
     out->sampling = plain.sampling;
     out->outside = 0;
-    switch (ls_rung_of(rung)->control) {
+    switch (ls_stack_experiment_of(experiment)->control) {
         case LS_CONTROL_NONE: break;
         case LS_CONTROL_COMPANY:
             l->batch = 1;
@@ -99,21 +99,21 @@ void ls_foreign_control(const ls_inquiry *q, ls_rung rung, const ls_requests *r,
         if (r->ids[i] == special) r->ids[i] = ls_plain_token(q, 3000, i);
 }
 
-/* The doubt that is left on what a rung's lever does, with the texts of q->seed. */
-static ls_status doubt_of_rung(ls_inquiry *q, ls_rung rung, double *doubt, bool *off, ls_error *err) {
-    ls_requests keep = q->requests[rung], *r = &q->requests[rung];
+/* The doubt that is left on what an experiment's lever does, with the texts of q->seed. */
+static ls_status find_doubt(ls_inquiry *q, ls_stack_experiment experiment, double *doubt, bool *off, ls_error *err) {
+    ls_requests keep = q->requests[experiment], *r = &q->requests[experiment];
     ls_seen with = {0}, without = {0};
     ls_trial trial;
     ls_status status;
     *doubt = 1.0;
     *off = false;
     memset(r, 0, sizeof *r);
-    LS_TRY_DONE(ls_rung_requests(q, rung, err));
-    ls_rung_trial(q, rung, &trial, NULL);
+    LS_TRY_DONE(ls_stack_requests(q, experiment, err));
+    ls_stack_trial(q, experiment, &trial, NULL);
     LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &with, err));
     *off = with.look == LS_LOOK_OFF;
     if (!*off) goto done;
-    ls_foreign_control(q, rung, r, &trial);
+    ls_foreign_control(q, experiment, r, &trial);
     LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &without, err));
     *doubt = doubt_of(&with.outcomes, &without.outcomes);
 done:
@@ -124,48 +124,48 @@ done:
     return status;
 }
 
-static bool has_control(ls_rung rung) {
-    const ls_control control = ls_rung_of(rung)->control;
+static bool has_control(ls_stack_experiment experiment) {
+    const ls_control control = ls_stack_experiment_of(experiment)->control;
     return control != LS_CONTROL_NONE && control != LS_CONTROL_DRAWS;
 }
 
 /* What is found and was not looked at a second time is worth so much of it. */
 #define UNWEIGHED 0.9
 
-static ls_status weigh(ls_inquiry *q, ls_rung rung, double *doubt, ls_error *err) {
+static ls_status weigh(ls_inquiry *q, ls_stack_experiment experiment, double *doubt, ls_error *err) {
     const uint64_t seed = q->seed;
     bool off;
     ls_status status;
     q->seed ^= OTHER_TEXTS;
-    status = doubt_of_rung(q, rung, doubt, &off, err);
+    status = find_doubt(q, experiment, doubt, &off, err);
     q->seed = seed;
     if (status != LS_OK || off) return status;
     /* It needs the texts it was found with. It was one of many then. */
-    LS_TRY(doubt_of_rung(q, rung, doubt, &off, err));
-    *doubt = fmin(1.0, *doubt * (double)LS_RUNGS);
+    LS_TRY(find_doubt(q, experiment, doubt, &off, err));
+    *doubt = fmin(1.0, *doubt * (double)LS_STACK_EXPERIMENTS);
     return LS_OK;
 }
 
 static int by_confidence(const void *a, const void *b) {
     const ls_finding *x = a, *y = b;
     if (x->confidence != y->confidence) return x->confidence < y->confidence ? 1 : -1;
-    return (int)x->rung - (int)y->rung;
+    return (int)x->experiment - (int)y->experiment;
 }
 
 ls_status ls_foreign_weigh(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
-    double known[LS_RUNGS];
-    for (int r = 0; r < LS_RUNGS; r++) known[r] = -1.0;
+    double known[LS_STACK_EXPERIMENTS];
+    for (int r = 0; r < LS_STACK_EXPERIMENTS; r++) known[r] = -1.0;
     for (int64_t i = 0; i < f->found.n && i < WEIGHED_MOST; i++) {
         ls_finding *one = &f->found.of[i];
-        if (one->confidence < LS_NAMED || one->settled || !has_control(one->rung)) continue;
-        if (f->seen[one->rung].outcomes.n == 0) continue;
-        if (known[one->rung] < 0.0) LS_TRY(weigh(q, one->rung, &known[one->rung], err));
+        if (one->confidence < LS_NAMED || one->settled || !has_control(one->experiment)) continue;
+        if (f->seen[one->experiment].outcomes.n == 0) continue;
+        if (known[one->experiment] < 0.0) LS_TRY(weigh(q, one->experiment, &known[one->experiment], err));
         if (ls_door_is_closed(q->runner->door)) {
             one->confidence *= UNWEIGHED;
             continue;
         }
-        one->doubt = known[one->rung];
+        one->doubt = known[one->experiment];
         one->confidence *= 1.0 - one->doubt;
     }
     qsort(f->found.of, (size_t)f->found.n, sizeof *f->found.of, by_confidence);

@@ -15,7 +15,7 @@
 enum { TIMES = 5, ROUNDS = 2, FILLERS = 4, FILLER_SHORT = 90, FILLER_LONG = 1000, TEXT_LENGTH = 11, TEXT_NEW = 6 };
 
 static void greedy_trial(const ls_inquiry *q, ls_trial *trial) {
-    ls_rung_trial(q, LS_RUNG_ALONE_C, trial, NULL);
+    ls_stack_trial(q, LS_STACK_ALONE_C, trial, NULL);
     trial->sampling.temperature = 0.0f; /* so that tokens are the same wherever seeds are not kept */
     trial->max_tokens = TEXT_NEW;
 }
@@ -105,7 +105,7 @@ static ls_status decide_repeats(ls_inquiry *q, bool *found, ls_error *err) {
     share = (double)n_right / (9.0 * TIMES);
     f->repeat = fmax(f->repeat, most);
     /* What comes and goes is right now and then. What is never right may as well hang on all that came before. */
-    ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_RUNG_AGAIN, 0.7 + 0.27 * fmin(1.0, RIGHT_NOW_AND_THEN * share),
+    ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, 0.7 + 0.27 * fmin(1.0, RIGHT_NOW_AND_THEN * share),
                     "the same requests in the same order, three times over, have values up to %.2g apart, in %" PRId64
                     " of 3 texts; %" PRId64 " of %d are right%s",
                     most, n_moved, n_right, 9 * TIMES,
@@ -157,7 +157,7 @@ static ls_status decide_predecessors(ls_inquiry *q, bool *found, ls_error *err) 
     }
     q->filler = 0;
     if (*found)
-        ls_foreign_find(q->f, LS_CAUSE_STALE_SLOT, LS_RUNG_LENGTHS,
+        ls_foreign_find(q->f, LS_CAUSE_STALE_SLOT, LS_STACK_LENGTHS,
                         (0.98 - 0.2 * b.same / b.other) * (b.n_moved < b.n_texts ? 0.97 : 1.0),
                         "a request's values move by up to %.2g with the request in front of it, and by %.2g when the "
                         "same pair comes again; so do %" PRId64 " of %" PRId64 " texts",
@@ -229,7 +229,7 @@ static void decide_grid(ls_inquiry *q, const shape *s, bool *found) {
     for (int k = 0; k < 2 && !*found && s->n >= 20; k++) {
         if (s->on_grid[k] < s->n || 2 * s->scored_on_grid[k] > s->n) continue;
         *found = true;
-        ls_foreign_find(q->f, LS_CAUSE_COARSE_RECORDS, LS_RUNG_ALONE_LONG, 0.97,
+        ls_foreign_find(q->f, LS_CAUSE_COARSE_RECORDS, LS_STACK_ALONE_LONG, 0.97,
                         "all %" PRId64 " records are values of %s, and %" PRId64 " of the same tokens' in a prompt",
                         s->n, types[k], s->scored_on_grid[k]);
     }
@@ -237,7 +237,7 @@ static void decide_grid(ls_inquiry *q, const shape *s, bool *found) {
         /* Of the less likely ones f16 has fewer bits, and they are not told. */
         if (10 * s->of_grid[k] < 9 * s->n || 10 * s->scored_of_grid[k] > s->n) continue;
         *found = true;
-        ls_foreign_find(q->f, LS_CAUSE_COARSE_RECORDS, LS_RUNG_ALONE_LONG, 0.97,
+        ls_foreign_find(q->f, LS_CAUSE_COARSE_RECORDS, LS_STACK_ALONE_LONG, 0.97,
                         "%" PRId64 " of %" PRId64 " records are logarithms of probabilities in %s, and %" PRId64
                         " of the same tokens' in a prompt",
                         s->of_grid[k], s->n, types[k], s->scored_of_grid[k]);
@@ -248,14 +248,14 @@ static void decide_grid(ls_inquiry *q, const shape *s, bool *found) {
 static void decide_clamp(ls_inquiry *q, const shape *s, bool *found) {
     if (*found || s->n_least_above < 4 || 4 * s->n_least_above < 3 * s->n_least) return;
     *found = true;
-    ls_foreign_find(q->f, LS_CAUSE_CLAMPED, LS_RUNG_ALONE_LONG, 0.96,
+    ls_foreign_find(q->f, LS_CAUSE_CLAMPED, LS_STACK_ALONE_LONG, 0.96,
                     "%" PRId64 " records of %" PRId64 " are %.6g and none is below; in a prompt %" PRId64
                     " of these tokens have less",
                     s->n_least, s->n, s->least, s->n_least_above);
 }
 
 static ls_status lay_firsts(ls_inquiry *q, int64_t greedy, ls_trial *trial, ls_requests *r, ls_error *err) {
-    ls_rung_trial(q, LS_RUNG_ALONE_C, trial, NULL);
+    ls_stack_trial(q, LS_STACK_ALONE_C, trial, NULL);
     if (greedy) trial->sampling.temperature = 0.0f;
     trial->max_tokens = 1;
     for (int64_t i = 0; i < 16; i++) LS_TRY(ls_requests_plain(q, r, 3200 + i, 9, err));
@@ -279,7 +279,7 @@ static ls_status decide_likeliest(ls_inquiry *q, const shape *s, bool *found, ls
     }
     *found = n >= 4 && 10 * n_same >= 9 * n;
     if (*found)
-        ls_foreign_find(q->f, LS_CAUSE_OTHER_RECORDS, LS_RUNG_ALONE_LONG, 0.97,
+        ls_foreign_find(q->f, LS_CAUSE_OTHER_RECORDS, LS_STACK_ALONE_LONG, 0.97,
                         "each record is the likeliest token's: so in %" PRId64 " of %" PRId64
                         " texts whose first token was another one",
                         n_same, n);
@@ -291,13 +291,14 @@ done:
 
 /* Those that hold for all records: another scale, another place. */
 static ls_status decide_explained(ls_inquiry *q, bool *found, ls_error *err) {
-    static const ls_rung alone[] = {LS_RUNG_ALONE_A, LS_RUNG_ALONE_LONG, LS_RUNG_ALONE_B, LS_RUNG_ALONE_C};
+    static const ls_stack_experiment alone[] = {LS_STACK_ALONE_A, LS_STACK_ALONE_LONG, LS_STACK_ALONE_B,
+                                                LS_STACK_ALONE_C};
     ls_foreign *f = q->f;
     double sure;
     LS_TRY(ls_explain(q, alone, 4, err));
     if (f->n_best == 0 || f->best[0].harmless) return LS_OK;
     sure = ls_explained_confidence(f);
-    ls_foreign_find(f, f->best[0].cause, LS_RUNG_ALONE_LONG, sure,
+    ls_foreign_find(f, f->best[0].cause, LS_STACK_ALONE_LONG, sure,
                     "requests alone: %s; with that the median |d| is %.2g in place of %.2g", f->best[0].what,
                     f->best[0].median, f->before.median);
     *found = sure >= LS_NAMED;
@@ -340,7 +341,7 @@ static ls_status decide_numbers(ls_inquiry *q, bool *found, ls_error *err) {
     named = ls_compare_named(&causes);
     *found = named != NULL && ls_cause_of(named->cause)->family == LS_FAMILY_SAMPLING;
     if (*found)
-        ls_foreign_find(q->f, named->cause, LS_RUNG_ALONE_LONG, named->confidence,
+        ls_foreign_find(q->f, named->cause, LS_STACK_ALONE_LONG, named->confidence,
                         "requests alone: with A what is recorded and B the prompt's values, %s", named->evidence);
 done:
     free(records);
@@ -379,7 +380,7 @@ static ls_status measure_reading(ls_inquiry *q, reading how, double *median, ls_
         if (seen->n != 1 || seen->of[0].n_prompt > 60 || seen->of[0].n > 16) return LS_OK;
         prompt.n = read_as(q->config, how, &seen->of[0], ids);
         if (prompt.n == 0) return LS_OK;
-        ls_rung_trial(q, ls_probe_alone[r], &trial, NULL);
+        ls_stack_trial(q, ls_probe_alone[r], &trial, NULL);
         status = ls_outcomes_create(&o, &trial, &prompt, 1, err);
         if (status == LS_OK) {
             o.of[0].n = seen->of[0].n;
@@ -415,7 +416,7 @@ static ls_status decide_readings(ls_inquiry *q, bool *found, ls_error *err) {
     /* The same requests are off as they were sent, and no other reading is as near. */
     *found = best != AS_SENT && as_sent > moved_from(q) && least < 0.1 * as_sent;
     if (*found)
-        ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_RUNG_ALONE_C, 0.96,
+        ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_STACK_ALONE_C, 0.96,
                         "decode reads %s: with that the median |d| is %.2g in place of %.2g", words[best], least,
                         as_sent);
     return LS_OK;
@@ -430,7 +431,7 @@ static ls_status decide_multiples(ls_inquiry *q, bool *found, ls_error *err) {
 }
 
 static ls_status lay_length(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    ls_rung_trial(q, LS_RUNG_ALONE_C, trial, NULL);
+    ls_stack_trial(q, LS_STACK_ALONE_C, trial, NULL);
     trial->max_tokens = 3;
     for (int64_t i = 0; i < 4; i++) LS_TRY(ls_requests_plain(q, r, 3400 + i, value, err));
     return LS_OK;
@@ -441,7 +442,7 @@ static ls_status lay_length(ls_inquiry *q, int64_t value, ls_trial *trial, ls_re
 static ls_status lay_prepared(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
     const int64_t n = value < 0 ? -value : value;
     int32_t ids[LS_PLAIN_MOST];
-    ls_rung_trial(q, value < 0 ? LS_RUNG_ALONE_C : LS_RUNG_CACHED_SHARED, trial, NULL);
+    ls_stack_trial(q, value < 0 ? LS_STACK_ALONE_C : LS_STACK_CACHED_SHARED, trial, NULL);
     trial->sampling.temperature = 0.0f;
     trial->max_tokens = 1;
     for (int64_t i = 0; i < 4; i++) {
@@ -454,7 +455,7 @@ static ls_status lay_prepared(ls_inquiry *q, int64_t value, ls_trial *trial, ls_
 
 /* Several at once, all of them shorter, with as many rows together. */
 static ls_status lay_rows(ls_inquiry *q, int64_t length, ls_trial *trial, ls_requests *r, ls_error *err) {
-    ls_rung_trial(q, LS_RUNG_BATCH, trial, NULL);
+    ls_stack_trial(q, LS_STACK_BATCH, trial, NULL);
     trial->max_tokens = 2;
     for (int64_t i = 0; i < 8; i++) LS_TRY(ls_requests_plain(q, r, 3550 + i, length / 2, err));
     return LS_OK;
@@ -504,10 +505,10 @@ static int by_length(const void *a, const void *b) {
 }
 
 static int64_t sizes(const ls_inquiry *q, sized *out) {
-    static const ls_rung rungs[2] = {LS_RUNG_LENGTHS, LS_RUNG_LONG};
+    static const ls_stack_experiment experiments[2] = {LS_STACK_LENGTHS, LS_STACK_LONG};
     int64_t n = 0;
     for (int r = 0; r < 2; r++) {
-        const ls_outcomes *o = &q->f->seen[rungs[r]].outcomes;
+        const ls_outcomes *o = &q->f->seen[experiments[r]].outcomes;
         for (int64_t s = 0; s < o->n && n < SIZED_MOST; s++) {
             const ls_outcome *c = &o->of[s];
             out[n] = (sized){c->n_prompt, size_of(c)};
@@ -551,16 +552,16 @@ static ls_status decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
                                   lay_length, &value, err));
     if (value < 0) goto done; /* with other texts it is not so */
     *found = true;
-    if (ls_rung_refused(q, LS_RUNG_CACHED_SHARED) == NULL)
+    if (ls_stack_refused(q, LS_STACK_CACHED_SHARED) == NULL)
         LS_TRY_DONE(rows_matter(q, 2 * (value > 24 ? value : 24), &by_rows, &moved, err));
     if (!by_rows) LS_TRY_DONE(rows_together(q, value, &together, err));
     if (by_rows || together)
-        ls_foreign_find(q->f, LS_CAUSE_ORDER_BY_BATCH, LS_RUNG_LENGTHS, 0.93,
+        ls_foreign_find(q->f, LS_CAUSE_ORDER_BY_BATCH, LS_STACK_LENGTHS, 0.93,
                         "off from %" PRId64 " tokens on, and %s: the rows of a forward choose the kernel", value,
                         by_rows ? "a text of one length moves when its beginning was computed before"
                                 : "so are eight at once of half that length");
     else
-        ls_foreign_find(q->f, LS_CAUSE_FROM_A_LENGTH, LS_RUNG_LENGTHS,
+        ls_foreign_find(q->f, LS_CAUSE_FROM_A_LENGTH, LS_STACK_LENGTHS,
                         fmin(0.95, 1.0 - (double)n * ls_probe_chance(n_beyond, n - at, 0, at)),
                         "prompts of fewer than %" PRId64 " tokens are within %.2g; %" PRId64 " of %" PRId64
                         " longer ones are not, and other texts of that length are not either",
@@ -598,13 +599,14 @@ static void decide_rest(ls_inquiry *q) {
     /* Prefill is right and the step behind it is not: by how sure the two shares are apart. */
     if (s.first_off == 0 && 3 * s.later_off > s.later) {
         const double chance = ls_probe_chance(s.later_off, s.later, s.first_off, s.first);
-        ls_foreign_find(f, LS_CAUSE_DECODE_ARITHMETIC, LS_RUNG_ALONE_LONG, fmax(0.0, 0.9 - (double)LS_RUNGS * chance),
+        ls_foreign_find(f, LS_CAUSE_DECODE_ARITHMETIC, LS_STACK_ALONE_LONG,
+                        fmax(0.0, 0.9 - (double)LS_STACK_EXPERIMENTS * chance),
                         "first tokens are within rounding, all %" PRId64 "; of decoded ones %" PRId64 " of %" PRId64
                         " are off by more than two kernels are",
                         s.first, s.later_off, s.later);
         return;
     }
-    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_RUNG_ALONE_LONG, 0.7,
+    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_STACK_ALONE_LONG, 0.7,
                     "%" PRId64 " of %" PRId64 " first tokens and %" PRId64 " of %" PRId64
                     " decoded ones are off between what is generated and the same as a prompt, and nothing that was "
                     "tried takes it away; try --model with the checkpoint, and lockstep sweep",

@@ -3,8 +3,8 @@
 
 #include "diagnose/rounding/foreign.h"
 
-const ls_rung ls_probe_alone[LS_PROBE_ALONE] = {LS_RUNG_ALONE_A,    LS_RUNG_ALONE_B, LS_RUNG_ALONE_C,
-                                                LS_RUNG_ALONE_LONG, LS_RUNG_AGAIN,   LS_RUNG_LENGTHS};
+const ls_stack_experiment ls_probe_alone[LS_PROBE_ALONE] = {LS_STACK_ALONE_A,    LS_STACK_ALONE_B, LS_STACK_ALONE_C,
+                                                            LS_STACK_ALONE_LONG, LS_STACK_AGAIN,   LS_STACK_LENGTHS};
 
 double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_without) {
     const double n = (double)(n_with + n_without), marks = (double)(with + without);
@@ -35,7 +35,7 @@ bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, doub
 #define BY_LENGTH 1e-4
 static bool hangs_on_length(const ls_foreign *f) {
     static const int64_t lengths[] = {16, 32, 64};
-    const ls_outcomes *o = &f->seen[LS_RUNG_LENGTHS].outcomes;
+    const ls_outcomes *o = &f->seen[LS_STACK_LENGTHS].outcomes;
     for (size_t k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
         int64_t n[2] = {0, 0}, n_far[2] = {0, 0};
         for (int64_t s = 0; s < o->n; s++)

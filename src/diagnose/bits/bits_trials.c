@@ -1,7 +1,8 @@
-/* The ladder: prompts made from the given ones, and the settings of every experiment. The baseline is as small as can
+/* The experiments as trials: prompts made from the given ones, and the settings of every experiment. The baseline is as
+ * small as can
  * be: one sequence at a time, chunks as short as the convolution's memory, one slot, no cache, raw log-probabilities.
  */
-#include "diagnose/bits/sweep_ladder.h"
+#include "diagnose/bits/bits_trials.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,14 +13,14 @@
  * wrong with its state, with a log-probability near 0. Raw records are of temperature 1 all the same. */
 #define PROBE_TEMPERATURE 4.0f
 
-ls_prompt_set ls_ladder_set(ls_experiment experiment) { return ls_experiment_of(experiment)->set; }
-ls_experiment ls_ladder_baseline(ls_experiment experiment) {
+ls_prompt_set ls_experiment_set(ls_experiment experiment) { return ls_experiment_of(experiment)->set; }
+ls_experiment ls_experiment_baseline(ls_experiment experiment) {
     const ls_experiment baseline = ls_experiment_of(experiment)->baseline;
     return baseline == LS_TRY_GIVEN ? LS_EXPERIMENTS : baseline;
 }
 
 /* float32 agrees to about 1e-6 however sums are ordered, bf16 activations to about 1e-2; both with room. */
-double ls_ladder_noise(ls_dtype dtype) { return dtype == LS_F32 ? 1e-3 : 0.25; }
+double ls_bits_noise(ls_dtype dtype) { return dtype == LS_F32 ? 1e-3 : 0.25; }
 
 /* ---- prompts ---- */
 
@@ -64,7 +65,8 @@ static void make_shared(int32_t *tokens, const ls_sweep_opts *o, int32_t vocab) 
     }
 }
 
-ls_status ls_ladder_create(ls_ladder *out, const ls_sweep_opts *opts, const ls_model_config *config, ls_error *err) {
+ls_status ls_bits_trials_create(ls_bits_trials *out, const ls_sweep_opts *opts, const ls_model_config *config,
+                                ls_error *err) {
     static const int64_t counts[LS_SETS] = {0, 8, 1, 8, 8, 8, LS_LONG_PROMPTS};
     const int32_t *longs, *shared;
     const int64_t page = ls_page_bytes(config, opts->dtype, 64) / ls_dtype_bytes(opts->dtype);
@@ -95,46 +97,46 @@ ls_status ls_ladder_create(ls_ladder *out, const ls_sweep_opts *opts, const ls_m
     }
     out->set[LS_SET_ONE][0] = out->set[LS_SET_PLAIN][0];
 done:
-    if (status != LS_OK) ls_ladder_deinit(out);
+    if (status != LS_OK) ls_bits_trials_deinit(out);
     return status;
 }
 
-void ls_ladder_deinit(ls_ladder *ladder) {
-    for (int set = 0; set < LS_SETS; set++) free(ladder->set[set]);
-    free(ladder->tokens);
-    memset(ladder, 0, sizeof *ladder);
+void ls_bits_trials_deinit(ls_bits_trials *trials) {
+    for (int set = 0; set < LS_SETS; set++) free(trials->set[set]);
+    free(trials->tokens);
+    memset(trials, 0, sizeof *trials);
 }
 
 /* ---- settings ---- */
 
 /* The cache is large enough that nothing is evicted. */
-static void use_cache(ls_levers *l, const ls_ladder *ladder) {
+static void use_cache(ls_levers *l, const ls_bits_trials *trials) {
     int64_t slot = 0;
-    for (int32_t i = 0; i < ladder->config->n_layers; i++)
-        if (ls_config_has_slots(ladder->config, i)) slot += ls_slot_bytes(ladder->config, ladder->opts->dtype);
+    for (int32_t i = 0; i < trials->config->n_layers; i++)
+        if (ls_config_has_slots(trials->config, i)) slot += ls_slot_bytes(trials->config, trials->opts->dtype);
     l->prefix = LS_PREFIX_ON;
     l->prefix_bytes = 64 * slot;
     l->pages = 256;
 }
 
-static void go_far(ls_levers *l, const ls_ladder *ladder) {
-    l->slots = ladder->opts->far_slots;
-    l->slot_words = ladder->opts->far_words;
+static void go_far(ls_levers *l, const ls_bits_trials *trials) {
+    l->slots = trials->opts->far_slots;
+    l->slot_words = trials->opts->far_words;
     l->pages = 256; /* enough of them in half the memory too */
     l->policy = LS_POLICY_HIGHEST;
 }
 
-void ls_ladder_numerics(ls_trial *trial, const ls_ladder *ladder, ls_dtype dtype) {
+void ls_bits_trials_numerics(ls_trial *trial, const ls_bits_trials *trials, ls_dtype dtype) {
     trial->dtype = dtype;
-    trial->profile = dtype == LS_F32 ? LS_PROFILE_EXACT : ladder->opts->profile;
+    trial->profile = dtype == LS_F32 ? LS_PROFILE_EXACT : trials->opts->profile;
 }
 
-void ls_ladder_trial(ls_trial *out, const ls_ladder *ladder, ls_experiment experiment) {
-    const ls_sweep_opts *o = ladder->opts;
+void ls_bits_trials_of(ls_trial *out, const ls_bits_trials *trials, ls_experiment experiment) {
+    const ls_sweep_opts *o = trials->opts;
     const ls_moves *moves = &ls_experiment_of(experiment)->moves;
     ls_levers *l = &out->levers;
     memset(out, 0, sizeof *out);
-    ls_ladder_numerics(out, ladder, o->dtype);
+    ls_bits_trials_numerics(out, trials, o->dtype);
     out->sampling = (ls_sampling){.temperature = 1.0f, .top_p = 1.0f, .seed = o->seed};
     out->max_tokens = LS_PROBE_TOKENS;
     out->rounds = 1;
@@ -148,14 +150,14 @@ void ls_ladder_trial(ls_trial *out, const ls_ladder *ladder, ls_experiment exper
     }
     out->sampling.temperature = PROBE_TEMPERATURE;
     l->batch = 1;
-    l->chunk = ladder->config->d_conv > 4 ? ladder->config->d_conv - 1 : 3;
+    l->chunk = trials->config->d_conv > 4 ? trials->config->d_conv - 1 : 3;
     l->tick_tokens = 512;
     l->prefix = LS_PREFIX_OFF;
     l->fork = false;
-    if (moves->cache) use_cache(l, ladder);
-    if (moves->far_slots) go_far(l, ladder);
+    if (moves->cache) use_cache(l, trials);
+    if (moves->far_slots) go_far(l, trials);
     if (moves->far_pages) {
-        l->pages = ladder->far_pages;
+        l->pages = trials->far_pages;
         l->policy = LS_POLICY_HIGHEST;
     }
     if (moves->other_threads) l->threads = o->threads == 1 ? 2 : 1;

@@ -1,36 +1,37 @@
 /* The experiments as trials, for the files of sweep alone: which prompts each takes and which levers it moves. */
-#ifndef LS_DIAGNOSE_BITS_SWEEP_LADDER_H
-#define LS_DIAGNOSE_BITS_SWEEP_LADDER_H
+#ifndef LS_DIAGNOSE_BITS_BITS_TRIALS_H
+#define LS_DIAGNOSE_BITS_BITS_TRIALS_H
 
 #include "diagnose/bits/sweep.h"
 
-/* Short and long prompts are multiples of every chunk of a ladder, so that no chunk is shorter than it says. */
+/* Short and long prompts are multiples of every chunk of an experiment, so that no chunk is shorter than it says. */
 enum { LS_PROBE_TOKENS = 6, LS_PLAIN_TOKENS = 12, LS_LONG_PROMPTS = 16, LS_LONG_TOKENS = 32 };
 
-typedef struct ls_ladder {
+typedef struct ls_bits_trials {
     const ls_sweep_opts *opts;
     const ls_model_config *config;
     ls_prompt *set[LS_SETS];
     int64_t n_set[LS_SETS];
     int32_t *tokens;   /* of all sets but the given one */
     int64_t far_pages; /* pages whose offsets leave 32 bits; 0 without attention */
-} ls_ladder;
+} ls_bits_trials;
 
-ls_status ls_ladder_create(ls_ladder *out, const ls_sweep_opts *opts, const ls_model_config *config, ls_error *err);
-void ls_ladder_deinit(ls_ladder *ladder);
+ls_status ls_bits_trials_create(ls_bits_trials *out, const ls_sweep_opts *opts, const ls_model_config *config,
+                                ls_error *err);
+void ls_bits_trials_deinit(ls_bits_trials *trials);
 /* Sets type of activations and profile: float32 is always exact. */
-void ls_ladder_numerics(ls_trial *trial, const ls_ladder *ladder, ls_dtype dtype);
-void ls_ladder_trial(ls_trial *out, const ls_ladder *ladder, ls_experiment experiment);
-ls_prompt_set ls_ladder_set(ls_experiment experiment);
+void ls_bits_trials_numerics(ls_trial *trial, const ls_bits_trials *trials, ls_dtype dtype);
+void ls_bits_trials_of(ls_trial *out, const ls_bits_trials *trials, ls_experiment experiment);
+ls_prompt_set ls_experiment_set(ls_experiment experiment);
 /* The experiment whose tokens this one's should be; LS_EXPERIMENTS: none. It comes earlier. */
-ls_experiment ls_ladder_baseline(ls_experiment experiment);
+ls_experiment ls_experiment_baseline(ls_experiment experiment);
 /* The largest abs d that rounding explains. */
-double ls_ladder_noise(ls_dtype dtype);
+double ls_bits_noise(ls_dtype dtype);
 
 /* What lays out trials and counts them. */
 typedef struct ls_runner {
     ls_sweep *sweep;
-    const ls_ladder *ladder;
+    const ls_bits_trials *trials;
     ls_door *door;
 } ls_runner;
 
