@@ -93,7 +93,7 @@ static ls_status open_explainer(explainer *x, ls_inquiry *q, const ls_stack_expe
         for (int64_t s = 0; s < q->f->seen[experiments[r]].outcomes.n; s++)
             if (q->f->seen[experiments[r]].outcomes.of[s].n > 0)
                 LS_TRY(open_text(x, &x->texts[x->n_texts++], &q->f->seen[experiments[r]].outcomes.of[s], err));
-    x->n_alone = x->n_texts;
+    x->n_solo = x->n_texts;
     x->n_few = x->n_texts < FEW ? x->n_texts : FEW;
     for (int64_t s = 0; checked && s < q->f->seen[LS_STACK_LENGTHS].outcomes.n; s++) {
         const ls_outcome *c = &q->f->seen[LS_STACK_LENGTHS].outcomes.of[s];
@@ -124,12 +124,12 @@ ls_status ls_explain(ls_inquiry *q, const ls_stack_experiment *experiments, int6
     }
     LS_TRY_DONE(ls_explain_bf16(&x, err));
     if (n_experiments > 1) { /* each alone in its process they are as good as equal: what is off needs company */
-        ls_explanation alone;
-        ls_explain_measure_few(&x, (how){PLAIN, 0.0, 0}, x.n_alone, &alone);
-        if (alone.q90 < EXPLAIN_LEAST) goto done;
+        ls_explanation solo;
+        ls_explain_measure_few(&x, (how){PLAIN, 0.0, 0}, x.n_solo, &solo);
+        if (solo.q90 < EXPLAIN_LEAST) goto done;
     }
     ls_explain_records(&x);
-    if (!q->records_alone) LS_TRY_DONE(ls_explain_models(&x, err));
+    if (!q->records_solo) LS_TRY_DONE(ls_explain_models(&x, err));
 done:
     close_explainer(&x);
     return status;

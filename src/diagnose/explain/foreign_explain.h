@@ -102,7 +102,7 @@ typedef struct explainer {
     int64_t n_inserted;
     int32_t unknown, kept;
     int64_t longest;
-    int64_t n_alone;                         /* texts in front of those that check */
+    int64_t n_solo;                          /* texts in front of those that check */
     bool partly;                             /* most tokens are right as they are */
     int64_t n_few;                           /* texts that a change is first tried on, and what they are without it */
     ls_explanation few_before, first_before; /* the latter of the first text alone */

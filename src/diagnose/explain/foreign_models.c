@@ -746,7 +746,7 @@ ls_status ls_explain_bf16(explainer *x, ls_error *err) {
 }
 
 ls_status ls_explain_models(explainer *x, ls_error *err) {
-    if (x->q->decode_alone) return try_handover(x, err); /* anything else moves first tokens as well */
+    if (x->q->decode_solo) return try_handover(x, err); /* anything else moves first tokens as well */
     LS_TRY(try_readings(x, err));
     LS_TRY(try_precision(x, err));
     LS_TRY(try_formulas(x, err));

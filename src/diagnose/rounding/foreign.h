@@ -119,8 +119,8 @@ typedef struct ls_inquiry {
     ls_reference *reference; /* NULL: none */
     uint64_t seed;
     int slot_way;         /* of asking for a slot, that the suspect is known to understand */
-    bool records_alone;   /* explanations are of records, not of the model */
-    bool decode_alone;    /* first tokens are right: they are of records and of what decoding is handed */
+    bool records_solo;    /* explanations are of records, not of the model */
+    bool decode_solo;     /* first tokens are right: they are of records and of what decoding is handed */
     bool of_pattern;      /* of a server: requests alone are within the limit, and it may be the fault that made that */
     int64_t filler;       /* tokens of requests in front of those that are looked at; 0: a few */
     int64_t known_length; /* from which on requests are off; 0: not known */
@@ -247,7 +247,7 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err);
 /* Fills f->expected; nothing without a checkpoint. */
 ls_status ls_probe_expect(ls_inquiry *q, ls_error *err);
 /* What requests alone say: the server's values of one text, told by what came before it and by its length. */
-ls_status ls_probe_decide_alone(ls_inquiry *q, ls_error *err);
+ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err);
 /* The same of requests alone that are within the limit: a fault of all of them is a floor, and has a pattern that
  * rounding has not. */
 ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err);
@@ -256,8 +256,8 @@ ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err);
 /* Records of a narrow type or that end at a least value, which need not lie beyond what rounding makes. */
 bool ls_probe_decide_records(ls_inquiry *q);
 /* Requests alone: experiments that move nothing. */
-enum { LS_PROBE_ALONE = 6 };
-extern const ls_stack_experiment ls_probe_alone[LS_PROBE_ALONE];
+enum { LS_PROBE_SOLO = 6 };
+extern const ls_stack_experiment ls_probe_solo[LS_PROBE_SOLO];
 /* An experiment beside its control, with other texts, until chance is out of question or the trials are used up.
  * *chance: that both are off as often, times the experiments there are. *n_again: sequences of other texts that are
  * off. */
@@ -268,7 +268,7 @@ double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_
 /* Whether so few tokens are off, and by so little, as ties of a sound stack in a coarse type make. */
 bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most);
 /* Of all requests alone together. */
-bool ls_probe_alone_is_right(const ls_foreign *f);
+bool ls_probe_solo_is_right(const ls_foreign *f);
 /* How far two outcomes of one request are apart, each from its tokens' values in a prompt, up to the first token that
  * is another one. */
 double ls_probe_apart(const ls_outcome *a, const ls_outcome *b);
@@ -282,8 +282,8 @@ bool ls_foreign_any_off(const ls_foreign *f);
 const char *ls_foreign_why_untried(const ls_foreign *f);
 /* Whether a request needs another one in front of it: so many of an experiment's that are off, each alone in its
  * process. */
-ls_status ls_foreign_off_alone(ls_inquiry *q, ls_stack_experiment experiment, int64_t most, int64_t *n_tried,
-                               int64_t *n_off, ls_error *err);
+ls_status ls_foreign_off_solo(ls_inquiry *q, ls_stack_experiment experiment, int64_t most, int64_t *n_tried,
+                              int64_t *n_off, ls_error *err);
 /* So many short requests at once, of equal length. */
 ls_status ls_lay_batch(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err);
 /* Why records cannot be log-probabilities of any model, whatever its weights; NULL: nothing says so. */
@@ -300,19 +300,20 @@ ls_status ls_foreign_page_moves(ls_inquiry *q, int64_t length, ls_page_moves *ou
 ls_status ls_foreign_others_matter(ls_inquiry *q, ls_stack_experiment experiment, int64_t slots, double *content,
                                    int64_t *n_off, ls_error *err);
 /* Whether a request is off for what the one in front of it has in common with it: pairs, one at a time. */
-ls_status ls_decide_kinship(ls_inquiry *q, ls_stack_experiment experiment, bool cached, bool *found, ls_error *err);
+ls_status ls_decide_previous_request(ls_inquiry *q, ls_stack_experiment experiment, bool cached, bool *found,
+                                     ls_error *err);
 /* Rules that both have. */
 /* Whether prompts of a multiple of some number of tokens are right, three quarters with |d| of `right` at most, and
  * others are off by ten times that and by `least`. */
 ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *found, ls_error *err);
 /* What requests alone say; the best explanation of one experiment, *found when it is named. */
-ls_status ls_decide_alone(ls_inquiry *q, ls_error *err);
+ls_status ls_decide_solo(ls_inquiry *q, ls_error *err);
 /* Whether requests alone are off alike wherever they could be; says so in text. */
-bool ls_foreign_is_everywhere(const ls_foreign *f, char *text, size_t bytes);
+bool ls_foreign_is_uniform(const ls_foreign *f, char *text, size_t bytes);
 /* Whether d of requests alone changes with their first token as rounding does, and not as a wrong weight does. */
 ls_status ls_foreign_is_drawn_anew(ls_inquiry *q, bool *is_drawn_anew, ls_error *err);
 /* Finds "other weights or another formula" where small differences are no rounding. */
-ls_status ls_decide_smooth(ls_inquiry *q, ls_error *err);
+ls_status ls_decide_rounding_or_weights(ls_inquiry *q, ls_error *err);
 ls_status ls_explain_experiment(ls_inquiry *q, ls_stack_experiment experiment, double confidence, bool *found,
                                 ls_error *err);
 /* The same by which token a record belongs to alone. */

@@ -46,9 +46,9 @@ ls_status ls_explain_misplaced(ls_inquiry *q, ls_stack_experiment experiment, bo
     ls_foreign *f = q->f;
     ls_status status;
     *found = false;
-    q->records_alone = true;
+    q->records_solo = true;
     status = ls_explain(q, &experiment, 1, err);
-    q->records_alone = false;
+    q->records_solo = false;
     LS_TRY(status);
     if (f->n_best > 0 && ls_explained_confidence(f) >= LS_NAMED &&
         ls_cause_of(f->best[0].cause)->family == LS_FAMILY_MISPLACED) {
@@ -199,7 +199,7 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
                         p->first_sequence + 1);
         return ls_foreign_bound(q, LS_BOUNDED_REQUESTS, p->first_sequence + 1, false, 1);
     }
-    LS_TRY(ls_foreign_off_alone(q, LS_STACK_LENGTHS, 3, &n_tried, &n_off, err));
+    LS_TRY(ls_foreign_off_solo(q, LS_STACK_LENGTHS, 3, &n_tried, &n_off, err));
     if (n_tried < 2 || n_off > 0) return LS_OK;
     LS_TRY(ls_foreign_right_in_one_slot(q, LS_STACK_LENGTHS, &one_slot, err));
     if (one_slot && p->first_sequence > 1) {
@@ -216,7 +216,7 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
         f->found.of[0].settled = true;
         return LS_OK;
     }
-    LS_TRY(ls_decide_kinship(q, LS_STACK_LENGTHS, false, found, err));
+    LS_TRY(ls_decide_previous_request(q, LS_STACK_LENGTHS, false, found, err));
     if (*found) return LS_OK;
     *found = true;
     apart = has_slots_apart(&f->seen[LS_STACK_LENGTHS].outcomes);
@@ -236,23 +236,23 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
 static ls_status decide_rows(ls_inquiry *q, bool *found, ls_error *err) {
     const ls_seen *pair = &q->f->seen[LS_STACK_PAIR], *eight = &q->f->seen[LS_STACK_BATCH];
     const bool some = pair->n_sequences_off > 0 && pair->n_sequences_off < pair->n_sequences;
-    int64_t n_alone, n;
-    ls_seen alone;
+    int64_t n_solo, n;
+    ls_seen solo;
     ls_trial trial;
     *found = false;
     if (q->f->is_server || eight->look != LS_LOOK_CLEAN) return LS_OK;
     ls_stack_trial(q, LS_STACK_BATCH, &trial, NULL);
     trial.levers.batch = 1;
-    LS_TRY(ls_foreign_try_experiment(q, LS_STACK_BATCH, &trial, &alone, err));
-    n_alone = alone.n_sequences_off;
-    n = alone.n_sequences;
-    ls_seen_deinit(&alone);
-    *found = 2 * n_alone > n;
+    LS_TRY(ls_foreign_try_experiment(q, LS_STACK_BATCH, &trial, &solo, err));
+    n_solo = solo.n_sequences_off;
+    n = solo.n_sequences;
+    ls_seen_deinit(&solo);
+    *found = 2 * n_solo > n;
     if (!*found) return LS_OK;
     ls_foreign_find(q->f, some ? LS_CAUSE_PADDING : LS_CAUSE_ORDER_BY_BATCH, LS_STACK_LENGTHS, 0.9,
                     "decoded tokens of %" PRId64 " of %" PRId64 " requests are off alone; with two at once %" PRId64
                     " are, with eight none",
-                    n_alone, n, pair->n_sequences_off);
+                    n_solo, n, pair->n_sequences_off);
     q->f->found.of[0].settled = true;
     return LS_OK;
 }
@@ -392,9 +392,9 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
         }
         LS_TRY(decide_rows(q, &found, err));
         if (found) return LS_OK;
-        q->decode_alone = true;
+        q->decode_solo = true;
         LS_TRY(ls_explain_experiment(q, LS_STACK_LENGTHS, 0.95, &found, err));
-        q->decode_alone = false;
+        q->decode_solo = false;
         if (!found && (bucket = bucket_of(q, seen)) > 0) {
             LS_TRY(bucket_with_pages(q, 4, &of_pages, err));
             ls_foreign_find(f, of_pages == bucket ? LS_CAUSE_PADDING : LS_CAUSE_PAGE_SIZE, LS_STACK_LENGTHS, 0.9,
@@ -468,7 +468,7 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
 /* The share of sequences that are right where others are off, of those that could be off. */
 static double share_right(const ls_foreign *f) {
     int64_t n = 0, right = 0;
-    for (int r = LS_STACK_ALONE_A; r <= LS_STACK_LENGTHS; r++)
+    for (int r = LS_STACK_SOLO_A; r <= LS_STACK_LENGTHS; r++)
         for (int64_t s = 0; r != LS_STACK_AGAIN && s < f->seen[r].outcomes.n; s++) {
             const ls_outcome *c = &f->seen[r].outcomes.of[s];
             double most = 0.0;
@@ -498,7 +498,7 @@ static double roughness(const ls_foreign *f) {
     pair_of_values list[PICKED_MOST];
     double steps[PICKED_MOST], sizes[PICKED_MOST];
     int64_t n = 0;
-    for (int r = LS_STACK_ALONE_A; r <= LS_STACK_LENGTHS; r++)
+    for (int r = LS_STACK_SOLO_A; r <= LS_STACK_LENGTHS; r++)
         for (int64_t s = 0; r != LS_STACK_AGAIN && s < f->seen[r].outcomes.n; s++)
             for (int64_t i = 0; i < f->seen[r].outcomes.of[s].n && n < PICKED_MOST; i++) {
                 const ls_outcome *c = &f->seen[r].outcomes.of[s];
@@ -519,7 +519,7 @@ static double roughness(const ls_foreign *f) {
 /* What is cut or masked and renormalised moves every record to one side. */
 static bool has_both_signs(const ls_foreign *f) {
     int64_t up = 0, down = 0;
-    for (int r = LS_STACK_ALONE_A; r <= LS_STACK_LENGTHS; r++)
+    for (int r = LS_STACK_SOLO_A; r <= LS_STACK_LENGTHS; r++)
         for (int64_t s = 0; r != LS_STACK_AGAIN && s < f->seen[r].outcomes.n; s++)
             for (int64_t i = 0; i < f->seen[r].outcomes.of[s].n; i++) {
                 const ls_outcome *c = &f->seen[r].outcomes.of[s];
@@ -549,9 +549,9 @@ static ls_status decide_constant(ls_inquiry *q, ls_error *err) {
     const char *against = NULL;
     char where[256];
     bool by_page, fades = false, anew = false;
-    const bool everywhere = ls_foreign_is_everywhere(f, where, sizeof where);
+    const bool uniform = ls_foreign_is_uniform(f, where, sizeof where);
     const double right = share_right(f), rough = roughness(f);
-    bool sure = everywhere && has_both_signs(f) && right < 0.02 && rough > 0.5 && f->repeat >= 0.0 &&
+    bool sure = uniform && has_both_signs(f) && right < 0.02 && rough > 0.5 && f->repeat >= 0.0 &&
                 f->repeat < 0.02 * f->floor && q->reference != NULL && !f->out_of_time;
     if (sure) LS_TRY(ls_foreign_against_records(q, &against, err));
     if (sure && against == NULL) LS_TRY(ls_foreign_fades(q, &fades, err));
@@ -560,7 +560,7 @@ static ls_status decide_constant(ls_inquiry *q, ls_error *err) {
         LS_TRY(ls_foreign_is_drawn_anew(q, &anew, err));
     if (anew) against = "with another first token it is drawn anew, as rounding is";
     sure = sure && against == NULL;
-    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_STACK_ALONE_LONG, sure ? 0.86 : 0.75,
+    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, sure ? 0.86 : 0.75,
                     "requests alone are off by a median of %.2g, and no explanation that was tried takes it away; "
                     "%s; %.0f %% of the requests are right%s%s",
                     f->floor, where, 100.0 * right, against != NULL ? "; but " : "", against != NULL ? against : "");
@@ -575,9 +575,9 @@ static ls_status decide_constant(ls_inquiry *q, ls_error *err) {
     return LS_OK;
 }
 
-ls_status ls_decide_alone(ls_inquiry *q, ls_error *err) {
-    static const ls_stack_experiment alone[] = {LS_STACK_ALONE_A, LS_STACK_ALONE_B, LS_STACK_ALONE_C,
-                                                LS_STACK_ALONE_LONG, LS_STACK_LENGTHS};
+ls_status ls_decide_solo(ls_inquiry *q, ls_error *err) {
+    static const ls_stack_experiment solo[] = {LS_STACK_SOLO_A, LS_STACK_SOLO_B, LS_STACK_SOLO_C, LS_STACK_SOLO_LONG,
+                                               LS_STACK_LENGTHS};
     ls_foreign *f = q->f;
     bool moves = false, found;
     ls_status status;
@@ -590,7 +590,7 @@ ls_status ls_decide_alone(ls_inquiry *q, ls_error *err) {
         if (f->bf16_size > 0.0 && f->floor < 3.0 * f->bf16_size) {
             f->constant = false; /* as large as bf16 makes it, and nothing says that it is more */
             if (!f->out_of_time || f->floor < 2.0 * f->bf16_size) return LS_OK;
-            ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_STACK_ALONE_LONG, 0.6,
+            ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, 0.6,
                             "requests alone are off by a median of %.2g, where bf16 throughout makes %.2g, and there "
                             "was no time for all explanations",
                             f->floor, f->bf16_size);
@@ -607,27 +607,27 @@ ls_status ls_decide_alone(ls_inquiry *q, ls_error *err) {
                         f->floor);
         return LS_OK;
     }
-    for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
-        if (off(q, alone[i]) && f->seen[alone[i]].outcomes.n > 0 && !moves)
-            LS_TRY(ls_foreign_repeat(q, alone[i], &moves, err));
+    for (size_t i = 0; i < sizeof solo / sizeof solo[0]; i++)
+        if (off(q, solo[i]) && f->seen[solo[i]].outcomes.n > 0 && !moves)
+            LS_TRY(ls_foreign_repeat(q, solo[i], &moves, err));
     if (moves) return LS_OK;
     if (off(q, LS_STACK_LENGTHS)) return ls_decide_lengths(q, err);
     for (size_t i = 0; i < 4; i++) {
         parting p;
-        if (!off(q, alone[i])) continue;
-        part_tokens(q, &f->seen[alone[i]], &p);
-        q->records_alone = true;
-        status = ls_explain_experiment(q, alone[i], 0.95, &found, err);
-        q->records_alone = false;
+        if (!off(q, solo[i])) continue;
+        part_tokens(q, &f->seen[solo[i]], &p);
+        q->records_solo = true;
+        status = ls_explain_experiment(q, solo[i], 0.95, &found, err);
+        q->records_solo = false;
         LS_TRY(status);
         if (found) return LS_OK;
         if (p.behind_eos && p.n_behind_eos > 0)
-            ls_foreign_find(f, LS_CAUSE_EOS_INSIDE, alone[i], 0.85,
+            ls_foreign_find(f, LS_CAUSE_EOS_INSIDE, solo[i], 0.85,
                             "what is off stands behind an end-of-sequence token");
         else
-            ls_foreign_find(f, LS_CAUSE_DECODE_ARITHMETIC, alone[i], p.first_tokens_off == 0 ? 0.6 : 0.3,
-                            "%s: %" PRId64 " of %" PRId64 " tokens are off", ls_stack_experiment_name(alone[i]),
-                            p.n_off, p.n_tokens);
+            ls_foreign_find(f, LS_CAUSE_DECODE_ARITHMETIC, solo[i], p.first_tokens_off == 0 ? 0.6 : 0.3,
+                            "%s: %" PRId64 " of %" PRId64 " tokens are off", ls_stack_experiment_name(solo[i]), p.n_off,
+                            p.n_tokens);
     }
     return LS_OK;
 }

@@ -189,7 +189,7 @@ static ls_status decide_slots(ls_inquiry *q, ls_error *err) {
     /* Requests of other lengths in one process are right, and fresh slots do not help: what is in front must have
      * something in common, which is a cache that nobody asked for. */
     if (off(q, LS_STACK_SEQUENCE) && off(q, LS_STACK_FRESH) && clean(q, LS_STACK_LENGTHS)) {
-        LS_TRY(ls_decide_kinship(q, LS_STACK_SEQUENCE, false, &found, err));
+        LS_TRY(ls_decide_previous_request(q, LS_STACK_SEQUENCE, false, &found, err));
         if (found) return LS_OK;
     }
     if (off(q, LS_STACK_SEQUENCE) && s->first_off > 0) {
@@ -317,7 +317,7 @@ static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
         largest = sizes[i];
     }
     if (largest == 0 || off(q, LS_STACK_LENGTHS)) return LS_OK;
-    LS_TRY(ls_foreign_off_alone(q, experiment, 2, &n_tried, &n_off, err));
+    LS_TRY(ls_foreign_off_solo(q, experiment, 2, &n_tried, &n_off, err));
     if (n_tried == 2 && n_off == 0) {
         ls_foreign_find(f, LS_CAUSE_STALE_SLOT, experiment, 0.93,
                         "%s: %" PRId64 " of %" PRId64 " are off, and right when each is alone in its process",
@@ -692,7 +692,7 @@ ls_status ls_foreign_decide(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     bool moves = false;
     if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK; /* requests alone are explained */
-    LS_TRY(ls_decide_alone(q, err));
+    LS_TRY(ls_decide_solo(q, err));
     if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;
     for (int r = LS_STACK_SEQUENCE; r < LS_STACK_EXPERIMENTS && !moves; r++)
         if (off(q, (ls_stack_experiment)r) && f->seen[r].outcomes.n > 0) {

@@ -89,9 +89,9 @@ static bool any_small_off(const ls_foreign *f) {
 
 /* What the first of the requests alone came to nothing for; that no time was left is the last thing to say. */
 const char *ls_foreign_why_untried(const ls_foreign *f) {
-    for (int i = LS_STACK_ALONE_C; i > LS_STACK_ALONE_A; i--)
+    for (int i = LS_STACK_SOLO_C; i > LS_STACK_SOLO_A; i--)
         if (f->seen[i].failures.whole != LS_FAILURE_NO_TIME) return f->seen[i].note;
-    return f->seen[LS_STACK_ALONE_A].note;
+    return f->seen[LS_STACK_SOLO_A].note;
 }
 
 /* A server that has so many requests hang is asked for no more than what tells causes apart. */

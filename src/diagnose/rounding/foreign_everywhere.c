@@ -20,15 +20,15 @@ static bool is_picked(picked pick, int64_t n_prompt, int64_t i) {
     }
 }
 
-static bool is_alone(picked pick, int r) {
+static bool is_solo(picked pick, int r) {
     return (r <= LS_STACK_LENGTHS && r != LS_STACK_AGAIN) || (r == LS_STACK_SINGLE && pick == ONE_TOKEN_PROMPTS);
 }
 
 static double middle_of(const ls_foreign *f, picked pick, int64_t *n) {
     double list[PICKED_MOST];
     *n = 0;
-    for (int r = LS_STACK_ALONE_A; r <= LS_STACK_SINGLE; r++)
-        for (int64_t s = 0; is_alone(pick, r) && s < f->seen[r].outcomes.n; s++) {
+    for (int r = LS_STACK_SOLO_A; r <= LS_STACK_SINGLE; r++)
+        for (int64_t s = 0; is_solo(pick, r) && s < f->seen[r].outcomes.n; s++) {
             const ls_outcome *c = &f->seen[r].outcomes.of[s];
             for (int64_t i = 0; i < c->n && *n < PICKED_MOST; i++)
                 if (is_picked(pick, c->n_prompt, i) && (double)c->scored[i] < LS_SURE_TOKEN)
@@ -39,7 +39,7 @@ static double middle_of(const ls_foreign *f, picked pick, int64_t *n) {
     return list[*n / 2];
 }
 
-bool ls_foreign_is_everywhere(const ls_foreign *f, char *text, size_t bytes) {
+bool ls_foreign_is_uniform(const ls_foreign *f, char *text, size_t bytes) {
     int64_t n_short, n_long, n_first, n_later, n_one;
     const double of_short = middle_of(f, SHORT_PROMPTS, &n_short), of_long = middle_of(f, LONG_PROMPTS, &n_long);
     const double first = middle_of(f, FIRST_TOKENS_ONLY, &n_first), later = middle_of(f, LATER_TOKENS_ONLY, &n_later);

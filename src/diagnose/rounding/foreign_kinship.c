@@ -14,12 +14,12 @@ static const char *const relation_words[RELATIONS] = {"another one",           "
 
 enum { PAIRS = 3, FIRST_LENGTH = 66, LONGEST = 240 };
 
-typedef struct kinship {
+typedef struct relations_tried {
     int64_t off[RELATIONS], n[RELATIONS]; /* second requests */
     int64_t next_length;                  /* lengths that no request had */
-} kinship;
+} relations_tried;
 
-static int64_t fresh_length(kinship *k) {
+static int64_t fresh_length(relations_tried *k) {
     while (k->next_length == 80 || k->next_length == 100 || k->next_length == 129 || k->next_length == 130)
         k->next_length++;
     return k->next_length++;
@@ -27,8 +27,8 @@ static int64_t fresh_length(kinship *k) {
 
 /* A text of the same length behind one that it has nothing in common with, before the pair: what is off here is off for
  * its length. A server alone is asked, whose trials share one process. */
-static ls_status off_unrelated(ls_inquiry *q, const ls_trial *trial, int64_t text, int64_t n, kinship *k, bool *is_off,
-                               ls_error *err) {
+static ls_status off_unrelated(ls_inquiry *q, const ls_trial *trial, int64_t text, int64_t n, relations_tried *k,
+                               bool *is_off, ls_error *err) {
     ls_requests *r = calloc(1, sizeof *r);
     ls_seen seen = {0};
     ls_status status;
@@ -46,7 +46,7 @@ done:
 }
 
 /* Two requests, one behind the other; is the second one off, for what is kept of the first? */
-static ls_status try_pair(ls_inquiry *q, relation how, int64_t text, bool cached, kinship *k, ls_error *err) {
+static ls_status try_pair(ls_inquiry *q, relation how, int64_t text, bool cached, relations_tried *k, ls_error *err) {
     ls_requests *r = calloc(1, sizeof *r);
     int32_t ids[LONGEST];
     const int64_t n = fresh_length(k), n_first = how == UNRELATED ? fresh_length(k) : n, own = 5000 + 2 * text;
@@ -82,10 +82,10 @@ done:
     return status;
 }
 
-static bool mostly(const kinship *k, relation how) { return k->n[how] >= 2 && 2 * k->off[how] > k->n[how]; }
+static bool mostly(const relations_tried *k, relation how) { return k->n[how] >= 2 && 2 * k->off[how] > k->n[how]; }
 
 /* Of a server, by how unlikely chance makes the related ones off and the unrelated ones right. */
-static double sure_of(const ls_inquiry *q, const kinship *k, double of_programs) {
+static double sure_of(const ls_inquiry *q, const relations_tried *k, double of_programs) {
     int64_t off = 0, n = 0;
     if (!q->f->is_server) return of_programs;
     for (int how = LIKE_LENGTH; how < RELATIONS; how++)
@@ -94,8 +94,9 @@ static double sure_of(const ls_inquiry *q, const kinship *k, double of_programs)
 }
 
 /* What a request in front of another one does to it. *found: it was that, and is found. */
-ls_status ls_decide_kinship(ls_inquiry *q, ls_stack_experiment experiment, bool cached, bool *found, ls_error *err) {
-    kinship k = {.next_length = FIRST_LENGTH};
+ls_status ls_decide_previous_request(ls_inquiry *q, ls_stack_experiment experiment, bool cached, bool *found,
+                                     ls_error *err) {
+    relations_tried k = {.next_length = FIRST_LENGTH};
     char which[160] = "";
     bool other = false;
     *found = false;

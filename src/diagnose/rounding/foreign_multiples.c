@@ -24,7 +24,7 @@ static double size_at(const ls_seen *s, double quantile) {
  * both one off. */
 static ls_status lay(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
     const int64_t of = value < 0 ? -value : value, off = value < 0;
-    ls_stack_trial(q, LS_STACK_ALONE_C, trial, NULL);
+    ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
     trial->max_tokens = of + (off && of > 2);
     for (int64_t i = 0; i < TEXTS; i++)
         LS_TRY(ls_requests_plain(q, r, 3300 + i, of * (1 + i % (MOST / of < 4 ? MOST / of : 4)) + off, err));

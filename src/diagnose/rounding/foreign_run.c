@@ -44,8 +44,8 @@ static void collect(groups *g, const ls_seen *seen, bool one_process) {
 
 /* Where one group is far below another, the fault is in the other: the floor is what the lowest one says. */
 static ls_status find_floor(ls_inquiry *q, ls_error *err) {
-    static const ls_stack_experiment alone[] = {LS_STACK_ALONE_A, LS_STACK_ALONE_B, LS_STACK_ALONE_C,
-                                                LS_STACK_ALONE_LONG, LS_STACK_LENGTHS};
+    static const ls_stack_experiment solo[] = {LS_STACK_SOLO_A, LS_STACK_SOLO_B, LS_STACK_SOLO_C, LS_STACK_SOLO_LONG,
+                                               LS_STACK_LENGTHS};
     ls_foreign *f = q->f;
     groups *g = calloc(1, sizeof *g);
     double *all = NULL, low = (double)INFINITY, high = 0.0;
@@ -54,8 +54,8 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     ls_status status;
     LS_TRY_DONE(g != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "floor"));
     LS_TRY_DONE(ls_array_alloc((void **)&all, (int64_t)GROUPS * GROUP_MOST, sizeof *all, "floor", err));
-    for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
-        collect(g, &f->seen[alone[i]], alone[i] == LS_STACK_LENGTHS);
+    for (size_t i = 0; i < sizeof solo / sizeof solo[0]; i++)
+        collect(g, &f->seen[solo[i]], solo[i] == LS_STACK_LENGTHS);
     for (int k = 0; k < GROUPS; k++) {
         const double median = ls_quantile(g->of_unsure[k], g->n_unsure[k], 0.5, (double)INFINITY);
         if (g->n_unsure[k] < 3) continue;
@@ -95,7 +95,7 @@ static ls_status find_strength(ls_inquiry *q, ls_error *err) {
     double list[64];
     int64_t n = 0;
     if (q->reference == NULL || q->f->constant) return LS_OK;
-    for (int r = LS_STACK_ALONE_A; r <= LS_STACK_ALONE_LONG; r++) {
+    for (int r = LS_STACK_SOLO_A; r <= LS_STACK_SOLO_LONG; r++) {
         const ls_outcomes *o = &q->f->seen[r].outcomes;
         if (o->n != 1 || o->of[0].n == 0 || n + o->of[0].n > 64) continue;
         LS_TRY(ls_sensitivity(q, &o->of[0], list + n, err));
@@ -120,37 +120,36 @@ static double difference(const ls_seen *a, const ls_seen *b) {
 
 /* ---- the whole ---- */
 
-static ls_status start_alone(ls_inquiry *q, ls_error *err) {
+static ls_status start_solo(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     bool tried = false;
     f->limit = LIMIT_LEAST;
-    for (int i = LS_STACK_ALONE_A; i <= LS_STACK_LENGTHS; i++) {
+    for (int i = LS_STACK_SOLO_A; i <= LS_STACK_LENGTHS; i++) {
         LS_TRY(ls_foreign_run_experiment(q, (ls_stack_experiment)i, err));
         tried = tried || f->seen[i].outcomes.n > 0;
-        if (i == LS_STACK_ALONE_C && !tried)
+        if (i == LS_STACK_SOLO_C && !tried)
             return LS_FAIL(err, LS_ERR_UNSUPPORTED, "requests alone cannot be tried: %s", ls_foreign_why_untried(f));
     }
     LS_TRY(find_floor(q, err));
     LS_TRY(find_strength(q, err));
-    for (int i = LS_STACK_ALONE_A; i <= LS_STACK_LENGTHS; i++)
+    for (int i = LS_STACK_SOLO_A; i <= LS_STACK_LENGTHS; i++)
         if (f->seen[i].outcomes.n > 0) LS_TRY(ls_foreign_excuse(q, &f->seen[i], err));
-    f->repeat = difference(&f->seen[LS_STACK_ALONE_LONG], &f->seen[LS_STACK_AGAIN]);
+    f->repeat = difference(&f->seen[LS_STACK_SOLO_LONG], &f->seen[LS_STACK_AGAIN]);
     return LS_OK;
 }
 
 /* Explains requests alone. With a fault that explains them, there is nothing to climb for. */
-static ls_status explain_alone(ls_inquiry *q, bool *explained, ls_error *err) {
-    static const ls_stack_experiment alone[] = {LS_STACK_ALONE_A, LS_STACK_ALONE_LONG, LS_STACK_ALONE_B,
-                                                LS_STACK_ALONE_C};
+static ls_status explain_solo(ls_inquiry *q, bool *explained, ls_error *err) {
+    static const ls_stack_experiment solo[] = {LS_STACK_SOLO_A, LS_STACK_SOLO_LONG, LS_STACK_SOLO_B, LS_STACK_SOLO_C};
     ls_foreign *f = q->f;
     double confidence;
     *explained = false;
     ls_foreign_tell(q, "explaining requests alone");
-    LS_TRY(ls_explain(q, alone, 4, err));
+    LS_TRY(ls_explain(q, solo, 4, err));
     if (f->n_best == 0 || f->best[0].harmless) return LS_OK;
     confidence = ls_explained_confidence(f);
     *explained = confidence >= LS_NAMED;
-    ls_foreign_find(f, f->best[0].cause, LS_STACK_ALONE_LONG, confidence,
+    ls_foreign_find(f, f->best[0].cause, LS_STACK_SOLO_LONG, confidence,
                     "requests alone: %s; with that the median |d| is %.2g in place of %.2g", f->best[0].what,
                     f->best[0].median, f->before.median);
     f->found.of[0].settled = true;
@@ -214,9 +213,9 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     ls_sweep *sweep = q->runner->sweep;
     ls_foreign *f = q->f;
     bool explained, climbed; /* climbed: and what was seen is decided */
-    LS_TRY(start_alone(q, err));
+    LS_TRY(start_solo(q, err));
     f->undecided = false; /* experiments that were not tried decide nothing */
-    LS_TRY(explain_alone(q, &explained, err));
+    LS_TRY(explain_solo(q, &explained, err));
     climbed = explained;
     if (explained) LS_TRY(look_behind_rounding(q, &explained, err));
     climbed = climbed && !explained;
@@ -226,13 +225,13 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     if (!explained && ls_foreign_named(f) != NULL && ls_foreign_named(f)->cause == LS_CAUSE_PAGE_SIZE)
         LS_TRY(ls_bound_page(q, err));
     if (is_quiet(q)) LS_TRY(ls_decide_noise(q, err));
-    if (is_quiet(q)) LS_TRY(ls_decide_smooth(q, err));
+    if (is_quiet(q)) LS_TRY(ls_decide_rounding_or_weights(q, err));
     sweep->different = f->found.n > 0 || ls_foreign_any_off(f);
     if (sweep->different && is_calm(f)) {
         sweep->different = false;
         f->found.n = 0;
     }
-    f->repro_of = f->found.n > 0 ? f->found.of[0].experiment : LS_STACK_ALONE_LONG;
+    f->repro_of = f->found.n > 0 ? f->found.of[0].experiment : LS_STACK_SOLO_LONG;
     if (!sweep->different) return LS_OK;
     if (sweep->n_repro > 0) { /* found on the way */
         sweep->repro_from = sweep->n_repro;
@@ -245,12 +244,12 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     if (explained || f->constant) {
         /* Every request shows it, by a value that is not above a floor it makes itself. */
         ls_trial trial;
-        ls_stack_trial(q, LS_STACK_ALONE_C, &trial, NULL);
+        ls_stack_trial(q, LS_STACK_SOLO_C, &trial, NULL);
         trial.max_tokens = f->found.n > 0 ? 2 : 1;
-        f->repro_of = LS_STACK_ALONE_C;
+        f->repro_of = LS_STACK_SOLO_C;
         f->repro_shown = true; /* it is one of the trials */
         sweep->repro_from = 1;
-        return ls_sweep_keep_repro(q->runner->sweep, q->requests[LS_STACK_ALONE_C].of, 1, &trial, err);
+        return ls_sweep_keep_repro(q->runner->sweep, q->requests[LS_STACK_SOLO_C].of, 1, &trial, err);
     }
     return ls_foreign_repro(q, err);
 }

@@ -117,14 +117,14 @@ done:
     return status;
 }
 
-ls_status ls_decide_smooth(ls_inquiry *q, ls_error *err) {
+ls_status ls_decide_rounding_or_weights(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     char where[256];
     likeness l;
     LS_TRY(measure(q, &l, err));
     if (l.n == 0 || is_rounding(&l)) return LS_OK;
-    const bool everywhere = ls_foreign_is_everywhere(f, where, sizeof where);
-    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_STACK_ALONE_LONG, everywhere ? 0.85 : 0.75,
+    const bool uniform = ls_foreign_is_uniform(f, where, sizeof where);
+    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, uniform ? 0.85 : 0.75,
                     "small differences of requests alone (median %.2g) are no rounding: with another first token they "
                     "are the same at %" PRId64 " places (rank correlation %.3f; rounding to bf16 would have %.3f); %s",
                     f->floor, l.n, l.seen, l.rounding, where);
@@ -142,7 +142,7 @@ ls_status ls_foreign_is_drawn_anew(ls_inquiry *q, bool *is_drawn_anew, ls_error 
 
 /* ---- drawn anew each time ---- */
 
-enum { TIMES = 8, ALONE = 4, NOISE_VALUES = 64 };
+enum { TIMES = 8, SOLO = 4, NOISE_VALUES = 64 };
 
 /* Below it, sums in any order of float32 may be all that moves. */
 #define NOISE_LEAST 1e-4
@@ -160,7 +160,7 @@ ls_status ls_decide_noise(ls_inquiry *q, ls_error *err) {
     double once[NOISE_VALUES], sum[NOISE_VALUES] = {0}, single, mean;
     int64_t n = 0;
     if (f->is_server || f->repeat < 0.5 * f->floor || f->floor < NOISE_LEAST) return LS_OK;
-    for (int r = LS_STACK_ALONE_A; r <= LS_STACK_ALONE_LONG; r++) {
+    for (int r = LS_STACK_SOLO_A; r <= LS_STACK_SOLO_LONG; r++) {
         const ls_outcomes *o = &f->seen[r].outcomes;
         int64_t same = o->n == 1 ? o->of[0].n : 0;
         ls_trial trial;
@@ -181,11 +181,11 @@ ls_status ls_decide_noise(ls_inquiry *q, ls_error *err) {
         }
         n += same;
     }
-    if (n < ALONE * 3) return LS_OK;
+    if (n < SOLO * 3) return LS_OK;
     single = median_size(once, n);
     mean = median_size(sum, n) / (double)TIMES;
     if (mean < NOISE_LEFT * single) {
-        ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_ALONE_LONG, 0.9,
+        ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_SOLO_LONG, 0.9,
                         "the median |d| of requests alone is %.2g, that of the mean of %d runs %.2g: what is off is "
                         "drawn anew each time",
                         single, TIMES, mean);

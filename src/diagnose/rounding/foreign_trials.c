@@ -6,8 +6,8 @@
 
 #include "diagnose/rounding/foreign.h"
 
-ls_status ls_foreign_off_alone(ls_inquiry *q, ls_stack_experiment experiment, int64_t most, int64_t *n_tried,
-                               int64_t *n_off, ls_error *err) {
+ls_status ls_foreign_off_solo(ls_inquiry *q, ls_stack_experiment experiment, int64_t most, int64_t *n_tried,
+                              int64_t *n_off, ls_error *err) {
     const ls_outcomes *o = &q->f->seen[experiment].outcomes;
     ls_trial trial;
     uint64_t needs;
@@ -221,7 +221,7 @@ ls_status ls_foreign_against_records(ls_inquiry *q, const char **why, ls_error *
     ls_seen seen;
     bool moves = false;
     *why = NULL;
-    for (int r = LS_STACK_ALONE_A; r <= LS_STACK_ALONE_C && !moves; r++)
+    for (int r = LS_STACK_SOLO_A; r <= LS_STACK_SOLO_C && !moves; r++)
         LS_TRY(try_ended(q, (ls_stack_experiment)r, &moves, err));
     if (moves) *why = "a value depends on the tokens behind it";
     if (moves) return LS_OK;

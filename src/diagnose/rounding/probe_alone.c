@@ -15,7 +15,7 @@
 enum { TIMES = 5, ROUNDS = 2, FILLERS = 4, FILLER_SHORT = 90, FILLER_LONG = 1000, TEXT_LENGTH = 11, TEXT_NEW = 6 };
 
 static void greedy_trial(const ls_inquiry *q, ls_trial *trial) {
-    ls_stack_trial(q, LS_STACK_ALONE_C, trial, NULL);
+    ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
     trial->sampling.temperature = 0.0f; /* so that tokens are the same wherever seeds are not kept */
     trial->max_tokens = TEXT_NEW;
 }
@@ -169,9 +169,9 @@ static ls_status decide_predecessors(ls_inquiry *q, bool *found, ls_error *err) 
 
 typedef void visit(void *context, const ls_outcome *c, int64_t i);
 
-static void each_alone(const ls_inquiry *q, visit *with, void *context) {
-    for (int r = 0; r < LS_PROBE_ALONE; r++) {
-        const ls_outcomes *o = &q->f->seen[ls_probe_alone[r]].outcomes;
+static void each_solo(const ls_inquiry *q, visit *with, void *context) {
+    for (int r = 0; r < LS_PROBE_SOLO; r++) {
+        const ls_outcomes *o = &q->f->seen[ls_probe_solo[r]].outcomes;
         for (int64_t s = 0; s < o->n; s++)
             for (int64_t i = 0; i < o->of[s].n; i++) with(context, &o->of[s], i);
     }
@@ -229,7 +229,7 @@ static void decide_grid(ls_inquiry *q, const shape *s, bool *found) {
     for (int k = 0; k < 2 && !*found && s->n >= 20; k++) {
         if (s->on_grid[k] < s->n || 2 * s->scored_on_grid[k] > s->n) continue;
         *found = true;
-        ls_foreign_find(q->f, LS_CAUSE_COARSE_RECORDS, LS_STACK_ALONE_LONG, 0.97,
+        ls_foreign_find(q->f, LS_CAUSE_COARSE_RECORDS, LS_STACK_SOLO_LONG, 0.97,
                         "all %" PRId64 " records are values of %s, and %" PRId64 " of the same tokens' in a prompt",
                         s->n, types[k], s->scored_on_grid[k]);
     }
@@ -237,7 +237,7 @@ static void decide_grid(ls_inquiry *q, const shape *s, bool *found) {
         /* Of the less likely ones f16 has fewer bits, and they are not told. */
         if (10 * s->of_grid[k] < 9 * s->n || 10 * s->scored_of_grid[k] > s->n) continue;
         *found = true;
-        ls_foreign_find(q->f, LS_CAUSE_COARSE_RECORDS, LS_STACK_ALONE_LONG, 0.97,
+        ls_foreign_find(q->f, LS_CAUSE_COARSE_RECORDS, LS_STACK_SOLO_LONG, 0.97,
                         "%" PRId64 " of %" PRId64 " records are logarithms of probabilities in %s, and %" PRId64
                         " of the same tokens' in a prompt",
                         s->of_grid[k], s->n, types[k], s->scored_of_grid[k]);
@@ -248,14 +248,14 @@ static void decide_grid(ls_inquiry *q, const shape *s, bool *found) {
 static void decide_clamp(ls_inquiry *q, const shape *s, bool *found) {
     if (*found || s->n_least_above < 4 || 4 * s->n_least_above < 3 * s->n_least) return;
     *found = true;
-    ls_foreign_find(q->f, LS_CAUSE_CLAMPED, LS_STACK_ALONE_LONG, 0.96,
+    ls_foreign_find(q->f, LS_CAUSE_CLAMPED, LS_STACK_SOLO_LONG, 0.96,
                     "%" PRId64 " records of %" PRId64 " are %.6g and none is below; in a prompt %" PRId64
                     " of these tokens have less",
                     s->n_least, s->n, s->least, s->n_least_above);
 }
 
 static ls_status lay_firsts(ls_inquiry *q, int64_t greedy, ls_trial *trial, ls_requests *r, ls_error *err) {
-    ls_stack_trial(q, LS_STACK_ALONE_C, trial, NULL);
+    ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
     if (greedy) trial->sampling.temperature = 0.0f;
     trial->max_tokens = 1;
     for (int64_t i = 0; i < 16; i++) LS_TRY(ls_requests_plain(q, r, 3200 + i, 9, err));
@@ -279,7 +279,7 @@ static ls_status decide_likeliest(ls_inquiry *q, const shape *s, bool *found, ls
     }
     *found = n >= 4 && 10 * n_same >= 9 * n;
     if (*found)
-        ls_foreign_find(q->f, LS_CAUSE_OTHER_RECORDS, LS_STACK_ALONE_LONG, 0.97,
+        ls_foreign_find(q->f, LS_CAUSE_OTHER_RECORDS, LS_STACK_SOLO_LONG, 0.97,
                         "each record is the likeliest token's: so in %" PRId64 " of %" PRId64
                         " texts whose first token was another one",
                         n_same, n);
@@ -291,14 +291,13 @@ done:
 
 /* Those that hold for all records: another scale, another place. */
 static ls_status decide_explained(ls_inquiry *q, bool *found, ls_error *err) {
-    static const ls_stack_experiment alone[] = {LS_STACK_ALONE_A, LS_STACK_ALONE_LONG, LS_STACK_ALONE_B,
-                                                LS_STACK_ALONE_C};
+    static const ls_stack_experiment solo[] = {LS_STACK_SOLO_A, LS_STACK_SOLO_LONG, LS_STACK_SOLO_B, LS_STACK_SOLO_C};
     ls_foreign *f = q->f;
     double sure;
-    LS_TRY(ls_explain(q, alone, 4, err));
+    LS_TRY(ls_explain(q, solo, 4, err));
     if (f->n_best == 0 || f->best[0].harmless) return LS_OK;
     sure = ls_explained_confidence(f);
-    ls_foreign_find(f, f->best[0].cause, LS_STACK_ALONE_LONG, sure,
+    ls_foreign_find(f, f->best[0].cause, LS_STACK_SOLO_LONG, sure,
                     "requests alone: %s; with that the median |d| is %.2g in place of %.2g", f->best[0].what,
                     f->best[0].median, f->before.median);
     *found = sure >= LS_NAMED;
@@ -317,14 +316,14 @@ static ls_status decide_numbers(ls_inquiry *q, bool *found, ls_error *err) {
     ls_compare_causes causes;
     int64_t n = 0, n_sequences = 0, most = 0;
     ls_status status;
-    for (int r = 0; r < LS_PROBE_ALONE; r++)
-        for (int64_t s = 0; s < q->f->seen[ls_probe_alone[r]].outcomes.n; s++)
-            most += q->f->seen[ls_probe_alone[r]].outcomes.of[s].n;
+    for (int r = 0; r < LS_PROBE_SOLO; r++)
+        for (int64_t s = 0; s < q->f->seen[ls_probe_solo[r]].outcomes.n; s++)
+            most += q->f->seen[ls_probe_solo[r]].outcomes.of[s].n;
     LS_TRY_DONE(ls_array_alloc((void **)&pairs, most, sizeof *pairs, "tokens", err));
     LS_TRY_DONE(ls_array_alloc((void **)&records, SEQUENCES_MOST, sizeof *records, "records", err));
-    for (int r = 0; r < LS_PROBE_ALONE; r++)
-        for (int64_t s = 0; s < q->f->seen[ls_probe_alone[r]].outcomes.n && n_sequences < SEQUENCES_MOST; s++) {
-            const ls_outcome *c = &q->f->seen[ls_probe_alone[r]].outcomes.of[s];
+    for (int r = 0; r < LS_PROBE_SOLO; r++)
+        for (int64_t s = 0; s < q->f->seen[ls_probe_solo[r]].outcomes.n && n_sequences < SEQUENCES_MOST; s++) {
+            const ls_outcome *c = &q->f->seen[ls_probe_solo[r]].outcomes.of[s];
             ls_record *record = &records[n_sequences];
             const int64_t from = n;
             ls_record_init(record);
@@ -341,7 +340,7 @@ static ls_status decide_numbers(ls_inquiry *q, bool *found, ls_error *err) {
     named = ls_compare_named(&causes);
     *found = named != NULL && ls_cause_of(named->cause)->family == LS_FAMILY_SAMPLING;
     if (*found)
-        ls_foreign_find(q->f, named->cause, LS_STACK_ALONE_LONG, named->confidence,
+        ls_foreign_find(q->f, named->cause, LS_STACK_SOLO_LONG, named->confidence,
                         "requests alone: with A what is recorded and B the prompt's values, %s", named->evidence);
 done:
     free(records);
@@ -371,7 +370,7 @@ static ls_status measure_reading(ls_inquiry *q, reading how, double *median, ls_
     int64_t n = 0;
     *median = (double)INFINITY;
     for (int r = 0; r < 3; r++) {
-        const ls_outcomes *seen = &q->f->seen[ls_probe_alone[r]].outcomes;
+        const ls_outcomes *seen = &q->f->seen[ls_probe_solo[r]].outcomes;
         int32_t ids[64];
         ls_outcomes o = {0};
         ls_prompt prompt = {ids, 0};
@@ -380,7 +379,7 @@ static ls_status measure_reading(ls_inquiry *q, reading how, double *median, ls_
         if (seen->n != 1 || seen->of[0].n_prompt > 60 || seen->of[0].n > 16) return LS_OK;
         prompt.n = read_as(q->config, how, &seen->of[0], ids);
         if (prompt.n == 0) return LS_OK;
-        ls_stack_trial(q, ls_probe_alone[r], &trial, NULL);
+        ls_stack_trial(q, ls_probe_solo[r], &trial, NULL);
         status = ls_outcomes_create(&o, &trial, &prompt, 1, err);
         if (status == LS_OK) {
             o.of[0].n = seen->of[0].n;
@@ -416,7 +415,7 @@ static ls_status decide_readings(ls_inquiry *q, bool *found, ls_error *err) {
     /* The same requests are off as they were sent, and no other reading is as near. */
     *found = best != AS_SENT && as_sent > moved_from(q) && least < 0.1 * as_sent;
     if (*found)
-        ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_STACK_ALONE_C, 0.96,
+        ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_STACK_SOLO_C, 0.96,
                         "decode reads %s: with that the median |d| is %.2g in place of %.2g", words[best], least,
                         as_sent);
     return LS_OK;
@@ -431,7 +430,7 @@ static ls_status decide_multiples(ls_inquiry *q, bool *found, ls_error *err) {
 }
 
 static ls_status lay_length(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    ls_stack_trial(q, LS_STACK_ALONE_C, trial, NULL);
+    ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
     trial->max_tokens = 3;
     for (int64_t i = 0; i < 4; i++) LS_TRY(ls_requests_plain(q, r, 3400 + i, value, err));
     return LS_OK;
@@ -442,7 +441,7 @@ static ls_status lay_length(ls_inquiry *q, int64_t value, ls_trial *trial, ls_re
 static ls_status lay_prepared(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
     const int64_t n = value < 0 ? -value : value;
     int32_t ids[LS_PLAIN_MOST];
-    ls_stack_trial(q, value < 0 ? LS_STACK_ALONE_C : LS_STACK_CACHED_SHARED, trial, NULL);
+    ls_stack_trial(q, value < 0 ? LS_STACK_SOLO_C : LS_STACK_CACHED_SHARED, trial, NULL);
     trial->sampling.temperature = 0.0f;
     trial->max_tokens = 1;
     for (int64_t i = 0; i < 4; i++) {
@@ -579,8 +578,8 @@ typedef struct sides {
 
 static void count_sides(const ls_inquiry *q, sides *out) {
     memset(out, 0, sizeof *out);
-    for (int r = 0; r < LS_PROBE_ALONE; r++) {
-        const ls_outcomes *o = &q->f->seen[ls_probe_alone[r]].outcomes;
+    for (int r = 0; r < LS_PROBE_SOLO; r++) {
+        const ls_outcomes *o = &q->f->seen[ls_probe_solo[r]].outcomes;
         for (int64_t s = 0; s < o->n; s++)
             for (int64_t i = 0; i < o->of[s].n; i++) {
                 const ls_outcome *c = &o->of[s];
@@ -599,14 +598,14 @@ static void decide_rest(ls_inquiry *q) {
     /* Prefill is right and the step behind it is not: by how sure the two shares are apart. */
     if (s.first_off == 0 && 3 * s.later_off > s.later) {
         const double chance = ls_probe_chance(s.later_off, s.later, s.first_off, s.first);
-        ls_foreign_find(f, LS_CAUSE_DECODE_ARITHMETIC, LS_STACK_ALONE_LONG,
+        ls_foreign_find(f, LS_CAUSE_DECODE_ARITHMETIC, LS_STACK_SOLO_LONG,
                         fmax(0.0, 0.9 - (double)LS_STACK_EXPERIMENTS * chance),
                         "first tokens are within rounding, all %" PRId64 "; of decoded ones %" PRId64 " of %" PRId64
                         " are off by more than two kernels are",
                         s.first, s.later_off, s.later);
         return;
     }
-    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_STACK_ALONE_LONG, 0.7,
+    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, 0.7,
                     "%" PRId64 " of %" PRId64 " first tokens and %" PRId64 " of %" PRId64
                     " decoded ones are off between what is generated and the same as a prompt, and nothing that was "
                     "tried takes it away; try --model with the checkpoint, and lockstep sweep",
@@ -615,7 +614,7 @@ static void decide_rest(ls_inquiry *q) {
 
 static shape shape_of(const ls_inquiry *q) {
     shape s = {.from = moved_from(q), .least = (double)INFINITY};
-    each_alone(q, look, &s);
+    each_solo(q, look, &s);
     return s;
 }
 
@@ -639,7 +638,7 @@ ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err) {
     return LS_OK;
 }
 
-ls_status ls_probe_decide_alone(ls_inquiry *q, ls_error *err) {
+ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     const shape s = shape_of(q);
     bool found = false;
     LS_TRY(decide_predecessors(q, &found, err));

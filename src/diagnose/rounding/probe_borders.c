@@ -16,7 +16,7 @@ enum { TEXTS = 8, NEW = 30, SHORT = 5, LONGER = 21, PAGE_LEAST = 8, PAGE_MOST = 
 
 static ls_status lay(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
     (void)value;
-    ls_stack_trial(q, LS_STACK_ALONE_C, trial, NULL);
+    ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
     trial->max_tokens = NEW;
     for (int64_t i = 0; i < TEXTS; i++)
         LS_TRY(ls_requests_plain(q, r, 3660 + i, (i < TEXTS / 2 ? SHORT : LONGER - TEXTS / 2) + i, err));

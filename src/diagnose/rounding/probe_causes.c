@@ -21,7 +21,7 @@ static void decide_oddities(ls_inquiry *q) {
     const ls_server_oddities *o = q->runner->door->subject->odd;
     ls_foreign *f = q->f;
     if (o->n_longer + o->n_shorter >= 2 && 10 * (o->n_longer + o->n_shorter) > o->n_answers) {
-        ls_foreign_find(f, LS_CAUSE_OTHER_TOKENS, LS_STACK_ALONE_C, 0.97,
+        ls_foreign_find(f, LS_CAUSE_OTHER_TOKENS, LS_STACK_SOLO_C, 0.97,
                         "%" PRId64 " of %" PRId64
                         " answers say that the prompt has another number of tokens than was "
                         "sent%s; the last one by %" PRId64,
@@ -30,7 +30,7 @@ static void decide_oddities(ls_inquiry *q) {
     } else if (o->n_other >= 2) {
         const bool all = 2 * o->n_other > o->n_answers;
         ls_foreign_find(f, all ? LS_CAUSE_OTHER_TOKENS : LS_CAUSE_CACHE_CROSSED,
-                        all ? LS_STACK_ALONE_C : LS_STACK_CACHED_LENGTH, 0.95,
+                        all ? LS_STACK_SOLO_C : LS_STACK_CACHED_LENGTH, 0.95,
                         "%" PRId64 " of %" PRId64
                         " answers are about other tokens than those that were sent, as many of them",
                         o->n_other, o->n_answers);
@@ -42,7 +42,7 @@ static void decide_oddities(ls_inquiry *q) {
 static void decide_hangs(ls_inquiry *q) {
     const ls_server_oddities *o = q->runner->door->subject->odd;
     const int64_t n = o->failures.n[LS_FAILURE_TIMED_OUT] + o->failures.n[LS_FAILURE_DIED];
-    ls_stack_experiment experiment = LS_STACK_ALONE_LONG;
+    ls_stack_experiment experiment = LS_STACK_SOLO_LONG;
     int64_t n_slow = 0;
     if (n == 0) return;
     for (int r = LS_STACK_EXPERIMENTS - 1; r >= 0; r--) {
@@ -89,7 +89,7 @@ static bool decide_missing(ls_inquiry *q) {
     ls_foreign *f = q->f;
     const int64_t n_zero = count_zeros(f);
     if (o->n_missing == 0 && o->n_missing_again == 0 && n_zero < 2) return false;
-    ls_foreign_find(f, LS_CAUSE_MISSING, LS_STACK_ALONE_LONG, 0.98,
+    ls_foreign_find(f, LS_CAUSE_MISSING, LS_STACK_SOLO_LONG, 0.98,
                     "%" PRId64 " of %" PRId64 " decoded values are null, NaN, an infinity or below -9000, %" PRId64
                     " of them of first tokens, and %" PRId64 " are 0 for tokens that are not sure; %" PRId64
                     " of %" PRId64 " values of prompts are missing. The others were compared",
@@ -208,7 +208,7 @@ static ls_status decide_draws(ls_inquiry *q, ls_error *err) {
     if (experiment < LS_STACK_EXPERIMENTS && holds(sure)) {
         LS_TRY(slope_of_records(q, &slope, &left, &n, err));
         if (n >= 12 && fabs(slope - 1.0 / asked) < 0.02 && left < f->limit + 0.02) {
-            q->left = LS_STACK_ALONE_A;
+            q->left = LS_STACK_SOLO_A;
             if (q->runner->door->subject->records_processed)
                 snprintf(f->convention, sizeof f->convention,
                          "values of what is generated are of the temperature that was asked for, those of prompts of "
@@ -386,7 +386,7 @@ static ls_status decide_cache(ls_inquiry *q, ls_error *err) {
     if (experiment == LS_STACK_EXPERIMENTS) return LS_OK;
     /* Pairs have controls of their own, and a cache that no client can keep out is in the experiment's control as well.
      *  */
-    LS_TRY(ls_decide_kinship(q, experiment, true, &found, err));
+    LS_TRY(ls_decide_previous_request(q, experiment, true, &found, err));
     if (found) return LS_OK;
     LS_TRY(weigh(q, experiment, &sure, err));
     ls_stack_trial(q, experiment, &trial, NULL);
@@ -406,7 +406,7 @@ static ls_status decide_cache(ls_inquiry *q, ls_error *err) {
 /* Off again with other texts, and no lever takes it away or no trial says why. */
 static void decide_unlisted(ls_inquiry *q) {
     const ls_seen *s = &q->f->seen[q->left];
-    if (q->left == LS_STACK_ALONE_A) return; /* none was */
+    if (q->left == LS_STACK_SOLO_A) return; /* none was */
     ls_foreign_find(q->f, LS_CAUSE_UNLISTED, q->left, 0.5,
                     "%s: %" PRId64 " of %" PRId64
                     " sequences are off by up to %.2g, and of other texts as well; its "
@@ -445,14 +445,14 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
 #define NO_ROUNDING 4.0
 
 /* Other texts are off as well, or the middle of all is. Each of the requests alone that was off is tried. */
-static ls_status alone_holds(ls_inquiry *q, bool *holds_out, ls_error *err) {
+static ls_status solo_holds(ls_inquiry *q, bool *holds_out, ls_error *err) {
     const uint64_t seed = q->seed;
     double most = 0.0;
     ls_status status = LS_OK;
     *holds_out = q->f->constant;
-    if (!q->f->constant && ls_probe_alone_is_right(q->f)) return LS_OK;
-    for (int i = 0; i < LS_PROBE_ALONE && !*holds_out && status == LS_OK; i++) {
-        const ls_stack_experiment experiment = ls_probe_alone[i];
+    if (!q->f->constant && ls_probe_solo_is_right(q->f)) return LS_OK;
+    for (int i = 0; i < LS_PROBE_SOLO && !*holds_out && status == LS_OK; i++) {
+        const ls_stack_experiment experiment = ls_probe_solo[i];
         const ls_requests keep = q->requests[experiment];
         ls_requests *r = &q->requests[experiment];
         ls_seen again = {0};
@@ -479,7 +479,7 @@ static bool decide_checkpoint(ls_inquiry *q) {
     const ls_expected *e = &q->f->expected;
     const double limit = fmax(OTHER_MODEL * e->median, 1e-3);
     if (e->n < 20 || e->apart <= limit) return false;
-    ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_STACK_ALONE_LONG, 0.98 - 0.4 * e->median / e->apart,
+    ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, 0.98 - 0.4 * e->median / e->apart,
                     "the server's values of prompts are %.2g away from the checkpoint's in the middle of %" PRId64
                     " tokens, and orders of addition in bf16 make %.2g; what it generates agrees with its prompts "
                     "(%.2g)",
@@ -489,7 +489,7 @@ static bool decide_checkpoint(ls_inquiry *q) {
 
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
-    bool wrong_alone = false;
+    bool wrong_solo = false;
     const bool has_pattern = f->found.n > 0;
     decide_oddities(q);
     decide_hangs(q);
@@ -497,9 +497,9 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     if ((f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) || decide_missing(q)) return LS_OK;
     if (ls_probe_decide_records(q)) return LS_OK;
     if (has_pattern) return LS_OK;
-    LS_TRY(alone_holds(q, &wrong_alone, err));
-    if (wrong_alone) LS_TRY(ls_probe_decide_alone(q, err));
+    LS_TRY(solo_holds(q, &wrong_solo, err));
+    if (wrong_solo) LS_TRY(ls_probe_decide_solo(q, err));
     if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;
     if (decide_checkpoint(q)) return LS_OK;
-    return wrong_alone ? LS_OK : decide_levers(q, err);
+    return wrong_solo ? LS_OK : decide_levers(q, err);
 }

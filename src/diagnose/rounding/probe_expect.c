@@ -69,13 +69,13 @@ ls_status ls_probe_expect(ls_inquiry *q, ls_error *err) {
     ls_status status;
     if (q->runner->sweep->opts.checkpoint == NULL) return LS_OK;
     LS_TRY(count_forwards(q, &forwards, err));
-    for (int i = 0; i < LS_PROBE_ALONE; i++) {
-        const ls_outcomes *o = &q->f->seen[ls_probe_alone[i]].outcomes;
+    for (int i = 0; i < LS_PROBE_SOLO; i++) {
+        const ls_outcomes *o = &q->f->seen[ls_probe_solo[i]].outcomes;
         for (int64_t s = 0; s < o->n; s++) total += o->of[s].n;
     }
     LS_TRY_DONE(ls_array_alloc((void **)&v.spread, total + 1, sizeof *v.spread, "values", err));
     LS_TRY_DONE(ls_array_alloc((void **)&v.apart, total + 1, sizeof *v.apart, "values", err));
-    for (int i = 0; i < LS_PROBE_ALONE; i++) LS_TRY_DONE(score_experiment(q, ls_probe_alone[i], forwards, &v, err));
+    for (int i = 0; i < LS_PROBE_SOLO; i++) LS_TRY_DONE(score_experiment(q, ls_probe_solo[i], forwards, &v, err));
     q->f->expected = (ls_expected){v.n, ls_quantile(v.spread, v.n, 0.5, 0.0), ls_quantile(v.spread, v.n, 1.0, 0.0),
                                    ls_quantile(v.apart, v.n, 0.5, 0.0)};
 done:

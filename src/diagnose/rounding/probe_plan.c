@@ -100,9 +100,9 @@ ls_status ls_probe_temperature(ls_sweep_opts *opts, const ls_model_config *confi
     trials.opts = &sweep->opts;
     q = open_inquiry(&runner, config, err);
     LS_TRY_DONE(q != NULL ? LS_OK : LS_ERR_NOMEM);
-    ls_stack_trial(q, LS_STACK_ALONE_B, &trial, NULL);
-    LS_TRY_DONE(ls_stack_requests(q, LS_STACK_ALONE_B, err));
-    LS_TRY_DONE(ls_runner_try(&runner, &trial, q->requests[LS_STACK_ALONE_B].of, 1, NULL, &outcomes, &seen, err));
+    ls_stack_trial(q, LS_STACK_SOLO_B, &trial, NULL);
+    LS_TRY_DONE(ls_stack_requests(q, LS_STACK_SOLO_B, err));
+    LS_TRY_DONE(ls_runner_try(&runner, &trial, q->requests[LS_STACK_SOLO_B].of, 1, NULL, &outcomes, &seen, err));
     for (int64_t s = 0; s < outcomes.n; s++)
         for (int64_t i = 0; i < outcomes.of[s].n && n < 64; i++)
             list[n++] = fabs((double)outcomes.of[s].scored[i] - (double)outcomes.of[s].logprob[i]);

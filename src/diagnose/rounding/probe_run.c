@@ -68,7 +68,7 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     const ls_path_floor *prefill = &f->paths[LS_PATH_PREFILL], *decode = &f->paths[LS_PATH_DECODE];
     const bool has_model = f->expected.n > 0;
     double unsure = 0.0, bound;
-    LS_TRY(measure_paths(q, ls_probe_alone, LS_PROBE_ALONE, LS_PATH_PREFILL, LS_PATH_DECODE, &unsure, err));
+    LS_TRY(measure_paths(q, ls_probe_solo, LS_PROBE_SOLO, LS_PATH_PREFILL, LS_PATH_DECODE, &unsure, err));
     f->floor_tokens = prefill->n + decode->n;
     f->floor = decode->median;
     f->floor_q90 = fmax(decode->q90, prefill->q90);
@@ -82,21 +82,21 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status start_alone(ls_inquiry *q, ls_error *err) {
+static ls_status start_solo(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
-    const ls_seen *one = &f->seen[LS_STACK_ALONE_LONG], *two = &f->seen[LS_STACK_AGAIN];
+    const ls_seen *one = &f->seen[LS_STACK_SOLO_LONG], *two = &f->seen[LS_STACK_AGAIN];
     bool tried = false;
     f->limit = LIMIT_LEAST;
-    for (int i = 0; i < LS_PROBE_ALONE; i++) {
-        LS_TRY(ls_foreign_run_experiment(q, ls_probe_alone[i], err));
-        tried = tried || f->seen[ls_probe_alone[i]].outcomes.n > 0;
-        if (ls_probe_alone[i] == LS_STACK_ALONE_C && !tried)
+    for (int i = 0; i < LS_PROBE_SOLO; i++) {
+        LS_TRY(ls_foreign_run_experiment(q, ls_probe_solo[i], err));
+        tried = tried || f->seen[ls_probe_solo[i]].outcomes.n > 0;
+        if (ls_probe_solo[i] == LS_STACK_SOLO_C && !tried)
             return LS_FAIL(err, LS_ERR_UNSUPPORTED, "requests alone cannot be tried: %s", ls_foreign_why_untried(f));
     }
     LS_TRY(ls_probe_expect(q, err));
     LS_TRY(find_floor(q, err));
-    for (int i = 0; i < LS_PROBE_ALONE; i++)
-        if (f->seen[ls_probe_alone[i]].outcomes.n > 0) ls_foreign_judge(f, &f->seen[ls_probe_alone[i]]);
+    for (int i = 0; i < LS_PROBE_SOLO; i++)
+        if (f->seen[ls_probe_solo[i]].outcomes.n > 0) ls_foreign_judge(f, &f->seen[ls_probe_solo[i]]);
     f->repeat = one->outcomes.n == 1 && two->outcomes.n == 1
                     ? ls_probe_apart(&one->outcomes.of[0], &two->outcomes.of[0])
                     : -1.0;
@@ -142,12 +142,12 @@ static ls_status keep_hung(ls_inquiry *q, ls_error *err) {
 /* Every request shows it, by a value within a limit that it makes itself or by no value at all. */
 static ls_status keep_any(ls_inquiry *q, ls_error *err) {
     ls_trial trial;
-    ls_stack_trial(q, LS_STACK_ALONE_C, &trial, NULL);
+    ls_stack_trial(q, LS_STACK_SOLO_C, &trial, NULL);
     trial.max_tokens = 2;
-    q->f->repro_of = LS_STACK_ALONE_C;
+    q->f->repro_of = LS_STACK_SOLO_C;
     q->f->repro_shown = true; /* it is one of the trials */
     q->runner->sweep->repro_from = 1;
-    return ls_sweep_keep_repro(q->runner->sweep, q->requests[LS_STACK_ALONE_C].of, 1, &trial, err);
+    return ls_sweep_keep_repro(q->runner->sweep, q->requests[LS_STACK_SOLO_C].of, 1, &trial, err);
 }
 
 static bool any_sequence_off(const ls_foreign *f) {
@@ -174,16 +174,16 @@ static ls_status keep_first_off(ls_inquiry *q, ls_error *err) {
 }
 
 /* Sequences alone lie beyond the limit, in the middle or one here and there. */
-static bool alone_is_off(const ls_foreign *f) { return f->constant || !ls_probe_alone_is_right(f); }
+static bool solo_is_off(const ls_foreign *f) { return f->constant || !ls_probe_solo_is_right(f); }
 
 ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err) {
     static const ls_stack_experiment hits[1] = {LS_STACK_CACHED_SAME};
     ls_sweep *sweep = q->runner->sweep;
     ls_foreign *f = q->f;
-    LS_TRY(start_alone(q, err));
+    LS_TRY(start_solo(q, err));
     f->undecided = false; /* experiments that were not tried decide nothing */
     /* Where requests alone are wrong nothing that is moved says more. */
-    if (!alone_is_off(f) && !ls_probe_is_odd(q)) {
+    if (!solo_is_off(f) && !ls_probe_is_odd(q)) {
         LS_TRY(ls_probe_decide_pattern(q, err));
         if (f->found.n == 0) LS_TRY(ls_foreign_climb(q, err));
     }

@@ -3,8 +3,8 @@
 
 #include "diagnose/rounding/foreign.h"
 
-const ls_stack_experiment ls_probe_alone[LS_PROBE_ALONE] = {LS_STACK_ALONE_A,    LS_STACK_ALONE_B, LS_STACK_ALONE_C,
-                                                            LS_STACK_ALONE_LONG, LS_STACK_AGAIN,   LS_STACK_LENGTHS};
+const ls_stack_experiment ls_probe_solo[LS_PROBE_SOLO] = {LS_STACK_SOLO_A,    LS_STACK_SOLO_B, LS_STACK_SOLO_C,
+                                                          LS_STACK_SOLO_LONG, LS_STACK_AGAIN,  LS_STACK_LENGTHS};
 
 double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_without) {
     const double n = (double)(n_with + n_without), marks = (double)(with + without);
@@ -49,11 +49,11 @@ static bool hangs_on_length(const ls_foreign *f) {
     return false;
 }
 
-bool ls_probe_alone_is_right(const ls_foreign *f) {
+bool ls_probe_solo_is_right(const ls_foreign *f) {
     int64_t n_off = 0, n = 0;
     double most = 0.0;
-    for (int i = 0; i < LS_PROBE_ALONE; i++) {
-        const ls_seen *s = &f->seen[ls_probe_alone[i]];
+    for (int i = 0; i < LS_PROBE_SOLO; i++) {
+        const ls_seen *s = &f->seen[ls_probe_solo[i]];
         if (s->n_sequences_off > 0 && s->n_off == 0) return false; /* it failed */
         n_off += s->n_off;
         n += s->n_tokens;
