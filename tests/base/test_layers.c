@@ -56,7 +56,7 @@ static const struct {
 /* A diagnosis compares enumerators: causes, experiments and failures are rows with words for people. The files of
  * src/diagnose that compare words compare those of others: programs, servers, records. */
 static const char *const comparisons[] = {"strcmp", "strncmp", "strcasecmp", "strstr", "strcasestr", "sscanf"};
-static const char *const compare_words[] = {"src/diagnose/trial/sweep_program.c", "src/diagnose/trial/probe_server.c",
+static const char *const compare_words[] = {"src/diagnose/trial/program_subject.c", "src/diagnose/trial/probe_server.c",
                                             "src/diagnose/compare/compare.c"};
 
 static const char *const banned_folders[] = {"util", "utils", "common"};
@@ -171,8 +171,8 @@ static void check_words(report *r, const char *path, int64_t line, const char *t
     }
 }
 
-/* More arguments than that are a struct: who calls cannot see which of them is which. Kernels are exempt: in op/cpu they
- * are functions, which a compiler unfolds. */
+/* More arguments than that are a struct: who calls cannot see which of them is which. Kernels are exempt: in op/cpu
+ * they are functions, which a compiler unfolds. */
 static void check_arguments(report *r, const char *path, int64_t line, const char *text) {
     const char *open = strchr(text, '('), *end = strchrnul(text, '\n');
     int64_t depth = 1, n = 1;
@@ -532,7 +532,7 @@ static void compared_words_are_reported(void **state) {
         {"src/diagnose/x.c", "    n += strstr(note, \": no end after\") != NULL;", 1},
         {"src/diagnose/report/x.h", "    sscanf(text, \"%d\", &n); strncmp(a, b, 3);", 2},
         {"src/diagnose/trial/x.c", "    strcmp(name, other);", 1},
-        {"src/diagnose/trial/sweep_program.c", "    strcmp(record->finish, \"error\");", 0},
+        {"src/diagnose/trial/program_subject.c", "    strcmp(record->finish, \"error\");", 0},
         {"src/cli/x.c", "    strcmp(text, \"f32\");", 0},
         {"src/diagnose/x.c", "    ls_strcmp(a, b);", 0},
         {"src/diagnose/x.c", "    cause == LS_CAUSE_PAGE_SIZE;", 0},

@@ -2,7 +2,7 @@
 #ifndef LS_DIAGNOSE_BITS_BITS_TRIALS_H
 #define LS_DIAGNOSE_BITS_BITS_TRIALS_H
 
-#include "diagnose/bits/sweep.h"
+#include "diagnose/bits/bits_run.h"
 
 /* Short and long prompts are multiples of every chunk of an experiment, so that no chunk is shorter than it says. */
 enum { LS_PROBE_TOKENS = 6, LS_PLAIN_TOKENS = 12, LS_LONG_PROMPTS = 16, LS_LONG_TOKENS = 32 };

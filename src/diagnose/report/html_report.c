@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/html_out.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 static const char *const colours[] = {"#1f6fb2", "#2e7d4f", "#a15c00", "#6a3fb5", "#b3261e"};
 

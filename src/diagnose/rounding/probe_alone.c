@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "base/sort.h"
 #include "diagnose/compare/compare_causes.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 /* ---- one text, again and again ---- */
 

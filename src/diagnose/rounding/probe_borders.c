@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/sort.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 /* Prompts of unlike lengths whose completions go over the first border of pages of 16, and over the second. */
 enum { TEXTS = 8, NEW = 30, SHORT = 5, LONGER = 21, PAGE_LEAST = 8, PAGE_MOST = 32, MOST_TELL = 6 };

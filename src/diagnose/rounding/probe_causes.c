@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 /* ---- what is counted ---- */
 

@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 #include "base/sort.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 /* Our forwards: the first is what the others and the server are held against. */
 enum { FORWARDS = 3 };

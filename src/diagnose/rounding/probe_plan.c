@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/sort.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 /* A median |d| above which a record at temperature 3 is of another distribution than the prompt's values. */
 #define FOLLOWS 0.05

@@ -8,7 +8,7 @@
 
 #include "base/mem.h"
 #include "base/sort.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 /* Below it nothing is told apart. Rounding alone passes this often the farthest of a hundred values seldom. */
 #define LIMIT_LEAST 5e-5

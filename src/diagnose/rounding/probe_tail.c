@@ -1,7 +1,7 @@
 /* What chance makes of a server's values: of two counts, and of a few values that lie far off. */
 #include <math.h>
 
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 const ls_stack_experiment ls_probe_solo[LS_PROBE_SOLO] = {LS_STACK_SOLO_A,    LS_STACK_SOLO_B, LS_STACK_SOLO_C,
                                                           LS_STACK_SOLO_LONG, LS_STACK_AGAIN,  LS_STACK_LENGTHS};

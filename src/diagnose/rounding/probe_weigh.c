@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 double ls_probe_apart(const ls_outcome *a, const ls_outcome *b) {
     double most = 0.0;

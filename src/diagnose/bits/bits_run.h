@@ -7,10 +7,10 @@
  *   outcome      what came of one request, with the trainer's values beside the recorded ones
  *   observation  the features of a trial's outcomes
  *   experiment   a trial with a purpose, a row of experiment.def (bits_trials.c)
- *   cause        a set of expectations on experiments (sweep_causes.c)
- *   series       an RL-like run: steps of prompts x rollouts, the pools' ids rotating below (sweep_series.c) */
-#ifndef LS_DIAGNOSE_BITS_SWEEP_H
-#define LS_DIAGNOSE_BITS_SWEEP_H
+ *   cause        a set of expectations on experiments (bits_causes.c)
+ *   series       an RL-like run: steps of prompts x rollouts, the pools' ids rotating below (series.c) */
+#ifndef LS_DIAGNOSE_BITS_BITS_RUN_H
+#define LS_DIAGNOSE_BITS_BITS_RUN_H
 
 #include <stdio.h>
 
@@ -153,7 +153,7 @@ typedef struct ls_sweep {
     int64_t n_trials, n_sequences, n_bits;
     double seconds;
     struct ls_foreign
-        *foreign; /* of a suspect that promises no bits (foreign.h), in place of seen and ranked; or NULL */
+        *foreign; /* of a suspect that promises no bits (inquiry.h), in place of seen and ranked; or NULL */
 } ls_sweep;
 
 /* A suspect that promises no bits is tried within the door's seconds. */

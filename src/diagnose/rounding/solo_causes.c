@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/sort.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 /* Times by which a coarser kernel moves the median |d|. */
 #define MOVED 6.0

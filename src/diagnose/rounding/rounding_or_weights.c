@@ -9,7 +9,7 @@
 
 #include "base/mem.h"
 #include "base/sort.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 enum { PROMPTS = 32, TOKENS = 3, VALUES = PROMPTS * TOKENS, PROMPT_MOST = 24 };
 

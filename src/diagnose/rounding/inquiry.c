@@ -1,4 +1,6 @@
 /* The inquiry: requests alone first, the floor from them, then experiment by experiment, then what it means. */
+#include "diagnose/rounding/inquiry.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -6,7 +8,6 @@
 
 #include "base/mem.h"
 #include "base/sort.h"
-#include "diagnose/rounding/foreign.h"
 
 /* Of a checkpoint that the reference forward takes, and a median abs d from which on requests alone are wrong and not
  * rounded, if nothing says that they are. */

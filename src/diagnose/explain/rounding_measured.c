@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 static double logprob(const double *row, int64_t vocab, int32_t token) {
     double most = row[0], sum = 0.0;

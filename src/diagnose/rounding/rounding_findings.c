@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdarg.h>
 
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 void ls_foreign_tell(const ls_inquiry *q, const char *what) {
     const ls_sweep_opts *o = &q->runner->sweep->opts;

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 #include "diagnose/trial/ddmin.h"
 
 typedef struct search {

@@ -1,5 +1,5 @@
 /* Explanations: what a suspect would record with one thing changed, against what it did record. */
-#include "diagnose/explain/foreign_explain.h"
+#include "diagnose/explain/explanations.h"
 
 #include <math.h>
 #include <stdlib.h>

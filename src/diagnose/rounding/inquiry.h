@@ -5,8 +5,8 @@
  * Words: floor, the median abs d of requests alone; limit, the abs d above which a token is off; experiment, a trial
  * with a purpose; explanation, a change of the model or of the record after which the float64 forward (reference.h)
  * gives what the suspect recorded. */
-#ifndef LS_DIAGNOSE_ROUNDING_FOREIGN_H
-#define LS_DIAGNOSE_ROUNDING_FOREIGN_H
+#ifndef LS_DIAGNOSE_ROUNDING_INQUIRY_H
+#define LS_DIAGNOSE_ROUNDING_INQUIRY_H
 
 #include "diagnose/bits/bits_trials.h"
 #include "diagnose/explain/reference.h"

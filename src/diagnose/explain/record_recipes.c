@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/sort.h"
-#include "diagnose/explain/foreign_explain.h"
+#include "diagnose/explain/explanations.h"
 
 /* Fewest tokens that an explanation is measured on. */
 #define EXPLAIN_TOKENS 8

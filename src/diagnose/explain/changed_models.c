@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "diagnose/explain/foreign_explain.h"
+#include "diagnose/explain/explanations.h"
 
 /* |d| of nine tenths from which on another token in every prompt is looked for: less it does not do. */
 #define INSERTED_LEAST 1e-2

@@ -1,5 +1,5 @@
-/* The sweep: climbs the trials, ranks the causes, bisects the levers that decide, shrinks the requests. Owns the
- * outcomes of baselines while it climbs. */
+/* The sweep: runs the experiments, ranks the causes, bisects the levers that decide, shrinks the requests. Owns the
+ * outcomes of baselines meanwhile. */
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "diagnose/bits/bits_trials.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 #include "diagnose/trial/ddmin.h"
 #include "diagnose/trial/shrink.h"
 #include "load/stack_config.h"

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/sort.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 static double distance(const ls_outcome *c, int64_t i) { return fabs((double)c->scored[i] - (double)c->logprob[i]); }
 

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 #include "diagnose/trial/shrink.h"
 
 /* Seconds without a limit, and of a suspect that hangs. */

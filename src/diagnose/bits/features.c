@@ -4,7 +4,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "diagnose/bits/sweep.h"
+#include "diagnose/bits/bits_run.h"
 
 static uint32_t bits_of(float value) {
     uint32_t bits;

@@ -4,7 +4,7 @@
 
 #include "base/html_out.h"
 #include "diagnose/report/report_parts.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 static void describe(char *text, size_t bytes, const ls_seen *s) {
     int used = 0;

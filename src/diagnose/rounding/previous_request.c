@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 /* How a request is related to the one in front of it. */
 typedef enum relation { UNRELATED = 0, LIKE_LENGTH, LIKE_TAIL, LIKE_HEAD, LIKE_SET, SAME, RELATIONS } relation;

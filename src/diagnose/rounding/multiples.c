@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "base/sort.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 enum { TEXTS = 8, MOST = 64 };
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 enum { WEIGHED_MOST = 6 };
 /* Two causes nearer to each other than this fit equally well. */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 static bool off(const ls_inquiry *q, ls_stack_experiment r) { return ls_stack_is_off(q, r); }
 static bool clean(const ls_inquiry *q, ls_stack_experiment r) { return q->f->seen[r].look == LS_LOOK_CLEAN; }

@@ -1,5 +1,5 @@
 /* How well each cause agrees with what was seen. */
-#include "diagnose/bits/sweep.h"
+#include "diagnose/bits/bits_run.h"
 
 static ls_verdict expected(const ls_bits_pattern *pattern, uint64_t bit) {
     if (pattern->large & bit) return LS_LARGE;

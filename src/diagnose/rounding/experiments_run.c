@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 /* The rest is for the trials that tell causes apart and shrink requests. */
 #define CLIMB_SHARE 0.7

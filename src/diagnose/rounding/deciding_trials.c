@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 ls_status ls_foreign_off_solo(ls_inquiry *q, ls_stack_experiment experiment, int64_t most, int64_t *n_tried,
                               int64_t *n_off, ls_error *err) {

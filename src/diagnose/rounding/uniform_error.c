@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "base/sort.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 enum { PICKED_MOST = 512 };
 

@@ -1,10 +1,10 @@
-/* For the files of explanations alone: what they are measured with. foreign_recipes.c has those of records, for which
- * the unchanged model's logits are enough; foreign_models.c those of changed models and changed prompts;
- * foreign_explain.c lays out the texts and weighs what is left. */
-#ifndef LS_DIAGNOSE_EXPLAIN_FOREIGN_EXPLAIN_H
-#define LS_DIAGNOSE_EXPLAIN_FOREIGN_EXPLAIN_H
+/* For the files of explanations alone: what they are measured with. record_recipes.c has those of records, for which
+ * the unchanged model's logits are enough; changed_models.c those of changed models and changed prompts;
+ * explanations.c lays out the texts and weighs what is left. */
+#ifndef LS_DIAGNOSE_EXPLAIN_EXPLANATIONS_H
+#define LS_DIAGNOSE_EXPLAIN_EXPLANATIONS_H
 
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 /* A sequence, and the logits of the unchanged model behind each of its tokens. */
 typedef struct text {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 const char *ls_look_name(ls_look look) {
     return look == LS_LOOK_UNTRIED ? "not tried" : look == LS_LOOK_CLEAN ? "clean" : "differs";

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "diagnose/report/report_parts.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 static const char *tensor_unit(const ls_wrap *w) { return w->in_bytes ? "bytes" : "elements"; }
 
