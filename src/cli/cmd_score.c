@@ -166,7 +166,7 @@ int ls_cmd_score(int argc, char **argv) {
     LS_TRY_DONE(ls_output_open(&output, o.out, &err));
     LS_TRY_DONE(ls_cli_device_open(&run.device, &run.choice, o.device, &o.levers, &err));
     LS_TRY_DONE(ls_model_open(&run.model, run.device, o.model, &err));
-    LS_TRY_DONE(ls_cli_profile_settle(&o, run.model, &err));
+    LS_TRY_DONE(ls_cli_profile_choose(&o, run.model, &err));
     run.model->ablation = o.levers.ablation;
     LS_TRY_DONE(ls_records_read(&run.records, &run.n_records, path, LS_RECORD_SEQUENCE, &err));
     LS_TRY_DONE(encode_chats(&run, &o, path, &err));

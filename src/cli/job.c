@@ -301,7 +301,7 @@ ls_status ls_job_init(ls_job *job, ls_run_options *o, ls_error *err) {
     ls_status status;
     LS_TRY_DONE(ls_cli_device_open(&job->device, &job->choice, o->device, &o->levers, err));
     LS_TRY_DONE(ls_model_open(&job->model, job->device, o->model, err));
-    LS_TRY_DONE(ls_cli_profile_settle(o, job->model, err));
+    LS_TRY_DONE(ls_cli_profile_choose(o, job->model, err));
     job->model->ablation = o->levers.ablation;
     if (o->prompts != NULL)
         LS_TRY_DONE(ls_records_read(&job->prompts, &job->n_prompts, o->prompts, LS_RECORD_PROMPT, err));

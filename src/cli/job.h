@@ -37,7 +37,7 @@ typedef struct ls_job {
     int64_t n_generated; /* tokens */
 } ls_job;
 
-/* Opens everything and lays out the requests; settles the options' profile. The job must be zeroed; ls_job_deinit
+/* Opens everything and lays out the requests; chooses the options' profile. The job must be zeroed; ls_job_deinit
  * releases it in any case. */
 ls_status ls_job_init(ls_job *job, ls_run_options *options, ls_error *err);
 /* Says which device and which profile it is, once. */

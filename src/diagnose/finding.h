@@ -10,7 +10,7 @@ typedef struct ls_finding {
     double confidence; /* [0, 1]; named from LS_NAMED on */
     char evidence[400];
     ls_stack_experiment experiment; /* that shows it, for the smallest requests */
-    bool settled;                   /* it rests on more than its experiment's being off: ls_foreign_weigh leaves it */
+    bool is_confirmed;              /* it rests on more than its experiment's being off: ls_foreign_weigh leaves it */
     double doubt;                   /* that is left on what the experiment's lever does; 0 where it was not weighed */
 } ls_finding;
 

@@ -69,27 +69,27 @@ static int64_t layer_bytes(const ls_leaf *l) {
 }
 
 /* The layer's gradient comes: what the leaf's earlier parts left. */
-static ls_status layer_gradient_come(const ls_leaf *l, ls_error *err) {
+static ls_status load_layer_gradient(const ls_leaf *l, ls_error *err) {
     const ls_layer_gradients *w = &l->tape->layer_gradients;
     if (w->layer == NULL) return LS_OK;
     if (l->gradient_is_zero) return ls_memory_fill(l->device, w->layer, 0, layer_bytes(l), err);
     return ls_memory_copy(l->device, w->layer, l->gradient + w->begins[l->layer_i], layer_bytes(l), err);
 }
 
-static ls_status layer_gradient_go(const ls_leaf *l, ls_error *err) {
+static ls_status store_layer_gradient(const ls_leaf *l, ls_error *err) {
     const ls_layer_gradients *w = &l->tape->layer_gradients;
     if (w->layer == NULL) return LS_OK;
     return ls_memory_copy(l->device, l->gradient + w->begins[l->layer_i], w->layer, layer_bytes(l), err);
 }
 
 /* What belongs to no layer stays from the leaf's first part to its end. */
-static ls_status ends_come(const ls_leaf *l, ls_error *err) {
+static ls_status load_ends(const ls_leaf *l, ls_error *err) {
     const ls_layer_gradients *w = &l->tape->layer_gradients;
     if (w->layer == NULL || !l->gradient_is_zero) return LS_OK;
     return ls_memory_fill(l->device, w->ends, 0, float_bytes(w->begin + w->n - w->end), err);
 }
 
-static ls_status ends_go(const ls_leaf *l, ls_error *err) {
+static ls_status store_ends(const ls_leaf *l, ls_error *err) {
     const ls_layer_gradients *w = &l->tape->layer_gradients;
     if (w->layer == NULL) return LS_OK;
     LS_TRY(ls_memory_copy(l->device, l->gradient, w->ends, float_bytes(w->begin), err));
@@ -107,12 +107,12 @@ static ls_status sublayer_finish(const ls_leaf *l, ls_sublayer sublayer, ls_erro
 
 static ls_status layer_backward(ls_leaf *l, int64_t layer_i, bool is_last, ls_error *err) {
     l->layer_i = layer_i;
-    LS_TRY(layer_gradient_come(l, err));
+    LS_TRY(load_layer_gradient(l, err));
     for (int sublayer = LS_SUBLAYER_FFN; sublayer >= LS_SUBLAYER_MIXER; sublayer--)
         LS_TRY(sublayer_backward(l, 2 * layer_i + sublayer, err));
     for (int sublayer = LS_SUBLAYER_FFN; is_last && sublayer >= LS_SUBLAYER_MIXER; sublayer--)
         LS_TRY(sublayer_finish(l, (ls_sublayer)sublayer, err));
-    return layer_gradient_go(l, err);
+    return store_layer_gradient(l, err);
 }
 
 /* ---- head, embedding ---- */
@@ -291,10 +291,10 @@ ls_status ls_tape_backward(ls_tape *t, const ls_leaf_part *part, float *gradient
     LS_TRY(write_leaf(t, begin, end, l.row, err));
     l.sequences_whole = are_whole(t->leaf_offsets, end - begin);
     ls_model_pass(t->model);
-    LS_TRY(ends_come(&l, err));
+    LS_TRY(load_ends(&l, err));
     LS_TRY(head_backward(&l, part->targets, part->d_logprob, part->d_entropy, err));
     for (int64_t i = t->n_sublayers / 2 - 1; i >= 0; i--) LS_TRY(layer_backward(&l, i, part->is_last, err));
     l.layer_i = -1;
     LS_TRY(embed_backward(&l, part->is_last, err));
-    return part->is_last ? ends_go(&l, err) : LS_OK;
+    return part->is_last ? store_ends(&l, err) : LS_OK;
 }

@@ -122,10 +122,10 @@ ls_status ls_parameters_round(ls_parameters *parameters, ls_error *err) {
     return LS_OK;
 }
 
-ls_status ls_parameters_settle(ls_parameters *parameters, ls_error *err) {
+ls_status ls_parameters_store(ls_parameters *parameters, ls_error *err) {
     for (int64_t i = 0; i < parameters->n; i++)
         if (ls_parameter_is_whole(parameters, &parameters->list[i]))
-            LS_TRY(ls_parameter_settle(parameters, &parameters->list[i], err));
+            LS_TRY(ls_parameter_store(parameters, &parameters->list[i], err));
     return LS_OK;
 }
 
@@ -133,7 +133,7 @@ ls_status ls_parameters_publish(ls_parameters *parameters, ls_error *err) {
     LS_ASSERT(parameters->end - parameters->begin == parameters->n_elements, "elements [%lld, %lld) of %lld",
               (long long)parameters->begin, (long long)parameters->end, (long long)parameters->n_elements);
     LS_TRY(ls_parameters_round(parameters, err));
-    return ls_parameters_settle(parameters, err);
+    return ls_parameters_store(parameters, err);
 }
 
 const ls_parameter *ls_parameter_of_matrix(const ls_parameters *parameters, const ls_gemm_weight *matrix) {

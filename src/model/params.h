@@ -62,10 +62,10 @@ ls_status ls_parameter_need(const ls_parameters *parameters, const ls_parameter 
  * masters must be held here; with shares it is done in its two halves, with the others' parts of the values put in
  * between. */
 ls_status ls_parameters_publish(ls_parameters *parameters, ls_error *err);
-ls_status ls_parameters_round(ls_parameters *parameters, ls_error *err);  /* masters held here into values */
-ls_status ls_parameters_settle(ls_parameters *parameters, ls_error *err); /* whole values into the model */
+ls_status ls_parameters_round(ls_parameters *parameters, ls_error *err); /* masters held here into values */
+ls_status ls_parameters_store(ls_parameters *parameters, ls_error *err); /* whole values into the model */
 /* One of them. */
-ls_status ls_parameter_settle(const ls_parameters *parameters, const ls_parameter *parameter, ls_error *err);
+ls_status ls_parameter_store(const ls_parameters *parameters, const ls_parameter *parameter, ls_error *err);
 /* The parameter that this matrix of the model is packed from, that this vector of a layer, or of none (-1), is filled
  * from, and the table of embeddings. Asked for by kind, because a struct and its first field have one address, and by
  * layer, because layers of a buffer have their vectors at the same addresses. There must be one. */

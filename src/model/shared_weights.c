@@ -115,7 +115,7 @@ static ls_status bring_parameter(const ls_shared_weights *g, int64_t i, ls_error
             LS_TRY(ls_memory_copy(g->parameters->device, (uint8_t *)ls_parameter_value(p) + begin * size,
                                   part_of(g, r, i, begin), (end - begin) * size, err));
     }
-    return ls_parameter_settle(g->parameters, p, err);
+    return ls_parameter_store(g->parameters, p, err);
 }
 
 /* ls_layer_source of the layer buffer. */

@@ -42,7 +42,7 @@ ls_status ls_parameter_need(const ls_parameters *all, const ls_parameter *p, ls_
     return p->slot.layer_i < 0 ? LS_OK : ls_model_need(all->model, p->slot.layer_i, err);
 }
 
-ls_status ls_parameter_settle(const ls_parameters *all, const ls_parameter *p, ls_error *err) {
+ls_status ls_parameter_store(const ls_parameters *all, const ls_parameter *p, ls_error *err) {
     void *value = ls_parameter_value(p);
     const bool is_embedding = p->slot.kind == LS_SLOT_EMBED;
     const ls_gemm_weight *matrix = is_embedding ? &all->model->head : p->slot.matrix;

@@ -178,7 +178,7 @@ done:
 /* ---- the trainer's side ---- */
 
 /* The sequence to look at: as recorded, or to the end of the first turn that has become another one. */
-static int64_t settle_tokens(replay *r, int32_t *tokens, bool *same) {
+static int64_t keep_tokens(replay *r, int32_t *tokens, bool *same) {
     const ls_bundle_sequence *s = r->target;
     const int32_t *drawn = r->tokens + r->target_i * r->b->length;
     memcpy(tokens, s->tokens, (size_t)s->n * sizeof *tokens);
@@ -268,7 +268,7 @@ static ls_status look(replay *r, const surroundings *around, ls_replay_finding *
     if (failed)
         memcpy(tokens, r->target->tokens, (size_t)n * sizeof *tokens);
     else
-        n = settle_tokens(r, tokens, &out->same_tokens);
+        n = keep_tokens(r, tokens, &out->same_tokens);
     LS_TRY_DONE(run_tape(r, tokens, n, err));
     out->row = -1;
     if (!failed) compare_logprobs(r, n, out);

@@ -139,7 +139,7 @@ static void note_nan(ls_request *r, int64_t position) {
 }
 
 /* Whether all that is told of a draw is a number. */
-static bool is_told(const ls_engine *e, const ls_request *r, int64_t i) {
+static bool is_reported(const ls_engine *e, const ls_request *r, int64_t i) {
     if (isnan(e->logprob[i])) return false;
     if (!ls_request_weighs(r)) return true;
     return !isnan(e->of_all[i]) && !isnan(e->of_kept[i]) && !isnan(e->of_all[i] - e->of_kept[i]) &&
@@ -227,7 +227,7 @@ ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err) {
             fail_request(e, e->drawing[i]);
             continue;
         }
-        if (!is_told(e, r, i)) note_nan(r, ls_entry_total(e->drawing[i]));
+        if (!is_reported(e, r, i)) note_nan(r, ls_entry_total(e->drawing[i]));
         if (r->error.status != LS_OK) {
             ls_commit_finish(e, e->drawing[i], LS_FINISH_ERROR);
             continue;

@@ -65,7 +65,7 @@ static int64_t result_bytes(const ls_ask *a) {
            ls_logit_stats_row_bytes(stats_top(a), a->mask) + (a->distributions ? 4 * (int64_t)sizeof(float) : 0);
 }
 
-static int64_t told_bytes(const ls_ask *a) {
+static int64_t sent_bytes(const ls_ask *a) {
     int64_t bytes = TOKEN_TEXT;
     if (a->top >= 0) bytes += (1 + a->top) * TOKEN_ENTRY;
     if (a->lockstep) bytes += TOKEN_OWN + (a->distributions ? TOKEN_WEIGHED : 0);
@@ -83,7 +83,7 @@ static int64_t prompt_bytes(const ls_ask *a) {
 }
 
 int64_t ls_group_reply_bytes(const ls_group *g, int64_t n_tokens) {
-    int64_t bytes = n_tokens * told_bytes(g->ask);
+    int64_t bytes = n_tokens * sent_bytes(g->ask);
     if (g->ask->prompt_top >= 0 && g->is_finished)
         for (int64_t i = 0; i < g->n_samples; i++)
             bytes += g->samples[i].request.n_prompt * (1 + g->ask->prompt_top) * TOKEN_ENTRY;
@@ -244,7 +244,7 @@ ls_status ls_group_create(ls_group **out, const ls_group_shop *shop, ls_client *
     g->created = (int64_t)time(NULL);
     g->number = number;
     g->sampling = ask->sampling;
-    g->token_bytes = result_bytes(ask) + (tells_at_end(ask) ? told_bytes(ask) : 0);
+    g->token_bytes = result_bytes(ask) + (tells_at_end(ask) ? sent_bytes(ask) : 0);
     if (!ask->has_seed) {
         const ls_philox draw = ls_philox_draw(shop->seed, 7, 0, (uint32_t)(number >> 32), (uint32_t)number);
         g->sampling.seed = ((uint64_t)draw.word[0] << 32 | draw.word[1]) >> 1; /* one that JSON readers have */

@@ -653,18 +653,18 @@ enum { WINDOW = 256, WINDOW_KEPT = 32 };
 
 /* Moves the beginning of what is decoded on, near the end of the text: where its last tokens alone read as they do
  * there, what comes later reads the same from there on. What is not told yet stays in it. */
-static ls_status move_window(const ls_part *p, ls_told *told, const char *text, int64_t bytes, ls_error *err) {
+static ls_status move_window(const ls_part *p, ls_sent *sent, const char *text, int64_t bytes, ls_error *err) {
     const int64_t from = p->n - WINDOW_KEPT;
     char *tail;
     int64_t tail_bytes;
-    if (p->n - told->from_token < WINDOW || (bytes >= 3 && memcmp(text + bytes - 3, "\xEF\xBF\xBD", 3) == 0))
+    if (p->n - sent->from_token < WINDOW || (bytes >= 3 && memcmp(text + bytes - 3, "\xEF\xBF\xBD", 3) == 0))
         return LS_OK;
     LS_TRY(ls_part_decode(p, p->sample->completion + from, WINDOW_KEPT, !p->group->ask->keeps_special, &tail,
                           &tail_bytes, err));
-    if (tail_bytes <= bytes && told->from_bytes + bytes - tail_bytes <= told->bytes &&
+    if (tail_bytes <= bytes && sent->from_bytes + bytes - tail_bytes <= sent->bytes &&
         memcmp(text + bytes - tail_bytes, tail, (size_t)tail_bytes) == 0) {
-        told->from_token = from;
-        told->from_bytes += bytes - tail_bytes;
+        sent->from_token = from;
+        sent->from_bytes += bytes - tail_bytes;
     }
     free(tail);
     return LS_OK;
@@ -672,58 +672,58 @@ static ls_status move_window(const ls_part *p, ls_told *told, const char *text, 
 
 /* Text that is certain and was not told: *text [*bytes], at *at. The end decodes everything once more, and what was
  * told must be its beginning. */
-static ls_status new_text(const ls_part *p, ls_told *told, ls_tool_calls *calls, char **text, const char **at,
+static ls_status new_text(const ls_part *p, ls_sent *sent, ls_tool_calls *calls, char **text, const char **at,
                           int64_t *bytes, ls_error *err) {
     const ls_ask *a = p->group->ask;
-    const int64_t from = p->finish == LS_FINISH_NONE ? told->from_bytes : 0;
+    const int64_t from = p->finish == LS_FINISH_NONE ? sent->from_bytes : 0;
     int64_t n, whole = 0;
     *bytes = 0;
-    if (p->finish == LS_FINISH_NONE && told->in_call) return LS_OK;
+    if (p->finish == LS_FINISH_NONE && sent->in_call) return LS_OK;
     if (p->finish != LS_FINISH_NONE) {
         LS_TRY(ls_part_text_and_calls(p, calls, text, &n, err));
-        if (n < told->bytes || ls_fnv_mix(LS_FNV_START, *text, told->bytes) != told->hash) {
+        if (n < sent->bytes || ls_fnv_mix(LS_FNV_START, *text, sent->bytes) != sent->hash) {
             free(*text);
             *text = NULL;
             return LS_FAIL(err, LS_ERR_FORMAT, "the text of a stream does not begin as it was told");
         }
     } else {
-        LS_TRY(ls_part_decode(p, p->sample->completion + told->from_token, p->n - told->from_token, !a->keeps_special,
+        LS_TRY(ls_part_decode(p, p->sample->completion + sent->from_token, p->n - sent->from_token, !a->keeps_special,
                               text, &whole, err));
-        n = ls_tool_calls_settled(a->calls, *text, ls_part_settled(a, *text, whole), from == 0, &told->in_call);
+        n = ls_tool_calls_final(a->calls, *text, ls_part_final(a, *text, whole), from == 0, &sent->in_call);
     }
-    n = n + from > told->bytes ? n + from - told->bytes : 0;
-    *at = *text + (n > 0 ? told->bytes - from : 0);
+    n = n + from > sent->bytes ? n + from - sent->bytes : 0;
+    *at = *text + (n > 0 ? sent->bytes - from : 0);
     *bytes = n;
-    told->bytes += n;
-    told->hash = ls_fnv_mix(told->hash, *at, n);
-    return p->finish == LS_FINISH_NONE ? move_window(p, told, *text, whole, err) : LS_OK;
+    sent->bytes += n;
+    sent->hash = ls_fnv_mix(sent->hash, *at, n);
+    return p->finish == LS_FINISH_NONE ? move_window(p, sent, *text, whole, err) : LS_OK;
 }
 
 /* What is new of one sample. */
-static ls_status tell(FILE *out, ls_part *p, ls_told *told, ls_error *err) {
+static ls_status tell(FILE *out, ls_part *p, ls_sent *sent, ls_error *err) {
     ls_tool_calls calls = {0};
     char *text = NULL;
     const char *at = "";
     int64_t bytes = 0;
     ls_status status;
-    if (told->ended || (p->n == told->tokens && p->finish == LS_FINISH_NONE)) return LS_OK;
-    if (told->tokens == 0) told->hash = LS_FNV_START;
-    p->first = p->group->ask->kind == LS_ASK_SGLANG ? 0 : told->tokens;
-    p->offset = &told->offset;
+    if (sent->ended || (p->n == sent->tokens && p->finish == LS_FINISH_NONE)) return LS_OK;
+    if (sent->tokens == 0) sent->hash = LS_FNV_START;
+    p->first = p->group->ask->kind == LS_ASK_SGLANG ? 0 : sent->tokens;
+    p->offset = &sent->offset;
     LS_TRY_DONE((p->group->ask->kind & (LS_ASK_COMPLETION | LS_ASK_CHAT)) == 0
                     ? LS_OK
-                    : new_text(p, told, &calls, &text, &at, &bytes, err));
+                    : new_text(p, sent, &calls, &text, &at, &bytes, err));
     p->calls = &calls;
     LS_TRY_DONE(write_event(out, p, at, bytes, err));
-    told->tokens = p->n;
-    told->ended = p->finish != LS_FINISH_NONE;
+    sent->tokens = p->n;
+    sent->ended = p->finish != LS_FINISH_NONE;
 done:
     ls_tool_calls_deinit(&calls);
     free(text);
     return status;
 }
 
-ls_status ls_reply_more(FILE *out, const ls_reply_about *about, ls_group *g, ls_told *told, bool *done, ls_error *err) {
+ls_status ls_reply_more(FILE *out, const ls_reply_about *about, ls_group *g, ls_sent *sent, bool *done, ls_error *err) {
     bool all = true;
     for (int64_t i = 0; i < g->n_samples; i++) {
         ls_part p = {.about = about, .group = g, .sample = &g->samples[i]};
@@ -731,8 +731,8 @@ ls_status ls_reply_more(FILE *out, const ls_reply_about *about, ls_group *g, ls_
         p.n = g->samples[i].n_public;
         p.finish = g->samples[i].finish;
         ls_work_unlock(g->work);
-        LS_TRY(tell(out, &p, &told[i], err));
-        all = all && told[i].ended;
+        LS_TRY(tell(out, &p, &sent[i], err));
+        all = all && sent[i].ended;
     }
     *done = all;
     if (!all) return LS_OK;

@@ -158,7 +158,7 @@ int64_t ls_train_options_leaf(int64_t sequences, int64_t n_parameters) {
     return (sequences - 1) / n + 1;
 }
 
-ls_status ls_train_options_settle_leaf(ls_train_options *o, int64_t sequences, const char *directory, ls_error *err) {
+ls_status ls_train_options_choose_leaf(ls_train_options *o, int64_t sequences, const char *directory, ls_error *err) {
     const ls_planned_opts paper = {.title = "paper"};
     ls_device *device = NULL;
     ls_model *model = NULL;
@@ -235,7 +235,7 @@ const char *const *ls_train_options_free(const ls_train_options *o) {
 }
 
 /* Where the run goes on, the model comes from one of its checkpoints, which tells both. */
-static ls_status settle_numerics(ls_train_options *o, const ls_model *model, const char *directory, ls_error *err) {
+static ls_status choose_numerics(ls_train_options *o, const ls_model *model, const char *directory, ls_error *err) {
     ls_profile profile = LS_PROFILE_EXACT;
     ls_dtype dtype = LS_F32;
     if (o->resume && strcmp(directory, o->model) != 0 &&
@@ -256,7 +256,7 @@ ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *d
                                 bool decodes, ls_train_options *o, ls_error *err) {
     const ls_model_loading how = {.by_layer = kind == LS_WEIGHTS_BY_LAYER, .no_tiles = !decodes};
     LS_TRY(ls_model_open_with(out, device, directory, &how, err));
-    LS_TRY(settle_numerics(o, *out, directory, err));
+    LS_TRY(choose_numerics(o, *out, directory, err));
     return ls_model_set_profile(*out, (ls_profile)o->profile, (ls_dtype)o->dtype, err);
 }
 

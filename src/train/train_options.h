@@ -79,7 +79,7 @@ void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *opti
  * gradient takes more, which is for several GPUs, 8. */
 int64_t ls_train_options_leaf(int64_t sequences, int64_t n_parameters);
 /* Of options that leave `leaf` open: options say from here on what it is, for the model in a directory. */
-ls_status ls_train_options_settle_leaf(ls_train_options *options, int64_t sequences, const char *directory,
+ls_status ls_train_options_choose_leaf(ls_train_options *options, int64_t sequences, const char *directory,
                                        ls_error *err);
 /* With n_cards the options are those of rank 0 of so many: before they are checked. */
 void ls_train_options_cards(ls_train_options *options, const ls_train_target *target);

@@ -393,26 +393,26 @@ done:
 
 /* Of weights that others read where they are (model/shared_weights.h): all that was to be read or written has been, on
  * all processes. */
-static ls_status meet(const ls_train_state *s, ls_error *err) {
+static ls_status weights_barrier(const ls_train_state *s, ls_error *err) {
     if (s->parameters->shared == NULL) return LS_OK;
     LS_TRY(ls_device_wait(s->parameters->device, err));
-    return ls_comm_meet(s->comm, "the weights", err);
+    return ls_comm_barrier(s->comm, "the weights", err);
 }
 
 /* The masters that are held here have been rounded into values. */
-static ls_status settle_values(const ls_train_state *s, ls_error *err) {
+static ls_status store_values(const ls_train_state *s, ls_error *err) {
     if (s->adapters != NULL) return ls_adapters_merge(s->adapters, err);
     if (s->comm != NULL) LS_TRY(gather_values(s, err));
-    LS_TRY(ls_parameters_settle(s->parameters, err));
-    return meet(s, err);
+    LS_TRY(ls_parameters_store(s->parameters, err));
+    return weights_barrier(s, err);
 }
 
-ls_status ls_trainer_end(const ls_trainer *t, ls_error *err) { return meet(&t->state, err); }
+ls_status ls_trainer_end(const ls_trainer *t, ls_error *err) { return weights_barrier(&t->state, err); }
 
 ls_status ls_train_state_publish(const ls_train_state *s, ls_error *err) {
-    LS_TRY(meet(s, err));
+    LS_TRY(weights_barrier(s, err));
     LS_TRY(ls_parameters_round(s->parameters, err));
-    return settle_values(s, err);
+    return store_values(s, err);
 }
 
 /* Of masters and moments each has its own part: what all must have alike are weights, step and where it came from. */
@@ -810,9 +810,9 @@ static ls_status update(ls_trainer *t, ls_train_stats *stats, ls_error *err) {
     }
     LS_TRY(sum_squares(t, &s->batch, grad, &squares, err));
     LS_TRY(ls_gradient_scale(&scale, &norm, squares, s->batch.count, max_norm, err));
-    LS_TRY(meet(&t->state, err));
+    LS_TRY(weights_barrier(&t->state, err));
     LS_TRY(move_masters(t, grad, scale, &s->factors, err));
-    LS_TRY(settle_values(&t->state, err));
+    LS_TRY(store_values(&t->state, err));
     LS_TRY(ls_device_wait(t->device, err));
     t->state.step++;
     sum_metrics(t, s->batch.n);
@@ -821,7 +821,7 @@ static ls_status update(ls_trainer *t, ls_train_stats *stats, ls_error *err) {
 }
 
 /* Tells a failure of a step to its caller and to the other processes. */
-static ls_status told(const ls_trainer *t, ls_status status, ls_error *reason, ls_error *err) {
+static ls_status tell_failure(const ls_trainer *t, ls_status status, ls_error *reason, ls_error *err) {
     if (status == LS_OK) return LS_OK;
     ls_error_prefix(reason, "step %lld", (long long)t->state.step + 1);
     if (t->opts.comm != NULL) ls_comm_abort(t->opts.comm, reason);
@@ -831,27 +831,27 @@ static ls_status told(const ls_trainer *t, ls_status status, ls_error *reason, l
 
 ls_status ls_trainer_begin(ls_trainer *t, const ls_train_batch *b, ls_error *err) {
     ls_error reason = {LS_OK, ""};
-    return told(t, begin(t, b, &reason), &reason, err);
+    return tell_failure(t, begin(t, b, &reason), &reason, err);
 }
 
 ls_status ls_trainer_forward(ls_trainer *t, ls_train_rows *rows, ls_error *err) {
     ls_error reason = {LS_OK, ""};
-    return told(t, forward(t, rows, &reason), &reason, err);
+    return tell_failure(t, forward(t, rows, &reason), &reason, err);
 }
 
 ls_status ls_trainer_backward(ls_trainer *t, ls_error *err) {
     ls_error reason = {LS_OK, ""};
-    return told(t, backward(t, &reason), &reason, err);
+    return tell_failure(t, backward(t, &reason), &reason, err);
 }
 
 ls_status ls_trainer_update(ls_trainer *t, ls_train_stats *stats, ls_error *err) {
     ls_error reason = {LS_OK, ""};
-    return told(t, update(t, stats, &reason), &reason, err);
+    return tell_failure(t, update(t, stats, &reason), &reason, err);
 }
 
 ls_status ls_trainer_share(ls_trainer *t, float *values, const char *what, ls_error *err) {
     ls_error reason = {LS_OK, ""};
-    return told(t, share_rows(t, &t->now.batch, &t->now.own, values, what, &reason), &reason, err);
+    return tell_failure(t, share_rows(t, &t->now.batch, &t->now.own, values, what, &reason), &reason, err);
 }
 
 static ls_status step(ls_trainer *t, const ls_train_batch *b, ls_train_stats *stats, ls_error *err) {
@@ -867,5 +867,5 @@ static ls_status step(ls_trainer *t, const ls_train_batch *b, ls_train_stats *st
 
 ls_status ls_trainer_step(ls_trainer *t, const ls_train_batch *b, ls_train_stats *stats, ls_error *err) {
     ls_error reason = {LS_OK, ""};
-    return told(t, step(t, b, stats, &reason), &reason, err);
+    return tell_failure(t, step(t, b, stats, &reason), &reason, err);
 }

@@ -119,7 +119,7 @@ static void use_cache(ls_levers *l, const ls_bits_trials *trials) {
     l->pages = 256;
 }
 
-static void go_far(ls_levers *l, const ls_bits_trials *trials) {
+static void use_far_slots(ls_levers *l, const ls_bits_trials *trials) {
     l->slots = trials->opts->far_slots;
     l->slot_words = trials->opts->far_words;
     l->pages = 256; /* enough of them in half the memory too */
@@ -155,7 +155,7 @@ void ls_bits_trials_of(ls_trial *out, const ls_bits_trials *trials, ls_experimen
     l->prefix = LS_PREFIX_OFF;
     l->fork = false;
     if (moves->cache) use_cache(l, trials);
-    if (moves->far_slots) go_far(l, trials);
+    if (moves->far_slots) use_far_slots(l, trials);
     if (moves->far_pages) {
         l->pages = trials->far_pages;
         l->policy = LS_POLICY_HIGHEST;

@@ -28,7 +28,7 @@ static int64_t put_inserted(const explainer *x, int64_t at, int64_t k) {
 }
 
 /* The text as it is read, into x->changed. Its completion begins at *n_prompt. False: it reads the same. */
-static bool read_as(const explainer *x, const text *t, reading r, int64_t k, int64_t *n, int64_t *n_prompt) {
+static bool read_as(const explainer *x, const text *t, hypothesis r, int64_t k, int64_t *n, int64_t *n_prompt) {
     const ls_model_config *c = x->q->config;
     const int32_t eos = c->n_eos > 0 ? c->eos[0] : -1;
     int64_t at = 0, from = 0, to = t->n_prompt;
@@ -70,7 +70,7 @@ static bool read_as(const explainer *x, const text *t, reading r, int64_t k, int
 
 /* Errors of the texts [0, n_texts) under a changed model that reads changed prompts. cut: 0 none, 1 within the prompt,
  * 2 where decoding begins, 3 at every token that is decoded. */
-ls_status ls_explain_changed(explainer *x, ls_edit e, int cut, reading r, int64_t k, int64_t n_texts,
+ls_status ls_explain_changed(explainer *x, ls_edit e, int cut, hypothesis r, int64_t k, int64_t n_texts,
                              ls_explanation *out, ls_error *err) {
     ls_explain_begin(x);
     for (int64_t i = 0; i < n_texts; i++) {
@@ -94,7 +94,7 @@ ls_status ls_explain_changed(explainer *x, ls_edit e, int cut, reading r, int64_
 }
 
 /* First on few texts: most explanations fail there. */
-static ls_status try_changed(explainer *x, const ls_edit *e, int cut, reading r, int64_t k, ls_explanation what,
+static ls_status try_changed(explainer *x, const ls_edit *e, int cut, hypothesis r, int64_t k, ls_explanation what,
                              ls_error *err) {
     const int64_t few = x->n_few;
     if (past(x)) return LS_OK;
@@ -176,7 +176,7 @@ static ls_status try_first_ids(explainer *x, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status try_readings(explainer *x, ls_error *err) {
+static ls_status try_hypotheses(explainer *x, ls_error *err) {
     static const char *const words[] = {"",
                                         "a begin-of-sequence token is put in front of every prompt",
                                         "a begin-of-sequence token is put in front of prompts that have one",
@@ -197,8 +197,8 @@ static ls_status try_readings(explainer *x, ls_error *err) {
     int64_t longest = 0;
     for (int r = WITH_BOS; r <= BACKWARDS; r++)
         if (words[r][0] != '\0')
-            LS_TRY(
-                try_changed(x, &same, 0, (reading)r, 0, ls_explain_named(LS_CAUSE_OTHER_TOKENS, "%s", words[r]), err));
+            LS_TRY(try_changed(x, &same, 0, (hypothesis)r, 0, ls_explain_named(LS_CAUSE_OTHER_TOKENS, "%s", words[r]),
+                               err));
     for (int64_t t = 0; t < x->n_texts; t++) longest = x->texts[t].n_prompt > longest ? x->texts[t].n_prompt : longest;
     for (int64_t k = 1; k < longest && k < 160; k++) {
         LS_TRY(try_changed(x, &same, 0, LAST_TOKENS, k,
@@ -253,7 +253,8 @@ typedef struct candidate {
 } candidate;
 
 /* The token that is nearest to what is recorded: all are tried on the shortest text, the better ones on n_short. */
-static ls_status find_inserted(explainer *x, reading r, int64_t n_short, int64_t *best, double *least, ls_error *err) {
+static ls_status find_inserted(explainer *x, hypothesis r, int64_t n_short, int64_t *best, double *least,
+                               ls_error *err) {
     const ls_edit same = {.layer = -1};
     candidate kept[INSERTED_CANDIDATES];
     int64_t n = 0;
@@ -280,7 +281,7 @@ static ls_status try_inserted(explainer *x, ls_error *err) {
     if (x->q->f->before.q90 < INSERTED_LEAST) return LS_OK;
     if (x->partly || (x->q->f->n_best > 0 && x->q->f->best[0].q90 < 0.05 * x->q->f->before.q90)) return LS_OK;
     memcpy(kept, x->texts, (size_t)n_short * sizeof *kept);
-    for (reading r = INSERTED_FIRST; r <= INSERTED_LAST; r++) {
+    for (hypothesis r = INSERTED_FIRST; r <= INSERTED_LAST; r++) {
         double known = (double)INFINITY; /* what the best leaves */
         for (x->n_inserted = 0; x->n_inserted < INSERTED_MOST; x->n_inserted++) {
             double least = (double)INFINITY;
@@ -747,7 +748,7 @@ ls_status ls_explain_bf16(explainer *x, ls_error *err) {
 
 ls_status ls_explain_models(explainer *x, ls_error *err) {
     if (x->q->decode_solo) return try_handover(x, err); /* anything else moves first tokens as well */
-    LS_TRY(try_readings(x, err));
+    LS_TRY(try_hypotheses(x, err));
     LS_TRY(try_precision(x, err));
     LS_TRY(try_formulas(x, err));
     LS_TRY(try_handover(x, err));

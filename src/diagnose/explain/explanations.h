@@ -60,7 +60,7 @@ typedef struct how {
 } how;
 
 /* What the suspect is given in place of the prompt. */
-typedef enum reading {
+typedef enum hypothesis {
     AS_GIVEN = 0,
     WITH_BOS,
     DOUBLED_BOS,
@@ -83,7 +83,7 @@ typedef enum reading {
     IDS_FLIPPED, /* of prompts, from x->kept on: in the bits of k */
     IDS_LOST,    /* of prompts, below k: taken out */
     IDS_UNKNOWN  /* of prompts, from k on: x->unknown */
-} reading;
+} hypothesis;
 
 enum { INSERTED_MOST = 6 };
 
@@ -130,7 +130,7 @@ void ls_explain_records(explainer *x);
 ls_status ls_explain_bf16(explainer *x, ls_error *err);
 /* Other prompts, other formulas, other weights. */
 ls_status ls_explain_models(explainer *x, ls_error *err);
-ls_status ls_explain_changed(explainer *x, ls_edit e, int cut, reading r, int64_t k, int64_t n_texts,
+ls_status ls_explain_changed(explainer *x, ls_edit e, int cut, hypothesis r, int64_t k, int64_t n_texts,
                              ls_explanation *out, ls_error *err);
 
 #endif

@@ -158,7 +158,7 @@ ls_status ls_foreign_weigh(ls_inquiry *q, ls_error *err) {
     for (int r = 0; r < LS_STACK_EXPERIMENTS; r++) known[r] = -1.0;
     for (int64_t i = 0; i < f->found.n && i < WEIGHED_MOST; i++) {
         ls_finding *one = &f->found.of[i];
-        if (one->confidence < LS_NAMED || one->settled || !has_control(one->experiment)) continue;
+        if (one->confidence < LS_NAMED || one->is_confirmed || !has_control(one->experiment)) continue;
         if (f->seen[one->experiment].outcomes.n == 0) continue;
         if (known[one->experiment] < 0.0) LS_TRY(weigh(q, one->experiment, &known[one->experiment], err));
         if (ls_door_is_closed(q->runner->door)) {

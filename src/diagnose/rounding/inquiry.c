@@ -153,7 +153,7 @@ static ls_status explain_solo(ls_inquiry *q, bool *explained, ls_error *err) {
     ls_foreign_find(f, f->best[0].cause, LS_STACK_SOLO_LONG, confidence,
                     "requests alone: %s; with that the median |d| is %.2g in place of %.2g", f->best[0].what,
                     f->best[0].median, f->before.median);
-    f->found.of[0].settled = true;
+    f->found.of[0].is_confirmed = true;
     return *explained && f->found.of[0].cause == LS_CAUSE_FROM_A_LENGTH ? ls_bound_length(q, err) : LS_OK;
 }
 
@@ -163,7 +163,7 @@ static bool is_calm(const ls_foreign *f) {
     int64_t n_tokens = 0, n_off = 0;
     /* Beside its control the best cause is no better than chance. */
     const bool by_chance = f->found.n > 0 && f->found.of[0].doubt >= 0.5;
-    if (f->found.n > 0 && f->found.of[0].settled) return false;
+    if (f->found.n > 0 && f->found.of[0].is_confirmed) return false;
     if ((f->floor < CALM_FLOOR && !by_chance) || f->constant || ls_foreign_named(f) != NULL ||
         f->rival != LS_CAUSE_NONE)
         return false;

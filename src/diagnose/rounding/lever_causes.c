@@ -393,7 +393,7 @@ static ls_status decide_odd(ls_inquiry *q, ls_stack_experiment experiment, bool 
                 "%" PRId64 " at once: one of them is off, whatever the others hold; the next power of two is right", n);
         }
         *found = true;
-        f->found.of[0].settled = true;
+        f->found.of[0].is_confirmed = true;
     }
     return LS_OK;
 }

@@ -126,6 +126,6 @@ ls_status ls_decide_previous_request(ls_inquiry *q, ls_stack_experiment experime
                         "; behind any other it is right",
                         k.off[SAME], k.n[SAME]);
     }
-    if (*found) q->f->found.of[0].settled = true;
+    if (*found) q->f->found.of[0].is_confirmed = true;
     return LS_OK;
 }

@@ -128,7 +128,7 @@ ls_status ls_decide_rounding_or_weights(ls_inquiry *q, ls_error *err) {
                     "small differences of requests alone (median %.2g) are no rounding: with another first token they "
                     "are the same at %" PRId64 " places (rank correlation %.3f; rounding to bf16 would have %.3f); %s",
                     f->floor, l.n, l.seen, l.rounding, where);
-    f->found.of[0].settled = true;
+    f->found.of[0].is_confirmed = true;
     f->constant = true;
     return LS_OK;
 }
@@ -189,7 +189,7 @@ ls_status ls_decide_noise(ls_inquiry *q, ls_error *err) {
                         "the median |d| of requests alone is %.2g, that of the mean of %d runs %.2g: what is off is "
                         "drawn anew each time",
                         single, TIMES, mean);
-        f->found.of[0].settled = true;
+        f->found.of[0].is_confirmed = true;
         f->constant = true;
     }
     return LS_OK;

@@ -36,7 +36,7 @@ ls_status ls_explain_experiment(ls_inquiry *q, ls_stack_experiment experiment, d
                         "%s: %s; with that nine tenths of |d| are below %.2g, not %.2g",
                         ls_stack_experiment_name(experiment), f->best[0].what, f->best[0].q90, f->before.q90);
         *found = sure >= LS_NAMED || f->best[0].cause == LS_CAUSE_UNLISTED;
-        if (sure >= LS_NAMED) f->found.of[0].settled = true;
+        if (sure >= LS_NAMED) f->found.of[0].is_confirmed = true;
     }
     f->n_best = 0;
     return LS_OK;
@@ -55,7 +55,7 @@ ls_status ls_explain_misplaced(ls_inquiry *q, ls_stack_experiment experiment, bo
         ls_foreign_find(f, f->best[0].cause, experiment, 0.95,
                         "%s: %s; with that nine tenths of |d| are below %.2g, not %.2g",
                         ls_stack_experiment_name(experiment), f->best[0].what, f->best[0].q90, f->before.q90);
-        f->found.of[0].settled = *found = true;
+        f->found.of[0].is_confirmed = *found = true;
     }
     f->n_best = 0;
     return LS_OK;
@@ -177,7 +177,7 @@ static ls_status decide_slots_number(ls_inquiry *q, int64_t requests, ls_error *
                     "a slot each, requests are off from the one with number %" PRId64
                     " on; in one slot for all they are right",
                     requests);
-    q->f->found.of[0].settled = true;
+    q->f->found.of[0].is_confirmed = true;
     return LS_OK;
 }
 
@@ -213,7 +213,7 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
                         " tokens behind the first request are off; in one slot for all they are right, and so is the "
                         "first request in a high slot",
                         p->behind_off, p->behind);
-        f->found.of[0].settled = true;
+        f->found.of[0].is_confirmed = true;
         return LS_OK;
     }
     LS_TRY(ls_decide_previous_request(q, LS_STACK_LENGTHS, false, found, err));
@@ -224,7 +224,7 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
                     "from request %" PRId64 " of a process on, %" PRId64 " of %" PRId64
                     " tokens are off, whatever the length; each alone in its process requests are right%s",
                     p->first_sequence + 1, p->behind_off, p->behind, apart ? "; but no slot was used twice" : "");
-    f->found.of[0].settled = true;
+    f->found.of[0].is_confirmed = true;
     if (apart) return LS_OK;
     return ls_portion(p->behind_off, p->behind) > 0.6
                ? ls_foreign_bound(q, LS_BOUNDED_REQUESTS, p->first_sequence + 1, false, 1)
@@ -253,7 +253,7 @@ static ls_status decide_rows(ls_inquiry *q, bool *found, ls_error *err) {
                     "decoded tokens of %" PRId64 " of %" PRId64 " requests are off alone; with two at once %" PRId64
                     " are, with eight none",
                     n_solo, n, pair->n_sequences_off);
-    q->f->found.of[0].settled = true;
+    q->f->found.of[0].is_confirmed = true;
     return LS_OK;
 }
 
@@ -564,13 +564,13 @@ static ls_status decide_constant(ls_inquiry *q, ls_error *err) {
                     "requests alone are off by a median of %.2g, and no explanation that was tried takes it away; "
                     "%s; %.0f %% of the requests are right%s%s",
                     f->floor, where, 100.0 * right, against != NULL ? "; but " : "", against != NULL ? against : "");
-    if (sure) f->found.of[0].settled = true;
+    if (sure) f->found.of[0].is_confirmed = true;
     LS_TRY(right_by_page(q, &by_page, err));
     if (by_page) {
         ls_foreign_find(f, LS_CAUSE_PAGE_SIZE, LS_STACK_LENGTHS, 0.93,
                         "requests alone are off by a median of %.2g, and with pages of one token they are right",
                         f->floor);
-        f->found.of[0].settled = true;
+        f->found.of[0].is_confirmed = true;
     }
     return LS_OK;
 }
@@ -594,7 +594,7 @@ ls_status ls_decide_solo(ls_inquiry *q, ls_error *err) {
                             "requests alone are off by a median of %.2g, where bf16 throughout makes %.2g, and there "
                             "was no time for all explanations",
                             f->floor, f->bf16_size);
-            f->found.of[0].settled = true;
+            f->found.of[0].is_confirmed = true;
             return LS_OK;
         }
         found = false;

@@ -38,7 +38,7 @@ typedef struct place {
     int64_t span_i, head, key, column, n_tiles; /* column: the first */
 } place;
 
-static __device__ __forceinline__ void meet(void) {
+static __device__ __forceinline__ void sync_roles(void) {
     asm volatile("bar.sync 1, %0;" ::"n"(WALKERS + HELPERS) : "memory");
 }
 
@@ -219,9 +219,9 @@ static __device__ __forceinline__ void walk(walk_memory<PER> *memory, const delt
 #pragma unroll
         for (int j = 0; j < PER; j++) s.s[i][j] = 0.0f;
     if (initial != NULL) move_state<PER, false>(&s, (float *)initial + from, dim);
-    meet(); /* the helpers' first steps; a barrier for them alone is one that racecheck does not follow */
+    sync_roles(); /* the helpers' first steps; a barrier for them alone is one that racecheck does not follow */
     if (MODE == LS_DELTA_FORWARD) cluster_arrive();
-    meet();
+    sync_roles();
 #pragma unroll 1
     for (int64_t i = 0; i < at->n_tiles; i++) {
         const int n = tile_tokens<MODE>(at, i), even = (int)(i % 2), third = (int)(i % BUFFERS);
@@ -252,7 +252,7 @@ static __device__ __forceinline__ void walk(walk_memory<PER> *memory, const delt
             fold_own<PER>(o, &s, q);
             write_columns<PER>(w.part + (int64_t)(n - 1) * (SLICES * MEMORY::PITCH) + slice * MEMORY::PITCH, o);
         }
-        meet();
+        sync_roles();
     }
     if (MODE == LS_DELTA_FORWARD)
         move_state<PER, true>(&s, (float *)ls_pool_at(&p->state, at->span->slot) + at->head * each + from, dim);
@@ -449,11 +449,11 @@ static __device__ __forceinline__ void help(walk_memory<PER> *memory, const delt
         if (n_tiles > 2) load_scalars<MODE, STORED>(&lane, p, at, thread, 2);
     }
     load_tile<PER, MODE, IN, DRIVE>(&raw, p, at, thread, 0);
-    meet(); /* the steps are there */
+    sync_roles(); /* the steps are there */
     if (MODE == LS_DELTA_FORWARD) cluster_arrive();
     prepare_tile<PER, MODE, IN, DRIVE>(memory, &raw, thread, 0);
     if (n_tiles > 1) load_tile<PER, MODE, IN, DRIVE>(&raw, p, at, thread, 1);
-    meet();
+    sync_roles();
 #pragma unroll 1
     for (int64_t i = 0; i < n_tiles; i++) {
         if (i + 1 < n_tiles) prepare_tile<PER, MODE, IN, DRIVE>(memory, &raw, thread, i + 1);
@@ -465,7 +465,7 @@ static __device__ __forceinline__ void help(walk_memory<PER> *memory, const delt
             }
         }
         if (i > 0) finish_tile<PER, MODE>(memory, p, at, thread, i - 1);
-        meet();
+        sync_roles();
     }
     finish_tile<PER, MODE>(memory, p, at, thread, n_tiles - 1);
     if (MODE == LS_DELTA_FORWARD) cluster_wait();

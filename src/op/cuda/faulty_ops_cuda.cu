@@ -1,6 +1,6 @@
-/* The laboratory's readings of scan, convolution and dense product on the GPU: plain loops in the contract's order,
- * with the defect where the armed fault has it. A thread is a channel and takes the spans of a call one after the
- * other, as the CPU does, so that a sequence that begins with another one's state finds it whole. They need not be
+/* The laboratory's implementations of scan, convolution and dense product on the GPU: plain loops in the contract's
+ * order, with the defect where the armed fault has it. A thread is a channel and takes the spans of a call one after
+ * the other, as the CPU does, so that a sequence that begins with another one's state finds it whole. They need not be
  * fast. */
 #include "num/expf.h"
 #include "op/conv1d.h"

@@ -282,7 +282,7 @@ ls_status ls_cuda_gemm_stored(const ls_exec *exec, const ls_cuda_gemm_args *a, l
     return fault == NULL ? LS_OK : ls_cuda_fault_end("gemm", exec, fault, err);
 }
 
-/* ---- behind the door: weights as stored, and as tiles ---- */
+/* ---- memory of the device: weights as stored, and as tiles ---- */
 
 static const void *tiles_of(const ls_gemm_weight *w) {
     return w->dtype == LS_BF16 && w->panel_stride != 0 ? (const uint8_t *)w->panels + w->panel_stride : NULL;

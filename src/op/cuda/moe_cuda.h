@@ -1,4 +1,5 @@
-/* What the CUDA readings of the mixture of experts share: the softmax of a row of logits, and checks of experts. */
+/* What the CUDA implementations of the mixture of experts share: the softmax of a row of logits, and checks of experts.
+ *  */
 #ifndef LS_OP_CUDA_MOE_CUDA_H
 #define LS_OP_CUDA_MOE_CUDA_H
 

@@ -1,6 +1,6 @@
 /* scan on the GPU: which of three kernels runs a call. A channel's states stay in registers for the whole span; what
  * works on (token, channel) and not on states, softplus and gate, is done once. The choice is one of speed and carries
- * no bits: each kernel is a reading of op/scan.h. */
+ * no bits: each kernel is an implementation of op/scan.h. */
 #include "dev/device.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/cuda/scan_decode_cuda.h"

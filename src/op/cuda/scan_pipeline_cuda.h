@@ -30,7 +30,7 @@ struct tiles {
 };
 
 /* Walkers and helpers meet from different places of the program, which __syncthreads() is not for. */
-static __device__ __forceinline__ void meet(void) {
+static __device__ __forceinline__ void sync_roles(void) {
     asm volatile("bar.sync 1, %0;" ::"n"(32 * (WALKERS + HELPERS)) : "memory");
 }
 
@@ -204,14 +204,14 @@ static __device__ __forceinline__ void help(tiles<GROUP> *all, const ls_scan_arg
         bias[j] = a->dt_bias != NULL ? a->dt_bias[channel < a->dim ? channel : a->dim - 1] : 0.0f;
         if (a->z == NULL) raw.z[j] = 0;
     }
-    meet();
+    sync_roles();
 #pragma unroll
     for (int j = 0; j < WALKERS; j++) safe[j] = all->safe[at.channel + LS_WARP_CHANNELS * j];
     for (int64_t i = 0; i < n_tiles; i++) {
         const int64_t left = n_rows - i * TILE;
         prepare_tile<GROUP, IN, VECTORS>(all, &raw, a, &at, bias, safe, i, row + i * TILE, tile_tokens(left),
                                          tile_tokens(left - TILE));
-        meet();
+        sync_roles();
     }
 }
 
@@ -243,9 +243,9 @@ static __device__ __forceinline__ void walk(tiles<GROUP> *all, const ls_scan_arg
     if (at.group == 0) all->safe[at.slot] = safe;
     if (threadIdx.x < 2) all->unsafe[threadIdx.x] = 0;
     char *out = (char *)a->out + (span->row * a->out_stride + channel) * (OUT == LS_F32 ? 4 : 2);
-    meet();
+    sync_roles();
     for (int64_t i = 0; i < n_tiles; i++) {
-        meet();
+        sync_roles();
         walk_tile<GROUP, FULL, OUT>(&all->buffer[i % 2], &g, a, &at, out, tile_tokens(n_rows - i * TILE),
                                     all->unsafe[i % 2] != i + 1);
         out += TILE * a->out_stride * (OUT == LS_F32 ? 4 : 2);

@@ -1,5 +1,5 @@
 /* ssd on the GPU: which of three kernels runs a call. The choice is one of speed and carries no bits: each kernel is a
- * reading of op/ssd.h. Prefill of heads that models have is in ssd_sm90a_cuda.cu. */
+ * implementation of op/ssd.h. Prefill of heads that models have is in ssd_sm90a_cuda.cu. */
 #include "dev/device.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/cuda/ssd_cuda.h"

@@ -350,9 +350,17 @@ done:
 
 /* ---- what decode may read in place of the prompt ---- */
 
-typedef enum reading { AS_SENT = 0, WITH_BOS, WITHOUT_FIRST, FIRST_AGAIN, WITHOUT_LAST, WITH_EOS, READINGS } reading;
+typedef enum hypothesis {
+    AS_SENT = 0,
+    WITH_BOS,
+    WITHOUT_FIRST,
+    FIRST_AGAIN,
+    WITHOUT_LAST,
+    WITH_EOS,
+    HYPOTHESES
+} hypothesis;
 
-static int64_t read_as(const ls_model_config *c, reading how, const ls_outcome *one, int32_t *out) {
+static int64_t read_as(const ls_model_config *c, hypothesis how, const ls_outcome *one, int32_t *out) {
     const int64_t n = one->n_prompt;
     int64_t at = 0;
     if ((how == WITH_BOS && c->bos < 0) || (how == WITH_EOS && c->n_eos == 0)) return 0;
@@ -365,7 +373,7 @@ static int64_t read_as(const ls_model_config *c, reading how, const ls_outcome *
 }
 
 /* The median |d| of the short requests alone, were their prompts read so; infinite where they cannot be. */
-static ls_status measure_reading(ls_inquiry *q, reading how, double *median, ls_error *err) {
+static ls_status measure_hypothesis(ls_inquiry *q, hypothesis how, double *median, ls_error *err) {
     double list[3 * 16];
     int64_t n = 0;
     *median = (double)INFINITY;
@@ -396,23 +404,23 @@ static ls_status measure_reading(ls_inquiry *q, reading how, double *median, ls_
     return LS_OK;
 }
 
-static ls_status decide_readings(ls_inquiry *q, bool *found, ls_error *err) {
-    static const char *const words[READINGS] = {"the prompt",
-                                                "a begin-of-sequence token in front of the prompt",
-                                                "the prompt without its first token",
-                                                "the prompt's first token twice",
-                                                "the prompt without its last token",
-                                                "an end-of-sequence token behind the prompt"};
+static ls_status decide_hypotheses(ls_inquiry *q, bool *found, ls_error *err) {
+    static const char *const words[HYPOTHESES] = {"the prompt",
+                                                  "a begin-of-sequence token in front of the prompt",
+                                                  "the prompt without its first token",
+                                                  "the prompt's first token twice",
+                                                  "the prompt without its last token",
+                                                  "an end-of-sequence token behind the prompt"};
     double least, as_sent;
     int best = AS_SENT;
-    LS_TRY(measure_reading(q, AS_SENT, &as_sent, err));
+    LS_TRY(measure_hypothesis(q, AS_SENT, &as_sent, err));
     least = as_sent;
-    for (int how = AS_SENT + 1; how < READINGS; how++) {
+    for (int how = AS_SENT + 1; how < HYPOTHESES; how++) {
         double median;
-        LS_TRY(measure_reading(q, (reading)how, &median, err));
+        LS_TRY(measure_hypothesis(q, (hypothesis)how, &median, err));
         if (median < least) least = median, best = how;
     }
-    /* The same requests are off as they were sent, and no other reading is as near. */
+    /* The same requests are off as they were sent, and no other hypothesis is as near. */
     *found = best != AS_SENT && as_sent > moved_from(q) && least < 0.1 * as_sent;
     if (*found)
         ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_STACK_SOLO_C, 0.96,
@@ -646,7 +654,7 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found) LS_TRY(decide_likeliest(q, &s, &found, err));
     if (!found) LS_TRY(decide_multiples(q, &found, err));
     if (!found) LS_TRY(decide_explained(q, &found, err));
-    if (!found && q->f->constant) LS_TRY(decide_readings(q, &found, err));
+    if (!found && q->f->constant) LS_TRY(decide_hypotheses(q, &found, err));
     if (!found && q->f->constant) LS_TRY(decide_numbers(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_borders(q, &found, err));
     if (!found) LS_TRY(decide_threshold(q, &found, err));
