@@ -32,7 +32,7 @@ static void check_mamba(const ls_model_config *c, bool is_alone) {
     if (c->dt_rank < 1 || (int64_t)c->dt_rank + 2 * (int64_t)c->d_state > INT32_MAX) abort();
 }
 
-/* Alone, with layers of one half each, or beside attention of whose heads half rotates. */
+/* Alone, with layers of one sublayer each, or beside attention of whose heads half rotates. */
 static void check_mamba2(const ls_model_config *c, bool is_alone) {
     const int64_t states = (int64_t)c->ssd_groups * c->d_state;
     if (c->ssd_groups < 1 || c->ssd_heads % c->ssd_groups != 0 || c->d_inner % c->ssd_heads != 0) abort();

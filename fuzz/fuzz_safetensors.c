@@ -33,7 +33,7 @@ static void settle(const ls_safetensors *file, const uint8_t *begin, const uint8
     ls_error err;
     if (views == NULL) return;
     for (int64_t i = 0; i < n; i++) views[i] = ls_safetensors_at(file, i);
-    if (ls_tensor_names_settle(&own, views, n, &err) == LS_OK)
+    if (ls_tensor_names_resolve(&own, views, n, &err) == LS_OK)
         for (int64_t i = 0; i < own.n; i++) {
             const uint8_t *data = own.views[i].data;
             if (own.views[i].name != own.names[i] || strlen(own.names[i]) > (size_t)(end - begin) + 64) abort();

@@ -30,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
     if (calls.n == 0 && (calls.content_bytes != n || memcmp(calls.content, text, (size_t)n) != 0)) abort();
     for (int64_t i = 0; i <= n; i++) {
         bool begins;
-        const int64_t settled = ls_tool_calls_settled(format, text, i, true, &begins);
+        const int64_t settled = ls_tool_calls_final(format, text, i, true, &begins);
         if (settled < told || settled > i || settled > calls.content_bytes) abort();
         if (settled > 0 && memcmp(calls.content, text, (size_t)settled) != 0) abort();
         told = settled;

@@ -397,7 +397,8 @@ static ls_status advantages(float *out, const float *rewards, int64_t n, int64_t
         return LS_FAIL(err, LS_ERR_ARG, "advantages: an array is NULL, or %lld rewards in groups of %lld", (long long)n,
                        (long long)group);
     LS_TRY(ls_api_check_choice("kind", kind, LS_ADVANTAGE_RLOO + 1, err));
-    return ls_advantages(out, NULL, NULL, rewards, NULL, n, group, &options, err);
+    const ls_group_rewards of = {.rewards = rewards, .n = n, .group_size = group};
+    return ls_advantages(out, NULL, NULL, &of, &options, err);
 }
 
 ls_status lockstep_advantages(float *out, const float *rewards, int64_t n, int64_t group, int32_t kind, ls_error *err) {

@@ -83,7 +83,7 @@ typedef struct push {
 } push;
 
 /* The block above both. */
-static int32_t meet(const ls_flow *flow, int32_t a, int32_t b) {
+static int32_t common_dominator(const ls_flow *flow, int32_t a, int32_t b) {
     while (a != b) {
         const bool lower = flow->blocks[a].depth >= flow->blocks[b].depth;
         if (lower)
@@ -101,7 +101,7 @@ static void push_wanted(void *context, int32_t value, int32_t block) {
     state *s = p->s;
     if (s->flow.blocks[block].order < 0) block = s->flow.values[value].block;
     const int32_t before = s->uses[value];
-    int32_t now = before < 0 ? block : meet(&s->flow, before, block);
+    int32_t now = before < 0 ? block : common_dominator(&s->flow, before, block);
     if (p->steps++ > 64 * s->flow.n_values + 100000) now = s->flow.values[value].block; /* as far up as it goes */
     s->uses[value] = now;
     if (s->wanted[value] == 2 || (s->wanted[value] == 1 && now == before)) return;

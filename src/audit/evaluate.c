@@ -128,10 +128,11 @@ static ls_status prepare(ls_work *w, ls_error *err) {
     for (int k = 0; k < 4; k++)
         for (int axis = 0; axis < 3; axis++) w->axis[k][axis] = -1;
     for (int axis = 0; axis < 3; axis++) {
-        ls_declared found;
         w->threads[axis] = ls_range_of(1, 2147483648LL);
-        LS_TRY(ls_ranges_find(w->ranges, &found, w->f->name.text, w->f->name.bytes, LS_SUBJECT_THREADS, axis, 0, NULL,
-                              0, err));
+        const ls_declared found = ls_ranges_find(w->ranges, &(ls_range_query){.kernel = w->f->name.text,
+                                                                              .kernel_bytes = w->f->name.bytes,
+                                                                              .subject = LS_SUBJECT_THREADS,
+                                                                              .index = axis});
         if (found.has_range) w->threads[axis] = found.range;
     }
     return LS_OK;

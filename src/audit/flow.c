@@ -235,7 +235,7 @@ done:
     return status;
 }
 
-static int32_t meet(const ls_flow *flow, int32_t a, int32_t b, int64_t *steps) {
+static int32_t common_dominator(const ls_flow *flow, int32_t a, int32_t b, int64_t *steps) {
     while (a != b) {
         for (; flow->blocks[a].order > flow->blocks[b].order; ++*steps) a = flow->blocks[a].above;
         for (; flow->blocks[b].order > flow->blocks[a].order; ++*steps) b = flow->blocks[b].above;
@@ -254,7 +254,7 @@ static ls_status make_dominators(build *b, ls_error *err) {
             for (int32_t e = 0; e < k->n_from; e++) {
                 const int32_t from = flow->edges[k->first_from + e];
                 if (flow->blocks[from].order < 0 || (from != 0 && flow->blocks[from].above < 0)) continue;
-                above = above < 0 ? from : meet(flow, above, from, &b->steps);
+                above = above < 0 ? from : common_dominator(flow, above, from, &b->steps);
             }
             if (b->steps > STEPS_MAX)
                 return LS_FAIL(err, LS_ERR_FORMAT, "%s: the jumps of a function are too many", b->name);

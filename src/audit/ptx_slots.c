@@ -128,7 +128,7 @@ static ls_status derive(slots *s, const ls_ptx_instruction *in, bool *derives, l
 }
 
 /* Every other mention of a register that holds such an address lets it go. */
-static void let_go(slots *s, const ls_ptx_instruction *in, int32_t except) {
+static void forget(slots *s, const ls_ptx_instruction *in, int32_t except) {
     for (int32_t i = in->first; i < in->first + in->n; i++) {
         const ls_ptx_operand *o = &s->f->operands[i];
         if (i == except || o->reg < 0 || s->places[o->reg].variable < 0) continue;
@@ -208,7 +208,7 @@ static ls_status scan(slots *s, ls_error *err) {
         LS_TRY(derive(s, in, &derives, err));
         if (derives) continue;
         if (address >= 0) LS_TRY(place_of(s, in, address, &at, err));
-        let_go(s, in, at.variable >= 0 ? address : -1);
+        forget(s, in, at.variable >= 0 ? address : -1);
         if (at.variable >= 0) LS_TRY(add_slots(s, in, address, at, err));
     }
     find_overlaps(s);

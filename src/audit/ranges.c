@@ -292,13 +292,12 @@ static void adopt(ls_declared *out, const entry *e) {
     out->range = e->range;
 }
 
-static void find_subject(const ls_ranges *r, ls_declared *out, const char *kernel, int32_t kernel_bytes,
-                         ls_range_subject subject, int32_t index, int64_t offset) {
+static void find_subject(const ls_ranges *r, ls_declared *out, const ls_range_query *q) {
     for (int pass = 0; pass < 2; pass++) /* a section's lines before those of all kernels */
         for (int64_t i = r->n - 1; i >= 0; i--) {
             entry *e = &r->entries[i];
-            if (!e->is_subject || e->subject != subject || e->index != index || e->offset != offset ||
-                (e->section != NULL) != (pass == 0) || !applies(e, kernel, kernel_bytes))
+            if (!e->is_subject || e->subject != q->subject || e->index != q->index || e->offset != q->offset ||
+                (e->section != NULL) != (pass == 0) || !applies(e, q->kernel, q->kernel_bytes))
                 continue;
             e->is_used = true;
             adopt(out, e);
@@ -398,39 +397,39 @@ void ls_ranges_tell_unused(FILE *file, const ls_ranges *r) {
 
 /* ---- what is declared ---- */
 
-ls_status ls_ranges_find(const ls_ranges *r, ls_declared *out, const char *kernel, int32_t kernel_bytes,
-                         ls_range_subject subject, int32_t index, int64_t offset, const char *parameter_name,
-                         int32_t name_bytes, ls_error *err) {
-    (void)err;
-    *out = (ls_declared){0};
-    if (r == NULL || r->n == 0) return LS_OK;
-    if (subject == LS_SUBJECT_THREADS) see_kernel(r, kernel, kernel_bytes); /* asked for of every kernel */
-    if (subject <= LS_SUBJECT_LOADED && parameter_name != NULL) see_name(r->seen, parameter_name, name_bytes);
-    find_subject(r, out, kernel, kernel_bytes, subject, index, offset);
-    if (!out->has_range && (subject == LS_SUBJECT_CTAID || subject == LS_SUBJECT_TID)) { /* an id ends below the size */
+ls_declared ls_ranges_find(const ls_ranges *r, const ls_range_query *q) {
+    const ls_range_subject subject = q->subject;
+    ls_declared out = {0};
+    if (r == NULL || r->n == 0) return out;
+    if (subject == LS_SUBJECT_THREADS) see_kernel(r, q->kernel, q->kernel_bytes); /* asked for of every kernel */
+    if (subject <= LS_SUBJECT_LOADED && q->parameter_name != NULL) see_name(r->seen, q->parameter_name, q->name_bytes);
+    find_subject(r, &out, q);
+    if (!out.has_range && (subject == LS_SUBJECT_CTAID || subject == LS_SUBJECT_TID)) { /* an id ends below the size */
+        ls_range_query of_size = *q;
         ls_declared size = {0};
-        find_subject(r, &size, kernel, kernel_bytes, subject == LS_SUBJECT_CTAID ? LS_SUBJECT_NCTAID : LS_SUBJECT_NTID,
-                     index, offset);
+        of_size.subject = subject == LS_SUBJECT_CTAID ? LS_SUBJECT_NCTAID : LS_SUBJECT_NTID;
+        find_subject(r, &size, &of_size);
         if (size.has_range && size.range.high > 0) {
-            out->has_range = true;
-            out->range = ls_range_of(0, size.range.high - 1);
+            out.has_range = true;
+            out.range = ls_range_of(0, size.range.high - 1);
         }
     }
-    if (out->has_range && out->name != NULL) /* its line is about something, too */
-        (void)find_name(r, out->name, (int32_t)strlen(out->name), kernel, kernel_bytes);
-    if (out->has_range) return LS_OK;
-    const entry *others = subject > LS_SUBJECT_LOADED ? NULL : find_name(r, "others", 6, kernel, kernel_bytes);
-    const bool by_name = out->name == NULL && parameter_name != NULL && subject == LS_SUBJECT_PARAMETER && offset == 0;
+    if (out.has_range && out.name != NULL) /* its line is about something, too */
+        (void)find_name(r, out.name, (int32_t)strlen(out.name), q->kernel, q->kernel_bytes);
+    if (out.has_range) return out;
+    const entry *others = subject > LS_SUBJECT_LOADED ? NULL : find_name(r, "others", 6, q->kernel, q->kernel_bytes);
+    const bool by_name =
+        out.name == NULL && q->parameter_name != NULL && subject == LS_SUBJECT_PARAMETER && q->offset == 0;
     const entry *e = NULL;
-    if (out->name != NULL) e = find_name(r, out->name, (int32_t)strlen(out->name), kernel, kernel_bytes);
-    if (by_name) e = find_name(r, parameter_name, name_bytes, kernel, kernel_bytes);
+    if (out.name != NULL) e = find_name(r, out.name, (int32_t)strlen(out.name), q->kernel, q->kernel_bytes);
+    if (by_name) e = find_name(r, q->parameter_name, q->name_bytes, q->kernel, q->kernel_bytes);
     if (e == NULL && others != NULL) {
-        out->is_other = true;
-        out->range = others->range;
+        out.is_other = true;
+        out.range = others->range;
     }
-    if (e == NULL) return LS_OK;
-    if (out->name == NULL) out->name = e->name;
-    out->has_range = true;
-    out->range = e->range;
-    return LS_OK;
+    if (e == NULL) return out;
+    if (out.name == NULL) out.name = e->name;
+    out.has_range = true;
+    out.range = e->range;
+    return out;
 }

@@ -37,10 +37,18 @@ typedef struct ls_declared {
     ls_range range;
 } ls_declared;
 
-/* What is declared for a subject of a kernel. index is the parameter's (-1: of none that is known) or the axis (0 to
- * 2), offset in bytes lies inside the parameter; parameter_name may be NULL. */
-ls_status ls_ranges_find(const ls_ranges *ranges, ls_declared *out, const char *kernel, int32_t kernel_bytes,
-                         ls_range_subject subject, int32_t index, int64_t offset, const char *parameter_name,
-                         int32_t name_bytes, ls_error *err);
+/* A subject of a kernel. */
+typedef struct ls_range_query {
+    const char *kernel;
+    int32_t kernel_bytes;
+    ls_range_subject subject;
+    int32_t index;              /* of the parameter, -1 where none is known; or the axis, 0 to 2 */
+    int64_t offset;             /* in bytes, inside the parameter */
+    const char *parameter_name; /* NULL: none is known */
+    int32_t name_bytes;
+} ls_range_query;
+
+/* What is declared for it. */
+ls_declared ls_ranges_find(const ls_ranges *ranges, const ls_range_query *query);
 
 #endif

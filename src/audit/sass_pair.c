@@ -303,26 +303,33 @@ static int32_t fit(const ls_sass_lowering *l, const term *low, const term *high,
     return 3;
 }
 
-/* The best way to give every upper term a lower one of its own; choice[upper] = lower. */
-static int32_t match(const ls_sass_lowering *l, const terms *low, const terms *high, int32_t at, int32_t used,
-                     int32_t *choice, int32_t *best_choice, int32_t score, int32_t best) {
-    if (at == high->n) {
-        for (int32_t i = 0; i < low->n; i++)
-            if (!(used >> i & 1) && low->all[i].shift > 0) return best;
-        if (score <= best) return best;
-        memcpy(best_choice, choice, sizeof *choice * 4);
-        return score;
+/* The best way to give every upper term a lower one of its own; best[upper] = lower. */
+typedef struct matching {
+    const ls_sass_lowering *l;
+    terms low, high;
+    int32_t choice[4], best[4];
+    int32_t best_score; /* -1: none is possible */
+} matching;
+
+/* Goes on from upper term `at`, where the lower terms of the mask `used` have given `score`. */
+static void match_terms(matching *m, int32_t at, int32_t used, int32_t score) {
+    if (at == m->high.n) {
+        for (int32_t i = 0; i < m->low.n; i++)
+            if (!(used >> i & 1) && m->low.all[i].shift > 0) return;
+        if (score <= m->best_score) return;
+        memcpy(m->best, m->choice, sizeof m->best);
+        m->best_score = score;
+        return;
     }
-    for (int32_t i = 0; i < low->n; i++) {
+    for (int32_t i = 0; i < m->low.n; i++) {
         ls_register_half pair[2];
         int64_t factor;
         if (used >> i & 1) continue;
-        const int32_t one = fit(l, &low->all[i], &high->all[at], pair, &factor);
+        const int32_t one = fit(m->l, &m->low.all[i], &m->high.all[at], pair, &factor);
         if (one < 0) continue;
-        choice[at] = i;
-        best = match(l, low, high, at + 1, used | 1 << i, choice, best_choice, score + one, best);
+        m->choice[at] = i;
+        match_terms(m, at + 1, used | 1 << i, score + one);
     }
-    return best;
 }
 
 /* Whether low and high are a sum and the one that takes its carry; *lower is then the former's instruction. */
@@ -342,22 +349,23 @@ static bool is_sum(const ls_sass_lowering *l, ls_register_half low, const ls_ptx
 
 static ls_status find_sum(ls_sass_lowering *l, int32_t id, const ls_ptx_instruction *lower,
                           const ls_ptx_instruction *upper, ls_error *err) {
-    terms low, high;
-    int32_t choice[4] = {0}, best[4] = {0};
+    matching m = {.l = l, .best_score = -1};
+    const terms *low = &m.low, *high = &m.high;
     int32_t used = 0;
-    if (!lower_terms(l, lower, &low) || !upper_terms(l, upper, &high)) return LS_OK;
-    if (match(l, &low, &high, 0, 0, choice, best, 0, -1) < 0) return LS_OK;
+    if (!lower_terms(l, lower, &m.low) || !upper_terms(l, upper, &m.high)) return LS_OK;
+    match_terms(&m, 0, 0, 0);
+    if (m.best_score < 0) return LS_OK;
     l->pairs[id].rule = LS_PAIR_SUM;
     l->pairs[id].first = (int32_t)l->n_parts;
-    for (int32_t i = 0; i < high.n; i++) {
+    for (int32_t i = 0; i < high->n; i++) {
         ls_register_half pair[2];
         int64_t factor;
-        fit(l, &low.all[best[i]], &high.all[i], pair, &factor);
-        used |= 1 << best[i];
-        LS_TRY(want_part(l, id, pair[0], pair[1], low.all[best[i]].is_minus ? -factor : factor, err));
+        fit(l, &low->all[m.best[i]], &high->all[i], pair, &factor);
+        used |= 1 << m.best[i];
+        LS_TRY(want_part(l, id, pair[0], pair[1], low->all[m.best[i]].is_minus ? -factor : factor, err));
     }
-    for (int32_t i = 0; i < low.n; i++) /* what has nothing above it has zeros there */
-        if (!(used >> i & 1)) LS_TRY(want_part(l, id, low.all[i].half, zero, low.all[i].is_minus ? -1 : 1, err));
+    for (int32_t i = 0; i < low->n; i++) /* what has nothing above it has zeros there */
+        if (!(used >> i & 1)) LS_TRY(want_part(l, id, low->all[i].half, zero, low->all[i].is_minus ? -1 : 1, err));
     return LS_OK;
 }
 

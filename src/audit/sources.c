@@ -45,7 +45,7 @@ static ls_status special(ls_step *s, ls_ptx_name name, ls_sum *out, ls_error *er
                                 .parameter = -1,
                                 .turn = -1,
                                 .type = all[k]};
-            LS_TRY(ls_step_declare(w, &symbol, known[k].subject, axis, err));
+            ls_step_declare(w, &symbol, known[k].subject, axis);
             LS_TRY(ls_step_add_symbol(w, &symbol, &w->axis[k][axis], err));
         }
         ls_sum_symbol(out, w->axis[k][axis]);
@@ -145,7 +145,7 @@ ls_status ls_step_parameter(ls_step *s, const ls_ptx_operand *o, int32_t index, 
     else
         symbol.is_vague = !parameter_behind(s, o, index, &symbol.parameter, &symbol.offset);
     symbol.offset += part * (s->t.bits / 8); /* of a vector */
-    if (symbol.parameter < 0 || symbol.is_vague) LS_TRY(ls_step_declare(w, &symbol, LS_SUBJECT_LOADED, -1, err));
+    if (symbol.parameter < 0 || symbol.is_vague) ls_step_declare(w, &symbol, LS_SUBJECT_LOADED, -1);
     if (symbol.parameter >= 0 && !symbol.is_vague) {
         const int64_t last = w->n_symbols < 512 ? 0 : w->n_symbols - 512;
         for (int64_t i = w->n_symbols - 1; i >= last; i--) {
@@ -156,7 +156,7 @@ ls_status ls_step_parameter(ls_step *s, const ls_ptx_operand *o, int32_t index, 
             ls_sum_symbol(&s->out, (int32_t)i);
             return LS_OK;
         }
-        LS_TRY(ls_step_declare(w, &symbol, LS_SUBJECT_PARAMETER, symbol.parameter, err));
+        ls_step_declare(w, &symbol, LS_SUBJECT_PARAMETER, symbol.parameter);
     }
     LS_TRY(ls_step_add_symbol(w, &symbol, &id, err));
     ls_sum_symbol(&s->out, id);
@@ -201,7 +201,7 @@ ls_status ls_step_load(ls_step *s, const ls_ptx_operand *o, int32_t index, int32
             symbol.offset = base->offset;
         }
     }
-    LS_TRY(ls_step_declare(s->w, &symbol, LS_SUBJECT_LOADED, symbol.parameter, err));
+    ls_step_declare(s->w, &symbol, LS_SUBJECT_LOADED, symbol.parameter);
     LS_TRY(ls_step_add_symbol(s->w, &symbol, &id, err));
     ls_sum_symbol(&s->out, id);
     return LS_OK;

@@ -64,21 +64,25 @@ ls_status ls_step_add_symbol(ls_work *w, const ls_symbol *symbol, int32_t *id, l
     return LS_OK;
 }
 
-ls_status ls_step_declare(ls_work *w, ls_symbol *s, ls_range_subject subject, int32_t index, ls_error *err) {
+void ls_step_declare(ls_work *w, ls_symbol *s, ls_range_subject subject, int32_t index) {
     const ls_ptx_function *f = w->f;
     ls_declared found;
     ls_ptx_name name = {NULL, 0};
-    if (index < 0 && subject != LS_SUBJECT_LOADED) return LS_OK;
+    if (index < 0 && subject != LS_SUBJECT_LOADED) return;
     if (index >= 0 && subject <= LS_SUBJECT_LOADED && index < f->n_parameters) name = f->parameters[index].name;
-    LS_TRY(ls_ranges_find(w->ranges, &found, f->name.text, f->name.bytes, subject, index, s->offset, name.text,
-                          name.bytes, err));
+    found = ls_ranges_find(w->ranges, &(ls_range_query){.kernel = f->name.text,
+                                                        .kernel_bytes = f->name.bytes,
+                                                        .subject = subject,
+                                                        .index = index,
+                                                        .offset = s->offset,
+                                                        .parameter_name = name.text,
+                                                        .name_bytes = name.bytes});
     if (s->bits < 32) found.is_other = false;
     if (found.is_other && s->bits >= 32 && subject <= LS_SUBJECT_LOADED) found.has_range = true;
     s->name = found.name;
-    if (!found.has_range) return LS_OK;
+    if (!found.has_range) return;
     s->is_declared = true;
     s->type = found.range;
-    return LS_OK;
 }
 
 /* The same operation on the same operands is the same value: compilers divide on two ways, in 32 bits and in 64. The

@@ -32,7 +32,7 @@ ls_range ls_step_plain_range(int32_t bits);
 ls_symbol ls_step_symbol(const ls_step *s, int kind, ls_range type);
 ls_status ls_step_add_symbol(ls_work *w, const ls_symbol *symbol, int32_t *id, ls_error *err);
 /* Gives the symbol the range that the file of ranges has for it. */
-ls_status ls_step_declare(ls_work *w, ls_symbol *s, ls_range_subject subject, int32_t index, ls_error *err);
+void ls_step_declare(ls_work *w, ls_symbol *s, ls_range_subject subject, int32_t index);
 /* s->out = an operation's result that is no sum, of s->a and s->b. */
 ls_status ls_step_result(ls_step *s, ls_rule rule, ls_range known, bool vague, ls_error *err);
 ls_status ls_step_plain_result(ls_step *s, bool vague, ls_error *err);

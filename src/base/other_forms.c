@@ -69,7 +69,7 @@ static const struct {
 };
 
 /* What the first bytes tell where a model is wanted, or lines are. */
-static const char *told(const char *text, int64_t n_bytes, bool lines) {
+static const char *form_of(const char *text, int64_t n_bytes, bool lines) {
     int64_t blank = 0;
     while (blank < n_bytes && strchr(" \t\r\n", text[blank]) != NULL && text[blank] != '\0') blank++;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
@@ -83,8 +83,8 @@ static const char *told(const char *text, int64_t n_bytes, bool lines) {
     return NULL;
 }
 
-const char *ls_foreign_bytes(const void *bytes, int64_t n_bytes) { return told(bytes, n_bytes, false); }
-const char *ls_foreign_lines(const void *bytes, int64_t n_bytes) { return told(bytes, n_bytes, true); }
+const char *ls_foreign_bytes(const void *bytes, int64_t n_bytes) { return form_of(bytes, n_bytes, false); }
+const char *ls_foreign_lines(const void *bytes, int64_t n_bytes) { return form_of(bytes, n_bytes, true); }
 
 const char *ls_foreign_file(const char *path) {
     char bytes[LS_FOREIGN_BYTES];

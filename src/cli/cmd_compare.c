@@ -128,7 +128,8 @@ int ls_cmd_compare(int argc, char **argv) {
     ls_cli_parse(&parser, argc, argv, &options);
     LS_TRY_DONE(read_side(&a, &n_a, options.a, options.format_a, false, options.by_order, &err));
     LS_TRY_DONE(read_side(&b, &n_b, options.b, options.format_b, true, options.by_order, &err));
-    LS_TRY_DONE(ls_compare(&comparison, a, n_a, options.a, b, n_b, options.b, options.worst, &err));
+    LS_TRY_DONE(ls_compare(&comparison, &(ls_compared){a, n_a, options.a}, &(ls_compared){b, n_b, options.b},
+                           options.worst, &err));
     same = same_numerics(a, n_a, b, n_b) && ls_comparison_same(&comparison);
     LS_TRY_DONE(ls_output_open(&output, options.out, &err));
     if (options.json) {

@@ -52,8 +52,7 @@ static ls_status encode_chats(score_run *run, const ls_run_options *o, const cha
     for (int64_t i = 0; i < run->n_records; i++) {
         ls_record *r = &run->records[i];
         if (r->chat == NULL) continue;
-        LS_TRY_DONE(
-            ls_chat_ids(&chat, &tokenizer, o->model, path, r, false, &r->completion_ids, &r->n_completion, err));
+        LS_TRY_DONE(ls_chat_ids(&chat, &tokenizer, o->model, path, r, false, err));
         r->is_tokens = true;
         if (r->n_completion > 0) continue;
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: messages: render to no token", path, (long long)r->line);
@@ -167,7 +166,7 @@ int ls_cmd_score(int argc, char **argv) {
     LS_TRY_DONE(ls_output_open(&output, o.out, &err));
     LS_TRY_DONE(ls_cli_device_open(&run.device, &run.choice, o.device, &o.levers, &err));
     LS_TRY_DONE(ls_model_open(&run.model, run.device, o.model, &err));
-    LS_TRY_DONE(ls_cli_profile_settle(&o, run.model, &err));
+    LS_TRY_DONE(ls_cli_profile_choose(&o, run.model, &err));
     run.model->ablation = o.levers.ablation;
     LS_TRY_DONE(ls_records_read(&run.records, &run.n_records, path, LS_RECORD_SEQUENCE, &err));
     LS_TRY_DONE(encode_chats(&run, &o, path, &err));

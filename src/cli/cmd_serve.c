@@ -29,7 +29,7 @@ static ls_status open_model(served *x, ls_run_options *o, ls_model **model, ls_e
     LS_TRY(ls_cli_device_open(&x->device, &x->choice, o->device, &o->levers, err));
     LS_TRY(ls_cli_device_open(&x->load_device, &x->load_choice, x->choice.name, &one, err));
     LS_TRY(ls_serve_open_weights(model, x->load_device, x->path, o->model, err));
-    status = ls_cli_profile_settle(o, *model, err);
+    status = ls_cli_profile_choose(o, *model, err);
     if (status == LS_OK) status = ls_device_wait(x->load_device, err);
     if (status != LS_OK) ls_model_close(*model);
     if (status == LS_OK) (*model)->ablation = o->levers.ablation;

@@ -167,16 +167,18 @@ static ls_status make_up_prompts(ls_job *job, uint64_t seed, ls_error *err) {
     return LS_OK;
 }
 
-ls_status ls_chat_ids(ls_chat **chat, ls_tokenizer **tokenizer, const char *model, const char *path,
-                      const ls_record *record, bool add_prompt, int32_t **ids, int64_t *n, ls_error *err) {
+ls_status ls_chat_ids(ls_chat **chat, ls_tokenizer **tokenizer, const char *model, const char *path, ls_record *record,
+                      bool is_prompt, ls_error *err) {
     ls_template_output text = {0};
     char place[1200];
     ls_status status;
     snprintf(place, sizeof place, "%.1100s: line %lld", path, (long long)record->line);
     if (*chat == NULL) LS_TRY_DONE(ls_chat_open(chat, model, NULL, err));
     if (*tokenizer == NULL) LS_TRY_DONE(ls_tokenizer_open(tokenizer, model, err));
-    LS_TRY_DONE(ls_chat_render_text(*chat, record->chat, (int64_t)strlen(record->chat), place, add_prompt, &text, err));
-    status = ls_tokenizer_encode(*tokenizer, text.text, text.bytes, false, ids, n, err);
+    LS_TRY_DONE(ls_chat_render_text(*chat, record->chat, (int64_t)strlen(record->chat), place, is_prompt, &text, err));
+    status = ls_tokenizer_encode(*tokenizer, text.text, text.bytes, false,
+                                 is_prompt ? &record->prompt_ids : &record->completion_ids,
+                                 is_prompt ? &record->n_prompt : &record->n_completion, err);
 done:
     if (status != LS_OK && strncmp(err->text, place, strlen(place)) != 0) ls_error_prefix(err, "%s", place);
     ls_template_output_deinit(&text);
@@ -187,8 +189,7 @@ static ls_status encode_prompts(ls_job *job, const ls_run_options *o, int64_t le
     for (int64_t i = 0; i < job->n_prompts; i++) {
         ls_record *p = &job->prompts[i];
         if (p->chat != NULL) {
-            LS_TRY(ls_chat_ids(&job->chat, &job->tokenizer, o->model, o->prompts, p, true, &p->prompt_ids, &p->n_prompt,
-                               err));
+            LS_TRY(ls_chat_ids(&job->chat, &job->tokenizer, o->model, o->prompts, p, true, err));
         } else if (p->prompt_ids == NULL) {
             if (p->prompt_bytes == 0)
                 return LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: prompt: is empty", o->prompts, (long long)p->line);
@@ -300,7 +301,7 @@ ls_status ls_job_init(ls_job *job, ls_run_options *o, ls_error *err) {
     ls_status status;
     LS_TRY_DONE(ls_cli_device_open(&job->device, &job->choice, o->device, &o->levers, err));
     LS_TRY_DONE(ls_model_open(&job->model, job->device, o->model, err));
-    LS_TRY_DONE(ls_cli_profile_settle(o, job->model, err));
+    LS_TRY_DONE(ls_cli_profile_choose(o, job->model, err));
     job->model->ablation = o->levers.ablation;
     if (o->prompts != NULL)
         LS_TRY_DONE(ls_records_read(&job->prompts, &job->n_prompts, o->prompts, LS_RECORD_PROMPT, err));

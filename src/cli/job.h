@@ -37,7 +37,7 @@ typedef struct ls_job {
     int64_t n_generated; /* tokens */
 } ls_job;
 
-/* Opens everything and lays out the requests; settles the options' profile. The job must be zeroed; ls_job_deinit
+/* Opens everything and lays out the requests; chooses the options' profile. The job must be zeroed; ls_job_deinit
  * releases it in any case. */
 ls_status ls_job_init(ls_job *job, ls_run_options *options, ls_error *err);
 /* Says which device and which profile it is, once. */
@@ -56,10 +56,10 @@ void ls_run_summary(const ls_run_options *options, int64_t n_sequences, int64_t 
                     const ls_job *job);
 /* Members "plan" and "stats" of such an object. */
 void ls_job_write(ls_json_out *json, const ls_job *job);
-/* A record's conversation as ids; chat and tokenizer are opened from `model` when they are not yet. add_prompt: with
- * what begins the answer. */
-ls_status ls_chat_ids(ls_chat **chat, ls_tokenizer **tokenizer, const char *model, const char *path,
-                      const ls_record *record, bool add_prompt, int32_t **ids, int64_t *n, ls_error *err);
+/* A record's conversation as ids; chat and tokenizer are opened from `model` when they are not yet. is_prompt: into
+ * prompt_ids, with what begins the answer; else into completion_ids. */
+ls_status ls_chat_ids(ls_chat **chat, ls_tokenizer **tokenizer, const char *model, const char *path, ls_record *record,
+                      bool is_prompt, ls_error *err);
 /* Tokens of a file's record against the vocabulary; the error names file, line, field, index and value. */
 ls_status ls_ids_check(const char *path, const ls_record *record, const char *field, const int32_t *ids, int64_t n,
                        int32_t vocab, ls_error *err);

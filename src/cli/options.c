@@ -225,7 +225,7 @@ ls_status ls_cli_profile(ls_run_options *out, const char *text, ls_error *err) {
     return out->has_profile ? LS_OK : LS_FAIL(err, LS_ERR_ARG, "--profile: '%s' is not exact or mma16", text);
 }
 
-ls_status ls_cli_profile_settle(ls_run_options *o, ls_model *model, ls_error *err) {
+ls_status ls_cli_profile_choose(ls_run_options *o, ls_model *model, ls_error *err) {
     if (!o->has_profile) o->profile = ls_model_default_profile(model, o->dtype);
     return ls_model_set_profile(model, o->profile, o->dtype, err);
 }
@@ -396,7 +396,7 @@ static void set_defaults(ls_run_options *out, ls_command_kind command) {
 }
 
 /* What is opened is the adapter, whose base is what the options say. */
-static ls_status settle_adapter(ls_run_options *o, ls_error *err) {
+static ls_status resolve_adapter(ls_run_options *o, ls_error *err) {
     ls_adapter_config config;
     if (o->adapter != NULL && o->base != NULL)
         return LS_FAIL(err, LS_ERR_ARG, "--base: beside --adapter it is --model that names the base");
@@ -421,7 +421,7 @@ ls_status ls_run_options_parse(ls_run_options *out, ls_command_kind command, int
     if (context.status != LS_OK) return context.status;
     if (out->levers.samples == 0) out->levers.samples = out->prompts == NULL ? 4 : 1;
     if (out->model == NULL) ls_cli_usage(argv[0], "--model is missing; it names the checkpoint directory");
-    LS_TRY(settle_adapter(out, err));
+    LS_TRY(resolve_adapter(out, err));
     if (command == LS_COMMAND_GENERATE && out->prompts == NULL)
         ls_cli_usage(argv[0], "--prompts is missing; it names the file of prompts");
     if (command == LS_COMMAND_SCORE && (out->rollouts == NULL) == (out->tokens == NULL))

@@ -25,7 +25,7 @@ typedef enum ls_command_kind {
 
 typedef struct ls_run_options {
     const char *model;          /* a directory: of a model, or of an adapter with its base */
-    const char *adapter, *base; /* as they were given; settled into model when the options are read */
+    const char *adapter, *base; /* as they were given; resolved into model when the options are read */
     const char *prompts, *rollouts, *tokens, *out;
     const char *device, *against;        /* names; against NULL: the same */
     const char *stop[LS_STOP_TEXTS_MAX]; /* texts that end a completion */
@@ -52,7 +52,7 @@ ls_status ls_run_options_parse(ls_run_options *out, ls_command_kind command, int
 /* --profile. */
 ls_status ls_cli_profile(ls_run_options *out, const char *text, ls_error *err);
 /* Gives the model the profile that was asked for or, where none was, its default. */
-ls_status ls_cli_profile_settle(ls_run_options *options, ls_model *model, ls_error *err);
+ls_status ls_cli_profile_choose(ls_run_options *options, ls_model *model, ls_error *err);
 /* A sentence that begins with the name of a lever, which on the command line is an option: "--" goes in front of it. */
 ls_status ls_lever_as_option(ls_status status, ls_error *err);
 

@@ -3,7 +3,7 @@
 #define LS_CLI_SWEEP_REPORTS_H
 
 #include "base/file.h"
-#include "diagnose/bits/sweep.h"
+#include "diagnose/bits/bits_run.h"
 
 /* Where they go: a file, or NULL: standard output for `out`, nothing for the others. */
 typedef struct ls_report_paths {

@@ -141,7 +141,7 @@ ls_status ls_cuda_fault_end(const char *op, const ls_exec *exec, const ls_fault 
 
 ls_status ls_cuda_fault_take(const ls_exec *exec, ls_error *err) {
     ls_fault fault;
-    const ls_fault none = {0, 0, 0, 0};
+    const ls_fault none = {};
     if (exec->fault == NULL) return LS_FAIL(err, LS_ERR_ARG, "fault: there is no record");
     LS_CUDA_TRY(ls_cuda_copy(exec, &fault, exec->fault, (int64_t)sizeof fault, err));
     if (fault.code == LS_FAULT_NONE) return LS_OK;

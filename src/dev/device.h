@@ -30,7 +30,7 @@ ls_status ls_cuda_graph_end(const ls_exec *exec, void **graph, ls_error *err);
 ls_status ls_cuda_graph_launch(const ls_exec *exec, void *graph, ls_error *err);
 void ls_cuda_graph_free(void *graph);
 
-/* The CUDA device behind the door (op/cuda/cuda_backend.c). Nothing here waits but ls_cuda_synchronize.
+/* The CUDA device of the interface (op/cuda/cuda_backend.c). Nothing here waits but ls_cuda_synchronize.
  * Makes device `ordinal` the calling thread's. */
 ls_status ls_cuda_use(int32_t ordinal, ls_error *err);
 /* Memory in stream order: zeroed when the calls after it run, and released when those before it have run. */

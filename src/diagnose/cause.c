@@ -25,19 +25,19 @@ const ls_cause_row *ls_cause_of(ls_cause cause) {
 
 const char *ls_cause_name(ls_cause cause) { return ls_cause_of(cause)->name; }
 
-bool ls_cause_is_on_ladder(ls_cause cause) {
-    const ls_ladder_pattern *p = &ls_cause_of(cause)->ladder;
+bool ls_cause_is_of_bits(ls_cause cause) {
+    const ls_bits_pattern *p = &ls_cause_of(cause)->bits;
     return (p->large | p->small | p->moved) != 0 || p->sign != LS_SIGN_NONE;
 }
 
-const char *ls_cause_ladder_text(ls_cause cause) {
+const char *ls_cause_bits_text(ls_cause cause) {
     const ls_cause_row *row = ls_cause_of(cause);
-    return row->ladder.text != NULL ? row->ladder.text : row->text;
+    return row->bits.text != NULL ? row->bits.text : row->text;
 }
 
-const char *ls_cause_ladder_look(ls_cause cause) {
+const char *ls_cause_bits_look(ls_cause cause) {
     const ls_cause_row *row = ls_cause_of(cause);
-    return row->ladder.look != NULL ? row->ladder.look : row->look;
+    return row->bits.look != NULL ? row->bits.look : row->look;
 }
 
 const char *ls_cause_records_look(ls_cause cause) {

@@ -43,13 +43,13 @@ typedef enum ls_sign {
     LS_SIGN_UNREPEATABLE /* the baseline's second run is not the first */
 } ls_sign;
 
-/* What the ladder of experiments (bits/sweep_ladder.h) shows of it in an engine that promises bits. */
-typedef struct ls_ladder_pattern {
+/* What experiments (bits/bits_trials.h) show of it in an engine that promises bits. */
+typedef struct ls_bits_pattern {
     const char *text, *look;      /* where they say more than those of any stack; or NULL */
     uint64_t large, small, moved; /* sets of experiments that must come out so, by bit 1 << ls_experiment */
     uint64_t any;                 /* these may come out in any way; all others must be clean */
     ls_sign sign;
-} ls_ladder_pattern;
+} ls_bits_pattern;
 
 typedef struct ls_cause_row {
     const char *name; /* "stale state of a reused slot" */
@@ -58,15 +58,15 @@ typedef struct ls_cause_row {
     const char *look;            /* where to look for it */
     const char *look_of_records; /* the same where two records are all there is; NULL: no other place */
     bool is_fallback;            /* what is left when no explanation fits: it says less when not all were tried */
-    ls_ladder_pattern ladder;    /* of zeros: the ladder does not know it */
+    ls_bits_pattern bits;        /* of zeros: its experiments do not know it */
 } ls_cause_row;
 
 const ls_cause_row *ls_cause_of(ls_cause cause);
 const char *ls_cause_name(ls_cause cause);
-bool ls_cause_is_on_ladder(ls_cause cause);
-/* Of the ladder, and of two records. */
-const char *ls_cause_ladder_text(ls_cause cause);
-const char *ls_cause_ladder_look(ls_cause cause);
+bool ls_cause_is_of_bits(ls_cause cause);
+/* Of an engine that promises bits. */
+const char *ls_cause_bits_text(ls_cause cause);
+const char *ls_cause_bits_look(ls_cause cause);
 const char *ls_cause_records_look(ls_cause cause);
 
 #endif

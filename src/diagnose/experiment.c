@@ -1,5 +1,5 @@
-/* The rows of the ladder of bits, and what a row moves. Those of stacks that promise no bits are in
- * rounding/foreign_rungs.c, beside what makes their requests. */
+/* The rows of bits, and what a row moves. Those of stacks that promise no bits are in
+ * rounding/stack_experiments.c, beside what makes their requests. */
 #include "diagnose/experiment.h"
 
 static const ls_experiment_row rows[LS_EXPERIMENTS] = {

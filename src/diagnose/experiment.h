@@ -1,5 +1,5 @@
-/* The experiments: trials with a purpose, each a row of experiment.def. Two ladders have them: that of an engine which
- * promises bits, and that of a stack which does not, whose experiments are called rungs. */
+/* The experiments: trials with a purpose, each a row of experiment.def. There are two kinds: those of an engine
+ * that promises bits, and those of a stack that does not. */
 #ifndef LS_DIAGNOSE_EXPERIMENT_H
 #define LS_DIAGNOSE_EXPERIMENT_H
 
@@ -11,31 +11,31 @@ typedef enum ls_experiment {
     LS_EXPERIMENTS
 } ls_experiment;
 
-typedef enum ls_rung {
-#define LS_RUNG_ROW(name, ...) LS_RUNG_##name,
+typedef enum ls_stack_experiment {
+#define LS_STACK_ROW(name, ...) LS_STACK_##name,
 #include "diagnose/experiment.def"
-    LS_RUNGS
-} ls_rung;
+    LS_STACK_EXPERIMENTS
+} ls_stack_experiment;
 
-/* What a trial moves away from its ladder's baseline; 0: nothing. */
+/* What a trial moves away from the baseline; 0: nothing. */
 typedef struct ls_moves {
     int64_t batch, chunk, slots, slot_base, page_tokens, samples, preempt_every, sleep_every, max_tokens, rounds, top_k;
     double pool_share;
     float temperature, top_p;
     bool greedy; /* temperature 0 */
     bool whole;  /* prompts in one piece */
-    bool cache;  /* the prefix cache, as the ladder has it */
+    bool cache;  /* the prefix cache, as the suspect has it */
     bool fork, swap, poison, guards, update;
     bool processed; /* log-probabilities */
     bool attention_only, generic_isa;
-    bool other_threads, far_slots, far_pages; /* of the ladder of bits */
+    bool other_threads, far_slots, far_pages; /* of bits */
     uint32_t outside;                         /* set of LS_OUTSIDE_.. */
 } ls_moves;
 
-/* All of them but those that a ladder has its own way with: cache, other_threads, far_slots, far_pages. */
+/* All of them but those that each kind has its own way with: cache, other_threads, far_slots, far_pages. */
 void ls_moves_apply(ls_trial *trial, const ls_moves *moves);
 
-/* Lists of prompts of the ladder of bits. All but the given ones are made from their tokens. */
+/* Lists of prompts of bits. All but the given ones are made from their tokens. */
 typedef enum ls_prompt_set {
     LS_SET_GIVEN = 0,
     LS_SET_PLAIN,   /* 8 of 12 and 24 tokens, first tokens all different */

@@ -9,9 +9,9 @@ typedef struct ls_finding {
     ls_cause cause;
     double confidence; /* [0, 1]; named from LS_NAMED on */
     char evidence[400];
-    ls_rung rung; /* that shows it, for the smallest requests */
-    bool settled; /* it rests on more than its rung's being off: ls_foreign_weigh leaves it */
-    double doubt; /* that is left on what the rung's lever does; 0 where it was not weighed */
+    ls_stack_experiment experiment; /* that shows it, for the smallest requests */
+    bool is_confirmed;              /* it rests on more than its experiment's being off: ls_foreign_weigh leaves it */
+    double doubt;                   /* that is left on what the experiment's lever does; 0 where it was not weighed */
 } ls_finding;
 
 #define LS_NAMED 0.8

@@ -171,9 +171,9 @@ done:
 }
 
 /* Once names of files and index have been compared. */
-static ls_status settle_names(ls_checkpoint *checkpoint, const char *dir, ls_error *err) {
+static ls_status resolve_names(ls_checkpoint *checkpoint, const char *dir, ls_error *err) {
     const ls_tensor_view **views = NULL, **by_name = NULL;
-    LS_TRY(ls_tensor_names_settle(&checkpoint->own, checkpoint->views, checkpoint->n, err));
+    LS_TRY(ls_tensor_names_resolve(&checkpoint->own, checkpoint->views, checkpoint->n, err));
     if (checkpoint->own.n == 0) return LS_OK;
     LS_TRY(ls_array_alloc((void **)&views, checkpoint->own.n, sizeof *views, "tensors", err));
     free(checkpoint->views);
@@ -208,7 +208,7 @@ ls_status ls_checkpoint_open(ls_checkpoint **out, const char *dir, ls_error *err
         status = LS_FAIL(err, LS_ERR_IO, "%s: holds neither model.safetensors nor model.safetensors.index.json", dir);
         goto done;
     }
-    LS_TRY_DONE(settle_names(checkpoint, dir, err));
+    LS_TRY_DONE(resolve_names(checkpoint, dir, err));
     *out = checkpoint;
     checkpoint = NULL;
 done:

@@ -71,10 +71,11 @@ typedef struct ls_model_config {
     uint8_t is_attention[LS_LAYERS_MAX];
     int32_t window[LS_LAYERS_MAX]; /* positions that a query of the layer sees (op/attention.h); 0: all */
     uint8_t is_moe[LS_LAYERS_MAX];
-    uint8_t no_mixer[LS_LAYERS_MAX], no_ffn[LS_LAYERS_MAX]; /* layers of one half; a mixer or a feed-forward there is */
-    int32_t bos, pad;                                       /* -1 when absent */
-    bool pad_is_trained;                                    /* whether the padding token's embedding has a gradient */
-    bool has_eos;                                           /* the files name it, or that there is none */
+    uint8_t no_mixer[LS_LAYERS_MAX],
+        no_ffn[LS_LAYERS_MAX]; /* layers of one sublayer; a mixer or a feed-forward there is */
+    int32_t bos, pad;          /* -1 when absent */
+    bool pad_is_trained;       /* whether the padding token's embedding has a gradient */
+    bool has_eos;              /* the files name it, or that there is none */
     int32_t n_eos, eos[LS_EOS_MAX];
 } ls_model_config;
 

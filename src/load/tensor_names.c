@@ -123,8 +123,8 @@ static ls_status add_experts(ls_tensor_names_own *own, const ls_tensor_view *vie
     return LS_OK;
 }
 
-ls_status ls_tensor_names_settle(ls_tensor_names_own *out, const ls_tensor_view *const *views, int64_t n,
-                                 ls_error *err) {
+ls_status ls_tensor_names_resolve(ls_tensor_names_own *out, const ls_tensor_view *const *views, int64_t n,
+                                  ls_error *err) {
     bool any = false;
     for (int64_t i = 0; i < n && !any; i++) any = is_wrapped(views[i]->name) || is_fused(views[i]);
     for (int64_t i = 0; i < n && any; i++) {

@@ -20,8 +20,8 @@ typedef struct ls_tensor_names_own {
 /* X.experts.gate_up_proj [e][2 f][h] is X.experts.i.gate_proj.weight [f][h] and ...up_proj.weight behind it, for every
  * i; X.experts.down_proj [e][h][f] is X.experts.i.down_proj.weight. out is empty on entry; ls_tensor_names_deinit ends
  * it, also after a failure. */
-ls_status ls_tensor_names_settle(ls_tensor_names_own *out, const ls_tensor_view *const *views, int64_t n,
-                                 ls_error *err);
+ls_status ls_tensor_names_resolve(ls_tensor_names_own *out, const ls_tensor_view *const *views, int64_t n,
+                                  ls_error *err);
 void ls_tensor_names_deinit(ls_tensor_names_own *own);
 
 #endif

@@ -234,7 +234,7 @@ ls_status ls_adapters_merge(const ls_adapters *s, ls_error *err) {
                                          .rank = s->rank,
                                          .scale = s->scale};
         LS_TRY(ls_lora_merge(s->base->device, &args, err));
-        LS_TRY(ls_parameter_settle(s->base, x->base, err));
+        LS_TRY(ls_parameter_store(s->base, x->base, err));
     }
     return LS_OK;
 }

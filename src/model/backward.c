@@ -1,16 +1,16 @@
-/* The backward of one leaf, straight up: read it beside forward.c; what halves do is in part_*.c. */
+/* The backward of one leaf, straight up: read it beside forward.c; what sublayers do is in part_*.c. */
 #include <string.h>
 
+#include "model/layer_buffer.h"
 #include "model/parts.h"
 #include "model/tape_state.h"
-#include "model/window.h"
 #include "num/mma16.h"
 #include "op/elementwise_backward.h"
 #include "op/gemm_backward.h"
 #include "op/logprob.h"
 #include "op/rmsnorm_backward.h"
 
-/* ---- halves ---- */
+/* ---- sublayers ---- */
 
 /* The same activations from a row on; picks are not rows, and are laid out anew for every leaf. */
 static ls_activations from_row(ls_activations a, const ls_model_config *c, int64_t row, bool picks) {
@@ -31,85 +31,88 @@ static ls_activations from_row(ls_activations a, const ls_model_config *c, int64
     return a;
 }
 
-/* Sets l->h and l->ws to what a half computed for the leaf, running it again where it was not kept. */
-static ls_status recall(ls_leaf *l, int64_t half_i, ls_error *err) {
+/* Sets l->h and l->ws to what a sublayer computed for the leaf, running it again where it was not kept. */
+static ls_status recall(ls_leaf *l, int64_t sublayer_i, ls_error *err) {
     const ls_tape *t = l->tape;
-    const ls_layer *layer = &l->model->layers[half_i / 2];
-    const ls_part *part = half_i % 2 == LS_HALF_MIXER ? layer->mixer : layer->ffn;
-    const ls_rows h = {t->h[half_i], LS_F32, l->model->config.hidden};
+    const ls_layer *layer = &l->model->layers[sublayer_i / 2];
+    const ls_part *part = sublayer_i % 2 == LS_SUBLAYER_MIXER ? layer->mixer : layer->ffn;
+    const ls_rows h = {t->h[sublayer_i], LS_F32, l->model->config.hidden};
     ls_forward f;
     l->h = ls_rows_from(h, l->row);
-    l->ws = *t->ws[half_i];
+    l->ws = *t->ws[sublayer_i];
     l->ws.a.rope = ls_rows_from(t->shared->a.rope, l->row); /* of the tape's forward, whatever runs again */
     f = (ls_forward){l->model, t->cache, &l->ws, l->batch, l->h.data, 0, true};
-    if (ls_tape_recomputes(t, half_i)) return ls_model_half_output(&f, half_i / 2, (ls_half)(half_i % 2), err);
+    if (ls_tape_recomputes(t, sublayer_i))
+        return ls_model_sublayer_output(&f, sublayer_i / 2, (ls_sublayer)(sublayer_i % 2), err);
     l->ws.a = from_row(l->ws.a, &l->model->config, l->row, part->picks);
-    return part->again == NULL ? LS_OK : part->again(&f, half_i / 2, err);
+    return part->again == NULL ? LS_OK : part->again(&f, sublayer_i / 2, err);
 }
 
-static ls_status half_backward(ls_leaf *l, int64_t half_i, ls_error *err) {
-    const ls_layer *layer = &l->model->layers[half_i / 2];
-    const bool mixes = half_i % 2 == 0;
-    if (!ls_model_has_half(l->model, half_i / 2, (ls_half)(half_i % 2))) return LS_OK;
-    LS_TRY(ls_model_need(l->model, half_i / 2, err));
-    LS_TRY(recall(l, half_i, err));
-    LS_TRY((mixes ? layer->mixer : layer->ffn)->backward(l, half_i / 2, err));
+static ls_status sublayer_backward(ls_leaf *l, int64_t sublayer_i, ls_error *err) {
+    const ls_layer *layer = &l->model->layers[sublayer_i / 2];
+    const bool mixes = sublayer_i % 2 == 0;
+    if (!ls_model_has_sublayer(l->model, sublayer_i / 2, (ls_sublayer)(sublayer_i % 2))) return LS_OK;
+    LS_TRY(ls_model_need(l->model, sublayer_i / 2, err));
+    LS_TRY(recall(l, sublayer_i, err));
+    LS_TRY((mixes ? layer->mixer : layer->ffn)->backward(l, sublayer_i / 2, err));
     return ls_leaf_through_norm(l, mixes ? layer->input_norm : layer->ffn_norm, l->h, l->dx, l->dh, true,
                                 l->model->config.hidden, err);
 }
 
-/* ---- gradients of a window: they wait on the host while other layers are on the device ---- */
+/* ---- gradients of layers: they wait on the host while other layers are on the device ---- */
 
 static int64_t float_bytes(int64_t n) { return n * (int64_t)sizeof(float); }
 
 static int64_t layer_bytes(const ls_leaf *l) {
-    const int64_t *begins = l->tape->window.begins;
+    const int64_t *begins = l->tape->layer_gradients.begins;
     return float_bytes(begins[l->layer_i + 1] - begins[l->layer_i]);
 }
 
 /* The layer's gradient comes: what the leaf's earlier parts left. */
-static ls_status layer_gradient_come(const ls_leaf *l, ls_error *err) {
-    const ls_tape_window *w = &l->tape->window;
+static ls_status load_layer_gradient(const ls_leaf *l, ls_error *err) {
+    const ls_layer_gradients *w = &l->tape->layer_gradients;
     if (w->layer == NULL) return LS_OK;
     if (l->gradient_is_zero) return ls_memory_fill(l->device, w->layer, 0, layer_bytes(l), err);
     return ls_memory_copy(l->device, w->layer, l->gradient + w->begins[l->layer_i], layer_bytes(l), err);
 }
 
-static ls_status layer_gradient_go(const ls_leaf *l, ls_error *err) {
-    const ls_tape_window *w = &l->tape->window;
+static ls_status store_layer_gradient(const ls_leaf *l, ls_error *err) {
+    const ls_layer_gradients *w = &l->tape->layer_gradients;
     if (w->layer == NULL) return LS_OK;
     return ls_memory_copy(l->device, l->gradient + w->begins[l->layer_i], w->layer, layer_bytes(l), err);
 }
 
 /* What belongs to no layer stays from the leaf's first part to its end. */
-static ls_status ends_come(const ls_leaf *l, ls_error *err) {
-    const ls_tape_window *w = &l->tape->window;
+static ls_status load_ends(const ls_leaf *l, ls_error *err) {
+    const ls_layer_gradients *w = &l->tape->layer_gradients;
     if (w->layer == NULL || !l->gradient_is_zero) return LS_OK;
     return ls_memory_fill(l->device, w->ends, 0, float_bytes(w->begin + w->n - w->end), err);
 }
 
-static ls_status ends_go(const ls_leaf *l, ls_error *err) {
-    const ls_tape_window *w = &l->tape->window;
+static ls_status store_ends(const ls_leaf *l, ls_error *err) {
+    const ls_layer_gradients *w = &l->tape->layer_gradients;
     if (w->layer == NULL) return LS_OK;
     LS_TRY(ls_memory_copy(l->device, l->gradient, w->ends, float_bytes(w->begin), err));
     if (w->end == w->n) return LS_OK;
     return ls_memory_copy(l->device, l->gradient + w->end, w->ends + w->begin, float_bytes(w->n - w->end), err);
 }
 
-/* What a half has left to do with its gradients when the leaf has had all its rows. */
-static ls_status half_finish(const ls_leaf *l, ls_half half, ls_error *err) {
+/* What a sublayer has left to do with its gradients when the leaf has had all its rows. */
+static ls_status sublayer_finish(const ls_leaf *l, ls_sublayer sublayer, ls_error *err) {
     const ls_layer *layer = &l->model->layers[l->layer_i];
-    const ls_part *part = half == LS_HALF_MIXER ? layer->mixer : layer->ffn;
-    if (!ls_model_has_half(l->model, l->layer_i, half) || part->finish == NULL) return LS_OK;
+    const ls_part *part = sublayer == LS_SUBLAYER_MIXER ? layer->mixer : layer->ffn;
+    if (!ls_model_has_sublayer(l->model, l->layer_i, sublayer) || part->finish == NULL) return LS_OK;
     return part->finish(l, l->layer_i, err);
 }
 
 static ls_status layer_backward(ls_leaf *l, int64_t layer_i, bool is_last, ls_error *err) {
     l->layer_i = layer_i;
-    LS_TRY(layer_gradient_come(l, err));
-    for (int half = LS_HALF_FFN; half >= LS_HALF_MIXER; half--) LS_TRY(half_backward(l, 2 * layer_i + half, err));
-    for (int half = LS_HALF_FFN; is_last && half >= LS_HALF_MIXER; half--) LS_TRY(half_finish(l, (ls_half)half, err));
-    return layer_gradient_go(l, err);
+    LS_TRY(load_layer_gradient(l, err));
+    for (int sublayer = LS_SUBLAYER_FFN; sublayer >= LS_SUBLAYER_MIXER; sublayer--)
+        LS_TRY(sublayer_backward(l, 2 * layer_i + sublayer, err));
+    for (int sublayer = LS_SUBLAYER_FFN; is_last && sublayer >= LS_SUBLAYER_MIXER; sublayer--)
+        LS_TRY(sublayer_finish(l, (ls_sublayer)sublayer, err));
+    return store_layer_gradient(l, err);
 }
 
 /* ---- head, embedding ---- */
@@ -189,12 +192,12 @@ static bool are_whole(const int64_t *sequences, int64_t n) {
     return true;
 }
 
-/* dh behind the last half, from the log-probabilities of the leaf's rows. */
+/* dh behind the last sublayer, from the log-probabilities of the leaf's rows. */
 static ls_status head_backward(ls_leaf *l, const int64_t *targets, const float *d_logprob, const float *d_entropy,
                                ls_error *err) {
     ls_tape *t = l->tape;
     const int64_t dim = l->model->config.hidden, end = l->row + l->rows;
-    const ls_rows h = {t->h[t->n_halves], LS_F32, dim}, x = ls_rows_from(t->x_last, l->row);
+    const ls_rows h = {t->h[t->n_sublayers], LS_F32, dim}, x = ls_rows_from(t->x_last, l->row);
     int64_t *index = t->block->index, *block = t->block->targets, *sequences = t->block->sequences;
     float *d = t->block->values[0], *de = t->block->values[1];
     int64_t row = l->row, n, n_sequences;
@@ -267,9 +270,8 @@ static ls_status write_leaf(ls_tape *t, int64_t begin, int64_t end, int64_t row,
     return ls_batch_write(t->leaf_batch, t->tokens + row, t->leaf_spans, end - begin, t->pages, t->n_pages, err);
 }
 
-ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t *targets, const float *d_logprob,
-                           const float *d_entropy, float *gradient, bool is_first, bool is_last, ls_error *err) {
-    const int64_t dim = t->model->config.hidden;
+ls_status ls_tape_backward(ls_tape *t, const ls_leaf_part *part, float *gradient, ls_error *err) {
+    const int64_t dim = t->model->config.hidden, begin = part->begin, end = part->end;
     ls_leaf l = {.tape = t,
                  .model = t->model,
                  .device = t->device,
@@ -277,22 +279,22 @@ ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t
                  .dx = {t->dx, LS_F32, dim},
                  .layer_i = -1,
                  .gradient = gradient,
-                 .gradient_is_zero = is_first};
+                 .gradient_is_zero = part->is_first};
     LS_ASSERT(begin >= 0 && begin < end && end <= t->n_spans, "sequences %lld to %lld of %lld", (long long)begin,
               (long long)end, (long long)t->n_spans);
     l.row = t->spans[begin].row;
     l.rows = t->spans[end - 1].row + t->spans[end - 1].n_rows - l.row;
-    if (is_first) t->leaf_rows = 0;
+    if (part->is_first) t->leaf_rows = 0;
     LS_ASSERT(l.rows <= t->opts.leaf_rows_max - t->leaf_rows, "%lld rows behind %lld of a leaf of %lld",
               (long long)l.rows, (long long)t->leaf_rows, (long long)t->opts.leaf_rows_max);
     l.dh = (ls_rows){t->dh, LS_F32, dim};
     LS_TRY(write_leaf(t, begin, end, l.row, err));
     l.sequences_whole = are_whole(t->leaf_offsets, end - begin);
     ls_model_pass(t->model);
-    LS_TRY(ends_come(&l, err));
-    LS_TRY(head_backward(&l, targets, d_logprob, d_entropy, err));
-    for (int64_t i = t->n_halves / 2 - 1; i >= 0; i--) LS_TRY(layer_backward(&l, i, is_last, err));
+    LS_TRY(load_ends(&l, err));
+    LS_TRY(head_backward(&l, part->targets, part->d_logprob, part->d_entropy, err));
+    for (int64_t i = t->n_sublayers / 2 - 1; i >= 0; i--) LS_TRY(layer_backward(&l, i, part->is_last, err));
     l.layer_i = -1;
-    LS_TRY(embed_backward(&l, is_last, err));
-    return is_last ? ends_go(&l, err) : LS_OK;
+    LS_TRY(embed_backward(&l, part->is_last, err));
+    return part->is_last ? store_ends(&l, err) : LS_OK;
 }

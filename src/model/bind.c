@@ -4,9 +4,9 @@
 
 #include "base/mem.h"
 #include "model/architectures.h"
+#include "model/layer_buffer.h"
 #include "model/parts.h"
 #include "model/stored.h"
-#include "model/window.h"
 #include "op/delta.h"
 #include "op/gated_norm.h"
 #include "op/regroup.h"
@@ -54,7 +54,7 @@ static ls_status bind_slot(void *context, const ls_weight_slot *slot, ls_error *
     ls_dtype dtype;
     LS_TRY(ls_stored_find(&b->stored, &view, &dtype, slot, err));
     model->n_parameters += view->n_elements;
-    if (b->by_layer && slot->layer_i >= 0) return ls_window_add(model, slot, dtype, err);
+    if (b->by_layer && slot->layer_i >= 0) return ls_layer_buffer_add(model, slot, dtype, err);
     if (slot->kind == LS_SLOT_EMBED) { /* kept as stored: a forward reads single rows of it */
         model->embed_dtype = dtype;
         LS_TRY(own_array(b, slot->embed, view->n_elements, ls_dtype_bytes(dtype)));
@@ -195,7 +195,7 @@ ls_status ls_model_open_with(ls_model **out, ls_device *device, const char *dire
     LS_TRY_DONE(ls_stored_open(&b.stored, directory, config.names, how, err));
     LS_TRY_DONE(ls_model_slots(model, bind_slot, &b, err));
     LS_TRY_DONE(bind_tied_head(&b));
-    if (b.by_layer) LS_TRY_DONE(ls_window_place(model, err));
+    if (b.by_layer) LS_TRY_DONE(ls_layer_buffer_place(model, err));
     drop_tensor(&b);
     if (how == NULL || !how->no_tiles) LS_TRY_DONE(ls_model_tiles(model, true, err));
     LS_TRY_DONE(ls_memory_trim(device, err)); /* tensors as stored are no longer there */
@@ -218,7 +218,7 @@ ls_status ls_model_open(ls_model **out, ls_device *device, const char *directory
 
 void ls_model_close(ls_model *model) {
     if (model == NULL) return;
-    ls_window_free(model);
+    ls_layer_buffer_free(model);
     for (int64_t i = 0; model->layers != NULL && i < model->config.n_layers; i++) {
         ls_layer *layer = &model->layers[i];
         ls_gemm_weight *matrices[] = {
@@ -251,7 +251,7 @@ ls_status ls_model_scale_inputs(ls_model *model, float factor, ls_error *err) {
     const int64_t n = model->config.hidden, bytes = n * (int64_t)sizeof(float);
     float *w = NULL;
     ls_status status;
-    LS_ASSERT(model->window == NULL, "%d layers come by a window", model->config.n_layers);
+    LS_ASSERT(model->layer_buffer == NULL, "%d layers come by a buffer", model->config.n_layers);
     LS_TRY_DONE(ls_array_alloc((void **)&w, n, sizeof *w, "weights", err));
     for (int64_t i = 0; i < model->config.n_layers; i++) {
         if (model->layers[i].mixer == NULL) continue;

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
+#include "model/layer_buffer.h"
 #include "model/parts.h"
-#include "model/window.h"
 #include "op/elementwise.h"
 #include "op/rmsnorm.h"
 
@@ -31,9 +31,9 @@ static ls_status normalise_h(const ls_forward *f, ls_rows x, const float *w, ls_
 
 /* ---- steps ---- */
 
-bool ls_model_has_half(const ls_model *model, int64_t layer_i, ls_half half) {
+bool ls_model_has_sublayer(const ls_model *model, int64_t layer_i, ls_sublayer sublayer) {
     const ls_layer *layer = &model->layers[layer_i];
-    if (half == LS_HALF_FFN) return layer->ffn != NULL;
+    if (sublayer == LS_SUBLAYER_FFN) return layer->ffn != NULL;
     if (layer->mixer == NULL) return false;
     return model->ablation == LS_ABLATE_NONE ||
            (layer->mixer == &ls_part_attention) == (model->ablation == LS_ATTENTION_ONLY);
@@ -48,46 +48,46 @@ ls_status ls_model_embed(const ls_forward *f, ls_error *err) {
     return ls_part_positions(f, err);
 }
 
-static const float *norm_of(const ls_model *model, int64_t layer_i, ls_half half) {
+static const float *norm_of(const ls_model *model, int64_t layer_i, ls_sublayer sublayer) {
     const ls_layer *layer = &model->layers[layer_i];
-    return half == LS_HALF_MIXER ? layer->input_norm : layer->ffn_norm;
+    return sublayer == LS_SUBLAYER_MIXER ? layer->input_norm : layer->ffn_norm;
 }
 
-static ls_status run_half(const ls_forward *f, int64_t layer_i, ls_half half, ls_error *err) {
+static ls_status run_sublayer(const ls_forward *f, int64_t layer_i, ls_sublayer sublayer, ls_error *err) {
     const ls_layer *layer = &f->model->layers[layer_i];
-    return (half == LS_HALF_MIXER ? layer->mixer : layer->ffn)->forward(f, layer_i, err);
+    return (sublayer == LS_SUBLAYER_MIXER ? layer->mixer : layer->ffn)->forward(f, layer_i, err);
 }
 
-ls_status ls_model_half_output(const ls_forward *f, int64_t layer_i, ls_half half, ls_error *err) {
+ls_status ls_model_sublayer_output(const ls_forward *f, int64_t layer_i, ls_sublayer sublayer, ls_error *err) {
     LS_TRY(ls_model_need(f->model, layer_i, err));
-    LS_TRY(normalise_h(f, f->ws->a.x, norm_of(f->model, layer_i, half), err));
-    return run_half(f, layer_i, half, err);
+    LS_TRY(normalise_h(f, f->ws->a.x, norm_of(f->model, layer_i, sublayer), err));
+    return run_sublayer(f, layer_i, sublayer, err);
 }
 
-int64_t ls_model_next_half(const ls_model *model, int64_t i) {
+int64_t ls_model_next_sublayer(const ls_model *model, int64_t i) {
     const int64_t n = 2 * (int64_t)model->config.n_layers;
-    while (i < n && !ls_model_has_half(model, i / 2, (ls_half)(i % 2))) i++;
+    while (i < n && !ls_model_has_sublayer(model, i / 2, (ls_sublayer)(i % 2))) i++;
     return i;
 }
 
-/* The weight of the norm that half i, or the head, reads through. */
+/* The weight of the norm that sublayer i, or the head, reads through. */
 static const float *norm_before(const ls_model *model, int64_t i) {
-    return i < 2 * (int64_t)model->config.n_layers ? norm_of(model, i / 2, (ls_half)(i % 2)) : model->final_norm;
+    return i < 2 * (int64_t)model->config.n_layers ? norm_of(model, i / 2, (ls_sublayer)(i % 2)) : model->final_norm;
 }
 
-/* The layer of half i, unless that is the head. */
-static ls_status need_half(const ls_model *model, int64_t i, ls_error *err) {
+/* The layer of sublayer i, unless that is the head. */
+static ls_status need_sublayer(const ls_model *model, int64_t i, ls_error *err) {
     return i < 2 * (int64_t)model->config.n_layers ? ls_model_need(model, i / 2, err) : LS_OK;
 }
 
 ls_status ls_model_first_norm(const ls_forward *f, ls_rows x, ls_error *err) {
-    const int64_t first = ls_model_next_half(f->model, 0);
-    LS_TRY(need_half(f->model, first, err));
+    const int64_t first = ls_model_next_sublayer(f->model, 0);
+    LS_TRY(need_sublayer(f->model, first, err));
     return normalise_h(f, x, norm_before(f->model, first), err);
 }
 
-ls_status ls_model_half(const ls_forward *f, int64_t i, float *sum, ls_rows x, ls_error *err) {
-    const int64_t next = ls_model_next_half(f->model, i + 1);
+ls_status ls_model_sublayer(const ls_forward *f, int64_t i, float *sum, ls_rows x, ls_error *err) {
+    const int64_t next = ls_model_next_sublayer(f->model, i + 1);
     const ls_add_rmsnorm_args end = {.h = f->h,
                                      .add = f->ws->a.y.data,
                                      .sum = sum,
@@ -98,9 +98,9 @@ ls_status ls_model_half(const ls_forward *f, int64_t i, float *sum, ls_rows x, l
                                      .y_stride = x.stride,
                                      .rows = f->batch->n_rows,
                                      .dim = f->model->config.hidden};
-    LS_TRY(need_half(f->model, i, err));
-    LS_TRY(run_half(f, i / 2, (ls_half)(i % 2), err));
-    LS_TRY(need_half(f->model, next, err));
+    LS_TRY(need_sublayer(f->model, i, err));
+    LS_TRY(run_sublayer(f, i / 2, (ls_sublayer)(i % 2), err));
+    LS_TRY(need_sublayer(f->model, next, err));
     return ls_add_rmsnorm(f->ws->device, &end, err);
 }
 
@@ -119,26 +119,27 @@ static ls_status check(const ls_forward *f, ls_error *err) {
     return LS_OK;
 }
 
-/* Halves up to `end` have nothing to add: the stream is behind them what it was. */
+/* Sublayers up to `end` have nothing to add: the stream is behind them what it was. */
 static ls_status show(const ls_forward *f, int64_t from, int64_t end, ls_forward_observer observer, void *context,
                       ls_error *err) {
-    for (int64_t half = from; observer != NULL && half <= end; half++) LS_TRY(observer(context, f, half, err));
+    for (int64_t sublayer = from; observer != NULL && sublayer <= end; sublayer++)
+        LS_TRY(observer(context, f, sublayer, err));
     return LS_OK;
 }
 
 ls_status ls_model_forward(const ls_forward *start, ls_forward_observer observer, void *context, ls_error *err) {
     const int64_t n = 2 * (int64_t)start->model->config.n_layers;
     ls_forward f = *start;
-    int64_t i = ls_model_next_half(f.model, 0);
+    int64_t i = ls_model_next_sublayer(f.model, 0);
     LS_TRY(check(&f, err));
     ls_model_pass(f.model);
     LS_TRY(ls_model_embed(&f, err));
     LS_TRY(show(&f, 0, i, observer, context, err));
     LS_TRY(ls_model_first_norm(&f, f.ws->a.x, err));
     while (i < n) {
-        const int64_t next = ls_model_next_half(f.model, i + 1);
-        LS_TRY(ls_model_half(&f, i, f.h, f.ws->a.x, err));
-        if (i % 2 == LS_HALF_MIXER)
+        const int64_t next = ls_model_next_sublayer(f.model, i + 1);
+        LS_TRY(ls_model_sublayer(&f, i, f.h, f.ws->a.x, err));
+        if (i % 2 == LS_SUBLAYER_MIXER)
             f.spans_checked |=
                 f.model->layers[i / 2].mixer == &ls_part_attention ? LS_CHECKED_ATTENTION : LS_CHECKED_MAMBA;
         LS_TRY(show(&f, i + 1, next, observer, context, err));

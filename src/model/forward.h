@@ -22,8 +22,8 @@ static inline ls_rows ls_rows_column(ls_rows rows, int64_t column) {
     return rows;
 }
 
-/* What one half of a layer computes between its norm and the residual stream, [rows][..]. Which of these it uses, the
- * half says; they share memory where halves take turns (ls_workspace_create). */
+/* What one sublayer computes between its norm and the residual stream, [rows][..]. Which of these it uses, the
+ * sublayer says; they share memory where sublayers take turns (ls_workspace_create). */
 typedef struct ls_activations {
     ls_rows x; /* H: normalised h */
     ls_rows y; /* H: what is added to h */
@@ -83,12 +83,12 @@ typedef struct ls_workspace {
 } ls_workspace;
 
 /* For models of this model's configuration and profile. for_training: nothing that a gradient needs is overwritten
- * within one half of a layer. */
+ * within one sublayer. */
 ls_status ls_workspace_create(ls_workspace **out, ls_device *device, const ls_model *model, ls_dtype dtype,
                               int64_t rows_max, bool for_training, ls_error *err);
-/* What one half of a tape keeps for its backward, beside a workspace that all halves use in turn: a view of `shared`,
- * which is for training, with arrays of its own in place of those that the part's backward reads and does not make
- * again (ls_part.again). shared must live longer. */
+/* What one sublayer of a tape keeps for its backward, beside a workspace that all sublayers use in turn: a view of
+ * `shared`, which is for training, with arrays of its own in place of those that the part's backward reads and does not
+ * make again (ls_part.again). shared must live longer. */
 ls_status ls_workspace_keep(ls_workspace **out, const ls_workspace *shared, const ls_model *model,
                             const struct ls_part *part, ls_error *err);
 void ls_workspace_free(ls_workspace *workspace);
@@ -129,9 +129,9 @@ typedef struct ls_forward {
 
 enum { LS_CHECKED_ATTENTION = 1, LS_CHECKED_MAMBA = 2 };
 
-/* Who looks on while a forward runs: called with the residual stream f->h behind the embedding (half 0) and behind each
- * half of a layer (half 2 i + 1: the mixer of layer i, 2 i + 2: its feed-forward). */
-typedef ls_status (*ls_forward_observer)(void *context, const ls_forward *f, int64_t half, ls_error *err);
+/* Who looks on while a forward runs: called with the residual stream f->h behind the embedding (sublayer 0) and behind
+ * each sublayer (sublayer 2 i + 1: the mixer of layer i, 2 i + 2: its feed-forward). */
+typedef ls_status (*ls_forward_observer)(void *context, const ls_forward *f, int64_t sublayer, ls_error *err);
 
 /* Runs the batch through the model: every span continues its sequence from pos and leaves the cache ready for pos +
  * n_rows. Result: workspace->a.x [rows][H], the head's input. A row's bits depend on its own sequence only. observer
@@ -139,21 +139,21 @@ typedef ls_status (*ls_forward_observer)(void *context, const ls_forward *f, int
 ls_status ls_model_forward(const ls_forward *f, ls_forward_observer observer, void *context, ls_error *err);
 
 /* Its steps, for the trainer, which keeps what each of them computed; ls_model_forward is these and nothing else: the
- * embedding into f->h, with the rotations of the rows' positions, which all halves read; the norm that the first half
- * reads through; and each half that there is. */
-typedef enum ls_half { LS_HALF_MIXER = 0, LS_HALF_FFN = 1 } ls_half;
+ * embedding into f->h, with the rotations of the rows' positions, which all sublayers read; the norm that the first
+ * sublayer reads through; and each sublayer that there is. */
+typedef enum ls_sublayer { LS_SUBLAYER_MIXER = 0, LS_SUBLAYER_FFN = 1 } ls_sublayer;
 ls_status ls_model_embed(const ls_forward *f, ls_error *err);
-/* half(rms(h)) into workspace->a.y, and all that leads to it into the half's other activations. */
-ls_status ls_model_half_output(const ls_forward *f, int64_t layer_i, ls_half half, ls_error *err);
-/* x = rms(h), as the first half, or without halves the head, reads it. */
+/* sublayer(rms(h)) into workspace->a.y, and all that leads to it into the sublayer's other activations. */
+ls_status ls_model_sublayer_output(const ls_forward *f, int64_t layer_i, ls_sublayer sublayer, ls_error *err);
+/* x = rms(h), as the first sublayer, or without sublayers the head, reads it. */
 ls_status ls_model_first_norm(const ls_forward *f, ls_rows x, ls_error *err);
-/* Half i from workspace->a.x: sum = h + its output, where sum may be h, and x = rms(sum), as the next half, or the
- * head, reads it; x may be workspace->a.x. */
-ls_status ls_model_half(const ls_forward *f, int64_t i, float *sum, ls_rows x, ls_error *err);
-/* False where the half computes nothing: no feed-forward, or a mixer that the ablation leaves out. */
-bool ls_model_has_half(const ls_model *model, int64_t layer_i, ls_half half);
-/* The half that computes something from number i on, 2 n_layers where there is none. */
-int64_t ls_model_next_half(const ls_model *model, int64_t i);
+/* Sublayer i from workspace->a.x: sum = h + its output, where sum may be h, and x = rms(sum), as the next sublayer, or
+ * the head, reads it; x may be workspace->a.x. */
+ls_status ls_model_sublayer(const ls_forward *f, int64_t i, float *sum, ls_rows x, ls_error *err);
+/* False where the sublayer computes nothing: no feed-forward, or a mixer that the ablation leaves out. */
+bool ls_model_has_sublayer(const ls_model *model, int64_t layer_i, ls_sublayer sublayer);
+/* The sublayer that computes something from number i on, 2 n_layers where there is none. */
+int64_t ls_model_next_sublayer(const ls_model *model, int64_t i);
 
 /* logits [n][V] = head . x [n][H], float32. */
 ls_status ls_model_logits(const ls_model *model, ls_device *device, ls_rows x, int64_t n, float *logits, ls_error *err);

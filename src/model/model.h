@@ -3,8 +3,8 @@
  * Shapes: V vocabulary, H hidden, F feed-forward, E experts, D d_inner, S d_state, W d_conv, R dt_rank, A heads, G KV
  * heads, P head_dim; of the delta rule M key heads of K = S rows, and C = 2MK + D columns of q | k | v.
  *
- * A layer is two halves, a mixer and a feed-forward; a model without feed-forward (F = 0) has layers of one half, and a
- * model may have layers of either half alone.
+ * A layer is two sublayers, a mixer and a feed-forward; a model without feed-forward (F = 0) has layers of one
+ * sublayer, and a model may have layers of either sublayer alone.
  *
  *   h = embed[token]
  *   per layer:   h = h + mixer(x), x = R(rms(h; input_norm));  h = h + ffn(x), x = R(rms(h; ffn_norm))
@@ -86,12 +86,12 @@ typedef struct ls_ffn_weights {
     ls_gemm_weight gate, up, down; /* [F][H], [F][H], [H][F]; no gate where the model is ungated */
 } ls_ffn_weights;
 
-/* What a half of a layer is: its arithmetic forward and backward, and its tensors. parts.h. */
+/* What a sublayer is: its arithmetic forward and backward, and its tensors. parts.h. */
 typedef struct ls_part ls_part;
 
 typedef struct ls_layer {
     const ls_part *mixer, *ffn;   /* NULL where there is none; one there is */
-    float *input_norm, *ffn_norm; /* [H]; NULL without the half */
+    float *input_norm, *ffn_norm; /* [H]; NULL without the sublayer */
     ls_attention_weights attention;
     ls_mamba_weights mamba;
     ls_mamba2_weights mamba2;
@@ -133,10 +133,10 @@ typedef struct ls_model {
     int64_t device_bytes;               /* of the device's memory, as packed */
     void *tiles; /* what products of few rows read of all matrices (ls_model_tiles); NULL: they do without */
     int64_t tiles_bytes;
-    struct ls_window *window; /* where weights of layers come while they are used (window.h); NULL: all of
-                                         * them are on the device */
-    uint8_t *parked;          /* the weights while they are away from the device; NULL: they are there */
-    void **owned;             /* arrays above */
+    struct ls_layer_buffer *layer_buffer; /* of weights of layers while they are used (layer_buffer.h);
+                                           * NULL: all of them are on the device */
+    uint8_t *parked;                      /* the weights while they are away from the device; NULL: they are there */
+    void **owned;                         /* arrays above */
     int64_t n_owned, owned_cap;
 } ls_model;
 
@@ -147,9 +147,9 @@ ls_status ls_model_open(ls_model **out, ls_device *device, const char *directory
 typedef struct ls_model_loading {
     int64_t piece_bytes; /* of a tensor, that are on the host at a time: 16 MB */
     int32_t n_threads;   /* that read a piece: the processors, 8 at most; 1 for small checkpoints */
-    bool by_layer;       /* weights of layers are not read: there is a window for them (window.h), and nothing runs
-                          * until they have a source (ls_joint_connect) */
-    bool no_tiles;       /* ls_model_tiles comes later, or never */
+    bool by_layer; /* weights of layers are not read: there is a buffer for them (layer_buffer.h), and nothing runs
+                          * until they have a source (ls_shared_weights_connect) */
+    bool no_tiles; /* ls_model_tiles comes later, or never */
 } ls_model_loading;
 /* how: may be NULL. */
 ls_status ls_model_open_with(ls_model **out, ls_device *device, const char *directory, const ls_model_loading *how,

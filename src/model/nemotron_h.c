@@ -1,4 +1,4 @@
-/* Nemotron-H: layers of one half each, which are a Mamba-2 mixer, attention without positions, or a feed-forward
+/* Nemotron-H: layers of one sublayer each, which are a Mamba-2 mixer, attention without positions, or a feed-forward
  * without a gate, dense or as a mixture of such experts beside one that all rows have. Absent fields take the defaults
  * that Hugging Face's NemotronHConfig gives them. */
 #include <math.h>

@@ -6,9 +6,9 @@
 
 #include "base/fnv.h"
 #include "base/mem.h"
-#include "model/joint.h"
+#include "model/layer_buffer.h"
+#include "model/shared_weights.h"
 #include "model/stored.h"
-#include "model/window.h"
 #include "op/adamw.h"
 #include "op/weight.h"
 
@@ -37,7 +37,7 @@ static ls_status list_slot(void *context, const ls_weight_slot *slot, ls_error *
     all->n_elements += p->n_elements;
     if (ls_slot_is_value(slot, all->device, p->dtype)) return LS_OK;
     if (!ls_parameter_is_whole(all, p)) {
-        p->own = ls_window_value(all->model, slot);
+        p->own = ls_layer_buffer_value(all->model, slot);
         return LS_OK;
     }
     return ls_memory_alloc(all->device, &p->own, p->n_elements, ls_dtype_bytes(p->dtype), "parameters", err);
@@ -92,7 +92,7 @@ ls_status ls_parameters_open_share(ls_parameters **out, ls_model *model, ls_devi
     LS_TRY_DONE(ls_array_alloc((void **)&p->list, n, sizeof *p->list, "parameters", err));
     LS_TRY_DONE(ls_model_slots(model, list_slot, &l, err));
     LS_TRY_DONE(alloc_masters(p, share, n_shares, err));
-    if (model->window != NULL) LS_TRY_DONE(ls_joint_open(&p->joint, p, share, n_shares, err));
+    if (model->layer_buffer != NULL) LS_TRY_DONE(ls_shared_weights_open(&p->shared, p, share, n_shares, err));
     for (int64_t i = 0; i < n; i++) LS_TRY_DONE(read_parameter(&l, &p->list[i], err));
     LS_TRY_DONE(ls_checkpoint_check(l.stored.checkpoint, err));
     *out = p;
@@ -105,7 +105,7 @@ done:
 
 void ls_parameters_free(ls_parameters *p) {
     if (p == NULL) return;
-    ls_joint_free(p->joint);
+    ls_shared_weights_free(p->shared);
     for (int64_t i = 0; p->list != NULL && i < p->n; i++)
         if (ls_parameter_is_whole(p, &p->list[i])) ls_memory_free(p->device, p->list[i].own);
     ls_memory_free(p->device, p->masters);
@@ -122,10 +122,10 @@ ls_status ls_parameters_round(ls_parameters *parameters, ls_error *err) {
     return LS_OK;
 }
 
-ls_status ls_parameters_settle(ls_parameters *parameters, ls_error *err) {
+ls_status ls_parameters_store(ls_parameters *parameters, ls_error *err) {
     for (int64_t i = 0; i < parameters->n; i++)
         if (ls_parameter_is_whole(parameters, &parameters->list[i]))
-            LS_TRY(ls_parameter_settle(parameters, &parameters->list[i], err));
+            LS_TRY(ls_parameter_store(parameters, &parameters->list[i], err));
     return LS_OK;
 }
 
@@ -133,7 +133,7 @@ ls_status ls_parameters_publish(ls_parameters *parameters, ls_error *err) {
     LS_ASSERT(parameters->end - parameters->begin == parameters->n_elements, "elements [%lld, %lld) of %lld",
               (long long)parameters->begin, (long long)parameters->end, (long long)parameters->n_elements);
     LS_TRY(ls_parameters_round(parameters, err));
-    return ls_parameters_settle(parameters, err);
+    return ls_parameters_store(parameters, err);
 }
 
 const ls_parameter *ls_parameter_of_matrix(const ls_parameters *parameters, const ls_gemm_weight *matrix) {
@@ -193,10 +193,10 @@ ls_status ls_memory_digest(ls_device *device, uint64_t *hash, const void *memory
     return ls_parts_digest(device, hash, &part, 1, err);
 }
 
-/* All at once, but where layers share a window a layer at a time, as no more of them are there. */
+/* All at once, but where layers share a buffer a layer at a time, as no more of them are there. */
 ls_status ls_parameters_digest(const ls_parameters *parameters, uint64_t *out, ls_error *err) {
     enum { PARTS = LS_SLOT_PARTS + 1 };
-    const bool by_layer = parameters->model->window != NULL;
+    const bool by_layer = parameters->model->layer_buffer != NULL;
     ls_digest_part *parts;
     int64_t n = 0;
     ls_status status;

@@ -32,10 +32,10 @@ typedef struct ls_parameters {
     ls_device *device; /* borrowed, like the model */
     ls_model *model;   /* written by publish */
     int64_t n, n_elements;
-    ls_parameter *list;     /* [n] */
-    int64_t begin, end;     /* elements whose masters are held here; begin == end: none */
-    float *masters;         /* [end - begin], device memory */
-    struct ls_joint *joint; /* whence a window's layers come (joint.h); NULL without window */
+    ls_parameter *list;               /* [n] */
+    int64_t begin, end;               /* elements whose masters are held here; begin == end: none */
+    float *masters;                   /* [end - begin], device memory */
+    struct ls_shared_weights *shared; /* whence a layer buffer's layers come (shared_weights.h); NULL without buffer */
 } ls_parameters;
 
 /* directory: where model was opened from. */
@@ -54,21 +54,21 @@ void ls_parameter_part(const ls_parameter *parameter, int64_t from, int64_t to, 
 void *ls_parameter_value(const ls_parameter *parameter);
 /* Of that the elements [begin, end) that are rounded here. */
 void *ls_parameter_own(const ls_parameter *parameter);
-/* False of one that is there only while its layer is in the model's window, which ls_parameter_need brings there, in a
- * pass (window.h). */
+/* False of one that is there only while its layer is in the model's layer buffer, which ls_parameter_need brings there,
+ * in a pass (layer_buffer.h). */
 bool ls_parameter_is_whole(const ls_parameters *parameters, const ls_parameter *parameter);
 ls_status ls_parameter_need(const ls_parameters *parameters, const ls_parameter *parameter, ls_error *err);
 /* Rounds every master into its value and the model. Nothing may run on the model meanwhile. Allocates nothing. All
  * masters must be held here; with shares it is done in its two halves, with the others' parts of the values put in
  * between. */
 ls_status ls_parameters_publish(ls_parameters *parameters, ls_error *err);
-ls_status ls_parameters_round(ls_parameters *parameters, ls_error *err);  /* masters held here into values */
-ls_status ls_parameters_settle(ls_parameters *parameters, ls_error *err); /* whole values into the model */
+ls_status ls_parameters_round(ls_parameters *parameters, ls_error *err); /* masters held here into values */
+ls_status ls_parameters_store(ls_parameters *parameters, ls_error *err); /* whole values into the model */
 /* One of them. */
-ls_status ls_parameter_settle(const ls_parameters *parameters, const ls_parameter *parameter, ls_error *err);
+ls_status ls_parameter_store(const ls_parameters *parameters, const ls_parameter *parameter, ls_error *err);
 /* The parameter that this matrix of the model is packed from, that this vector of a layer, or of none (-1), is filled
  * from, and the table of embeddings. Asked for by kind, because a struct and its first field have one address, and by
- * layer, because layers of a window have their vectors at the same addresses. There must be one. */
+ * layer, because layers of a buffer have their vectors at the same addresses. There must be one. */
 const ls_parameter *ls_parameter_of_matrix(const ls_parameters *parameters, const ls_gemm_weight *matrix);
 const ls_parameter *ls_parameter_of_vector(const ls_parameters *parameters, int64_t layer_i, const float *vector);
 const ls_parameter *ls_parameter_of_embedding(const ls_parameters *parameters);

@@ -63,7 +63,7 @@ ls_status ls_model_park(ls_model *model, ls_error *err) {
     listing l = {.model = model};
     uint8_t *host = NULL;
     ls_status status;
-    LS_ASSERT(model->window == NULL, "%d layers come by a window", model->config.n_layers);
+    LS_ASSERT(model->layer_buffer == NULL, "%d layers come by a buffer", model->config.n_layers);
     if (model->parked != NULL) return LS_OK;
     LS_TRY_DONE(ls_model_tiles(model, false, err));
     LS_TRY_DONE(list_all(&l, err));

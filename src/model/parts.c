@@ -58,7 +58,7 @@ ls_status ls_part_norm(const ls_forward *f, ls_rows y, ls_rows x, const float *w
 /* ---- backward ---- */
 
 float *ls_leaf_gradient_of(const ls_leaf *l, const ls_parameter *p) {
-    const ls_tape_window *w = &l->tape->window;
+    const ls_layer_gradients *w = &l->tape->layer_gradients;
     if (w->layer == NULL) return l->gradient + p->offset;
     if (p->offset < w->begin) return w->ends + p->offset;
     if (p->offset >= w->end) return w->ends + (p->offset - w->end + w->begin);

@@ -1,4 +1,4 @@
-/* What halves of layers are: one table for each kind of mixer and of feed-forward. Private to src/model.
+/* What sublayers are: one table for each kind of mixer and of feed-forward. Private to src/model.
  *
  *   part_attention.c   attention
  *   part_mamba.c       Mamba-1
@@ -22,11 +22,11 @@ typedef struct ls_leaf {
     ls_device *device;
     const ls_batch *batch; /* the leaf's sequences alone */
     int64_t row, rows;     /* first row of the tape; number */
-    ls_workspace ws;       /* a view: what the current half computed for these rows */
-    ls_rows h;             /* H: the residual stream before the half */
-    ls_rows dh, dx;        /* H: gradients of the half's output, and of its normalised input, which the part writes */
-    int64_t layer_i;       /* whose half is on its way back; -1: none's */
-    float *gradient;       /* [parameters], device memory; of a model whose weights come by layer the host's, where
+    ls_workspace ws;       /* a view: what the current sublayer computed for these rows */
+    ls_rows h;             /* H: the residual stream before the sublayer */
+    ls_rows dh, dx;  /* H: gradients of the sublayer's output, and of its normalised input, which the part writes */
+    int64_t layer_i; /* whose sublayer is on its way back; -1: none's */
+    float *gradient; /* [parameters], device memory; of a model whose weights come by layer the host's, where
                             * layers' gradients wait (backward.c) */
     bool gradient_is_zero; /* before it: the leaf's first part */
     bool sequences_whole;  /* of each a multiple of 16 rows */

@@ -1,6 +1,6 @@
 /* One parameter: which part of it is whose, where its value lies, and the way of that into the model. */
+#include "model/layer_buffer.h"
 #include "model/params.h"
-#include "model/window.h"
 #include "op/adamw.h"
 #include "op/weight.h"
 
@@ -25,7 +25,7 @@ void ls_parameter_part(const ls_parameter *p, int64_t from, int64_t to, int64_t 
 }
 
 bool ls_parameter_is_whole(const ls_parameters *all, const ls_parameter *p) {
-    return all->model->window == NULL || p->slot.layer_i < 0;
+    return all->model->layer_buffer == NULL || p->slot.layer_i < 0;
 }
 
 void *ls_parameter_value(const ls_parameter *p) {
@@ -42,7 +42,7 @@ ls_status ls_parameter_need(const ls_parameters *all, const ls_parameter *p, ls_
     return p->slot.layer_i < 0 ? LS_OK : ls_model_need(all->model, p->slot.layer_i, err);
 }
 
-ls_status ls_parameter_settle(const ls_parameters *all, const ls_parameter *p, ls_error *err) {
+ls_status ls_parameter_store(const ls_parameters *all, const ls_parameter *p, ls_error *err) {
     void *value = ls_parameter_value(p);
     const bool is_embedding = p->slot.kind == LS_SLOT_EMBED;
     const ls_gemm_weight *matrix = is_embedding ? &all->model->head : p->slot.matrix;

@@ -111,16 +111,16 @@ ls_status ls_stored_find(ls_stored *s, const ls_tensor_view **out, ls_dtype *dty
 /* ---- bytes ---- */
 
 /* A piece that is read by several threads, and the first failure of each. */
-typedef struct reading {
+typedef struct piece_load {
     const ls_tensor_view *view;
     uint8_t *host;
     int64_t at; /* of host[0] in the tensor */
     ls_status status[LS_THREADS_MAX];
     ls_error err[LS_THREADS_MAX];
-} reading;
+} piece_load;
 
 static void read_part(void *context, int64_t begin, int64_t end, int32_t thread_i) {
-    reading *r = context;
+    piece_load *r = context;
     if (r->status[thread_i] != LS_OK) return;
     r->status[thread_i] = ls_tensor_read_part(r->host + begin, r->view, r->at + begin, end - begin, &r->err[thread_i]);
 }
@@ -128,7 +128,7 @@ static void read_part(void *context, int64_t begin, int64_t end, int32_t thread_
 ls_status ls_stored_read(const ls_stored *s, void *host, const ls_tensor_view *view, int64_t at, int64_t bytes,
                          ls_error *err) {
     const int32_t n = ls_pool_threads(s->pool);
-    reading *r = NULL;
+    piece_load *r = NULL;
     ls_status status;
     if (s->merging != NULL && ls_merging_has(s->merging, view))
         return ls_merging_read(s->merging, host, view, at, bytes, err);

@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "model/layer_buffer.h"
 #include "model/parts.h"
 #include "model/tape_state.h"
-#include "model/window.h"
 #include "op/rmsnorm.h"
 
 #define PAGE_TOKENS 64
@@ -67,11 +67,11 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
 }
 
 /* Of a model whose weights come by layer. */
-static ls_status make_window(ls_tape *t, ls_error *err) {
+static ls_status make_layer_gradients(ls_tape *t, ls_error *err) {
     const ls_parameters *p = t->parameters;
-    ls_tape_window *w = &t->window;
+    ls_layer_gradients *w = &t->layer_gradients;
     int64_t layer_i = 0, longest = 0;
-    if (t->model->window == NULL) return LS_OK;
+    if (t->model->layer_buffer == NULL) return LS_OK;
     LS_TRY(ls_array_alloc((void **)&w->begins, t->model->config.n_layers + 1, sizeof *w->begins, "tape", err));
     for (int64_t i = 0; i < p->n; i++) {
         const ls_parameter *q = &p->list[i];
@@ -95,8 +95,8 @@ static ls_status make_host(ls_tape *t, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&t->leaf_offsets, t->opts.spans_max + 1, sizeof *t->leaf_offsets, "spans", err));
     LS_TRY(ls_array_alloc((void **)&t->pages, t->cache->n_pages, sizeof *t->pages, "pages", err));
     LS_TRY(ls_array_alloc((void **)&t->block, 1, sizeof *t->block, "rows of a block", err));
-    LS_TRY(ls_array_alloc((void **)&t->h, t->n_halves + 1, sizeof *t->h, "tape", err));
-    LS_TRY(ls_array_alloc((void **)&t->ws, t->n_halves, sizeof *t->ws, "tape", err));
+    LS_TRY(ls_array_alloc((void **)&t->h, t->n_sublayers + 1, sizeof *t->h, "tape", err));
+    LS_TRY(ls_array_alloc((void **)&t->ws, t->n_sublayers, sizeof *t->ws, "tape", err));
     for (int64_t i = 0; i < t->cache->n_pages; i++) t->pages[i] = (int32_t)i;
     return LS_OK;
 }
@@ -121,14 +121,14 @@ static ls_status make_support(ls_tape *t, ls_error *err) {
 }
 
 /* Mixers come first: what is kept of them is most, for what it costs to compute it again. */
-bool ls_tape_recomputes(const ls_tape *t, int64_t half) {
-    return half / 2 + half % 2 * (t->n_halves / 2) < t->opts.recompute;
+bool ls_tape_recomputes(const ls_tape *t, int64_t sublayer) {
+    return sublayer / 2 + sublayer % 2 * (t->n_sublayers / 2) < t->opts.recompute;
 }
 
-/* NULL: the half computes nothing. */
-static const ls_part *part_of(const ls_tape *t, int64_t half) {
-    const ls_layer *layer = &t->model->layers[half / 2];
-    return half % 2 == LS_HALF_MIXER ? layer->mixer : layer->ffn;
+/* NULL: the sublayer computes nothing. */
+static const ls_part *part_of(const ls_tape *t, int64_t sublayer) {
+    const ls_layer *layer = &t->model->layers[sublayer / 2];
+    return sublayer % 2 == LS_SUBLAYER_MIXER ? layer->mixer : layer->ffn;
 }
 
 static ls_status make_forward(ls_tape *t, const ls_model_config *c, ls_error *err) {
@@ -152,9 +152,9 @@ static ls_status make_forward(ls_tape *t, const ls_model_config *c, ls_error *er
         ls_memory_alloc(t->device, (void **)&t->sequences, t->opts.spans_max + 1, sizeof *t->sequences, "tape", err));
     LS_TRY(ls_memory_alloc(t->device, (void **)&t->head_sequences, head.rows_max + 1, sizeof *t->head_sequences, "tape",
                            err));
-    for (int64_t i = 0; i <= t->n_halves; i++) LS_TRY(floats(t, &t->h[i], rows, c->hidden, err));
+    for (int64_t i = 0; i <= t->n_sublayers; i++) LS_TRY(floats(t, &t->h[i], rows, c->hidden, err));
     LS_TRY(ls_workspace_create(&t->shared, t->device, t->model, t->opts.dtype, rows, true, err));
-    for (int64_t i = 0; i < t->n_halves; i++) {
+    for (int64_t i = 0; i < t->n_sublayers; i++) {
         const ls_part *part = part_of(t, i);
         t->ws[i] = t->shared;
         if (part != NULL && !ls_tape_recomputes(t, i))
@@ -181,7 +181,7 @@ ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_devi
         t->leaf_dh = opts->leaf_dh;
     }
     t->cut_bytes = CUT_BYTES;
-    t->n_halves = 2 * (int64_t)c->n_layers;
+    t->n_sublayers = 2 * (int64_t)c->n_layers;
     if (truncates(t)) {
         t->truncation = *opts->truncation;
         t->truncation.temperature = opts->temperature;
@@ -195,7 +195,7 @@ ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_devi
     }
     LS_TRY_DONE(make_forward(t, c, err));
     LS_TRY_DONE(make_backward(t, c, err));
-    LS_TRY_DONE(make_window(t, err));
+    LS_TRY_DONE(make_layer_gradients(t, err));
     *out = t;
     t = NULL;
 done:
@@ -217,10 +217,10 @@ void ls_tape_free(ls_tape *t) {
     ls_memory_free(t->device, t->leaf_tokens);
     ls_memory_free(t->device, t->cut_spans);
     ls_memory_free(t->device, t->rounded);
-    for (int64_t i = 0; t->ws != NULL && i < t->n_halves; i++)
+    for (int64_t i = 0; t->ws != NULL && i < t->n_sublayers; i++)
         if (t->ws[i] != t->shared) ls_workspace_free(t->ws[i]);
     ls_workspace_free(t->shared);
-    for (int64_t i = 0; t->h != NULL && i <= t->n_halves; i++) ls_memory_free(t->device, t->h[i]);
+    for (int64_t i = 0; t->h != NULL && i <= t->n_sublayers; i++) ls_memory_free(t->device, t->h[i]);
     ls_memory_free(t->device, t->head_sequences);
     ls_memory_free(t->device, t->sequences);
     ls_memory_free(t->device, t->x_last.data);
@@ -230,9 +230,9 @@ void ls_tape_free(ls_tape *t) {
     ls_batch_free(t->leaf_batch);
     ls_batch_free(t->batch);
     ls_cache_free(t->cache);
-    ls_memory_free(t->device, t->window.layer);
-    ls_memory_free(t->device, t->window.ends);
-    free(t->window.begins);
+    ls_memory_free(t->device, t->layer_gradients.layer);
+    ls_memory_free(t->device, t->layer_gradients.ends);
+    free(t->layer_gradients.begins);
     free(t->ws);
     free(t->h);
     free(t->pages);
@@ -262,8 +262,8 @@ static ls_status lay_out_spans(ls_tape *t, const int64_t *offsets, int64_t n, ls
     return LS_OK;
 }
 
-/* What half i, or behind the last one the head, reads. */
-static ls_rows x_of(const ls_tape *t, int64_t i) { return i < t->n_halves ? t->ws[i]->a.x : t->x_last; }
+/* What sublayer i, or behind the last one the head, reads. */
+static ls_rows x_of(const ls_tape *t, int64_t i) { return i < t->n_sublayers ? t->ws[i]->a.x : t->x_last; }
 
 ls_status ls_tape_forward(ls_tape *t, const int32_t *tokens, const int64_t *offsets, int64_t n, ls_error *err) {
     const int64_t row_bytes = t->model->config.hidden * (int64_t)sizeof(float);
@@ -273,21 +273,21 @@ ls_status ls_tape_forward(ls_tape *t, const int32_t *tokens, const int64_t *offs
     memcpy(t->tokens, tokens + offsets[0], (size_t)t->rows * sizeof *tokens);
     LS_TRY(ls_batch_write(t->batch, t->tokens, t->spans, n, t->pages, t->n_pages, err));
     LS_TRY(ls_model_embed(&f, err));
-    LS_TRY(ls_model_first_norm(&f, x_of(t, ls_model_next_half(t->model, 0)), err));
-    for (int64_t i = 0; i < t->n_halves; i++) {
+    LS_TRY(ls_model_first_norm(&f, x_of(t, ls_model_next_sublayer(t->model, 0)), err));
+    for (int64_t i = 0; i < t->n_sublayers; i++) {
         f.ws = t->ws[i];
         f.h = t->h[i];
-        if (ls_model_has_half(t->model, i / 2, (ls_half)(i % 2)))
-            LS_TRY(ls_model_half(&f, i, t->h[i + 1], x_of(t, ls_model_next_half(t->model, i + 1)), err));
+        if (ls_model_has_sublayer(t->model, i / 2, (ls_sublayer)(i % 2)))
+            LS_TRY(ls_model_sublayer(&f, i, t->h[i + 1], x_of(t, ls_model_next_sublayer(t->model, i + 1)), err));
         else
             LS_TRY(ls_memory_copy(t->device, t->h[i + 1], t->h[i], t->rows * row_bytes, err));
     }
     return LS_OK;
 }
 
-ls_status ls_tape_residual(const ls_tape *t, int64_t half, int64_t row, int64_t n, float *out, ls_error *err) {
+ls_status ls_tape_residual(const ls_tape *t, int64_t sublayer, int64_t row, int64_t n, float *out, ls_error *err) {
     const int64_t dim = t->model->config.hidden;
-    return ls_memory_take(t->device, out, t->h[half] + row * dim, n * dim * (int64_t)sizeof *out, err);
+    return ls_memory_take(t->device, out, t->h[sublayer] + row * dim, n * dim * (int64_t)sizeof *out, err);
 }
 
 int64_t ls_tape_next_rows(const ls_tape *t, const int64_t *targets, int64_t *row, int64_t end, int64_t *index,

@@ -1,13 +1,13 @@
 /* Training's forward and backward over whole packed sequences.
  *
- * The forward is that of forward.h, step by step (ls_model_half), so log-probabilities have the bits of rollout and
- * scoring; the tape keeps the residual stream before every half of a layer and, of halves that it does not recompute,
+ * The forward is that of forward.h, step by step (ls_model_sublayer), so log-probabilities have the bits of rollout and
+ * scoring; the tape keeps the residual stream before every sublayer and, of sublayers that it does not recompute,
  * what its backward needs. Recomputation runs the same ops on the same rows and changes no bit.
  *
  * The backward runs by leaves. A leaf is a run of whole sequences, which may come in several forwards, a part after the
  * other; its gradient is one ordered computation, and all its sums go on from part to part:
  *   head          rows with a target, ascending, in blocks that carry no bits; last norm
- *   halves        descending: h_out = h_in + f(rms(h_in)): dh goes through f, then dh = dh + d of the norm
+ *   sublayers     descending: h_out = h_in + f(rms(h_in)): dh goes through f, then dh = dh + d of the norm
  *   matrices      dw chains over the leaf's rows ascending from +0; inputs of several products add in this order:
  *                 dense gate, up; experts ascending (gate, up), then router; q, k, v; scan's du, then x_proj's
  *   embedding     the leaf's rows ascending; with tied embeddings after the head's share
@@ -23,13 +23,13 @@
 
 typedef struct ls_tape ls_tape;
 
-/* All halves, of any model. */
+/* All sublayers, of any model. */
 #define LS_RECOMPUTE_ALL INT64_MAX
 
 typedef struct ls_tape_opts {
     ls_dtype dtype;              /* of activations */
     int64_t rows_max, spans_max; /* tokens and sequences of one forward */
-    int64_t recompute;           /* halves of which the residual stream alone is kept: mixers, then feed-forwards */
+    int64_t recompute;           /* sublayers of which the residual stream alone is kept: mixers, then feed-forwards */
     float temperature;           /* of the log-probabilities; 1 is the model's own */
     int64_t leaf_rows_max;       /* tokens of a leaf that may have several parts; 0: a leaf is of one forward */
     float *leaf_dh; /* the caller's, of ls_memory_pin, [leaf_rows_max][hidden]: of a tied model with leaves of several
@@ -51,15 +51,21 @@ void ls_tape_support(ls_tape *tape, ls_supports *supports, int64_t row);
 /* Of the tape's rows: row r predicts targets[r], or nothing where it is -1 (0 then). entropy may be NULL. All are host
  * memory; waits for the device. */
 ls_status ls_tape_logprob(ls_tape *tape, const int64_t *targets, float *logprob, float *entropy, ls_error *err);
-/* Rows [row, row + n) of the residual stream of the last forward into out [n][H], host memory: before half `half` of
- * the model's 2 n_layers, or behind the last. Waits for the device. */
-ls_status ls_tape_residual(const ls_tape *tape, int64_t half, int64_t row, int64_t n, float *out, ls_error *err);
-/* A leaf or the next part of one, the sequences [begin, end) of the last forward, into gradient
- * [parameters->n_elements], device memory, all of it +0 before the first part; of a model whose weights come by layer
- * the host's (ls_memory_pin), and undefined before the first part: behind the last part the gradient of
- *   sum over rows of d_logprob[r] * logprob[r] + d_entropy[r] * entropy[r]
- * d_entropy may be NULL. Host arrays are over all rows of the tape and may be reused at once. */
-ls_status ls_tape_backward(ls_tape *tape, int64_t begin, int64_t end, const int64_t *targets, const float *d_logprob,
-                           const float *d_entropy, float *gradient, bool is_first, bool is_last, ls_error *err);
+/* Rows [row, row + n) of the residual stream of the last forward into out [n][H], host memory: before sublayer
+ * `sublayer` of the model's 2 n_layers, or behind the last. Waits for the device. */
+ls_status ls_tape_residual(const ls_tape *tape, int64_t sublayer, int64_t row, int64_t n, float *out, ls_error *err);
+/* A leaf or the next part of one: the sequences [begin, end) of the last forward. Host arrays are over all rows of the
+ * tape and may be reused at once. */
+typedef struct ls_leaf_part {
+    int64_t begin, end;
+    const int64_t *targets;
+    const float *d_logprob, *d_entropy; /* d_entropy may be NULL */
+    bool is_first, is_last;             /* of its leaf */
+} ls_leaf_part;
+
+/* Into gradient [parameters->n_elements], device memory, all of it +0 before the first part; of a model whose weights
+ * come by layer the host's (ls_memory_pin), and undefined before the first part: after the last part the gradient of
+ *   sum over rows of d_logprob[r] * logprob[r] + d_entropy[r] * entropy[r] */
+ls_status ls_tape_backward(ls_tape *tape, const ls_leaf_part *part, float *gradient, ls_error *err);
 
 #endif

@@ -7,11 +7,11 @@
 
 /* The gradient of a leaf whose layers are not all on the device: that of one layer at a time, and that of what belongs
  * to none, the elements [0, begin) and [end, n). Device memory; NULL where the gradient is there as a whole. */
-typedef struct ls_tape_window {
+typedef struct ls_layer_gradients {
     float *layer, *ends;
     int64_t *begins; /* [n_layers + 1]: elements where layers begin; host memory */
     int64_t begin, end, n;
-} ls_tape_window;
+} ls_layer_gradients;
 
 /* Pointers to float are device memory, those to spans, pages and offsets the host's. */
 struct ls_tape {
@@ -23,10 +23,10 @@ struct ls_tape {
     ls_cache *cache;
     ls_batch *batch, *leaf_batch; /* of the last forward; of the leaf on its way back */
     ls_head *head;
-    int64_t n_halves;
-    float **h;            /* [n_halves + 1][rows][H]: the residual stream before each half, and behind the last */
-    ls_workspace *shared; /* what halves use in turn */
-    ls_workspace **ws;    /* [n_halves]: what each half computed; `shared` of those that are recomputed */
+    int64_t n_sublayers;
+    float **h; /* [n_sublayers + 1][rows][H]: the residual stream before each sublayer, and behind the last */
+    ls_workspace *shared; /* what sublayers use in turn */
+    ls_workspace **ws;    /* [n_sublayers]: what each sublayer computed; `shared` of those that are recomputed */
     ls_rows x_last;       /* H: the head's input */
     int32_t *tokens;      /* [rows_max] of the last forward */
     ls_span *spans, *leaf_spans, *host_cut; /* [spans_max]; host_cut: what goes to cut_spans */
@@ -41,7 +41,7 @@ struct ls_tape {
     int64_t *head_sequences; /* [rows of a head block + 1] */
 
     /* Backward: gradients of activations, of a leaf's rows. */
-    float *dh; /* [rows][H], behind the last half the embedding's */
+    float *dh; /* [rows][H], behind the last sublayer the embedding's */
     /* Of a tied embedding, whose rows wait for the head's share of all parts: [leaf rows][H] and [leaf rows]. leaf_dh
      * is the caller's, the host's, pinned; NULL where a leaf has one part, whose dh it is. */
     float *leaf_dh;
@@ -62,7 +62,7 @@ struct ls_tape {
     float *picked_dx;             /* [rows][k][H]: a gradient that came through experts' up */
     float *d_logprob, *d_entropy; /* [rows of a head block] */
 
-    ls_tape_window window;
+    ls_layer_gradients layer_gradients;
 
     /* NULL unless it truncates. */
     uint32_t *support;      /* [rows of a head block][words], device memory */
@@ -76,8 +76,8 @@ typedef struct ls_tape_block {
     float values[2][LS_HEAD_BLOCK_MAX];
 } ls_tape_block;
 
-/* Whether a half is computed again in the backward. */
-bool ls_tape_recomputes(const ls_tape *tape, int64_t half);
+/* Whether a sublayer is computed again in the backward. */
+bool ls_tape_recomputes(const ls_tape *tape, int64_t sublayer);
 /* Takes the logits of the head's block, rows index[0..n) + base of the tape, down to their supports; nothing where the
  * tape does not truncate. */
 ls_status ls_tape_restrict(ls_tape *tape, const int64_t *index, int64_t base, int64_t n, ls_error *err);

@@ -24,7 +24,7 @@ static ls_status list_matrix(listing *l, ls_gemm_weight *w, ls_error *err) {
 
 static ls_status list_slot(void *context, const ls_weight_slot *slot, ls_error *err) {
     listing *l = context;
-    if (slot->kind != LS_SLOT_MATRIX || (l->model->window != NULL && slot->layer_i >= 0)) return LS_OK;
+    if (slot->kind != LS_SLOT_MATRIX || (l->model->layer_buffer != NULL && slot->layer_i >= 0)) return LS_OK;
     return list_matrix(l, slot->matrix, err);
 }
 
@@ -36,7 +36,7 @@ static ls_status list_all(listing *l, ls_error *err) {
 static ls_status forget_slot(void *context, const ls_weight_slot *slot, ls_error *err) {
     ls_model *model = context;
     (void)err;
-    if (slot->kind == LS_SLOT_MATRIX && (model->window == NULL || slot->layer_i < 0))
+    if (slot->kind == LS_SLOT_MATRIX && (model->layer_buffer == NULL || slot->layer_i < 0))
         ls_gemm_set_tiles(slot->matrix, NULL);
     return LS_OK;
 }

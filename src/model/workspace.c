@@ -36,13 +36,14 @@ static ls_rows next_block(region *r, ls_dtype dtype, int64_t columns) {
     return rows;
 }
 
-/* Bytes of one row of each region of memory. Halves of a layer take turns, so what only one of them computes may lie in
+/* Bytes of one row of each region of memory. Sublayers take turns, so what only one of them computes may lie in
  * the memory of what only the other does. */
 typedef struct layout {
     int64_t q, kv, narrow, picks; /* columns; rows of experts for each row */
     int64_t conv, zxbcdt;         /* columns of Mamba-2; 0 without */
     int64_t qkv, values, ba;      /* columns of the delta rule; 0 without */
-    int64_t first, second, last;  /* what enters the half's middle op: uz, q|k|v, gate; u|dt, up; and what leaves it */
+    int64_t first, second,
+        last; /* what enters the sublayer's middle op: uz, q|k|v, gate; u|dt, up; and what leaves it */
 } layout;
 
 static layout layout_of(const ls_model *model, ls_dtype dtype) {
@@ -140,7 +141,8 @@ static ls_status make_experts(ls_workspace *ws, const ls_model_config *c, ls_err
     return own(ws, (void **)&a->picked_weight, picks, (int64_t)sizeof(float), err);
 }
 
-/* What x_proj and dt_proj read; the rest of the Mamba half is there, and `last` is the memory of the scan's output. */
+/* What x_proj and dt_proj read; the rest of the Mamba sublayer is there, and `last` is the memory of the scan's output.
+ *  */
 static ls_status make_rounded(ls_workspace *ws, const ls_model *model, void *last, bool for_training, ls_error *err) {
     const ls_model_config *c = &model->config;
     ls_activations *a = &ws->a;
@@ -154,7 +156,7 @@ static ls_status make_rounded(ls_workspace *ws, const ls_model *model, void *las
     return own_rows(ws, &a->dt_in, ws->rows_max, LS_BF16, c->dt_rank, err);
 }
 
-/* Rotations of the rows' positions, which the halves of a whole forward read. */
+/* Rotations of the rows' positions, which the sublayers of a whole forward read. */
 static ls_status make_positions(ls_workspace *ws, const ls_rope_config *rope, ls_error *err) {
     const int64_t bytes = rope->half * (int64_t)sizeof *rope->inv_freq;
     if (rope->half == 0) return LS_OK;

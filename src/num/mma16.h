@@ -1,5 +1,6 @@
 /* The step of the profile mma16: what a tensor core adds to a float32 accumulator in one step of 16 bf16 products. This
- * comment is the specification; NUMERICS.md repeats it, and everything that computes in the profile is a reading of it.
+ * comment is the specification; NUMERICS.md repeats it, and everything that computes in the profile is an
+ * implementation of it.
  *
  *   d = step(c; a[0..16), b[0..16)), c and d float32, a and b bf16
  *

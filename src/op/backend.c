@@ -122,12 +122,12 @@ ls_status ls_device_recorded(ls_device *device, ls_recording *out, ls_error *err
     return status;
 }
 
-bool ls_recording_stands(const ls_device *device, const ls_recording *recording) {
+bool ls_recording_is_valid(const ls_device *device, const ls_recording *recording) {
     return recording->calls != NULL && recording->workspace == device->exec.workspace;
 }
 
 ls_status ls_device_replay(ls_device *device, const ls_recording *recording, ls_error *err) {
-    LS_ASSERT(ls_recording_stands(device, recording), "a recording at %p is void", recording->calls);
+    LS_ASSERT(ls_recording_is_valid(device, recording), "a recording at %p is void", recording->calls);
     return device->table->replay(device, recording->calls, err);
 }
 

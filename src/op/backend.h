@@ -1,4 +1,4 @@
-/* The door to computation. Model, cache, engine, tape and trainer compute through a device and know no other way: a
+/* The device interface. Model, cache, engine, tape and trainer compute through a device and know no other way: a
  * device is a back end, which is one table, and what that back end needs to run.
  *
  * Order. Calls on a device run in the order they are made and may return before they have run. What they write, host
@@ -347,7 +347,7 @@ ls_status ls_device_record(ls_device *device, ls_error *err);
 ls_status ls_device_recorded(ls_device *device, ls_recording *out, ls_error *err);
 /* False where nothing is recorded, or the workspace has moved since. The memory that calls name is the caller's care.
  */
-bool ls_recording_stands(const ls_device *device, const ls_recording *recording);
+bool ls_recording_is_valid(const ls_device *device, const ls_recording *recording);
 /* In the order of calls, like a call; the recording must stand. */
 ls_status ls_device_replay(ls_device *device, const ls_recording *recording, ls_error *err);
 /* Waits; accepts an empty recording; leaves it empty. */

@@ -1,4 +1,4 @@
-/* Dense product with repacked weights. This comment is the specification; every back end is a reading of it.
+/* Dense product with repacked weights. This comment is the specification; every back end is an implementation of it.
  *
  *   out[m][n] = R( chain(m, n) + bias[n] )
  *   chain(m, n): acc = +0; for k = 0, 1, .., K-1 in this order: acc = ls_fma(x[m][k], w[n][k], acc)

@@ -1,5 +1,5 @@
 /* Gradients of the dense product out[m][n] = R(chain over k of fma(x[m][k], w[n][k], acc) + bias[n]) of op/gemm.h. This
- * comment is the specification; every back end is a reading of it. R is taken as the identity.
+ * comment is the specification; every back end is an implementation of it. R is taken as the identity.
  *
  * input:  dx[m][k]: acc = +0; for n = 0, 1, .., N-1: acc = fma(dy[m][n], w[n][k], acc)
  *         dx = acc, or with `add` dx = dx + acc, one ls_add

@@ -1,5 +1,5 @@
-/* Dense products on CUDA devices, forward and backward, in both profiles: readings of op/gemm.h and op/gemm_backward.h,
- * where the arithmetic stands; the bits are those of the CPU.
+/* Dense products on CUDA devices, forward and backward, in both profiles: implementations of op/gemm.h and
+ * op/gemm_backward.h, where the arithmetic stands; the bits are those of the CPU.
  *
  * All tensors are device memory. Weights are used as stored, [n][k]; for few rows in the profile mma16 they are also
  * packed on the device, once, by ls_cuda_gemm_pack. The profile mma16 needs a device whose tensor cores compute the

@@ -1,4 +1,4 @@
-/* Memory behind the door: every allocation is written into the device's ledger, and one that fails says what was asked
+/* Memory of devices: every allocation is written into the device's ledger, and one that fails says what was asked
  * for, what there is and what holds the rest. */
 #include "op/memory.h"
 

@@ -30,14 +30,14 @@ ls_status ls_moe_gather_backward_check(const ls_moe_gather_backward_args *a, ls_
     return ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
 }
 
-/* Of both routings. */
-static ls_status check_routing(const char *op, const float *logits, const int32_t *expert, const float *d_weight,
-                               const float *dlogits, int64_t rows, int64_t n_experts, int64_t top_k, ls_error *err) {
+/* Of both routings, whose arguments are the same. */
+static ls_status check_routing(const char *op, const ls_moe_route_backward_args *a, ls_error *err) {
+    const int64_t rows = a->rows, n_experts = a->n_experts, top_k = a->top_k;
     const ls_operand operands[] = {
-        {"logits", logits, rows, n_experts, n_experts, 4, false},
-        {"expert", expert, rows, top_k, top_k, 4, false},
-        {"d_weight", d_weight, rows, top_k, top_k, 4, false},
-        {"dlogits", dlogits, rows, n_experts, n_experts, 4, false},
+        {"logits", a->logits, rows, n_experts, n_experts, 4, false},
+        {"expert", a->expert, rows, top_k, top_k, 4, false},
+        {"d_weight", a->d_weight, rows, top_k, top_k, 4, false},
+        {"dlogits", a->dlogits, rows, n_experts, n_experts, 4, false},
     };
     if (n_experts < 1 || n_experts > LS_EXPERTS_MAX || top_k < 1 || top_k > n_experts)
         return LS_FAIL(err, LS_ERR_ARG, "%s: top %lld of %lld experts (at most %d)", op, (long long)top_k,
@@ -48,11 +48,16 @@ static ls_status check_routing(const char *op, const float *logits, const int32_
 }
 
 ls_status ls_moe_route_backward_check(const ls_moe_route_backward_args *a, ls_error *err) {
-    return check_routing("moe_route_backward", a->logits, a->expert, a->d_weight, a->dlogits, a->rows, a->n_experts,
-                         a->top_k, err);
+    return check_routing("moe_route_backward", a, err);
 }
 
 ls_status ls_moe_reweigh_backward_check(const ls_moe_reweigh_backward_args *a, ls_error *err) {
-    return check_routing("moe_reweigh_backward", a->logits, a->expert, a->d_weight, a->dlogits, a->rows, a->n_experts,
-                         a->top_k, err);
+    const ls_moe_route_backward_args routing = {.logits = a->logits,
+                                                .rows = a->rows,
+                                                .n_experts = a->n_experts,
+                                                .top_k = a->top_k,
+                                                .expert = a->expert,
+                                                .d_weight = a->d_weight,
+                                                .dlogits = a->dlogits};
+    return check_routing("moe_reweigh_backward", &routing, err);
 }

@@ -91,7 +91,7 @@ done:
 }
 
 /* The device has been waited for. */
-static ls_status settle(ls_timing *t, ls_error *err) {
+static ls_status read_pending(ls_timing *t, ls_error *err) {
     ls_status status = LS_OK;
     for (int64_t i = 0; i < t->n_pending; i++) {
         const pending *p = &t->pending[i];
@@ -229,7 +229,7 @@ static ls_status timed_fill(ls_device *device, void *to, int byte, int64_t bytes
 static ls_status timed_wait(ls_device *device, ls_error *err) {
     ls_timing *t = timing_of(device);
     LS_TRY(t->own->wait(device, err));
-    return settle(t, err);
+    return read_pending(t, err);
 }
 
 static ls_status timed_replay(ls_device *device, void *recording, ls_error *err) {

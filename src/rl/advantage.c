@@ -60,9 +60,11 @@ static void measure(ls_advantage_metrics *m, const float *rewards, const uint8_t
     }
 }
 
-ls_status ls_advantages(float *out, uint8_t *keep, ls_advantage_metrics *metrics, const float *rewards,
-                        const uint8_t *failed, int64_t n, int64_t group_size, const ls_advantage_options *options,
-                        ls_error *err) {
+ls_status ls_advantages(float *out, uint8_t *keep, ls_advantage_metrics *metrics, const ls_group_rewards *of,
+                        const ls_advantage_options *options, ls_error *err) {
+    const float *rewards = of->rewards;
+    const uint8_t *failed = of->failed;
+    const int64_t n = of->n, group_size = of->group_size;
     ls_advantage_metrics m = {.n_samples = n};
     double std_sum = 0.0;
     int64_t n_std = 0;

@@ -30,9 +30,14 @@ typedef struct ls_advantage_metrics {
     double group_std_mean; /* mean over groups with two rewards or more of the std with n - 1 */
 } ls_advantage_metrics;
 
-/* out[n]; keep[n], 0 or 1, and metrics may be NULL. failed[n] may be NULL. n must be a multiple of group_size. */
-ls_status ls_advantages(float *out, uint8_t *keep, ls_advantage_metrics *metrics, const float *rewards,
-                        const uint8_t *failed, int64_t n, int64_t group_size, const ls_advantage_options *options,
-                        ls_error *err);
+typedef struct ls_group_rewards {
+    const float *rewards;  /* [n] */
+    const uint8_t *failed; /* [n], or NULL */
+    int64_t n, group_size; /* n is a multiple of group_size */
+} ls_group_rewards;
+
+/* out[n]; keep[n], 0 or 1, and metrics may be NULL. */
+ls_status ls_advantages(float *out, uint8_t *keep, ls_advantage_metrics *metrics, const ls_group_rewards *of,
+                        const ls_advantage_options *options, ls_error *err);
 
 #endif

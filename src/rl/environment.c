@@ -116,21 +116,22 @@ static void take_answer(ls_environment_answer *out, ls_reward_result *r) {
     r->text = NULL;
 }
 
-ls_status ls_environment_ask(ls_reward *environment, const ls_episode *const *episodes,
-                             char (*names)[LS_EPISODE_ID_MAX], const bool *ends, int64_t n, ls_reward_item *items,
-                             ls_reward_result *results, ls_environment_answer *answers, ls_error *err) {
+ls_status ls_environment_ask(ls_reward *environment, const ls_environment_call *call, ls_environment_answer *answers,
+                             ls_error *err) {
+    const int64_t n = call->n;
     char **turns = NULL, **lists = NULL;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&turns, n, sizeof *turns, "environment", err));
     LS_TRY_DONE(ls_array_alloc((void **)&lists, n, sizeof *lists, "environment", err));
     for (int64_t i = 0; i < n; i++) {
-        const ls_question *q = &episodes[i]->question;
-        LS_TRY_DONE(ls_environment_turns(episodes[i], &turns[i], err));
-        items[i] = (ls_reward_item){.op = ends[i] ? "end" : "step", .episode = names[i], .turns = turns[i]};
-        LS_TRY_DONE(ask_question(&items[i], &lists[i], q, err));
+        const ls_question *q = &call->episodes[i]->question;
+        LS_TRY_DONE(ls_environment_turns(call->episodes[i], &turns[i], err));
+        call->items[i] =
+            (ls_reward_item){.op = call->ends[i] ? "end" : "step", .episode = call->names[i], .turns = turns[i]};
+        LS_TRY_DONE(ask_question(&call->items[i], &lists[i], q, err));
     }
-    LS_TRY_DONE(ls_reward_ask(environment, results, items, n, err));
-    for (int64_t i = 0; i < n; i++) take_answer(&answers[i], &results[i]);
+    LS_TRY_DONE(ls_reward_ask(environment, call->results, call->items, n, err));
+    for (int64_t i = 0; i < n; i++) take_answer(&answers[i], &call->results[i]);
 done:
     for (int64_t i = 0; turns != NULL && i < n; i++) free(turns[i]);
     for (int64_t i = 0; lists != NULL && i < n; i++) free(lists[i]);

@@ -38,11 +38,18 @@ typedef struct ls_environment_answer {
     const char *error; /* why it failed; as long as the results live */
 } ls_environment_answer;
 
-/* Asks for all n episodes, named names[i], those of ends[i] for the last time. results [n] and items [n] are scratch
- * memory. */
-ls_status ls_environment_ask(ls_reward *environment, const ls_episode *const *episodes,
-                             char (*names)[LS_EPISODE_ID_MAX], const bool *ends, int64_t n, ls_reward_item *items,
-                             ls_reward_result *results, ls_environment_answer *answers, ls_error *err);
+/* What it is asked about: n episodes. */
+typedef struct ls_environment_call {
+    const ls_episode *const *episodes;
+    char (*names)[LS_EPISODE_ID_MAX];
+    const bool *ends; /* for the last time */
+    int64_t n;
+    ls_reward_item *items;     /* [n], scratch memory as results */
+    ls_reward_result *results; /* [n] */
+} ls_environment_call;
+
+ls_status ls_environment_ask(ls_reward *environment, const ls_environment_call *call, ls_environment_answer *answers,
+                             ls_error *err);
 /* The episode so far as the JSON list "turns"; released with free(). */
 ls_status ls_environment_turns(const ls_episode *episode, char **out, ls_error *err);
 

@@ -363,7 +363,8 @@ static ls_status ask_environment(ls_episodes *e, const ls_world *w, const int64_
         ls_episode_id(names[i], episodes[i]);
         ends[i] = all_end || episodes[i]->overlong || episodes[i]->n_replies >= w->turns_max;
     }
-    LS_TRY_DONE(ls_environment_ask(w->environment, episodes, names, ends, n, e->items, e->results, answers, err));
+    const ls_environment_call call = {episodes, names, ends, n, e->items, e->results};
+    LS_TRY_DONE(ls_environment_ask(w->environment, &call, answers, err));
     note(e, "", ls_reward_tally_of(w->environment)->message);
     for (int64_t i = 0; i < n; i++) {
         if (status != LS_OK) {

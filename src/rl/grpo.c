@@ -46,7 +46,7 @@ static ls_status save(grpo *g, ls_error *err) {
 /* The first line of a run, once nothing is left that could refuse it. */
 static void tell_device(const grpo *g) { ls_train_options_tell(g->told, &g->choice, &g->o->train); }
 
-static ls_status go_on(grpo *g, ls_error *err) {
+static ls_status resume_run(grpo *g, ls_error *err) {
     description d;
     ls_train_state *state = ls_trainer_state(g->trainer);
     describe(g, &d);
@@ -402,10 +402,10 @@ static ls_status make_wish(ls_train_wish *out, const grpo *g, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status settle_leaf(const grpo *g, ls_error *err) {
+static ls_status choose_leaf(const grpo *g, ls_error *err) {
     ls_grpo_options *o = g->o;
     const int64_t update = (o->prompts - 1) / o->minibatches + 1;
-    return ls_train_options_settle_leaf(&o->train, update * o->samples, weights_of(g), err);
+    return ls_train_options_choose_leaf(&o->train, update * o->samples, weights_of(g), err);
 }
 
 /* A run on paper of options that are changed, and the memory that it has. */
@@ -450,7 +450,7 @@ static ls_status make_plan(grpo *g, ls_error *err) {
     ls_memory_state memory;
     ls_train_wish wish = {0};
     int64_t rows;
-    LS_TRY(settle_leaf(g, err));
+    LS_TRY(choose_leaf(g, err));
     LS_TRY(ls_device_memory(g->device, &memory, err));
     if (memory.is_limited) {
         LS_TRY(plan_for(g, ls_card_like(g->device, memory.total), memory.total, memory.total - memory.free, err));
@@ -476,7 +476,7 @@ ls_status ls_grpo_plan(ls_grpo_options *o, const ls_config *config, const ls_tra
     LS_TRY(ls_train_options_target(&card, &total, &taken, &o->train, target, err));
     g.loss = ls_grpo_loss(o);
     snprintf(g.begin, sizeof g.begin, "%s", o->train.model);
-    LS_TRY(settle_leaf(&g, err));
+    LS_TRY(choose_leaf(&g, err));
     LS_TRY(plan_for(&g, card, total, taken, err));
     ls_train_plan_tell(out, &g.planned, g.card, &g.wish);
     return LS_OK;
@@ -539,10 +539,10 @@ static ls_status open_all(grpo *g, ls_error *err) {
     LS_TRY(open_engine(g, err));
     LS_TRY(open_trainer(g, err));
     LS_TRY(ls_grpo_rows_create(g, err));
-    if (g->begin_update > 0) LS_TRY(go_on(g, err));
+    if (g->begin_update > 0) LS_TRY(resume_run(g, err));
     if (g->begin_update == 0) tell_device(g);
     LS_TRY(ls_trainer_agree(g->trainer, err));
-    if (g->o->train.save_behind) LS_TRY(ls_saves_go_behind(g->saves, ls_trainer_state(g->trainer), err));
+    if (g->o->train.save_behind) LS_TRY(ls_saves_start_writer(g->saves, ls_trainer_state(g->trainer), err));
     print_plan(g);
     return open_records(g, err);
 }
@@ -625,7 +625,7 @@ static ls_status leave_step(grpo *g, ls_error *err) {
     g->result->stopped = true;
     if (g->step > 0) {
         LS_TRY(save(g, err));
-        LS_TRY(ls_saves_settle(g->saves, ls_trainer_state(g->trainer), err));
+        LS_TRY(ls_saves_wait(g->saves, ls_trainer_state(g->trainer), err));
     }
     ls_stop_tell(g->progress, g->step, g->o->train.run);
     return LS_OK;
@@ -659,7 +659,7 @@ static ls_status run_step(grpo *g, bool *stopped, ls_error *err) {
         LS_TRY_DONE(save(g, err));
     else
         LS_TRY_DONE(ls_saves_look(g->saves, ls_trainer_state(g->trainer), err));
-    if (g->result->stopped) LS_TRY_DONE(ls_saves_settle(g->saves, ls_trainer_state(g->trainer), err));
+    if (g->result->stopped) LS_TRY_DONE(ls_saves_wait(g->saves, ls_trainer_state(g->trainer), err));
     if (g->result->stopped) ls_stop_tell(g->progress, g->step, t->run);
 done:
     if (status != LS_OK) ls_error_prefix(err, "step %lld", (long long)g->step);
@@ -684,7 +684,7 @@ static ls_status run_steps(grpo *g, ls_error *err) {
         g->step++;
         LS_TRY(run_step(g, &stopped, err));
     }
-    LS_TRY(ls_saves_settle(g->saves, ls_trainer_state(g->trainer), err));
+    LS_TRY(ls_saves_wait(g->saves, ls_trainer_state(g->trainer), err));
     if (g->progress != NULL && !stopped)
         fprintf(g->progress, "digest %016llx\n", (unsigned long long)g->result->digest);
     return LS_OK;

@@ -211,8 +211,8 @@ static ls_status find_advantages(grpo *g, ls_error *err) {
         r->rewards[i] = (float)g->episodes->list[i].reward;
         r->failed[i] = g->episodes->list[i].failed;
     }
-    LS_TRY(ls_advantages(r->advantages, r->keep, &g->advantage_metrics, r->rewards, r->failed, r->n, g->o->samples,
-                         &g->advantages, err));
+    const ls_group_rewards of = {.rewards = r->rewards, .failed = r->failed, .n = r->n, .group_size = g->o->samples};
+    LS_TRY(ls_advantages(r->advantages, r->keep, &g->advantage_metrics, &of, &g->advantages, err));
     put_in_places(r, r->advantages, sizeof *r->advantages);
     put_in_places(r, r->keep, sizeof *r->keep);
     return LS_OK;

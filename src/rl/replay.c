@@ -17,7 +17,7 @@ typedef struct surroundings {
     bool is_cold, has_new_weights;
 } surroundings;
 
-static const surroundings ladder[] = {
+static const surroundings companies[] = {
     {"alone", THE_SEQUENCE, 1, false, false}, {"again", THE_SEQUENCE, 2, false, false},
     {"cold", THE_SEQUENCE, 2, true, false},   {"new-weights", THE_SEQUENCE, 2, false, true},
     {"group", ITS_GROUP, 1, false, false},    {"step", ITS_STEP, 1, false, false},
@@ -39,15 +39,15 @@ typedef struct replay {
     ls_parameters *parameters;
     ls_tape *tape;
     ls_supports *supports;
-    int64_t n_halves, hidden;
+    int64_t n_sublayers, hidden;
     /* All sequences, drawn again: where they were drawn, [n][length]. */
     int32_t *tokens;
     float *logprobs;
     ls_request *requests;
     int64_t *owners;
-    /* The target's residual stream in the engine, [n_halves + 1][target->n][hidden]; room for the longest. */
+    /* The target's residual stream in the engine, [n_sublayers + 1][target->n][hidden]; room for the longest. */
     float *stream;
-    float *trained; /* [n][hidden]: the stream behind one half in the tape */
+    float *trained; /* [n][hidden]: the stream behind one sublayer in the tape */
     uint8_t *seen;  /* [target->n] */
     /* The trainer's side. */
     int64_t *targets;
@@ -60,15 +60,16 @@ static uint32_t prompt_of(const replay *r, int64_t i) { return r->b->first_promp
 static uint32_t sample_of(const replay *r, int64_t i) { return (uint32_t)(i % r->b->samples); }
 
 /* Keeps each row as it was when it was first computed: what comes of it is of that time. */
-static void watch(void *context, const ls_request *request, int64_t pos, int64_t n_rows, int64_t half, const float *h) {
+static void watch(void *context, const ls_request *request, int64_t pos, int64_t n_rows, int64_t sublayer,
+                  const float *h) {
     replay *r = context;
     if (request->prompt_i != prompt_of(r, r->target_i) || request->sample_i != sample_of(r, r->target_i)) return;
     for (int64_t i = 0; i < n_rows && pos + i < r->target->n; i++) {
         uint8_t *seen = &r->seen[pos + i];
         if (*seen == SEEN) continue;
-        memcpy(r->stream + (half * r->target->n + pos + i) * r->hidden, h + i * r->hidden,
+        memcpy(r->stream + (sublayer * r->target->n + pos + i) * r->hidden, h + i * r->hidden,
                (size_t)r->hidden * sizeof(float));
-        *seen = half == r->n_halves ? SEEN : BEGUN;
+        *seen = sublayer == r->n_sublayers ? SEEN : BEGUN;
     }
 }
 
@@ -177,7 +178,7 @@ done:
 /* ---- the trainer's side ---- */
 
 /* The sequence to look at: as recorded, or to the end of the first turn that has become another one. */
-static int64_t settle_tokens(replay *r, int32_t *tokens, bool *same) {
+static int64_t keep_tokens(replay *r, int32_t *tokens, bool *same) {
     const ls_bundle_sequence *s = r->target;
     const int32_t *drawn = r->tokens + r->target_i * r->b->length;
     memcpy(tokens, s->tokens, (size_t)s->n * sizeof *tokens);
@@ -216,35 +217,35 @@ static void compare_logprobs(const replay *r, int64_t n, ls_replay_finding *out)
     }
 }
 
-static void name_half(const replay *r, int64_t half, ls_replay_finding *out) {
-    out->layer = half == 0 ? -1 : (half - 1) / 2;
-    out->half = half == 0                                        ? "embedding"
-                : half % 2 == 0                                  ? "feed-forward"
-                : r->model->config.is_attention[out->layer] != 0 ? "mixer (attention)"
-                                                                 : "mixer (mamba)";
+static void name_sublayer(const replay *r, int64_t sublayer, ls_replay_finding *out) {
+    out->layer = sublayer == 0 ? -1 : (sublayer - 1) / 2;
+    out->sublayer = sublayer == 0                                    ? "embedding"
+                    : sublayer % 2 == 0                              ? "feed-forward"
+                    : r->model->config.is_attention[out->layer] != 0 ? "mixer (attention)"
+                                                                     : "mixer (mamba)";
 }
 
-/* The first row whose stream differs behind a half, below `limit`; limit where there is none. */
-static int64_t first_difference(const replay *r, int64_t half, int64_t limit) {
+/* The first row whose stream differs behind a sublayer, below `limit`; limit where there is none. */
+static int64_t first_difference(const replay *r, int64_t sublayer, int64_t limit) {
     const size_t row_bytes = (size_t)r->hidden * sizeof(float);
-    const float *e = r->stream + half * r->target->n * r->hidden;
+    const float *e = r->stream + sublayer * r->target->n * r->hidden;
     int64_t p = 0;
     while (p < limit && (r->seen[p] != SEEN || memcmp(e + p * r->hidden, r->trained + p * r->hidden, row_bytes) == 0))
         p++;
     return p;
 }
 
-/* The first row that differs anywhere, and in it the first half. */
+/* The first row that differs anywhere, and in it the first sublayer. */
 static ls_status find_place(const replay *r, int64_t n, ls_replay_finding *out, ls_error *err) {
     int64_t row = n - 1;
-    for (int64_t half = 0; half <= r->n_halves; half++) {
+    for (int64_t sublayer = 0; sublayer <= r->n_sublayers; sublayer++) {
         const float *e, *t;
         int64_t p, k = 0;
-        LS_TRY(ls_tape_residual(r->tape, half, 0, n - 1, r->trained, err));
-        p = first_difference(r, half, row);
+        LS_TRY(ls_tape_residual(r->tape, sublayer, 0, n - 1, r->trained, err));
+        p = first_difference(r, sublayer, row);
         if (p == row) continue;
         row = p;
-        e = r->stream + (half * r->target->n + p) * r->hidden;
+        e = r->stream + (sublayer * r->target->n + p) * r->hidden;
         t = r->trained + p * r->hidden;
         while (ls_float_bits(e[k]) == ls_float_bits(t[k])) k++;
         out->has_place = true;
@@ -253,7 +254,7 @@ static ls_status find_place(const replay *r, int64_t n, ls_replay_finding *out, 
         out->engine_value = e[k];
         out->trainer_value = t[k];
         out->ulps = ls_float_ulps(e[k], t[k]);
-        name_half(r, half, out);
+        name_sublayer(r, sublayer, out);
     }
     return LS_OK;
 }
@@ -267,7 +268,7 @@ static ls_status look(replay *r, const surroundings *around, ls_replay_finding *
     if (failed)
         memcpy(tokens, r->target->tokens, (size_t)n * sizeof *tokens);
     else
-        n = settle_tokens(r, tokens, &out->same_tokens);
+        n = keep_tokens(r, tokens, &out->same_tokens);
     LS_TRY_DONE(run_tape(r, tokens, n, err));
     out->row = -1;
     if (!failed) compare_logprobs(r, n, out);
@@ -310,12 +311,12 @@ static ls_status climb(replay *r, const char *directory, ls_replay_finding *out,
         aim(r, i);
         if (!did_differ(r->target)) continue;
         n_tried++;
-        LS_TRY(try(r, directory, &ladder[0], out, err));
+        LS_TRY(try(r, directory, &companies[0], out, err));
     }
     if (out->differs) return LS_OK;
     aim(r, r->b->sequence);
-    for (size_t i = 1; i < sizeof ladder / sizeof ladder[0] && !out->differs; i++)
-        LS_TRY(try(r, directory, &ladder[i], out, err));
+    for (size_t i = 1; i < sizeof companies / sizeof companies[0] && !out->differs; i++)
+        LS_TRY(try(r, directory, &companies[i], out, err));
     return LS_OK;
 }
 
@@ -335,7 +336,7 @@ static ls_status open_replay(replay *r, const char *directory, ls_error *err) {
                                .recompute = LS_RECOMPUTE_ALL,
                                .temperature = b->sampling.temperature,
                                .truncation = ls_sampling_truncates(&b->sampling) ? &b->sampling : NULL};
-    const ls_levers levers = engine_opts(r, &ladder[0]).levers;
+    const ls_levers levers = engine_opts(r, &companies[0]).levers;
     const ls_device_wish wish = {.name = r->opts->device != NULL ? r->opts->device : LS_DEVICE_AUTO,
                                  .n_threads = levers.threads,
                                  .isa = levers.isa};
@@ -343,7 +344,7 @@ static ls_status open_replay(replay *r, const char *directory, ls_error *err) {
     LS_TRY(ls_device_open_wished(&r->device, &r->choice, &wish, err));
     LS_TRY(ls_model_open(&r->model, r->device, directory, err));
     LS_TRY(ls_model_set_profile(r->model, b->profile, b->dtype, err));
-    r->n_halves = 2 * (int64_t)r->model->config.n_layers;
+    r->n_sublayers = 2 * (int64_t)r->model->config.n_layers;
     r->hidden = r->model->config.hidden;
     LS_TRY(ls_parameters_open(&r->parameters, r->model, r->device, directory, err));
     LS_TRY(ls_parameters_digest(r->parameters, &weights, err));
@@ -356,7 +357,7 @@ static ls_status open_replay(replay *r, const char *directory, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&r->logprobs, b->n, b->length * (int64_t)sizeof *r->logprobs, "replay", err));
     LS_TRY(ls_array_alloc((void **)&r->requests, b->n, sizeof *r->requests, "replay", err));
     LS_TRY(ls_array_alloc((void **)&r->owners, b->n, sizeof *r->owners, "replay", err));
-    LS_TRY(ls_array_alloc((void **)&r->stream, (r->n_halves + 1) * rows, r->hidden * (int64_t)sizeof *r->stream,
+    LS_TRY(ls_array_alloc((void **)&r->stream, (r->n_sublayers + 1) * rows, r->hidden * (int64_t)sizeof *r->stream,
                           "replay", err));
     LS_TRY(ls_array_alloc((void **)&r->trained, rows, r->hidden * (int64_t)sizeof *r->trained, "replay", err));
     LS_TRY(ls_array_alloc((void **)&r->seen, rows, 1, "replay", err));
@@ -427,7 +428,7 @@ void ls_finding_print(FILE *file, const ls_replay_finding *f) {
     }
     fprintf(file, "place: position %lld, ", (long long)f->position);
     if (f->layer >= 0) fprintf(file, "layer %lld, ", (long long)f->layer);
-    fprintf(file, "%s, element %lld: engine %.9g (%08x), trainer %.9g (%08x), %lld ulps\n", f->half,
+    fprintf(file, "%s, element %lld: engine %.9g (%08x), trainer %.9g (%08x), %lld ulps\n", f->sublayer,
             (long long)f->element, (double)f->engine_value, ls_float_bits(f->engine_value), (double)f->trainer_value,
             ls_float_bits(f->trainer_value), (long long)f->ulps);
 }
@@ -460,7 +461,7 @@ void ls_finding_write(ls_json_out *json, const ls_replay_finding *f) {
     ls_json_begin_object(json, "place");
     ls_json_int(json, "position", f->position);
     ls_json_int(json, "layer", f->layer);
-    ls_json_string(json, "half", f->half);
+    ls_json_string(json, "half", f->sublayer);
     ls_json_int(json, "element", f->element);
     write_float(json, "engine", "engine_bits", f->engine_value);
     write_float(json, "trainer", "trainer_bits", f->trainer_value);

@@ -10,7 +10,7 @@
  *   step         all episodes of the step
  * Tokens are drawn again at their addresses, given the recorded ones before them. What the engine records is compared
  * with the trainer's forward (model/tape.h) of the sequence, and the residual stream that the engine computed,
- * row by row, with the tape's: the first row that differs, in it the first half of a layer, in it the first element. */
+ * row by row, with the tape's: the first row that differs, in it the first sublayer, in it the first element. */
 #ifndef LS_RL_REPLAY_H
 #define LS_RL_REPLAY_H
 
@@ -38,7 +38,7 @@ typedef struct ls_replay_finding {
     /* The first difference in the residual stream. */
     bool has_place; /* false: it agrees wherever the engine computed it; what differs lies behind it */
     int64_t position, layer, element; /* layer -1: the embedding */
-    const char *half;                 /* "embedding", "mixer (mamba)", "mixer (attention)", "feed-forward" */
+    const char *sublayer;             /* "embedding", "mixer (mamba)", "mixer (attention)", "feed-forward" */
     float engine_value, trainer_value;
     int64_t ulps; /* between these; -1 with NaN */
 } ls_replay_finding;

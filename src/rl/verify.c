@@ -102,7 +102,7 @@ static bool same_number(ls_reply completion, ls_reply answer) {
 
 /* ---- letters ---- */
 
-static bool stands_alone(ls_reply r, int64_t at) {
+static bool is_alone(ls_reply r, int64_t at) {
     const unsigned char before = at > 0 ? (unsigned char)r.text[at - 1] : ' ';
     const unsigned char behind = at + 1 < r.bytes ? (unsigned char)r.text[at + 1] : ' ';
     if (before >= 128 || behind >= 128 || before == '\'' || behind == '\'') return false;
@@ -120,9 +120,9 @@ static char letter_of(ls_reply r) {
         }
     if (letters == 1 && is_letter(r.text[at_letter])) return (char)(r.text[at_letter] & ~32);
     for (int64_t i = 0; i < tail.bytes; i++)
-        if (is_upper(tail.text[i]) && stands_alone(tail, i)) return tail.text[i];
+        if (is_upper(tail.text[i]) && is_alone(tail, i)) return tail.text[i];
     for (int64_t i = r.bytes; i-- > 0;)
-        if (is_upper(r.text[i]) && stands_alone(r, i)) return r.text[i];
+        if (is_upper(r.text[i]) && is_alone(r, i)) return r.text[i];
     return 0;
 }
 

@@ -15,8 +15,8 @@ void ls_commit_finish(ls_engine *e, entry *x, ls_finish finish) {
         ls_waiting_remove(&e->waiting, x);
     }
     ls_live_remove(&e->waiting, x);
-    ls_tally_free(x->tally);
-    x->tally = NULL;
+    ls_token_counts_free(x->counts);
+    x->counts = NULL;
     x->next_free = e->free_entries;
     e->free_entries = x;
     e->n_live--;
@@ -115,7 +115,7 @@ static void accept_token(ls_engine *e, entry *x, int32_t token, float logprob) {
     x->drew = true;
     if (r->weights != NULL) r->weights[r->n_completion] = e->key.weights;
     r->completion[r->n_completion] = token;
-    if (x->tally != NULL) ls_tally_draw(x->tally, token);
+    if (x->counts != NULL) ls_token_counts_add(x->counts, token);
     r->logprob[r->n_completion++] = recorded;
     e->stats.tokens++;
     if (is_stop(e, r, token))
@@ -139,7 +139,7 @@ static void note_nan(ls_request *r, int64_t position) {
 }
 
 /* Whether all that is told of a draw is a number. */
-static bool is_told(const ls_engine *e, const ls_request *r, int64_t i) {
+static bool is_reported(const ls_engine *e, const ls_request *r, int64_t i) {
     if (isnan(e->logprob[i])) return false;
     if (!ls_request_weighs(r)) return true;
     return !isnan(e->of_all[i]) && !isnan(e->of_kept[i]) && !isnan(e->of_all[i] - e->of_kept[i]) &&
@@ -227,7 +227,7 @@ ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err) {
             fail_request(e, e->drawing[i]);
             continue;
         }
-        if (!is_told(e, r, i)) note_nan(r, ls_entry_total(e->drawing[i]));
+        if (!is_reported(e, r, i)) note_nan(r, ls_entry_total(e->drawing[i]));
         if (r->error.status != LS_OK) {
             ls_commit_finish(e, e->drawing[i], LS_FINISH_ERROR);
             continue;

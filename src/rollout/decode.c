@@ -62,7 +62,7 @@ static ls_status run(ls_engine *e, int64_t rows, ls_error *err) {
         e->was_run[which] = true;
         return compute(e, rows, err);
     }
-    if (!ls_recording_stands(e->device, recording)) {
+    if (!ls_recording_is_valid(e->device, recording)) {
         ls_device_forget(e->device, recording);
         LS_TRY(record(e, rows, recording, err));
     }

@@ -64,7 +64,7 @@ void ls_engine_free(ls_engine *e) {
     if (e == NULL) return;
     if (e->device != NULL) (void)ls_device_wait(e->device, NULL); /* reads of a tick that failed end in its arrays */
     for (int64_t i = 0; i < e->waiting.table_cap; i++) {
-        if (e->waiting.table[i] != NULL) ls_tally_free(e->waiting.table[i]->tally);
+        if (e->waiting.table[i] != NULL) ls_token_counts_free(e->waiting.table[i]->counts);
         free(e->waiting.table[i]);
     }
     while (e->free_entries != NULL) {
@@ -138,14 +138,14 @@ static ls_status check_request(const ls_engine *e, const ls_request *r, ls_error
 
 ls_status ls_engine_submit(ls_engine *e, ls_request *r, ls_error *err) {
     entry *x = e->free_entries;
-    ls_tally *tally = NULL; /* the entry's, once there is one */
+    ls_token_counts *counts = NULL; /* the entry's, once there is one */
     ls_status status;
     LS_TRY_DONE(check_alive(e, err));
     LS_TRY_DONE(check_request(e, r, err));
     LS_TRY_DONE(ls_waiting_reserve(&e->waiting, e->n_live + 1, err));
     if (r->penalties != NULL && ls_penalties_act(r->penalties))
-        LS_TRY_DONE(
-            ls_tally_create(&tally, r->prompt, r->n_prompt, r->max_tokens, e->model->config.vocab, r->penalties, err));
+        LS_TRY_DONE(ls_token_counts_create(&counts, r->prompt, r->n_prompt, r->max_tokens, e->model->config.vocab,
+                                           r->penalties, err));
     if (x == NULL) x = malloc(sizeof *x);
     if (x == NULL) {
         status = LS_FAIL(err, LS_ERR_NOMEM, "request");
@@ -153,7 +153,7 @@ ls_status ls_engine_submit(ls_engine *e, ls_request *r, ls_error *err) {
     }
     if (x == e->free_entries) e->free_entries = x->next_free;
     *x = (entry){.request = r,
-                 .tally = tally,
+                 .counts = counts,
                  .arrival = e->n_arrivals++,
                  .slot = -1,
                  .lane = -1,
@@ -168,9 +168,9 @@ ls_status ls_engine_submit(ls_engine *e, ls_request *r, ls_error *err) {
     e->n_live++;
     ls_live_add(&e->waiting, x);
     ls_waiting_push(&e->waiting, x);
-    tally = NULL;
+    counts = NULL;
 done:
-    ls_tally_free(tally);
+    ls_token_counts_free(counts);
     return status;
 }
 
@@ -190,12 +190,12 @@ static ls_status check_guards(const ls_engine *e, ls_error *err) {
 }
 
 /* Shows the observer each sequence's rows. */
-static ls_status observe_forward(void *context, const ls_forward *f, int64_t half, ls_error *err) {
+static ls_status observe_forward(void *context, const ls_forward *f, int64_t sublayer, ls_error *err) {
     const ls_engine *e = context;
     const int64_t hidden = e->model->config.hidden, rows = f->batch->n_rows;
     LS_TRY(ls_memory_take(e->device, e->seen, f->h, rows * hidden * (int64_t)sizeof *e->seen, err));
     for (int64_t i = 0; i < e->n_spans; i++)
-        e->observer(e->observer_context, e->span_entry[i]->request, e->spans[i].pos, e->spans[i].n_rows, half,
+        e->observer(e->observer_context, e->span_entry[i]->request, e->spans[i].pos, e->spans[i].n_rows, sublayer,
                     e->seen + e->spans[i].row * hidden);
     return LS_OK;
 }

@@ -181,9 +181,9 @@ ls_status ls_engine_wake(ls_engine *engine, ls_error *err);
 bool ls_engine_sleeps(const ls_engine *engine);
 
 /* Looks on while rows are computed: h [n_rows][H] is the residual stream of a request's positions pos and on, behind
- * `half` halves of layers (ls_forward_observer), on the host. NULL ends it. */
-typedef void (*ls_engine_observer)(void *context, const ls_request *request, int64_t pos, int64_t n_rows, int64_t half,
-                                   const float *h);
+ * `sublayer` sublayers (ls_forward_observer), on the host. NULL ends it. */
+typedef void (*ls_engine_observer)(void *context, const ls_request *request, int64_t pos, int64_t n_rows,
+                                   int64_t sublayer, const float *h);
 ls_status ls_engine_observe(ls_engine *engine, ls_engine_observer observer, void *context, ls_error *err);
 
 /* Submits all in the order of levers.shuffle, ticks to the end. Requests are in the caller's order (prompt, sample),

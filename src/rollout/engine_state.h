@@ -14,7 +14,7 @@
 
 #include "model/head.h"
 #include "rollout/engine.h"
-#include "rollout/tally.h"
+#include "rollout/token_counts.h"
 
 /* A request in the engine's care. It waits (in the heap) or runs (in the running list). */
 typedef struct entry {
@@ -31,8 +31,8 @@ typedef struct entry {
     ls_prefix_hit verify;                   /* a hit that is computed again to be compared; node NULL: none */
     bool was_looked_up, was_admitted, drew; /* ever; ever; since the last admission */
     float last_logprob;
-    ls_tally *tally; /* of penalties; NULL: none act */
-    int64_t heap_i;  /* while waiting */
+    ls_token_counts *counts; /* of penalties; NULL: none act */
+    int64_t heap_i;          /* while waiting */
     struct entry *next_free;
 } entry;
 

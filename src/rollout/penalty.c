@@ -65,10 +65,10 @@ ls_status ls_penalty_write(ls_engine *e, int64_t n, int64_t rows, ls_error *err)
     int64_t at = 0;
     e->tick_penalizes = false;
     if (!e->opts.penalizes) return LS_OK;
-    for (int64_t i = 0; i < n && !e->tick_penalizes; i++) e->tick_penalizes = e->drawing[i]->tally != NULL;
+    for (int64_t i = 0; i < n && !e->tick_penalizes; i++) e->tick_penalizes = e->drawing[i]->counts != NULL;
     if (!e->tick_penalizes) return LS_OK;
     for (int64_t i = 0; i < rows; i++) {
-        const ls_tally *t = i < n ? e->drawing[i]->tally : NULL;
+        const ls_token_counts *t = i < n ? e->drawing[i]->counts : NULL;
         e->penal_host.begins[i] = at;
         e->penal_host.penalties[i] = t != NULL ? *e->drawing[i]->request->penalties : (ls_penalties){1.0f, 0.0f, 0.0f};
         if (t == NULL || t->n == 0) continue;

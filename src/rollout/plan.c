@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "model/window.h"
+#include "model/layer_buffer.h"
 #include "num/contract.h"
 #include "rollout/engine_state.h"
 
@@ -69,7 +69,8 @@ static ls_status plan_tick(ls_engine *e, ls_error *err) {
 static void plan_recordings(ls_engine *e, bool is_limited) {
     if (!is_limited) return;
     e->plan.recordings = ls_decode_sizes(e);
-    e->plan.recording_bytes = e->plan.recordings * e->model->config.n_layers * (20 + ls_window_calls(e->model)) * 1024;
+    e->plan.recording_bytes =
+        e->plan.recordings * e->model->config.n_layers * (20 + ls_layer_buffer_calls(e->model)) * 1024;
 }
 
 /* Without the pools. */

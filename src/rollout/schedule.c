@@ -254,7 +254,7 @@ static void insert_running(ls_engine *e, entry *x) {
 
 /* Pages that x, running or about to, is yet to take for what is known of it, having n_pages. One more than its tokens
  * need where the prefix cache will share the last page of the prompt, so that it has to copy it. */
-static int64_t pages_to_come(const ls_engine *e, const entry *x, int64_t n_pages) {
+static int64_t pages_needed(const ls_engine *e, const entry *x, int64_t n_pages) {
     return ls_engine_pages(e, ls_entry_total(x)) - n_pages + (e->prefix != NULL);
 }
 
@@ -263,7 +263,7 @@ static int64_t pages_to_come(const ls_engine *e, const entry *x, int64_t n_pages
 static bool has_room(const ls_engine *e, int64_t n) {
     int64_t left = ls_ids_available(e->pages) + ls_ids_reclaimable(e->pages);
     for (int64_t i = 0; i < e->n_running; i++)
-        left -= e->running[i]->leader != NULL ? 1 : pages_to_come(e, e->running[i], e->running[i]->n_pages);
+        left -= e->running[i]->leader != NULL ? 1 : pages_needed(e, e->running[i], e->running[i]->n_pages);
     return left >= n;
 }
 
@@ -283,8 +283,8 @@ static bool admit_one(ls_engine *e) {
     /* What it shares is there already, but for a page that it has to copy. */
     need = leader != NULL
                ? 1
-               : pages_to_come(e, x,
-                               hit.node != NULL && !is_verified(e, x->request) ? ls_engine_pages(e, hit.n_tokens) : 0);
+               : pages_needed(e, x,
+                              hit.node != NULL && !is_verified(e, x->request) ? ls_engine_pages(e, hit.n_tokens) : 0);
     if (e->n_running > 0 && !has_room(e, need)) {
         if (hit.node != NULL) {
             release_hit_pages(e, x, &hit);

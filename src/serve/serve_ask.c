@@ -23,7 +23,7 @@ enum {
     TOP = C | H | T | G | S
 };
 
-typedef struct reading {
+typedef struct parse {
     ls_ask *ask;
     const ls_ask_limits *limits;
     int64_t chat_top; /* top_logprobs of a chat; -1 unless given */
@@ -32,13 +32,13 @@ typedef struct reading {
     bool has_tools, wants_no_calls;
     bool has_skip_special;
     ls_error *err;
-} reading;
+} parse;
 
-typedef ls_status (*taker)(reading *r, const ls_node *node);
+typedef ls_status (*taker)(parse *r, const ls_node *node);
 
 /* ---- values ---- */
 
-static ls_status take_number(reading *r, const ls_node *node, double low, double high, double *out) {
+static ls_status take_number(parse *r, const ls_node *node, double low, double high, double *out) {
     const ls_node_kind kind = ls_node_kind_of(node);
     if (kind != LS_NODE_INT && kind != LS_NODE_REAL)
         return ls_node_fail(node, LS_ERR_FORMAT, r->err, "a number is required");
@@ -50,7 +50,7 @@ static ls_status take_number(reading *r, const ls_node *node, double low, double
 
 /* What draws compute with is float32. A value that is 0 there, or has a reciprocal that is none, would ask for
  * something else than it says. */
-static ls_status take_float(reading *r, const ls_node *node, double low, double high, float *out) {
+static ls_status take_float(parse *r, const ls_node *node, double low, double high, float *out) {
     double value = 0;
     LS_TRY(take_number(r, node, low, high, &value));
     if (value != 0 && fabs(value) < (double)FLT_MIN)
@@ -59,7 +59,7 @@ static ls_status take_float(reading *r, const ls_node *node, double low, double 
     return LS_OK;
 }
 
-static ls_status copy_text(reading *r, const ls_node *node, char **out) {
+static ls_status copy_text(parse *r, const ls_node *node, char **out) {
     const char *text;
     LS_TRY(ls_node_string(node, &text, r->err));
     free(*out);
@@ -68,7 +68,7 @@ static ls_status copy_text(reading *r, const ls_node *node, char **out) {
 
 /* ---- prompts ---- */
 
-static ls_status new_prompt(reading *r, ls_ask_prompt **out) {
+static ls_status new_prompt(parse *r, ls_ask_prompt **out) {
     ls_ask *a = r->ask;
     LS_TRY(
         ls_array_grow((void **)&a->prompts, &a->prompts_cap, a->n_prompts + 1, sizeof *a->prompts, "prompts", r->err));
@@ -78,7 +78,7 @@ static ls_status new_prompt(reading *r, ls_ask_prompt **out) {
     return LS_OK;
 }
 
-static ls_status check_prompt(reading *r, const ls_node *node, const ls_ask_prompt *p) {
+static ls_status check_prompt(parse *r, const ls_node *node, const ls_ask_prompt *p) {
     const int64_t least = r->ask->kind == LS_ASK_SCORE ? 2 : 1;
     const int64_t room = r->ask->kind == LS_ASK_SCORE ? 0 : 1;
     if (r->ask->kind == LS_ASK_TOKENIZE) return LS_OK; /* whatever a text is */
@@ -95,7 +95,7 @@ static ls_status check_prompt(reading *r, const ls_node *node, const ls_ask_prom
     return LS_OK;
 }
 
-static ls_status take_ids(reading *r, const ls_node *node) {
+static ls_status take_ids(parse *r, const ls_node *node) {
     const int64_t n = ls_node_count(node);
     ls_ask_prompt *p;
     if (n > r->limits->length_max)
@@ -114,7 +114,7 @@ static ls_status take_ids(reading *r, const ls_node *node) {
 }
 
 /* What cannot fit, however it is tokenised. */
-static ls_status check_length(reading *r, const ls_node *node, int64_t bytes) {
+static ls_status check_length(parse *r, const ls_node *node, int64_t bytes) {
     const int64_t most = ls_tokenizer_bytes_max(r->limits->tokenizer, r->limits->length_max);
     if (bytes <= most) return LS_OK;
     return ls_node_fail(node, LS_ERR_CAPACITY, r->err,
@@ -122,7 +122,7 @@ static ls_status check_length(reading *r, const ls_node *node, int64_t bytes) {
                         (long long)bytes, (long long)r->limits->length_max, (long long)most);
 }
 
-static ls_status take_text(reading *r, const ls_node *node) {
+static ls_status take_text(parse *r, const ls_node *node) {
     const char *text;
     int64_t bytes;
     ls_ask_prompt *p;
@@ -141,7 +141,7 @@ static ls_status take_text(reading *r, const ls_node *node) {
 /* What a prompt may be, a bit each. */
 enum { AS_TEXT = 1, AS_IDS = 2 };
 
-static ls_status take_one_prompt(reading *r, const ls_node *node, int as) {
+static ls_status take_one_prompt(parse *r, const ls_node *node, int as) {
     const ls_node_kind kind = ls_node_kind_of(node);
     if (kind == LS_NODE_TEXT && (as & AS_TEXT)) return take_text(r, node);
     if (kind == LS_NODE_ARRAY && (as & AS_IDS)) return take_ids(r, node);
@@ -152,7 +152,7 @@ static ls_status take_one_prompt(reading *r, const ls_node *node, int as) {
 }
 
 /* One, or a list of them. */
-static ls_status take_prompts(reading *r, const ls_node *node, int as) {
+static ls_status take_prompts(parse *r, const ls_node *node, int as) {
     const int64_t n = ls_node_count(node);
     if (r->ask->n_prompts > 0) return ls_node_fail(node, LS_ERR_ARG, r->err, "a second prompt field");
     if (ls_node_kind_of(node) == LS_NODE_ARRAY && n > 0) {
@@ -170,17 +170,17 @@ static ls_status take_prompts(reading *r, const ls_node *node, int as) {
     return LS_OK;
 }
 
-static ls_status take_prompt(reading *r, const ls_node *node) { return take_prompts(r, node, AS_TEXT | AS_IDS); }
-static ls_status take_prompt_ids(reading *r, const ls_node *node) { return take_prompts(r, node, AS_IDS); }
-static ls_status take_prompt_text(reading *r, const ls_node *node) { return take_prompts(r, node, AS_TEXT); }
+static ls_status take_prompt(parse *r, const ls_node *node) { return take_prompts(r, node, AS_TEXT | AS_IDS); }
+static ls_status take_prompt_ids(parse *r, const ls_node *node) { return take_prompts(r, node, AS_IDS); }
+static ls_status take_prompt_text(parse *r, const ls_node *node) { return take_prompts(r, node, AS_TEXT); }
 /* /tokenize takes one text. */
-static ls_status take_one_text(reading *r, const ls_node *node) {
+static ls_status take_one_text(parse *r, const ls_node *node) {
     if (r->ask->n_prompts > 0) return ls_node_fail(node, LS_ERR_ARG, r->err, "a second prompt field");
     return take_one_prompt(r, node, AS_TEXT);
 }
 
 /* The conversation is the body itself: messages, tools, chat_template_kwargs. */
-static ls_status take_messages(reading *r, const ls_node *node) {
+static ls_status take_messages(parse *r, const ls_node *node) {
     ls_template_output text = {0};
     ls_ask_prompt *p;
     ls_node flag;
@@ -205,33 +205,33 @@ done:
 
 /* ---- single fields ---- */
 
-static ls_status take_nothing(reading *r, const ls_node *node) {
+static ls_status take_nothing(parse *r, const ls_node *node) {
     (void)r, (void)node;
     return LS_OK;
 }
 
 /* What is not built may be asked for with the value that asks for nothing. */
-static ls_status refuse(reading *r, const ls_node *node) {
+static ls_status refuse(parse *r, const ls_node *node) {
     return ls_node_fail(node, LS_ERR_UNSUPPORTED, r->err, "this is not supported");
 }
-static ls_status only_zero(reading *r, const ls_node *node) {
+static ls_status only_zero(parse *r, const ls_node *node) {
     const ls_node_kind kind = ls_node_kind_of(node);
     return (kind == LS_NODE_INT || kind == LS_NODE_REAL) && ls_node_number(node) == 0 ? LS_OK : refuse(r, node);
 }
-static ls_status only_one(reading *r, const ls_node *node) {
+static ls_status only_one(parse *r, const ls_node *node) {
     const ls_node_kind kind = ls_node_kind_of(node);
     return (kind == LS_NODE_INT || kind == LS_NODE_REAL) && ls_node_number(node) == 1 ? LS_OK : refuse(r, node);
 }
-static ls_status only_false(reading *r, const ls_node *node) {
+static ls_status only_false(parse *r, const ls_node *node) {
     bool value;
     LS_TRY(ls_node_bool(node, &value, r->err));
     return value ? refuse(r, node) : LS_OK;
 }
-static ls_status only_empty(reading *r, const ls_node *node) {
+static ls_status only_empty(parse *r, const ls_node *node) {
     const ls_node_kind kind = ls_node_kind_of(node);
     return (kind == LS_NODE_ARRAY || kind == LS_NODE_OBJECT) && ls_node_count(node) == 0 ? LS_OK : refuse(r, node);
 }
-static ls_status only_text_format(reading *r, const ls_node *node) {
+static ls_status only_text_format(parse *r, const ls_node *node) {
     const char *type;
     ls_node child;
     LS_TRY(ls_node_expect(node, LS_NODE_OBJECT, r->err));
@@ -242,7 +242,7 @@ static ls_status only_text_format(reading *r, const ls_node *node) {
                         "'%.60s' is not supported: draws are not held to a grammar; 'text' is", type);
 }
 /* "required" and a named function would need draws that are held to a grammar. */
-static ls_status take_tool_choice(reading *r, const ls_node *node) {
+static ls_status take_tool_choice(parse *r, const ls_node *node) {
     const char *text = "";
     if (ls_node_kind_of(node) == LS_NODE_TEXT) LS_TRY(ls_node_string(node, &text, r->err));
     r->wants_no_calls = strcmp(text, "none") == 0;
@@ -250,19 +250,19 @@ static ls_status take_tool_choice(reading *r, const ls_node *node) {
     return ls_node_fail(node, LS_ERR_UNSUPPORTED, r->err,
                         "'none' and 'auto' are supported; a call cannot be forced on the model");
 }
-static ls_status take_tools(reading *r, const ls_node *node) {
+static ls_status take_tools(parse *r, const ls_node *node) {
     LS_TRY(ls_node_expect(node, LS_NODE_ARRAY, r->err));
     r->has_tools = ls_node_count(node) > 0;
     return LS_OK;
 }
-static ls_status take_parallel_calls(reading *r, const ls_node *node) {
+static ls_status take_parallel_calls(parse *r, const ls_node *node) {
     bool parallel;
     LS_TRY(ls_node_bool(node, &parallel, r->err));
     r->ask->one_call = !parallel;
     return LS_OK;
 }
 
-static ls_status take_model(reading *r, const ls_node *node) {
+static ls_status take_model(parse *r, const ls_node *node) {
     const char *name;
     LS_TRY(ls_node_string(node, &name, r->err));
     if (r->limits->model == NULL || strcmp(name, r->limits->model) == 0) return LS_OK;
@@ -274,79 +274,79 @@ bool ls_ask_wants_other_model(const ls_error *err) {
     return err->status == LS_ERR_ARG && strncmp(err->text, begin, sizeof begin - 1) == 0;
 }
 
-static ls_status take_n(reading *r, const ls_node *node) {
+static ls_status take_n(parse *r, const ls_node *node) {
     return ls_node_int(node, 1, LS_ASK_SAMPLES_MAX, &r->ask->n, r->err);
 }
-static ls_status take_max_tokens(reading *r, const ls_node *node) {
+static ls_status take_max_tokens(parse *r, const ls_node *node) {
     return ls_node_int(node, 0, INT32_MAX, &r->ask->max_tokens, r->err);
 }
-static ls_status take_temperature(reading *r, const ls_node *node) {
+static ls_status take_temperature(parse *r, const ls_node *node) {
     LS_TRY(take_float(r, node, 0, 1e6, &r->ask->sampling.temperature));
     if (ls_node_number(node) == 0 || ls_node_number(node) >= LS_TEMPERATURE_MIN) return LS_OK;
     return ls_node_fail(node, LS_ERR_ARG, r->err, "%g is not 0 and below %g", ls_node_number(node), LS_TEMPERATURE_MIN);
 }
-static ls_status take_top_p(reading *r, const ls_node *node) {
+static ls_status take_top_p(parse *r, const ls_node *node) {
     LS_TRY(take_float(r, node, 0, 1, &r->ask->sampling.top_p));
     return r->ask->sampling.top_p > 0 ? LS_OK : ls_node_fail(node, LS_ERR_ARG, r->err, "0 keeps no token");
 }
-static ls_status take_min_p(reading *r, const ls_node *node) {
+static ls_status take_min_p(parse *r, const ls_node *node) {
     return take_float(r, node, 0, 1, &r->ask->sampling.min_p);
 }
-static ls_status take_presence(reading *r, const ls_node *node) {
+static ls_status take_presence(parse *r, const ls_node *node) {
     return take_float(r, node, -1e6, 1e6, &r->ask->penalties.presence);
 }
-static ls_status take_frequency(reading *r, const ls_node *node) {
+static ls_status take_frequency(parse *r, const ls_node *node) {
     return take_float(r, node, -1e6, 1e6, &r->ask->penalties.frequency);
 }
-static ls_status take_repetition(reading *r, const ls_node *node) {
+static ls_status take_repetition(parse *r, const ls_node *node) {
     return take_float(r, node, LS_REPETITION_MIN, 1e6, &r->ask->penalties.repetition);
 }
-static ls_status take_top_k(reading *r, const ls_node *node) {
+static ls_status take_top_k(parse *r, const ls_node *node) {
     int64_t k; /* -1 is all, to others */
     LS_TRY(ls_node_int(node, -1, INT32_MAX, &k, r->err));
     r->ask->sampling.top_k = k < 0 || k == (1 << 30) ? 0 : k;
     return LS_OK;
 }
-static ls_status take_seed(reading *r, const ls_node *node) {
+static ls_status take_seed(parse *r, const ls_node *node) {
     int64_t seed;
     LS_TRY(ls_node_int(node, 0, INT64_MAX, &seed, r->err));
     r->ask->sampling.seed = (uint64_t)seed;
     r->ask->has_seed = true;
     return LS_OK;
 }
-static ls_status take_ignore_eos(reading *r, const ls_node *node) {
+static ls_status take_ignore_eos(parse *r, const ls_node *node) {
     return ls_node_bool(node, &r->ask->ignore_eos, r->err);
 }
-static ls_status take_keeps_stop(reading *r, const ls_node *node) {
+static ls_status take_keeps_stop(parse *r, const ls_node *node) {
     return ls_node_bool(node, &r->ask->keeps_stop, r->err);
 }
-static ls_status take_skip_special(reading *r, const ls_node *node) {
+static ls_status take_skip_special(parse *r, const ls_node *node) {
     bool skip;
     LS_TRY(ls_node_bool(node, &skip, r->err));
     r->ask->keeps_special = !skip;
     r->has_skip_special = true;
     return LS_OK;
 }
-static ls_status take_stream(reading *r, const ls_node *node) { return ls_node_bool(node, &r->ask->stream, r->err); }
-static ls_status take_return_ids(reading *r, const ls_node *node) {
+static ls_status take_stream(parse *r, const ls_node *node) { return ls_node_bool(node, &r->ask->stream, r->err); }
+static ls_status take_return_ids(parse *r, const ls_node *node) {
     return ls_node_bool(node, &r->ask->return_ids, r->err);
 }
-static ls_status take_ids_as_tokens(reading *r, const ls_node *node) {
+static ls_status take_ids_as_tokens(parse *r, const ls_node *node) {
     return ls_node_bool(node, &r->ask->ids_as_tokens, r->err);
 }
-static ls_status take_token_strs(reading *r, const ls_node *node) {
+static ls_status take_token_strs(parse *r, const ls_node *node) {
     return ls_node_bool(node, &r->ask->token_strs, r->err);
 }
-static ls_status take_return_text(reading *r, const ls_node *node) {
+static ls_status take_return_text(parse *r, const ls_node *node) {
     return ls_node_bool(node, &r->ask->return_text, r->err);
 }
-static ls_status take_priority(reading *r, const ls_node *node) {
+static ls_status take_priority(parse *r, const ls_node *node) {
     return ls_node_int(node, INT32_MIN, INT32_MAX, &r->ask->priority, r->err);
 }
-static ls_status take_id(reading *r, const ls_node *node) { return copy_text(r, node, &r->ask->id); }
+static ls_status take_id(parse *r, const ls_node *node) { return copy_text(r, node, &r->ask->id); }
 
 /* Text that keeps caches apart: never 0. */
-static ls_status take_salt(reading *r, const ls_node *node) {
+static ls_status take_salt(parse *r, const ls_node *node) {
     const char *text;
     int64_t bytes;
     uint64_t hash;
@@ -356,7 +356,7 @@ static ls_status take_salt(reading *r, const ls_node *node) {
     return LS_OK;
 }
 
-static ls_status take_stop(reading *r, const ls_node *node) {
+static ls_status take_stop(parse *r, const ls_node *node) {
     const bool is_list = ls_node_kind_of(node) == LS_NODE_ARRAY;
     const int64_t n = is_list ? ls_node_count(node) : 1;
     int64_t bytes = 0;
@@ -378,7 +378,7 @@ static ls_status take_stop(reading *r, const ls_node *node) {
         return ls_node_fail(node, LS_ERR_UNSUPPORTED, r->err, "the model has no tokenizer: give stop_token_ids");
     return LS_OK;
 }
-static ls_status take_stop_ids(reading *r, const ls_node *node) {
+static ls_status take_stop_ids(parse *r, const ls_node *node) {
     LS_TRY(ls_node_expect(node, LS_NODE_ARRAY, r->err));
     for (int64_t i = 0; i < ls_node_count(node); i++) {
         const ls_node item = ls_node_at(node, i);
@@ -391,25 +391,23 @@ static ls_status take_stop_ids(reading *r, const ls_node *node) {
     return LS_OK;
 }
 
-static ls_status take_top(reading *r, const ls_node *node, int64_t *out) {
+static ls_status take_top(parse *r, const ls_node *node, int64_t *out) {
     return ls_node_int(node, 0, LS_ASK_TOP_MAX, out, r->err);
 }
 /* A number for completions and tokens, true or false for chats. */
-static ls_status take_logprobs(reading *r, const ls_node *node) { return take_top(r, node, &r->ask->top); }
-static ls_status take_chat_logprobs(reading *r, const ls_node *node) {
+static ls_status take_logprobs(parse *r, const ls_node *node) { return take_top(r, node, &r->ask->top); }
+static ls_status take_chat_logprobs(parse *r, const ls_node *node) {
     return ls_node_bool(node, &r->chat_logprobs, r->err);
 }
-static ls_status take_top_logprobs(reading *r, const ls_node *node) { return take_top(r, node, &r->chat_top); }
-static ls_status take_prompt_logprobs(reading *r, const ls_node *node) {
-    return take_top(r, node, &r->ask->prompt_top);
-}
-static ls_status take_return_logprob(reading *r, const ls_node *node) {
+static ls_status take_top_logprobs(parse *r, const ls_node *node) { return take_top(r, node, &r->chat_top); }
+static ls_status take_prompt_logprobs(parse *r, const ls_node *node) { return take_top(r, node, &r->ask->prompt_top); }
+static ls_status take_return_logprob(parse *r, const ls_node *node) {
     bool wanted;
     LS_TRY(ls_node_bool(node, &wanted, r->err));
     if (wanted && r->ask->top < 0) r->ask->top = 0;
     return LS_OK;
 }
-static ls_status take_logprob_start(reading *r, const ls_node *node) {
+static ls_status take_logprob_start(parse *r, const ls_node *node) {
     int64_t start;
     LS_TRY(ls_node_int(node, -1, INT32_MAX, &start, r->err));
     if (start > 0) return refuse(r, node);
@@ -417,7 +415,7 @@ static ls_status take_logprob_start(reading *r, const ls_node *node) {
     return LS_OK;
 }
 
-static ls_status take_stream_options(reading *r, const ls_node *node) {
+static ls_status take_stream_options(parse *r, const ls_node *node) {
     static const char *const keys[] = {"include_usage", "continuous_usage_stats", NULL};
     ls_node child;
     LS_TRY(ls_node_expect(node, LS_NODE_OBJECT, r->err));
@@ -427,7 +425,7 @@ static ls_status take_stream_options(reading *r, const ls_node *node) {
                                                            : LS_OK;
 }
 
-static ls_status take_address(reading *r, const ls_node *object, const char *key, uint32_t *out) {
+static ls_status take_address(parse *r, const ls_node *object, const char *key, uint32_t *out) {
     ls_node child;
     int64_t value;
     if (!ls_node_get_some(object, key, &child)) return LS_OK;
@@ -437,7 +435,7 @@ static ls_status take_address(reading *r, const ls_node *object, const char *key
 }
 
 /* true, or an object of what is wanted beside the rest. */
-static ls_status take_lockstep(reading *r, const ls_node *node) {
+static ls_status take_lockstep(parse *r, const ls_node *node) {
     static const char *const keys[] = {"distributions", "mask", "prompt", "sample", NULL};
     ls_node child;
     if (ls_node_kind_of(node) == LS_NODE_BOOL) return ls_node_bool(node, &r->ask->lockstep, r->err);
@@ -450,8 +448,8 @@ static ls_status take_lockstep(reading *r, const ls_node *node) {
     return take_address(r, node, "sample", &r->ask->first_sample);
 }
 
-static ls_status take_members(reading *r, const ls_node *object, int where);
-static ls_status take_params(reading *r, const ls_node *node) {
+static ls_status take_members(parse *r, const ls_node *object, int where);
+static ls_status take_params(parse *r, const ls_node *node) {
     LS_TRY(ls_node_expect(node, LS_NODE_OBJECT, r->err));
     return take_members(r, node, r->ask->kind == LS_ASK_SGLANG ? GPARAMS : PARAMS);
 }
@@ -536,7 +534,7 @@ static const struct {
 };
 
 /* null says nothing, anywhere. */
-static ls_status take_members(reading *r, const ls_node *object, int where) {
+static ls_status take_members(parse *r, const ls_node *object, int where) {
     void *iterator = NULL;
     ls_node child;
     while (ls_node_next(object, &iterator, &child)) {
@@ -566,7 +564,7 @@ static void set_defaults(ls_ask *a, ls_ask_kind kind) {
 
 /* What the prompt depends on, wherever it stands in the body. As with vLLM a chat's template writes its special tokens
  * itself, and all other texts get the tokenizer's. */
-static ls_status look_ahead(reading *r, const ls_node *root) {
+static ls_status look_ahead(parse *r, const ls_node *root) {
     const int kinds = C | H | K;
     ls_node node;
     r->add_special = r->ask->kind != LS_ASK_CHAT && !ls_node_get_some(root, "messages", &node);
@@ -576,7 +574,7 @@ static ls_status look_ahead(reading *r, const ls_node *root) {
 }
 
 /* What one field cannot know. */
-static ls_status settle(reading *r) {
+static ls_status finish_ask(parse *r) {
     static const char *const missing[] = {
         [LS_ASK_COMPLETION] = "prompt", [LS_ASK_CHAT] = "messages",   [LS_ASK_TOKENS] = "token_ids",
         [LS_ASK_SGLANG] = "input_ids",  [LS_ASK_SCORE] = "sequences", [LS_ASK_TOKENIZE] = "prompt"};
@@ -624,7 +622,7 @@ int64_t ls_ask_room(const ls_ask *a, const ls_ask_limits *limits, int64_t prompt
 ls_status ls_ask_parse(ls_ask **out, ls_ask_kind kind, const ls_ask_limits *limits, const char *json, int64_t bytes,
                        ls_error *err) {
     ls_json_doc *doc = NULL;
-    reading r = {.limits = limits, .chat_top = -1, .err = err};
+    parse r = {.limits = limits, .chat_top = -1, .err = err};
     ls_node root;
     ls_status status;
     *out = NULL;
@@ -634,7 +632,7 @@ ls_status ls_ask_parse(ls_ask **out, ls_ask_kind kind, const ls_ask_limits *limi
     root = ls_json_root(doc);
     LS_TRY_DONE(look_ahead(&r, &root));
     LS_TRY_DONE(take_members(&r, &root, (int)kind));
-    LS_TRY_DONE(settle(&r));
+    LS_TRY_DONE(finish_ask(&r));
     *out = r.ask;
     r.ask = NULL;
 done:
@@ -656,7 +654,7 @@ ls_status ls_ask_parse_ids(int32_t **ids, int64_t *n, const ls_ask_limits *limit
                            ls_error *err) {
     static const char *const keys[] = {"model", "tokens", NULL};
     ls_json_doc *doc = NULL;
-    reading r = {.limits = limits, .err = err};
+    parse r = {.limits = limits, .err = err};
     ls_node root, node;
     ls_status status;
     *ids = NULL;

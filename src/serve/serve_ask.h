@@ -6,7 +6,7 @@
 
 #include "op/sample.h"
 #include "op/support.h"
-#include "rollout/sight.h"
+#include "rollout/logit_stats.h"
 #include "template/chat.h"
 #include "text/tokenizer.h"
 
@@ -26,7 +26,7 @@ enum {
     LS_ASK_STOPS_MAX = 64,
     LS_ASK_STOP_BYTES_MAX = 65536,      /* of all stop texts together */
     LS_ASK_TOP_MAX = 256,               /* alternatives of a token */
-    LS_ASK_MASK_MAX = LS_SIGHT_MASK_MAX /* kept tokens that are told */
+    LS_ASK_MASK_MAX = LS_STATS_MASK_MAX /* kept tokens that are told */
 };
 
 typedef struct ls_ask_prompt {

@@ -431,9 +431,9 @@ static ls_status check_ask(ls_server *s, ls_ask **out, uint64_t seed, ls_error *
     return status;
 }
 
-typedef struct tally {
+typedef struct check_counts {
     int64_t sequences, generated, scored, differing_tokens, differing_prompt_tokens, other_versions;
-} tally;
+} check_counts;
 
 static int64_t differing(const float *a, const float *b, int64_t n) {
     int64_t count = 0;
@@ -442,7 +442,7 @@ static int64_t differing(const float *a, const float *b, int64_t n) {
 }
 
 /* One sample against the training forward, which runs on a device of its own beside the engine. */
-static ls_status compare_sample(ls_server *s, const ls_completion *x, tally *t, ls_error *err) {
+static ls_status compare_sample(ls_server *s, const ls_completion *x, check_counts *t, ls_error *err) {
     const ls_request *r = &x->request;
     const int64_t n = r->n_prompt + r->n_completion;
     const ls_score_opts opts = {.dtype = s->engine.dtype, .batch = 1, .page_tokens = 16};
@@ -469,7 +469,7 @@ done:
     return status;
 }
 
-static int tell_check(ls_server *s, const tally *t, uint64_t version, FILE *out) {
+static int tell_check(ls_server *s, const check_counts *t, uint64_t version, FILE *out) {
     ls_json_out json;
     ls_json_init(&json, out);
     ls_json_begin_object(&json, NULL);
@@ -489,14 +489,15 @@ int ls_control_check(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
     ls_ask *ask;
     ls_group *g;
     ls_work_view view;
-    tally t = {0};
+    check_counts t = {0};
     bool is_full;
     ls_status status = LS_OK;
     (void)c;
     ls_work_look(s->work, &view);
     if (view.paused) return refuse(err, LS_ERR_ARG, "generation is paused");
     if (check_ask(s, &ask, 1 + (uint64_t)view.groups, err) != LS_OK) return ls_reply_status(err);
-    if (ls_work_submit(&g, s->work, &s->anonymous, ask, &s->limits, NULL, NULL, &is_full, err) != LS_OK)
+    if (ls_work_submit(&g, s->work, &s->anonymous, ask, &s->limits, (ls_group_wake){NULL, NULL}, &is_full, err) !=
+        LS_OK)
         return is_full ? 429 : ls_reply_status(err);
     if (!ls_group_wait(g)) { /* what comes next may be an update, which must not wait for this */
         ls_group_release(g);

@@ -232,7 +232,7 @@ void ls_exchange_free(ls_exchange *x) {
     ls_work_forget(x->http->server->work, &x->wait);
     ls_exchange_drop_group(x);
     ls_holding_give(&x->holding, x->holding.bytes);
-    free(x->told);
+    free(x->sent);
     free(x->chunk);
     free(x->reply);
     free(x->body);
@@ -314,10 +314,10 @@ static int64_t look_for_news(const ls_exchange *x) {
     ls_work_lock(x->http->server->work);
     for (int64_t i = 0; i < g->n_samples; i++) {
         const ls_completion *s = &g->samples[i];
-        const bool ends = !x->told[i].ended && s->finish != LS_FINISH_NONE;
-        if (x->told[i].ended || (s->n_public == x->told[i].tokens && !ends)) continue;
+        const bool ends = !x->sent[i].ended && s->finish != LS_FINISH_NONE;
+        if (x->sent[i].ended || (s->n_public == x->sent[i].tokens && !ends)) continue;
         news = true;
-        n += s->n_public - (retells ? 0 : x->told[i].tokens);
+        n += s->n_public - (retells ? 0 : x->sent[i].tokens);
         ended += ends ? s->n_public : 0;
     }
     if (news) bytes = ls_group_reply_bytes(g, n) + 8 * ended;
@@ -334,7 +334,7 @@ static void fill_chunk(ls_exchange *x) {
     x->chunk_bytes = x->chunk_at = 0;
     x->is_filled = x->is_broken = true;
     if ((file = open_memstream(&x->chunk, &x->chunk_bytes)) == NULL) return;
-    status = ls_reply_more(file, &x->http->server->about, x->group, x->told, &x->is_stream_done, &err);
+    status = ls_reply_more(file, &x->http->server->about, x->group, x->sent, &x->is_stream_done, &err);
     x->is_broken = fclose(file) != 0 || status != LS_OK;
 }
 
@@ -378,7 +378,7 @@ static ssize_t read_stream(void *context, uint64_t at, char *to, size_t room) {
 static enum MHD_Result send_stream(ls_exchange *x) {
     struct MHD_Response *response;
     enum MHD_Result result;
-    if (ls_array_alloc((void **)&x->told, x->group->n_samples, sizeof *x->told, "stream", NULL) != LS_OK)
+    if (ls_array_alloc((void **)&x->sent, x->group->n_samples, sizeof *x->sent, "stream", NULL) != LS_OK)
         return ls_exchange_error(x, 500, "out of memory", false);
     response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 65536, read_stream, x, NULL);
     if (response == NULL) return MHD_NO;
@@ -418,7 +418,8 @@ static void run_read(void *exchange) {
     bool is_full = false;
     ls_status status = read_ask(x, &ask, &err);
     drop_body(x);
-    if (status == LS_OK) status = ls_work_submit(&group, s->work, x->client, ask, &s->limits, wake, x, &is_full, &err);
+    if (status == LS_OK)
+        status = ls_work_submit(&group, s->work, x->client, ask, &s->limits, (ls_group_wake){wake, x}, &is_full, &err);
     if (status != LS_OK) refuse(x, &err, is_full);
     pthread_mutex_lock(&x->http->lock); /* the thread that watches looks at it */
     x->group = group;
@@ -432,7 +433,7 @@ static enum MHD_Result begin_ask(ls_exchange *x) {
     return send_errand(x, LS_STEP_READ, run_read, x->body_bytes > HEAVY_BODY) ? MHD_YES : send_stopping(x);
 }
 
-static enum MHD_Result go_on_ask(ls_exchange *x) {
+static enum MHD_Result resume_ask(ls_exchange *x) {
     if (x->group == NULL) return send_reply(x, NULL);
     x->step = LS_STEP_RUN;
     return x->group->ask->stream ? send_stream(x) : await_group(x);
@@ -446,7 +447,7 @@ static void run_handler(void *exchange) {
     ls_exchange_give_back(x);
 }
 
-static enum MHD_Result go_on_steer(ls_exchange *x) {
+static enum MHD_Result resume_steer(ls_exchange *x) {
     while (ls_work_is_waiting(x->http->server->work, &x->wait)) {
         if (park(x)) return MHD_YES;
         if (closes(x)) return send_stopping(x);
@@ -493,12 +494,12 @@ enum MHD_Result ls_exchange_begin(ls_exchange *x) {
     return send_reply(x, x->route->type);
 }
 
-enum MHD_Result ls_exchange_go_on(ls_exchange *x) {
+enum MHD_Result ls_exchange_resume(ls_exchange *x) {
     switch (x->step) {
-        case LS_STEP_READ: return go_on_ask(x);
+        case LS_STEP_READ: return resume_ask(x);
         case LS_STEP_RUN: return await_group(x);
         case LS_STEP_TELL: return send_reply(x, NULL);
-        case LS_STEP_DO: return x->route->kind == LS_ROUTE_STEER ? go_on_steer(x) : send_reply(x, x->route->type);
+        case LS_STEP_DO: return x->route->kind == LS_ROUTE_STEER ? resume_steer(x) : send_reply(x, x->route->type);
         case LS_STEP_BODY: break;
     }
     return MHD_NO;

@@ -59,7 +59,7 @@ typedef struct ls_exchange {
     size_t reply_bytes;
     struct ls_exchange *next_control;
     /* A stream. */
-    ls_told *told;
+    ls_sent *sent;
     char *chunk;
     size_t chunk_bytes, chunk_at;
     bool is_filled, is_broken, is_stream_done;
@@ -99,7 +99,7 @@ enum MHD_Result ls_exchange_error(ls_exchange *x, int status, const char *messag
 /* The body is there. */
 enum MHD_Result ls_exchange_begin(ls_exchange *x);
 /* It was parked. */
-enum MHD_Result ls_exchange_go_on(ls_exchange *x);
+enum MHD_Result ls_exchange_resume(ls_exchange *x);
 /* Leaves an error to be sent. */
 void ls_exchange_set_error(ls_exchange *x, int status, const char *message);
 /* Its results are not needed any more. */

@@ -36,12 +36,12 @@ static void look(void *context, int64_t position, int32_t token, const float *lo
     const ls_group_shop *o = s->group->shop;
     const int64_t n = s->request.n_prompt;
     const bool in_prompt = position < n;
-    ls_sights *sights = in_prompt ? &s->prompt_sights : &s->sights;
+    ls_logit_stats *stats = in_prompt ? &s->prompt_stats : &s->stats;
     (void)vocab;
-    if (s->look_error.status != LS_OK || sights->n_rows == 0) return;
+    if (s->look_error.status != LS_OK || stats->n_rows == 0) return;
     s->look_error.status =
-        ls_sights_look(sights, o->tools, in_prompt ? position - 1 : position - n, token, logits, processed,
-                       in_prompt || o->logprob_of == LS_LOGPROB_RAW ? logits : processed, &s->look_error);
+        ls_logit_stats_take(stats, o->tools, in_prompt ? position - 1 : position - n, token, logits, processed,
+                            in_prompt || o->logprob_of == LS_LOGPROB_RAW ? logits : processed, &s->look_error);
 }
 
 /* ---- what it costs ---- */
@@ -58,18 +58,18 @@ int64_t ls_ask_samples(const ls_ask *a) { return a->n_prompts * (a->n > 0 ? a->n
 static bool sees(const ls_ask *a) { return a->top > 0 || a->mask || (a->top == 0 && a->kind == LS_ASK_TOKENS); }
 
 /* Ranks and alternatives, or a mask alone. */
-static int64_t sights_top(const ls_ask *a) { return sees(a) ? a->top : -1; }
+static int64_t stats_top(const ls_ask *a) { return sees(a) ? a->top : -1; }
 
 static int64_t result_bytes(const ls_ask *a) {
-    return (int64_t)(sizeof(int32_t) + sizeof(float) + sizeof(uint64_t)) + ls_sights_row_bytes(sights_top(a), a->mask) +
-           (a->distributions ? 4 * (int64_t)sizeof(float) : 0);
+    return (int64_t)(sizeof(int32_t) + sizeof(float) + sizeof(uint64_t)) +
+           ls_logit_stats_row_bytes(stats_top(a), a->mask) + (a->distributions ? 4 * (int64_t)sizeof(float) : 0);
 }
 
-static int64_t told_bytes(const ls_ask *a) {
+static int64_t sent_bytes(const ls_ask *a) {
     int64_t bytes = TOKEN_TEXT;
     if (a->top >= 0) bytes += (1 + a->top) * TOKEN_ENTRY;
     if (a->lockstep) bytes += TOKEN_OWN + (a->distributions ? TOKEN_WEIGHED : 0);
-    if (a->mask) bytes += 8 * (a->sampling.top_k < LS_SIGHT_MASK_MAX ? a->sampling.top_k : LS_SIGHT_MASK_MAX);
+    if (a->mask) bytes += 8 * (a->sampling.top_k < LS_STATS_MASK_MAX ? a->sampling.top_k : LS_STATS_MASK_MAX);
     return bytes;
 }
 
@@ -79,11 +79,11 @@ static bool tells_at_end(const ls_ask *a) { return !a->stream || a->kind == LS_A
 /* Of a prompt's token in each of its samples. */
 static int64_t prompt_bytes(const ls_ask *a) {
     if (a->prompt_top < 0) return 0;
-    return (int64_t)sizeof(float) + (1 + a->prompt_top) * TOKEN_ENTRY + ls_sights_row_bytes(a->prompt_top, false);
+    return (int64_t)sizeof(float) + (1 + a->prompt_top) * TOKEN_ENTRY + ls_logit_stats_row_bytes(a->prompt_top, false);
 }
 
 int64_t ls_group_reply_bytes(const ls_group *g, int64_t n_tokens) {
-    int64_t bytes = n_tokens * told_bytes(g->ask);
+    int64_t bytes = n_tokens * sent_bytes(g->ask);
     if (g->ask->prompt_top >= 0 && g->is_finished)
         for (int64_t i = 0; i < g->n_samples; i++)
             bytes += g->samples[i].request.n_prompt * (1 + g->ask->prompt_top) * TOKEN_ENTRY;
@@ -133,8 +133,8 @@ void ls_sample_count(ls_completion *s) {
 /* ---- memory ---- */
 
 static void sample_deinit(ls_completion *s) {
-    ls_sights_deinit(&s->sights);
-    ls_sights_deinit(&s->prompt_sights);
+    ls_logit_stats_deinit(&s->stats);
+    ls_logit_stats_deinit(&s->prompt_stats);
     ls_sparse_free(&s->memory);
 }
 
@@ -181,9 +181,9 @@ ls_status ls_sample_open(ls_group *g, int64_t i, ls_error *err) {
     ls_request *r = &s->request;
     const int64_t room = r->max_tokens;
     LS_TRY(open_results(s, room, err));
-    if (sees(a)) LS_TRY(ls_sights_init(&s->sights, room, sights_top(a), a->mask, err));
+    if (sees(a)) LS_TRY(ls_logit_stats_init(&s->stats, room, stats_top(a), a->mask, err));
     if (a->prompt_top >= 0 && a->kind != LS_ASK_SCORE && a->kind != LS_ASK_SGLANG)
-        LS_TRY(ls_sights_init(&s->prompt_sights, r->n_prompt - 1, a->prompt_top, false, err));
+        LS_TRY(ls_logit_stats_init(&s->prompt_stats, r->n_prompt - 1, a->prompt_top, false, err));
     r->prompt_i = a->first_prompt + (uint32_t)(i / n);
     r->sample_i = a->first_sample + (uint32_t)(i % n);
     r->owner = g->number;
@@ -201,9 +201,9 @@ ls_status ls_sample_open(ls_group *g, int64_t i, ls_error *err) {
     r->of_all = s->of_all;
     r->of_kept = s->of_kept;
     r->of_model = s->of_model;
-    r->see = s->sights.n_rows > 0 || s->prompt_sights.n_rows > 0 ? look : NULL;
+    r->see = s->stats.n_rows > 0 || s->prompt_stats.n_rows > 0 ? look : NULL;
     r->see_context = s;
-    r->sees_processed = s->sights.n_rows > 0 && (a->mask || (a->top > 0 && g->shop->logprob_of != LS_LOGPROB_RAW));
+    r->sees_processed = s->stats.n_rows > 0 && (a->mask || (a->top > 0 && g->shop->logprob_of != LS_LOGPROB_RAW));
     if (g->stop != NULL) ls_stop_begin(&s->stop_state, g->stop);
     return LS_OK;
 }
@@ -244,7 +244,7 @@ ls_status ls_group_create(ls_group **out, const ls_group_shop *shop, ls_client *
     g->created = (int64_t)time(NULL);
     g->number = number;
     g->sampling = ask->sampling;
-    g->token_bytes = result_bytes(ask) + (tells_at_end(ask) ? told_bytes(ask) : 0);
+    g->token_bytes = result_bytes(ask) + (tells_at_end(ask) ? sent_bytes(ask) : 0);
     if (!ask->has_seed) {
         const ls_philox draw = ls_philox_draw(shop->seed, 7, 0, (uint32_t)(number >> 32), (uint32_t)number);
         g->sampling.seed = ((uint64_t)draw.word[0] << 32 | draw.word[1]) >> 1; /* one that JSON readers have */

@@ -6,7 +6,7 @@
 #define LS_SERVE_GROUP_H
 
 #include "rollout/engine.h"
-#include "rollout/sight.h"
+#include "rollout/logit_stats.h"
 #include "serve/serve_ask.h"
 #include "serve/serve_quota.h"
 #include "text/stop.h"
@@ -31,7 +31,7 @@ typedef struct ls_completion {
     int32_t *completion, *kept;
     float *logprob, *prompt_logprob, *of_all, *of_kept, *of_model;
     uint64_t *weights;
-    ls_sights sights, prompt_sights; /* rows: position - n_prompt; position - 1 */
+    ls_logit_stats stats, prompt_stats; /* rows: position - n_prompt; position - 1 */
     ls_error look_error;
     int32_t stop_id;                /* the token that ended it, or -1: a text did */
     bool ended_by_id, ended_by_eos; /* eos: the model's own end, not the request's */
@@ -46,7 +46,7 @@ typedef struct ls_completion {
 
 /* What groups of one server share. */
 typedef struct ls_group_shop {
-    ls_sight_tools *tools; /* the engine's thread's */
+    ls_logit_tools *tools; /* the engine's thread's */
     ls_logprob_of logprob_of;
     const ls_tokenizer *tokenizer; /* or NULL */
     ls_stop_tokens *stop_tokens;   /* or NULL: no request has stop texts */
@@ -56,6 +56,12 @@ typedef struct ls_group_shop {
     ls_quota *quota;
     uint64_t seed; /* of requests without one, with their number */
 } ls_group_shop;
+
+/* Called when something was published, or the group is finished; call NULL: nobody waits. */
+typedef struct ls_group_wake {
+    void (*call)(void *context);
+    void *context;
+} ls_group_wake;
 
 struct ls_group {
     const ls_group_shop *shop;
@@ -77,8 +83,7 @@ struct ls_group {
     int64_t created;                /* seconds since 1970 */
     char name[48];                  /* "cmpl-..", unique */
     uint64_t number;
-    void (*wake)(void *context); /* something was published, or it is finished; NULL: nobody waits */
-    void *wake_context;
+    ls_group_wake wake;
     ls_group *next, *previous; /* of the unfinished ones, in the order in which they came; next of the dead */
 };
 

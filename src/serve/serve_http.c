@@ -245,7 +245,7 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
         return status == 200 ? MHD_YES : MHD_NO;
     }
     if (x->is_answered) return MHD_YES;
-    return x->step == LS_STEP_BODY ? ls_exchange_begin(x) : ls_exchange_go_on(x);
+    return x->step == LS_STEP_BODY ? ls_exchange_begin(x) : ls_exchange_resume(x);
 }
 
 /* ---- threads beside ---- */

@@ -48,7 +48,7 @@ ls_status ls_part_stop_text(const ls_part *p, const char **out, ls_error *err) {
 }
 
 /* Bytes that may still become something else: of a character that is not complete, or of a stop text. */
-int64_t ls_part_settled(const ls_ask *a, const char *text, int64_t bytes) {
+int64_t ls_part_final(const ls_ask *a, const char *text, int64_t bytes) {
     int64_t held = 0;
     while (bytes >= 3 && memcmp(text + bytes - 3, "\xEF\xBF\xBD", 3) == 0) bytes -= 3;
     for (int64_t i = 0; i < a->n_stop && !a->keeps_stop; i++)
@@ -64,7 +64,7 @@ ls_status ls_part_text(const ls_part *p, char **text, int64_t *bytes, ls_error *
     const bool drops = p->finish == LS_FINISH_STOP && p->sample->ended_by_id && !a->keeps_stop;
     LS_TRY(ls_part_decode(p, p->sample->completion, p->n - drops, !a->keeps_special, text, bytes, err));
     if (p->finish == LS_FINISH_NONE)
-        *bytes = ls_part_settled(a, *text, *bytes);
+        *bytes = ls_part_final(a, *text, *bytes);
     else if (p->finish == LS_FINISH_STOP && !p->sample->ended_by_id)
         *bytes = a->keeps_stop ? find_stop(a, *text, *bytes).end : find_stop(a, *text, *bytes).begin;
     (*text)[*bytes] = '\0';

@@ -18,7 +18,7 @@ typedef struct ls_part {
 ls_status ls_part_decode(const ls_part *part, const int32_t *ids, int64_t n, bool skip_special, char **text,
                          int64_t *bytes, ls_error *err);
 /* Bytes that cannot become something else: of a character that is not complete, or of a stop text. */
-int64_t ls_part_settled(const ls_ask *ask, const char *text, int64_t bytes);
+int64_t ls_part_final(const ls_ask *ask, const char *text, int64_t bytes);
 /* The text of tokens [0, n), as far as it is certain. */
 ls_status ls_part_text(const ls_part *part, char **text, int64_t *bytes, ls_error *err);
 /* The text of a sample that has ended, and the tool calls in it, which are not of its text. */

@@ -97,9 +97,9 @@ static void write_bits(ls_json_out *json, const char *key, const float *values, 
 static void write_masks(ls_json_out *json, const char *key, const ls_part *p) {
     ls_json_begin_array(json, key);
     for (int64_t i = p->first; i < p->n; i++) {
-        const int32_t *ids = p->sample->sights.mask + i * LS_SIGHT_MASK_MAX;
+        const int32_t *ids = p->sample->stats.mask + i * LS_STATS_MASK_MAX;
         int64_t n = 0;
-        while (n < LS_SIGHT_MASK_MAX && ids[n] >= 0) n++;
+        while (n < LS_STATS_MASK_MAX && ids[n] >= 0) n++;
         write_ids(json, NULL, ids, n);
     }
     ls_json_end_array(json);
@@ -181,7 +181,7 @@ static void write_usage(ls_json_out *json, const ls_group *g) {
 
 /* ---- log-probabilities, by dialect ---- */
 
-static int64_t n_top(const ls_sights *s, int64_t row) {
+static int64_t n_top(const ls_logit_stats *s, int64_t row) {
     int64_t n = 0;
     while (n < s->top && s->top_id[row * s->top + n] >= 0) n++;
     return n;
@@ -190,7 +190,7 @@ static int64_t n_top(const ls_sights *s, int64_t row) {
 /* /v1/completions: lists side by side. */
 static ls_status write_columns(ls_json_out *json, const ls_part *p, ls_error *err) {
     const ls_ask *a = p->group->ask;
-    const ls_sights *s = &p->sample->sights;
+    const ls_logit_stats *s = &p->sample->stats;
     char key[160];
     int64_t offset = p->offset != NULL ? *p->offset : 0;
     if (a->top < 0) {
@@ -254,7 +254,7 @@ static ls_status write_entry(ls_json_out *json, const ls_part *p, int32_t id, fl
 
 /* Chats and /inference/v1/generate: an entry for each token. */
 static ls_status write_content(ls_json_out *json, const ls_part *p, ls_error *err) {
-    const ls_sights *s = &p->sample->sights;
+    const ls_logit_stats *s = &p->sample->stats;
     if (p->group->ask->top < 0) {
         ls_json_null(json, "logprobs");
         return LS_OK;
@@ -294,7 +294,7 @@ static ls_status write_prompt_entry(ls_json_out *json, const ls_part *p, int32_t
 /* A position each, the first null; the prompt's own token is the first member. */
 static ls_status write_prompt_logprobs(ls_json_out *json, const ls_part *p, ls_error *err) {
     const ls_request *r = &p->sample->request;
-    const ls_sights *s = &p->sample->prompt_sights;
+    const ls_logit_stats *s = &p->sample->prompt_stats;
     if (p->group->ask->prompt_top < 0 || !has_prompt(p)) {
         ls_json_null(json, "prompt_logprobs");
         return LS_OK;
@@ -433,10 +433,10 @@ static ls_status sglang_rows(ls_json_out *json, const ls_part *p, ls_error *err)
         ls_json_begin_array(json, "output_top_logprobs");
         for (int64_t i = p->first; i < p->n; i++) {
             ls_json_begin_array(json, NULL);
-            for (int64_t k = 0; k < n_top(&s->sights, i); k++) {
+            for (int64_t k = 0; k < n_top(&s->stats, i); k++) {
                 ls_json_begin_array(json, NULL);
-                ls_json_float(json, NULL, s->sights.top_logprob[i * s->sights.top + k]);
-                ls_json_int(json, NULL, s->sights.top_id[i * s->sights.top + k]);
+                ls_json_float(json, NULL, s->stats.top_logprob[i * s->stats.top + k]);
+                ls_json_int(json, NULL, s->stats.top_id[i * s->stats.top + k]);
                 ls_json_null(json, NULL);
                 ls_json_end_array(json);
             }
@@ -653,18 +653,18 @@ enum { WINDOW = 256, WINDOW_KEPT = 32 };
 
 /* Moves the beginning of what is decoded on, near the end of the text: where its last tokens alone read as they do
  * there, what comes later reads the same from there on. What is not told yet stays in it. */
-static ls_status move_window(const ls_part *p, ls_told *told, const char *text, int64_t bytes, ls_error *err) {
+static ls_status move_window(const ls_part *p, ls_sent *sent, const char *text, int64_t bytes, ls_error *err) {
     const int64_t from = p->n - WINDOW_KEPT;
     char *tail;
     int64_t tail_bytes;
-    if (p->n - told->from_token < WINDOW || (bytes >= 3 && memcmp(text + bytes - 3, "\xEF\xBF\xBD", 3) == 0))
+    if (p->n - sent->from_token < WINDOW || (bytes >= 3 && memcmp(text + bytes - 3, "\xEF\xBF\xBD", 3) == 0))
         return LS_OK;
     LS_TRY(ls_part_decode(p, p->sample->completion + from, WINDOW_KEPT, !p->group->ask->keeps_special, &tail,
                           &tail_bytes, err));
-    if (tail_bytes <= bytes && told->from_bytes + bytes - tail_bytes <= told->bytes &&
+    if (tail_bytes <= bytes && sent->from_bytes + bytes - tail_bytes <= sent->bytes &&
         memcmp(text + bytes - tail_bytes, tail, (size_t)tail_bytes) == 0) {
-        told->from_token = from;
-        told->from_bytes += bytes - tail_bytes;
+        sent->from_token = from;
+        sent->from_bytes += bytes - tail_bytes;
     }
     free(tail);
     return LS_OK;
@@ -672,58 +672,58 @@ static ls_status move_window(const ls_part *p, ls_told *told, const char *text, 
 
 /* Text that is certain and was not told: *text [*bytes], at *at. The end decodes everything once more, and what was
  * told must be its beginning. */
-static ls_status new_text(const ls_part *p, ls_told *told, ls_tool_calls *calls, char **text, const char **at,
+static ls_status new_text(const ls_part *p, ls_sent *sent, ls_tool_calls *calls, char **text, const char **at,
                           int64_t *bytes, ls_error *err) {
     const ls_ask *a = p->group->ask;
-    const int64_t from = p->finish == LS_FINISH_NONE ? told->from_bytes : 0;
+    const int64_t from = p->finish == LS_FINISH_NONE ? sent->from_bytes : 0;
     int64_t n, whole = 0;
     *bytes = 0;
-    if (p->finish == LS_FINISH_NONE && told->in_call) return LS_OK;
+    if (p->finish == LS_FINISH_NONE && sent->in_call) return LS_OK;
     if (p->finish != LS_FINISH_NONE) {
         LS_TRY(ls_part_text_and_calls(p, calls, text, &n, err));
-        if (n < told->bytes || ls_fnv_mix(LS_FNV_START, *text, told->bytes) != told->hash) {
+        if (n < sent->bytes || ls_fnv_mix(LS_FNV_START, *text, sent->bytes) != sent->hash) {
             free(*text);
             *text = NULL;
             return LS_FAIL(err, LS_ERR_FORMAT, "the text of a stream does not begin as it was told");
         }
     } else {
-        LS_TRY(ls_part_decode(p, p->sample->completion + told->from_token, p->n - told->from_token, !a->keeps_special,
+        LS_TRY(ls_part_decode(p, p->sample->completion + sent->from_token, p->n - sent->from_token, !a->keeps_special,
                               text, &whole, err));
-        n = ls_tool_calls_settled(a->calls, *text, ls_part_settled(a, *text, whole), from == 0, &told->in_call);
+        n = ls_tool_calls_final(a->calls, *text, ls_part_final(a, *text, whole), from == 0, &sent->in_call);
     }
-    n = n + from > told->bytes ? n + from - told->bytes : 0;
-    *at = *text + (n > 0 ? told->bytes - from : 0);
+    n = n + from > sent->bytes ? n + from - sent->bytes : 0;
+    *at = *text + (n > 0 ? sent->bytes - from : 0);
     *bytes = n;
-    told->bytes += n;
-    told->hash = ls_fnv_mix(told->hash, *at, n);
-    return p->finish == LS_FINISH_NONE ? move_window(p, told, *text, whole, err) : LS_OK;
+    sent->bytes += n;
+    sent->hash = ls_fnv_mix(sent->hash, *at, n);
+    return p->finish == LS_FINISH_NONE ? move_window(p, sent, *text, whole, err) : LS_OK;
 }
 
 /* What is new of one sample. */
-static ls_status tell(FILE *out, ls_part *p, ls_told *told, ls_error *err) {
+static ls_status tell(FILE *out, ls_part *p, ls_sent *sent, ls_error *err) {
     ls_tool_calls calls = {0};
     char *text = NULL;
     const char *at = "";
     int64_t bytes = 0;
     ls_status status;
-    if (told->ended || (p->n == told->tokens && p->finish == LS_FINISH_NONE)) return LS_OK;
-    if (told->tokens == 0) told->hash = LS_FNV_START;
-    p->first = p->group->ask->kind == LS_ASK_SGLANG ? 0 : told->tokens;
-    p->offset = &told->offset;
+    if (sent->ended || (p->n == sent->tokens && p->finish == LS_FINISH_NONE)) return LS_OK;
+    if (sent->tokens == 0) sent->hash = LS_FNV_START;
+    p->first = p->group->ask->kind == LS_ASK_SGLANG ? 0 : sent->tokens;
+    p->offset = &sent->offset;
     LS_TRY_DONE((p->group->ask->kind & (LS_ASK_COMPLETION | LS_ASK_CHAT)) == 0
                     ? LS_OK
-                    : new_text(p, told, &calls, &text, &at, &bytes, err));
+                    : new_text(p, sent, &calls, &text, &at, &bytes, err));
     p->calls = &calls;
     LS_TRY_DONE(write_event(out, p, at, bytes, err));
-    told->tokens = p->n;
-    told->ended = p->finish != LS_FINISH_NONE;
+    sent->tokens = p->n;
+    sent->ended = p->finish != LS_FINISH_NONE;
 done:
     ls_tool_calls_deinit(&calls);
     free(text);
     return status;
 }
 
-ls_status ls_reply_more(FILE *out, const ls_reply_about *about, ls_group *g, ls_told *told, bool *done, ls_error *err) {
+ls_status ls_reply_more(FILE *out, const ls_reply_about *about, ls_group *g, ls_sent *sent, bool *done, ls_error *err) {
     bool all = true;
     for (int64_t i = 0; i < g->n_samples; i++) {
         ls_part p = {.about = about, .group = g, .sample = &g->samples[i]};
@@ -731,8 +731,8 @@ ls_status ls_reply_more(FILE *out, const ls_reply_about *about, ls_group *g, ls_
         p.n = g->samples[i].n_public;
         p.finish = g->samples[i].finish;
         ls_work_unlock(g->work);
-        LS_TRY(tell(out, &p, &told[i], err));
-        all = all && told[i].ended;
+        LS_TRY(tell(out, &p, &sent[i], err));
+        all = all && sent[i].ended;
     }
     *done = all;
     if (!all) return LS_OK;

@@ -323,7 +323,8 @@ static ls_status receive(void *context, void *host, int64_t bytes, ls_error *err
 }
 
 /* The group's name from the trainer's store, the group, and the sum of one number that the trainer begins with. */
-static ls_status meet(ls_transfer *t, const char *host, int64_t port, int64_t rank, int64_t n_ranks, ls_error *err) {
+static ls_status join_group(ls_transfer *t, const char *host, int64_t port, int64_t rank, int64_t n_ranks,
+                            ls_error *err) {
     const ls_nccl_patience patience = {MEET_S, look, NULL};
     uint8_t *pickle = NULL;
     int64_t bytes;
@@ -362,7 +363,7 @@ ls_status ls_transfer_open(ls_transfer **out, ls_device *device, const ls_node *
     LS_TRY_DONE(ls_array_alloc((void **)&t, 1, sizeof *t, "weights over NCCL", err));
     t->device = device;
     if (ls_node_get_some(info, "packed", &node)) LS_TRY_DONE(ls_node_bool(&node, &t->packed, err));
-    LS_TRY_DONE(meet(t, host, port, rank, n_ranks, err));
+    LS_TRY_DONE(join_group(t, host, port, rank, n_ranks, err));
     *out = t;
     t = NULL;
 done:

@@ -124,7 +124,7 @@ static void append(ls_worker *w, ls_group *g) {
 }
 
 ls_status ls_work_submit(ls_group **out, ls_worker *w, ls_client *client, ls_ask *ask, const ls_ask_limits *limits,
-                         void (*wake)(void *context), void *wake_context, bool *is_full, ls_error *err) {
+                         ls_group_wake wake, bool *is_full, ls_error *err) {
     const int64_t n = ls_ask_samples(ask);
     uint64_t number = 0;
     bool is_own;
@@ -145,7 +145,6 @@ ls_status ls_work_submit(ls_group **out, ls_worker *w, ls_client *client, ls_ask
     } else if (status == LS_OK) {
         g->work = w;
         g->wake = wake;
-        g->wake_context = wake_context;
         g->holders = 2; /* the caller's and the thread's */
         append(w, g);
         pthread_cond_signal(&w->news);
@@ -175,7 +174,7 @@ void ls_group_release(ls_group *g) {
     bool is_last;
     ls_work_lock(w);
     cancel_locked(g);
-    g->wake = NULL;
+    g->wake.call = NULL;
     is_last = --g->holders == 0;
     ls_work_unlock(w);
     if (is_last) ls_group_free(g);
@@ -214,7 +213,7 @@ static void finish_group(ls_worker *w, ls_group *g) {
     w->n_ranked -= g->ask->priority != 0;
     g->is_finished = true;
     pthread_cond_broadcast(&w->done);
-    if (g->wake != NULL) g->wake(g->wake_context);
+    if (g->wake.call != NULL) g->wake.call(g->wake.context);
     leave(w, g);
 }
 
@@ -329,10 +328,10 @@ static void publish(ls_worker *w, double now) {
             s->first_s = now;
             count_time(w->view.first_bucket, &w->view.first_sum, &w->view.first_n, now - g->born_s);
         }
-        if (s->n_public != s->request.n_completion && g->ask->stream && g->wake != NULL &&
+        if (s->n_public != s->request.n_completion && g->ask->stream && g->wake.call != NULL &&
             (s->n_public == 0 || now - g->woken_s >= pace)) {
             g->woken_s = now;
-            g->wake(g->wake_context);
+            g->wake.call(g->wake.context);
         }
         s->n_public = s->request.n_completion;
         ls_sample_count(s);
@@ -353,7 +352,7 @@ static void publish(ls_worker *w, double now) {
 /* Streams are told all that there is before the engine rests. */
 static void wake_streams(ls_worker *w) {
     for (ls_group *g = w->groups; g != NULL; g = g->next)
-        if (g->ask->stream && g->n_taken > 0 && g->wake != NULL) g->wake(g->wake_context);
+        if (g->ask->stream && g->n_taken > 0 && g->wake.call != NULL) g->wake.call(g->wake.context);
 }
 
 static void do_swap(ls_worker *w) {
@@ -591,7 +590,7 @@ ls_status ls_work_create(ls_worker **out, const ls_work_opts *opts, ls_error *er
     pthread_cond_init(&w->news, NULL);
     pthread_cond_init(&w->done, NULL);
     w->view.version = opts->version;
-    LS_TRY_DONE(ls_sight_tools_create(&w->opts.shop.tools, opts->model->config.vocab, err));
+    LS_TRY_DONE(ls_logit_tools_create(&w->opts.shop.tools, opts->model->config.vocab, err));
     LS_TRY_DONE(ls_engine_create(&w->engine, opts->model, opts->device, &opts->engine, err));
     ls_engine_get_plan(w->engine, &w->view.plan);
     if (pthread_create(&w->thread, NULL, drive, w) != 0) {
@@ -626,7 +625,7 @@ void ls_work_free(ls_worker *w) {
     }
     free_dead(w->dead);
     ls_engine_free(w->engine);
-    ls_sight_tools_free(w->opts.shop.tools);
+    ls_logit_tools_free(w->opts.shop.tools);
     pthread_cond_destroy(&w->done);
     pthread_cond_destroy(&w->news);
     pthread_mutex_destroy(&w->lock);

@@ -42,7 +42,7 @@ bool ls_work_has_room(ls_worker *work, const ls_client *client, int64_t n);
 /* Queues a group for the ask, which it takes over whatever the result. LS_ERR_CAPACITY with *is_full: there is no room
  * now; nothing was allocated for it. The caller holds the group until ls_group_release. */
 ls_status ls_work_submit(ls_group **out, ls_worker *work, ls_client *client, ls_ask *ask, const ls_ask_limits *limits,
-                         void (*wake)(void *context), void *wake_context, bool *is_full, ls_error *err);
+                         ls_group_wake wake, bool *is_full, ls_error *err);
 /* Nobody wants it any more: it is cancelled if it still runs. */
 void ls_group_release(ls_group *group);
 /* Cancels a group that is still held; it will finish soon. */

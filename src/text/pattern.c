@@ -26,15 +26,17 @@ void ls_spans_deinit(ls_spans *spans) {
     memset(spans, 0, sizeof *spans);
 }
 
-static ls_status find(const ls_pattern *pattern, ls_regex_search *search, const char *text, int64_t bytes, int64_t from,
-                      bool *found, int64_t *begin, int64_t *end, ls_error *err) {
+/* Without a match found->match is false. */
+static ls_status find_match(const ls_pattern *pattern, ls_regex_search *search, const char *text, int64_t bytes,
+                            int64_t from, ls_pattern_span *found, ls_error *err) {
     const char *at;
-    if (pattern->regex != NULL) return ls_regex_find(search, text, bytes, from, found, begin, end, err);
+    if (pattern->regex != NULL)
+        return ls_regex_find(search, text, bytes, from, &found->match, &found->begin, &found->end, err);
     at = memmem(text + from, (size_t)(bytes - from), pattern->text, (size_t)pattern->bytes);
-    *found = at != NULL;
+    found->match = at != NULL;
     if (at != NULL) {
-        *begin = at - text;
-        *end = *begin + pattern->bytes;
+        found->begin = at - text;
+        found->end = found->begin + pattern->bytes;
     }
     return LS_OK;
 }
@@ -45,19 +47,18 @@ ls_status ls_pattern_spans(const ls_pattern *pattern, ls_regex_search *search, c
     spans->n = 0;
     if (bytes == 0) return ls_spans_append(spans, 0, 0, false, err);
     while (from <= bytes) {
-        bool found;
-        int64_t begin = 0, end = 0;
-        LS_TRY(find(pattern, search, text, bytes, from, &found, &begin, &end, err));
-        if (!found) break;
-        if (begin == end && end == last_end) {
+        ls_pattern_span found = {0};
+        LS_TRY(find_match(pattern, search, text, bytes, from, &found, err));
+        if (!found.match) break;
+        if (found.begin == found.end && found.end == last_end) {
             int32_t code;
             if (from >= bytes) break;
             from += ls_utf8_decode((const uint8_t *)text + from, bytes - from, &code);
             continue;
         }
-        if (covered < begin) LS_TRY(ls_spans_append(spans, covered, begin, false, err));
-        LS_TRY(ls_spans_append(spans, begin, end, true, err));
-        covered = from = last_end = end;
+        if (covered < found.begin) LS_TRY(ls_spans_append(spans, covered, found.begin, false, err));
+        LS_TRY(ls_spans_append(spans, found.begin, found.end, true, err));
+        covered = from = last_end = found.end;
     }
     if (covered < bytes) LS_TRY(ls_spans_append(spans, covered, bytes, false, err));
     return LS_OK;

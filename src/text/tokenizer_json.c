@@ -40,17 +40,22 @@ static ls_status merge_id(const ls_tokenizer *t, const ls_node *node, const char
                         text);
 }
 
-static ls_status add_merge(ls_tokenizer *t, const ls_node *node, const char *left, int64_t left_bytes,
-                           const char *right, int64_t right_bytes, int32_t rank, ls_text *joined, ls_error *err) {
+typedef struct merge_part {
+    const char *text;
+    int64_t bytes;
+} merge_part;
+
+static ls_status add_merge(ls_tokenizer *t, const ls_node *node, merge_part left, merge_part right, int32_t rank,
+                           ls_text *joined, ls_error *err) {
     const int64_t prefix = t->bpe.prefix == NULL ? 0 : (int64_t)strlen(t->bpe.prefix);
     int32_t left_id, right_id, id;
-    LS_TRY(merge_id(t, node, left, left_bytes, &left_id, err));
-    LS_TRY(merge_id(t, node, right, right_bytes, &right_id, err));
-    if (right_bytes < prefix)
+    LS_TRY(merge_id(t, node, left.text, left.bytes, &left_id, err));
+    LS_TRY(merge_id(t, node, right.text, right.bytes, &right_id, err));
+    if (right.bytes < prefix)
         return ls_node_fail(node, LS_ERR_FORMAT, err, "the right part is shorter than the prefix");
     joined->bytes = 0;
-    LS_TRY(ls_text_append(joined, left, left_bytes, err));
-    LS_TRY(ls_text_append(joined, right + prefix, right_bytes - prefix, err));
+    LS_TRY(ls_text_append(joined, left.text, left.bytes, err));
+    LS_TRY(ls_text_append(joined, right.text + prefix, right.bytes - prefix, err));
     LS_TRY(merge_id(t, node, joined->bytes > 0 ? joined->data : "", joined->bytes, &id, err));
     /* A pair that is listed twice takes its last rank. */
     return ls_pair_map_set(&t->bpe.merges, ls_pair_key(left_id, right_id), rank, id, err);
@@ -70,8 +75,7 @@ static ls_status read_merges(ls_tokenizer *t, const ls_node *model, ls_error *er
     }
     for (int64_t i = 0; i < ls_node_count(&merges); i++) {
         const ls_node item = ls_node_at(&merges, i);
-        const char *left = NULL, *right = NULL;
-        int64_t left_bytes = 0, right_bytes = 0;
+        merge_part left = {NULL, 0}, right = {NULL, 0};
         if (pairs) {
             ls_node part;
             LS_TRY_DONE(ls_node_expect(&item, LS_NODE_ARRAY, err));
@@ -80,23 +84,22 @@ static ls_status read_merges(ls_tokenizer *t, const ls_node *model, ls_error *er
                 goto done;
             }
             part = ls_node_at(&item, 0);
-            LS_TRY_DONE(ls_node_text(&part, &left, &left_bytes, err));
+            LS_TRY_DONE(ls_node_text(&part, &left.text, &left.bytes, err));
             part = ls_node_at(&item, 1);
-            LS_TRY_DONE(ls_node_text(&part, &right, &right_bytes, err));
+            LS_TRY_DONE(ls_node_text(&part, &right.text, &right.bytes, err));
         } else {
             int64_t all;
-            LS_TRY_DONE(ls_node_text(&item, &left, &all, err));
-            if (strncmp(left, "#version", 8) == 0) continue; /* a line kept from merges.txt */
-            right = memchr(left, ' ', (size_t)all);
-            if (right == NULL || memchr(right + 1, ' ', (size_t)(left + all - right - 1)) != NULL) {
-                status = ls_node_fail(&item, LS_ERR_FORMAT, err, "'%.60s' is not two parts with one space", left);
+            LS_TRY_DONE(ls_node_text(&item, &left.text, &all, err));
+            if (strncmp(left.text, "#version", 8) == 0) continue; /* a line kept from merges.txt */
+            const char *space = memchr(left.text, ' ', (size_t)all);
+            if (space == NULL || memchr(space + 1, ' ', (size_t)(left.text + all - space - 1)) != NULL) {
+                status = ls_node_fail(&item, LS_ERR_FORMAT, err, "'%.60s' is not two parts with one space", left.text);
                 goto done;
             }
-            left_bytes = right - left;
-            right++;
-            right_bytes = all - left_bytes - 1;
+            left.bytes = space - left.text;
+            right = (merge_part){space + 1, all - left.bytes - 1};
         }
-        LS_TRY_DONE(add_merge(t, &item, left, left_bytes, right, right_bytes, rank, &joined, err));
+        LS_TRY_DONE(add_merge(t, &item, left, right, rank, &joined, err));
         rank++;
     }
 done:

@@ -335,7 +335,7 @@ void ls_tool_calls_deinit(ls_tool_calls *calls) {
     memset(calls, 0, sizeof *calls);
 }
 
-int64_t ls_tool_calls_settled(ls_call_format format, const char *text, int64_t bytes, bool is_start, bool *begins) {
+int64_t ls_tool_calls_final(ls_call_format format, const char *text, int64_t bytes, bool is_start, bool *begins) {
     const char *mark = formats[format].mark, *at;
     const int64_t length = mark != NULL ? (int64_t)strlen(mark) : 0;
     *begins = false;

@@ -44,6 +44,6 @@ void ls_tool_calls_deinit(ls_tool_calls *calls);
 
 /* How many bytes of a text that still grows are content whatever follows: those before what begins a call, or may begin
  * one. is_start: the text is seen from its start. *begins: a call has begun, as far as can be told. */
-int64_t ls_tool_calls_settled(ls_call_format format, const char *text, int64_t bytes, bool is_start, bool *begins);
+int64_t ls_tool_calls_final(ls_call_format format, const char *text, int64_t bytes, bool is_start, bool *begins);
 
 #endif

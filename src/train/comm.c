@@ -125,8 +125,8 @@ void ls_comm_abort(ls_comm *c, const ls_error *reason) {
 
 /* ---- exchanges ---- */
 
-static ls_status meet(const ls_comm *c, const ls_comm_moves *moves, const char *what, ls_error *err) {
-    return c->transport->meet == NULL ? LS_OK : c->transport->meet(c->self, moves, what, err);
+static ls_status begin_moves(const ls_comm *c, const ls_comm_moves *moves, const char *what, ls_error *err) {
+    return c->transport->barrier == NULL ? LS_OK : c->transport->barrier(c->self, moves, what, err);
 }
 
 static ls_status move(ls_comm *c, ls_device *device, const ls_comm_moves *moves, const char *what, ls_error *err) {
@@ -135,17 +135,17 @@ static ls_status move(ls_comm *c, ls_device *device, const ls_comm_moves *moves,
     return c->transport->move(c->self, device, moves, what, err);
 }
 
-static ls_status settle(const ls_comm *c, const char *what, ls_error *err) {
-    return c->transport->settle == NULL ? LS_OK : c->transport->settle(c->self, what, err);
+static ls_status wait_for_moves(const ls_comm *c, const char *what, ls_error *err) {
+    return c->transport->wait == NULL ? LS_OK : c->transport->wait(c->self, what, err);
 }
 
 ls_status ls_comm_exchange(ls_comm *c, ls_device *device, const ls_comm_moves *moves, const char *what, ls_error *err) {
     const double start = ls_clock_seconds();
     if (c->transport == &paper) return LS_OK;
     if (device == NULL) return ls_mesh_exchange(c->mesh, NULL, moves, what, err);
-    LS_TRY(meet(c, moves, what, err));
+    LS_TRY(begin_moves(c, moves, what, err));
     LS_TRY(move(c, device, moves, what, err));
-    LS_TRY(settle(c, what, err));
+    LS_TRY(wait_for_moves(c, what, err));
     c->use.seconds += ls_clock_seconds() - start;
     return LS_OK;
 }
@@ -162,7 +162,7 @@ ls_status ls_comm_share(ls_comm *c, void *data, const int64_t *begins, const cha
     return ls_comm_exchange(c, NULL, &moves, what, err);
 }
 
-ls_status ls_comm_meet(ls_comm *c, const char *what, ls_error *err) {
+ls_status ls_comm_barrier(ls_comm *c, const char *what, ls_error *err) {
     uint8_t marks[LS_RANKS_MAX] = {0};
     int64_t begins[LS_RANKS_MAX + 1];
     for (int32_t r = 0; r <= c->n_ranks; r++) begins[r] = r;
@@ -210,7 +210,7 @@ static ls_status trade(ls_comm *c, ls_device *device, const ls_comm_sum *s, int6
             receives[moves.n_receives++] =
                 (ls_comm_move){r, s->buffer + r * step, (own_end - own) * (int64_t)sizeof(float)};
     }
-    if (k == 0) LS_TRY(meet(c, &moves, gradient, err)); /* who is in a later round is in the first */
+    if (k == 0) LS_TRY(begin_moves(c, &moves, gradient, err)); /* who is in a later round is in the first */
     return move(c, device, &moves, gradient, err);
 }
 
@@ -244,9 +244,9 @@ ls_status ls_comm_add(ls_comm *c, ls_device *device, const ls_comm_sum *s, ls_er
             LS_TRY(ls_memory_copy(device, out, s->root + begin, (end - begin) * (int64_t)sizeof(float), err));
         for (int32_t p = 0; p < s->n_parts; p++) c->slices[p] = p == c->rank ? out : s->buffer + p * step;
         if (end > begin) LS_TRY(add_slices(c, device, s->n_parts, out, end - begin, err));
-        if ((k + 1) % ROUNDS_AHEAD == 0) LS_TRY(settle(c, gradient, err));
+        if ((k + 1) % ROUNDS_AHEAD == 0) LS_TRY(wait_for_moves(c, gradient, err));
     }
-    LS_TRY(settle(c, gradient, err));
+    LS_TRY(wait_for_moves(c, gradient, err));
     c->use.seconds += ls_clock_seconds() - start;
     return LS_OK;
 }

@@ -40,7 +40,7 @@ ls_status ls_comm_exchange(ls_comm *comm, ls_device *device, const ls_comm_moves
 /* Bytes [begins[r], begins[r + 1]) of host memory are rank r's; afterwards every rank has all of them. */
 ls_status ls_comm_share(ls_comm *comm, void *data, const int64_t *begins, const char *what, ls_error *err);
 /* Returns when all ranks have called it. */
-ls_status ls_comm_meet(ls_comm *comm, const char *what, ls_error *err);
+ls_status ls_comm_barrier(ls_comm *comm, const char *what, ls_error *err);
 /* One value of rank `from` to all. */
 ls_status ls_comm_tell(ls_comm *comm, int32_t from, void *data, int64_t bytes, const char *what, ls_error *err);
 

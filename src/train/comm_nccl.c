@@ -19,7 +19,7 @@ typedef struct nccl_transport {
 
 /* Waits until the GPU is done, or somebody is not there any more. Without a sign of progress for the timeout the peers
  * of the exchange are named by who has not come. */
-static ls_status settle(void *self, const char *what, ls_error *err) {
+static ls_status nccl_wait(void *self, const char *what, ls_error *err) {
     nccl_transport *t = self;
     const double start = ls_clock_seconds();
     bool reached = false;
@@ -35,7 +35,7 @@ static ls_status settle(void *self, const char *what, ls_error *err) {
 }
 
 /* Every rank comes to the exchange over TCP first: who does not come within the timeout is silent by name. */
-static ls_status meet(void *self, const ls_comm_moves *moves, const char *what, ls_error *err) {
+static ls_status nccl_barrier(void *self, const ls_comm_moves *moves, const char *what, ls_error *err) {
     const nccl_transport *t = self;
     uint8_t here[LS_RANKS_MAX] = {0}, there[LS_RANKS_MAX] = {0};
     ls_comm_move sends[LS_RANKS_MAX], receives[LS_RANKS_MAX];
@@ -83,7 +83,7 @@ static void close_transport(void *self) {
     free(t);
 }
 
-const ls_transport ls_transport_nccl = {"nccl", meet, move, settle, abandon, close_transport};
+const ls_transport ls_transport_nccl = {"nccl", nccl_barrier, move, nccl_wait, abandon, close_transport};
 
 ls_nccl *ls_nccl_group_of(void *self) { return ((nccl_transport *)self)->group; }
 

@@ -34,8 +34,14 @@ static ls_status rehearse_shape(ls_trainer *t, int64_t n, int64_t rows, float *g
     LS_TRY_DONE(ls_tape_forward(t->tape, tokens, offsets, n, err));
     ls_tape_support(t->tape, supports, 0);
     LS_TRY_DONE(ls_tape_logprob(t->tape, targets, t->logprob, t->entropy, err));
-    LS_TRY_DONE(
-        ls_tape_backward(t->tape, 0, n, targets, values, t->opts.entropy ? values : NULL, gradient, true, true, err));
+    const ls_leaf_part part = {.begin = 0,
+                               .end = n,
+                               .targets = targets,
+                               .d_logprob = values,
+                               .d_entropy = t->opts.entropy ? values : NULL,
+                               .is_first = true,
+                               .is_last = true};
+    LS_TRY_DONE(ls_tape_backward(t->tape, &part, gradient, err));
 done:
     ls_supports_free(supports);
     free(values);
@@ -50,7 +56,7 @@ ls_status ls_trainer_rehearse(ls_trainer *t, int64_t longest, ls_error *err) {
     const int64_t spans = o->spans_max, most = smaller(o->rows_max, spans * longest), few = (most - 1) / longest + 1;
     float *gradient;
     ls_gradient_begin(t->gradient);
-    LS_TRY(ls_gradient_leaf(t->gradient, t->state.parameters->joint == NULL, &gradient, err));
+    LS_TRY(ls_gradient_leaf(t->gradient, t->state.parameters->shared == NULL, &gradient, err));
     LS_TRY(rehearse_shape(t, few, most, gradient, err));
     LS_TRY(rehearse_shape(t, smaller(spans, most), most, gradient, err));
     return ls_gradient_fold(t->gradient, err);

@@ -14,7 +14,7 @@
 #include "load/adapter_chain.h"
 #include "load/model_files.h"
 #include "load/safetensors_write.h"
-#include "model/window.h"
+#include "model/layer_buffer.h"
 #include "train/saved_tensors.h"
 
 #define STATE_FORMAT 2 /* 2: digests of the model's files and of this file */
@@ -394,8 +394,8 @@ done:
 
 static bool writes(const ls_train_state *s) { return s->comm == NULL || ls_comm_rank(s->comm) == 0; }
 
-static ls_status meet(const ls_train_state *s, ls_error *err) {
-    return s->comm == NULL ? LS_OK : ls_comm_meet(s->comm, "the checkpoint", err);
+static ls_status checkpoint_barrier(const ls_train_state *s, ls_error *err) {
+    return s->comm == NULL ? LS_OK : ls_comm_barrier(s->comm, "the checkpoint", err);
 }
 
 /* Its names, on every process; the writer says whether it is there. */
@@ -435,7 +435,7 @@ static ls_status begin_it(saving *now, const ls_saves *run, const ls_train_state
     LS_TRY(name_it(now, run, s, err));
     if (now->is_there) return LS_OK;
     if (writes(s)) LS_TRY(make_it(now, run, s, saved, err));
-    LS_TRY(meet(s, err));
+    LS_TRY(checkpoint_barrier(s, err));
     if (ls_file_exists(now->fresh)) return LS_OK;
     return LS_FAIL(
         err, LS_ERR_IO,
@@ -466,7 +466,7 @@ static ls_status name_for_good(saving *now, const ls_saves *run, ls_error *err) 
 }
 
 static ls_status end_it(saving *now, const ls_saves *run, const ls_train_state *s, ls_error *err) {
-    if (!now->is_there) LS_TRY(meet(s, err));
+    if (!now->is_there) LS_TRY(checkpoint_barrier(s, err));
     return writes(s) ? name_for_good(now, run, err) : LS_OK;
 }
 
@@ -497,7 +497,7 @@ done:
 
 /* ---- the same while the run goes on ---- */
 
-ls_status ls_saves_go_behind(ls_saves *run, const ls_train_state *s, ls_error *err) {
+ls_status ls_saves_start_writer(ls_saves *run, const ls_train_state *s, ls_error *err) {
     behind *b = NULL;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&b, 1, sizeof *b, "checkpoint", err));
@@ -547,7 +547,7 @@ static ls_status join_thread(behind *b, ls_error *err) {
     return b->status;
 }
 
-ls_status ls_saves_settle(ls_saves *run, const ls_train_state *s, ls_error *err) {
+ls_status ls_saves_wait(ls_saves *run, const ls_train_state *s, ls_error *err) {
     behind *b = run->behind;
     ls_status status;
     if (b == NULL || !b->is_under_way) return LS_OK;
@@ -575,7 +575,7 @@ ls_status ls_saves_look(ls_saves *run, const ls_train_state *s, ls_error *err) {
     bool is_written;
     if (run->behind == NULL || !run->behind->is_under_way) return LS_OK;
     LS_TRY(all_written(&is_written, run->behind, s, err));
-    return is_written ? ls_saves_settle(run, s, err) : LS_OK;
+    return is_written ? ls_saves_wait(run, s, err) : LS_OK;
 }
 
 /* A checkpoint that is not complete is none. */
@@ -592,7 +592,7 @@ ls_status ls_saves_save(ls_saves *run, const ls_train_state *s, const ls_saves_d
                         ls_error *err) {
     ls_status status;
     if (run->behind == NULL) return save(run, s, d, keep, err);
-    LS_TRY(ls_saves_settle(run, s, err));
+    LS_TRY(ls_saves_wait(run, s, err));
     status = start_behind(run, s, d, keep, err);
     if (!run->behind->is_under_way) drop_it(&run->behind->now);
     return status;

@@ -60,15 +60,15 @@ ls_status ls_saves_save(ls_saves *run, const ls_train_state *state, const ls_sav
 
 /* From here on a save copies what it saves to the host's memory, which is taken here, and returns; a thread writes
  * while the run goes on. The checkpoint has its name once a look finds that all processes have written, or somebody
- * settles. A run that ends before that has the checkpoint before. The state must live as long. Of several processes all
- * do the same. */
-ls_status ls_saves_go_behind(ls_saves *run, const ls_train_state *state, ls_error *err);
+ * waits for it. A run that ends before that has the checkpoint before. The state must live as long. Of several
+ * processes all do the same. */
+ls_status ls_saves_start_writer(ls_saves *run, const ls_train_state *state, ls_error *err);
 /* A line of a run's plan, where saves do not wait. */
 void ls_saves_tell(FILE *file, const ls_saves *run);
 /* Between steps. Does not wait; a failure of the thread is found here. */
 ls_status ls_saves_look(ls_saves *run, const ls_train_state *state, ls_error *err);
 /* Waits. The next save does that as well. */
-ls_status ls_saves_settle(ls_saves *run, const ls_train_state *state, ls_error *err);
+ls_status ls_saves_wait(ls_saves *run, const ls_train_state *state, ls_error *err);
 
 /* The weights and the kept files as a model, into a directory that is there. */
 ls_status ls_saves_save_model(const ls_saves *run, const char *directory, const ls_parameters *parameters,

@@ -443,10 +443,10 @@ static ls_status run_steps(sft *s, const ls_config *config, ls_error *err) {
             LS_TRY(save(s, config, err));
         else
             LS_TRY(ls_saves_look(s->run, state, err));
-        if (s->stopped) LS_TRY(ls_saves_settle(s->run, state, err));
+        if (s->stopped) LS_TRY(ls_saves_wait(s->run, state, err));
         if (s->stopped) ls_stop_tell(s->progress, step, t->run);
     }
-    return ls_saves_settle(s->run, state, err);
+    return ls_saves_wait(s->run, state, err);
 }
 
 /* ---- the run ---- */
@@ -654,7 +654,7 @@ static ls_status make_batch(sft *s, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status go_on(sft *s, const ls_config *config, ls_error *err) {
+static ls_status resume_run(sft *s, const ls_config *config, ls_error *err) {
     char numerics[LS_NUMERICS_BYTES];
     ls_saves_position position = {"drawn", 0};
     const ls_saves_description d = describe(s, config, numerics, &position);
@@ -713,7 +713,7 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
     s.progress = is_first(&s) ? progress : NULL;
     LS_TRY_DONE(find_beginning(&s, &reason));
     LS_TRY_DONE(ls_train_options_device(&s.device, &s.choice, &o->train, &reason));
-    LS_TRY_DONE(ls_train_options_settle_leaf(&o->train, o->batch, weights_of(&s), &reason));
+    LS_TRY_DONE(ls_train_options_choose_leaf(&o->train, o->batch, weights_of(&s), &reason));
     LS_TRY_DONE(ls_device_memory(s.device, &s.memory, &reason));
     LS_TRY_DONE(open_model(&s, &reason));
     LS_TRY_DONE(read_data(&s, &reason));
@@ -726,9 +726,9 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
     LS_TRY_DONE(make_plan(&s, config, &reason));
     LS_TRY_DONE(make_batch(&s, &reason));
     LS_TRY_DONE(make_trainer(&s, config, &reason));
-    if (s.begin_step > 0) LS_TRY_DONE(go_on(&s, config, &reason));
+    if (s.begin_step > 0) LS_TRY_DONE(resume_run(&s, config, &reason));
     LS_TRY_DONE(ls_trainer_agree(s.trainer, &reason));
-    if (o->train.save_behind) LS_TRY_DONE(ls_saves_go_behind(s.run, ls_trainer_state(s.trainer), &reason));
+    if (o->train.save_behind) LS_TRY_DONE(ls_saves_start_writer(s.run, ls_trainer_state(s.trainer), &reason));
     LS_TRY_DONE(open_records(&s, config, &reason));
     ls_train_options_tell(progress, &s.choice, &o->train); /* of every process */
     print_plan(&s);
@@ -758,7 +758,7 @@ ls_status ls_sft_plan(ls_sft_options *o, const ls_config *config, const ls_train
     LS_TRY_DONE(ls_train_options_target(&card, &total, &taken, &o->train, target, err));
     snprintf(s.begin, sizeof s.begin, "%s", o->train.model);
     LS_TRY_DONE(ls_device_open_planned(&s.device, &paper, err));
-    LS_TRY_DONE(ls_train_options_settle_leaf(&o->train, o->batch, weights_of(&s), err));
+    LS_TRY_DONE(ls_train_options_choose_leaf(&o->train, o->batch, weights_of(&s), err));
     LS_TRY_DONE(open_model(&s, err));
     LS_TRY_DONE(read_data(&s, err));
     LS_TRY_DONE(plan_for(&s, config, card, total, taken, err));

@@ -7,8 +7,8 @@
 #include "base/fnv.h"
 #include "base/host_memory.h"
 #include "base/parallel.h"
-#include "model/joint.h"
-#include "model/window.h"
+#include "model/layer_buffer.h"
+#include "model/shared_weights.h"
 #include "op/lora.h"
 #include "op/planned.h"
 #include "train/balance.h"
@@ -158,7 +158,7 @@ int64_t ls_train_options_leaf(int64_t sequences, int64_t n_parameters) {
     return (sequences - 1) / n + 1;
 }
 
-ls_status ls_train_options_settle_leaf(ls_train_options *o, int64_t sequences, const char *directory, ls_error *err) {
+ls_status ls_train_options_choose_leaf(ls_train_options *o, int64_t sequences, const char *directory, ls_error *err) {
     const ls_planned_opts paper = {.title = "paper"};
     ls_device *device = NULL;
     ls_model *model = NULL;
@@ -235,7 +235,7 @@ const char *const *ls_train_options_free(const ls_train_options *o) {
 }
 
 /* Where the run goes on, the model comes from one of its checkpoints, which tells both. */
-static ls_status settle_numerics(ls_train_options *o, const ls_model *model, const char *directory, ls_error *err) {
+static ls_status choose_numerics(ls_train_options *o, const ls_model *model, const char *directory, ls_error *err) {
     ls_profile profile = LS_PROFILE_EXACT;
     ls_dtype dtype = LS_F32;
     if (o->resume && strcmp(directory, o->model) != 0 &&
@@ -256,7 +256,7 @@ ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *d
                                 bool decodes, ls_train_options *o, ls_error *err) {
     const ls_model_loading how = {.by_layer = kind == LS_WEIGHTS_BY_LAYER, .no_tiles = !decodes};
     LS_TRY(ls_model_open_with(out, device, directory, &how, err));
-    LS_TRY(settle_numerics(o, *out, directory, err));
+    LS_TRY(choose_numerics(o, *out, directory, err));
     return ls_model_set_profile(*out, (ls_profile)o->profile, (ls_dtype)o->dtype, err);
 }
 
@@ -265,16 +265,17 @@ void ls_train_options_numerics(char text[LS_NUMERICS_BYTES], const ls_train_opti
 }
 
 void ls_train_options_tell_weights(FILE *file, const ls_parameters *p) {
-    const int64_t window = 2 * ls_window_bytes(p->model), own = p->joint == NULL ? 0 : ls_joint_bytes(p->joint);
+    const int64_t buffer = 2 * ls_layer_buffer_bytes(p->model),
+                  own = p->shared == NULL ? 0 : ls_shared_weights_bytes(p->shared);
     int64_t all = 0;
-    if (file == NULL || p->joint == NULL) return;
+    if (file == NULL || p->shared == NULL) return;
     for (int64_t i = 0; i < p->n; i++)
         if (!ls_parameter_is_whole(p, &p->list[i])) all += p->list[i].n_elements * ls_dtype_bytes(p->list[i].dtype);
     fprintf(file,
             "weights by layer: embedding, last norm and head whole, %.1f MB; of the layers' %.1f MB a share of %.1f MB "
-            "and a window of two layers, %.1f MB\n",
-            (double)(p->model->device_bytes - window) * 1e-6, (double)all * 1e-6, (double)own * 1e-6,
-            (double)window * 1e-6);
+            "and a buffer of two layers, %.1f MB\n",
+            (double)(p->model->device_bytes - buffer) * 1e-6, (double)all * 1e-6, (double)own * 1e-6,
+            (double)buffer * 1e-6);
 }
 
 void ls_train_options_tell(FILE *file, const ls_device_choice *choice, const ls_train_options *o) {

@@ -14,7 +14,7 @@
 #define LS_TRAIN_DTYPE_AUTO 2
 
 /* Where a model's weights are: all on the device of every process, or of layers each process's share and the layers
- * that are being used (model/window.h). */
+ * that are being used (model/layer_buffer.h). */
 typedef enum ls_weights_kind { LS_WEIGHTS_WHOLE, LS_WEIGHTS_BY_LAYER } ls_weights_kind;
 
 /* Where moments are. */
@@ -79,7 +79,7 @@ void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *opti
  * gradient takes more, which is for several GPUs, 8. */
 int64_t ls_train_options_leaf(int64_t sequences, int64_t n_parameters);
 /* Of options that leave `leaf` open: options say from here on what it is, for the model in a directory. */
-ls_status ls_train_options_settle_leaf(ls_train_options *options, int64_t sequences, const char *directory,
+ls_status ls_train_options_choose_leaf(ls_train_options *options, int64_t sequences, const char *directory,
                                        ls_error *err);
 /* With n_cards the options are those of rank 0 of so many: before they are checked. */
 void ls_train_options_cards(ls_train_options *options, const ls_train_target *target);

@@ -8,8 +8,8 @@
 
 #include "base/fnv.h"
 #include "base/mem.h"
-#include "model/joint.h"
-#include "model/window.h"
+#include "model/layer_buffer.h"
+#include "model/shared_weights.h"
 #include "op/logprob.h"
 #include "train/trainer_state.h"
 
@@ -28,7 +28,7 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int32_t ranks_of(const ls_trainer *t) { return t->opts.comm == NULL ? 1 : ls_comm_ranks(t->opts.comm); }
 static int32_t rank_of(const ls_trainer *t) { return t->opts.comm == NULL ? 0 : ls_comm_rank(t->opts.comm); }
 /* Whether weights come by layer. */
-static bool by_layer(const ls_trainer *t) { return t->state.parameters->joint != NULL; }
+static bool by_layer(const ls_trainer *t) { return t->state.parameters->shared != NULL; }
 static int64_t leaves_of(const ls_trainer *t, int64_t n) { return (n - 1) / t->opts.leaf + 1; }
 
 /* ---- creation ---- */
@@ -223,10 +223,10 @@ static ls_status connect_weights(const ls_trainer *t, ls_error *err) {
         return LS_FAIL(err, LS_ERR_ARG, "weights=by_layer: one process has nobody to share the weights with");
     for (int32_t r = 0; r <= ranks_of(t); r++) begins[r] = r * (int64_t)sizeof *names;
     for (int32_t r = 0; r < ranks_of(t); r++)
-        names[r] = *ls_joint_name(t->state.parameters->joint); /* on paper it stays so */
+        names[r] = *ls_shared_weights_name(t->state.parameters->shared); /* on paper it stays so */
     LS_TRY(ls_device_wait(t->device, err));
     LS_TRY(ls_comm_share(t->opts.comm, names, begins, "the weights", err));
-    return ls_joint_connect(t->state.parameters->joint, names, err);
+    return ls_shared_weights_connect(t->state.parameters->shared, names, err);
 }
 
 /* The weights, or without their masters and adapters beside them. */
@@ -308,7 +308,8 @@ int64_t ls_trainer_bytes(const ls_trainer *t) {
     const ls_parameters *p = t->state.parameters, *w = t->state.weights;
     int64_t bytes = (p->end - p->begin + t->n_slices) * (int64_t)sizeof(float) + ls_gradient_bytes(t->gradient);
     if (!t->state.moments_on_host) bytes += 2 * moment_bytes(&t->state);
-    if (by_layer(t)) bytes += (p->end - p->begin + t->n_slices) * (int64_t)sizeof(float) + ls_joint_bytes(p->joint);
+    if (by_layer(t))
+        bytes += (p->end - p->begin + t->n_slices) * (int64_t)sizeof(float) + ls_shared_weights_bytes(p->shared);
     bytes += by_layer(t) ? p->model->device_bytes : p->model->weight_bytes;
     for (int64_t i = 0; i < w->n; i++)
         if (w->list[i].own != NULL && ls_parameter_is_whole(w, &w->list[i]))
@@ -390,28 +391,28 @@ done:
     return status;
 }
 
-/* Of weights that others read where they are (model/joint.h): all that was to be read or written has been, on all
- * processes. */
-static ls_status meet(const ls_train_state *s, ls_error *err) {
-    if (s->parameters->joint == NULL) return LS_OK;
+/* Of weights that others read where they are (model/shared_weights.h): all that was to be read or written has been, on
+ * all processes. */
+static ls_status weights_barrier(const ls_train_state *s, ls_error *err) {
+    if (s->parameters->shared == NULL) return LS_OK;
     LS_TRY(ls_device_wait(s->parameters->device, err));
-    return ls_comm_meet(s->comm, "the weights", err);
+    return ls_comm_barrier(s->comm, "the weights", err);
 }
 
 /* The masters that are held here have been rounded into values. */
-static ls_status settle_values(const ls_train_state *s, ls_error *err) {
+static ls_status store_values(const ls_train_state *s, ls_error *err) {
     if (s->adapters != NULL) return ls_adapters_merge(s->adapters, err);
     if (s->comm != NULL) LS_TRY(gather_values(s, err));
-    LS_TRY(ls_parameters_settle(s->parameters, err));
-    return meet(s, err);
+    LS_TRY(ls_parameters_store(s->parameters, err));
+    return weights_barrier(s, err);
 }
 
-ls_status ls_trainer_end(const ls_trainer *t, ls_error *err) { return meet(&t->state, err); }
+ls_status ls_trainer_end(const ls_trainer *t, ls_error *err) { return weights_barrier(&t->state, err); }
 
 ls_status ls_train_state_publish(const ls_train_state *s, ls_error *err) {
-    LS_TRY(meet(s, err));
+    LS_TRY(weights_barrier(s, err));
     LS_TRY(ls_parameters_round(s->parameters, err));
-    return settle_values(s, err);
+    return store_values(s, err);
 }
 
 /* Of masters and moments each has its own part: what all must have alike are weights, step and where it came from. */
@@ -765,8 +766,14 @@ static ls_status part_backward(ls_trainer *t, int64_t from, int64_t to, ls_error
         s->is_flat = true;
     }
     if (!s->is_flat || !is_flat(t, t->offsets[from], t->offsets[to])) {
-        LS_TRY(ls_tape_backward(t->tape, from, to, targets, t->d_logprob, t->d_entropy, s->gradient, s->is_flat,
-                                is_last, err));
+        const ls_leaf_part part = {.begin = from,
+                                   .end = to,
+                                   .targets = targets,
+                                   .d_logprob = t->d_logprob,
+                                   .d_entropy = t->d_entropy,
+                                   .is_first = s->is_flat,
+                                   .is_last = is_last};
+        LS_TRY(ls_tape_backward(t->tape, &part, s->gradient, err));
         s->is_flat = false;
     }
     if (!is_last) return LS_OK;
@@ -803,9 +810,9 @@ static ls_status update(ls_trainer *t, ls_train_stats *stats, ls_error *err) {
     }
     LS_TRY(sum_squares(t, &s->batch, grad, &squares, err));
     LS_TRY(ls_gradient_scale(&scale, &norm, squares, s->batch.count, max_norm, err));
-    LS_TRY(meet(&t->state, err));
+    LS_TRY(weights_barrier(&t->state, err));
     LS_TRY(move_masters(t, grad, scale, &s->factors, err));
-    LS_TRY(settle_values(&t->state, err));
+    LS_TRY(store_values(&t->state, err));
     LS_TRY(ls_device_wait(t->device, err));
     t->state.step++;
     sum_metrics(t, s->batch.n);
@@ -814,7 +821,7 @@ static ls_status update(ls_trainer *t, ls_train_stats *stats, ls_error *err) {
 }
 
 /* Tells a failure of a step to its caller and to the other processes. */
-static ls_status told(const ls_trainer *t, ls_status status, ls_error *reason, ls_error *err) {
+static ls_status tell_failure(const ls_trainer *t, ls_status status, ls_error *reason, ls_error *err) {
     if (status == LS_OK) return LS_OK;
     ls_error_prefix(reason, "step %lld", (long long)t->state.step + 1);
     if (t->opts.comm != NULL) ls_comm_abort(t->opts.comm, reason);
@@ -824,27 +831,27 @@ static ls_status told(const ls_trainer *t, ls_status status, ls_error *reason, l
 
 ls_status ls_trainer_begin(ls_trainer *t, const ls_train_batch *b, ls_error *err) {
     ls_error reason = {LS_OK, ""};
-    return told(t, begin(t, b, &reason), &reason, err);
+    return tell_failure(t, begin(t, b, &reason), &reason, err);
 }
 
 ls_status ls_trainer_forward(ls_trainer *t, ls_train_rows *rows, ls_error *err) {
     ls_error reason = {LS_OK, ""};
-    return told(t, forward(t, rows, &reason), &reason, err);
+    return tell_failure(t, forward(t, rows, &reason), &reason, err);
 }
 
 ls_status ls_trainer_backward(ls_trainer *t, ls_error *err) {
     ls_error reason = {LS_OK, ""};
-    return told(t, backward(t, &reason), &reason, err);
+    return tell_failure(t, backward(t, &reason), &reason, err);
 }
 
 ls_status ls_trainer_update(ls_trainer *t, ls_train_stats *stats, ls_error *err) {
     ls_error reason = {LS_OK, ""};
-    return told(t, update(t, stats, &reason), &reason, err);
+    return tell_failure(t, update(t, stats, &reason), &reason, err);
 }
 
 ls_status ls_trainer_share(ls_trainer *t, float *values, const char *what, ls_error *err) {
     ls_error reason = {LS_OK, ""};
-    return told(t, share_rows(t, &t->now.batch, &t->now.own, values, what, &reason), &reason, err);
+    return tell_failure(t, share_rows(t, &t->now.batch, &t->now.own, values, what, &reason), &reason, err);
 }
 
 static ls_status step(ls_trainer *t, const ls_train_batch *b, ls_train_stats *stats, ls_error *err) {
@@ -860,5 +867,5 @@ static ls_status step(ls_trainer *t, const ls_train_batch *b, ls_train_stats *st
 
 ls_status ls_trainer_step(ls_trainer *t, const ls_train_batch *b, ls_train_stats *stats, ls_error *err) {
     ls_error reason = {LS_OK, ""};
-    return told(t, step(t, b, stats, &reason), &reason, err);
+    return tell_failure(t, step(t, b, stats, &reason), &reason, err);
 }

@@ -24,11 +24,11 @@ typedef struct ls_comm_moves {
 typedef struct ls_transport {
     const char *name; /* "tcp", "nccl" */
     /* Returns when the peers of these moves are there. NULL: the moves see to it. */
-    ls_status (*meet)(void *self, const ls_comm_moves *moves, const char *what, ls_error *err);
+    ls_status (*barrier)(void *self, const ls_comm_moves *moves, const char *what, ls_error *err);
     /* Of device memory: a call on the device, which runs behind the calls before it and before those behind it. */
     ls_status (*move)(void *self, ls_device *device, const ls_comm_moves *moves, const char *what, ls_error *err);
     /* Returns when all moves have run. NULL: they have run when they return. */
-    ls_status (*settle)(void *self, const char *what, ls_error *err);
+    ls_status (*wait)(void *self, const char *what, ls_error *err);
     void (*abandon)(void *self); /* what is under way, without waiting for it */
     void (*close)(void *self);
 } ls_transport;

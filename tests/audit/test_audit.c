@@ -382,6 +382,16 @@ static void test_monsters(void **state) {
     free(text);
 }
 
+static ls_declared find_range(const ls_ranges *ranges, const char *kernel, ls_range_subject subject, int32_t index,
+                              int64_t offset) {
+    const ls_range_query query = {.kernel = kernel,
+                                  .kernel_bytes = (int32_t)strlen(kernel),
+                                  .subject = subject,
+                                  .index = index,
+                                  .offset = offset};
+    return ls_ranges_find(ranges, &query);
+}
+
 static void test_ranges(void **state) {
     static const struct {
         const char *text, *word;
@@ -407,14 +417,14 @@ static void test_ranges(void **state) {
     }
     ranges =
         read_ranges("d: 10\nslot: 0..d*7-1 # comment\n[kern]\nparam 2+8[] = slot\ngridDim.x: 5\n[*]\nparam 1: 1_000\n");
-    assert_ok(ls_ranges_find(ranges, &found, "my_kernel", 9, LS_SUBJECT_LOADED, 2, 8, NULL, 0, &err), err);
+    found = find_range(ranges, "my_kernel", LS_SUBJECT_LOADED, 2, 8);
     assert_true(found.has_range && found.range.high == 69 && found.range.low == 0);
     assert_string_equal(found.name, "slot");
-    assert_ok(ls_ranges_find(ranges, &found, "other", 5, LS_SUBJECT_LOADED, 2, 8, NULL, 0, &err), err);
+    found = find_range(ranges, "other", LS_SUBJECT_LOADED, 2, 8);
     assert_false(found.has_range);
-    assert_ok(ls_ranges_find(ranges, &found, "my_kernel", 9, LS_SUBJECT_CTAID, 0, 0, NULL, 0, &err), err);
+    found = find_range(ranges, "my_kernel", LS_SUBJECT_CTAID, 0, 0);
     assert_true(found.has_range && found.range.high == 4);
-    assert_ok(ls_ranges_find(ranges, &found, "x", 1, LS_SUBJECT_PARAMETER, 1, 0, NULL, 0, &err), err);
+    found = find_range(ranges, "x", LS_SUBJECT_PARAMETER, 1, 0);
     assert_true(found.range.high == 1000);
     ls_ranges_free(ranges);
 }
@@ -431,11 +441,11 @@ static void test_config_names(void **state) {
     assert_ok(ls_config_names(ranges, path, &sizes, &err), err);
     static const char lines[] = "param 0[] = slot\nparam 1 = tokens\nparam 2 = state_stride\n";
     assert_ok(ls_ranges_parse(ranges, lines, sizeof lines - 1, "r", &err), err);
-    assert_ok(ls_ranges_find(ranges, &found, "k", 1, LS_SUBJECT_LOADED, 0, 0, NULL, 0, &err), err);
+    found = find_range(ranges, "k", LS_SUBJECT_LOADED, 0, 0);
     assert_true(found.has_range && found.range.high == 69775);
-    assert_ok(ls_ranges_find(ranges, &found, "k", 1, LS_SUBJECT_PARAMETER, 1, 0, NULL, 0, &err), err);
+    found = find_range(ranges, "k", LS_SUBJECT_PARAMETER, 1, 0);
     assert_true(found.range.low == 8000 && found.range.high == 8000);
-    assert_ok(ls_ranges_find(ranges, &found, "k", 1, LS_SUBJECT_PARAMETER, 2, 0, NULL, 0, &err), err);
+    found = find_range(ranges, "k", LS_SUBJECT_PARAMETER, 2, 0);
     assert_true(found.has_range);
     ls_ranges_free(ranges);
 }
@@ -465,7 +475,7 @@ static void test_config_names_of_mamba2(void **state) {
         assert_ok(ls_config_names(ranges, path, &sizes, &err), err);
         assert_ok(ls_ranges_parse(ranges, lines, sizeof lines - 1, "r", &err), err);
         for (int32_t k = 0; k < 3; k++) {
-            assert_ok(ls_ranges_find(ranges, &found, "k", 1, LS_SUBJECT_PARAMETER, k, 0, NULL, 0, &err), err);
+            found = find_range(ranges, "k", LS_SUBJECT_PARAMETER, k, 0);
             assert_true(found.has_range && found.range.low == want[k] && found.range.high == want[k]);
         }
         ls_ranges_free(ranges);

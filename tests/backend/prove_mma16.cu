@@ -22,12 +22,12 @@
 
 typedef unsigned long long count_t;
 
-typedef struct tally {
+typedef struct counts {
     count_t compared, differ, nan, infinite, subnormal, zero;
     count_t judged, neighbour[NEIGHBOURS], oracle; /* a part of the results, by the models of the oracle */
     count_t by_class[MMA_CLASSES][MMA_CLASSES];    /* differences */
     uint32_t example[4]; /* of a difference: classes, c, result of the machine, of the model */
-} tally;
+} counts;
 
 enum { MMA_SYNC, WGMMA_SHARED, WGMMA_REGISTERS };
 
@@ -84,7 +84,7 @@ static __device__ void count(count_t *where, bool yes) {
 /* Each block takes one tile of 64 x N results at a time. chains: steps 1 to CHAIN_STEPS from +0; else one step from an
  * accumulator of any class. swapped: the model is given the operands in the other order. */
 template <int ENGINE, int N>
-__global__ void __launch_bounds__(THREADS) prove(tally *t, int64_t tiles, uint64_t seed, bool chains, bool swapped) {
+__global__ void __launch_bounds__(THREADS) prove(counts *t, int64_t tiles, uint64_t seed, bool chains, bool swapped) {
     extern __shared__ __align__(128) uint8_t shared[];
     uint16_t *a = (uint16_t *)shared, *b = a + ROWS * 16, *a_rows = b + N * 16, *b_rows = a_rows + ROWS * 16;
     uint32_t *model = (uint32_t *)(b_rows + N * 16);
@@ -167,10 +167,10 @@ static void check(cudaError_t status, const char *what) {
     exit(2);
 }
 
-static tally total;
+static counts total;
 static bool failed;
 
-static void report(const char *name, int n, const tally *t, bool chains) {
+static void report(const char *name, int n, const counts *t, bool chains) {
     if (t->differ != 0 || t->oracle != 0) {
         failed = true;
         printf("%s n %d %s: %llu of %llu differ; classes %u %u %u, %u steps: 0x%08x, model 0x%08x; oracle %llu\n", name,
@@ -193,10 +193,10 @@ static void report(const char *name, int n, const tally *t, bool chains) {
 
 /* results: how many to compare in each order of the operands. */
 template <int ENGINE, int N>
-static void engine(const char *name, tally *device, int64_t results, bool chains) {
+static void engine(const char *name, counts *device, int64_t results, bool chains) {
     const int64_t tiles = (results + ROWS * N - 1) / (ROWS * N);
     const int shared = (ROWS + N) * 16 * 2 * 2 + ROWS * N * 4;
-    tally t;
+    counts t;
     check(cudaFuncSetAttribute(prove<ENGINE, N>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), "shared memory");
     check(cudaMemset(device, 0, sizeof t), "clear");
     for (int swapped = 0; swapped < 2; swapped++)
@@ -208,13 +208,13 @@ static void engine(const char *name, tally *device, int64_t results, bool chains
 }
 
 template <int N>
-static void widths(tally *device, int64_t results, bool chains) {
+static void widths(counts *device, int64_t results, bool chains) {
     engine<WGMMA_SHARED, N>("wgmma, A shared", device, results, chains);
     engine<WGMMA_REGISTERS, N>("wgmma, A registers", device, results, chains);
     if constexpr (N < 256) widths<N + 8>(device, results, chains);
 }
 
-static void all(tally *device, int64_t results, bool chains) {
+static void all(counts *device, int64_t results, bool chains) {
     memset(&total, 0, sizeof total);
     engine<MMA_SYNC, 8>("mma.sync", device, results / 4, chains);
     printf("%s, mma.sync: %llu compared, %llu differ\n", chains ? "chains" : "steps", total.compared, total.differ);
@@ -234,7 +234,7 @@ int main(int argc, char **argv) {
     const int64_t steps = argc > 1 ? atoll(argv[1]) * 1000000 : 200000000;
     const int64_t chains = argc > 2 ? atoll(argv[2]) * 1000 : 20000000;
     cudaDeviceProp device;
-    tally *t;
+    counts *t;
     check(cudaGetDeviceProperties(&device, 0), "device");
     printf("%s, sm_%d%d\n", device.name, device.major, device.minor);
     check(cudaMalloc((void **)&t, sizeof *t), "memory");

@@ -6,7 +6,7 @@
 
 #include "harness.h"
 
-enum { LINES_MAX = 900, FILES_MAX = 2048 };
+enum { LINES_MAX = 900, FILES_MAX = 2048, ARGUMENTS_MAX = 8 };
 
 /* A file includes its own folder and folders of a lower level; two folders on one level do not know each other. */
 static const struct {
@@ -56,7 +56,7 @@ static const struct {
 /* A diagnosis compares enumerators: causes, experiments and failures are rows with words for people. The files of
  * src/diagnose that compare words compare those of others: programs, servers, records. */
 static const char *const comparisons[] = {"strcmp", "strncmp", "strcasecmp", "strstr", "strcasestr", "sscanf"};
-static const char *const compare_words[] = {"src/diagnose/trial/sweep_program.c", "src/diagnose/trial/probe_server.c",
+static const char *const compare_words[] = {"src/diagnose/trial/program_subject.c", "src/diagnose/trial/probe_server.c",
                                             "src/diagnose/compare/compare.c"};
 
 static const char *const banned_folders[] = {"util", "utils", "common"};
@@ -169,6 +169,21 @@ static void check_words(report *r, const char *path, int64_t line, const char *t
                 complain(r, "%s:%lld: %s: a diagnosis compares enumerators, not words\n", path, (long long)line,
                          comparisons[k]);
     }
+}
+
+/* More arguments than that are a struct: who calls cannot see which of them is which. Kernels are exempt: in op/cpu
+ * they are functions, which a compiler unfolds. */
+static void check_arguments(report *r, const char *path, int64_t line, const char *text) {
+    const char *open = strchr(text, '('), *end = strchrnul(text, '\n');
+    int64_t depth = 1, n = 1;
+    if (strncmp(path, "src/op/cpu/", 11) == 0 || strstr(path, ".cu") != NULL || strstr(path, "_cuda.h") != NULL) return;
+    if (!is_of_name(text[0]) || open == NULL || open > end || memchr(text, '=', (size_t)(open - text)) != NULL) return;
+    for (open++; *open != '\0' && depth > 0; open++) {
+        depth += (*open == '(') - (*open == ')');
+        n += depth == 1 && *open == ',';
+    }
+    if (n > ARGUMENTS_MAX)
+        complain(r, "%s:%lld: %lld arguments, more than %d\n", path, (long long)line, (long long)n, ARGUMENTS_MAX);
 }
 
 /* ---- names of headers ---- */
@@ -301,6 +316,7 @@ static void check_text(report *r, const char *path, const char *text) {
         const char *end = strchrnul(at, '\n');
         check_line(r, path, ++line, at, (size_t)(end - at));
         check_words(r, path, line, at, (size_t)(end - at));
+        if (strncmp(path, "src/", 4) == 0) check_arguments(r, path, line, at);
         at = *end == '\n' ? end + 1 : end;
     }
     if (line > LINES_MAX) complain(r, "%s:%lld: more than %d lines\n", path, (long long)line, LINES_MAX);
@@ -489,6 +505,19 @@ static void bad_files_are_reported(void **state) {
     assert_non_null(strstr(r.text, "src/op/late.c:3: \"model/model.h\""));
 
     r = (report){0};
+    check_text(&r, "src/model/many.c",
+               "/* x */\nstatic void nine(int a, int b, int c, int d, int e,\n                 int f, int g, int h, "
+               "int i) {\n");
+    assert_int_equal(r.n, 1);
+    assert_non_null(strstr(r.text, "src/model/many.c:2: 9 arguments, more than 8"));
+
+    r = (report){0};
+    check_text(&r, "src/model/eight.c",
+               "/* x */\nvoid eight(int a, int b, int c, void (*d)(int e, int f, int g),\n"
+               "           int e, int f, int g, int h);\nint x[] = {CALL(1, 2, 3, 4, 5, 6, 7, 8, 9)};\n");
+    assert_int_equal(r.n, 0);
+
+    r = (report){0};
     check_unique(&r, twins, 3);
     assert_int_equal(r.n, 1);
     assert_non_null(strstr(r.text, "src/op/scan.h and src/model/scan.h"));
@@ -503,7 +532,7 @@ static void compared_words_are_reported(void **state) {
         {"src/diagnose/x.c", "    n += strstr(note, \": no end after\") != NULL;", 1},
         {"src/diagnose/report/x.h", "    sscanf(text, \"%d\", &n); strncmp(a, b, 3);", 2},
         {"src/diagnose/trial/x.c", "    strcmp(name, other);", 1},
-        {"src/diagnose/trial/sweep_program.c", "    strcmp(record->finish, \"error\");", 0},
+        {"src/diagnose/trial/program_subject.c", "    strcmp(record->finish, \"error\");", 0},
         {"src/cli/x.c", "    strcmp(text, \"f32\");", 0},
         {"src/diagnose/x.c", "    ls_strcmp(a, b);", 0},
         {"src/diagnose/x.c", "    cause == LS_CAUSE_PAGE_SIZE;", 0},

@@ -26,7 +26,7 @@ static both compare(const char *text_a, const char *text_b, int64_t worst_max) {
     ls_error err;
     s.a = parse(text_a, "A", &s.n_a);
     s.b = parse(text_b, "B", &s.n_b);
-    assert_ok(ls_compare(&s.c, s.a, s.n_a, "A", s.b, s.n_b, "B", worst_max, &err), err);
+    assert_ok(ls_compare(&s.c, &(ls_compared){s.a, s.n_a, "A"}, &(ls_compared){s.b, s.n_b, "B"}, worst_max, &err), err);
     return s;
 }
 
@@ -41,7 +41,7 @@ static void refused(const char *text_a, const char *text_b, const char *word) {
     ls_record *a = parse(text_a, "A", &n_a), *b = parse(text_b, "B", &n_b);
     ls_comparison c;
     ls_error err;
-    check_failed(ls_compare(&c, a, n_a, "A", b, n_b, "B", 3, &err), &err, word);
+    check_failed(ls_compare(&c, &(ls_compared){a, n_a, "A"}, &(ls_compared){b, n_b, "B"}, 3, &err), &err, word);
     ls_records_free(a, n_a);
     ls_records_free(b, n_b);
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 #include "harness.h"
 
 typedef enum fault {
@@ -126,7 +126,7 @@ static void a_stack_with_noise_is_told_from_one_with_a_fault(void **state) {
                 strcmp(ls_bounded_name(s->bounds[b].lever), rows[i].lever) == 0 && s->bounds[b].value == rows[i].value;
         assert_true(found);
         if (rows[i].fault == SOUND || rows[i].fault == ONE_SLOT) /* far slots are clean only where one was reached */
-            assert_int_equal(s->foreign->seen[LS_RUNG_FAR_SLOT].look,
+            assert_int_equal(s->foreign->seen[LS_STACK_FAR_SLOT].look,
                              rows[i].fault == SOUND ? LS_LOOK_CLEAN : LS_LOOK_UNTRIED);
         if (s->different) assert_true(s->foreign->repro_shown && s->n_repro > 0);
         ls_sweep_deinit(s);
@@ -153,7 +153,7 @@ static void without_time_to_decide_nothing_is_named(void **state) {
     assert_true(f != NULL && sweep != NULL && q != NULL);
     q->runner = &runner;
     q->f = f;
-    ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, LS_RUNG_PAIR, 0.92, "off with two at once");
+    ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, LS_STACK_PAIR, 0.92, "off with two at once");
     assert_int_equal(ls_foreign_named(f)->cause, LS_CAUSE_ORDER_BY_BATCH);
     f->found.n = 0;
     ls_door_limit(&door);
@@ -162,7 +162,7 @@ static void without_time_to_decide_nothing_is_named(void **state) {
     assert_int_equal(seen.failures.whole, LS_FAILURE_NO_TIME);
     assert_int_equal(sweep->n_trials, 0);
     ls_seen_deinit(&seen);
-    ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, LS_RUNG_PAIR, 0.92, "off with two at once");
+    ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, LS_STACK_PAIR, 0.92, "off with two at once");
     assert_null(ls_foreign_named(f));
     assert_int_equal(f->found.n, 1);
     assert_ok(ls_foreign_bound(q, LS_BOUNDED_BATCH, 5, false, 3), err);

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "diagnose/bits/sweep.h"
+#include "diagnose/bits/bits_run.h"
 #include "diagnose/trial/resident.h"
 #include "harness.h"
 

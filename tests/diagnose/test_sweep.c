@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/html_out.h"
-#include "diagnose/bits/sweep_ladder.h"
+#include "diagnose/bits/bits_trials.h"
 #include "diagnose/trial/ddmin.h"
 #include "harness.h"
 
@@ -345,7 +345,7 @@ static void nothing_goes_through_a_closed_door(void **state) {
 
 /* What would be seen if the cause were true, as it describes itself; what may come out in any way is left out. */
 static void imagine(ls_observation seen[LS_EXPERIMENTS], ls_cause named) {
-    const ls_ladder_pattern *cause = &ls_cause_of(named)->ladder;
+    const ls_bits_pattern *cause = &ls_cause_of(named)->bits;
     memset(seen, 0, LS_EXPERIMENTS * sizeof *seen);
     for (int i = 0; i < LS_EXPERIMENTS; i++) {
         const uint64_t bit = (uint64_t)1 << i;
@@ -368,8 +368,8 @@ static void causes_have_words(void **state) {
     for (int i = LS_CAUSE_NONE + 1; i < LS_CAUSES; i++) {
         const ls_cause_row *row = ls_cause_of((ls_cause)i);
         assert_true(row->name != NULL && row->family != LS_FAMILY_NONE);
-        if (ls_cause_is_on_ladder((ls_cause)i))
-            assert_true(ls_cause_ladder_text((ls_cause)i) != NULL && ls_cause_ladder_look((ls_cause)i) != NULL);
+        if (ls_cause_is_of_bits((ls_cause)i))
+            assert_true(ls_cause_bits_text((ls_cause)i) != NULL && ls_cause_bits_look((ls_cause)i) != NULL);
         if (row->text != NULL) assert_non_null(row->look);
         for (int k = LS_CAUSE_NONE + 1; k < i; k++) assert_string_not_equal(row->name, ls_cause_name((ls_cause)k));
     }
@@ -381,7 +381,7 @@ static void every_cause_is_told_from_all_others(void **state) {
     (void)state;
     for (int i = LS_CAUSE_NONE + 1; i < LS_CAUSES; i++) {
         const ls_cause cause = (ls_cause)i;
-        if (!ls_cause_is_on_ladder(cause)) continue;
+        if (!ls_cause_is_of_bits(cause)) continue;
         imagine(seen, cause);
         ls_causes_rank(ranked, seen);
         if (ranked[0].cause != cause)
@@ -398,7 +398,7 @@ static void a_cause_must_meet_everything_to_fit(void **state) {
     (void)state;
     for (int i = LS_CAUSE_NONE + 1; i < LS_CAUSES; i++) {
         const ls_cause cause = (ls_cause)i;
-        if (!ls_cause_is_on_ladder(cause)) continue;
+        if (!ls_cause_is_of_bits(cause)) continue;
         for (int e = LS_TRY_GIVEN + 1; e < LS_EXPERIMENTS; e++) {
             imagine(seen, cause);
             if (seen[e].verdict == LS_UNTRIED) continue;
@@ -418,14 +418,14 @@ static void a_cause_must_meet_everything_to_fit(void **state) {
 static void experiments_have_names_and_baselines(void **state) {
     (void)state;
     for (int i = 0; i < LS_EXPERIMENTS; i++) {
-        const ls_experiment e = (ls_experiment)i, baseline = ls_ladder_baseline(e);
+        const ls_experiment e = (ls_experiment)i, baseline = ls_experiment_baseline(e);
         assert_non_null(ls_experiment_name(e));
         assert_non_null(ls_experiment_text(e));
         for (int k = 0; k < i; k++)
             assert_string_not_equal(ls_experiment_name((ls_experiment)k), ls_experiment_name(e));
         if (baseline == LS_EXPERIMENTS) continue;
         assert_true(baseline < e);
-        assert_int_equal(ls_ladder_set(baseline), ls_ladder_set(e));
+        assert_int_equal(ls_experiment_set(baseline), ls_experiment_set(e));
     }
 }
 
@@ -443,26 +443,26 @@ static void trials_are_possible(void **state) {
                                 .far_words = 1600};
     ls_model_config config = {
         .n_layers = 2, .vocab = 16, .d_conv = 4, .d_inner = 8, .d_state = 4, .n_kv_heads = 1, .head_dim = 4};
-    ls_ladder ladder;
+    ls_bits_trials trials;
     ls_error err;
     (void)state;
     config.is_attention[1] = 1;
-    assert_ok(ls_ladder_create(&ladder, &opts, &config, &err), err);
+    assert_ok(ls_bits_trials_create(&trials, &opts, &config, &err), err);
     for (int i = 0; i < LS_EXPERIMENTS; i++) {
         ls_trial trial;
-        ls_ladder_trial(&trial, &ladder, (ls_experiment)i);
+        ls_bits_trials_of(&trial, &trials, (ls_experiment)i);
         assert_ok(ls_levers_check(&trial.levers, &err), err);
         assert_true(trial.rounds >= 1 && trial.max_tokens >= 1);
     }
     /* Of one token in the given prompts, prompts are made whose beginnings differ. */
     for (int64_t i = 0; i < 8; i++)
         for (int64_t k = 0; k < i; k++) {
-            assert_true(ladder.set[LS_SET_PLAIN][i].ids[0] != ladder.set[LS_SET_PLAIN][k].ids[0]);
-            assert_memory_equal(ladder.set[LS_SET_SHARED][i].ids, ladder.set[LS_SET_SHARED][k].ids, 6 * 4);
-            assert_true(ladder.set[LS_SET_SHARED][i].ids[6] != ladder.set[LS_SET_SHARED][k].ids[6]);
+            assert_true(trials.set[LS_SET_PLAIN][i].ids[0] != trials.set[LS_SET_PLAIN][k].ids[0]);
+            assert_memory_equal(trials.set[LS_SET_SHARED][i].ids, trials.set[LS_SET_SHARED][k].ids, 6 * 4);
+            assert_true(trials.set[LS_SET_SHARED][i].ids[6] != trials.set[LS_SET_SHARED][k].ids[6]);
         }
-    assert_true(ladder.far_pages * ls_page_bytes(&config, LS_F32, 64) / 4 > (int64_t)1 << 32);
-    ls_ladder_deinit(&ladder);
+    assert_true(trials.far_pages * ls_page_bytes(&config, LS_F32, 64) / 4 > (int64_t)1 << 32);
+    ls_bits_trials_deinit(&trials);
 }
 
 /* ---- series ---- */

@@ -1,6 +1,6 @@
 /* The sweep on a device that has neither threads nor instruction sets of its own and whose memory no other one reaches,
  * as a GPU's: its trials run on the run's device, the two that move these levers are not tried, and nothing differs. */
-#include "diagnose/bits/sweep.h"
+#include "diagnose/bits/bits_run.h"
 #include "harness.h"
 #include "op/choice.h"
 

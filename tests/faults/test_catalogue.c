@@ -555,8 +555,8 @@ static bool packed_documents(const subject *s, ls_inject fault) {
         for (int32_t last = 0; holds && last < 3; last++) {
             const ls_span spans[] = {{0, FIRST, 0, 0, track_table(&t, 0)}, {FIRST, second, 0, 1, track_table(&t, 1)}};
             const ls_score_opts opts = {.dtype = s->dtype, .batch = 2, .chunk = 0, .page_tokens = PAGE};
-            float alone[TEXT], packed[TEXT], first[TEXT];
-            ls_score_item items[] = {{.tokens = s->text, .n_tokens = second, .logprob = alone},
+            float solo[TEXT], packed[TEXT], first[TEXT];
+            ls_score_item items[] = {{.tokens = s->text, .n_tokens = second, .logprob = solo},
                                      {.tokens = tokens, .n_tokens = FIRST, .logprob = first},
                                      {.tokens = s->text, .n_tokens = second, .logprob = packed}};
             ls_error err;
@@ -567,7 +567,7 @@ static bool packed_documents(const subject *s, ls_inject fault) {
             if (!holds || second < 2) continue;
             assert_ok(ls_score(s->model, machine, &opts, &items[0], 1, &err), err);
             assert_ok(FAULTS_CALL(fault, machine, ls_score(s->model, machine, &opts, &items[1], 2, &err), &err), err);
-            holds = count_bit_diffs(alone, packed, second - 1) == 0 || refuted("scores of the second document");
+            holds = count_bit_diffs(solo, packed, second - 1) == 0 || refuted("scores of the second document");
         }
     track_close(&t);
     return holds && gradients_apart(fault);

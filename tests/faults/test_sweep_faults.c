@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "device.h"
-#include "diagnose/bits/sweep.h"
+#include "diagnose/bits/bits_run.h"
 #include "faults/faults.h"
 
 /* The word that each fault's cause must have in its name, and the thresholds that are found with it. */

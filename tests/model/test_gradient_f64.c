@@ -30,7 +30,7 @@ typedef struct reference {
     double *values;           /* of all parameters, as the masters lie */
     const double *embed, *head, *final_norm;
     reference_layer layers[LAYERS_MAX];
-    rows_f64 kept[2 * LAYERS_MAX + 1]; /* the residual stream before every half, of the unmoved parameters */
+    rows_f64 kept[2 * LAYERS_MAX + 1]; /* the residual stream before every sublayer, of the unmoved parameters */
     rows_f64 h, x, y;
     double logprob[ROWS_MAX], entropy[ROWS_MAX];
     bool chosen[LAYERS_MAX][ROWS_MAX][EXPERTS_MAX];
@@ -157,13 +157,13 @@ static void mixture(reference *m, int64_t layer_i, int64_t t) {
     m->gap = fmin(m->gap, least_taken - most_left);
 }
 
-static void half_layer(reference *m, int64_t half) {
-    const int64_t layer_i = half / 2, hidden = m->c->hidden, rows = m->b->offsets[m->b->n];
+static void run_sublayer(reference *m, int64_t sublayer) {
+    const int64_t layer_i = sublayer / 2, hidden = m->c->hidden, rows = m->b->offsets[m->b->n];
     const reference_layer *w = &m->layers[layer_i];
     memset(m->y, 0, sizeof m->y);
     for (int64_t t = 0; t < rows; t++)
-        normalise(m->x[t], m->h[t], half % 2 == 0 ? w->input_norm : w->ffn_norm, hidden, (double)m->c->rms_eps);
-    if (half % 2 == 0)
+        normalise(m->x[t], m->h[t], sublayer % 2 == 0 ? w->input_norm : w->ffn_norm, hidden, (double)m->c->rms_eps);
+    if (sublayer % 2 == 0)
         for (int64_t i = 0; i < m->b->n; i++)
             (m->c->is_attention[layer_i] ? attention : mamba)(m, w, m->b->offsets[i], m->b->offsets[i + 1]);
     else
@@ -197,18 +197,18 @@ static double head_loss(reference *m) {
     return loss;
 }
 
-/* The loss of the values as they are, when nothing before half `from` was moved. */
+/* The loss of the values as they are, when nothing before sublayer `from` was moved. */
 static double loss_from(reference *m, int64_t from) {
-    const int64_t n_halves = 2 * (int64_t)m->c->n_layers;
+    const int64_t n_sublayers = 2 * (int64_t)m->c->n_layers;
     memcpy(m->h, m->kept[from], sizeof m->h);
     if (from == 0)
         for (int64_t t = 0; t < m->b->offsets[m->b->n]; t++)
             memcpy(m->h[t], m->embed + m->b->tokens[t] * (int64_t)m->c->hidden, (size_t)m->c->hidden * sizeof **m->h);
-    for (int64_t half = from; half < n_halves; half++) {
-        if (m->choosing) memcpy(m->kept[half], m->h, sizeof m->h);
-        half_layer(m, half);
+    for (int64_t sublayer = from; sublayer < n_sublayers; sublayer++) {
+        if (m->choosing) memcpy(m->kept[sublayer], m->h, sizeof m->h);
+        run_sublayer(m, sublayer);
     }
-    if (m->choosing) memcpy(m->kept[n_halves], m->h, sizeof m->h);
+    if (m->choosing) memcpy(m->kept[n_sublayers], m->h, sizeof m->h);
     return head_loss(m);
 }
 
@@ -263,8 +263,8 @@ static void find_layer(reference *m, int64_t i) {
         }
 }
 
-/* The first half that this parameter moves. */
-static int64_t first_half(const reference *m, const char *name) {
+/* The first sublayer that this parameter moves. */
+static int64_t first_sublayer(const reference *m, const char *name) {
     long long layer_i;
     if (strcmp(name, "model.embed_tokens.weight") == 0) return 0;
     if (sscanf(name, "model.layers.%lld.", &layer_i) != 1) return 2 * (int64_t)m->c->n_layers;
@@ -301,7 +301,7 @@ static void reference_open(reference *m, const trained *t, const batch *b, float
 /* ---- derivatives ---- */
 
 static double central(reference *m, const ls_parameter *p, const double *direction, double step) {
-    const int64_t from = first_half(m, p->slot.name);
+    const int64_t from = first_sublayer(m, p->slot.name);
     double *values = m->values + p->offset, loss[2];
     for (int64_t side = 0; side < 2; side++) {
         for (int64_t i = 0; i < p->n_elements; i++)
@@ -389,7 +389,14 @@ static void check_model(const char *name, const int64_t *lengths, int64_t n, flo
     }
     assert_ok(ls_tape_forward(tape, b.tokens, b.offsets, n, &err), err);
     assert_ok(ls_tape_logprob(tape, b.targets, logprob, entropy, &err), err);
-    assert_ok(ls_tape_backward(tape, 0, n, b.targets, b.d_logprob, b.d_entropy, there, true, true, &err), err);
+    const ls_leaf_part part = {.begin = 0,
+                               .end = n,
+                               .targets = b.targets,
+                               .d_logprob = b.d_logprob,
+                               .d_entropy = b.d_entropy,
+                               .is_first = true,
+                               .is_last = true};
+    assert_ok(ls_tape_backward(tape, &part, there, &err), err);
     from_device(device, gradient, there, bytes);
     ls_memory_free(device, there);
     for (int64_t r = 0; r < b.offsets[n]; r++) {

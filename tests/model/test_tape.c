@@ -23,7 +23,14 @@ static float *gradient_of(const trained *t, const batch *b, ls_device *device, l
     assert_ok(ls_tape_create(&tape, t->parameters, device, &opts, &err), err);
     assert_ok(ls_tape_forward(tape, b->tokens, b->offsets, b->n, &err), err);
     if (logprob != NULL) assert_ok(ls_tape_logprob(tape, b->targets, logprob, NULL, &err), err);
-    assert_ok(ls_tape_backward(tape, begin, end, b->targets, b->d_logprob, b->d_entropy, there, true, true, &err), err);
+    const ls_leaf_part part = {.begin = begin,
+                               .end = end,
+                               .targets = b->targets,
+                               .d_logprob = b->d_logprob,
+                               .d_entropy = b->d_entropy,
+                               .is_first = true,
+                               .is_last = true};
+    assert_ok(ls_tape_backward(tape, &part, there, &err), err);
     from_device(device, gradient, there, bytes);
     ls_memory_free(device, there);
     ls_tape_free(tape);
@@ -260,9 +267,14 @@ static void check_parts(const char *directory, ls_profile profile) {
     for (int64_t s = 0; s < 4; s++) {
         const int64_t row = b.offsets[s];
         assert_ok(ls_tape_forward(tape, b.tokens, b.offsets + s, 1, &err), err);
-        assert_ok(ls_tape_backward(tape, 0, 1, b.targets + row, b.d_logprob + row, b.d_entropy + row, there, s == 0,
-                                   s == 3, &err),
-                  err);
+        const ls_leaf_part part = {.begin = 0,
+                                   .end = 1,
+                                   .targets = b.targets + row,
+                                   .d_logprob = b.d_logprob + row,
+                                   .d_entropy = b.d_entropy + row,
+                                   .is_first = s == 0,
+                                   .is_last = s == 3};
+        assert_ok(ls_tape_backward(tape, &part, there, &err), err);
     }
     from_device(device, apart, there, bytes);
     for (int64_t i = 0; i < t.parameters->n; i++) {
@@ -301,7 +313,14 @@ static void check_cuts(const char *name, int64_t step) {
         assert_ok(ls_tape_create(&tape, t.parameters, device, &opts, &err), err);
         tape->cut_bytes = cut_bytes;
         assert_ok(ls_tape_forward(tape, b.tokens, b.offsets, 5, &err), err);
-        assert_ok(ls_tape_backward(tape, 0, 5, b.targets, b.d_logprob, b.d_entropy, there, true, true, &err), err);
+        const ls_leaf_part part = {.begin = 0,
+                                   .end = 5,
+                                   .targets = b.targets,
+                                   .d_logprob = b.d_logprob,
+                                   .d_entropy = b.d_entropy,
+                                   .is_first = true,
+                                   .is_last = true};
+        assert_ok(ls_tape_backward(tape, &part, there, &err), err);
         from_device(device, cut, there, bytes);
         assert_int_equal(count_bit_diffs(whole, cut, t.parameters->n_elements), 0);
         ls_memory_free(device, there);

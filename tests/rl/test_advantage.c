@@ -46,7 +46,8 @@ static void advantages_are_those_of_the_formulas(void **state) {
                 if (test_random(&seed) % 8 == 0) rewards[i] = NAN;
                 n_failed += failed[i] || isnan(rewards[i]);
             }
-            assert_ok(ls_advantages(out, keep, &m, rewards, failed, n, size, &kinds[kind], &err), err);
+            assert_ok(ls_advantages(out, keep, &m, &(ls_group_rewards){rewards, failed, n, size}, &kinds[kind], &err),
+                      err);
             for (int64_t i = 0; i < n; i++) {
                 const int64_t begin = i / size * size;
                 const double e = expected(rewards + begin, failed + begin, size, i - begin, &kinds[kind]);
@@ -72,7 +73,7 @@ static void equal_rewards_give_exactly_nothing(void **state) {
         ls_error err;
         o.drop_equal = true;
         o.eps = 0.0;
-        assert_ok(ls_advantages(out, keep, &m, rewards, NULL, 12, 3, &o, &err), err);
+        assert_ok(ls_advantages(out, keep, &m, &(ls_group_rewards){rewards, NULL, 12, 3}, &o, &err), err);
         assert_same_bits(out, zero, 6);
         assert_same_bits(out + 9, zero, 3);
         assert_memory_equal(keep, kept, 12);
@@ -82,7 +83,7 @@ static void equal_rewards_give_exactly_nothing(void **state) {
         assert_true(fabs(m.reward_mean - (0.3 + 0.7 + 1.1) / 7.0) < 1e-7);
         assert_true(m.reward_min == 0.0 && m.reward_max == 1.0);
         o.drop_equal = false;
-        assert_ok(ls_advantages(out, keep, NULL, rewards, NULL, 12, 3, &o, &err), err);
+        assert_ok(ls_advantages(out, keep, NULL, &(ls_group_rewards){rewards, NULL, 12, 3}, &o, &err), err);
         assert_true(keep[0] && keep[3] && !keep[4] && !keep[9]);
     }
 }
@@ -94,9 +95,11 @@ static void a_group_knows_nothing_of_others(void **state) {
     (void)state;
     for (int i = 0; i < 32; i++) rewards[i] = test_uniform(&seed, 0.0f, 1.0f);
     for (int kind = 0; kind < N_KINDS; kind++) {
-        assert_ok(ls_advantages(all, NULL, NULL, rewards, NULL, 32, 8, &kinds[kind], &err), err);
+        assert_ok(ls_advantages(all, NULL, NULL, &(ls_group_rewards){rewards, NULL, 32, 8}, &kinds[kind], &err), err);
         for (int g = 0; g < 4; g++) {
-            assert_ok(ls_advantages(one, NULL, NULL, rewards + 8 * g, NULL, 8, 8, &kinds[kind], &err), err);
+            assert_ok(
+                ls_advantages(one, NULL, NULL, &(ls_group_rewards){rewards + 8 * g, NULL, 8, 8}, &kinds[kind], &err),
+                err);
             assert_same_bits(one, all + 8 * g, 8);
         }
     }
@@ -109,14 +112,16 @@ static void edges(void **state) {
     ls_error err;
     ls_advantage_options o = kinds[1];
     (void)state;
-    assert_ok(ls_advantages(out, NULL, &m, rewards, NULL, 0, 4, &o, &err), err);
+    assert_ok(ls_advantages(out, NULL, &m, &(ls_group_rewards){rewards, NULL, 0, 4}, &o, &err), err);
     assert_true(isnan(m.reward_mean) && m.n_groups == 0);
-    assert_ok(ls_advantages(out, NULL, &m, rewards, NULL, 3, 1, &o, &err), err);
+    assert_ok(ls_advantages(out, NULL, &m, &(ls_group_rewards){rewards, NULL, 3, 1}, &o, &err), err);
     assert_true(out[0] == 0.0f && out[1] == 0.0f && out[2] == 0.0f);
-    check_failed(ls_advantages(out, NULL, NULL, rewards, NULL, 3, 2, &o, &err), &err, "groups of 2");
-    check_failed(ls_advantages(out, NULL, NULL, rewards, NULL, 3, 0, &o, &err), &err, "groups of 0");
+    check_failed(ls_advantages(out, NULL, NULL, &(ls_group_rewards){rewards, NULL, 3, 2}, &o, &err), &err,
+                 "groups of 2");
+    check_failed(ls_advantages(out, NULL, NULL, &(ls_group_rewards){rewards, NULL, 3, 0}, &o, &err), &err,
+                 "groups of 0");
     o.eps = -1.0;
-    check_failed(ls_advantages(out, NULL, NULL, rewards, NULL, 3, 3, &o, &err), &err, "eps");
+    check_failed(ls_advantages(out, NULL, NULL, &(ls_group_rewards){rewards, NULL, 3, 3}, &o, &err), &err, "eps");
 }
 
 int main(void) {

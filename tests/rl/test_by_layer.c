@@ -37,7 +37,7 @@ static void make_model(const char *config) {
 static const char mixed[] = JAMBA("32", "48", "5", "4");
 /* Where a layer is small beside the model. */
 static const char large[] = JAMBA("128", "512", "16", "2");
-/* Layers of one half, a tied head, float32. */
+/* Layers of one sublayer, a tied head, float32. */
 static const char plain[] =
     "{\"architectures\":[\"MambaForCausalLM\"],\"model_type\":\"mamba\",\"dtype\":\"float32\",\"vocab_size\":64,"
     "\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0,\"hidden_act\":\"silu\",\"layer_norm_epsilon\":1e-05,"

@@ -286,9 +286,14 @@ static void gradients_over_supports_are_differences(void **state) {
     bytes = l.t.parameters->n_elements * 4;
     gradient = malloc((size_t)bytes);
     there = to_device(l.device, NULL, bytes);
-    assert_ok(
-        ls_tape_backward(l.tape, 0, SEQUENCES, l.b.targets, l.b.d_logprob, l.b.d_entropy, there, true, true, &err),
-        err);
+    const ls_leaf_part part = {.begin = 0,
+                               .end = SEQUENCES,
+                               .targets = l.b.targets,
+                               .d_logprob = l.b.d_logprob,
+                               .d_entropy = l.b.d_entropy,
+                               .is_first = true,
+                               .is_last = true};
+    assert_ok(ls_tape_backward(l.tape, &part, there, &err), err);
     from_device(l.device, gradient, there, bytes);
     ls_memory_free(l.device, there);
     for (int64_t k = 0; k < l.t.parameters->n; k++) {

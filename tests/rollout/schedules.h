@@ -236,18 +236,18 @@ typedef struct submitted {
 } submitted;
 
 /* What many schedules did together: shows that they met what they are there for. */
-typedef struct tally {
+typedef struct counts {
     int64_t schedules, submitted, refused, finished, cancelled, stopped, tokens, mixed; /* of several versions */
     int64_t recomputed, swapped, forked, hits, verified, evicted, sleeps, updates;
-} tally;
+} counts;
 
-static inline void add_tally(tally *to, const tally *from) {
+static inline void add_counts(counts *to, const counts *from) {
     const int64_t *x = (const int64_t *)from;
     int64_t *sum = (int64_t *)to;
     for (size_t i = 0; i < sizeof *to / sizeof *sum; i++) sum[i] += x[i];
 }
 
-static inline void print_tally(const tally *t) {
+static inline void print_counts(const counts *t) {
     printf(
         "%lld schedules: %lld requests (%lld refused, %lld cancelled, %lld stopped), %lld tokens, %lld completions of "
         "several versions\n",
@@ -306,7 +306,7 @@ static inline bool is_end(const schedule *s, const submitted *q, int64_t t) {
     return (token >= s->stop_first && token < s->stop_first + s->n_stop) || q->stop_at == t + 1;
 }
 
-static inline bool check_request(const run *r, const submitted *q, tally *total) {
+static inline bool check_request(const run *r, const submitted *q, counts *total) {
     const ls_request *x = &q->request;
     const unsigned p = x->prompt_i, sample = x->sample_i;
     const int64_t n = x->n_completion;
@@ -359,7 +359,7 @@ static inline bool stop_at_length(void *context, const int32_t *completion, int6
     return completion == q->completion && n == q->stop_at;
 }
 
-static inline bool submit(run *r, const operation *op, tally *total) {
+static inline bool submit(run *r, const operation *op, counts *total) {
     const prompt *from = &r->lab->prompts[op->prompt];
     const int64_t length = from->n + op->max_tokens, each = r->s->levers.page_tokens;
     const ls_penalties *penalties = &distributions[r->s->distribution].penalties;
@@ -405,7 +405,7 @@ static inline bool tick(run *r) {
     return true;
 }
 
-static inline bool apply(run *r, const operation *op, tally *total) {
+static inline bool apply(run *r, const operation *op, counts *total) {
     submitted *q;
     ls_error err;
     switch (op->kind) {
@@ -436,7 +436,7 @@ static inline bool apply(run *r, const operation *op, tally *total) {
     return WRONG(r, "operation %d", (int)op->kind);
 }
 
-static inline bool run_operations(run *r, tally *total) {
+static inline bool run_operations(run *r, counts *total) {
     for (int64_t i = 0; i < r->s->n_ops; i++)
         if (!apply(r, &r->s->ops[i], total)) return false;
     for (int64_t i = 0; ls_engine_unfinished(r->engine) > 0; i++) {
@@ -450,7 +450,7 @@ static inline bool run_operations(run *r, tally *total) {
 
 /* Runs a schedule from nothing to an idle engine; false with what was wrong first. A broken invariant of the engine
  * ends the process. */
-static inline bool run_schedule(laboratory *lab, const schedule *s, tally *total, char *text, size_t bytes) {
+static inline bool run_schedule(laboratory *lab, const schedule *s, counts *total, char *text, size_t bytes) {
     run r = {.lab = lab, .s = s, .text = text, .bytes = bytes};
     int32_t stop[8];
     const distribution *d = &distributions[s->distribution];

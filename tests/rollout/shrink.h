@@ -17,7 +17,7 @@ typedef struct report {
     uint64_t seed; /* being run */
     bool failed;
     char text[400];
-    tally total;
+    counts total;
 } report;
 
 static inline report *reports_map(int64_t n) {

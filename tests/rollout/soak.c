@@ -18,7 +18,7 @@ typedef struct driver {
     laboratory lab;
     uint64_t seed;
     time_t end;
-    tally total;
+    counts total;
     bool failed;
     char text[400];
 } driver;
@@ -55,9 +55,9 @@ int main(int argc, char **argv) {
     for (int i = 0; i < DRIVERS; i++) {
         pthread_join(thread[i], NULL);
         failed = failed || drivers[i].failed;
-        if (i > 0) add_tally(&drivers[0].total, &drivers[i].total);
+        if (i > 0) add_counts(&drivers[0].total, &drivers[i].total);
     }
-    print_tally(&drivers[0].total);
+    print_counts(&drivers[0].total);
     for (int i = DRIVERS - 1; i >= 0; i--) laboratory_close(&drivers[i].lab, i == 0);
     puts(failed ? "FAILED" : "every bit as alone; all pages and slots are back");
     return failed;

@@ -166,16 +166,16 @@ static void owners_number_their_prompts_alike(void **state) {
     engine_end(e);
 }
 
-typedef struct sight {
+typedef struct seen_logits {
     const ls_request *request;
     int64_t n;
     int32_t token[LENGTH_MAX];
     float sum;
-} sight;
+} seen_logits;
 
 static void look(void *context, int64_t position, int32_t token, const float *logits, const float *processed,
                  int64_t vocab) {
-    sight *s = context;
+    seen_logits *s = context;
     (void)processed;
     s->token[position] = token;
     s->n++;
@@ -189,7 +189,7 @@ static void prompts_have_log_probabilities(void **state) {
     for (int variant = 0; variant < 3; variant++) {
         const ls_score_opts score = {.dtype = LS_F32, .batch = 1, .page_tokens = 16};
         float prompt[4][PROMPT_TOKENS], scored[LENGTH_MAX];
-        static sight seen[4];
+        static seen_logits seen[4];
         int32_t tokens[LENGTH_MAX];
         job jobs[4];
         ls_engine *e;

@@ -99,13 +99,13 @@ static void work_alone(laboratory *lab, uint64_t first, uint64_t end, report *r)
 }
 
 /* The first seed of [first, end) that fails, or end. On a GPU, which no child can use, one after the other. */
-static uint64_t first_failure(laboratory *lab, uint64_t first, uint64_t end, tally *total) {
+static uint64_t first_failure(laboratory *lab, uint64_t first, uint64_t end, counts *total) {
     report *r = reports_map(WORKERS);
     pid_t child[WORKERS];
     fflush(NULL);
     if (test_on_gpu()) {
         work_alone(lab, first, end, r);
-        add_tally(total, &r->total);
+        add_counts(total, &r->total);
         if (r->failed) end = r->seed;
         reports_unmap(r, WORKERS);
         return end;
@@ -122,7 +122,7 @@ static uint64_t first_failure(laboratory *lab, uint64_t first, uint64_t end, tal
     for (int w = 0; w < WORKERS; w++) {
         int how = 0;
         while (waitpid(child[w], &how, 0) < 0) continue;
-        add_tally(total, &r[w].total);
+        add_counts(total, &r[w].total);
         if (WIFEXITED(how) && WEXITSTATUS(how) == 0 && !r[w].failed) continue;
         if (!WIFEXITED(how) || WEXITSTATUS(how) != 0)
             print_message("process %d ended with status %#x at seed %llu\n", w, (unsigned)how,
@@ -199,7 +199,7 @@ static void planted_differences_are_found(void **state) {
     (void)state;
     lab.planted_prompt = 9;
     for (int crash = 0; crash < 2; crash++) {
-        tally total = {0};
+        counts total = {0};
         operation ops[OPS_MAX];
         schedule s;
         uint64_t seed;
@@ -221,10 +221,10 @@ static void planted_differences_are_found(void **state) {
 
 static void schedules_never_change_a_bit(void **state) {
     const uint64_t n = number_from("LS_SCHEDULES", N_SCHEDULES), first = number_from("LS_SEED", 1);
-    tally t = {0};
+    counts t = {0};
     const uint64_t seed = first_failure(&lab, first, first + n, &t);
     (void)state;
-    print_tally(&t);
+    print_counts(&t);
     if (seed < first + n) {
         report *r = reports_map(1);
         operation ops[OPS_MAX];

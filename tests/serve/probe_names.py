@@ -105,7 +105,7 @@ def try_hangs(directory):
     hung, asked, late = map(int, counted.groups())
     check("  its counts", 2 <= hung == late < asked, said["ranked"][0])
     check("  its requests", "curl -s " + url in said["repro_commands"], said.get("repro_commands"))
-    # Asked to the end, the rung of 34 lengths alone would take as many time-outs as it has prompts that hang.
+    # Asked to the end, the experiment of 34 lengths alone would take as many time-outs as it has prompts that hang.
     check("  its time", took < 3 * (seconds + timeout), took, said["seconds"])
 
 

@@ -96,7 +96,7 @@ static void beginnings_tell_content_alone(void **state) {
             int64_t settled;
             assert_non_null(copy);
             memcpy(copy, w->text, (size_t)n);
-            settled = ls_tool_calls_settled(format_of(w), copy, n, true, &begins);
+            settled = ls_tool_calls_final(format_of(w), copy, n, true, &begins);
             free(copy);
             if (settled < told || settled > n || strncmp(content, w->text, (size_t)settled) != 0)
                 fail_msg("%.*s: %lld", (int)n, w->text, (long long)settled);

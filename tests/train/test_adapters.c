@@ -199,7 +199,9 @@ static void gradients_are_differences(void **state) {
     base = to_device(test_home(), NULL, l.base->n_elements * 4);
     there = to_device(test_home(), NULL, l.adapters->list->n_elements * 4);
     gradient = malloc((size_t)l.adapters->list->n_elements * 4);
-    assert_ok(ls_tape_backward(l.tape, 0, 2, l.b.targets, l.b.d_logprob, NULL, base, true, true, &err), err);
+    const ls_leaf_part part = {
+        .begin = 0, .end = 2, .targets = l.b.targets, .d_logprob = l.b.d_logprob, .is_first = true, .is_last = true};
+    assert_ok(ls_tape_backward(l.tape, &part, base, &err), err);
     assert_ok(ls_adapters_gradient(l.adapters, base, there, &err), err);
     from_device(test_home(), gradient, there, l.adapters->list->n_elements * 4);
     for (int64_t i = 0; i < l.adapters->list->n; i++) {

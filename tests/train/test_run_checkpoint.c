@@ -117,8 +117,8 @@ static const char *source = "jamba-nobias";
 /* Whether saves are made while the run goes on. */
 static bool is_behind;
 
-static ls_status go_behind(ls_saves *run, const ls_train_state *state, ls_error *err) {
-    return is_behind ? ls_saves_go_behind(run, state, err) : LS_OK;
+static ls_status start_writer(ls_saves *run, const ls_train_state *state, ls_error *err) {
+    return is_behind ? ls_saves_start_writer(run, state, err) : LS_OK;
 }
 
 static void save(const training *t, int64_t keep) {
@@ -127,9 +127,9 @@ static void save(const training *t, int64_t keep) {
     assert_ok(ls_saves_open(&run, run_path, true, &err), err);
     assert_ok(ls_saves_keep_files(run, fixture_path(source), &err), err);
     position.value = 100 * t->state->step;
-    assert_ok(go_behind(run, t->state, &err), err);
+    assert_ok(start_writer(run, t->state, &err), err);
     assert_ok(ls_saves_save(run, t->state, &description, keep, &err), err);
-    assert_ok(ls_saves_settle(run, t->state, &err), err);
+    assert_ok(ls_saves_wait(run, t->state, &err), err);
     ls_saves_close(run);
 }
 
@@ -270,10 +270,10 @@ static int save_in_child(const two_states *s, what_happens what, int64_t moment)
         if (ls_saves_open(&run, run_path, true, &err) != LS_OK) _exit(2);
         if (ls_saves_keep_files(run, fixture_path(source), &err) != LS_OK) _exit(3);
         position.value = 300;
-        if (go_behind(run, s->after.state, &err) != LS_OK) _exit(5);
+        if (start_writer(run, s->after.state, &err) != LS_OK) _exit(5);
         the_trap->armed = true;
         saved = ls_saves_save(run, s->after.state, &description, 1, &err);
-        if (saved == LS_OK) saved = ls_saves_settle(run, s->after.state, &err);
+        if (saved == LS_OK) saved = ls_saves_wait(run, s->after.state, &err);
         the_trap->armed = false;
         if (saved == LS_OK) _exit(0);
         _exit(strstr(err.text, run_path) != NULL && strstr(err.text, strerror(ENOSPC)) != NULL ? 10 : 4);
@@ -376,8 +376,8 @@ static void a_save_behind_is_of_its_moment(void **state) {
     assert_ok(ls_saves_open(&run, run_path, true, &err), err);
     assert_ok(ls_saves_keep_files(run, fixture_path(source), &err), err);
     assert_ok(ls_saves_look(run, t.state, &err), err);
-    assert_ok(ls_saves_settle(run, t.state, &err), err);
-    assert_ok(ls_saves_go_behind(run, t.state, &err), err);
+    assert_ok(ls_saves_wait(run, t.state, &err), err);
+    assert_ok(ls_saves_start_writer(run, t.state, &err), err);
     position.value = 100 * t.state->step;
     assert_ok(ls_saves_save(run, t.state, &description, 0, &err), err);
     (void)train(&t, 3, 4);

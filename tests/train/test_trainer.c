@@ -325,8 +325,13 @@ static void a_step_is_its_contract(void **state) {
     assert_ok(ls_tape_forward(tape, b.tokens, b.offsets, b.n, &err), err);
     for (int64_t i = 0; i < 8; i++) {
         assert_ok(ls_gradient_leaf(g, true, &there, &err), err);
-        assert_ok(ls_tape_backward(tape, 2 * i, i == 7 ? 15 : 2 * i + 2, b.targets, d, NULL, there, true, true, &err),
-                  err);
+        const ls_leaf_part part = {.begin = 2 * i,
+                                   .end = i == 7 ? 15 : 2 * i + 2,
+                                   .targets = b.targets,
+                                   .d_logprob = d,
+                                   .is_first = true,
+                                   .is_last = true};
+        assert_ok(ls_tape_backward(tape, &part, there, &err), err);
         assert_ok(ls_gradient_fold(g, &err), err);
     }
     assert_ok(ls_gradient_root(g, &there, &err), err);

@@ -182,10 +182,10 @@ static int compare_id(const void *key, const void *item) {
 }
 
 /* sorted[i] are the records of one file by id. */
-static ls_status sort_records(const ls_record ***sorted, const ls_record *records, int64_t n, ls_error *err) {
-    LS_TRY(ls_array_alloc((void **)sorted, n, sizeof **sorted, "ids", err));
-    for (int64_t i = 0; i < n; i++) (*sorted)[i] = &records[i];
-    qsort(*sorted, (size_t)n, sizeof **sorted, compare_records);
+static ls_status sort_records(const ls_record ***sorted, const ls_compared *of, ls_error *err) {
+    LS_TRY(ls_array_alloc((void **)sorted, of->n, sizeof **sorted, "ids", err));
+    for (int64_t i = 0; i < of->n; i++) (*sorted)[i] = &of->records[i];
+    qsort(*sorted, (size_t)of->n, sizeof **sorted, compare_records);
     return LS_OK;
 }
 
@@ -199,19 +199,19 @@ typedef struct common {
     const ls_record *a, *b;
 } common;
 
-static ls_status find_common(common *out, ls_comparison *c, const ls_record *a, int64_t n_a, const char *name_a,
-                             const ls_record *const *sorted_b, int64_t n_b, const char *name_b, ls_error *err) {
-    for (int64_t i = 0; i < n_a; i++) {
-        const ls_record *b = find_record(sorted_b, n_b, a[i].id);
-        if (b != NULL) out[c->n_sequences++] = (common){&a[i], b};
+static ls_status find_common(common *out, ls_comparison *c, const ls_compared *a, const ls_compared *b,
+                             const ls_record *const *sorted_b, ls_error *err) {
+    for (int64_t i = 0; i < a->n; i++) {
+        const ls_record *other = find_record(sorted_b, b->n, a->records[i].id);
+        if (other != NULL) out[c->n_sequences++] = (common){&a->records[i], other};
     }
-    c->n_only_a = n_a - c->n_sequences;
-    c->n_only_b = n_b - c->n_sequences;
+    c->n_only_a = a->n - c->n_sequences;
+    c->n_only_b = b->n - c->n_sequences;
     if (c->n_sequences > 0) return LS_OK;
     return LS_FAIL(err, LS_ERR_FORMAT,
                    "%s line %lld: id '%.200s' is not in %s, nor is any other of its %lld; --by-order matches sequences "
                    "by their places",
-                   name_a, (long long)a[0].line, a[0].id, name_b, (long long)n_a);
+                   a->name, (long long)a->records[0].line, a->records[0].id, b->name, (long long)a->n);
 }
 
 static bool says_error(const ls_record *r) { return r->finish != NULL && strcmp(r->finish, "error") == 0; }
@@ -252,24 +252,23 @@ done:
     return status;
 }
 
-ls_status ls_compare(ls_comparison *out, const ls_record *a, int64_t n_a, const char *name_a, const ls_record *b,
-                     int64_t n_b, const char *name_b, int64_t worst_max, ls_error *err) {
+ls_status ls_compare(ls_comparison *out, const ls_compared *a, const ls_compared *b, int64_t worst_max, ls_error *err) {
     ls_status status;
     ls_comparison result = {0};
     pair_list list = {0};
     const ls_record **sorted_b = NULL;
     common *both = NULL;
     LS_ASSERT(worst_max >= 0 && worst_max <= LS_WORST_MAX, "worst_max %lld", (long long)worst_max);
-    LS_TRY_DONE(sort_records(&sorted_b, b, n_b, err));
-    LS_TRY_DONE(ls_array_alloc((void **)&both, n_a, sizeof *both, "sequences", err));
-    LS_TRY_DONE(find_common(both, &result, a, n_a, name_a, sorted_b, n_b, name_b, err));
+    LS_TRY_DONE(sort_records(&sorted_b, b, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&both, a->n, sizeof *both, "sequences", err));
+    LS_TRY_DONE(find_common(both, &result, a, b, sorted_b, err));
     LS_TRY_DONE(ls_array_alloc((void **)&result.worst, worst_max, sizeof *result.worst, "worst tokens", err));
     for (int64_t i = 0; i < result.n_sequences; i++) {
         const ls_record *one = both[i].a, *other = both[i].b;
         if ((status = check_tokens(one, other, err)) != LS_OK ||
             (status = check_distribution(one, other, err)) != LS_OK ||
             (status = check_lengths(one, other, err)) != LS_OK) {
-            ls_error_prefix(err, "%s line %lld, %s line %lld", name_a, (long long)one->line, name_b,
+            ls_error_prefix(err, "%s line %lld, %s line %lld", a->name, (long long)one->line, b->name,
                             (long long)other->line);
             goto done;
         }
@@ -277,7 +276,7 @@ ls_status ls_compare(ls_comparison *out, const ls_record *a, int64_t n_a, const 
         LS_TRY_DONE(add_sequence(&result, &list, one, other, i, worst_max, err));
     }
     if (result.n_compared == 0) {
-        status = LS_FAIL(err, LS_ERR_FORMAT, "%s and %s: no token has a log-probability in both", name_a, name_b);
+        status = LS_FAIL(err, LS_ERR_FORMAT, "%s and %s: no token has a log-probability in both", a->name, b->name);
         goto done;
     }
     LS_TRY_DONE(explain(&result, &list, both, err));

@@ -64,10 +64,16 @@ typedef struct ls_comparison {
     int64_t n_worst;
 } ls_comparison;
 
-/* Strings in *out point into a. names start error sentences. An error when no id is on both sides, when token ids do
- * not match up or when there is no token to compare. */
-ls_status ls_compare(ls_comparison *out, const ls_record *a, int64_t n_a, const char *name_a, const ls_record *b,
-                     int64_t n_b, const char *name_b, int64_t worst_max, ls_error *err);
+/* The records of one file. */
+typedef struct ls_compared {
+    const ls_record *records;
+    int64_t n;
+    const char *name; /* starts error sentences */
+} ls_compared;
+
+/* Strings in *out point into a. An error when no id is on both sides, when token ids do not match up or when there is
+ * no token to compare. */
+ls_status ls_compare(ls_comparison *out, const ls_compared *a, const ls_compared *b, int64_t worst_max, ls_error *err);
 void ls_comparison_deinit(ls_comparison *comparison);
 
 /* True when every token has the same bits, and no token and no sequence is on one side only. */

@@ -1,4 +1,4 @@
-/* Causes from the structure of a difference. Every test asks how much of the difference is gone under one reading of
+/* Causes from the structure of a difference. Every test asks how much of the difference is gone under one hypothesis of
  * it, or how far what it picks out lies above the rest. Owns the lists it sorts. */
 #include "diagnose/compare/compare_causes.h"
 
@@ -43,13 +43,13 @@ find(study *x, ls_cause cause, double confidence, const char *format, ...) {
     ls_findings_add(&x->out->found, &one, FINDINGS_MOST);
 }
 
-/* Confidence of a reading under which the median and nine tenths of |d| are as given. */
+/* Confidence of a hypothesis under which the median and nine tenths of |d| are as given. */
 static double by_rest(const study *x, double median, double q90) {
     const double rest = fmax(median / fmax(x->median, 1e-12), q90 / fmax(x->q90, 1e-12));
     return 0.99 - 0.38 * rest;
 }
 
-/* ---- readings of all values ---- */
+/* ---- hypotheses of all values ---- */
 
 static void try_shifts(study *x) {
     double best = (double)INFINITY, best_q90 = 0.0;
@@ -285,7 +285,7 @@ static void try_positions(study *x) {
 
 /* ---- some sequences ---- */
 
-static int64_t told(const study *x, int64_t s, int what) {
+static int64_t recorded(const study *x, int64_t s, int what) {
     const ls_record *a = x->s[s].a, *b = x->s[s].b;
     switch (what) {
         case 0: return a->preemptions >= 0 ? a->preemptions : b->preemptions;
@@ -305,7 +305,7 @@ typedef struct half {
 static void split(const study *x, int what, int64_t value, half *low, half *high) {
     *low = *high = (half){0, 0};
     for (int64_t s = 0; s < x->n_s; s++) {
-        const int64_t v = told(x, s, what);
+        const int64_t v = recorded(x, s, what);
         half *one = v < value ? low : high;
         if (v < 0) continue;
         one->n++;
@@ -349,7 +349,7 @@ static void try_threshold(study *x, int what, ls_cause cause, const char *words)
     double best = 0.0, weight = 1.0;
     int64_t at = -1;
     for (int64_t s = 0; s < x->n_s; s++) {
-        const int64_t v = told(x, s, what);
+        const int64_t v = recorded(x, s, what);
         double c;
         if (v < 1 || (x->n_s > 4096 && s % (x->n_s / 4096))) continue;
         split(x, what, v, &low, &high);
@@ -373,12 +373,12 @@ static ls_status try_reuse(study *x, ls_error *err) {
     ls_status status = LS_OK;
     double c;
     for (int64_t s = 0; s < x->n_s; s++)
-        if (told(x, s, 2) > most) most = told(x, s, 2);
+        if (recorded(x, s, 2) > most) most = recorded(x, s, 2);
     if (most < 0 || most > 1 << 24) return LS_OK;
     LS_TRY_DONE(ls_array_alloc((void **)&used, most + 1, 1, "slots", err));
     memset(used, 0, (size_t)most + 1);
     for (int64_t s = 0; s < x->n_s; s++) {
-        const int64_t slot = told(x, s, 2);
+        const int64_t slot = recorded(x, s, 2);
         half *one;
         if (slot < 0) continue;
         one = used[slot] ? &later : &first;

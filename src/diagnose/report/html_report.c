@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/html_out.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 static const char *const colours[] = {"#1f6fb2", "#2e7d4f", "#a15c00", "#6a3fb5", "#b3261e"};
 
@@ -25,8 +25,8 @@ static void write_verdict(FILE *file, const ls_sweep *s) {
         fputs("<p><b>No known cause fits all that was seen.</b> The experiments below tell which levers change it.</p>",
               file);
     } else {
-        ls_html_cause(file, ls_cause_name(named->cause), ls_cause_ladder_text(named->cause),
-                      ls_cause_ladder_look(named->cause));
+        ls_html_cause(file, ls_cause_name(named->cause), ls_cause_bits_text(named->cause),
+                      ls_cause_bits_look(named->cause));
     }
     for (int64_t i = 0; i < s->n_wraps; i++) {
         const ls_wrap *w = &s->wraps[i];

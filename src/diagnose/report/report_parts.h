@@ -2,7 +2,7 @@
 #ifndef LS_DIAGNOSE_REPORT_REPORT_PARTS_H
 #define LS_DIAGNOSE_REPORT_REPORT_PARTS_H
 
-#include "diagnose/bits/sweep.h"
+#include "diagnose/bits/bits_run.h"
 #include "diagnose/finding.h"
 
 #define LS_REPORT_UNNAMED "a difference that no cause explains well enough to be named"

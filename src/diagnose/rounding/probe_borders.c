@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/sort.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 /* Prompts of unlike lengths whose completions go over the first border of pages of 16, and over the second. */
 enum { TEXTS = 8, NEW = 30, SHORT = 5, LONGER = 21, PAGE_LEAST = 8, PAGE_MOST = 32, MOST_TELL = 6 };
@@ -16,7 +16,7 @@ enum { TEXTS = 8, NEW = 30, SHORT = 5, LONGER = 21, PAGE_LEAST = 8, PAGE_MOST = 
 
 static ls_status lay(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
     (void)value;
-    ls_rung_trial(q, LS_RUNG_ALONE_C, trial, NULL);
+    ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
     trial->max_tokens = NEW;
     for (int64_t i = 0; i < TEXTS; i++)
         LS_TRY(ls_requests_plain(q, r, 3660 + i, (i < TEXTS / 2 ? SHORT : LONGER - TEXTS / 2) + i, err));
@@ -61,7 +61,7 @@ ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err) {
         if (most - least > 2 || most > 3 || n_second < 2 || n_second > n - 2) continue;
         *found = ls_quantile(sizes, n, 0.5, 0.0) > LEAST_SIZE;
         if (*found)
-            ls_foreign_find(q->f, LS_CAUSE_PAGE_SIZE, LS_RUNG_LENGTHS, 0.95,
+            ls_foreign_find(q->f, LS_CAUSE_PAGE_SIZE, LS_STACK_LENGTHS, 0.95,
                             "of %d requests of unlike lengths, decoded tokens of %" PRId64
                             " are off by %.2g in the middle from the first border of %" PRId64
                             " tokens on that they meet, and right in front of it",

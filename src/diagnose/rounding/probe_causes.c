@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 /* ---- what is counted ---- */
 
@@ -21,7 +21,7 @@ static void decide_oddities(ls_inquiry *q) {
     const ls_server_oddities *o = q->runner->door->subject->odd;
     ls_foreign *f = q->f;
     if (o->n_longer + o->n_shorter >= 2 && 10 * (o->n_longer + o->n_shorter) > o->n_answers) {
-        ls_foreign_find(f, LS_CAUSE_OTHER_TOKENS, LS_RUNG_ALONE_C, 0.97,
+        ls_foreign_find(f, LS_CAUSE_OTHER_TOKENS, LS_STACK_SOLO_C, 0.97,
                         "%" PRId64 " of %" PRId64
                         " answers say that the prompt has another number of tokens than was "
                         "sent%s; the last one by %" PRId64,
@@ -30,7 +30,7 @@ static void decide_oddities(ls_inquiry *q) {
     } else if (o->n_other >= 2) {
         const bool all = 2 * o->n_other > o->n_answers;
         ls_foreign_find(f, all ? LS_CAUSE_OTHER_TOKENS : LS_CAUSE_CACHE_CROSSED,
-                        all ? LS_RUNG_ALONE_C : LS_RUNG_CACHED_LENGTH, 0.95,
+                        all ? LS_STACK_SOLO_C : LS_STACK_CACHED_LENGTH, 0.95,
                         "%" PRId64 " of %" PRId64
                         " answers are about other tokens than those that were sent, as many of them",
                         o->n_other, o->n_answers);
@@ -42,16 +42,16 @@ static void decide_oddities(ls_inquiry *q) {
 static void decide_hangs(ls_inquiry *q) {
     const ls_server_oddities *o = q->runner->door->subject->odd;
     const int64_t n = o->failures.n[LS_FAILURE_TIMED_OUT] + o->failures.n[LS_FAILURE_DIED];
-    ls_rung rung = LS_RUNG_ALONE_LONG;
+    ls_stack_experiment experiment = LS_STACK_SOLO_LONG;
     int64_t n_slow = 0;
     if (n == 0) return;
-    for (int r = LS_RUNGS - 1; r >= 0; r--) {
+    for (int r = LS_STACK_EXPERIMENTS - 1; r >= 0; r--) {
         if (q->f->seen[r].first_hung < 0) continue;
-        rung = (ls_rung)r;
-        if (ls_foreign_is_slow(q, rung)) n_slow += q->f->seen[r].failures.n[LS_FAILURE_TIMED_OUT];
+        experiment = (ls_stack_experiment)r;
+        if (ls_foreign_is_slow(q, experiment)) n_slow += q->f->seen[r].failures.n[LS_FAILURE_TIMED_OUT];
     }
     if (n - n_slow < 2) return; /* one of hundreds is a network's */
-    ls_foreign_find(q->f, LS_CAUSE_NO_ANSWER, rung, 0.95,
+    ls_foreign_find(q->f, LS_CAUSE_NO_ANSWER, experiment, 0.95,
                     "%" PRId64 " of %" PRId64 " requests were never answered: %" PRId64
                     " had no answer after %g s, %" PRId64 " broke off%s",
                     n, o->n_requests, o->failures.n[LS_FAILURE_TIMED_OUT], q->runner->door->limits.timeout,
@@ -68,7 +68,7 @@ bool ls_probe_is_odd(const ls_inquiry *q) {
  * tokens are far off as well: then a sure token's 0 stands beside a wrong value of the prompt. */
 static int64_t count_zeros(const ls_foreign *f) {
     int64_t n_zero = 0, n_near = 0, n_far = 0;
-    for (int r = 0; r < LS_RUNGS; r++)
+    for (int r = 0; r < LS_STACK_EXPERIMENTS; r++)
         for (int64_t s = 0; s < f->seen[r].outcomes.n; s++) {
             const ls_outcome *c = &f->seen[r].outcomes.of[s];
             n_zero += c->n_zero;
@@ -89,7 +89,7 @@ static bool decide_missing(ls_inquiry *q) {
     ls_foreign *f = q->f;
     const int64_t n_zero = count_zeros(f);
     if (o->n_missing == 0 && o->n_missing_again == 0 && n_zero < 2) return false;
-    ls_foreign_find(f, LS_CAUSE_MISSING, LS_RUNG_ALONE_LONG, 0.98,
+    ls_foreign_find(f, LS_CAUSE_MISSING, LS_STACK_SOLO_LONG, 0.98,
                     "%" PRId64 " of %" PRId64 " decoded values are null, NaN, an infinity or below -9000, %" PRId64
                     " of them of first tokens, and %" PRId64 " are 0 for tokens that are not sure; %" PRId64
                     " of %" PRId64 " values of prompts are missing. The others were compared",
@@ -102,42 +102,44 @@ static bool decide_missing(ls_inquiry *q) {
 /* How sure a lever is by its own count: what is left is chance, and causes that the trials do not know. */
 #define SURE 0.97
 
-/* The rung of [from, to] that is off in the largest share of its requests; LS_RUNGS: none is. */
-static ls_rung largest(const ls_inquiry *q, ls_rung from, ls_rung to) {
-    ls_rung rung = LS_RUNGS;
+/* The experiment of [from, to] that is off in the largest share of its requests; LS_STACK_EXPERIMENTS: none is. */
+static ls_stack_experiment largest(const ls_inquiry *q, ls_stack_experiment from, ls_stack_experiment to) {
+    ls_stack_experiment experiment = LS_STACK_EXPERIMENTS;
     double share = 0.0;
     for (int r = (int)from; r <= (int)to; r++) {
         const ls_seen *s = &q->f->seen[r];
-        if (!ls_rung_off(q, (ls_rung)r) || ls_portion(s->n_sequences_off, s->n_sequences) <= share) continue;
+        if (!ls_stack_is_off(q, (ls_stack_experiment)r) || ls_portion(s->n_sequences_off, s->n_sequences) <= share)
+            continue;
         share = ls_portion(s->n_sequences_off, s->n_sequences);
-        rung = (ls_rung)r;
+        experiment = (ls_stack_experiment)r;
     }
-    return rung;
+    return experiment;
 }
 
-/* How sure it is that a rung holds out beside its control; 0 where it is LS_RUNGS. */
-static ls_status weigh(ls_inquiry *q, ls_rung rung, double *sure, ls_error *err) {
+/* How sure it is that an experiment holds out beside its control; 0 where it is LS_STACK_EXPERIMENTS. */
+static ls_status weigh(ls_inquiry *q, ls_stack_experiment experiment, double *sure, ls_error *err) {
     double chance;
     int64_t n_again;
     *sure = 0.0;
-    if (rung == LS_RUNGS) return LS_OK;
-    LS_TRY(ls_probe_confirm(q, rung, &chance, &n_again, err));
-    if (n_again >= 2) q->left = rung;
+    if (experiment == LS_STACK_EXPERIMENTS) return LS_OK;
+    LS_TRY(ls_probe_confirm(q, experiment, &chance, &n_again, err));
+    if (n_again >= 2) q->left = experiment;
     *sure = fmax(0.0, SURE - chance);
     return LS_OK;
 }
 
-static ls_status strongest(ls_inquiry *q, ls_rung from, ls_rung to, ls_rung *rung, double *sure, ls_error *err) {
-    *rung = largest(q, from, to);
-    return weigh(q, *rung, sure, err);
+static ls_status strongest(ls_inquiry *q, ls_stack_experiment from, ls_stack_experiment to,
+                           ls_stack_experiment *experiment, double *sure, ls_error *err) {
+    *experiment = largest(q, from, to);
+    return weigh(q, *experiment, sure, err);
 }
 
 static bool holds(double sure) { return sure > SURE - FAMILY_ERROR; }
 
-static void list(ls_inquiry *q, ls_rung rung, double sure, ls_cause cause, const char *what) {
-    const ls_seen *s = &q->f->seen[rung];
+static void list(ls_inquiry *q, ls_stack_experiment experiment, double sure, ls_cause cause, const char *what) {
+    const ls_seen *s = &q->f->seen[experiment];
     if (holds(sure))
-        ls_foreign_find(q->f, cause, rung, sure,
+        ls_foreign_find(q->f, cause, experiment, sure,
                         "%s: %" PRId64 " of %" PRId64
                         " sequences are off by up to %.2g, and "
                         "those of other texts; without it they are right",
@@ -151,7 +153,7 @@ enum { SLOPE_TEXTS = 3, SLOPE_DRAWS = 6, SLOPE_SAMPLES = 4 };
 #define SLOPE_AT 2.0
 
 static ls_status lay_draw(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
-    ls_rung_trial(q, LS_RUNG_RAW, trial, NULL);
+    ls_stack_trial(q, LS_STACK_RAW, trial, NULL);
     trial->max_tokens = 1;
     trial->sampling.temperature = (float)SLOPE_AT;
     if (q->runner->door->subject->obeys >> ls_lever_find("samples") & 1) trial->levers.samples = SLOPE_SAMPLES;
@@ -197,38 +199,40 @@ static ls_status decide_draws(ls_inquiry *q, ls_error *err) {
     const double asked = SLOPE_AT;
     double sure, slope, left;
     int64_t n;
-    ls_rung rung;
+    ls_stack_experiment experiment;
     bool hot;
-    LS_TRY(strongest(q, LS_RUNG_RAW, LS_RUNG_COLD, &rung, &sure, err));
+    LS_TRY(strongest(q, LS_STACK_RAW, LS_STACK_COLD, &experiment, &sure, err));
     /* Of a model that is sure at low temperatures these show nothing, and a high one has been tried before. */
-    hot = rung == LS_RUNGS && q->runner->sweep->opts.hot_differs;
-    if (hot) rung = LS_RUNG_RAW, sure = SURE;
-    if (rung < LS_RUNGS && holds(sure)) {
+    hot = experiment == LS_STACK_EXPERIMENTS && q->runner->sweep->opts.hot_differs;
+    if (hot) experiment = LS_STACK_RAW, sure = SURE;
+    if (experiment < LS_STACK_EXPERIMENTS && holds(sure)) {
         LS_TRY(slope_of_records(q, &slope, &left, &n, err));
         if (n >= 12 && fabs(slope - 1.0 / asked) < 0.02 && left < f->limit + 0.02) {
-            q->left = LS_RUNG_ALONE_A;
+            q->left = LS_STACK_SOLO_A;
             if (q->runner->door->subject->records_processed)
                 snprintf(f->convention, sizeof f->convention,
                          "values of what is generated are of the temperature that was asked for, those of prompts of "
                          "1: so this "
                          "server means them. Compare at temperature 1");
             else
-                ls_foreign_find(f, LS_CAUSE_TEMPERATURE, rung, sure,
+                ls_foreign_find(f, LS_CAUSE_TEMPERATURE, experiment, sure,
                                 "at temperature %g records go %.3f times as far apart as the prompt's values do, over "
                                 "%" PRId64 " draws of %d texts; 1 / %g is %.3f",
                                 asked, slope, n, SLOPE_TEXTS, asked, 1.0 / asked);
         } else if (!hot) {
-            ls_foreign_find(f, LS_CAUSE_TEMPERATURE, rung, 0.7,
+            ls_foreign_find(f, LS_CAUSE_TEMPERATURE, experiment, 0.7,
                             "%s is off and its control is not, but records go %.3f times as far apart as the prompt's "
                             "values, not 1 / %g",
-                            ls_rung_name(rung), slope, asked);
+                            ls_stack_experiment_name(experiment), slope, asked);
         }
     }
-    LS_TRY(strongest(q, LS_RUNG_TOP_K, LS_RUNG_TOP_P, &rung, &sure, err));
-    if (rung < LS_RUNGS) list(q, rung, sure, LS_CAUSE_CUT, rung == LS_RUNG_TOP_K ? "with top-k 5" : "with top-p 0.8");
+    LS_TRY(strongest(q, LS_STACK_TOP_K, LS_STACK_TOP_P, &experiment, &sure, err));
+    if (experiment < LS_STACK_EXPERIMENTS)
+        list(q, experiment, sure, LS_CAUSE_CUT, experiment == LS_STACK_TOP_K ? "with top-k 5" : "with top-p 0.8");
     if (f->found.n > 0 || f->convention[0] != '\0') return LS_OK;
-    LS_TRY(strongest(q, LS_RUNG_GREEDY, LS_RUNG_GREEDY, &rung, &sure, err));
-    if (rung < LS_RUNGS) list(q, rung, fmin(sure, 0.7), LS_CAUSE_TEMPERATURE, "at temperature 0 alone");
+    LS_TRY(strongest(q, LS_STACK_GREEDY, LS_STACK_GREEDY, &experiment, &sure, err));
+    if (experiment < LS_STACK_EXPERIMENTS)
+        list(q, experiment, fmin(sure, 0.7), LS_CAUSE_TEMPERATURE, "at temperature 0 alone");
     return LS_OK;
 }
 
@@ -239,7 +243,7 @@ enum { BESIDE = 8, AS_LOADED = 24, OFTEN = 3, MOST_OFTEN = 9 };
 /* So many at once: copies of one text; `value` below 0: all of them others. */
 static ls_status lay_beside(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
     const int64_t text = value < 0 ? -value : value;
-    ls_rung_trial(q, LS_RUNG_BATCH, trial, NULL);
+    ls_stack_trial(q, LS_STACK_BATCH, trial, NULL);
     trial->sampling.temperature = 0.0f; /* copies have the same tokens, and then the same values in any order */
     for (int64_t i = 0; i < BESIDE; i++) LS_TRY(ls_requests_plain(q, r, value < 0 ? text + i : text, 9, err));
     return LS_OK;
@@ -247,7 +251,7 @@ static ls_status lay_beside(ls_inquiry *q, int64_t value, ls_trial *trial, ls_re
 
 /* Of unequal lengths: one text, and others whose texts are those of `value`. */
 static ls_status lay_unequal(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    ls_rung_trial(q, LS_RUNG_UNEQUAL, trial, NULL);
+    ls_stack_trial(q, LS_STACK_UNEQUAL, trial, NULL);
     trial->levers.batch = BESIDE;
     trial->sampling.temperature = 0.0f;
     for (int64_t i = 0; i < BESIDE; i++) LS_TRY(ls_requests_plain(q, r, i == 0 ? 3700 : value + i, 6 + i, err));
@@ -255,7 +259,7 @@ static ls_status lay_unequal(ls_inquiry *q, int64_t value, ls_trial *trial, ls_r
 }
 
 /* What others hold is nothing to a request among copies of itself: as many rows, and no text but its own. */
-static ls_status decide_equal(ls_inquiry *q, ls_rung rung, double sure, ls_error *err) {
+static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, double sure, ls_error *err) {
     ls_foreign *f = q->f;
     int64_t off[2] = {0, 0}, n[2] = {0, 0};
     double chance = 1.0;
@@ -271,32 +275,32 @@ static ls_status decide_equal(ls_inquiry *q, ls_rung rung, double sure, ls_error
         chance = ls_probe_chance(off[0], n[0], off[1], n[1]);
     }
     if (chance < FAMILY_ERROR && 4 * off[1] < off[0])
-        ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, rung, fmin(sure, SURE - chance),
+        ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, experiment, fmin(sure, SURE - chance),
                         "%d at a time: of different texts %" PRId64 " of %" PRId64
                         " are off, of copies of one text %" PRId64 " of %" PRId64,
                         BESIDE, off[0], n[0], off[1], n[1]);
     else if (2 * off[1] > off[0] && 2 * off[1] > n[1]) /* as all rows of a batch are */
-        ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, rung, sure,
+        ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, experiment, sure,
                         "%d at a time: of different texts %" PRId64 " of %" PRId64
                         " are off, and of copies of one text %" PRId64 " of %" PRId64
                         " as well; one at a time they are right",
                         BESIDE, off[0], n[0], off[1], n[1]);
     else if (2 * off[1] > off[0] && off[1] > 2)
-        ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, rung, 0.7,
+        ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, experiment, 0.7,
                         "%d at a time: %" PRId64 " of %" PRId64
                         " copies of one text are off and the others are not: one row of a batch, or a race. Try it "
                         "with two at a time",
                         BESIDE, off[1], n[1]);
     else
-        ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, rung, 0.6,
+        ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, experiment, 0.6,
                         "%s is off, one at a time it is not; of different texts %" PRId64 " of %" PRId64
                         ", of copies of one text %" PRId64 " of %" PRId64 ", which does not tell what the others do",
-                        ls_rung_name(rung), off[0], n[0], off[1], n[1]);
+                        ls_stack_experiment_name(experiment), off[0], n[0], off[1], n[1]);
     return LS_OK;
 }
 
 /* Padding is the same whatever the others hold. */
-static ls_status decide_unequal(ls_inquiry *q, ls_rung rung, double sure, ls_error *err) {
+static ls_status decide_unequal(ls_inquiry *q, ls_stack_experiment experiment, double sure, ls_error *err) {
     ls_foreign *f = q->f;
     ls_seen s[3] = {0}; /* some texts, others, and the first again */
     double content = 0.0, same = 0.0;
@@ -310,42 +314,42 @@ static ls_status decide_unequal(ls_inquiry *q, ls_rung rung, double sure, ls_err
     }
     for (int k = 0; k < 3; k++) ls_seen_deinit(&s[k]);
     if (content > f->limit && content > 3.0 * same)
-        ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, rung, sure,
+        ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, experiment, sure,
                         "of unequal lengths: with other texts beside it a request moves by %.2g, and by %.2g when the "
                         "same ones come again",
                         content, same);
     else
-        ls_foreign_find(f, LS_CAUSE_PADDING, rung, sure,
+        ls_foreign_find(f, LS_CAUSE_PADDING, experiment, sure,
                         "of unequal lengths %" PRId64 " of %" PRId64
                         " are off, of equal length none; other texts of the same lengths move it by %.2g, the same "
                         "ones by %.2g",
-                        f->seen[rung].n_sequences_off, f->seen[rung].n_sequences, content, same);
+                        f->seen[experiment].n_sequences_off, f->seen[experiment].n_sequences, content, same);
     return status;
 }
 
 /* So many short ones as stand beside long ones in the other: if they are right, it is what the long ones take. */
 static ls_status lay_loaded(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
-    ls_rung_trial(q, LS_RUNG_BATCH, trial, NULL);
+    ls_stack_trial(q, LS_STACK_BATCH, trial, NULL);
     trial->levers.batch = AS_LOADED;
     for (int64_t i = 0; i < AS_LOADED; i++) LS_TRY(ls_requests_plain(q, r, text + i, 9, err));
     return LS_OK;
 }
 
 static ls_status decide_load(ls_inquiry *q, ls_error *err) {
-    const ls_seen *loaded = &q->f->seen[LS_RUNG_LOAD];
+    const ls_seen *loaded = &q->f->seen[LS_STACK_LOAD];
     ls_seen s;
     double sure;
-    ls_rung rung;
-    LS_TRY(strongest(q, LS_RUNG_LOAD, LS_RUNG_LOAD, &rung, &sure, err));
-    if (rung == LS_RUNGS || !holds(sure)) return LS_OK;
+    ls_stack_experiment experiment;
+    LS_TRY(strongest(q, LS_STACK_LOAD, LS_STACK_LOAD, &experiment, &sure, err));
+    if (experiment == LS_STACK_EXPERIMENTS || !holds(sure)) return LS_OK;
     LS_TRY(ls_foreign_try_laid(q, lay_loaded, 3900, &s, err));
     if (s.outcomes.n > 0 && s.n_sequences_off == 0)
-        ls_foreign_find(q->f, LS_CAUSE_PREEMPTED, rung, sure,
+        ls_foreign_find(q->f, LS_CAUSE_PREEMPTED, experiment, sure,
                         "beside 16 long ones %" PRId64 " of %" PRId64
                         " sequences are off by up to %.2g, and those of other texts; of %d short ones at once none is",
                         loaded->n_sequences_off, loaded->n_sequences, loaded->abs_max, AS_LOADED);
     else
-        ls_foreign_find(q->f, LS_CAUSE_OTHERS_STATE, rung, 0.6,
+        ls_foreign_find(q->f, LS_CAUSE_OTHERS_STATE, experiment, 0.6,
                         "beside 16 long ones %" PRId64 " of %" PRId64
                         " sequences are off by up to %.2g; of %d short ones at once %" PRId64
                         " are as well, of 8 none: how many there are does it. Try which number is the first",
@@ -355,15 +359,18 @@ static ls_status decide_load(ls_inquiry *q, ls_error *err) {
 }
 
 static ls_status decide_company(ls_inquiry *q, ls_error *err) {
-    const bool equal = ls_rung_off(q, LS_RUNG_PAIR) || ls_rung_off(q, LS_RUNG_BATCH);
+    const bool equal = ls_stack_is_off(q, LS_STACK_PAIR) || ls_stack_is_off(q, LS_STACK_BATCH);
     double sure;
-    ls_rung rung;
-    LS_TRY(strongest(q, equal ? LS_RUNG_PAIR : LS_RUNG_UNEQUAL, equal ? LS_RUNG_BATCH : LS_RUNG_UNEQUAL, &rung, &sure,
-                     err));
-    if (rung < LS_RUNGS && !equal) return holds(sure) ? decide_unequal(q, rung, sure, err) : LS_OK;
-    if (rung == LS_RUNGS) LS_TRY(strongest(q, LS_RUNG_CROWD, LS_RUNG_MANY, &rung, &sure, err));
-    if (rung == LS_RUNGS) LS_TRY(strongest(q, LS_RUNG_STAGGERED, LS_RUNG_STAGGERED, &rung, &sure, err));
-    return rung < LS_RUNGS && holds(sure) ? decide_equal(q, rung, sure, err) : LS_OK;
+    ls_stack_experiment experiment;
+    LS_TRY(strongest(q, equal ? LS_STACK_PAIR : LS_STACK_UNEQUAL, equal ? LS_STACK_BATCH : LS_STACK_UNEQUAL,
+                     &experiment, &sure, err));
+    if (experiment < LS_STACK_EXPERIMENTS && !equal)
+        return holds(sure) ? decide_unequal(q, experiment, sure, err) : LS_OK;
+    if (experiment == LS_STACK_EXPERIMENTS)
+        LS_TRY(strongest(q, LS_STACK_CROWD, LS_STACK_MANY, &experiment, &sure, err));
+    if (experiment == LS_STACK_EXPERIMENTS)
+        LS_TRY(strongest(q, LS_STACK_STAGGERED, LS_STACK_STAGGERED, &experiment, &sure, err));
+    return experiment < LS_STACK_EXPERIMENTS && holds(sure) ? decide_equal(q, experiment, sure, err) : LS_OK;
 }
 
 /* ---- the prefix cache ---- */
@@ -371,24 +378,26 @@ static ls_status decide_company(ls_inquiry *q, ls_error *err) {
 static ls_status decide_cache(ls_inquiry *q, ls_error *err) {
     bool found = false;
     double sure;
-    ls_rung rung;
+    ls_stack_experiment experiment;
     ls_trial trial;
-    rung = largest(q, LS_RUNG_CACHED_SAME, LS_RUNG_CACHED_TWINS_WHOLE);
-    if (rung == LS_RUNGS) rung = largest(q, LS_RUNG_CACHED_RESET, LS_RUNG_CACHED_RESET);
-    if (rung == LS_RUNGS) rung = largest(q, LS_RUNG_CACHED_MANY, LS_RUNG_CACHED_MANY);
-    if (rung == LS_RUNGS) return LS_OK;
-    /* Pairs have controls of their own, and a cache that no client can keep out is in the rung's control as well. */
-    LS_TRY(ls_decide_kinship(q, rung, true, &found, err));
+    experiment = largest(q, LS_STACK_CACHED_SAME, LS_STACK_CACHED_TWINS_WHOLE);
+    if (experiment == LS_STACK_EXPERIMENTS) experiment = largest(q, LS_STACK_CACHED_RESET, LS_STACK_CACHED_RESET);
+    if (experiment == LS_STACK_EXPERIMENTS) experiment = largest(q, LS_STACK_CACHED_MANY, LS_STACK_CACHED_MANY);
+    if (experiment == LS_STACK_EXPERIMENTS) return LS_OK;
+    /* Pairs have controls of their own, and a cache that no client can keep out is in the experiment's control as well.
+     *  */
+    LS_TRY(ls_decide_previous_request(q, experiment, true, &found, err));
     if (found) return LS_OK;
-    LS_TRY(weigh(q, rung, &sure, err));
-    ls_rung_trial(q, rung, &trial, NULL);
+    LS_TRY(weigh(q, experiment, &sure, err));
+    ls_stack_trial(q, experiment, &trial, NULL);
     if (trial.levers.batch == 1)
-        list(q, rung, sure, LS_CAUSE_CACHE_HITS, "with the prefix cache");
+        list(q, experiment, sure, LS_CAUSE_CACHE_HITS, "with the prefix cache");
     else if (holds(sure)) /* one at a time they are right: what is kept is not what is wrong */
-        ls_foreign_find(q->f, LS_CAUSE_CACHE_HITS, rung, 0.6,
+        ls_foreign_find(q->f, LS_CAUSE_CACHE_HITS, experiment, 0.6,
                         "%s: %" PRId64 " of %" PRId64
                         " sequences are off, and one at a time none is: it may be the cache or the company",
-                        ls_rung_name(rung), q->f->seen[rung].n_sequences_off, q->f->seen[rung].n_sequences);
+                        ls_stack_experiment_name(experiment), q->f->seen[experiment].n_sequences_off,
+                        q->f->seen[experiment].n_sequences);
     return LS_OK;
 }
 
@@ -397,34 +406,34 @@ static ls_status decide_cache(ls_inquiry *q, ls_error *err) {
 /* Off again with other texts, and no lever takes it away or no trial says why. */
 static void decide_unlisted(ls_inquiry *q) {
     const ls_seen *s = &q->f->seen[q->left];
-    if (q->left == LS_RUNG_ALONE_A) return; /* none was */
+    if (q->left == LS_STACK_SOLO_A) return; /* none was */
     ls_foreign_find(q->f, LS_CAUSE_UNLISTED, q->left, 0.5,
                     "%s: %" PRId64 " of %" PRId64
                     " sequences are off by up to %.2g, and of other texts as well; its "
                     "control does not tell why. Try it with a fresh server, and with fewer levers",
-                    ls_rung_name(q->left), s->n_sequences_off, s->n_sequences, s->abs_max);
+                    ls_stack_experiment_name(q->left), s->n_sequences_off, s->n_sequences, s->abs_max);
 }
 
 static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
     static const struct {
-        ls_rung rung;
+        ls_stack_experiment experiment;
         ls_cause cause;
         const char *what;
-    } rest[] = {{LS_RUNG_FORK, LS_CAUSE_FORK, "four samples of a prompt"},
-                {LS_RUNG_LEAVERS, LS_CAUSE_STALE_SLOT, "behind clients that left"},
-                {LS_RUNG_EOS, LS_CAUSE_EOS_INSIDE, "with an end-of-sequence token inside"},
-                {LS_RUNG_BOS, LS_CAUSE_SPECIAL_TOKEN, "with a begin-of-sequence token inside"},
-                {LS_RUNG_PAD, LS_CAUSE_SPECIAL_TOKEN, "with the padding token inside"}};
+    } rest[] = {{LS_STACK_FORK, LS_CAUSE_FORK, "four samples of a prompt"},
+                {LS_STACK_LEAVERS, LS_CAUSE_STALE_SLOT, "behind clients that left"},
+                {LS_STACK_EOS, LS_CAUSE_EOS_INSIDE, "with an end-of-sequence token inside"},
+                {LS_STACK_BOS, LS_CAUSE_SPECIAL_TOKEN, "with a begin-of-sequence token inside"},
+                {LS_STACK_PAD, LS_CAUSE_SPECIAL_TOKEN, "with the padding token inside"}};
     LS_TRY(decide_draws(q, err));
     if (q->f->found.n > 0) return LS_OK;
     LS_TRY(decide_company(q, err));
     if (q->f->found.n > 0) return LS_OK;
     LS_TRY(decide_cache(q, err));
     for (size_t i = 0; i < sizeof rest / sizeof rest[0] && q->f->found.n == 0; i++) {
-        ls_rung rung;
+        ls_stack_experiment experiment;
         double sure;
-        LS_TRY(strongest(q, rest[i].rung, rest[i].rung, &rung, &sure, err));
-        if (rung < LS_RUNGS) list(q, rung, sure, rest[i].cause, rest[i].what);
+        LS_TRY(strongest(q, rest[i].experiment, rest[i].experiment, &experiment, &sure, err));
+        if (experiment < LS_STACK_EXPERIMENTS) list(q, experiment, sure, rest[i].cause, rest[i].what);
     }
     if (q->f->found.n == 0) LS_TRY(decide_load(q, err));
     if (q->f->found.n == 0) LS_TRY(ls_decide_failures(q, err));
@@ -436,24 +445,24 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
 #define NO_ROUNDING 4.0
 
 /* Other texts are off as well, or the middle of all is. Each of the requests alone that was off is tried. */
-static ls_status alone_holds(ls_inquiry *q, bool *holds_out, ls_error *err) {
+static ls_status solo_holds(ls_inquiry *q, bool *holds_out, ls_error *err) {
     const uint64_t seed = q->seed;
     double most = 0.0;
     ls_status status = LS_OK;
     *holds_out = q->f->constant;
-    if (!q->f->constant && ls_probe_alone_is_right(q->f)) return LS_OK;
-    for (int i = 0; i < LS_PROBE_ALONE && !*holds_out && status == LS_OK; i++) {
-        const ls_rung rung = ls_probe_alone[i];
-        const ls_requests keep = q->requests[rung];
-        ls_requests *r = &q->requests[rung];
+    if (!q->f->constant && ls_probe_solo_is_right(q->f)) return LS_OK;
+    for (int i = 0; i < LS_PROBE_SOLO && !*holds_out && status == LS_OK; i++) {
+        const ls_stack_experiment experiment = ls_probe_solo[i];
+        const ls_requests keep = q->requests[experiment];
+        ls_requests *r = &q->requests[experiment];
         ls_seen again = {0};
         ls_trial trial;
-        if (q->f->seen[rung].n_sequences_off == 0) continue;
-        most = fmax(most, q->f->seen[rung].abs_max);
+        if (q->f->seen[experiment].n_sequences_off == 0) continue;
+        most = fmax(most, q->f->seen[experiment].abs_max);
         memset(r, 0, sizeof *r);
         q->seed = seed + 77;
-        ls_rung_trial(q, rung, &trial, NULL);
-        status = ls_rung_requests(q, rung, err);
+        ls_stack_trial(q, experiment, &trial, NULL);
+        status = ls_stack_requests(q, experiment, err);
         if (status == LS_OK) status = ls_foreign_try(q, &trial, 0, r->of, r->n, &again, err);
         *holds_out = again.n_sequences_off > 0;
         ls_seen_deinit(&again);
@@ -470,7 +479,7 @@ static bool decide_checkpoint(ls_inquiry *q) {
     const ls_expected *e = &q->f->expected;
     const double limit = fmax(OTHER_MODEL * e->median, 1e-3);
     if (e->n < 20 || e->apart <= limit) return false;
-    ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_RUNG_ALONE_LONG, 0.98 - 0.4 * e->median / e->apart,
+    ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, 0.98 - 0.4 * e->median / e->apart,
                     "the server's values of prompts are %.2g away from the checkpoint's in the middle of %" PRId64
                     " tokens, and orders of addition in bf16 make %.2g; what it generates agrees with its prompts "
                     "(%.2g)",
@@ -480,7 +489,7 @@ static bool decide_checkpoint(ls_inquiry *q) {
 
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
-    bool wrong_alone = false;
+    bool wrong_solo = false;
     const bool has_pattern = f->found.n > 0;
     decide_oddities(q);
     decide_hangs(q);
@@ -488,9 +497,9 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     if ((f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) || decide_missing(q)) return LS_OK;
     if (ls_probe_decide_records(q)) return LS_OK;
     if (has_pattern) return LS_OK;
-    LS_TRY(alone_holds(q, &wrong_alone, err));
-    if (wrong_alone) LS_TRY(ls_probe_decide_alone(q, err));
+    LS_TRY(solo_holds(q, &wrong_solo, err));
+    if (wrong_solo) LS_TRY(ls_probe_decide_solo(q, err));
     if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;
     if (decide_checkpoint(q)) return LS_OK;
-    return wrong_alone ? LS_OK : decide_levers(q, err);
+    return wrong_solo ? LS_OK : decide_levers(q, err);
 }

@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 #include "base/sort.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 /* Our forwards: the first is what the others and the server are held against. */
 enum { FORWARDS = 3 };
@@ -26,18 +26,19 @@ typedef struct values {
     int64_t n;
 } values;
 
-static ls_status score_rung(ls_inquiry *q, ls_rung rung, int forwards, values *out, ls_error *err) {
+static ls_status score_experiment(ls_inquiry *q, ls_stack_experiment experiment, int forwards, values *out,
+                                  ls_error *err) {
     static const ls_dtype dtypes[FORWARDS] = {LS_F32, LS_BF16, LS_BF16};
     static const ls_profile profiles[FORWARDS] = {LS_PROFILE_EXACT, LS_PROFILE_EXACT, LS_PROFILE_MMA16};
-    const ls_outcomes *seen = &q->f->seen[rung].outcomes;
+    const ls_outcomes *seen = &q->f->seen[experiment].outcomes;
     ls_outcomes ours[FORWARDS] = {0};
     ls_trial trial;
     ls_status status = LS_OK;
     for (int k = 0; k < forwards && seen->n > 0; k++) {
-        ls_rung_trial(q, rung, &trial, NULL);
+        ls_stack_trial(q, experiment, &trial, NULL);
         trial.dtype = dtypes[k];
         trial.profile = profiles[k];
-        LS_TRY_DONE(ls_outcomes_create(&ours[k], &trial, q->requests[rung].of, q->requests[rung].n, err));
+        LS_TRY_DONE(ls_outcomes_create(&ours[k], &trial, q->requests[experiment].of, q->requests[experiment].n, err));
         for (int64_t s = 0; s < seen->n && s < ours[k].n; s++) {
             ours[k].of[s].n = seen->of[s].n;
             memcpy(ours[k].of[s].completion, seen->of[s].completion,
@@ -68,13 +69,13 @@ ls_status ls_probe_expect(ls_inquiry *q, ls_error *err) {
     ls_status status;
     if (q->runner->sweep->opts.checkpoint == NULL) return LS_OK;
     LS_TRY(count_forwards(q, &forwards, err));
-    for (int i = 0; i < LS_PROBE_ALONE; i++) {
-        const ls_outcomes *o = &q->f->seen[ls_probe_alone[i]].outcomes;
+    for (int i = 0; i < LS_PROBE_SOLO; i++) {
+        const ls_outcomes *o = &q->f->seen[ls_probe_solo[i]].outcomes;
         for (int64_t s = 0; s < o->n; s++) total += o->of[s].n;
     }
     LS_TRY_DONE(ls_array_alloc((void **)&v.spread, total + 1, sizeof *v.spread, "values", err));
     LS_TRY_DONE(ls_array_alloc((void **)&v.apart, total + 1, sizeof *v.apart, "values", err));
-    for (int i = 0; i < LS_PROBE_ALONE; i++) LS_TRY_DONE(score_rung(q, ls_probe_alone[i], forwards, &v, err));
+    for (int i = 0; i < LS_PROBE_SOLO; i++) LS_TRY_DONE(score_experiment(q, ls_probe_solo[i], forwards, &v, err));
     q->f->expected = (ls_expected){v.n, ls_quantile(v.spread, v.n, 0.5, 0.0), ls_quantile(v.spread, v.n, 1.0, 0.0),
                                    ls_quantile(v.apart, v.n, 0.5, 0.0)};
 done:

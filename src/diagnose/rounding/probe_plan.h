@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "diagnose/bits/sweep.h"
+#include "diagnose/bits/bits_run.h"
 #include "diagnose/trial/probe_server.h"
 
 /* The experiments with their requests and tokens, those that score included; what cannot be tried, and why. */

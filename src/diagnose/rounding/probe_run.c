@@ -8,7 +8,7 @@
 
 #include "base/mem.h"
 #include "base/sort.h"
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 /* Below it nothing is told apart. Rounding alone passes this often the farthest of a hundred values seldom. */
 #define LIMIT_LEAST 5e-5
@@ -26,28 +26,30 @@
 static double distance(const ls_outcome *c, int64_t i) { return fabs((double)c->scored[i] - (double)c->logprob[i]); }
 
 /* The path of token i; LS_PATHS: none that is measured. */
-static ls_path path_of(ls_rung rung, const ls_outcomes *o, int64_t s, int64_t i) {
-    if (rung != LS_RUNG_CACHED_SAME) return i == 0 ? LS_PATH_PREFILL : LS_PATH_DECODE;
+static ls_path path_of(ls_stack_experiment experiment, const ls_outcomes *o, int64_t s, int64_t i) {
+    if (experiment != LS_STACK_CACHED_SAME) return i == 0 ? LS_PATH_PREFILL : LS_PATH_DECODE;
     return i == 0 && s % 3 > 0 && o->of[s].n > 0 ? LS_PATH_HIT : LS_PATHS; /* each prompt comes three times */
 }
 
-/* Takes what it has of each path from one rung. unsure: of tokens that are not nearly sure, the decoded ones. */
-static ls_status measure_paths(ls_inquiry *q, const ls_rung *rungs, int64_t n_rungs, ls_path from, ls_path to,
-                               double *unsure, ls_error *err) {
+/* Takes what it has of each path from one experiment. unsure: of tokens that are not nearly sure, the decoded ones. */
+static ls_status measure_paths(ls_inquiry *q, const ls_stack_experiment *experiments, int64_t n_experiments,
+                               ls_path from, ls_path to, double *unsure, ls_error *err) {
     double *list = NULL;
     int64_t total = 0;
-    for (int64_t r = 0; r < n_rungs; r++)
-        for (int64_t s = 0; s < q->f->seen[rungs[r]].outcomes.n; s++) total += q->f->seen[rungs[r]].outcomes.of[s].n;
+    for (int64_t r = 0; r < n_experiments; r++)
+        for (int64_t s = 0; s < q->f->seen[experiments[r]].outcomes.n; s++)
+            total += q->f->seen[experiments[r]].outcomes.of[s].n;
     LS_TRY(ls_array_alloc((void **)&list, total + 1, sizeof *list, "floor", err));
     for (int path = (int)from; path <= (int)to + 1; path++) { /* the last: all that is not nearly sure */
         const bool of_unsure = path > (int)to;
         int64_t n = 0;
-        for (int64_t r = 0; r < n_rungs; r++) {
-            const ls_outcomes *o = &q->f->seen[rungs[r]].outcomes;
+        for (int64_t r = 0; r < n_experiments; r++) {
+            const ls_outcomes *o = &q->f->seen[experiments[r]].outcomes;
             for (int64_t s = 0; s < o->n; s++)
                 for (int64_t i = 0; i < o->of[s].n; i++)
-                    if (isfinite(distance(&o->of[s], i)) && (of_unsure ? (double)o->of[s].scored[i] < LS_SURE_TOKEN
-                                                                       : path_of(rungs[r], o, s, i) == (ls_path)path))
+                    if (isfinite(distance(&o->of[s], i)) &&
+                        (of_unsure ? (double)o->of[s].scored[i] < LS_SURE_TOKEN
+                                   : path_of(experiments[r], o, s, i) == (ls_path)path))
                         list[n++] = distance(&o->of[s], i);
         }
         if (of_unsure) {
@@ -66,7 +68,7 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     const ls_path_floor *prefill = &f->paths[LS_PATH_PREFILL], *decode = &f->paths[LS_PATH_DECODE];
     const bool has_model = f->expected.n > 0;
     double unsure = 0.0, bound;
-    LS_TRY(measure_paths(q, ls_probe_alone, LS_PROBE_ALONE, LS_PATH_PREFILL, LS_PATH_DECODE, &unsure, err));
+    LS_TRY(measure_paths(q, ls_probe_solo, LS_PROBE_SOLO, LS_PATH_PREFILL, LS_PATH_DECODE, &unsure, err));
     f->floor_tokens = prefill->n + decode->n;
     f->floor = decode->median;
     f->floor_q90 = fmax(decode->q90, prefill->q90);
@@ -80,21 +82,21 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status start_alone(ls_inquiry *q, ls_error *err) {
+static ls_status start_solo(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
-    const ls_seen *one = &f->seen[LS_RUNG_ALONE_LONG], *two = &f->seen[LS_RUNG_AGAIN];
+    const ls_seen *one = &f->seen[LS_STACK_SOLO_LONG], *two = &f->seen[LS_STACK_AGAIN];
     bool tried = false;
     f->limit = LIMIT_LEAST;
-    for (int i = 0; i < LS_PROBE_ALONE; i++) {
-        LS_TRY(ls_foreign_run_rung(q, ls_probe_alone[i], err));
-        tried = tried || f->seen[ls_probe_alone[i]].outcomes.n > 0;
-        if (ls_probe_alone[i] == LS_RUNG_ALONE_C && !tried)
+    for (int i = 0; i < LS_PROBE_SOLO; i++) {
+        LS_TRY(ls_foreign_run_experiment(q, ls_probe_solo[i], err));
+        tried = tried || f->seen[ls_probe_solo[i]].outcomes.n > 0;
+        if (ls_probe_solo[i] == LS_STACK_SOLO_C && !tried)
             return LS_FAIL(err, LS_ERR_UNSUPPORTED, "requests alone cannot be tried: %s", ls_foreign_why_untried(f));
     }
     LS_TRY(ls_probe_expect(q, err));
     LS_TRY(find_floor(q, err));
-    for (int i = 0; i < LS_PROBE_ALONE; i++)
-        if (f->seen[ls_probe_alone[i]].outcomes.n > 0) ls_foreign_judge(f, &f->seen[ls_probe_alone[i]]);
+    for (int i = 0; i < LS_PROBE_SOLO; i++)
+        if (f->seen[ls_probe_solo[i]].outcomes.n > 0) ls_foreign_judge(f, &f->seen[ls_probe_solo[i]]);
     f->repeat = one->outcomes.n == 1 && two->outcomes.n == 1
                     ? ls_probe_apart(&one->outcomes.of[0], &two->outcomes.of[0])
                     : -1.0;
@@ -105,14 +107,14 @@ static ls_status start_alone(ls_inquiry *q, ls_error *err) {
 
 /* The first request with a value that is not there; nothing is smaller, since it does not make anything off. */
 static ls_status keep_lacking(ls_inquiry *q, ls_error *err) {
-    for (int r = 0; r < LS_RUNGS; r++) {
+    for (int r = 0; r < LS_STACK_EXPERIMENTS; r++) {
         const ls_outcomes *o = &q->f->seen[r].outcomes;
         for (int64_t s = 0; s < o->n; s++) {
             const ls_prompt prompt = {o->of[s].prompt, o->of[s].n_prompt};
             ls_trial trial;
             if (!o->of[s].lacks) continue;
-            ls_rung_trial(q, (ls_rung)r, &trial, NULL);
-            q->f->repro_of = (ls_rung)r;
+            ls_stack_trial(q, (ls_stack_experiment)r, &trial, NULL);
+            q->f->repro_of = (ls_stack_experiment)r;
             q->f->repro_shown = true; /* it is one of the trials */
             q->runner->sweep->repro_from = 1;
             return ls_sweep_keep_repro(q->runner->sweep, &prompt, 1, &trial, err);
@@ -123,11 +125,11 @@ static ls_status keep_lacking(ls_inquiry *q, ls_error *err) {
 
 /* The first request that was never answered: nothing is smaller than one. */
 static ls_status keep_hung(ls_inquiry *q, ls_error *err) {
-    for (int r = 0; r < LS_RUNGS; r++) {
+    for (int r = 0; r < LS_STACK_EXPERIMENTS; r++) {
         ls_trial trial;
         if (q->f->seen[r].first_hung < 0) continue;
-        ls_rung_trial(q, (ls_rung)r, &trial, NULL);
-        q->f->repro_of = (ls_rung)r;
+        ls_stack_trial(q, (ls_stack_experiment)r, &trial, NULL);
+        q->f->repro_of = (ls_stack_experiment)r;
         q->f->repro_shown = true; /* it is one of the trials */
         q->runner->sweep->repro_from = q->requests[r].n;
         return ls_sweep_keep_repro(
@@ -140,30 +142,30 @@ static ls_status keep_hung(ls_inquiry *q, ls_error *err) {
 /* Every request shows it, by a value within a limit that it makes itself or by no value at all. */
 static ls_status keep_any(ls_inquiry *q, ls_error *err) {
     ls_trial trial;
-    ls_rung_trial(q, LS_RUNG_ALONE_C, &trial, NULL);
+    ls_stack_trial(q, LS_STACK_SOLO_C, &trial, NULL);
     trial.max_tokens = 2;
-    q->f->repro_of = LS_RUNG_ALONE_C;
+    q->f->repro_of = LS_STACK_SOLO_C;
     q->f->repro_shown = true; /* it is one of the trials */
     q->runner->sweep->repro_from = 1;
-    return ls_sweep_keep_repro(q->runner->sweep, q->requests[LS_RUNG_ALONE_C].of, 1, &trial, err);
+    return ls_sweep_keep_repro(q->runner->sweep, q->requests[LS_STACK_SOLO_C].of, 1, &trial, err);
 }
 
 static bool any_sequence_off(const ls_foreign *f) {
-    for (int r = 0; r < LS_RUNGS; r++)
+    for (int r = 0; r < LS_STACK_EXPERIMENTS; r++)
         if (f->seen[r].n_sequences_off > 0) return true;
     return false;
 }
 
 /* A request that was off, where fewer than all do not show it again. */
 static ls_status keep_first_off(ls_inquiry *q, ls_error *err) {
-    for (int r = 0; r < LS_RUNGS; r++) {
+    for (int r = 0; r < LS_STACK_EXPERIMENTS; r++) {
         const ls_outcomes *o = &q->f->seen[r].outcomes;
         for (int64_t s = 0; s < o->n; s++) {
             const ls_prompt prompt = {o->of[s].prompt, o->of[s].n_prompt};
             ls_trial trial;
             if (!ls_sequence_off(q->f, &o->of[s])) continue;
-            ls_rung_trial(q, (ls_rung)r, &trial, NULL);
-            q->f->repro_of = (ls_rung)r;
+            ls_stack_trial(q, (ls_stack_experiment)r, &trial, NULL);
+            q->f->repro_of = (ls_stack_experiment)r;
             q->runner->sweep->repro_from = o->n;
             return ls_sweep_keep_repro(q->runner->sweep, &prompt, 1, &trial, err);
         }
@@ -172,16 +174,16 @@ static ls_status keep_first_off(ls_inquiry *q, ls_error *err) {
 }
 
 /* Sequences alone lie beyond the limit, in the middle or one here and there. */
-static bool alone_is_off(const ls_foreign *f) { return f->constant || !ls_probe_alone_is_right(f); }
+static bool solo_is_off(const ls_foreign *f) { return f->constant || !ls_probe_solo_is_right(f); }
 
 ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err) {
-    static const ls_rung hits[1] = {LS_RUNG_CACHED_SAME};
+    static const ls_stack_experiment hits[1] = {LS_STACK_CACHED_SAME};
     ls_sweep *sweep = q->runner->sweep;
     ls_foreign *f = q->f;
-    LS_TRY(start_alone(q, err));
-    f->undecided = false; /* rungs that were not tried decide nothing */
+    LS_TRY(start_solo(q, err));
+    f->undecided = false; /* experiments that were not tried decide nothing */
     /* Where requests alone are wrong nothing that is moved says more. */
-    if (!alone_is_off(f) && !ls_probe_is_odd(q)) {
+    if (!solo_is_off(f) && !ls_probe_is_odd(q)) {
         LS_TRY(ls_probe_decide_pattern(q, err));
         if (f->found.n == 0) LS_TRY(ls_foreign_climb(q, err));
     }
@@ -189,7 +191,7 @@ ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err) {
     LS_TRY(ls_probe_decide(q, err));
     sweep->different = f->found.n > 0;
     if (!sweep->different) return LS_OK;
-    f->repro_of = f->found.of[0].rung;
+    f->repro_of = f->found.of[0].experiment;
     if (sweep->n_repro > 0) { /* found on the way */
         sweep->repro_from = sweep->n_repro;
         f->repro_shown = true;

@@ -1,10 +1,10 @@
 /* What chance makes of a server's values: of two counts, and of a few values that lie far off. */
 #include <math.h>
 
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
-const ls_rung ls_probe_alone[LS_PROBE_ALONE] = {LS_RUNG_ALONE_A,    LS_RUNG_ALONE_B, LS_RUNG_ALONE_C,
-                                                LS_RUNG_ALONE_LONG, LS_RUNG_AGAIN,   LS_RUNG_LENGTHS};
+const ls_stack_experiment ls_probe_solo[LS_PROBE_SOLO] = {LS_STACK_SOLO_A,    LS_STACK_SOLO_B, LS_STACK_SOLO_C,
+                                                          LS_STACK_SOLO_LONG, LS_STACK_AGAIN,  LS_STACK_LENGTHS};
 
 double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_without) {
     const double n = (double)(n_with + n_without), marks = (double)(with + without);
@@ -35,7 +35,7 @@ bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, doub
 #define BY_LENGTH 1e-4
 static bool hangs_on_length(const ls_foreign *f) {
     static const int64_t lengths[] = {16, 32, 64};
-    const ls_outcomes *o = &f->seen[LS_RUNG_LENGTHS].outcomes;
+    const ls_outcomes *o = &f->seen[LS_STACK_LENGTHS].outcomes;
     for (size_t k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
         int64_t n[2] = {0, 0}, n_far[2] = {0, 0};
         for (int64_t s = 0; s < o->n; s++)
@@ -49,11 +49,11 @@ static bool hangs_on_length(const ls_foreign *f) {
     return false;
 }
 
-bool ls_probe_alone_is_right(const ls_foreign *f) {
+bool ls_probe_solo_is_right(const ls_foreign *f) {
     int64_t n_off = 0, n = 0;
     double most = 0.0;
-    for (int i = 0; i < LS_PROBE_ALONE; i++) {
-        const ls_seen *s = &f->seen[ls_probe_alone[i]];
+    for (int i = 0; i < LS_PROBE_SOLO; i++) {
+        const ls_seen *s = &f->seen[ls_probe_solo[i]];
         if (s->n_sequences_off > 0 && s->n_off == 0) return false; /* it failed */
         n_off += s->n_off;
         n += s->n_tokens;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "diagnose/rounding/foreign.h"
+#include "diagnose/rounding/inquiry.h"
 
 double ls_probe_apart(const ls_outcome *a, const ls_outcome *b) {
     double most = 0.0;
@@ -21,36 +21,37 @@ enum { CONFIRM_MOST = 5 };
 #define FAMILY_ERROR 0.01
 #define OTHER_TEXTS 0x9E3779B97F4A7C15u
 
-ls_status ls_probe_confirm(ls_inquiry *q, ls_rung rung, double *chance, int64_t *n_again, ls_error *err) {
-    const ls_requests keep = q->requests[rung];
+ls_status ls_probe_confirm(ls_inquiry *q, ls_stack_experiment experiment, double *chance, int64_t *n_again,
+                           ls_error *err) {
+    const ls_requests keep = q->requests[experiment];
     const uint64_t seed = q->seed;
     int64_t with = 0, n_with = 0, without = 0, n_without = 0;
     ls_status status = LS_OK;
     *chance = 1.0;
     for (int k = 1; k <= CONFIRM_MOST && *chance > FAMILY_ERROR && status == LS_OK; k++) {
-        ls_requests *r = &q->requests[rung];
+        ls_requests *r = &q->requests[experiment];
         ls_seen a = {0}, b = {0};
         ls_trial trial;
         memset(r, 0, sizeof *r);
         q->seed = seed + (uint64_t)k * OTHER_TEXTS;
-        status = ls_rung_requests(q, rung, err);
-        ls_rung_trial(q, rung, &trial, NULL);
+        status = ls_stack_requests(q, experiment, err);
+        ls_stack_trial(q, experiment, &trial, NULL);
         if (status == LS_OK) status = ls_foreign_try(q, &trial, 0, r->of, r->n, &a, err);
-        ls_foreign_control(q, rung, r, &trial);
+        ls_foreign_control(q, experiment, r, &trial);
         if (status == LS_OK) status = ls_foreign_try(q, &trial, 0, r->of, r->n, &b, err);
         if (status == LS_OK && a.outcomes.n > 0 && b.outcomes.n > 0) {
             with += a.n_sequences_off;
             n_with += a.n_sequences;
             without += b.n_sequences_off;
             n_without += b.n_sequences;
-            *chance = fmin(1.0, (double)LS_RUNGS * ls_probe_chance(with, n_with, without, n_without));
+            *chance = fmin(1.0, (double)LS_STACK_EXPERIMENTS * ls_probe_chance(with, n_with, without, n_without));
         }
         ls_seen_deinit(&a);
         ls_seen_deinit(&b);
         free(r->ids);
         if (with == 0 && k > 1) break; /* twice nothing: it was chance */
     }
-    q->requests[rung] = keep;
+    q->requests[experiment] = keep;
     q->seed = seed;
     *n_again = with;
     return status;

@@ -339,8 +339,8 @@ static void probabilities(const tiles *t, const query_tile *of, const key_tile *
 }
 
 /* Adds what a tile of queries and a tile of keys give each other. */
-static void meet(const tiles *t, const query_tile *of, const key_tile *keys, const ls_span *span, int64_t tile,
-                 int64_t head) {
+static void add_tile_pair(const tiles *t, const query_tile *of, const key_tile *keys, const ls_span *span, int64_t tile,
+                          int64_t head) {
     const ls_attention_backward_args *a = t->a;
     const int64_t row = span->row + tile * TILE, n = tile_rows(span, tile), column = head * t->dim;
     const reach sees = keys_of_query(t, tile, keys->tile), seen = queries_of_key(t, tile, keys->tile);
@@ -393,7 +393,7 @@ static void span_back(tiles t, const ls_span *span, int64_t kv_head) {
             memset(keys.dk, 0, bytes);
             memset(keys.dv, 0, bytes);
             for (int64_t tile = keys.tile; tile < n_tiles && tile - keys.tile <= behind; tile++)
-                meet(&t, &of, &keys, span, tile, head);
+                add_tile_pair(&t, &of, &keys, span, tile, head);
             add_tile(&t, keys.dk_sum, keys.dk);
             add_tile(&t, keys.dv_sum, keys.dv);
         }

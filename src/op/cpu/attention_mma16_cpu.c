@@ -296,7 +296,7 @@ static void weigh(const key_block *b, float *p, float *ds, int64_t head, int64_t
 }
 
 /* What a tile of queries, from position `from` on, and the block give each other. */
-static void meet(const key_block *b, int64_t from, int64_t head) {
+static void add_block_tile(const key_block *b, int64_t from, int64_t head) {
     const ls_attention_backward_args *a = b->a;
     const int64_t n = min_i64(TILE, b->span->n_rows - from), row = b->span->row + from, dim = a->head_dim;
     const int64_t dout_row = a->n_heads * dim;
@@ -343,7 +343,7 @@ static void span_back(key_block *b, int64_t kv_head, float *free) {
         memset(b->dk, 0, (size_t)(BLOCK * dim) * sizeof(float));
         memset(b->dv, 0, (size_t)(BLOCK * dim) * sizeof(float));
         for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
-            for (int64_t from = b->first; from < behind; from += TILE) meet(b, from, head);
+            for (int64_t from = b->first; from < behind; from += TILE) add_block_tile(b, from, head);
         for (int64_t i = 0; i < b->n; i++)
             for (int64_t d = 0; d < dim; d++) {
                 a->dk[(row + i) * a->dkv_stride + kv_head * dim + d] = ls_mul(a->scale, b->dk[i * dim + d]);

@@ -1,5 +1,5 @@
-/* The CPU's readings but for the dense products: checks of what lies in memory, then how many items a kernel has, and
- * about how many scalar operations an item takes, which decides how many threads are worth waking. */
+/* The CPU's implementations but for the dense products: checks of what lies in memory, then how many items a kernel
+ * has, and about how many scalar operations an item takes, which decides how many threads are worth waking. */
 #include "op/cpu/cpu_ops.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* The CPU's readings of all ops: `ls_cpu_NAME` of every name in LS_OPS. The arguments have passed ls_NAME_check; what
- * lies in memory (tokens, row numbers, spans, targets) is checked here, before anything is written. */
+/* The CPU's implementations of all ops: `ls_cpu_NAME` of every name in LS_OPS. The arguments have passed ls_NAME_check;
+ * what lies in memory (tokens, row numbers, spans, targets) is checked here, before anything is written. */
 #ifndef LS_OP_CPU_CPU_OPS_H
 #define LS_OP_CPU_CPU_OPS_H
 

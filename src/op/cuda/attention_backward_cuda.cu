@@ -642,22 +642,21 @@ ls_status ls_cuda_attention_backward(const ls_exec *exec, const ls_attention_bac
         {LS_WIDTH_I64, {{{"kept", LS_ATTENTION_KEPT}, {"head", a->n_heads}, {"row", a->rows}, {"element", 4}}}},
         {LS_WIDTH_I64,
          {{{"dk and dv of heads", 2 * a->n_heads}, {"row", a->rows}, {"dim", a->head_dim}, {"element", 4}}}}};
-    backward_params p = {*a,
-                         source_of(a->q, a->q_stride, a->head_dim, elem),
-                         source_of(a->k, a->kv_stride, a->head_dim, elem),
-                         source_of(a->v, a->kv_stride, a->head_dim, elem),
-                         source_of(a->dout, a->dout_stride, a->head_dim, 4),
-                         a->n_heads / a->n_kv_heads,
-                         0,
-                         0,
-                         0,
-                         (float *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD),
-                         NULL,
-                         NULL};
+    backward_params p = {.a = *a,
+                         .q = source_of(a->q, a->q_stride, a->head_dim, elem),
+                         .k = source_of(a->k, a->kv_stride, a->head_dim, elem),
+                         .v = source_of(a->v, a->kv_stride, a->head_dim, elem),
+                         .dout = source_of(a->dout, a->dout_stride, a->head_dim, 4),
+                         .group = a->n_heads / a->n_kv_heads,
+                         .items = 0,
+                         .tiles = 0,
+                         .shares = 0,
+                         .kept = (float *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD),
+                         .heads = NULL,
+                         .fault = NULL};
     p.heads = p.kept + LS_ATTENTION_KEPT * a->n_heads * a->rows;
     LS_CUDA_TRY(ls_cuda_fault_begin("attention_backward", exec, &fault, err));
-    ls_span_check check = {a->spans,  a->n_spans, a->rows, ls_spans_most(a->span_rows_max, a->rows),
-                           INT64_MAX, true,       fault};
+    ls_span_check check = ls_span_check_of(a, ls_spans_most(a->span_rows_max, a->rows), INT64_MAX, true, fault);
     p.fault = fault;
     LS_CUDA_TRY(ls_cuda_check_spans("attention_backward", exec, &check, err));
     if (none) return LS_OK;

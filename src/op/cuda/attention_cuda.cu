@@ -39,7 +39,7 @@ typedef struct page_check {
 /* All lanes of a warp look at the pages of span i; each gets the fault. The spans' rows and positions are right. */
 static __device__ ls_fault page_fault(const page_check *c, int64_t i) {
     const ls_span *span = &c->spans.spans[i];
-    ls_fault fault = {LS_FAULT_NONE, i, span->pos, INT64_MAX - span->n_rows};
+    ls_fault fault = {.code = LS_FAULT_NONE, .index = i, .value = span->pos, .limit = INT64_MAX - span->n_rows};
     int64_t end, n, bad = INT64_MAX;
     if (span->slot < 0) return fault;
     if (span->pos > fault.limit) {
@@ -77,7 +77,7 @@ static __global__ void __launch_bounds__(CHECK_THREADS) check_kernel(const __gri
     __shared__ ls_fault found[CHECK_THREADS / LS_WARP];
     const int64_t bad = ls_first_bad<CHECK_THREADS>(&c.spans, c.spans.n_spans);
     const int warp = threadIdx.x / LS_WARP;
-    ls_fault fault = {LS_FAULT_NONE, INT64_MAX, 0, 0};
+    ls_fault fault = {.code = LS_FAULT_NONE, .index = INT64_MAX, .value = 0, .limit = 0};
     if (bad != INT64_MAX) {
         if (threadIdx.x == 0 && c.spans.fault->code == LS_FAULT_NONE) *c.spans.fault = ls_fault_at(&c.spans, bad);
         return;
@@ -664,7 +664,13 @@ static __global__ void __launch_bounds__(S::THREADS, 2) attend_kernel(const __gr
     /* The last tiles of all spans first: they have most keys, and the chip stays full to the end. */
     const int64_t items = gridDim.x / p.slices, item = blockIdx.x % items, slice = p.slices - 1 - blockIdx.x / items;
     const ls_span *span = &p.a.spans[item / p.a.n_kv_heads];
-    tile t = {&p, span, item % p.a.n_kv_heads, slice * S::ROWS, 0, 0, 0};
+    tile t = {.p = &p,
+              .span = span,
+              .kv_head = item % p.a.n_kv_heads,
+              .first_query = slice * S::ROWS,
+              .n_queries = 0,
+              .begin = 0,
+              .keys = 0};
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
     t.n_queries = span->n_rows * p.group;
     if (t.n_queries < p.least || t.n_queries > p.most) return;
@@ -778,11 +784,8 @@ static ls_status check_call(const ls_exec *exec, const ls_attention_args *a, ls_
 }
 
 static ls_status launch_check(const ls_exec *exec, const ls_attention_args *a, ls_fault *fault, ls_error *err) {
-    page_check check = {{a->spans, a->n_spans, a->rows, a->rows, INT64_MAX, false, fault},
-                        a->tables,
-                        a->n_tables,
-                        a->pages.n_entries,
-                        a->page_tokens};
+    page_check check = {ls_span_check_of(a, a->rows, INT64_MAX, false, fault), a->tables, a->n_tables,
+                        a->pages.n_entries, a->page_tokens};
     const ls_launch launch = {"attention", {1, 1, 1}, CHECK_THREADS, 0, NULL, 0};
     LS_CUDA_TRY(ls_cuda_launch(exec, &launch, (const void *)check_kernel, &check, err));
     return ls_cuda_fault_end("attention", exec, fault, err);
@@ -796,16 +799,17 @@ ls_status ls_cuda_attention(const ls_exec *exec, const ls_attention_args *a, ls_
     LS_CUDA_TRY(check_call(exec, a, err));
     if (a->n_spans == 0) return LS_OK;
     const bool aligned = (uintptr_t)a->pages.base % 16 == 0 && a->pages.stride % 16 == 0;
-    attention_params p = {*a,
-                          a->n_heads / a->n_kv_heads,
-                          0,
-                          0,
-                          tokens < enough / a->n_spans ? tokens : enough / a->n_spans,
-                          __builtin_ctzll((unsigned long long)a->page_tokens),
-                          (uintptr_t)a->q % 16 == 0 && a->q_stride * elem % 16 == 0 && a->head_dim * elem % 16 == 0,
-                          aligned && a->page_tokens * elem % 16 == 0 && a->head_dim * a->page_tokens * elem % 16 == 0,
-                          aligned && a->head_dim * elem % 16 == 0,
-                          NULL};
+    attention_params p = {
+        .a = *a,
+        .group = a->n_heads / a->n_kv_heads,
+        .least = 0,
+        .most = 0,
+        .slices = tokens < enough / a->n_spans ? tokens : enough / a->n_spans,
+        .page_shift = __builtin_ctzll((unsigned long long)a->page_tokens),
+        .wide_queries = (uintptr_t)a->q % 16 == 0 && a->q_stride * elem % 16 == 0 && a->head_dim * elem % 16 == 0,
+        .wide_keys = aligned && a->page_tokens * elem % 16 == 0 && a->head_dim * a->page_tokens * elem % 16 == 0,
+        .wide_values = aligned && a->head_dim * elem % 16 == 0,
+        .fault = NULL};
     const ls_index index[INDICES] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"q stride", a->q_stride}, {"element", elem}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"kv stride", a->kv_stride}, {"element", elem}}}},

@@ -539,7 +539,7 @@ static __global__ void __launch_bounds__(THREADS, 1) dq_kernel(const __grid_cons
     if (t.span.slot < 0) return;
     const int role = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / WARPGROUP, 0);
     if (role == 0) {
-        copier c = {0, 0, 0, 0};
+        copier c = {};
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         for (; t.tile < n_tiles; t.tile += p.tiles) copy_for_dq<S>(&p, &t, m, &c);
         if (!p.boxed) stages_done<S>(m, &c);
@@ -560,7 +560,7 @@ static __global__ void __launch_bounds__(THREADS, 1) dkv_kernel(const __grid_con
     if (t.span.slot < 0) return;
     const int role = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / WARPGROUP, 0);
     if (role == 0) {
-        copier c = {0, 0, 0, 0};
+        copier c = {};
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         for (; t.tile < n_tiles; t.tile += p.tiles) copy_for_dkv<S>(&p, &t, m, &c);
         if (!p.boxed) stages_done<S>(m, &c);
@@ -575,17 +575,23 @@ static __global__ void __launch_bounds__(THREADS, 1) dkv_kernel(const __grid_con
 
 #define INDICES 8
 
-static ls_status launch(const ls_exec *exec, const char *name, const void *kernel, int64_t shared_bytes, int64_t heads,
-                        int64_t shares, backward_params *p, const ls_index *index, ls_error *err) {
+typedef struct backward_launch {
+    const char *name;
+    const void *kernel;
+    int64_t shared_bytes, heads, shares;
+} backward_launch;
+
+static ls_status launch_one(const ls_exec *exec, const backward_launch *of, backward_params *p, const ls_index *index,
+                            ls_error *err) {
     const int64_t rows = ls_spans_most(p->a.span_rows_max, p->a.rows);
     const int64_t tiles = (rows - 1) / (GROUP_ROWS * GROUPS) + 1;
-    p->shares = shares;
-    p->items = ls_launch_blocks(p->a.n_spans, heads, shares);
+    p->shares = of->shares;
+    p->items = ls_launch_blocks(p->a.n_spans, of->heads, of->shares);
     const int64_t enough = p->items < BLOCKS_ENOUGH ? BLOCKS_ENOUGH / p->items : 1;
     p->tiles = tiles < enough ? tiles : enough;
-    const ls_launch contract = {name,   {ls_launch_blocks(p->items, p->tiles, 1), 1, 1}, THREADS, shared_bytes, index,
-                                INDICES};
-    return ls_cuda_launch_within(exec, &contract, LS_HOPPER_SHARED_MAX, kernel, p, err);
+    const ls_launch contract = {
+        of->name, {ls_launch_blocks(p->items, p->tiles, 1), 1, 1}, THREADS, of->shared_bytes, index, INDICES};
+    return ls_cuda_launch_within(exec, &contract, LS_HOPPER_SHARED_MAX, of->kernel, p, err);
 }
 
 template <class S>
@@ -598,10 +604,18 @@ static ls_status launch_all(const ls_exec *exec, backward_params *p, const ls_in
                              index,
                              INDICES};
     LS_CUDA_TRY(ls_cuda_launch(exec, &round, (const void *)round_kernel, p, err));
-    LS_CUDA_TRY(launch(exec, "attention_backward dq", (const void *)dq_kernel<S>, S::SHARED_BYTES, p->a.n_heads, 1, p,
-                       index, err));
-    return launch(exec, "attention_backward dkv", (const void *)dkv_kernel<S>, S::SHARED_BYTES, p->a.n_kv_heads,
-                  (p->a.head_dim - 1) / S::SHARE + 1, p, index, err);
+    const backward_launch dq = {.name = "attention_backward dq",
+                                .kernel = (const void *)dq_kernel<S>,
+                                .shared_bytes = S::SHARED_BYTES,
+                                .heads = p->a.n_heads,
+                                .shares = 1};
+    const backward_launch dkv = {.name = "attention_backward dkv",
+                                 .kernel = (const void *)dkv_kernel<S>,
+                                 .shared_bytes = S::SHARED_BYTES,
+                                 .heads = p->a.n_kv_heads,
+                                 .shares = (p->a.head_dim - 1) / S::SHARE + 1};
+    LS_CUDA_TRY(launch_one(exec, &dq, p, index, err));
+    return launch_one(exec, &dkv, p, index, err);
 }
 
 static ls_status source_of(source *s, const void *rows, int64_t stride, int64_t heads,
@@ -611,8 +625,8 @@ static ls_status source_of(source *s, const void *rows, int64_t stride, int64_t 
     s->stride = stride;
     s->wide = (uintptr_t)rows % 16 == 0 && stride % 8 == 0 && a->head_dim % 8 == 0;
     *boxed = *boxed && s->wide && ls_box_possible(rows, LS_BF16, stride, a->rows, heads);
-    return *boxed ? ls_heads_map(&s->map, "attention_backward", rows, a->head_dim, heads, a->rows, stride, PASSING, err)
-                  : LS_OK;
+    const ls_box_matrix matrix = {rows, heads * a->head_dim, a->rows, stride};
+    return *boxed ? ls_heads_map(&s->map, "attention_backward", &matrix, a->head_dim, PASSING, err) : LS_OK;
 }
 
 ls_status ls_attention_backward_mma16(const ls_exec *exec, const ls_attention_backward_args *a, const ls_fault *fault,

@@ -691,20 +691,20 @@ ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *a, co
     const bool aligned = (uintptr_t)a->pages.base % 16 == 0 && a->pages.stride % 16 == 0 && a->head_dim % 8 == 0;
     const bool boxed = aligned && a->page_tokens == 16 && a->n_kv_heads * a->head_dim < INT32_MAX &&
                        a->pages.n_entries < INT32_MAX && a->pages.stride < (int64_t)1 << 37;
-    mma16_params p = {*a,
-                      fault,
-                      (uint32_t)group,
-                      (uint32_t)(a->n_spans * a->n_kv_heads),
-                      (uint32_t)tiles,
-                      (uint32_t)((queries - 1) / k.rows + 1),
-                      __builtin_ctzll((unsigned long long)a->page_tokens),
-                      ls_attention_scale2(a->scale),
-                      boxed,
-                      aligned && a->page_tokens >= 8,
-                      (uintptr_t)a->q % 16 == 0 && a->q_stride % 8 == 0 && a->head_dim % 8 == 0,
-                      (uintptr_t)a->out % 16 == 0 && a->out_stride % 8 == 0 && a->head_dim % 8 == 0,
-                      {},
-                      {}};
+    mma16_params p = {.a = *a,
+                      .fault = fault,
+                      .group = (uint32_t)group,
+                      .items = (uint32_t)(a->n_spans * a->n_kv_heads),
+                      .count = (uint32_t)tiles,
+                      .slices = (uint32_t)((queries - 1) / k.rows + 1),
+                      .page_shift = __builtin_ctzll((unsigned long long)a->page_tokens),
+                      .scale2 = ls_attention_scale2(a->scale),
+                      .boxed = boxed,
+                      .wide_pages = aligned && a->page_tokens >= 8,
+                      .wide_queries = (uintptr_t)a->q % 16 == 0 && a->q_stride % 8 == 0 && a->head_dim % 8 == 0,
+                      .wide_out = (uintptr_t)a->out % 16 == 0 && a->out_stride % 8 == 0 && a->head_dim % 8 == 0,
+                      .keys = {},
+                      .values = {}};
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"q stride", a->q_stride}, {"element", 2}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"out stride", a->out_stride}, {"element", 2}}}},
@@ -720,8 +720,6 @@ ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *a, co
     const ls_launch launch = {"attention", {tiles < processors * k.resident ? tiles : processors * k.resident, 1, 1},
                               k.threads,   k.shared_bytes,
                               index,       (int64_t)(sizeof index / sizeof index[0])};
-    if (boxed)
-        LS_CUDA_TRY(ls_page_maps(&p.keys, &p.values, "attention", a->pages.base, a->pages.stride, a->pages.n_entries,
-                                 a->n_kv_heads, a->head_dim, err));
+    if (boxed) LS_CUDA_TRY(ls_page_maps(&p.keys, &p.values, "attention", &a->pages, a->n_kv_heads, a->head_dim, err));
     return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX, k.kernel, &p, err);
 }

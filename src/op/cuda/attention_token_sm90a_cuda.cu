@@ -423,7 +423,13 @@ static __global__ void __launch_bounds__(THREADS_MAX, 2) token_kernel(const __gr
     __syncthreads();
     ls_cuda_begin();
     if (p.fault->code != LS_FAULT_NONE) return;
-    tile t = {&p, p.a.spans[item / p.a.n_kv_heads], item % p.a.n_kv_heads, blockIdx.x / items * p.rows, 0, 0, 0};
+    tile t = {.p = &p,
+              .span = p.a.spans[item / p.a.n_kv_heads],
+              .kv_head = item % p.a.n_kv_heads,
+              .first_query = blockIdx.x / items * p.rows,
+              .n_queries = 0,
+              .begin = 0,
+              .keys = 0};
     if (t.span.slot < 0) return;
     t.n_queries = t.span.n_rows * p.group;
     for (; t.first_query < t.n_queries; t.first_query += p.slices * p.rows) {

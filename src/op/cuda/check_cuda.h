@@ -23,6 +23,19 @@ typedef struct ls_span_check {
     ls_fault *fault;
 } ls_span_check;
 
+/* Of an op's arguments, whose spans have at most span_rows_max rows each. */
+template <typename ARGS>
+static ls_span_check ls_span_check_of(const ARGS *a, int64_t span_rows_max, int64_t n_entries, bool whole,
+                                      ls_fault *fault) {
+    return {.spans = a->spans,
+            .n_spans = a->n_spans,
+            .rows = a->rows,
+            .span_rows_max = span_rows_max,
+            .n_entries = n_entries,
+            .whole = whole,
+            .fault = fault};
+}
+
 typedef struct ls_offset_check {
     const int64_t *offsets; /* [n + 1] */
     int64_t n, rows;
@@ -37,7 +50,7 @@ ls_status ls_cuda_checked_before(const char *op, const ls_exec *exec, ls_error *
 ls_status ls_cuda_check_offsets(const char *op, const ls_exec *exec, ls_offset_check *check, ls_error *err);
 
 static __device__ __forceinline__ ls_fault ls_fault_at(const ls_row_check *c, int64_t row) {
-    ls_fault fault = {LS_FAULT_NONE, row, 0, 0};
+    ls_fault fault = {.code = LS_FAULT_NONE, .index = row, .value = 0, .limit = 0};
     if (!ls_logprob_keeps(c->targets, c->ignore_index, c->mask, row)) return fault;
     fault.value = c->targets[row];
     fault.limit = c->vocab;
@@ -54,7 +67,7 @@ static __device__ __forceinline__ ls_fault ls_fault_at(const ls_row_check *c, in
 static __device__ __forceinline__ ls_fault ls_fault_at(const ls_span_check *c, int64_t i) {
     const ls_span *span = &c->spans[i];
     const int64_t most = c->span_rows_max < c->rows ? c->span_rows_max : c->rows;
-    ls_fault fault = {LS_FAULT_SPAN_ROWS, i, span->n_rows, most};
+    ls_fault fault = {.code = LS_FAULT_SPAN_ROWS, .index = i, .value = span->n_rows, .limit = most};
     if (span->n_rows < 0 || span->n_rows > most) return fault;
     fault.value = span->row;
     fault.limit = c->rows;
@@ -78,7 +91,7 @@ static __device__ __forceinline__ ls_fault ls_fault_at(const ls_span_check *c, i
 
 static __device__ __forceinline__ ls_fault ls_fault_at(const ls_offset_check *c, int64_t i) {
     const int64_t from = c->offsets[i], to = c->offsets[i + 1];
-    ls_fault fault = {LS_FAULT_OFFSET, i, from, c->rows};
+    ls_fault fault = {.code = LS_FAULT_OFFSET, .index = i, .value = from, .limit = c->rows};
     if (from < 0 || from > c->rows) return fault;
     fault.value = to;
     if (to < from || to > c->rows) return fault;

@@ -270,7 +270,7 @@ ls_status ls_cuda_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_
     if (a->n_spans > 0 && a->rows > 0) LS_CUDA_TRY(ls_launch_check(&gradient, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_launch_check(&parameters, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("conv1d_backward", exec, &fault, err));
-    ls_span_check check = {a->spans, a->n_spans, a->rows, most, INT64_MAX, true, fault};
+    ls_span_check check = ls_span_check_of(a, most, INT64_MAX, true, fault);
     p.fault = fault;
     LS_CUDA_TRY(ls_cuda_check_spans("conv1d_backward", exec, &check, err));
     if (a->n_spans > 0 && a->rows > 0)

@@ -101,7 +101,8 @@ static ls_status mamba_step_in_turn(ls_device *device, const ls_mamba_step_args 
 }
 #endif
 
-/* The laboratory's reading of an op in which the armed fault sits; *ran is false where the sound one is to run. */
+/* The laboratory's implementation of an op in which the armed fault sits; *ran is false where the sound one is to run.
+ *  */
 static ls_status run_faulty(bool *ran, int op, ls_device *device, const ls_exec *exec, const void *args,
                             ls_error *err) {
     *ran = true;

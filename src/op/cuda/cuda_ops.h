@@ -1,4 +1,4 @@
-/* The CUDA readings of ops. Arguments have passed ls_NAME_check. */
+/* The CUDA implementations of ops. Arguments have passed ls_NAME_check. */
 #ifndef LS_OP_CUDA_CUDA_OPS_H
 #define LS_OP_CUDA_CUDA_OPS_H
 

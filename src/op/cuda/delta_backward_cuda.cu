@@ -469,38 +469,40 @@ static launches launches_of(const delta_params *p, int64_t most, const ls_index 
     const int64_t pieces = ls_launch_blocks(a->n_spans, blocks_of(most, PIECE), 1);
     const int64_t shared = (a->value_dim + 2) * a->key_dim * 4;
     const launches l = {
-        {"delta_backward, rows",
-         {blocks_of(ls_launch_blocks(a->rows, a->n_key_heads, 1), WARPS), 1, 1},
-         THREADS,
-         0,
-         index,
-         n_index},
-        {"delta_backward",
-         {ls_launch_blocks(a->n_spans, a->n_heads, 1), 1, 1},
-         threads_of(a->value_dim),
-         shared,
-         index,
-         n_index},
-        {"delta_backward, pieces",
-         {ls_launch_blocks(pieces, a->n_key_heads, 1), 1, 1},
-         threads_of(a->key_dim),
-         0,
-         index,
-         n_index},
-        {"delta_backward, borders",
-         {ls_launch_blocks(pieces, a->n_heads, 1), 1, 1},
-         threads_of(a->value_dim),
-         0,
-         index,
-         n_index},
-        {"delta_backward, scalars", {ls_launch_blocks(pieces, a->n_heads, 1), 1, 1}, THREADS, 0, index, n_index},
-        {"delta_backward, norms",
-         {ls_launch_blocks(a->n_spans, blocks_of(ls_launch_blocks(most, a->n_key_heads, 2), WARPS), 1), 1, 1},
-         THREADS,
-         0,
-         index,
-         n_index},
-        {"delta_backward, parameters", {blocks_of(a->n_heads, THREADS), 1, 1}, THREADS, 0, index, n_index}};
+        .rows = {"delta_backward, rows",
+                 {blocks_of(ls_launch_blocks(a->rows, a->n_key_heads, 1), WARPS), 1, 1},
+                 THREADS,
+                 0,
+                 index,
+                 n_index},
+        .walks = {"delta_backward",
+                  {ls_launch_blocks(a->n_spans, a->n_heads, 1), 1, 1},
+                  threads_of(a->value_dim),
+                  shared,
+                  index,
+                  n_index},
+        .pieces = {"delta_backward, pieces",
+                   {ls_launch_blocks(pieces, a->n_key_heads, 1), 1, 1},
+                   threads_of(a->key_dim),
+                   0,
+                   index,
+                   n_index},
+        .borders = {"delta_backward, borders",
+                    {ls_launch_blocks(pieces, a->n_heads, 1), 1, 1},
+                    threads_of(a->value_dim),
+                    0,
+                    index,
+                    n_index},
+        .scalars =
+            {"delta_backward, scalars", {ls_launch_blocks(pieces, a->n_heads, 1), 1, 1}, THREADS, 0, index, n_index},
+        .norms = {"delta_backward, norms",
+                  {ls_launch_blocks(a->n_spans, blocks_of(ls_launch_blocks(most, a->n_key_heads, 2), WARPS), 1), 1, 1},
+                  THREADS,
+                  0,
+                  index,
+                  n_index},
+        .parameters = {
+            "delta_backward, parameters", {blocks_of(a->n_heads, THREADS), 1, 1}, THREADS, 0, index, n_index}};
     return l;
 }
 
@@ -570,7 +572,7 @@ ls_status ls_cuda_delta_backward(const ls_exec *exec, const ls_delta_backward_ar
     for (int i = 0; any && i < 6; i++) LS_CUDA_TRY(ls_launch_check(all[i], LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_launch_check(&l.parameters, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("delta_backward", exec, &fault, err));
-    ls_span_check check = {a->spans, a->n_spans, a->rows, most, INT64_MAX, true, fault};
+    ls_span_check check = ls_span_check_of(a, most, INT64_MAX, true, fault);
     p.fault = fault;
     LS_CUDA_TRY(ls_cuda_check_spans("delta_backward", exec, &check, err));
     if (any)

@@ -341,8 +341,11 @@ static __global__ void __launch_bounds__(THREADS, 1) pieces_kernel(const __grid_
     const int64_t j = blockIdx.x / p.a.n_key_heads / p.a.n_spans;
     const ls_span *span = &p.a.spans[span_i];
     const int64_t left = span->n_rows - j * PIECE;
-    const place at = {ls_delta_entry(span, span_i) + j, span->row + j * PIECE, key, left < PIECE ? (int)left : PIECE,
-                      left <= PIECE};
+    const place at = {.entry = ls_delta_entry(span, span_i) + j,
+                      .begin = span->row + j * PIECE,
+                      .key = key,
+                      .n = left < PIECE ? (int)left : PIECE,
+                      .last = left <= PIECE};
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || left <= 0) return;
     load_rows(m, &p, &at);
     for (int64_t head = key * p.group; head < (key + 1) * p.group; head++)

@@ -38,7 +38,7 @@ typedef struct place {
     int64_t span_i, head, key, column, n_tiles; /* column: the first */
 } place;
 
-static __device__ __forceinline__ void meet(void) {
+static __device__ __forceinline__ void sync_roles(void) {
     asm volatile("bar.sync 1, %0;" ::"n"(WALKERS + HELPERS) : "memory");
 }
 
@@ -219,20 +219,20 @@ static __device__ __forceinline__ void walk(walk_memory<PER> *memory, const delt
 #pragma unroll
         for (int j = 0; j < PER; j++) s.s[i][j] = 0.0f;
     if (initial != NULL) move_state<PER, false>(&s, (float *)initial + from, dim);
-    meet(); /* the helpers' first steps; a barrier for them alone is one that racecheck does not follow */
+    sync_roles(); /* the helpers' first steps; a barrier for them alone is one that racecheck does not follow */
     if (MODE == LS_DELTA_FORWARD) cluster_arrive();
-    meet();
+    sync_roles();
 #pragma unroll 1
     for (int64_t i = 0; i < at->n_tiles; i++) {
         const int n = tile_tokens<MODE>(at, i), even = (int)(i % 2), third = (int)(i % BUFFERS);
         const int64_t begin = tile_begin<MODE>(at, i);
-        const walker<PER> w = {memory->k[even][0] + slice * 4,
-                               memory->q[even][0] + slice * 4,
-                               memory->drive[third][0] + column,
-                               memory->step[i % 4],
-                               memory->own[third],
-                               memory->part[even][0][0] + column,
-                               slice};
+        const walker<PER> w = {.k = memory->k[even][0] + slice * 4,
+                               .q = memory->q[even][0] + slice * 4,
+                               .drive = memory->drive[third][0] + column,
+                               .step = memory->step[i % 4],
+                               .own = memory->own[third],
+                               .part = memory->part[even][0][0] + column,
+                               .slice = slice};
         if (MODE == LS_DELTA_KEEP && begin % LS_DELTA_PIECE == 0)
             move_state<PER, true>(
                 &s, ls_delta_matrix(p, p->plan.states, entry + begin / LS_DELTA_PIECE, at->head) + from, dim);
@@ -252,7 +252,7 @@ static __device__ __forceinline__ void walk(walk_memory<PER> *memory, const delt
             fold_own<PER>(o, &s, q);
             write_columns<PER>(w.part + (int64_t)(n - 1) * (SLICES * MEMORY::PITCH) + slice * MEMORY::PITCH, o);
         }
-        meet();
+        sync_roles();
     }
     if (MODE == LS_DELTA_FORWARD)
         move_state<PER, true>(&s, (float *)ls_pool_at(&p->state, at->span->slot) + at->head * each + from, dim);
@@ -449,11 +449,11 @@ static __device__ __forceinline__ void help(walk_memory<PER> *memory, const delt
         if (n_tiles > 2) load_scalars<MODE, STORED>(&lane, p, at, thread, 2);
     }
     load_tile<PER, MODE, IN, DRIVE>(&raw, p, at, thread, 0);
-    meet(); /* the steps are there */
+    sync_roles(); /* the steps are there */
     if (MODE == LS_DELTA_FORWARD) cluster_arrive();
     prepare_tile<PER, MODE, IN, DRIVE>(memory, &raw, thread, 0);
     if (n_tiles > 1) load_tile<PER, MODE, IN, DRIVE>(&raw, p, at, thread, 1);
-    meet();
+    sync_roles();
 #pragma unroll 1
     for (int64_t i = 0; i < n_tiles; i++) {
         if (i + 1 < n_tiles) prepare_tile<PER, MODE, IN, DRIVE>(memory, &raw, thread, i + 1);
@@ -465,7 +465,7 @@ static __device__ __forceinline__ void help(walk_memory<PER> *memory, const delt
             }
         }
         if (i > 0) finish_tile<PER, MODE>(memory, p, at, thread, i - 1);
-        meet();
+        sync_roles();
     }
     finish_tile<PER, MODE>(memory, p, at, thread, n_tiles - 1);
     if (MODE == LS_DELTA_FORWARD) cluster_wait();
@@ -482,12 +482,12 @@ static __global__ void __cluster_dims__(LS_DELTA_COLUMNS / walk_memory<PER>::COL
     const int64_t blocks = p.a.value_dim / walk_memory<PER>::COLUMNS;
     const int64_t head = blockIdx.x / blocks % p.a.n_heads, span_i = blockIdx.x / blocks / p.a.n_heads;
     const ls_span *span = &p.a.spans[span_i];
-    const place at = {span,
-                      span_i,
-                      head,
-                      head / p.group,
-                      blockIdx.x % blocks * walk_memory<PER>::COLUMNS,
-                      (span->n_rows + TILE - 1) / TILE};
+    const place at = {.span = span,
+                      .span_i = span_i,
+                      .head = head,
+                      .key = head / p.group,
+                      .column = blockIdx.x % blocks * walk_memory<PER>::COLUMNS,
+                      .n_tiles = (span->n_rows + TILE - 1) / TILE};
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || span->n_rows == 0) return;
     if (threadIdx.x >= WALKERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");

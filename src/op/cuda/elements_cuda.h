@@ -134,7 +134,7 @@ typedef struct ls_tile {
 
 /* units is positive. */
 static inline ls_tile ls_tile_of(int64_t rows, int64_t units) {
-    ls_tile tile = {rows, units, 1, 1};
+    ls_tile tile = {.rows = rows, .units = units, .pieces = 1, .width = 1};
     while (tile.width < units && tile.width < LS_TILE_THREADS) tile.width *= 2;
     tile.pieces = (units - 1) / (tile.width * LS_TILE_UNITS) + 1;
     return tile;
@@ -170,7 +170,7 @@ struct ls_index_check {
 
 template <typename INDEX>
 static __device__ __forceinline__ ls_fault ls_fault_at(const ls_index_check<INDEX> *c, int64_t i) {
-    ls_fault fault = {LS_FAULT_NONE, i, (int64_t)c->index[i], c->limit};
+    ls_fault fault = {.code = LS_FAULT_NONE, .index = i, .value = (int64_t)c->index[i], .limit = c->limit};
     if (fault.value < 0 || fault.value >= c->limit) fault.code = c->code;
     return fault;
 }

@@ -1,5 +1,5 @@
-/* The laboratory's readings of ops on the GPU, in which a fault of base/inject.h can be armed. Arguments have passed
- * ls_NAME_check, as those of cuda_ops.h have. The library that is delivered holds none of this. */
+/* The laboratory's implementations of ops on the GPU, in which a fault of base/inject.h can be armed. Arguments have
+ * passed ls_NAME_check, as those of cuda_ops.h have. The library that is delivered holds none of this. */
 #ifndef LS_OP_CUDA_FAULTY_OPS_CUDA_H
 #define LS_OP_CUDA_FAULTY_OPS_CUDA_H
 

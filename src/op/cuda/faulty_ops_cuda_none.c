@@ -1,4 +1,4 @@
-/* The laboratory's readings of a build without CUDA. */
+/* The laboratory's implementations of a build without CUDA. */
 #include "base/status.h"
 #include "op/cuda/faulty_ops_cuda.h"
 

@@ -320,21 +320,27 @@ static ls_status count_differing(const contender *c, const bench *t, int64_t out
     return LS_OK;
 }
 
-/* The fastest algorithm of the list whose result is ours; -1 where there is none, with the last one's count. */
-static ls_status try_all(contender *c, const bench *t, const cublasLtMatmulHeuristicResult_t *found, int n,
-                         int64_t out_bytes, int *which, float *best, int64_t *differ, const char *op, ls_error *err) {
-    *which = -1;
-    *differ = 0;
-    *best = INFINITY;
+/* The fastest algorithm of a list whose result is ours. */
+typedef struct trial {
+    int which;      /* -1: there is none */
+    float ms;       /* what it takes */
+    int64_t differ; /* words of the last one's result that are not ours */
+} trial;
+
+static ls_status try_all(trial *out, contender *c, const bench *t, const cublasLtMatmulHeuristicResult_t *found, int n,
+                         int64_t out_bytes, const char *op, ls_error *err) {
+    out->which = -1;
+    out->differ = 0;
+    out->ms = INFINITY;
     for (int i = 0; i < n; i++) {
         float ms;
         c->algorithm = &found[i].algo;
-        LS_CUDA_TRY(count_differing(c, t, out_bytes, differ, op, err));
-        if (*differ != 0) continue;
-        LS_CUDA_TRY(contender_time(c, t, *best, &ms, op, err));
-        if (ms >= *best) continue;
-        *best = ms;
-        *which = i;
+        LS_CUDA_TRY(count_differing(c, t, out_bytes, &out->differ, op, err));
+        if (out->differ != 0) continue;
+        LS_CUDA_TRY(contender_time(c, t, out->ms, &ms, op, err));
+        if (ms >= out->ms) continue;
+        out->ms = ms;
+        out->which = i;
     }
     return LS_OK;
 }
@@ -362,8 +368,8 @@ static ls_status prove(entry *e, const ls_product *product, bool planted, ls_err
     cublasLtMatmulHeuristicResult_t found[ALGORITHMS_MAX];
     lt_problem problem;
     ls_product ours = *product, second;
-    int64_t differ = 0;
-    int which = -1, n;
+    trial best = {-1, 0.0f, 0};
+    int n;
     bench t;
     ls_status status = bench_make(&t, a_elements, b_elements * (key->pair ? 2 : 1), out_bytes, product->op, err);
     ls_exec exec = {};
@@ -386,17 +392,17 @@ static ls_status prove(entry *e, const ls_product *product, bool planted, ls_err
     } else if (status == LS_OK) {
         if (planted) status = plant_split(&t, found, n, product->op, err);
         contender c = {&problem, NULL, &ours, key->pair ? &second : NULL};
-        float theirs = 0, own = 0;
-        if (status == LS_OK) status = try_all(&c, &t, found, n, out_bytes, &which, &theirs, &differ, product->op, err);
+        float own = 0;
+        if (status == LS_OK) status = try_all(&best, &c, &t, found, n, out_bytes, product->op, err);
         c.algorithm = NULL;
-        if (status == LS_OK && which >= 0) status = contender_time(&c, &t, theirs, &own, product->op, err);
-        e->admitted = status == LS_OK && which >= 0;
-        e->faster = theirs <= own;
+        if (status == LS_OK && best.which >= 0) status = contender_time(&c, &t, best.ms, &own, product->op, err);
+        e->admitted = status == LS_OK && best.which >= 0;
+        e->faster = best.ms <= own;
         if (e->admitted)
-            e->algorithm = found[which].algo;
+            e->algorithm = found[best.which].algo;
         else if (status == LS_OK)
             snprintf(e->reason, sizeof e->reason, "%d algorithms, the last with %lld of %lld words different", n,
-                     (long long)differ, (long long)(out_bytes / 2));
+                     (long long)best.differ, (long long)(out_bytes / 2));
     }
     problem_free(&problem);
     (void)cudaStreamSynchronize(t.stream);

@@ -122,7 +122,7 @@ typedef struct list_check {
 
 static __device__ ls_fault ls_fault_at(const list_check *c, int64_t i) {
     const int64_t first = c->range == NULL ? 0 : c->range[0], end = c->range == NULL ? c->m : c->range[1];
-    ls_fault fault = {LS_FAULT_RANGE, first, end, c->m};
+    ls_fault fault = {.code = LS_FAULT_RANGE, .index = first, .value = end, .limit = c->m};
     if (first < 0 || end < first || end > c->m) return fault;
     fault.code = LS_FAULT_NONE;
     if (c->rows == NULL || i < first || i >= end) return fault;
@@ -145,14 +145,12 @@ static __global__ void __launch_bounds__(LIST_THREADS) list_kernel(const __grid_
     if (threadIdx.x == 0 && bad != INT64_MAX && c.fault->code == LS_FAULT_NONE) *c.fault = ls_fault_at(&c, bad);
 }
 
-/* Nothing to look at: *fault stays NULL. */
-static ls_status check_list(const char *op, const ls_exec *exec, const int64_t *rows, const int64_t *range, int64_t m,
-                            int64_t count, bool ascending, ls_fault **fault, ls_error *err) {
+/* Nothing to look at: check->fault stays NULL. */
+static ls_status check_list(const char *op, const ls_exec *exec, list_check *check, ls_error *err) {
     const ls_launch launch = {op, {1, 1, 1}, LIST_THREADS, 0, NULL, 0};
-    if (rows == NULL && range == NULL) return LS_OK;
-    LS_CUDA_TRY(ls_cuda_fault_begin(op, exec, fault, err));
-    list_check check = {rows, range, m, count, ascending, *fault};
-    return ls_cuda_launch(exec, &launch, (const void *)list_kernel, &check, err);
+    if (check->rows == NULL && check->range == NULL) return LS_OK;
+    LS_CUDA_TRY(ls_cuda_fault_begin(op, exec, &check->fault, err));
+    return ls_cuda_launch(exec, &launch, (const void *)list_kernel, check, err);
 }
 
 /* ---- dbias ---- */
@@ -236,10 +234,28 @@ static ls_status forward_check(const ls_cuda_gemm_args *a, ls_error *err) {
 }
 
 static ls_product forward_product(const ls_cuda_gemm_args *a) {
-    const ls_product product = {
-        "gemm", a->m, a->n,   a->k,         a->x,          a->x_dtype, a->x_stride,      1,    a->w, a->w_dtype,
-        a->k,   1,    a->out, a->out_dtype, a->out_stride, a->bias,    LS_PRODUCT_STORE, NULL, NULL, false,
-        NULL,   NULL};
+    const ls_product product = {.op = "gemm",
+                                .rows = a->m,
+                                .cols = a->n,
+                                .depth = a->k,
+                                .a = a->x,
+                                .a_dtype = a->x_dtype,
+                                .a_row = a->x_stride,
+                                .a_step = 1,
+                                .b = a->w,
+                                .b_dtype = a->w_dtype,
+                                .b_col = a->k,
+                                .b_step = 1,
+                                .out = a->out,
+                                .out_dtype = a->out_dtype,
+                                .out_stride = a->out_stride,
+                                .bias = a->bias,
+                                .mode = LS_PRODUCT_STORE,
+                                .fault = NULL,
+                                .range = NULL,
+                                .range_of_depth = false,
+                                .out_rows = NULL,
+                                .b_steps = NULL};
     return product;
 }
 
@@ -266,7 +282,7 @@ ls_status ls_cuda_gemm_stored(const ls_exec *exec, const ls_cuda_gemm_args *a, l
     return fault == NULL ? LS_OK : ls_cuda_fault_end("gemm", exec, fault, err);
 }
 
-/* ---- behind the door: weights as stored, and as tiles ---- */
+/* ---- memory of the device: weights as stored, and as tiles ---- */
 
 static const void *tiles_of(const ls_gemm_weight *w) {
     return w->dtype == LS_BF16 && w->panel_stride != 0 ? (const uint8_t *)w->panels + w->panel_stride : NULL;
@@ -313,9 +329,22 @@ static ls_status assure_proof(const ls_exec *exec, const ls_product *product, co
 ls_status ls_cuda_gemm(const ls_exec *exec, const ls_gemm_args *a, ls_error *err) {
     const ls_gemm_weight *w = a->weight;
     const void *tiles = tiles_of(w);
-    const ls_cuda_gemm_args args = {a->x,    a->x_dtype, a->x_stride,  w->panels,     w->dtype, tiles,
-                                    a->bias, a->out,     a->out_dtype, a->out_stride, a->m,     w->n,
-                                    w->k,    a->profile, a->nan_open,  a->range};
+    const ls_cuda_gemm_args args = {.x = a->x,
+                                    .x_dtype = a->x_dtype,
+                                    .x_stride = a->x_stride,
+                                    .w = w->panels,
+                                    .w_dtype = w->dtype,
+                                    .w_tiles = tiles,
+                                    .bias = a->bias,
+                                    .out = a->out,
+                                    .out_dtype = a->out_dtype,
+                                    .out_stride = a->out_stride,
+                                    .m = a->m,
+                                    .n = w->n,
+                                    .k = w->k,
+                                    .profile = a->profile,
+                                    .nan_open = a->nan_open,
+                                    .range = a->range};
     if (a->profile == LS_PROFILE_MMA16 && a->nan_open && a->m > 0 && a->bias == NULL && a->range == NULL &&
         forward_worth_proof(a->m) && (tiles == NULL || !ls_decode_takes(a->m, w->n))) {
         const ls_product product = forward_product(&args);
@@ -332,10 +361,28 @@ static ls_status gated_at_once(const ls_exec *exec, const ls_gemm_gated_args *a,
                                         {"gate", gate->panels, 128, false},
                                         {"up", up->panels, 128, false},
                                         {"y", a->y, ls_dtype_bytes(a->y_dtype), false}};
-    const ls_product product = {
-        "gemm_gated", g->m, gate->n, gate->k,    g->x,  g->x_dtype, g->x_stride,      1,    NULL, gate->dtype,
-        gate->k,      1,    a->y,    a->y_dtype, up->n, NULL,       LS_PRODUCT_STORE, NULL, NULL, false,
-        NULL,         NULL};
+    const ls_product product = {.op = "gemm_gated",
+                                .rows = g->m,
+                                .cols = gate->n,
+                                .depth = gate->k,
+                                .a = g->x,
+                                .a_dtype = g->x_dtype,
+                                .a_row = g->x_stride,
+                                .a_step = 1,
+                                .b = NULL,
+                                .b_dtype = gate->dtype,
+                                .b_col = gate->k,
+                                .b_step = 1,
+                                .out = a->y,
+                                .out_dtype = a->y_dtype,
+                                .out_stride = up->n,
+                                .bias = NULL,
+                                .mode = LS_PRODUCT_STORE,
+                                .fault = NULL,
+                                .range = NULL,
+                                .range_of_depth = false,
+                                .out_rows = NULL,
+                                .b_steps = NULL};
     bool hopper;
     *taken = false;
     if (g->profile != LS_PROFILE_MMA16 || g->m < 1 || a->y_dtype == LS_F16) return LS_OK;
@@ -353,10 +400,22 @@ static ls_status gated_at_once(const ls_exec *exec, const ls_gemm_gated_args *a,
 /* Some rows more: both products in one call. */
 static ls_status both_at_once(const ls_exec *exec, const ls_gemm_gated_args *a, bool *taken, ls_error *err) {
     const ls_gemm_args *g = &a->gate;
-    const ls_cuda_gemm_args args = {g->x,    g->x_dtype,   g->x_stride,  g->weight->panels, g->weight->dtype,
-                                    NULL,    g->bias,      g->out,       g->out_dtype,      g->out_stride,
-                                    g->m,    g->weight->n, g->weight->k, g->profile,        g->nan_open,
-                                    g->range};
+    const ls_cuda_gemm_args args = {.x = g->x,
+                                    .x_dtype = g->x_dtype,
+                                    .x_stride = g->x_stride,
+                                    .w = g->weight->panels,
+                                    .w_dtype = g->weight->dtype,
+                                    .w_tiles = NULL,
+                                    .bias = g->bias,
+                                    .out = g->out,
+                                    .out_dtype = g->out_dtype,
+                                    .out_stride = g->out_stride,
+                                    .m = g->m,
+                                    .n = g->weight->n,
+                                    .k = g->weight->k,
+                                    .profile = g->profile,
+                                    .nan_open = g->nan_open,
+                                    .range = g->range};
     const ls_product_other up = {a->up->panels, a->up_out};
     *taken = false;
     if (g->profile != LS_PROFILE_MMA16 || !g->nan_open || g->m <= LS_CUDA_GEMM_DECODE_ROWS || g->m > PAIR_ROWS)
@@ -430,19 +489,19 @@ static ls_status readable_dy(const ls_exec *exec, const char *op, const dy_sourc
                              const void **rows, int64_t *stride, ls_error *err) {
     uint16_t *to = (uint16_t *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD);
     const bool f32 = s->rounded == NULL;
-    gather_params g = {to,
-                       s->m,
-                       up_to(s->n, 8),
-                       f32 ? s->dy : s->rounded,
-                       f32,
-                       s->m,
-                       s->n,
-                       f32 ? s->dy_stride : s->rounded_stride,
-                       NULL,
-                       NULL,
-                       0,
-                       fault,
-                       false};
+    gather_params g = {.to = to,
+                       .rows = s->m,
+                       .stride = up_to(s->n, 8),
+                       .from = f32 ? s->dy : s->rounded,
+                       .f32 = f32,
+                       .from_rows = s->m,
+                       .cols = s->n,
+                       .from_stride = f32 ? s->dy_stride : s->rounded_stride,
+                       .sequences = NULL,
+                       .starts = NULL,
+                       .n_sequences = 0,
+                       .fault = fault,
+                       .wide = false};
     *rows = s->rounded;
     *stride = s->rounded_stride;
     if (can_read(s->rounded, s->rounded_stride)) return LS_OK;
@@ -463,33 +522,40 @@ ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backwar
                                         {"range", a->range, 8, true}};
     LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 5, ls_cuda_gemm_backward_input_workspace(a), err));
     if (a->m == 0) return LS_OK;
-    LS_CUDA_TRY(check_list(op, exec, a->dx_rows, a->range, a->m, a->dx_count, true, &fault, err));
-    ls_product product = {op,
-                          a->m,
-                          a->k,
-                          a->n,
-                          a->dy,
-                          LS_F32,
-                          a->dy_stride,
-                          1,
-                          a->w,
-                          a->w_dtype,
-                          1,
-                          a->k,
-                          a->dx,
-                          LS_F32,
-                          a->dx_stride,
-                          NULL,
-                          a->add ? LS_PRODUCT_ADD : LS_PRODUCT_STORE,
-                          fault,
-                          a->range,
-                          false,
-                          a->dx_rows,
-                          NULL};
+    list_check list = {
+        .rows = a->dx_rows, .range = a->range, .m = a->m, .count = a->dx_count, .ascending = true, .fault = NULL};
+    LS_CUDA_TRY(check_list(op, exec, &list, err));
+    ls_product product = {.op = op,
+                          .rows = a->m,
+                          .cols = a->k,
+                          .depth = a->n,
+                          .a = a->dy,
+                          .a_dtype = LS_F32,
+                          .a_row = a->dy_stride,
+                          .a_step = 1,
+                          .b = a->w,
+                          .b_dtype = a->w_dtype,
+                          .b_col = 1,
+                          .b_step = a->k,
+                          .out = a->dx,
+                          .out_dtype = LS_F32,
+                          .out_stride = a->dx_stride,
+                          .bias = NULL,
+                          .mode = a->add ? LS_PRODUCT_ADD : LS_PRODUCT_STORE,
+                          .fault = fault,
+                          .range = a->range,
+                          .range_of_depth = false,
+                          .out_rows = a->dx_rows,
+                          .b_steps = NULL};
     if (a->profile == LS_PROFILE_EXACT) {
         LS_CUDA_TRY(ls_product_exact(exec, &product, err));
     } else {
-        const dy_source dy = {a->dy, a->dy_rounded, a->dy_stride, a->dy_rounded_stride, a->m, a->n};
+        const dy_source dy = {.dy = a->dy,
+                              .rounded = a->dy_rounded,
+                              .dy_stride = a->dy_stride,
+                              .rounded_stride = a->dy_rounded_stride,
+                              .m = a->m,
+                              .n = a->n};
         product.a_dtype = LS_BF16;
         LS_CUDA_TRY(readable_dy(exec, op, &dy, fault, &product.a, &product.a_row, err));
         if (gradient_worth_proof(a->m)) LS_CUDA_TRY(assure_proof(exec, &product, NULL, err));
@@ -501,7 +567,12 @@ ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backwar
 /* Nothing to pad: x as it is, and dy rounded. */
 static ls_status whole_weight_mma16(const ls_exec *exec, const ls_gemm_backward_weight_args *a, ls_product *product,
                                     ls_error *err) {
-    const dy_source dy = {a->dy, a->dy_rounded, a->dy_stride, a->dy_rounded_stride, a->m, a->n};
+    const dy_source dy = {.dy = a->dy,
+                          .rounded = a->dy_rounded,
+                          .dy_stride = a->dy_stride,
+                          .rounded_stride = a->dy_rounded_stride,
+                          .m = a->m,
+                          .n = a->n};
     product->a_dtype = LS_BF16;
     LS_CUDA_TRY(readable_dy(exec, product->op, &dy, NULL, &product->a, &product->a_step, err));
     if (gradient_worth_proof(a->m)) LS_CUDA_TRY(assure_proof(exec, product, NULL, err));
@@ -518,12 +589,32 @@ static ls_status weight_mma16(const ls_exec *exec, const ls_gemm_backward_weight
     uint16_t *x = (uint16_t *)((uint8_t *)dy + ls_gemm_gathered_bytes(rows, a->n));
     const bool is_rounded = a->dy_rounded != NULL;
     starts_params s = {a->sequences, a->n_sequences, starts, fault};
-    gather_params of_dy = {dy,           rows,   up_to(a->n, 8), is_rounded ? (const void *)a->dy_rounded : a->dy,
-                           !is_rounded,  a->m,   a->n,           is_rounded ? a->dy_rounded_stride : a->dy_stride,
-                           a->sequences, starts, a->n_sequences, fault,
-                           false};
-    gather_params of_x = {x,           rows,         up_to(a->k, 8), a->x,           false, a->m, a->k,
-                          a->x_stride, a->sequences, starts,         a->n_sequences, fault, false};
+    gather_params of_dy = {.to = dy,
+                           .rows = rows,
+                           .stride = up_to(a->n, 8),
+                           .from = is_rounded ? (const void *)a->dy_rounded : a->dy,
+                           .f32 = !is_rounded,
+                           .from_rows = a->m,
+                           .cols = a->n,
+                           .from_stride = is_rounded ? a->dy_rounded_stride : a->dy_stride,
+                           .sequences = a->sequences,
+                           .starts = starts,
+                           .n_sequences = a->n_sequences,
+                           .fault = fault,
+                           .wide = false};
+    gather_params of_x = {.to = x,
+                          .rows = rows,
+                          .stride = up_to(a->k, 8),
+                          .from = a->x,
+                          .f32 = false,
+                          .from_rows = a->m,
+                          .cols = a->k,
+                          .from_stride = a->x_stride,
+                          .sequences = a->sequences,
+                          .starts = starts,
+                          .n_sequences = a->n_sequences,
+                          .fault = fault,
+                          .wide = false};
     const ls_index index[] = {{LS_WIDTH_I64, {{{"sequence", a->n_sequences + 1}, {"offset", 8}}}}};
     const ls_launch launch = {product->op, {1, 1, 1}, GATHER_THREADS, 0, index, 1};
     LS_CUDA_TRY(ls_cuda_launch(exec, &launch, (const void *)starts_kernel, &s, err));
@@ -556,9 +647,28 @@ ls_status ls_cuda_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backwa
                                         {"range", a->range, 8, true}};
     LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 7, ls_cuda_gemm_backward_weight_workspace(a), err));
     if (a->m == 0) return LS_OK;
-    ls_product product = {op,         a->n, a->k,        a->m,     a->dy,  LS_F32, 1,    a->dy_stride,        a->x,
-                          a->x_dtype, 1,    a->x_stride, a->dw,    LS_F32, a->k,   NULL, LS_PRODUCT_CONTINUE, NULL,
-                          a->range,   true, NULL,        a->x_rows};
+    ls_product product = {.op = op,
+                          .rows = a->n,
+                          .cols = a->k,
+                          .depth = a->m,
+                          .a = a->dy,
+                          .a_dtype = LS_F32,
+                          .a_row = 1,
+                          .a_step = a->dy_stride,
+                          .b = a->x,
+                          .b_dtype = a->x_dtype,
+                          .b_col = 1,
+                          .b_step = a->x_stride,
+                          .out = a->dw,
+                          .out_dtype = LS_F32,
+                          .out_stride = a->k,
+                          .bias = NULL,
+                          .mode = LS_PRODUCT_CONTINUE,
+                          .fault = NULL,
+                          .range = a->range,
+                          .range_of_depth = true,
+                          .out_rows = NULL,
+                          .b_steps = a->x_rows};
     if (a->dw_is_zero) product.mode = LS_PRODUCT_STORE;
     if (mma16 && a->sequences_whole) {
         LS_CUDA_TRY(whole_weight_mma16(exec, a, &product, err));
@@ -569,8 +679,10 @@ ls_status ls_cuda_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backwa
         LS_CUDA_TRY(ls_cuda_check_offsets(op, exec, &check, err));
         LS_CUDA_TRY(weight_mma16(exec, a, &product, fault, err));
     } else {
-        LS_CUDA_TRY(check_list(op, exec, a->x_rows, a->range, a->m, a->x_count, false, &fault, err));
-        product.fault = fault;
+        list_check list = {
+            .rows = a->x_rows, .range = a->range, .m = a->m, .count = a->x_count, .ascending = false, .fault = NULL};
+        LS_CUDA_TRY(check_list(op, exec, &list, err));
+        product.fault = fault = list.fault;
         LS_CUDA_TRY(ls_product_exact(exec, &product, err));
     }
     if (a->dbias != NULL) {

@@ -356,10 +356,9 @@ static ls_status run(const ls_exec *exec, const ls_product *product, const void 
         SLACK(groups) + stages * stage; /* no more than that, so that other kernels find room beside a small product */
     if (shared < outputs) shared = outputs; /* which pass through the ring at the end */
     p.boxes = product->depth % TILE_DEPTH == 0;
-    LS_CUDA_TRY(p.boxes ? ls_box_map3(&p.x, product->op, product->a, deep, product->rows, product->a_row, (int)rows8,
-                                      (int)plan.stage_tiles, err)
-                        : ls_box_map(&p.x, product->op, product->a, product->depth, product->rows, product->a_row,
-                                     (int)rows8, err));
+    const ls_box_matrix x = {product->a, product->depth, product->rows, product->a_row};
+    LS_CUDA_TRY(p.boxes ? ls_box_map3(&p.x, product->op, &x, (int)rows8, (int)plan.stage_tiles, err)
+                        : ls_box_map(&p.x, product->op, &x, (int)rows8, err));
     p.p = *product;
     p.tiles[0] = (const uint8_t *)tiles[0];
     p.tiles[1] = (const uint8_t *)tiles[1];

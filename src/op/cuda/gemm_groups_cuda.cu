@@ -34,7 +34,7 @@ static __device__ __forceinline__ int64_t first_not_below(const int64_t *rows, i
 
 /* Row i of a group's list: outside of all sequences, or not above the one before it. */
 static __device__ ls_fault fault_of_row(const ls_gemm_groups_backward_weight_args *a, int64_t begin, int64_t i) {
-    ls_fault fault = {LS_FAULT_ROW, i, a->rows[i], a->sequences[a->n_sequences]};
+    ls_fault fault = {.code = LS_FAULT_ROW, .index = i, .value = a->rows[i], .limit = a->sequences[a->n_sequences]};
     if (fault.value < 0 || fault.value >= fault.limit) return fault;
     fault.code = LS_FAULT_NONE;
     if (i == begin || fault.value > a->rows[i - 1]) return fault;
@@ -113,7 +113,7 @@ typedef struct steps_check {
 } steps_check;
 
 static __device__ ls_fault ls_fault_at(const steps_check *c, int64_t group) {
-    const ls_fault none = {LS_FAULT_NONE, group, 0, 0};
+    const ls_fault none = {.code = LS_FAULT_NONE, .index = group, .value = 0, .limit = 0};
     return c->n_steps[group] < 0 ? fault_of_row(&c->a, c->a.offsets[group], -1 - c->n_steps[group]) : none;
 }
 
@@ -199,11 +199,36 @@ ls_status ls_cuda_gemm_groups(const ls_exec *exec, const ls_gemm_groups_args *a,
     LS_CUDA_TRY(check_memory(op, exec, "weight", list, a->n_groups, first->dtype, err));
     if (a->m == 0) return LS_OK;
     LS_CUDA_TRY(ls_cuda_fault_begin(op, exec, &fault, err));
-    const ls_product p = {
-        op,       a->m, first->n, first->k,     a->x,          a->x_dtype, a->x_stride,      1,     NULL, first->dtype,
-        first->k, 1,    a->out,   a->out_dtype, a->out_stride, NULL,       LS_PRODUCT_STORE, fault, NULL, false,
-        NULL,     NULL};
-    const ls_group_product product = {p, list, a->n_groups, a->offsets, false, NULL, NULL, 0};
+    const ls_product p = {.op = op,
+                          .rows = a->m,
+                          .cols = first->n,
+                          .depth = first->k,
+                          .a = a->x,
+                          .a_dtype = a->x_dtype,
+                          .a_row = a->x_stride,
+                          .a_step = 1,
+                          .b = NULL,
+                          .b_dtype = first->dtype,
+                          .b_col = first->k,
+                          .b_step = 1,
+                          .out = a->out,
+                          .out_dtype = a->out_dtype,
+                          .out_stride = a->out_stride,
+                          .bias = NULL,
+                          .mode = LS_PRODUCT_STORE,
+                          .fault = fault,
+                          .range = NULL,
+                          .range_of_depth = false,
+                          .out_rows = NULL,
+                          .b_steps = NULL};
+    const ls_group_product product = {.p = p,
+                                      .list = list,
+                                      .n_groups = a->n_groups,
+                                      .offsets = a->offsets,
+                                      .of_depths = false,
+                                      .steps = NULL,
+                                      .n_steps = NULL,
+                                      .n_sequences = 0};
     LS_CUDA_TRY(run_groups(exec, &product, a->profile, err));
     return ls_cuda_fault_end(op, exec, fault, err);
 }
@@ -219,10 +244,36 @@ ls_status ls_cuda_gemm_groups_backward_input(const ls_exec *exec, const ls_gemm_
     LS_CUDA_TRY(check_memory(op, exec, "w", a->w, a->n_groups, a->w_dtype, err));
     if (a->m == 0) return LS_OK;
     LS_CUDA_TRY(ls_cuda_fault_begin(op, exec, &fault, err));
-    const ls_product p = {
-        op,   a->m,  a->k,   a->n,         a->dy, a->dy_dtype,      a->dy_stride, 1,    NULL,  a->w_dtype, 1,
-        a->k, a->dx, LS_F32, a->dx_stride, NULL,  LS_PRODUCT_STORE, fault,        NULL, false, NULL,       NULL};
-    const ls_group_product product = {p, a->w, a->n_groups, a->offsets, false, NULL, NULL, 0};
+    const ls_product p = {.op = op,
+                          .rows = a->m,
+                          .cols = a->k,
+                          .depth = a->n,
+                          .a = a->dy,
+                          .a_dtype = a->dy_dtype,
+                          .a_row = a->dy_stride,
+                          .a_step = 1,
+                          .b = NULL,
+                          .b_dtype = a->w_dtype,
+                          .b_col = 1,
+                          .b_step = a->k,
+                          .out = a->dx,
+                          .out_dtype = LS_F32,
+                          .out_stride = a->dx_stride,
+                          .bias = NULL,
+                          .mode = LS_PRODUCT_STORE,
+                          .fault = fault,
+                          .range = NULL,
+                          .range_of_depth = false,
+                          .out_rows = NULL,
+                          .b_steps = NULL};
+    const ls_group_product product = {.p = p,
+                                      .list = a->w,
+                                      .n_groups = a->n_groups,
+                                      .offsets = a->offsets,
+                                      .of_depths = false,
+                                      .steps = NULL,
+                                      .n_steps = NULL,
+                                      .n_sequences = 0};
     LS_CUDA_TRY(run_groups(exec, &product, a->profile, err));
     return ls_cuda_fault_end(op, exec, fault, err);
 }
@@ -242,10 +293,36 @@ ls_status ls_cuda_gemm_groups_backward_weight(const ls_exec *exec, const ls_gemm
     LS_CUDA_TRY(check_memory(op, exec, "dw", list, a->n_groups, LS_F32, err));
     if (none) return LS_OK;
     LS_CUDA_TRY(ls_cuda_fault_begin(op, exec, &fault, err));
-    const ls_product p = {op,         a->n,  a->k,        a->m, a->dy,  a->dy_dtype, 1,    a->dy_stride,        a->x,
-                          a->x_dtype, 1,     a->x_stride, NULL, LS_F32, a->k,        NULL, LS_PRODUCT_CONTINUE, fault,
-                          NULL,       false, NULL,        NULL};
-    ls_group_product product = {p, list, a->n_groups, a->offsets, true, NULL, NULL, 0};
+    const ls_product p = {.op = op,
+                          .rows = a->n,
+                          .cols = a->k,
+                          .depth = a->m,
+                          .a = a->dy,
+                          .a_dtype = a->dy_dtype,
+                          .a_row = 1,
+                          .a_step = a->dy_stride,
+                          .b = a->x,
+                          .b_dtype = a->x_dtype,
+                          .b_col = 1,
+                          .b_step = a->x_stride,
+                          .out = NULL,
+                          .out_dtype = LS_F32,
+                          .out_stride = a->k,
+                          .bias = NULL,
+                          .mode = LS_PRODUCT_CONTINUE,
+                          .fault = fault,
+                          .range = NULL,
+                          .range_of_depth = false,
+                          .out_rows = NULL,
+                          .b_steps = NULL};
+    ls_group_product product = {.p = p,
+                                .list = list,
+                                .n_groups = a->n_groups,
+                                .offsets = a->offsets,
+                                .of_depths = true,
+                                .steps = NULL,
+                                .n_steps = NULL,
+                                .n_sequences = 0};
     ls_offset_check offsets = {a->offsets, a->n_groups, a->m, fault};
     if (a->dw_is_zero) product.p.mode = LS_PRODUCT_STORE;
     LS_CUDA_TRY(ls_cuda_check_offsets(op, exec, &offsets, err));

@@ -96,7 +96,7 @@ ls_status ls_product_mma16_steps(const ls_exec *exec, const ls_product *product,
 }
 
 ls_status ls_product_mma16_plain(const ls_exec *exec, const ls_product *product, ls_error *err) {
-    const ls_step_list none = {NULL, NULL, NULL, 0, 0};
+    const ls_step_list none = {};
     return ls_product_mma16_steps(exec, product, &none, err);
 }
 

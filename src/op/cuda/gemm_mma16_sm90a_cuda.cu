@@ -141,12 +141,12 @@ typedef struct wide_tile {
 template <int ROWS, int COLS>
 static wide_tile tile_with(const void *as, const void *bs, const void *both) {
     using size = tile_size<ROWS, COLS>;
-    const wide_tile tile = {ROWS,
-                            COLS,
-                            size::DEPTH,
-                            size::THREADS,
-                            size::SHARED_BYTES,
-                            {{(const void *)wide_kernel<ROWS, COLS, 0, 0>, bs}, {as, both}}};
+    const wide_tile tile = {.rows = ROWS,
+                            .cols = COLS,
+                            .depth = size::DEPTH,
+                            .threads = size::THREADS,
+                            .shared_bytes = size::SHARED_BYTES,
+                            .kernels = {{(const void *)wide_kernel<ROWS, COLS, 0, 0>, bs}, {as, both}}};
     return tile;
 }
 
@@ -184,14 +184,20 @@ static wide_tile tile_for(int64_t rows, int64_t cols, bool a_side, bool b_side, 
     return tiles[best];
 }
 
-/* Map of an operand for tiles of `rows` rows and `depth` depths; whole: of which a box holds all. */
-static ls_status map_of(CUtensorMap *map, const ls_product *product, const void *base, bool side, bool whole,
-                        int64_t rows, int64_t stride, int tile_rows, int tile_depth, ls_error *err) {
-    const int64_t inner = side ? rows : product->depth, outer = side ? product->depth : rows;
-    const int box_outer = side ? tile_depth : tile_rows, box_inner = side ? tile_rows : tile_depth;
-    if (!whole) return ls_box_map(map, product->op, base, inner, outer, stride, box_outer, err);
-    return ls_box_map3(map, product->op, base, inner / SIDE_BY_SIDE, outer, stride, box_outer, box_inner / SIDE_BY_SIDE,
-                       err);
+typedef struct side_operand {
+    const void *base;
+    int64_t rows, stride;
+    int tile_rows;
+    bool side, whole; /* whole: a box holds all of a tile */
+} side_operand;
+
+/* Map of an operand for tiles of `depth` depths. */
+static ls_status map_of(CUtensorMap *map, const ls_product *product, const side_operand *of, int depth, ls_error *err) {
+    const ls_box_matrix matrix = {of->base, of->side ? of->rows : product->depth, of->side ? product->depth : of->rows,
+                                  of->stride};
+    const int box_outer = of->side ? depth : of->tile_rows, box_inner = of->side ? of->tile_rows : depth;
+    if (!of->whole) return ls_box_map(map, product->op, &matrix, box_outer, err);
+    return ls_box_map3(map, product->op, &matrix, box_outer, box_inner / SIDE_BY_SIDE, err);
 }
 
 ls_status ls_product_mma16_wgmma(const ls_exec *exec, const ls_product *product, bool *taken, ls_error *err) {
@@ -216,10 +222,20 @@ ls_status ls_product_mma16_wgmma(const ls_exec *exec, const ls_product *product,
                  (product->out_dtype == LS_F32
                       ? p.pairs
                       : product->out_rows == NULL && product->out_stride % 8 == 0 && (uintptr_t)product->out % 16 == 0);
-    LS_CUDA_TRY(
-        map_of(&p.a, product, product->a, a_side, p.a_whole, product->rows, a_stride, tile.rows, tile.depth, err));
-    LS_CUDA_TRY(
-        map_of(&p.b, product, product->b, b_side, p.b_whole, product->cols, b_stride, tile.cols, tile.depth, err));
+    const side_operand a = {.base = product->a,
+                            .rows = product->rows,
+                            .stride = a_stride,
+                            .tile_rows = tile.rows,
+                            .side = a_side,
+                            .whole = p.a_whole};
+    const side_operand b = {.base = product->b,
+                            .rows = product->cols,
+                            .stride = b_stride,
+                            .tile_rows = tile.cols,
+                            .side = b_side,
+                            .whole = p.b_whole};
+    LS_CUDA_TRY(map_of(&p.a, product, &a, tile.depth, err));
+    LS_CUDA_TRY(map_of(&p.b, product, &b, tile.depth, err));
     const ls_index index[LS_PRODUCT_INDICES] = LS_PRODUCT_INDEX(product);
     const ls_launch launch = {product->op,  {p.tiles < processors ? p.tiles : processors, 1, 1},
                               tile.threads, tile.shared_bytes,

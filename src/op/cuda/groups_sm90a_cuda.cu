@@ -366,10 +366,13 @@ typedef struct group_launch {
 template <int ROWS, int COLS, bool ALIGNED>
 static group_launch launch_of(bool b_side, bool of_depths) {
     using size = group_size<ROWS, COLS>;
-    const group_launch launch = {ROWS, COLS, size::THREADS, size::SHARED_BYTES,
-                                 of_depths ? (const void *)group_kernel<ROWS, COLS, true, true, ALIGNED>
-                                 : b_side  ? (const void *)group_kernel<ROWS, COLS, true, false, ALIGNED>
-                                           : (const void *)group_kernel<ROWS, COLS, false, false, ALIGNED>};
+    const group_launch launch = {.rows = ROWS,
+                                 .cols = COLS,
+                                 .threads = size::THREADS,
+                                 .shared_bytes = size::SHARED_BYTES,
+                                 .kernel = of_depths ? (const void *)group_kernel<ROWS, COLS, true, true, ALIGNED>
+                                           : b_side  ? (const void *)group_kernel<ROWS, COLS, true, false, ALIGNED>
+                                                     : (const void *)group_kernel<ROWS, COLS, false, false, ALIGNED>};
     return launch;
 }
 

@@ -568,16 +568,22 @@ ls_status ls_cuda_logprob(const ls_exec *exec, const ls_logprob_args *a, ls_erro
     const ls_launch whole_rows = {"logprob", {a->rows, 1, 1}, 32 * ROW_WARPS, 0, index, 2};
     LS_CUDA_TRY(ls_launch_check(&whole_rows, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("logprob", exec, &fault, err));
-    ls_row_check check = {a->targets, a->mask, a->temperature, a->rows, a->vocab, a->ignore_index, fault};
-    const rows in = {(const char *)a->logits,
-                     a->rows,
-                     a->vocab,
-                     a->row_stride * ls_dtype_bytes(a->dtype),
-                     a->targets,
-                     a->ignore_index,
-                     a->mask,
-                     a->temperature,
-                     fault};
+    ls_row_check check = {.targets = a->targets,
+                          .mask = a->mask,
+                          .temperature = a->temperature,
+                          .rows = a->rows,
+                          .vocab = a->vocab,
+                          .ignore_index = a->ignore_index,
+                          .fault = fault};
+    const rows in = {.logits = (const char *)a->logits,
+                     .n = a->rows,
+                     .vocab = a->vocab,
+                     .stride = a->row_stride * ls_dtype_bytes(a->dtype),
+                     .targets = a->targets,
+                     .ignore_index = a->ignore_index,
+                     .mask = a->mask,
+                     .temperature = a->temperature,
+                     .fault = fault};
     if (!split) {
         rows_params p = {in, out};
         LS_CUDA_TRY(ls_cuda_check_rows("logprob", exec, &check, err));
@@ -604,9 +610,22 @@ ls_status ls_cuda_logprob_shard(const ls_exec *exec, const ls_logprob_shard_args
     LS_CUDA_TRY(ls_cuda_check("logprob_shard", exec, operands, n_operands, ls_op_logprob_shard_workspace(a), err));
     if (a->rows == 0) return LS_OK;
     LS_CUDA_TRY(ls_cuda_fault_begin("logprob_shard", exec, &fault, err));
-    ls_row_check check = {a->targets, a->mask, a->temperature, a->rows, a->total, a->ignore_index, fault};
-    leaves_params p = {{(const char *)a->logits, a->rows, a->vocab, a->row_stride * ls_dtype_bytes(a->dtype),
-                        a->targets, a->ignore_index, a->mask, a->temperature, fault},
+    ls_row_check check = {.targets = a->targets,
+                          .mask = a->mask,
+                          .temperature = a->temperature,
+                          .rows = a->rows,
+                          .vocab = a->total,
+                          .ignore_index = a->ignore_index,
+                          .fault = fault};
+    leaves_params p = {{.logits = (const char *)a->logits,
+                        .n = a->rows,
+                        .vocab = a->vocab,
+                        .stride = a->row_stride * ls_dtype_bytes(a->dtype),
+                        .targets = a->targets,
+                        .ignore_index = a->ignore_index,
+                        .mask = a->mask,
+                        .temperature = a->temperature,
+                        .fault = fault},
                        a->first,
                        a->leaf_stride,
                        a->leaves,
@@ -625,12 +644,26 @@ ls_status ls_cuda_logprob_combine(const ls_exec *exec, const ls_logprob_combine_
     LS_CUDA_TRY(ls_cuda_check("logprob_combine", exec, operands, n_operands, ls_op_logprob_combine_workspace(a), err));
     if (a->rows == 0) return LS_OK;
     LS_CUDA_TRY(ls_cuda_fault_begin("logprob_combine", exec, &fault, err));
-    ls_row_check check = {a->targets, a->mask, NULL, a->rows, a->total, a->ignore_index, fault};
-    combine_params p = {{NULL, a->rows, a->total, 0, a->targets, a->ignore_index, a->mask, NULL, fault},
+    ls_row_check check = {.targets = a->targets,
+                          .mask = a->mask,
+                          .temperature = NULL,
+                          .rows = a->rows,
+                          .vocab = a->total,
+                          .ignore_index = a->ignore_index,
+                          .fault = fault};
+    combine_params p = {{.logits = NULL,
+                         .n = a->rows,
+                         .vocab = a->total,
+                         .stride = 0,
+                         .targets = a->targets,
+                         .ignore_index = a->ignore_index,
+                         .mask = a->mask,
+                         .temperature = NULL,
+                         .fault = fault},
                         a->leaves,
                         a->leaf_stride,
                         a->target_z,
-                        {NULL, NULL, NULL, 0, 0, 0, NULL},
+                        {},
                         {a->logprob, a->lse, a->entropy}};
     LS_CUDA_TRY(ls_cuda_check_rows("logprob_combine", exec, &check, err));
     return launch_combine(exec, &p, LS_F32, err);

@@ -17,7 +17,7 @@ typedef struct entry_check {
 } entry_check;
 
 static __device__ __forceinline__ ls_fault ls_fault_at(const entry_check *c, int64_t i) {
-    ls_fault fault = {LS_FAULT_ROW, i, c->rows[i], c->limit};
+    ls_fault fault = {.code = LS_FAULT_ROW, .index = i, .value = c->rows[i], .limit = c->limit};
     if (fault.value >= 0 && fault.value < c->limit) fault.code = LS_FAULT_NONE;
     return fault;
 }

@@ -135,7 +135,13 @@ ls_status ls_cuda_moe_place(const ls_exec *exec, const ls_moe_place_args *a, ls_
     LS_CUDA_TRY(ls_cuda_check("moe_place", exec, operands, 5, LS_WORKSPACE_HEAD, err));
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("moe_place", exec, &fault, err));
-    place_params p = {*a, {a->expert, a->rows * a->top_k, a->top_k, a->n_experts, false, fault}};
+    place_params p = {*a,
+                      {.expert = a->expert,
+                       .n = a->rows * a->top_k,
+                       .top_k = a->top_k,
+                       .n_experts = a->n_experts,
+                       .ascending = false,
+                       .fault = fault}};
     LS_CUDA_TRY(ls_cuda_launch(exec, &launch, (const void *)place_kernel, &p, err));
     return ls_cuda_fault_end("moe_place", exec, fault, err);
 }

@@ -1,4 +1,5 @@
-/* What the CUDA readings of the mixture of experts share: the softmax of a row of logits, and checks of experts. */
+/* What the CUDA implementations of the mixture of experts share: the softmax of a row of logits, and checks of experts.
+ *  */
 #ifndef LS_OP_CUDA_MOE_CUDA_H
 #define LS_OP_CUDA_MOE_CUDA_H
 
@@ -21,7 +22,7 @@ typedef struct ls_expert_check {
 } ls_expert_check;
 
 static __device__ __forceinline__ ls_fault ls_fault_at(const ls_expert_check *c, int64_t i) {
-    ls_fault fault = {LS_FAULT_EXPERT, i / c->top_k, c->expert[i], c->n_experts};
+    ls_fault fault = {.code = LS_FAULT_EXPERT, .index = i / c->top_k, .value = c->expert[i], .limit = c->n_experts};
     if (fault.value < 0 || fault.value >= c->n_experts) return fault;
     fault.code = LS_FAULT_NONE;
     if (!c->ascending || i % c->top_k == 0 || c->expert[i - 1] < fault.value) return fault;
@@ -54,7 +55,12 @@ static ls_status ls_moe_run_rows(const char *op, const ls_exec *exec, PARAMS *p,
     ls_fault *fault;
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin(op, exec, &fault, err));
-    ls_expert_check check = {p->a.expert, p->a.rows * p->a.top_k, p->a.top_k, p->a.n_experts, true, fault};
+    ls_expert_check check = {.expert = p->a.expert,
+                             .n = p->a.rows * p->a.top_k,
+                             .top_k = p->a.top_k,
+                             .n_experts = p->a.n_experts,
+                             .ascending = true,
+                             .fault = fault};
     p->fault = fault;
     LS_CUDA_TRY(ls_cuda_launch(exec, &checks, (const void *)ls_moe_check_kernel<ls_expert_check>, &check, err));
     LS_CUDA_TRY(ls_cuda_fault_end(op, exec, fault, err));

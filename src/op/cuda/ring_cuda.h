@@ -97,24 +97,27 @@ static inline bool ls_box_possible(const void *base, ls_dtype dtype, int64_t str
            a < INT32_MAX - 256 && b < INT32_MAX - 256;
 }
 
-/* Map of a bf16 matrix [outer][inner], rows `stride` elements apart, in boxes of 64 x box_rows, rows of 128 bytes
- * swizzled. */
-ls_status ls_box_map(CUtensorMap *map, const char *op, const void *base, int64_t inner, int64_t outer, int64_t stride,
-                     int box_rows, ls_error *err);
-/* Of a bf16 matrix of `rows` rows of 64 * chunks, as [chunk][row][64], in boxes of 64 x box_rows x box_chunks. */
-ls_status ls_box_map3(CUtensorMap *map, const char *op, const void *base, int64_t chunks, int64_t rows, int64_t stride,
-                      int box_rows, int box_chunks, ls_error *err);
+/* A matrix [outer][inner], rows `stride` elements apart. */
+typedef struct ls_box_matrix {
+    const void *base;
+    int64_t inner, outer, stride;
+} ls_box_matrix;
+
+/* Map of a bf16 matrix in boxes of 64 x box_rows, rows of 128 bytes swizzled. */
+ls_status ls_box_map(CUtensorMap *map, const char *op, const ls_box_matrix *matrix, int box_rows, ls_error *err);
+/* Of a bf16 matrix of rows of 64 * chunks, as [chunk][row][64], in boxes of 64 x box_rows x box_chunks. */
+ls_status ls_box_map3(CUtensorMap *map, const char *op, const ls_box_matrix *matrix, int box_rows, int box_chunks,
+                      ls_error *err);
 /* Maps of pages of 16 tokens, bf16 (op/attention.h). keys: as [page][KV head and dimension][16], in boxes of a head's
  * dimensions, rows of 32 bytes swizzled; values: as [page][KV head][16][dimension], in boxes of 64 dimensions. */
-ls_status ls_page_maps(CUtensorMap *keys, CUtensorMap *values, const char *op, const void *base, int64_t stride,
-                       int64_t n_pages, int64_t n_kv_heads, int64_t head_dim, ls_error *err);
-/* Of a bf16 tensor [row][head][dimension], rows `stride` elements apart, in boxes of 64 dimensions of box_rows rows. */
-ls_status ls_heads_map(CUtensorMap *map, const char *op, const void *base, int64_t head_dim, int64_t heads,
-                       int64_t rows, int64_t stride, int box_rows, ls_error *err);
-/* Map of a float32 matrix [outer][inner], rows `stride` elements apart, in boxes of box_inner x box_rows as they are;
- * with outer 0 of a vector [inner]. */
-ls_status ls_box_map_f32(CUtensorMap *map, const char *op, const void *base, int64_t inner, int64_t outer,
-                         int64_t stride, int box_inner, int box_rows, ls_error *err);
+ls_status ls_page_maps(CUtensorMap *keys, CUtensorMap *values, const char *op, const ls_pool_view *pages,
+                       int64_t n_kv_heads, int64_t head_dim, ls_error *err);
+/* Of a bf16 matrix of rows [head][dimension], in boxes of 64 dimensions of box_rows rows. */
+ls_status ls_heads_map(CUtensorMap *map, const char *op, const ls_box_matrix *matrix, int64_t head_dim, int box_rows,
+                       ls_error *err);
+/* Map of a float32 matrix in boxes of box_inner x box_rows as they are; with outer 0 of a vector [inner]. */
+ls_status ls_box_map_f32(CUtensorMap *map, const char *op, const ls_box_matrix *matrix, int box_inner, int box_rows,
+                         ls_error *err);
 /* Whether the current device is of sm_90, for which kernels with a ring are compiled. */
 ls_status ls_is_hopper(bool *out, const char *op, ls_error *err);
 /* Multiprocessors of the current device. */

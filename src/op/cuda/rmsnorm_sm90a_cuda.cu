@@ -297,9 +297,11 @@ ls_status ls_norm_dw_ring(const ls_exec *exec, const char *op, const ls_rmsnorm_
     for (int64_t i = 0; i < n; i++) {
         const ls_rmsnorm_backward_args *a = &parts[i];
         ring_part *part = &p.part[i];
-        LS_CUDA_TRY(ls_box_map_f32(&part->x, op, a->x, a->dim, a->rows, a->x_stride, COLUMNS, STAGE_ROWS, err));
-        LS_CUDA_TRY(ls_box_map_f32(&part->dy, op, a->dy, a->dim, a->rows, a->dy_stride, COLUMNS, STAGE_ROWS, err));
-        LS_CUDA_TRY(ls_box_map_f32(&part->scale, op, a->scale, a->rows, 0, 0, STAGE_ROWS, 1, err));
+        const ls_box_matrix x = {a->x, a->dim, a->rows, a->x_stride}, dy = {a->dy, a->dim, a->rows, a->dy_stride};
+        const ls_box_matrix scale = {a->scale, a->rows, 0, 0};
+        LS_CUDA_TRY(ls_box_map_f32(&part->x, op, &x, COLUMNS, STAGE_ROWS, err));
+        LS_CUDA_TRY(ls_box_map_f32(&part->dy, op, &dy, COLUMNS, STAGE_ROWS, err));
+        LS_CUDA_TRY(ls_box_map_f32(&part->scale, op, &scale, STAGE_ROWS, 1, err));
         part->dw = a->dw;
         part->dim = a->dim;
         part->first_block = blocks;

@@ -431,7 +431,7 @@ ls_status ls_cuda_scan_backward(const ls_exec *exec, const ls_scan_backward_args
     if (any) LS_CUDA_TRY(launch_all(exec, &p, most, true, err));
     LS_CUDA_TRY(ls_launch_check(&spans, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("scan_backward", exec, &fault, err));
-    ls_span_check check = {a->spans, a->n_spans, a->rows, most, INT64_MAX, true, fault};
+    ls_span_check check = ls_span_check_of(a, most, INT64_MAX, true, fault);
     p.fault = fault;
     LS_CUDA_TRY(ls_cuda_check_spans("scan_backward", exec, &check, err));
     if (any) LS_CUDA_TRY(launch_all(exec, &p, most, false, err));

@@ -359,7 +359,15 @@ static __global__ void __launch_bounds__(32 * LS_RUN_PHASES, LS_RUN_BLOCKS)
     const int rest = (int)(span->n_rows - (n_tiles - 1) * LS_BACK_KEEP); /* tokens of the last tile */
     const bool whole_run = (int64_t)(at.run + 1) * LS_WARP_CHANNELS <= p.a.dim;
     back16_raw<1> raw = {};
-    walk16 w = {&p, &at, &tiles[at.phase], &turn, 0, 0, 0, 0, false};
+    walk16 w = {.p = &p,
+                .at = &at,
+                .tile = &tiles[at.phase],
+                .turn = &turn,
+                .i = 0,
+                .row = 0,
+                .n_tokens = 0,
+                .lap = 0,
+                .first = false};
     float a2[4];
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
     ls_rings_begin(turn.ring, 2);

@@ -1,6 +1,6 @@
 /* scan on the GPU: which of three kernels runs a call. A channel's states stay in registers for the whole span; what
  * works on (token, channel) and not on states, softplus and gate, is done once. The choice is one of speed and carries
- * no bits: each kernel is a reading of op/scan.h. */
+ * no bits: each kernel is an implementation of op/scan.h. */
 #include "dev/device.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/cuda/scan_decode_cuda.h"
@@ -14,17 +14,22 @@ typedef struct scan_kernel {
 
 template <int GROUP, bool FULL, bool VECTORS, int IN>
 static scan_kernel pipeline_of(ls_dtype out) {
-    const scan_kernel kernel = {out == LS_F32 ? (const void *)pipeline_kernel<GROUP, FULL, VECTORS, IN, LS_F32>
-                                              : (const void *)pipeline_kernel<GROUP, FULL, VECTORS, IN, LS_BF16>,
-                                32 * (WALKERS + HELPERS), CHANNELS, (int64_t)sizeof(tiles<GROUP>)};
+    const scan_kernel kernel = {.entry = out == LS_F32
+                                             ? (const void *)pipeline_kernel<GROUP, FULL, VECTORS, IN, LS_F32>
+                                             : (const void *)pipeline_kernel<GROUP, FULL, VECTORS, IN, LS_BF16>,
+                                .threads = 32 * (WALKERS + HELPERS),
+                                .channels = CHANNELS,
+                                .shared_bytes = (int64_t)sizeof(tiles<GROUP>)};
     return kernel;
 }
 
 template <int GROUP, bool FULL, int IN>
 static scan_kernel decode_of(ls_dtype out) {
-    const scan_kernel kernel = {out == LS_F32 ? (const void *)decode_kernel<GROUP, FULL, IN, LS_F32>
-                                              : (const void *)decode_kernel<GROUP, FULL, IN, LS_BF16>,
-                                32 * DECODE_WARPS(GROUP), 32 * DECODE_WARPS(GROUP), 0};
+    const scan_kernel kernel = {.entry = out == LS_F32 ? (const void *)decode_kernel<GROUP, FULL, IN, LS_F32>
+                                                       : (const void *)decode_kernel<GROUP, FULL, IN, LS_BF16>,
+                                .threads = 32 * DECODE_WARPS(GROUP),
+                                .channels = 32 * DECODE_WARPS(GROUP),
+                                .shared_bytes = 0};
     return kernel;
 }
 
@@ -37,9 +42,11 @@ static scan_kernel kernel_of(bool decode, ls_dtype in, ls_dtype out) {
 
 template <int THREADS, bool VECTORS, int IN>
 static scan_kernel wide_of(ls_dtype out) {
-    const scan_kernel kernel = {out == LS_F32 ? (const void *)wide_kernel<THREADS, VECTORS, IN, LS_F32>
-                                              : (const void *)wide_kernel<THREADS, VECTORS, IN, LS_BF16>,
-                                32, 32 / THREADS, 0};
+    const scan_kernel kernel = {.entry = out == LS_F32 ? (const void *)wide_kernel<THREADS, VECTORS, IN, LS_F32>
+                                                       : (const void *)wide_kernel<THREADS, VECTORS, IN, LS_BF16>,
+                                .threads = 32,
+                                .channels = 32 / THREADS,
+                                .shared_bytes = 0};
     return kernel;
 }
 
@@ -126,7 +133,7 @@ ls_status ls_cuda_scan(const ls_exec *exec, const ls_scan_args *a, ls_error *err
     ls_fault *fault;
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("scan", exec, &fault, err));
-    ls_span_check check = {a->spans, a->n_spans, a->rows, most, a->state.n_entries, false, fault};
+    ls_span_check check = ls_span_check_of(a, most, a->state.n_entries, false, fault);
     p.fault = fault;
     p.check = check;
     p.checks = decode && !a->spans_checked && a->n_spans <= DECODE_CHECK_SPANS;

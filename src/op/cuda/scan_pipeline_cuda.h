@@ -30,7 +30,7 @@ struct tiles {
 };
 
 /* Walkers and helpers meet from different places of the program, which __syncthreads() is not for. */
-static __device__ __forceinline__ void meet(void) {
+static __device__ __forceinline__ void sync_roles(void) {
     asm volatile("bar.sync 1, %0;" ::"n"(32 * (WALKERS + HELPERS)) : "memory");
 }
 
@@ -188,8 +188,12 @@ template <int GROUP, int IN, bool VECTORS>
 static __device__ __forceinline__ void help(tiles<GROUP> *all, const ls_scan_args *a, int64_t row, int64_t n_rows,
                                             int64_t first) {
     const int thread = (int)threadIdx.x - 32 * WALKERS;
-    const helper_place at = {thread, thread / LS_WARP_CHANNELS, thread % LS_WARP_CHANNELS,
-                             first,  IN == LS_F32 ? 4 : 2,      first + CHANNELS <= a->dim};
+    const helper_place at = {.thread = thread,
+                             .token = thread / LS_WARP_CHANNELS,
+                             .channel = thread % LS_WARP_CHANNELS,
+                             .first = first,
+                             .elem = IN == LS_F32 ? 4 : 2,
+                             .whole = first + CHANNELS <= a->dim};
     const int64_t n_tiles = (n_rows + TILE - 1) / TILE;
     raw_tile<IN> raw;
     float bias[WALKERS], safe[WALKERS];
@@ -200,14 +204,14 @@ static __device__ __forceinline__ void help(tiles<GROUP> *all, const ls_scan_arg
         bias[j] = a->dt_bias != NULL ? a->dt_bias[channel < a->dim ? channel : a->dim - 1] : 0.0f;
         if (a->z == NULL) raw.z[j] = 0;
     }
-    meet();
+    sync_roles();
 #pragma unroll
     for (int j = 0; j < WALKERS; j++) safe[j] = all->safe[at.channel + LS_WARP_CHANNELS * j];
     for (int64_t i = 0; i < n_tiles; i++) {
         const int64_t left = n_rows - i * TILE;
         prepare_tile<GROUP, IN, VECTORS>(all, &raw, a, &at, bias, safe, i, row + i * TILE, tile_tokens(left),
                                          tile_tokens(left - TILE));
-        meet();
+        sync_roles();
     }
 }
 
@@ -239,9 +243,9 @@ static __device__ __forceinline__ void walk(tiles<GROUP> *all, const ls_scan_arg
     if (at.group == 0) all->safe[at.slot] = safe;
     if (threadIdx.x < 2) all->unsafe[threadIdx.x] = 0;
     char *out = (char *)a->out + (span->row * a->out_stride + channel) * (OUT == LS_F32 ? 4 : 2);
-    meet();
+    sync_roles();
     for (int64_t i = 0; i < n_tiles; i++) {
-        meet();
+        sync_roles();
         walk_tile<GROUP, FULL, OUT>(&all->buffer[i % 2], &g, a, &at, out, tile_tokens(n_rows - i * TILE),
                                     all->unsafe[i % 2] != i + 1);
         out += TILE * a->out_stride * (OUT == LS_F32 ? 4 : 2);

@@ -42,7 +42,7 @@ struct back_memory {
     float border[HEADS][LS_SSD_SLICES][back_size<PER>::PITCH];        /* of T, likewise */
 };
 
-static __device__ __forceinline__ void meet(void) {
+static __device__ __forceinline__ void sync_roles(void) {
     asm volatile("bar.sync 1, %0;" ::"n"(WALKERS + HELPERS) : "memory");
 }
 
@@ -195,8 +195,8 @@ static __device__ __forceinline__ void walk(back_memory<PER> *memory, const ssd_
     for (int m = 0; m < LS_SSD_OWN; m++)
 #pragma unroll
         for (int j = 0; j < PER; j++) s[m][j] = 0.0f;
-    meet(); /* the helpers' first steps; a barrier for them alone is one that racecheck does not follow */
-    meet();
+    sync_roles(); /* the helpers' first steps; a barrier for them alone is one that racecheck does not follow */
+    sync_roles();
 #pragma unroll 1
     for (int64_t i = 0; i < at->n_tiles; i++) {
         const int64_t tile = tile_at<BACK>(at, i);
@@ -217,7 +217,7 @@ static __device__ __forceinline__ void walk(back_memory<PER> *memory, const ssd_
                                   memory->part[even][t][which][slice] + column, memory->folded[even][t][which] + mine);
         }
         if (BACK && border) fold_border<PER>(s, kept, memory->border[which][slice], slice, column);
-        meet();
+        sync_roles();
     }
 }
 
@@ -482,10 +482,10 @@ static __device__ __forceinline__ void help(back_memory<PER> *memory, const ssd_
         if (n_tiles > 2) dt_raw = load_dt(2);
     }
     load_tile<PER, IN>(&raw, p, at, thread, tile_of(0));
-    meet(); /* the steps are there */
+    sync_roles(); /* the steps are there */
     prepare_tile<BACK, PER, IN>(memory, &raw, thread, 0);
     if (n_tiles > 1) load_tile<PER, IN>(&raw, p, at, thread, tile_of(1));
-    meet();
+    sync_roles();
 #pragma unroll 1
     for (int64_t i = 0; i < n_tiles; i++) {
         if (i + 1 < n_tiles) prepare_tile<BACK, PER, IN>(memory, &raw, thread, i + 1);
@@ -499,7 +499,7 @@ static __device__ __forceinline__ void help(back_memory<PER> *memory, const ssd_
             if (BACK) fetch_border<PER>(p, at, thread, i + 2);
         }
         if (i > 0) finish_tile<BACK, PER>(memory, p, at, thread, i - 1);
-        meet();
+        sync_roles();
     }
     finish_tile<BACK, PER>(memory, p, at, thread, n_tiles - 1);
 }

@@ -38,7 +38,7 @@ struct walk_memory {
 };
 
 /* Walkers and helpers meet from different places of the program. */
-static __device__ __forceinline__ void meet(void) {
+static __device__ __forceinline__ void sync_roles(void) {
     asm volatile("bar.sync 1, %0;" ::"n"(WALKERS + HELPERS) : "memory");
 }
 
@@ -132,8 +132,8 @@ static __device__ __forceinline__ void walk(walk_memory<walk_size<PER, GROUPS, H
     } else {
         move_state<PER, SIZE::DIM, false>(&k, stored, slice, group);
     }
-    meet(); /* the helpers' first steps; a barrier for them alone is one that racecheck does not follow */
-    meet();
+    sync_roles(); /* the helpers' first steps; a barrier for them alone is one that racecheck does not follow */
+    sync_roles();
 #pragma unroll 1
     for (int64_t i = 0; i < n_tiles; i++) {
         const int64_t left = span->n_rows - i * SIZE::TILE;
@@ -154,7 +154,7 @@ static __device__ __forceinline__ void walk(walk_memory<walk_size<PER, GROUPS, H
             walk_token<PER>(&k, y, drive, bc + t * (2 * LS_SSD_STATES));
             write_part<PER>(part + t * (HEADS * LS_SSD_SLICES * SIZE::PITCH), y);
         }
-        meet();
+        sync_roles();
     }
     move_state<PER, SIZE::DIM, true>(&k, stored, slice, group);
 }
@@ -312,10 +312,10 @@ static __device__ __forceinline__ void help(walk_memory<walk_size<PER, GROUPS, H
         if (n_tiles > 2) dt_raw = load_dt(2);
     }
     load_tile<PER, GROUPS, HEADS, IN>(&raw, p, thread, head, group, span->row, tokens(0));
-    meet(); /* the steps are there */
+    sync_roles(); /* the steps are there */
     prepare_tile<PER, GROUPS, HEADS, IN>(memory, &raw, thread, 0);
     if (n_tiles > 1) load_tile<PER, GROUPS, HEADS, IN>(&raw, p, thread, head, group, span->row + TILE, tokens(1));
-    meet();
+    sync_roles();
 #pragma unroll 1
     for (int64_t i = 0; i < n_tiles; i++) {
         if (i + 1 < n_tiles) prepare_tile<PER, GROUPS, HEADS, IN>(memory, &raw, thread, i + 1);
@@ -334,7 +334,7 @@ static __device__ __forceinline__ void help(walk_memory<walk_size<PER, GROUPS, H
             else
                 finish_tile<PER, GROUPS, HEADS, LS_BF16>(memory, p, thread, head, i - 1, row, TILE);
         }
-        meet();
+        sync_roles();
     }
     const int64_t last = span->row + (n_tiles - 1) * TILE;
     if (p->a.out_dtype == LS_F32)

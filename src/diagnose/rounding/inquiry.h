@@ -1,0 +1,341 @@
+/* Diagnosis of a suspect that promises no bits: another stack, whose sums have another order, so that every value is a
+ * little off and none says anything by itself. Bits are not compared here. What rounding does is measured first, on
+ * requests that run alone; an effect is what stands above it, in units of it.
+ *
+ * Words: floor, the median abs d of requests alone; limit, the abs d above which a token is off; experiment, a trial
+ * with a purpose; explanation, a change of the model or of the record after which the float64 forward (reference.h)
+ * gives what the suspect recorded. */
+#ifndef LS_DIAGNOSE_ROUNDING_INQUIRY_H
+#define LS_DIAGNOSE_ROUNDING_INQUIRY_H
+
+#include "diagnose/bits/bits_trials.h"
+#include "diagnose/explain/reference.h"
+#include "diagnose/finding.h"
+
+typedef enum ls_look { LS_LOOK_UNTRIED = 0, LS_LOOK_CLEAN, LS_LOOK_OFF } ls_look;
+
+/* What came of one experiment. */
+typedef struct ls_seen {
+    ls_look look;
+    char note[LS_NOTE_BYTES]; /* for people: why untried, or what it failed with */
+    ls_failures failures;
+    ls_outcomes outcomes; /* kept; none when it failed */
+    int64_t n_sequences, n_sequences_off, n_tokens, n_off;
+    int64_t n_failed;           /* requests given up, values that are no numbers */
+    double abs_median, abs_max; /* of finite d */
+    bool spread;                /* no token stands out, all are off a little: the median is above the floor */
+    int64_t first_off;          /* sequence; -1 */
+    int64_t first_hung;         /* sequence that was never answered; -1 */
+    double seconds;             /* that the trial took */
+} ls_seen;
+
+/* Likelier tokens than this are nearly sure, whatever the weights. */
+#define LS_SURE_TOKEN -0.05
+
+/* An explanation that was tried on records alone. */
+typedef struct ls_explanation {
+    char what[120];
+    ls_cause cause;     /* NONE: nothing is changed */
+    bool harmless;      /* a source of rounding, no fault */
+    bool fitted;        /* with a number that was made to fit: it must leave less */
+    int n_free;         /* numbers that were looked for */
+    double median, q90; /* abs d under it */
+    double mean;        /* of those up to 1 */
+} ls_explanation;
+
+enum { LS_EXPLANATIONS_KEPT = 6 };
+
+/* How a server came to a value that is held against the same token's in a prompt: each has a floor of its own. */
+typedef enum ls_path { LS_PATH_PREFILL = 0, LS_PATH_DECODE, LS_PATH_HIT, LS_PATHS } ls_path;
+
+/* |d| of a path where nothing is moved. */
+typedef struct ls_path_floor {
+    int64_t n;
+    double median, q90, most;
+} ls_path_floor;
+
+/* What a checkpoint says of a server: how far orders of addition in bf16 move our own values of its tokens, and how far
+ * its values of prompts are from ours in float32. */
+typedef struct ls_expected {
+    int64_t n; /* tokens that are not nearly sure; 0: no checkpoint */
+    double median, most, apart;
+} ls_expected;
+
+typedef struct ls_foreign {
+    ls_seen seen[LS_STACK_EXPERIMENTS];
+    ls_path_floor paths[LS_PATHS]; /* of a server */
+    ls_expected expected;
+    char convention[LS_NOTE_BYTES];            /* of a server's records, which is no fault; "": none */
+    double floor, floor_q90, floor_max, limit; /* abs d */
+    double repeat;                             /* largest abs difference of two equal trials; -1: not compared */
+    int64_t floor_tokens;
+    bool constant; /* requests alone are off as a whole */
+    bool is_server;
+    ls_findings found;
+    ls_cause rival;   /* another cause that fits as well as the first, so that none is named; or NONE */
+    double strength;  /* of the suspect's rounding: its floor as a share of what bf16 activations do; 0: not known */
+    bool coarser;     /* a coarser format explains a third of what requests alone are off by, or more */
+    double bf16_size; /* median abs d that bf16 weights, activations and keys would make; 0: not known */
+    ls_explanation before, best[LS_EXPLANATIONS_KEPT]; /* of requests alone */
+    int64_t n_best;
+    char no_reference[LS_NOTE_BYTES]; /* why there is no third opinion; "" when there is */
+    ls_stack_experiment repro_of;
+    bool repro_shown; /* the smallest requests were run again and were off again */
+    bool out_of_time;
+    bool undecided; /* a trial that tells causes apart was not to be had in time */
+} ls_foreign;
+
+bool ls_stack_is_of_servers(ls_stack_experiment experiment);
+const char *ls_stack_experiment_name(ls_stack_experiment experiment);
+const char *ls_stack_experiment_text(ls_stack_experiment experiment);
+const char *ls_look_name(ls_look look);
+
+/* Fills sweep->foreign, different, bounds and repro. */
+ls_status ls_foreign_run(const ls_runner *runner, const char *directory, ls_error *err);
+void ls_foreign_free(ls_foreign *foreign);
+/* The best finding when it is sure enough; else NULL. */
+const ls_finding *ls_foreign_named(const ls_foreign *foreign);
+
+void ls_foreign_print(FILE *file, const ls_sweep *sweep);
+void ls_foreign_write(ls_json_out *json, const ls_sweep *sweep);
+void ls_foreign_html(FILE *file, const ls_sweep *sweep);
+
+/* ---- for the files of this part alone ---- */
+
+enum { LS_FOREIGN_PROMPTS = 80 };
+
+/* Prompts of one experiment; ids are owned. */
+typedef struct ls_requests {
+    ls_prompt of[LS_FOREIGN_PROMPTS + 400];
+    int64_t n;
+    int32_t *ids;
+    int64_t n_ids, cap;
+} ls_requests;
+
+typedef struct ls_inquiry {
+    const ls_runner *runner;
+    ls_foreign *f;
+    const ls_model_config *config;
+    ls_reference *reference; /* NULL: none */
+    uint64_t seed;
+    int slot_way;         /* of asking for a slot, that the suspect is known to understand */
+    bool records_solo;    /* explanations are of records, not of the model */
+    bool decode_solo;     /* first tokens are right: they are of records and of what decoding is handed */
+    bool of_pattern;      /* of a server: requests alone are within the limit, and it may be the fault that made that */
+    int64_t filler;       /* tokens of requests in front of those that are looked at; 0: a few */
+    int64_t known_length; /* from which on requests are off; 0: not known */
+    ls_stack_experiment left; /* of a server: off again with other texts; ALONE_A: none */
+    double climb_end;         /* of ls_clock_seconds, after which no experiment is begun */
+    ls_requests requests[LS_STACK_EXPERIMENTS];
+    ls_error *err;
+} ls_inquiry;
+
+/* The token that an experiment puts into its prompts. */
+typedef enum ls_special { LS_SPECIAL_NONE = 0, LS_SPECIAL_EOS, LS_SPECIAL_BOS, LS_SPECIAL_PAD } ls_special;
+
+/* What the prompts of an experiment for the prefix cache have in common. */
+typedef enum ls_alike {
+    LS_ALIKE_LENGTH = 0,
+    LS_ALIKE_WHOLE,
+    LS_ALIKE_BEGINNING,
+    LS_ALIKE_END,
+    LS_ALIKE_TOKENS /* in another order */
+} ls_alike;
+
+/* The lever of an experiment that a control has where the baseline has it; NONE: it has none. */
+typedef enum ls_control {
+    LS_CONTROL_NONE = 0,
+    LS_CONTROL_COMPANY, /* one at a time, in a slot of its own */
+    LS_CONTROL_CHUNK,
+    LS_CONTROL_CACHE,
+    LS_CONTROL_LEVERS, /* all others, and what draws are made with */
+    LS_CONTROL_DRAWS   /* likewise, where a server is the suspect; else its rules look at parts of them */
+} ls_control;
+
+enum { LS_STACK_LENGTHS_MOST = 12 };
+
+typedef struct ls_stack_row {
+    const char *name, *text;
+    ls_status (*add)(ls_inquiry *q, ls_stack_experiment experiment,
+                     ls_error *err);                    /* its requests; NULL: plain ones of these lengths */
+    int64_t first_text, lengths[LS_STACK_LENGTHS_MOST]; /* texts from this number on; 0: no more */
+    ls_alike alike;
+    ls_special special;
+    int64_t slot; /* that it is about; 0: none */
+    ls_moves moves;
+    const char *needs[2]; /* levers that it is about */
+    ls_control control;
+    bool is_of_servers;         /* nobody else has it */
+    const char *not_of_servers; /* why a server cannot be tried on it; NULL: it can */
+} ls_stack_row;
+
+const ls_stack_row *ls_stack_experiment_of(ls_stack_experiment experiment);
+/* The id of its special token; -1: none. */
+int32_t ls_stack_special_token(const ls_inquiry *q, ls_stack_experiment experiment);
+/* Lays out the requests and settings of an experiment. Needs: the levers it is about, by bit of their number; NULL: not
+ * asked. */
+ls_status ls_stack_requests(ls_inquiry *q, ls_stack_experiment experiment, ls_error *err);
+/* Why a server cannot be tried on it, or NULL. */
+const char *ls_stack_refused(const ls_inquiry *q, ls_stack_experiment experiment);
+void ls_stack_trial(const ls_inquiry *q, ls_stack_experiment experiment, ls_trial *out, uint64_t *needs);
+/* The slot that an experiment is about; -1: none. */
+int64_t ls_slot_of(ls_stack_experiment experiment);
+/* Asks for slot `at` of so many. Engines differ in which slot they take for the first, so there are several ways; what
+ * their records say of slots tells which one they understand. */
+enum { LS_SLOT_WAYS = 3 };
+void ls_ask_for_slot(ls_trial *out, int way, int64_t at, int64_t slots, uint64_t *needs);
+ls_status ls_requests_add(ls_requests *out, const int32_t *ids, int64_t n, ls_error *err);
+/* Token `i` of an endless text without special tokens, other for each `text`. */
+int32_t ls_plain_token(const ls_inquiry *q, int64_t text, int64_t i);
+/* A request of its first n tokens, LS_PLAIN_MOST at most. */
+enum { LS_PLAIN_MOST = 1088 };
+ls_status ls_requests_plain(const ls_inquiry *q, ls_requests *out, int64_t text, int64_t n, ls_error *err);
+/* part / whole, 0 of nothing. */
+static inline double ls_portion(int64_t part, int64_t whole) { return whole > 0 ? (double)part / (double)whole : 0.0; }
+
+/* One trial, scored; outcomes go to *seen, which the caller empties with ls_seen_deinit. */
+ls_status ls_foreign_try(ls_inquiry *q, const ls_trial *trial, uint64_t needs, const ls_prompt *prompts, int64_t n,
+                         ls_seen *seen, ls_error *err);
+/* The same of an experiment's own requests, with whatever of its trial was changed. */
+ls_status ls_foreign_try_experiment(ls_inquiry *q, ls_stack_experiment experiment, const ls_trial *trial, ls_seen *seen,
+                                    ls_error *err);
+/* Judges by the floor again. */
+void ls_foreign_judge(const ls_foreign *f, ls_seen *seen);
+/* The same, and excuses tokens where rounding moves values by much. */
+ls_status ls_foreign_excuse(ls_inquiry *q, ls_seen *seen, ls_error *err);
+void ls_seen_deinit(ls_seen *seen);
+bool ls_token_off(const ls_foreign *f, const ls_outcome *c, int64_t i);
+bool ls_sequence_off(const ls_foreign *f, const ls_outcome *c);
+
+/* Explanations of the tokens of these experiments, best first in f->best, each better than f->before. */
+ls_status ls_explain(ls_inquiry *q, const ls_stack_experiment *experiments, int64_t n_experiments, ls_error *err);
+/* Of the best of them. */
+double ls_explained_confidence(const ls_foreign *f);
+typedef ls_status (*ls_lay)(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *requests, ls_error *err);
+/* One trial of what `lay` makes; its outcomes have no prompts. */
+ls_status ls_foreign_try_laid(ls_inquiry *q, ls_lay lay, int64_t value, ls_seen *seen, ls_error *err);
+/* Finds the smallest value in (low, high] at which `lay` makes a trial that is off, where high is known to be and low
+ * not to be, and adds it to the sweep's bounds. */
+ls_status ls_foreign_bisect(ls_inquiry *q, ls_bounded lever, int64_t low, int64_t high, ls_lay lay, int64_t *value,
+                            ls_error *err);
+ls_status ls_foreign_bound(ls_inquiry *q, ls_bounded lever, int64_t value, bool from_above, int64_t trials);
+
+/* How far each completion token's value moves when activations are rounded to bf16, at least. */
+ls_status ls_sensitivity(ls_inquiry *q, const ls_outcome *c, double *out, ls_error *err);
+/* By how much bf16 weights, activations and keys move the first n of them. */
+ls_status ls_rounding_of(ls_inquiry *q, const ls_outcome *c, int64_t n, double *out, ls_error *err);
+
+/* Spearman's, of 96 values at most. */
+double ls_rank_correlation(const double *a, const double *b, int64_t n);
+/* By how much the first token's value moves when at every multiple of `every` in the prompt the window is lost, the
+ * state, the keys. */
+enum { LS_LOST_KINDS = 3 };
+ls_status ls_cut_effects(ls_inquiry *q, const ls_outcome *c, int64_t every, double *out, ls_error *err);
+/* Explains an experiment by what is lost at cuts: `every` tokens. *lost: set of LS_LOSE_..; 0: none fits. */
+ls_status ls_explain_cuts(ls_inquiry *q, ls_stack_experiment experiment, int64_t every, int32_t *lost, ls_error *err);
+
+void ls_foreign_find(ls_foreign *f, ls_cause cause, ls_stack_experiment experiment, double confidence,
+                     const char *format, ...) __attribute__((format(printf, 5, 6)));
+/* Runs what causes rest on again beside its control, with other texts, and makes their confidence of it. */
+ls_status ls_foreign_weigh(ls_inquiry *q, ls_error *err);
+/* ---- a server, whose trials share one process and whose levers are others ---- */
+
+/* Floors of paths, experiments, causes, the smallest requests: what ls_foreign_run does of a program. */
+ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err);
+/* What was seen, as causes. */
+ls_status ls_probe_decide(ls_inquiry *q, ls_error *err);
+/* Fills f->expected; nothing without a checkpoint. */
+ls_status ls_probe_expect(ls_inquiry *q, ls_error *err);
+/* What requests alone say: the server's values of one text, told by what came before it and by its length. */
+ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err);
+/* The same of requests alone that are within the limit: a fault of all of them is a floor, and has a pattern that
+ * rounding has not. */
+ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err);
+/* Whether decoded tokens are off from the first border of a page on, wherever that is. */
+ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err);
+/* Records of a narrow type or that end at a least value, which need not lie beyond what rounding makes. */
+bool ls_probe_decide_records(ls_inquiry *q);
+/* Requests alone: experiments that move nothing. */
+enum { LS_PROBE_SOLO = 6 };
+extern const ls_stack_experiment ls_probe_solo[LS_PROBE_SOLO];
+/* An experiment beside its control, with other texts, until chance is out of question or the trials are used up.
+ * *chance: that both are off as often, times the experiments there are. *n_again: sequences of other texts that are
+ * off. */
+ls_status ls_probe_confirm(ls_inquiry *q, ls_stack_experiment experiment, double *chance, int64_t *n_again,
+                           ls_error *err);
+/* The chance of `with` or more among the first, were a + b marks spread over both by lot. */
+double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_without);
+/* Whether so few tokens are off, and by so little, as ties of a sound stack in a coarse type make. */
+bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most);
+/* Of all requests alone together. */
+bool ls_probe_solo_is_right(const ls_foreign *f);
+/* How far two outcomes of one request are apart, each from its tokens' values in a prompt, up to the first token that
+ * is another one. */
+double ls_probe_apart(const ls_outcome *a, const ls_outcome *b);
+/* Lays out an experiment's control: its requests, with its lever where the baseline has it. */
+void ls_foreign_control(const ls_inquiry *q, ls_stack_experiment experiment, const ls_requests *r, ls_trial *out);
+void ls_foreign_tell(const ls_inquiry *q, const char *what); /* progress */
+ls_status ls_foreign_run_experiment(ls_inquiry *q, ls_stack_experiment experiment, ls_error *err);
+ls_status ls_foreign_climb(ls_inquiry *q, ls_error *err);
+bool ls_foreign_any_off(const ls_foreign *f);
+/* Why the first of the requests alone came to nothing. */
+const char *ls_foreign_why_untried(const ls_foreign *f);
+/* Whether a request needs another one in front of it: so many of an experiment's that are off, each alone in its
+ * process. */
+ls_status ls_foreign_off_solo(ls_inquiry *q, ls_stack_experiment experiment, int64_t most, int64_t *n_tried,
+                              int64_t *n_off, ls_error *err);
+/* So many short requests at once, of equal length. */
+ls_status ls_lay_batch(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err);
+/* Why records cannot be log-probabilities of any model, whatever its weights; NULL: nothing says so. */
+ls_status ls_foreign_against_records(ls_inquiry *q, const char **why, ls_error *err);
+/* Whether what is off is gone behind many drawn tokens, as what came with the prompt is and weights are not. */
+ls_status ls_foreign_fades(ls_inquiry *q, bool *fades, ls_error *err);
+/* Whether an experiment's requests are right when all of them have the same slot. */
+ls_status ls_foreign_right_in_one_slot(ls_inquiry *q, ls_stack_experiment experiment, bool *is_right, ls_error *err);
+/* Whether a length from which on requests are off is another one with other pages. */
+typedef enum ls_page_moves { LS_PAGE_MOVES_UNKNOWN = 0, LS_PAGE_STAYS, LS_PAGE_MOVES } ls_page_moves;
+ls_status ls_foreign_page_moves(ls_inquiry *q, int64_t length, ls_page_moves *out, ls_error *err);
+/* How far an experiment's requests that are off move when every second of its requests has another text of the same
+ * length; n_off of them are off at all. slots: 0: the experiment's. */
+ls_status ls_foreign_others_matter(ls_inquiry *q, ls_stack_experiment experiment, int64_t slots, double *content,
+                                   int64_t *n_off, ls_error *err);
+/* Whether a request is off for what the one in front of it has in common with it: pairs, one at a time. */
+ls_status ls_decide_previous_request(ls_inquiry *q, ls_stack_experiment experiment, bool cached, bool *found,
+                                     ls_error *err);
+/* Rules that both have. */
+/* Whether prompts of a multiple of some number of tokens are right, three quarters with |d| of `right` at most, and
+ * others are off by ten times that and by `least`. */
+ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *found, ls_error *err);
+/* What requests alone say; the best explanation of one experiment, *found when it is named. */
+ls_status ls_decide_solo(ls_inquiry *q, ls_error *err);
+/* Whether requests alone are off alike wherever they could be; says so in text. */
+bool ls_foreign_is_uniform(const ls_foreign *f, char *text, size_t bytes);
+/* Whether d of requests alone changes with their first token as rounding does, and not as a wrong weight does. */
+ls_status ls_foreign_is_drawn_anew(ls_inquiry *q, bool *is_drawn_anew, ls_error *err);
+/* Finds "other weights or another formula" where small differences are no rounding. */
+ls_status ls_decide_rounding_or_weights(ls_inquiry *q, ls_error *err);
+ls_status ls_explain_experiment(ls_inquiry *q, ls_stack_experiment experiment, double confidence, bool *found,
+                                ls_error *err);
+/* The same by which token a record belongs to alone. */
+ls_status ls_explain_misplaced(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
+/* Finds "not repeatable" where all that requests alone are off by is drawn anew each time. */
+ls_status ls_decide_noise(ls_inquiry *q, ls_error *err);
+ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err);
+/* The size of pages from which on, or up to which, they are off, and the length from which on, among the bounds. */
+ls_status ls_bound_page(ls_inquiry *q, ls_error *err);
+ls_status ls_bound_length(ls_inquiry *q, ls_error *err);
+ls_status ls_decide_batch(ls_inquiry *q, ls_error *err);
+ls_status ls_decide_tokens(ls_inquiry *q, ls_error *err);
+ls_status ls_decide_failures(ls_inquiry *q, ls_error *err);
+/* Runs an experiment that is off a second time and says whether its values move by themselves, which is then found. */
+ls_status ls_foreign_repeat(ls_inquiry *q, ls_stack_experiment experiment, bool *moves, ls_error *err);
+/* It did not answer in time, and at the pace of other trials it could not have: nothing is known of it. */
+bool ls_foreign_is_slow(ls_inquiry *q, ls_stack_experiment experiment);
+bool ls_stack_is_off(const ls_inquiry *q, ls_stack_experiment experiment); /* with values that say so */
+/* The answers are about other tokens than were sent: nothing else says anything then. */
+bool ls_probe_is_odd(const ls_inquiry *q);
+/* What was seen, as causes. Runs further trials where two causes look alike. */
+ls_status ls_foreign_decide(ls_inquiry *q, ls_error *err);
+ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err);
+
+#endif

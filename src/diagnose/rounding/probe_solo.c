@@ -1,0 +1,663 @@
+/* What requests alone say of a server: whether its values of one text hang on what came before, what the numbers look
+ * like, at which lengths they are wrong, and which side of them. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/sort.h"
+#include "diagnose/compare/compare_causes.h"
+#include "diagnose/rounding/inquiry.h"
+
+/* ---- one text, again and again ---- */
+
+enum { TIMES = 5, ROUNDS = 2, FILLERS = 4, FILLER_SHORT = 90, FILLER_LONG = 1000, TEXT_LENGTH = 11, TEXT_NEW = 6 };
+
+static void greedy_trial(const ls_inquiry *q, ls_trial *trial) {
+    ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
+    trial->sampling.temperature = 0.0f; /* so that tokens are the same wherever seeds are not kept */
+    trial->max_tokens = TEXT_NEW;
+}
+
+/* The same requests in front, so that what a server keeps of those before them is the same or gone. They are long: a
+ * state that is never cleared has forgotten what was before them. */
+static ls_status add_fillers(ls_inquiry *q, ls_requests *r, int64_t n, ls_error *err) {
+    for (int64_t i = 0; i < n; i++)
+        LS_TRY(ls_requests_plain(q, r, 3090, q->filler > 0 ? q->filler : FILLER_SHORT, err));
+    return LS_OK;
+}
+
+/* `text` below 0: with one more in front, which servers that take turns notice. */
+static ls_status lay_again(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    greedy_trial(q, trial);
+    LS_TRY(add_fillers(q, r, FILLERS + (text < 0), err));
+    for (int i = 0; i < TIMES; i++) LS_TRY(ls_requests_plain(q, r, text < 0 ? -text : text, TEXT_LENGTH, err));
+    return LS_OK;
+}
+
+/* Behind one text, behind another, and the same once more. */
+enum { GROUP = FILLERS + 2 };
+static ls_status lay_behind(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    greedy_trial(q, trial);
+    for (int i = 0; i < 2 * ROUNDS; i++) {
+        LS_TRY(add_fillers(q, r, FILLERS, err));
+        LS_TRY(ls_requests_plain(q, r, text + 1 + i % 2, TEXT_LENGTH, err));
+        LS_TRY(ls_requests_plain(q, r, text, TEXT_LENGTH, err));
+    }
+    return LS_OK;
+}
+
+/* Of what is looked for where all is within the limit. A length may choose a kernel, and bf16 makes so much of that in
+ * the middle; a text in front may not choose anything. */
+#define LEAST_PATTERN 1e-3
+#define LEAST_OF_LENGTHS 0.05
+/* What is no rounding of one text's value: the limit or, where the fault itself makes that, less than what is off. One
+ * request alone goes through the same kernels each time, so that it moves by less than two kernels are apart. */
+#define ONE_TEXT 0.1
+/* A pair that comes again has to give the same by so much better than another pair. */
+#define REPEATS 4.0
+static double moved_from(const ls_inquiry *q) {
+    const ls_foreign *f = q->f;
+    /* Where a fault may be the floor, what it is told by is that the same comes again, and not its size. */
+    if (q->of_pattern) return fmax(LEAST_PATTERN, f->floor);
+    return fmin(ONE_TEXT, f->constant ? fmin(f->limit, 0.2 * f->floor) : f->limit);
+}
+
+static double size_of(const ls_outcome *c) {
+    double most = 0.0;
+    for (int64_t i = 0; i < c->n; i++) most = fmax(most, fabs((double)c->scored[i] - (double)c->logprob[i]));
+    return most;
+}
+
+/* How far the same requests in the same order are apart, three times over. */
+static ls_status measure_repeats(ls_inquiry *q, int64_t text, double *moved, int64_t *n_right, ls_error *err) {
+    ls_seen s[3] = {0};
+    ls_status status = LS_OK;
+    *moved = 0.0;
+    for (int k = 0; k < 3 && status == LS_OK; k++)
+        status = ls_foreign_try_laid(q, lay_again, k == 2 ? -text : text, &s[k], err);
+    for (int k = 1; k < 3 && status == LS_OK; k++)
+        for (int64_t i = 1; i <= TIMES && i <= s[0].outcomes.n && i <= s[k].outcomes.n; i++)
+            *moved = fmax(
+                *moved, ls_probe_apart(&s[0].outcomes.of[s[0].outcomes.n - i], &s[k].outcomes.of[s[k].outcomes.n - i]));
+    for (int k = 0; k < 3 && status == LS_OK; k++)
+        for (int64_t i = 1; i <= TIMES && i <= s[k].outcomes.n; i++)
+            *n_right += size_of(&s[k].outcomes.of[s[k].outcomes.n - i]) < 0.5 * moved_from(q);
+    for (int k = 0; k < 3; k++) ls_seen_deinit(&s[k]);
+    return status;
+}
+
+/* Of what comes and goes so large a part is right that chance does not make it: one in so many. */
+#define RIGHT_NOW_AND_THEN 4.0
+static ls_status decide_repeats(ls_inquiry *q, bool *found, ls_error *err) {
+    ls_foreign *f = q->f;
+    int64_t n_moved = 0, n_right = 0;
+    double most = 0.0, share;
+    for (int64_t text = 3100; text < 3103; text++) {
+        double moved;
+        LS_TRY(measure_repeats(q, text, &moved, &n_right, err));
+        n_moved += moved > moved_from(q);
+        most = fmax(most, moved);
+    }
+    if (n_moved < 2) return LS_OK;
+    *found = true;
+    share = (double)n_right / (9.0 * TIMES);
+    f->repeat = fmax(f->repeat, most);
+    /* What comes and goes is right now and then. What is never right may as well hang on all that came before. */
+    ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, 0.7 + 0.27 * fmin(1.0, RIGHT_NOW_AND_THEN * share),
+                    "the same requests in the same order, three times over, have values up to %.2g apart, in %" PRId64
+                    " of 3 texts; %" PRId64 " of %d are right%s",
+                    most, n_moved, n_right, 9 * TIMES,
+                    RIGHT_NOW_AND_THEN * share >= 1.0
+                        ? ""
+                        : ". A state that is never cleared looks the same: try one on a fresh server");
+    return LS_OK;
+}
+
+/* Three texts behind one text and behind another, each pair twice. */
+typedef struct behind {
+    int64_t n_moved, n_texts;
+    double other, same, other_most, same_most; /* sums of how far pairs are apart, and the farthest */
+} behind;
+
+static ls_status measure_behind(ls_inquiry *q, behind *out, ls_error *err) {
+    memset(out, 0, sizeof *out);
+    for (int64_t text = 3110; text < 3140; text += 10) {
+        ls_seen s;
+        LS_TRY(ls_foreign_try_laid(q, lay_behind, text, &s, err));
+        if (s.outcomes.n == 2 * ROUNDS * GROUP) { /* the last of groups 0 and 2 stands behind the one text */
+            const ls_outcome *o = &s.outcomes.of[GROUP - 1];
+            const double same = fmax(ls_probe_apart(&o[0], &o[2 * GROUP]), ls_probe_apart(&o[GROUP], &o[3 * GROUP]));
+            const double other = ls_probe_apart(&o[0], &o[GROUP]);
+            out->n_texts++;
+            out->n_moved += other > moved_from(q) && other > 2.0 * same;
+            out->other += other;
+            out->same += same;
+            out->other_most = fmax(out->other_most, other);
+            out->same_most = fmax(out->same_most, same);
+        }
+        ls_seen_deinit(&s);
+    }
+    return LS_OK;
+}
+
+/* The same ordered pair twice gives the same, another one in front gives something else. Where a state is never cleared
+ * the same pair gives the same only behind requests that are long enough for it to be forgotten. */
+static ls_status decide_predecessors(ls_inquiry *q, bool *found, ls_error *err) {
+    static const int64_t lengths[2] = {FILLER_SHORT, FILLER_LONG};
+    const int64_t most = q->runner->sweep->opts.length_max;
+    behind b = {0};
+    for (int k = 0; k < 2 && !*found; k++) {
+        if (most > 0 && lengths[k] + TEXT_NEW > most) break;
+        q->filler = lengths[k];
+        LS_TRY(measure_behind(q, &b, err));
+        *found = b.n_moved >= 2 && b.other > REPEATS * b.same;
+        if (!(b.other_most > moved_from(q))) break; /* nothing moves */
+    }
+    q->filler = 0;
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_STALE_SLOT, LS_STACK_LENGTHS,
+                        (0.98 - 0.2 * b.same / b.other) * (b.n_moved < b.n_texts ? 0.97 : 1.0),
+                        "a request's values move by up to %.2g with the request in front of it, and by %.2g when the "
+                        "same pair comes again; so do %" PRId64 " of %" PRId64 " texts",
+                        b.other_most, b.same_most, b.n_moved, b.n_texts);
+    return LS_OK;
+}
+
+/* ---- what the numbers look like ---- */
+
+typedef void visit(void *context, const ls_outcome *c, int64_t i);
+
+static void each_solo(const ls_inquiry *q, visit *with, void *context) {
+    for (int r = 0; r < LS_PROBE_SOLO; r++) {
+        const ls_outcomes *o = &q->f->seen[ls_probe_solo[r]].outcomes;
+        for (int64_t s = 0; s < o->n; s++)
+            for (int64_t i = 0; i < o->of[s].n; i++) with(context, &o->of[s], i);
+    }
+}
+
+typedef struct shape {
+    double from;                           /* what is off */
+    int64_t n, n_off, n_above;             /* tokens; off; records above the prompt's value, of those off */
+    int64_t on_grid[2], scored_on_grid[2]; /* values of a narrow type */
+    int64_t of_grid[2], scored_of_grid[2]; /* logarithms of such */
+    double least; /* the lowest record, and how many are that; in a prompt lower by more than a little */
+    int64_t n_least, n_least_above;
+} shape;
+
+static const int grid_bits[2] = {16, 13}; /* of a float32 that bf16 and f16 do not have */
+
+static bool is_on_grid(float value, int bits) {
+    uint32_t word;
+    memcpy(&word, &value, sizeof word);
+    return (word & (((uint32_t)1 << bits) - 1)) == 0;
+}
+
+/* Whether a value is the logarithm of a probability that a narrow type has, as far as a float32 can say. */
+static bool is_log_of_grid(float value, int bits) {
+    const float p = expf(value), finest = ldexpf(1.0f, -14); /* below it f16 has fewer bits */
+    uint32_t word;
+    float near;
+    memcpy(&word, &p, sizeof word);
+    word = (word + ((uint32_t)1 << (bits - 1))) & ~(((uint32_t)1 << bits) - 1);
+    memcpy(&near, &word, sizeof near);
+    return (bits > 13 || p >= finest) && fabsf(near - p) < 2e-6f * p;
+}
+
+static void look(void *context, const ls_outcome *c, int64_t i) {
+    shape *s = context;
+    const double record = (double)c->logprob[i], scored = (double)c->scored[i];
+    if (!(scored < LS_SURE_TOKEN) || c->lacks) return;
+    s->n++;
+    for (int k = 0; k < 2; k++) {
+        s->on_grid[k] += is_on_grid(c->logprob[i], grid_bits[k]);
+        s->scored_on_grid[k] += is_on_grid(c->scored[i], grid_bits[k]);
+        s->of_grid[k] += is_log_of_grid(c->logprob[i], grid_bits[k]);
+        s->scored_of_grid[k] += is_log_of_grid(c->scored[i], grid_bits[k]);
+    }
+    if (record < s->least) s->least = record, s->n_least = s->n_least_above = 0;
+    if (!(record > s->least)) s->n_least++, s->n_least_above += record > scored + 1e-3;
+    if (fabs(record - scored) <= s->from) return;
+    s->n_off++;
+    s->n_above += record > scored;
+}
+
+/* Every record has as few bits as a narrow type, and the same values as a prompt have more: no chance does that. */
+static void decide_grid(ls_inquiry *q, const shape *s, bool *found) {
+    static const char *const types[2] = {"bf16", "f16"};
+    for (int k = 0; k < 2 && !*found && s->n >= 20; k++) {
+        if (s->on_grid[k] < s->n || 2 * s->scored_on_grid[k] > s->n) continue;
+        *found = true;
+        ls_foreign_find(q->f, LS_CAUSE_COARSE_RECORDS, LS_STACK_SOLO_LONG, 0.97,
+                        "all %" PRId64 " records are values of %s, and %" PRId64 " of the same tokens' in a prompt",
+                        s->n, types[k], s->scored_on_grid[k]);
+    }
+    for (int k = 0; k < 2 && !*found && s->n >= 20; k++) {
+        /* Of the less likely ones f16 has fewer bits, and they are not told. */
+        if (10 * s->of_grid[k] < 9 * s->n || 10 * s->scored_of_grid[k] > s->n) continue;
+        *found = true;
+        ls_foreign_find(q->f, LS_CAUSE_COARSE_RECORDS, LS_STACK_SOLO_LONG, 0.97,
+                        "%" PRId64 " of %" PRId64 " records are logarithms of probabilities in %s, and %" PRId64
+                        " of the same tokens' in a prompt",
+                        s->of_grid[k], s->n, types[k], s->scored_of_grid[k]);
+    }
+}
+
+/* Several tokens have the lowest record of all, to the last bit, and should have less. */
+static void decide_clamp(ls_inquiry *q, const shape *s, bool *found) {
+    if (*found || s->n_least_above < 4 || 4 * s->n_least_above < 3 * s->n_least) return;
+    *found = true;
+    ls_foreign_find(q->f, LS_CAUSE_CLAMPED, LS_STACK_SOLO_LONG, 0.96,
+                    "%" PRId64 " records of %" PRId64 " are %.6g and none is below; in a prompt %" PRId64
+                    " of these tokens have less",
+                    s->n_least, s->n, s->least, s->n_least_above);
+}
+
+static ls_status lay_firsts(ls_inquiry *q, int64_t greedy, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
+    if (greedy) trial->sampling.temperature = 0.0f;
+    trial->max_tokens = 1;
+    for (int64_t i = 0; i < 16; i++) LS_TRY(ls_requests_plain(q, r, 3200 + i, 9, err));
+    return LS_OK;
+}
+
+/* Records of drawn tokens are the likeliest token's, which temperature 0 draws from the same text. */
+static ls_status decide_likeliest(ls_inquiry *q, const shape *s, bool *found, ls_error *err) {
+    ls_seen drawn = {0}, likeliest = {0};
+    int64_t n = 0, n_same = 0;
+    ls_status status;
+    if (*found || s->n_off < 4 || 10 * s->n_above < 9 * s->n_off) return LS_OK; /* rounding moves some of the others */
+    LS_TRY_DONE(ls_foreign_try_laid(q, lay_firsts, 0, &drawn, err));
+    LS_TRY_DONE(ls_foreign_try_laid(q, lay_firsts, 1, &likeliest, err));
+    for (int64_t i = 0; i < drawn.outcomes.n && i < likeliest.outcomes.n; i++) {
+        const ls_outcome *a = &drawn.outcomes.of[i], *b = &likeliest.outcomes.of[i];
+        if (a->n == 0 || b->n == 0 || a->completion[0] == b->completion[0]) continue;
+        n++;
+        n_same += fabs((double)a->logprob[0] - (double)b->logprob[0]) <
+                  0.1 * fabs((double)a->scored[0] - (double)a->logprob[0]);
+    }
+    *found = n >= 4 && 10 * n_same >= 9 * n;
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_OTHER_RECORDS, LS_STACK_SOLO_LONG, 0.97,
+                        "each record is the likeliest token's: so in %" PRId64 " of %" PRId64
+                        " texts whose first token was another one",
+                        n_same, n);
+done:
+    ls_seen_deinit(&drawn);
+    ls_seen_deinit(&likeliest);
+    return status;
+}
+
+/* Those that hold for all records: another scale, another place. */
+static ls_status decide_explained(ls_inquiry *q, bool *found, ls_error *err) {
+    static const ls_stack_experiment solo[] = {LS_STACK_SOLO_A, LS_STACK_SOLO_LONG, LS_STACK_SOLO_B, LS_STACK_SOLO_C};
+    ls_foreign *f = q->f;
+    double sure;
+    LS_TRY(ls_explain(q, solo, 4, err));
+    if (f->n_best == 0 || f->best[0].harmless) return LS_OK;
+    sure = ls_explained_confidence(f);
+    ls_foreign_find(f, f->best[0].cause, LS_STACK_SOLO_LONG, sure,
+                    "requests alone: %s; with that the median |d| is %.2g in place of %.2g", f->best[0].what,
+                    f->best[0].median, f->before.median);
+    *found = sure >= LS_NAMED;
+    return LS_OK;
+}
+
+/* ---- another temperature, a cut distribution ---- */
+
+enum { SEQUENCES_MOST = 64 };
+
+static ls_status decide_numbers(ls_inquiry *q, bool *found, ls_error *err) {
+    ls_compare_sequence sequences[SEQUENCES_MOST];
+    ls_record *records = NULL;
+    ls_mismatch_pair *pairs = NULL;
+    const ls_finding *named;
+    ls_compare_causes causes;
+    int64_t n = 0, n_sequences = 0, most = 0;
+    ls_status status;
+    for (int r = 0; r < LS_PROBE_SOLO; r++)
+        for (int64_t s = 0; s < q->f->seen[ls_probe_solo[r]].outcomes.n; s++)
+            most += q->f->seen[ls_probe_solo[r]].outcomes.of[s].n;
+    LS_TRY_DONE(ls_array_alloc((void **)&pairs, most, sizeof *pairs, "tokens", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&records, SEQUENCES_MOST, sizeof *records, "records", err));
+    for (int r = 0; r < LS_PROBE_SOLO; r++)
+        for (int64_t s = 0; s < q->f->seen[ls_probe_solo[r]].outcomes.n && n_sequences < SEQUENCES_MOST; s++) {
+            const ls_outcome *c = &q->f->seen[ls_probe_solo[r]].outcomes.of[s];
+            ls_record *record = &records[n_sequences];
+            const int64_t from = n;
+            ls_record_init(record);
+            record->prompt_ids = (int32_t *)(uintptr_t)c->prompt;
+            record->n_prompt = c->n_prompt;
+            record->completion_ids = c->completion;
+            record->n_completion = record->n_logprobs = c->n;
+            for (int64_t i = 0; i < c->n; i++)
+                if (isfinite(c->logprob[i]) && isfinite(c->scored[i]))
+                    pairs[n++] = (ls_mismatch_pair){(double)c->logprob[i], (double)c->scored[i], n_sequences, i};
+            sequences[n_sequences++] = (ls_compare_sequence){record, record, from, n, c->n};
+        }
+    LS_TRY_DONE(ls_compare_explain(&causes, pairs, n, sequences, n_sequences, err));
+    named = ls_compare_named(&causes);
+    *found = named != NULL && ls_cause_of(named->cause)->family == LS_FAMILY_SAMPLING;
+    if (*found)
+        ls_foreign_find(q->f, named->cause, LS_STACK_SOLO_LONG, named->confidence,
+                        "requests alone: with A what is recorded and B the prompt's values, %s", named->evidence);
+done:
+    free(records);
+    free(pairs);
+    return status;
+}
+
+/* ---- what decode may read in place of the prompt ---- */
+
+typedef enum hypothesis {
+    AS_SENT = 0,
+    WITH_BOS,
+    WITHOUT_FIRST,
+    FIRST_AGAIN,
+    WITHOUT_LAST,
+    WITH_EOS,
+    HYPOTHESES
+} hypothesis;
+
+static int64_t read_as(const ls_model_config *c, hypothesis how, const ls_outcome *one, int32_t *out) {
+    const int64_t n = one->n_prompt;
+    int64_t at = 0;
+    if ((how == WITH_BOS && c->bos < 0) || (how == WITH_EOS && c->n_eos == 0)) return 0;
+    if ((how == WITHOUT_FIRST || how == WITHOUT_LAST) && n < 2) return 0;
+    if (how == WITH_BOS) out[at++] = c->bos;
+    if (how == FIRST_AGAIN) out[at++] = one->prompt[0];
+    for (int64_t i = how == WITHOUT_FIRST; i < n - (how == WITHOUT_LAST); i++) out[at++] = one->prompt[i];
+    if (how == WITH_EOS) out[at++] = c->eos[0];
+    return at;
+}
+
+/* The median |d| of the short requests alone, were their prompts read so; infinite where they cannot be. */
+static ls_status measure_hypothesis(ls_inquiry *q, hypothesis how, double *median, ls_error *err) {
+    double list[3 * 16];
+    int64_t n = 0;
+    *median = (double)INFINITY;
+    for (int r = 0; r < 3; r++) {
+        const ls_outcomes *seen = &q->f->seen[ls_probe_solo[r]].outcomes;
+        int32_t ids[64];
+        ls_outcomes o = {0};
+        ls_prompt prompt = {ids, 0};
+        ls_trial trial;
+        ls_status status;
+        if (seen->n != 1 || seen->of[0].n_prompt > 60 || seen->of[0].n > 16) return LS_OK;
+        prompt.n = read_as(q->config, how, &seen->of[0], ids);
+        if (prompt.n == 0) return LS_OK;
+        ls_stack_trial(q, ls_probe_solo[r], &trial, NULL);
+        status = ls_outcomes_create(&o, &trial, &prompt, 1, err);
+        if (status == LS_OK) {
+            o.of[0].n = seen->of[0].n;
+            memcpy(o.of[0].completion, seen->of[0].completion, (size_t)o.of[0].n * sizeof *o.of[0].completion);
+            status = ls_sweep_trainer_score(q->runner->door->trainer, &trial, &o, err);
+            for (int64_t i = 0; status == LS_OK && i < o.of[0].n; i++)
+                list[n++] = fabs((double)seen->of[0].logprob[i] - (double)o.of[0].scored[i]);
+        }
+        ls_outcomes_deinit(&o);
+        LS_TRY(status);
+    }
+    ls_sort(list, n);
+    if (n > 0) *median = list[n / 2];
+    return LS_OK;
+}
+
+static ls_status decide_hypotheses(ls_inquiry *q, bool *found, ls_error *err) {
+    static const char *const words[HYPOTHESES] = {"the prompt",
+                                                  "a begin-of-sequence token in front of the prompt",
+                                                  "the prompt without its first token",
+                                                  "the prompt's first token twice",
+                                                  "the prompt without its last token",
+                                                  "an end-of-sequence token behind the prompt"};
+    double least, as_sent;
+    int best = AS_SENT;
+    LS_TRY(measure_hypothesis(q, AS_SENT, &as_sent, err));
+    least = as_sent;
+    for (int how = AS_SENT + 1; how < HYPOTHESES; how++) {
+        double median;
+        LS_TRY(measure_hypothesis(q, (hypothesis)how, &median, err));
+        if (median < least) least = median, best = how;
+    }
+    /* The same requests are off as they were sent, and no other hypothesis is as near. */
+    *found = best != AS_SENT && as_sent > moved_from(q) && least < 0.1 * as_sent;
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_STACK_SOLO_C, 0.96,
+                        "decode reads %s: with that the median |d| is %.2g in place of %.2g", words[best], least,
+                        as_sent);
+    return LS_OK;
+}
+
+/* ---- lengths ---- */
+
+static ls_status decide_multiples(ls_inquiry *q, bool *found, ls_error *err) {
+    const ls_foreign *f = q->f;
+    return ls_decide_multiples(q, 0.1 * (q->of_pattern ? f->floor_max : fmax(f->floor_max, f->limit)),
+                               q->of_pattern ? LEAST_OF_LENGTHS : moved_from(q), found, err);
+}
+
+static ls_status lay_length(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
+    trial->max_tokens = 3;
+    for (int64_t i = 0; i < 4; i++) LS_TRY(ls_requests_plain(q, r, 3400 + i, value, err));
+    return LS_OK;
+}
+
+/* Texts whose beginning the server has computed before, where it keeps that: a forward of few rows and as long a
+ * context. `value` below 0: without. */
+static ls_status lay_prepared(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
+    const int64_t n = value < 0 ? -value : value;
+    int32_t ids[LS_PLAIN_MOST];
+    ls_stack_trial(q, value < 0 ? LS_STACK_SOLO_C : LS_STACK_CACHED_SHARED, trial, NULL);
+    trial->sampling.temperature = 0.0f;
+    trial->max_tokens = 1;
+    for (int64_t i = 0; i < 4; i++) {
+        for (int64_t k = 0; k < n; k++) ids[k] = ls_plain_token(q, 3500 + i, k);
+        if (value > 0) LS_TRY(ls_requests_add(r, ids, n - 4, err));
+        LS_TRY(ls_requests_add(r, ids, n, err));
+    }
+    return LS_OK;
+}
+
+/* Several at once, all of them shorter, with as many rows together. */
+static ls_status lay_rows(ls_inquiry *q, int64_t length, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_stack_trial(q, LS_STACK_BATCH, trial, NULL);
+    trial->max_tokens = 2;
+    for (int64_t i = 0; i < 8; i++) LS_TRY(ls_requests_plain(q, r, 3550 + i, length / 2, err));
+    return LS_OK;
+}
+
+static ls_status rows_together(ls_inquiry *q, int64_t length, bool *matter, ls_error *err) {
+    ls_seen s;
+    if (length < 8) return LS_OK;
+    LS_TRY(ls_foreign_try_laid(q, lay_rows, length, &s, err));
+    *matter = s.n_sequences_off >= 4;
+    ls_seen_deinit(&s);
+    return LS_OK;
+}
+
+/* The same text and length gives another value when its beginning was computed before: rows of a forward are what
+ * counts, and a length is what they come from. */
+static ls_status rows_matter(ls_inquiry *q, int64_t length, bool *matter, double *moved, ls_error *err) {
+    ls_seen cold = {0}, prepared = {0};
+    int64_t n = 0;
+    ls_status status;
+    *moved = 0.0;
+    LS_TRY_DONE(ls_foreign_try_laid(q, lay_prepared, -length, &cold, err));
+    LS_TRY_DONE(ls_foreign_try_laid(q, lay_prepared, length, &prepared, err));
+    for (int64_t i = 0; i < cold.outcomes.n && 2 * i + 1 < prepared.outcomes.n; i++) {
+        const double one = ls_probe_apart(&cold.outcomes.of[i], &prepared.outcomes.of[2 * i + 1]);
+        n += one > moved_from(q);
+        *moved = fmax(*moved, one);
+    }
+    *matter = n >= 3;
+done:
+    ls_seen_deinit(&cold);
+    ls_seen_deinit(&prepared);
+    return status;
+}
+
+/* The largest |d| of the requests of lengths, by their length; how many. */
+typedef struct sized {
+    int64_t length;
+    double size;
+} sized;
+
+enum { SIZED_MOST = 64 };
+
+static int by_length(const void *a, const void *b) {
+    const sized *x = a, *y = b;
+    return (x->length > y->length) - (x->length < y->length);
+}
+
+static int64_t sizes(const ls_inquiry *q, sized *out) {
+    static const ls_stack_experiment experiments[2] = {LS_STACK_LENGTHS, LS_STACK_LONG};
+    int64_t n = 0;
+    for (int r = 0; r < 2; r++) {
+        const ls_outcomes *o = &q->f->seen[experiments[r]].outcomes;
+        for (int64_t s = 0; s < o->n && n < SIZED_MOST; s++) {
+            const ls_outcome *c = &o->of[s];
+            out[n] = (sized){c->n_prompt, size_of(c)};
+            n += c->n > 0;
+        }
+    }
+    qsort(out, (size_t)n, sizeof *out, by_length);
+    return n;
+}
+
+/* The first place in [n] from which on most are far beyond those before it, of which one in ten may be a tail; n: there
+ * is none. *cut: what tells them. */
+enum { BEFORE = 5, BEHIND = 6, TAIL_OF = 10 };
+static int64_t parting(const sized *of, int64_t n, double least, double *cut, int64_t *n_beyond) {
+    double before[SIZED_MOST]; /* sorted */
+    for (int64_t at = 0; at + BEHIND <= n; at++) {
+        const double most = at > 0 ? before[at - 1 - at / TAIL_OF] : 0.0;
+        *cut = fmax(least, 3.0 * most);
+        *n_beyond = 0;
+        for (int64_t i = at; i < n; i++) *n_beyond += of[i].size > *cut;
+        if (at >= BEFORE && of[at].size > *cut && 10 * *n_beyond >= 8 * (n - at)) return at;
+        before[at] = of[at].size;
+        ls_sort(before, at + 1);
+    }
+    return n;
+}
+
+/* No shorter one is off, and most of the longer ones are. */
+static ls_status decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
+    const double limit = q->f->limit;
+    sized of[SIZED_MOST];
+    const int64_t n = sizes(q, of);
+    int64_t value = -1, n_beyond;
+    double moved = 0.0, cut;
+    bool by_rows = false, together = false;
+    const int64_t at = parting(of, n, q->of_pattern ? LEAST_OF_LENGTHS : 5e-5, &cut, &n_beyond);
+    ls_status status = LS_OK;
+    if (at == n) return LS_OK;
+    q->f->limit = cut; /* what the shorter ones have, and not the bound of a type, tells them apart */
+    LS_TRY_DONE(ls_foreign_bisect(q, LS_BOUNDED_LENGTH, of[at].length > 8 ? of[at].length / 2 : 1, 2 * of[at].length,
+                                  lay_length, &value, err));
+    if (value < 0) goto done; /* with other texts it is not so */
+    *found = true;
+    if (ls_stack_refused(q, LS_STACK_CACHED_SHARED) == NULL)
+        LS_TRY_DONE(rows_matter(q, 2 * (value > 24 ? value : 24), &by_rows, &moved, err));
+    if (!by_rows) LS_TRY_DONE(rows_together(q, value, &together, err));
+    if (by_rows || together)
+        ls_foreign_find(q->f, LS_CAUSE_ORDER_BY_BATCH, LS_STACK_LENGTHS, 0.93,
+                        "off from %" PRId64 " tokens on, and %s: the rows of a forward choose the kernel", value,
+                        by_rows ? "a text of one length moves when its beginning was computed before"
+                                : "so are eight at once of half that length");
+    else
+        ls_foreign_find(q->f, LS_CAUSE_FROM_A_LENGTH, LS_STACK_LENGTHS,
+                        fmin(0.95, 1.0 - (double)n * ls_probe_chance(n_beyond, n - at, 0, at)),
+                        "prompts of fewer than %" PRId64 " tokens are within %.2g; %" PRId64 " of %" PRId64
+                        " longer ones are not, and other texts of that length are not either",
+                        value, cut, n_beyond, n - at);
+done:
+    q->f->limit = limit;
+    return status;
+}
+
+/* ---- what is left ---- */
+
+typedef struct sides {
+    int64_t first, first_off, later, later_off;
+} sides;
+
+static void count_sides(const ls_inquiry *q, sides *out) {
+    memset(out, 0, sizeof *out);
+    for (int r = 0; r < LS_PROBE_SOLO; r++) {
+        const ls_outcomes *o = &q->f->seen[ls_probe_solo[r]].outcomes;
+        for (int64_t s = 0; s < o->n; s++)
+            for (int64_t i = 0; i < o->of[s].n; i++) {
+                const ls_outcome *c = &o->of[s];
+                const bool off = fabs((double)c->scored[i] - (double)c->logprob[i]) > moved_from(q);
+                if (!((double)c->scored[i] < LS_SURE_TOKEN)) continue;
+                out->first += i == 0, out->first_off += i == 0 && off;
+                out->later += i > 0, out->later_off += i > 0 && off;
+            }
+    }
+}
+
+static void decide_rest(ls_inquiry *q) {
+    ls_foreign *f = q->f;
+    sides s;
+    count_sides(q, &s);
+    /* Prefill is right and the step behind it is not: by how sure the two shares are apart. */
+    if (s.first_off == 0 && 3 * s.later_off > s.later) {
+        const double chance = ls_probe_chance(s.later_off, s.later, s.first_off, s.first);
+        ls_foreign_find(f, LS_CAUSE_DECODE_ARITHMETIC, LS_STACK_SOLO_LONG,
+                        fmax(0.0, 0.9 - (double)LS_STACK_EXPERIMENTS * chance),
+                        "first tokens are within rounding, all %" PRId64 "; of decoded ones %" PRId64 " of %" PRId64
+                        " are off by more than two kernels are",
+                        s.first, s.later_off, s.later);
+        return;
+    }
+    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, 0.7,
+                    "%" PRId64 " of %" PRId64 " first tokens and %" PRId64 " of %" PRId64
+                    " decoded ones are off between what is generated and the same as a prompt, and nothing that was "
+                    "tried takes it away; try --model with the checkpoint, and lockstep sweep",
+                    s.first_off, s.first, s.later_off, s.later);
+}
+
+static shape shape_of(const ls_inquiry *q) {
+    shape s = {.from = moved_from(q), .least = (double)INFINITY};
+    each_solo(q, look, &s);
+    return s;
+}
+
+bool ls_probe_decide_records(ls_inquiry *q) {
+    const shape s = shape_of(q);
+    bool found = false;
+    decide_grid(q, &s, &found);
+    decide_clamp(q, &s, &found);
+    return found;
+}
+
+ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err) {
+    bool found = false;
+    if (q->f->floor_max < LEAST_PATTERN) return LS_OK;
+    q->of_pattern = true;
+    LS_TRY(decide_predecessors(q, &found, err));
+    if (!found) LS_TRY(decide_multiples(q, &found, err));
+    if (!found) LS_TRY(decide_threshold(q, &found, err));
+    if (!found) LS_TRY(ls_probe_decide_borders(q, &found, err));
+    q->of_pattern = false;
+    return LS_OK;
+}
+
+ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
+    const shape s = shape_of(q);
+    bool found = false;
+    LS_TRY(decide_predecessors(q, &found, err));
+    if (!found) LS_TRY(decide_repeats(q, &found, err));
+    if (!found) LS_TRY(decide_likeliest(q, &s, &found, err));
+    if (!found) LS_TRY(decide_multiples(q, &found, err));
+    if (!found) LS_TRY(decide_explained(q, &found, err));
+    if (!found && q->f->constant) LS_TRY(decide_hypotheses(q, &found, err));
+    if (!found && q->f->constant) LS_TRY(decide_numbers(q, &found, err));
+    if (!found) LS_TRY(ls_probe_decide_borders(q, &found, err));
+    if (!found) LS_TRY(decide_threshold(q, &found, err));
+    if (!found) decide_rest(q);
+    return LS_OK;
+}
