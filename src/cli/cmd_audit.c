@@ -163,6 +163,10 @@ int ls_cmd_audit(int argc, char **argv) {
     for (int64_t i = 0; i < options->n_files; i++) LS_TRY_DONE(ls_audit_path(&audit, options->files[i], ranges, &err));
     ls_progress_end();
     ls_ranges_tell_unused(stderr, ranges);
+    if (options->only != NULL && audit.n_kernels == 0) {
+        status = LS_FAIL(&err, LS_ERR_ARG, "--kernel %s: no kernel of these files has this in its name", options->only);
+        goto done;
+    }
     LS_TRY_DONE(write_all(&audit, options, &err));
     if (options->reproduce != NULL) LS_TRY_DONE(ls_audit_reproduce(&audit, options->reproduce, stderr, &err));
 done:;

@@ -293,6 +293,7 @@ int ls_cmd_sweep(int argc, char **argv) {
     LS_TRY_DONE(run_sweep(sweep, &o, &job, directory, &err));
     different = sweep->different;
     LS_TRY_DONE(ls_reports_write(&reports, &o.paths, sweep, &err));
+    LS_TRY_DONE(ls_sweep_check_complete(sweep, &err));
 done:
     ls_reports_abandon(&reports);
     if (has_directory) rmdir(directory);

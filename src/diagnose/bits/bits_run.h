@@ -161,6 +161,9 @@ ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, ls_door *door, 
 /* A server against itself. opts->model stands for it in the report. */
 ls_status ls_sweep_run_server(ls_sweep *out, const ls_sweep_opts *opts, const ls_model_config *config, ls_door *door,
                               ls_error *err);
+/* An error where a stack that promises no bits showed no difference, and time was left for so few experiments that this
+ * says nothing of it. */
+ls_status ls_sweep_check_complete(const ls_sweep *sweep, ls_error *err);
 void ls_sweep_deinit(ls_sweep *sweep);
 /* Copies the smallest requests into the sweep; gives them up again. */
 ls_status ls_sweep_keep_repro(ls_sweep *sweep, const ls_prompt *prompts, int64_t n, const ls_trial *trial,

@@ -66,7 +66,7 @@ ls_status ls_probe_plan(FILE *file, const ls_sweep_opts *opts, const ls_model_co
         }
         fprintf(file, "  %-20s %4" PRId64 " requests, %6" PRId64 " tokens: %s\n",
                 ls_stack_experiment_name((ls_stack_experiment)r), requests, tokens,
-                ls_stack_experiment_text((ls_stack_experiment)r));
+                ls_stack_experiment_text((ls_stack_experiment)r, true));
         all_requests += requests;
         all_tokens += tokens;
         n_tried++;

@@ -19,8 +19,7 @@ void ls_foreign_find(ls_foreign *f, ls_cause cause, ls_stack_experiment experime
     va_start(args, format);
     vsnprintf(found.evidence, sizeof found.evidence, format, args);
     va_end(args);
-    if (f->out_of_time && ls_cause_of(cause)->is_fallback) found.confidence *= 0.9;
-    if (f->undecided) found.confidence *= UNDECIDED;
+    if (f->undecided || (f->out_of_time && ls_cause_of(cause)->is_fallback)) found.confidence *= UNDECIDED;
     ls_findings_add(&f->found, &found, LS_FINDINGS_MAX);
 }
 
