@@ -165,10 +165,12 @@ static const char *kind_name(ls_option_kind kind) {
 
 /* The node's value as set() reads it; *text is released with free(). */
 static ls_status text_of(const ls_node *node, const ls_option *o, char **text, ls_error *err) {
-    const char *string;
+    const char *string, *kept = ls_node_kept(node);
+    const bool is_long = kept != NULL && strpbrk(kept, ".eE") == NULL; /* a whole number, perhaps a seed */
     *text = NULL;
-    if (!fits(o, ls_node_kind_of(node)))
+    if (!fits(o, is_long ? LS_NODE_INT : ls_node_kind_of(node)))
         return ls_node_fail(node, LS_ERR_FORMAT, err, "%s is required", kind_name(o->kind));
+    if (is_long) return ls_text_copy(text, kept, (int64_t)strlen(kept), err);
     if (o->kind == LS_OPTION_NUMBER || ls_node_kind_of(node) == LS_NODE_REAL) {
         char number[LS_DOUBLE_TEXT_MAX];
         ls_double_text(number, ls_node_number(node));
