@@ -58,16 +58,21 @@ static void free_replies(ls_episode *x) {
     x->rendered = NULL;
 }
 
-static void free_texts(ls_episodes *e) {
-    for (int64_t i = 0; e->list != NULL && i < e->n; i++) free_replies(&e->list[i]);
-    for (int64_t p = 0; e->prompts != NULL && p < e->n_problems; p++) {
+/* What an environment began problem p with. */
+static void free_prompt(ls_episodes *e, int64_t p) {
+    if (e->prompts != NULL) {
         free((char *)(uintptr_t)e->prompts[p].text);
         e->prompts[p] = (ls_reply){0};
     }
-    for (int64_t p = 0; e->chats != NULL && p < e->n_problems; p++) {
+    if (e->chats != NULL) {
         free(e->chats[p]);
         e->chats[p] = NULL;
     }
+}
+
+static void free_texts(ls_episodes *e) {
+    for (int64_t i = 0; e->list != NULL && i < e->n; i++) free_replies(&e->list[i]);
+    for (int64_t p = 0; p < e->n_problems; p++) free_prompt(e, p);
 }
 
 void ls_episodes_free(ls_episodes *e) {
@@ -158,19 +163,36 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
     return LS_OK;
 }
 
-/* What the environment says to begin with: always without data, with data where it is asked. */
-static ls_status reset(ls_episodes *e, const ls_world *w, ls_task_split split, ls_error *err) {
+/* What the environment says to begin the problems of `open` with, of which the first is problem `first`: always
+ * without data, with data where it is asked. */
+static ls_status reset(ls_episodes *e, const ls_world *w, ls_task_split split, const uint8_t *open, int64_t first,
+                       ls_error *err) {
     ls_question *questions = NULL;
+    ls_reply *prompts = NULL;
+    char **chats = NULL;
+    int64_t n = 0;
     ls_status status = LS_OK;
     if (w->environment == NULL || (w->data != NULL && !ls_reward_wants_resets(w->environment))) return LS_OK;
-    if (w->data != NULL) {
-        LS_TRY_DONE(ls_array_alloc((void **)&questions, e->n_problems, sizeof *questions, "problems", err));
-        for (int64_t p = 0; p < e->n_problems; p++)
-            LS_TRY_DONE(make_question(&questions[p], e, w, p, e->first_problem + p, split, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&questions, e->n_problems, sizeof *questions, "problems", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&prompts, e->n_problems, sizeof *prompts, "problems", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&chats, e->n_problems, sizeof *chats, "problems", err));
+    for (int64_t p = 0; p < e->n_problems; p++) {
+        if (open[p] == 0) continue;
+        free_prompt(e, p);
+        if (w->data != NULL) LS_TRY_DONE(make_question(&questions[n], e, w, p, first + n, split, err));
+        n++;
     }
-    status = ls_environment_reset(w, split, e->first_problem, e->n_problems, questions, e->prompts, e->chats, err);
+    status = ls_environment_reset(w, split, first, n, w->data != NULL ? questions : NULL, prompts, chats, err);
+    n = 0;
+    for (int64_t p = 0; p < e->n_problems; p++) { /* also of one that failed: from here on they are freed there */
+        if (open[p] == 0) continue;
+        e->prompts[p] = prompts[n];
+        e->chats[p] = chats[n++];
+    }
 done:
     free(questions);
+    free(prompts);
+    free((void *)chats);
     return status;
 }
 
@@ -209,28 +231,37 @@ static ls_status begin_group(ls_episodes *e, const ls_world *w, int64_t p, int64
     return status;
 }
 
+/* Problems from `first` on, in the places of `open`. */
+static ls_status begin_groups(ls_episodes *e, const ls_world *w, ls_task_split split, const uint8_t *open,
+                              int64_t first, ls_error *err) {
+    LS_TRY(reset(e, w, split, open, first, err));
+    for (int64_t p = 0; p < e->n_problems; p++)
+        if (open[p] != 0) LS_TRY(begin_group(e, w, p, first++, split, err));
+    return LS_OK;
+}
+
 ls_status ls_episodes_begin(ls_episodes *e, const ls_world *w, ls_task_split split, int64_t first, ls_error *err) {
+    uint8_t *all;
+    ls_status status;
     free_texts(e);
     e->first_problem = first;
     e->n_failed = 0;
     e->message[0] = '\0';
-    LS_TRY(reset(e, w, split, err));
-    for (int64_t p = 0; p < e->n_problems; p++) LS_TRY(begin_group(e, w, p, first + p, split, err));
-    return LS_OK;
+    LS_TRY(ls_array_alloc((void **)&all, e->n_problems, 1, "problems", err));
+    memset(all, 1, (size_t)e->n_problems);
+    status = begin_groups(e, w, split, all, first, err);
+    free(all);
+    return status;
 }
 
 ls_status ls_episodes_renew(ls_episodes *e, const ls_world *w, ls_task_split split, const uint8_t *open, int64_t first,
                             ls_error *err) {
-    LS_ASSERT(w->environment == NULL, "first %lld", (long long)first);
-    for (int64_t p = 0; p < e->n_problems; p++) {
-        ls_episode *group = e->list + p * e->samples;
-        for (int64_t k = 0; k < e->samples; k++) {
-            group[k].is_settled = open[p] == 0;
-            if (open[p] != 0) free_replies(&group[k]);
-        }
-        if (open[p] != 0) LS_TRY(begin_group(e, w, p, first++, split, err));
+    for (int64_t i = 0; i < e->n; i++) {
+        ls_episode *x = &e->list[i];
+        x->is_settled = open[i / e->samples] == 0;
+        if (!x->is_settled) free_replies(x);
     }
-    return LS_OK;
+    return begin_groups(e, w, split, open, first, err);
 }
 
 /* ---- turns ---- */
@@ -385,7 +416,7 @@ static ls_status ask_the_cut(ls_episodes *e, const ls_world *w, int64_t begin, i
     int64_t n = 0;
     for (int64_t i = begin; i < end; i++) {
         const ls_episode *x = &e->list[i];
-        if (x->overlong && !x->failed && !x->is_judged) e->owners[n++] = i;
+        if (x->overlong && !x->failed && !x->is_judged && !x->is_settled) e->owners[n++] = i;
     }
     for (int64_t i = 0; i < n; i++) {
         ls_reply *last = &e->list[e->owners[i]].observations[e->list[e->owners[i]].n_replies - 1];

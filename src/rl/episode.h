@@ -112,7 +112,7 @@ ls_status ls_episodes_begin(ls_episodes *episodes, const ls_world *world, ls_tas
                             ls_error *err);
 /* Puts other problems in the place of those of `open` (n_problems flags), in their order: the first becomes problem
  * `first` of the split, the next the one behind it. Their draws are addressed as those before in the same place. The
- * others are settled. Of an environment problems cannot be exchanged. */
+ * others are settled. */
 ls_status ls_episodes_renew(ls_episodes *episodes, const ls_world *world, ls_task_split split, const uint8_t *open,
                             int64_t first, ls_error *err);
 /* All turns of episodes [begin, end). The others stay as they began, until somebody else's are put in their place. */

@@ -343,9 +343,6 @@ static ls_status check_rollout(const ls_grpo_options *o, ls_error *err) {
 static ls_status check_dapo(ls_grpo_options *o, ls_error *err) {
     if (!o->filter_groups && o->max_num_gen_batches > 0)
         return LS_FAIL(err, LS_ERR_ARG, "max_num_gen_batches: without filter_groups it has no effect");
-    if (o->filter_groups && has_environment(o))
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED,
-                       "filter_groups: problems of an environment are asked for all together, not again one by one");
     if (o->filter_groups && o->samples == 1)
         return LS_FAIL(err, LS_ERR_ARG, "filter_groups: the rewards of groups of one sample are always equal");
     if ((o->overlong_buffer > 0) != (o->overlong_penalty > 0))

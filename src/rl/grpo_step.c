@@ -181,8 +181,8 @@ static void write_episode(ls_json_out *json, const grpo *g, const ls_episode *x,
     ls_json_newline(json);
 }
 
-/* All turns of the step's episodes, behind those that the file has. */
-static ls_status record_turns(const grpo *g, ls_error *err) {
+/* All turns of the step's episodes, or of the groups that are to be replaced, behind those that the file has. */
+static ls_status record_turns(const grpo *g, const uint8_t *groups, ls_error *err) {
     const char *path = g->o->environment_record;
     ls_json_out json;
     ls_status status = LS_OK;
@@ -193,6 +193,7 @@ static ls_status record_turns(const grpo *g, ls_error *err) {
     ls_json_init(&json, file);
     for (int64_t i = 0; i < g->episodes->n && status == LS_OK; i++) {
         char *turns = NULL;
+        if (groups != NULL && groups[i / g->o->samples] == 0) continue;
         status = ls_environment_turns(&g->episodes->list[i], &turns, err);
         if (status == LS_OK) write_episode(&json, g, &g->episodes->list[i], turns);
         free(turns);
@@ -263,6 +264,7 @@ static ls_status draw_groups(grpo *g, ls_error *err) {
                         (long long)g->step, (long long)most, (long long)left, (long long)o->prompts);
             break;
         }
+        LS_TRY(record_turns(g, g->rows.equal, err));
         LS_TRY(ls_episodes_renew(g->episodes, &g->world, LS_TASK_SPLIT_TRAIN, g->rows.equal,
                                  first + g->n_batches * o->prompts, err));
         LS_TRY(draw_and_judge(g, err));
@@ -291,7 +293,7 @@ static ls_status make_episodes(grpo *g, ls_error *err) {
     LS_TRY(draw_groups(g, err));
     start = ls_clock_seconds();
     punish_length(g);
-    LS_TRY(record_turns(g, err));
+    LS_TRY(record_turns(g, NULL, err));
     LS_TRY(find_places(g, err));
     lay_out(g);
     LS_TRY(find_advantages(g, err));
