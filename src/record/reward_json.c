@@ -190,6 +190,7 @@ static void read_value(ls_reward_answer *out, const ls_node *answer) {
             return;
         }
     }
+    out->is_none = ls_node_kind_of(&value) == LS_NODE_NULL;
     if (ls_node_dump(&value, &shown, NULL) != LS_OK) shown = NULL;
     snprintf(out->error, sizeof out->error, "reward: %.60s, expected a finite number", shown != NULL ? shown : "?");
     free(shown);

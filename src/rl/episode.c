@@ -318,8 +318,7 @@ static ls_status append_text(ls_episodes *e, const ls_world *w, ls_episode *x, c
     return LS_OK;
 }
 
-/* Keeps the sentence if it is the first. */
-static void note(ls_episodes *e, const char *id, const char *text) {
+void ls_episodes_note(ls_episodes *e, const char *id, const char *text) {
     if (e->message[0] == '\0' && text[0] != '\0')
         snprintf(e->message, sizeof e->message, "%s%s%.400s", id, id[0] != '\0' ? ": " : "", text);
 }
@@ -337,7 +336,7 @@ static ls_status append_messages(ls_episodes *e, const ls_world *w, ls_episode *
         append(e, x, ids, n);
     } else if (failed) {
         x->failed = x->ended = true;
-        note(e, id, why.text);
+        ls_episodes_note(e, id, why.text);
     } else {
         return LS_FAIL(err, status, "%s: %s", id, why.text);
     }
@@ -395,7 +394,7 @@ static ls_status ask_environment(ls_episodes *e, const ls_world *w, const int64_
         ends[i] = all_end || episodes[i]->overlong || episodes[i]->n_replies >= w->turns_max;
     }
     LS_TRY_DONE(ls_environment_ask(w->environment, episodes, names, ends, n, e->items, e->results, answers, err));
-    note(e, "", ls_reward_tally_of(w->environment)->message);
+    ls_episodes_note(e, "", ls_reward_tally_of(w->environment)->message);
     for (int64_t i = 0; i < n; i++) {
         if (status != LS_OK) {
             free((char *)(uintptr_t)answers[i].said.text);
@@ -461,7 +460,7 @@ ls_status ls_episodes_run(ls_episodes *e, const ls_world *w, const ls_drawer *dr
     return w->environment != NULL ? ask_the_cut(e, w, begin, end, err) : LS_OK;
 }
 
-/* ---- rewards ---- */
+/* ---- what others see of it ---- */
 
 ls_status ls_episode_text(const ls_episode *x, char **out, int64_t *bytes, ls_error *err) {
     int64_t at = 0;
@@ -471,103 +470,6 @@ ls_status ls_episode_text(const ls_episode *x, char **out, int64_t *bytes, ls_er
     for (int64_t k = 0; k < x->n_replies; k++) {
         memcpy(*out + at, x->replies[k].text, (size_t)x->replies[k].bytes);
         at += x->replies[k].bytes;
-    }
-    return LS_OK;
-}
-
-/* One episode as an item; lists: its messages, released with free(). */
-static ls_status make_item(ls_reward_item *out, const ls_episodes *e, const ls_world *w, int64_t i, char *lists[2],
-                           const char *name, ls_error *err) {
-    const ls_episode *x = &e->list[i];
-    const bool is_told = w->reward != NULL && x->question.chat != NULL;
-    char *text = NULL;
-    int64_t bytes = 0;
-    LS_TRY(ls_episode_text(x, &text, &bytes, err));
-    *out = (ls_reward_item){.problem = x->question.id,
-                            .sample = name,
-                            .prompt = x->question.prompt,
-                            .completion = {text, bytes},
-                            .answer = x->question.answer.text,
-                            .answer_bytes = x->question.answer.bytes,
-                            .data = x->question.whole};
-    if (is_told) LS_TRY(ls_dialogue_messages(&lists[0], x->question.chat, err));
-    if (is_told) LS_TRY(ls_dialogue_said(&lists[1], w, x, err));
-    out->prompt_messages = lists[0];
-    out->completion_messages = lists[1];
-    if (w->reward == NULL || !ls_reward_wants_groups(w->reward)) return LS_OK;
-    out->completion_ids = x->tokens + x->n_prompt;
-    out->n_completion_ids = x->n - x->n_prompt;
-    out->group = i / e->samples;
-    out->group_n = e->samples;
-    return LS_OK;
-}
-
-/* Rewards that are not the task's own: item k is of episode owners[k]. */
-static ls_status ask_outside(ls_episodes *e, const ls_world *w, ls_error *err) {
-    char(*names)[LS_EPISODE_ID_MAX] = NULL, *(*lists)[2] = NULL;
-    int64_t n = 0;
-    ls_status status = LS_OK;
-    memset(e->items, 0, (size_t)e->n * sizeof *e->items);
-    LS_TRY_DONE(ls_array_alloc((void **)&names, e->n, sizeof *names, "rewards", err));
-    LS_TRY_DONE(ls_array_alloc((void **)&lists, e->n, sizeof *lists, "rewards", err));
-    for (int64_t i = 0; i < e->n; i++) {
-        if (e->list[i].is_settled) continue;
-        e->owners[n] = i;
-        ls_episode_id(names[n], &e->list[i]);
-        LS_TRY_DONE(make_item(&e->items[n], e, w, i, lists[n], names[n], err));
-        n++;
-    }
-    if (w->reward != NULL) {
-        LS_TRY_DONE(ls_reward_ask(w->reward, e->results, e->items, n, err));
-        note(e, "", ls_reward_tally_of(w->reward)->message);
-    } else {
-        for (int64_t k = 0; k < n; k++) {
-            const ls_question *q = &e->list[e->owners[k]].question;
-            LS_TRY_DONE(ls_verify_judge(w->verify, e->items[k].completion, q->answer, q->any_of, &e->results[k], err));
-            if (!e->results[k].ok) note(e, names[k], e->results[k].error);
-        }
-    }
-    for (int64_t k = 0; k < n; k++) {
-        ls_episode *x = &e->list[e->owners[k]];
-        x->failed = x->failed || !e->results[k].ok; /* or its environment did */
-        x->reward = x->failed ? (double)NAN : e->results[k].reward;
-    }
-    for (int64_t i = 0; i < e->n; i++) e->n_failed += e->list[i].failed;
-    if (e->n_failed == e->n)
-        status = LS_FAIL(err, LS_ERR_IO, "all %lld rewards failed: %s", (long long)e->n,
-                         e->message[0] != '\0' ? e->message : e->results[0].error);
-done:
-    for (int64_t i = 0; i < e->n; i++) free((char *)(uintptr_t)e->items[i].completion.text);
-    for (int64_t i = 0; lists != NULL && i < e->n; i++) {
-        free(lists[i][0]);
-        free(lists[i][1]);
-    }
-    free(names);
-    free((void *)lists);
-    return status;
-}
-
-/* What the environment has said in the course of the episodes. */
-static ls_status take_earned(ls_episodes *e, ls_error *err) {
-    for (int64_t i = 0; i < e->n; i++) {
-        ls_episode *x = &e->list[i];
-        x->failed = x->failed || !x->is_judged;
-        x->reward = x->failed ? (double)NAN : x->earned;
-        e->n_failed += x->failed;
-    }
-    if (e->n_failed < e->n) return LS_OK;
-    return LS_FAIL(err, LS_ERR_IO, "environment: all %lld episodes failed: %s", (long long)e->n,
-                   e->message[0] != '\0' ? e->message : "they ended without a reward");
-}
-
-ls_status ls_episodes_judge(ls_episodes *e, const ls_world *w, ls_error *err) {
-    e->n_failed = 0;
-    if (w->environment != NULL && w->reward == NULL && w->verify == NULL) return take_earned(e, err);
-    if (w->reward != NULL || w->verify != NULL) return ask_outside(e, w, err);
-    for (int64_t i = 0; i < e->n; i++) {
-        ls_episode *x = &e->list[i];
-        if (x->is_settled) continue;
-        x->reward = ls_task_reward(w->task, x->problem, x->replies, x->n_replies);
     }
     return LS_OK;
 }

@@ -83,9 +83,9 @@ typedef struct grpo {
     ls_tokenizer *tokenizer;
     ls_stop *stop;
     ls_chat *chat; /* of an environment; NULL: the model has no template */
-    ls_reward *reward, *environment;
-    ls_verify *verify; /* NULL: none judges */
-    ls_data *problems; /* NULL: a task makes them */
+    ls_reward *environment;
+    ls_judge judges[LS_JUDGES_MAX]; /* sources are of rank 0 */
+    ls_data *problems;              /* NULL: a task makes them */
     int64_t eval_n;
     ls_world world;
     ls_episodes *episodes, *held_out;

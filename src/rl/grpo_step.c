@@ -119,8 +119,8 @@ static void lay_out(grpo *g) {
 static ls_status judge(grpo *g, ls_error *err) {
     ls_episodes *e = g->episodes;
     const int64_t bytes = e->n * (int64_t)sizeof(float);
-    const bool outside =
-        g->o->reward_command[0] != '\0' || g->o->reward_url[0] != '\0' || g->o->judge == LS_REWARD_PYTHON;
+    const bool outside = ls_grpo_judged_by(g->o, LS_REWARD_COMMAND) || ls_grpo_judged_by(g->o, LS_REWARD_SERVER) ||
+                         ls_grpo_judged_by(g->o, LS_REWARD_PYTHON);
     int64_t begins[LS_RANKS_MAX + 1] = {0};
     if (ls_grpo_writes(g) || !outside) LS_TRY(ls_episodes_judge(e, &g->world, err));
     ls_grpo_tell_episodes(g, e, "");
