@@ -51,7 +51,7 @@ ls_status ls_foreign_run_rung(ls_inquiry *q, ls_rung rung, ls_error *err) {
     ls_seen *seen = &q->f->seen[rung];
     ls_trial trial;
     uint64_t needs;
-    ls_foreign_tell(q, ls_rung_text(rung));
+    ls_sweep_tell(&q->runner->sweep->opts, rung, LS_RUNGS, ls_rung_text(rung));
     if (past(q)) {
         q->f->out_of_time = true;
         snprintf(seen->note, sizeof seen->note, "no time was left");

@@ -100,6 +100,7 @@ ls_status ls_probe_temperature(ls_sweep_opts *opts, const ls_model_config *confi
     q = open_inquiry(&runner, config, err);
     LS_TRY_DONE(q != NULL ? LS_OK : LS_ERR_NOMEM);
     ls_rung_trial(q, LS_RUNG_ALONE_B, &trial, NULL);
+    ls_sweep_tell(opts, 0, LS_RUNGS, "the temperature of its values");
     LS_TRY_DONE(ls_rung_requests(q, LS_RUNG_ALONE_B, err));
     LS_TRY_DONE(ls_runner_try(&runner, &trial, q->requests[LS_RUNG_ALONE_B].of, 1, NULL, &outcomes, &seen, err));
     for (int64_t s = 0; s < outcomes.n; s++)
