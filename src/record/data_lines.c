@@ -241,12 +241,6 @@ typedef struct line_list {
     int64_t n, cap;
 } line_list;
 
-static bool is_blank(const char *line, int64_t bytes) {
-    for (int64_t i = 0; i < bytes; i++)
-        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r') return false;
-    return true;
-}
-
 /* What other trainers show their models beside the text; here it would be dropped. */
 static ls_status check_media(const ls_node *root, ls_error *err) {
     static const char *const names[] = {"images", "image", "videos", "video", "audios", "audio"};
@@ -269,7 +263,7 @@ static ls_status add_line(line_list *list, const char *text, int64_t bytes, cons
         text += 3;
         bytes -= 3;
     }
-    if (is_blank(text, bytes)) return LS_OK;
+    if (ls_line_is_blank(text, bytes)) return LS_OK;
     snprintf(place, sizeof place, "%.1100s: line %lld", name, (long long)number);
     LS_TRY_DONE(ls_json_doc_open(&doc, text, bytes, place, err));
     root = ls_json_root(doc);
