@@ -92,7 +92,7 @@ def hint(module, name):
     import difflib
 
     near = difflib.get_close_matches(name, [n for n in dir(module) if not n.startswith("_")], 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def tell(error):

@@ -64,7 +64,7 @@ static void start_painter(void) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-static void end(void) {
+static void take_away(void) {
     if (line.what != NULL && line.shown > 0) fputs("\r\033[K", stderr);
     line.what = NULL;
     line.shown = 0;
@@ -74,7 +74,7 @@ static void end(void) {
 void ls_progress_begin(const char *what, const char *unit) {
     start_painter();
     pthread_mutex_lock(&lock);
-    end();
+    take_away();
     line.what = what;
     line.unit = unit;
     line.begin = ls_clock_seconds();
@@ -101,6 +101,6 @@ void ls_progress_show(int64_t done, int64_t total, const char *more) {
 
 void ls_progress_end(void) {
     pthread_mutex_lock(&lock);
-    end();
+    take_away();
     pthread_mutex_unlock(&lock);
 }

@@ -15,7 +15,7 @@ enum { DIGITS_SAFE = 15, DIGITS_MOST = 17 };
 static bool is_of_number(char c) { return (c >= '0' && c <= '9') || (c != '\0' && strchr("-+.eE", c) != NULL); }
 
 /* Behind the string that begins at `at`. */
-static int64_t end_of_string(const char *json, int64_t bytes, int64_t at) {
+static int64_t string_end(const char *json, int64_t bytes, int64_t at) {
     for (int64_t i = at + 1; i < bytes; i++) {
         if (json[i] == '"') return i + 1;
         if (json[i] == '\\') i++;
@@ -50,8 +50,8 @@ static bool is_kept(const ls_json_decimal *d, const char *text, ls_numbers_mode 
 }
 
 /* Keeps number `index`, json[at..at + bytes), if it must be kept. */
-static ls_status look(ls_kept_numbers *out, const char *json, int64_t all, int64_t at, int64_t bytes, int64_t index,
-                      ls_numbers_mode mode, const char *name, ls_error *err) {
+static ls_status look_at_number(ls_kept_numbers *out, const char *json, int64_t all, int64_t at, int64_t bytes,
+                                int64_t index, ls_numbers_mode mode, const char *name, ls_error *err) {
     ls_json_decimal d;
     char *text = NULL;
     int64_t first;
@@ -81,12 +81,12 @@ ls_status ls_kept_numbers_open(ls_kept_numbers *out, const char *json, int64_t b
     *out = (ls_kept_numbers){0};
     for (int64_t at = 0; at < bytes && status == LS_OK; at = end) {
         end = at + 1;
-        if (json[at] == '"') end = end_of_string(json, bytes, at);
+        if (json[at] == '"') end = string_end(json, bytes, at);
         if (json[at] != '-' && (json[at] < '0' || json[at] > '9')) continue;
         while (end < bytes && is_of_number(json[end])) end++;
         if (end - at > DIGITS_SAFE || memchr(json + at, 'e', (size_t)(end - at)) != NULL ||
             memchr(json + at, 'E', (size_t)(end - at)) != NULL)
-            status = look(out, json, bytes, at, end - at, index, mode, name, err);
+            status = look_at_number(out, json, bytes, at, end - at, index, mode, name, err);
         index++;
     }
     if (status != LS_OK) ls_kept_numbers_close(out);

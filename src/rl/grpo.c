@@ -527,6 +527,8 @@ static void print_plan(const grpo *g) {
     ls_train_options_tell_weights(g->progress, ls_trainer_state(g->trainer)->weights);
     ls_memory_tell(g->device, memory, sizeof memory);
     fprintf(g->progress, "%s\n", memory);
+    if (g->step > 0 && g->step >= o->train.steps) ls_stop_tell_done(g->progress, g->step, o->train.steps);
+    ls_train_options_tell_rate(g->progress, &o->train, g->begin_update, o->train.steps * o->epochs * o->minibatches);
 }
 
 static ls_status open_records(grpo *g, ls_error *err) {
@@ -688,7 +690,24 @@ done:
     return status;
 }
 
+/* What the run leaves, and whether anything was learnt behind step `first`. */
+static ls_status tell_end(const grpo *g, int64_t first, ls_error *err) {
+    char path[LS_SAVES_PATH_MAX];
+    int64_t update;
+    if (g->progress == NULL) return LS_OK;
+    if (g->step > first && !g->any_differ)
+        fprintf(g->progress,
+                "no step had a group whose rewards differ: nothing was learnt from them; lockstep report %s shows "
+                "completions\n",
+                g->o->train.run);
+    LS_TRY(ls_saves_newest(g->saves, &update, path, err));
+    if (update >= 0 && !g->result->stopped) fprintf(g->progress, "the model is in %s\n", path);
+    fprintf(g->progress, "digest %016llx\n", (unsigned long long)g->result->digest);
+    return LS_OK;
+}
+
 static ls_status run_steps(grpo *g, ls_error *err) {
+    const int64_t first = g->step;
     bool stopped = false;
     g->result->step = g->step;
     if (g->step == 0 && is_evaluated(g)) {
@@ -707,9 +726,7 @@ static ls_status run_steps(grpo *g, ls_error *err) {
         LS_TRY(run_step(g, &stopped, err));
     }
     LS_TRY(ls_saves_settle(g->saves, ls_trainer_state(g->trainer), err));
-    if (g->progress != NULL && !stopped)
-        fprintf(g->progress, "digest %016llx\n", (unsigned long long)g->result->digest);
-    return LS_OK;
+    return stopped ? LS_OK : tell_end(g, first, err);
 }
 
 ls_status ls_grpo_run(ls_grpo_options *o, const ls_config *config, FILE *progress, ls_grpo_result *result,

@@ -107,6 +107,7 @@ typedef struct grpo {
     ls_loss_metrics first_loss, last_loss; /* of the first update, over the last epoch */
     ls_train_stats stats;                  /* of the last update */
     int64_t n_updates;
+    bool any_differ;                 /* some step of this process had a group whose rewards differ */
     double eval_reward, eval_length; /* NaN: there was no evaluation */
 } grpo;
 

@@ -214,6 +214,8 @@ static ls_status find_advantages(grpo *g, ls_error *err) {
     }
     LS_TRY(ls_advantages(r->advantages, r->keep, &g->advantage_metrics, r->rewards, r->failed, r->n, g->o->samples,
                          &g->advantages, err));
+    if (g->advantage_metrics.n_groups_equal + g->advantage_metrics.n_groups_empty < g->advantage_metrics.n_groups)
+        g->any_differ = true;
     put_in_places(r, r->advantages, sizeof *r->advantages);
     put_in_places(r, r->keep, sizeof *r->keep);
     return LS_OK;

@@ -35,8 +35,8 @@ static ls_status make_item(ls_reward_item *out, const ls_episodes *e, const ls_w
     return LS_OK;
 }
 
-static ls_status ask(ls_episodes *e, const ls_judge *judge, char (*names)[LS_EPISODE_ID_MAX], int64_t n,
-                     ls_error *err) {
+static ls_status ask_judge(ls_episodes *e, const ls_judge *judge, char (*names)[LS_EPISODE_ID_MAX], int64_t n,
+                           ls_error *err) {
     if (judge->source != NULL) {
         LS_TRY(ls_reward_ask(judge->source, e->results, e->items, n, err));
         ls_episodes_note(e, "", ls_reward_tally_of(judge->source)->message);
@@ -51,7 +51,7 @@ static ls_status ask(ls_episodes *e, const ls_judge *judge, char (*names)[LS_EPI
 }
 
 /* What a source or a verifier says of those that are not settled: item k is of episode owners[k]. */
-static ls_status ask_all(ls_episodes *e, const ls_world *w, int64_t j, ls_error *err) {
+static ls_status ask_about_all(ls_episodes *e, const ls_world *w, int64_t j, ls_error *err) {
     const ls_judge *judge = &w->judges[j];
     char(*names)[LS_EPISODE_ID_MAX] = NULL, *(*lists)[2] = NULL;
     int64_t n = 0;
@@ -66,7 +66,7 @@ static ls_status ask_all(ls_episodes *e, const ls_world *w, int64_t j, ls_error 
         LS_TRY_DONE(make_item(&e->items[n], e, w, judge->source, i, lists[n], names[n], err));
         n++;
     }
-    LS_TRY_DONE(ask(e, judge, names, n, err));
+    LS_TRY_DONE(ask_judge(e, judge, names, n, err));
     for (int64_t k = 0; k < n; k++) {
         ls_episode *x = &e->list[e->owners[k]];
         x->failed = x->failed || !e->results[k].ok; /* or its environment did */
@@ -130,7 +130,7 @@ static ls_status fail_all(const ls_episodes *e, const ls_world *w, ls_error *err
 ls_status ls_episodes_judge(ls_episodes *e, const ls_world *w, ls_error *err) {
     for (int64_t j = 0; j < w->n_judges; j++) {
         if (w->judges[j].source != NULL || w->judges[j].verify != NULL)
-            LS_TRY(ask_all(e, w, j, err));
+            LS_TRY(ask_about_all(e, w, j, err));
         else
             take_known(e, w, j);
     }

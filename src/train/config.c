@@ -330,6 +330,7 @@ static bool is_off(const ls_option *o, const char *value) {
 }
 
 ls_status ls_config_agree(const ls_config *config, const ls_node *options, const char *const *except, ls_error *err) {
+    static const char *const of_schedule[] = {"schedule", "rate", "rate_floor", "warmup", "schedule_steps", NULL};
     char mine[LS_OPTION_TEXT_MAX], *stored = NULL;
     ls_status status = LS_OK;
     for (int64_t t = 0; t < config->n; t++)
@@ -345,7 +346,7 @@ ls_status ls_config_agree(const ls_config *config, const ls_node *options, const
                 if (o->kind == LS_OPTION_NUMBER) show_numbers(stored, mine);
                 status =
                     ls_node_fail(&child, LS_ERR_ARG, err,
-                                 strcmp(o->name, "schedule_steps") == 0
+                                 is_named(of_schedule, o->name)
                                      ? "was %.100s and is %.100s now; set it as it was to keep the old schedule, or "
                                        "new_schedule=true to go on with another one"
                                      : "was %.100s and is %.100s now; to go on with another value, begin a new run "

@@ -265,8 +265,9 @@ static void a_schedule_is_kept_or_named(void **state) {
     must_refuse(
         "options.schedule_steps: was 2 and is 4 now; set it as it was to keep the old schedule, or new_schedule=true");
     RUN_OK("train", "resume", at("plan"), "--set", "steps=3"); /* the old one, at its floor */
+    assert_non_null(strstr(last.err, "\n1 of 1 updates have rate 0 and teach nothing: schedule=cosine ends at"));
     RUN("train", "resume", at("plan"), "--set", "steps=4", "--set", "rate=1e-4");
-    must_refuse("options.rate: was 1e-5 and is 0.0001 now");
+    must_refuse("options.rate: was 1e-5 and is 0.0001 now; set it as it was to keep the old schedule, or new_schedule");
     RUN_OK("train", "resume", at("plan"), "--set", "steps=4", "--set", "rate=1e-4", "--set", "schedule_steps=6",
            "--set", "new_schedule=true");
     {
@@ -275,6 +276,22 @@ static void a_schedule_is_kept_or_named(void **state) {
         assert_true(rate > 1e-6 && rate < 1e-4);
         json_decref(line);
     }
+    RUN_OK("train", "resume", at("plan"), "--set", "steps=6"); /* to the end of that one */
+    assert_non_null(strstr(last.err, "\n1 of 2 updates have rate 0"));
+    RUN_OK("train", "resume", at("plan"), "--set", "steps=8", "--set", "new_schedule=true"); /* which ends at 8 */
+    {
+        json_t *line = line_read(at("plan/metrics.jsonl"), 6);
+        assert_true(json_number_value(member(line, "learning_rate")) > 1e-6);
+        json_decref(line);
+    }
+    RUN_OK("train", "resume", at("plan"));
+    assert_non_null(strstr(last.err, "\nstep 8 of 8 is done; set steps to go further\n"));
+    assert_non_null(strstr(last.err, "/plan/checkpoints/step-00000008\n"));
+    RUN("inspect", at("plan"));
+    must_refuse("a run's checkpoints, which are models; the newest is ");
+    must_refuse("/plan/checkpoints/step-00000008");
+    RUN("merge", at("plan"), "--out", at("merged"));
+    must_refuse("a run's checkpoints");
     RUN("train", "resume", at("plan"), "--set", "temperature=0.5");
     must_refuse("options.temperature: was 1 and is 0.5 now");
     RUN("train", "resume", at("nowhere"));

@@ -190,6 +190,18 @@ static void tries_are_bounded(void **state) {
     fclose(stream);
     if (strstr(said, "step 2: after 3 batches of problems 4 of 4 groups have equal rewards\n") == NULL)
         fail_msg("%s", said);
+    if (strstr(said, "\nno step had a group whose rewards differ: nothing was learnt from them") == NULL)
+        fail_msg("%s", said);
+    free(said);
+    remove_tree(j.o->train.run);
+    job_free(&j);
+    /* Where some differ it is not said. */
+    j = job_make("some");
+    job_set(&j, "steps=1");
+    stream = open_memstream(&said, &n);
+    assert_ok(ls_grpo_run(j.o, &j.config, stream, &j.result, &err), err);
+    fclose(stream);
+    if (strstr(said, "no step had a group") != NULL) fail_msg("%s", said);
     free(said);
     remove_tree(j.o->train.run);
     job_free(&j);
