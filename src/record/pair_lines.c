@@ -53,7 +53,10 @@ ls_status ls_pair_parse(ls_pair *out, const char *line, int64_t bytes, const cha
     has_ids = ls_node_get_some(&root, "prompt_ids", &node) || ls_node_get_some(&root, "completion_ids", &node);
     if (has_text == has_ids) {
         status = ls_node_fail(&root, LS_ERR_FORMAT, err,
-                              "one of 'prompt' with 'completion' and 'prompt_ids' with 'completion_ids' is required");
+                              "one of 'prompt' with 'completion' and 'prompt_ids' with 'completion_ids' is required%s",
+                              has_text ? ""
+                                       : "; or messages, or a prompt and an answer under their usual names (question, "
+                                         "problem, answer, solution, ..) or those of data_prompt and data_answer");
     } else if (has_text) {
         LS_TRY_DONE(read_text(&root, "prompt", &out->prompt, &out->prompt_bytes, err));
         LS_TRY_DONE(read_text(&root, "completion", &out->completion, &out->completion_bytes, err));

@@ -35,12 +35,40 @@ static const ls_option *find(const ls_config *config, const char *name, size_t n
     return NULL;
 }
 
-/* "; did you mean rate?", or nothing. */
+static bool has_option(const ls_config *config, const char *name) {
+    void *value;
+    return find(config, name, strlen(name), &value) != NULL;
+}
+
+/* "; did you mean rate?": of the word that other trainers have for it, or of a near one; else where all are. */
 static const char *hint(char out[LS_CLOSEST_HINT_MAX], const ls_config *config, const char *name, size_t n) {
+    static const char *const words[][2] = {{"lr", "rate"},
+                                           {"learning_rate", "rate"},
+                                           {"lr_scheduler_type", "schedule"},
+                                           {"warmup_steps", "warmup"},
+                                           {"weight_decay", "decay"},
+                                           {"max_grad_norm", "clip"},
+                                           {"batch_size", "batch"},
+                                           {"per_device_train_batch_size", "batch"},
+                                           {"num_train_epochs", "epochs"},
+                                           {"max_steps", "steps"},
+                                           {"num_generations", "samples"},
+                                           {"max_completion_length", "max_tokens"},
+                                           {"max_new_tokens", "max_tokens"},
+                                           {"reward_funcs", "reward"},
+                                           {"template", "data_template"}};
     ls_closest closest = {0};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (strlen(words[i][0]) == n && memcmp(words[i][0], name, n) == 0 && has_option(config, words[i][1]))
+            closest.name = words[i][1];
+    if (closest.name != NULL) return ls_closest_hint(out, &closest, "");
     for (int64_t t = 0; t < config->n; t++)
         for (int64_t i = 0; i < config->tables[t].n; i++)
             ls_closest_try(&closest, name, (int64_t)n, config->tables[t].options[i].name);
+    if (closest.name == NULL) {
+        snprintf(out, LS_CLOSEST_HINT_MAX, "; --keys lists all");
+        return out;
+    }
     return ls_closest_hint(out, &closest, "");
 }
 
