@@ -640,6 +640,11 @@ static void print_plan(const sft *s) {
     ls_train_options_tell_weights(s->progress, ls_trainer_state(s->trainer)->weights);
     ls_memory_tell(s->device, memory, sizeof memory);
     fprintf(s->progress, "%s\n", memory);
+    if (s->model->config.positions_max > 0 && s->longest > s->model->config.positions_max)
+        fprintf(s->progress,
+                "the longest sequence has %lld tokens, and the model is made for %lld (max_position_embeddings); "
+                "length refuses longer ones\n",
+                (long long)s->longest, (long long)s->model->config.positions_max);
     if (s->begin_step >= o->train.steps) ls_stop_tell_done(s->progress, s->begin_step, o->train.steps);
     ls_train_options_tell_rate(s->progress, &o->train, s->begin_step, o->train.steps);
 }

@@ -257,6 +257,23 @@ static void credentials_stay_out_of_a_run(void **state) {
     assert_null(strstr(last.out, "sesame"));
 }
 
+/* What generate would refuse is told where it is trained on. */
+static void sequences_beyond_the_positions_are_told(void **state) {
+    char line[700];
+    int n = snprintf(line, sizeof line, "{\"prompt\":\"");
+    (void)state;
+    for (int i = 0; i < 260; i++) n += snprintf(line + n, sizeof line - (size_t)n, "%d ", i % 10);
+    snprintf(line + n, sizeof line - (size_t)n, "\",\"completion\":\"1\"}\n");
+    text_write(at("long.jsonl"), line);
+    RUN_OK("train", "sft", "--set", "model=" SORT, "--set", with_path(1, "run=", at("longer")), "--set",
+           with_path(0, "data=", at("long.jsonl")), "--set", "steps=1", "--set", "batch=1");
+    assert_non_null(strstr(last.err, " tokens, and the model is made for 256 (max_position_embeddings); length"));
+    assert_non_null(strstr(last.err, " tokens of which 2 are learnt, the longest "));
+    RUN_OK("train", "sft", "--set", "model=" TINY, "--set", with_path(1, "run=", at("shorter")), "--set",
+           with_path(0, "data=", at("long.jsonl")), "--set", "steps=1", "--set", "batch=1");
+    assert_null(strstr(last.err, "max_position_embeddings"));
+}
+
 static void a_schedule_is_kept_or_named(void **state) {
     (void)state;
     RUN_OK(GRPO(at("plan"), "--set", "reward=number", "--set", "steps=2", "--set", "schedule=cosine"));
@@ -302,11 +319,17 @@ static void a_schedule_is_kept_or_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_data_drives_a_run),         cmocka_unit_test(data_without_sense_is_refused),
-        cmocka_unit_test(long_prompts_are_named_or_left_out),  cmocka_unit_test(judges_get_the_line),
-        cmocka_unit_test(supervised_runs_take_the_same_files), cmocka_unit_test(stopped_runs_go_on_with_their_bits),
-        cmocka_unit_test(a_second_signal_ends_at_once),        cmocka_unit_test(a_silent_judge_does_not_keep_a_run),
-        cmocka_unit_test(credentials_stay_out_of_a_run),       cmocka_unit_test(a_schedule_is_kept_or_named),
+        cmocka_unit_test(published_data_drives_a_run),
+        cmocka_unit_test(data_without_sense_is_refused),
+        cmocka_unit_test(long_prompts_are_named_or_left_out),
+        cmocka_unit_test(judges_get_the_line),
+        cmocka_unit_test(supervised_runs_take_the_same_files),
+        cmocka_unit_test(stopped_runs_go_on_with_their_bits),
+        cmocka_unit_test(a_second_signal_ends_at_once),
+        cmocka_unit_test(a_silent_judge_does_not_keep_a_run),
+        cmocka_unit_test(credentials_stay_out_of_a_run),
+        cmocka_unit_test(a_schedule_is_kept_or_named),
+        cmocka_unit_test(sequences_beyond_the_positions_are_told),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }
