@@ -92,7 +92,7 @@ def hint(module, name):
     import difflib
 
     near = difflib.get_close_matches(name, [n for n in dir(module) if not n.startswith("_")], 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def tell(error):
@@ -151,7 +151,8 @@ class Reward:
 
     OF_GROUPS = ("completions", "prompts", "completion_ids", "completion_texts", "prompt_texts")
 
-    def __init__(self, spec):
+    def __init__(self, spec, may_pass):
+        self.may_pass = may_pass  # one of several: None gives no reward, and is no failure
         function = load(spec)
         if inspect.isclass(function):
             function = function()
@@ -210,7 +211,7 @@ class Reward:
         answers = []
         for reward in rewards:
             try:
-                answers.append({"reward": number(reward)})
+                answers.append({"reward": None if reward is None and self.may_pass else number(reward)})
             except Refusal as refusal:
                 answers.append({"error": str(refusal)})
         return answers
@@ -402,7 +403,7 @@ def work(spec, kind, source, sink):
         sys.argv = [spec]
         reader = os.fdopen(source, "rb")
         try:
-            target = (Environment if kind == "environment" else Reward)(spec)
+            target = Environment(spec) if kind == "environment" else Reward(spec, kind == "part")
         except BaseException as error:
             words = str(error) if isinstance(error, Refusal) else tell(error)
             os.write(sink, dump({"fatal": one_line(words, 180)}))

@@ -156,6 +156,12 @@ bool ls_file_exists(const char *path) {
     return stat(path, &st) == 0;
 }
 
+bool ls_line_is_blank(const char *line, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i++)
+        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r') return false;
+    return true;
+}
+
 ls_status ls_line_read(FILE *file, char **line, int64_t *cap, int64_t *bytes, int64_t bytes_max, bool *more,
                        ls_error *err) {
     int64_t n = 0;

@@ -197,7 +197,7 @@ static ls_status run_probe(ls_sweep *sweep, const probe_options *o, ls_door *doo
                           .length_max = server->length_max,
                           .temperature = o->temperature,
                           .checkpoint = checkpoint,
-                          .progress = ls_cli_progress()};
+                          .progress = ls_show_trial};
     ls_status status;
     door->subject = &subject;
     LS_TRY_DONE(ls_probe_plan(stderr, &opts, config, door, server, err));

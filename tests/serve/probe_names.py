@@ -5,7 +5,9 @@ Usage: probe_names.py LOCKSTEP SOURCE_DIRECTORY
 
 import json
 import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -109,6 +111,23 @@ def try_hangs(directory):
     check("  its time", took < 3 * (seconds + timeout), took, said["seconds"])
 
 
+def try_terminal(server):
+    """The line of progress, while the server stands still after the plan was written."""
+    terminal, end = pty.openpty()
+    process = subprocess.Popen([LOCKSTEP, "probe", server.url], stdout=subprocess.DEVNULL, stderr=end)
+    os.close(end)
+    shown, last = b"", time.time() + 60
+    while b"trying: " not in shown and time.time() < last and process.poll() is None:
+        if b"plan" in shown:
+            server.process.send_signal(signal.SIGSTOP)
+        if select.select([terminal], [], [], 0.1)[0]:
+            shown += os.read(terminal, 4096)
+    server.process.send_signal(signal.SIGCONT)
+    code = process.wait(60)
+    os.close(terminal)
+    check("its progress on a terminal", code == 0 and re.search(rb"trying: \d+ of \d+ experiments, ", shown), code, shown[-300:])
+
+
 def main():
     server = Server(LOCKSTEP, os.path.join(SOURCE, "models/tiny-text"))
     code, said, errors = probe(server.url)
@@ -119,6 +138,7 @@ def main():
         probe(server.url, "--max-requests", "60", "--html", page.name)
         drawn = re.findall("<svg[^>]*>", open(page.name).read())
         check("every drawing has a size of its own", drawn and all("viewBox=" in one for one in drawn), drawn[:1])
+    try_terminal(server)
     code, said, errors = probe(server.url, "--dry-run")
     check("a plan asks nothing", code == 0 and said is None and "not tried" in errors and "limits" in errors, errors)
     code, said, errors = probe(server.url, "--max-requests", "30")

@@ -106,8 +106,8 @@ typedef struct ls_sweep_opts {
     ls_isa isa;
     int64_t far_slots, far_words; /* the pool with far slots */
     bool story;                   /* the series over rollouts per prompt */
-    void (*progress)(void *context, const char *what);
-    void *progress_context;
+    /* What begins now, behind so many of `total` experiments; total 0: it is none of them. */
+    void (*progress)(int64_t done, int64_t total, const char *what);
     const int32_t *ids; /* [n_ids] that prompts are made of; NULL: all of the vocabulary */
     int64_t n_ids;
     const int32_t *text_ids; /* of the texts of LS_OUTSIDE_TEXT, one behind the other */
@@ -118,6 +118,10 @@ typedef struct ls_sweep_opts {
     bool hot_differs;             /* far above 1 its records were not the prompt's values */
     int64_t length_max;           /* of a sequence; 0: not known */
 } ls_sweep_opts;
+
+static inline void ls_sweep_tell(const ls_sweep_opts *opts, int64_t done, int64_t total, const char *what) {
+    if (opts->progress != NULL) opts->progress(done, total, what);
+}
 
 typedef struct ls_sweep {
     ls_sweep_opts opts; /* dtype is the one of the last experiments: float32 after bf16 that showed rounding alone */

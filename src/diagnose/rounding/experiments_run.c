@@ -51,7 +51,8 @@ ls_status ls_foreign_run_experiment(ls_inquiry *q, ls_stack_experiment experimen
     ls_seen *seen = &q->f->seen[experiment];
     ls_trial trial;
     uint64_t needs;
-    ls_foreign_tell(q, ls_stack_experiment_text(experiment, q->f->is_server));
+    ls_sweep_tell(&q->runner->sweep->opts, experiment, LS_STACK_EXPERIMENTS,
+                  ls_stack_experiment_text(experiment, q->f->is_server));
     if (ls_stack_refused(q, experiment) != NULL) {
         snprintf(seen->note, sizeof seen->note, "%s", ls_stack_refused(q, experiment));
         return LS_OK;

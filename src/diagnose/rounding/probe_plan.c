@@ -101,6 +101,7 @@ ls_status ls_probe_temperature(ls_sweep_opts *opts, const ls_model_config *confi
     q = open_inquiry(&runner, config, err);
     LS_TRY_DONE(q != NULL ? LS_OK : LS_ERR_NOMEM);
     ls_stack_trial(q, LS_STACK_SOLO_B, &trial, NULL);
+    ls_sweep_tell(opts, 0, LS_STACK_EXPERIMENTS, "the temperature of its values");
     LS_TRY_DONE(ls_stack_requests(q, LS_STACK_SOLO_B, err));
     LS_TRY_DONE(ls_runner_try(&runner, &trial, q->requests[LS_STACK_SOLO_B].of, 1, NULL, &outcomes, &seen, err));
     for (int64_t s = 0; s < outcomes.n; s++)

@@ -4,10 +4,7 @@
 
 #include "diagnose/rounding/inquiry.h"
 
-void ls_foreign_tell(const ls_inquiry *q, const char *what) {
-    const ls_sweep_opts *o = &q->runner->sweep->opts;
-    if (o->progress != NULL) o->progress(o->progress_context, what);
-}
+void ls_foreign_tell(const ls_inquiry *q, const char *what) { ls_sweep_tell(&q->runner->sweep->opts, 0, 0, what); }
 
 /* What is found without the trials that tell it from others is not to be named. */
 #define UNDECIDED 0.8
