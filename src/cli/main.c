@@ -83,7 +83,7 @@ static void prepare_streams(void) {
 static bool is_told; /* what went wrong with standard output */
 
 /* Nothing may be lost between printf and the file; a command that failed has said so already. */
-static int finish(int code) {
+static int finish_output(int code) {
     errno = 0;
     if ((fflush(stdout) == 0 && !ferror(stdout)) || code == LS_EXIT_FAILED) {
         is_told = is_told || code == LS_EXIT_FAILED;
@@ -96,7 +96,7 @@ static int finish(int code) {
 
 /* The same for those who call exit, as the parser of options does behind its help. */
 static void finish_exit(void) {
-    if (!is_told && finish(LS_EXIT_OK) != LS_EXIT_OK) _exit(LS_EXIT_FAILED);
+    if (!is_told && finish_output(LS_EXIT_OK) != LS_EXIT_OK) _exit(LS_EXIT_FAILED);
 }
 
 static int refuse_command(const char *name) {
@@ -134,7 +134,7 @@ static int run_command(int argc, char **argv) {
         if (strcmp(argv[1], commands[i].help.name) != 0) continue;
         snprintf(name, sizeof name, "lockstep %s", commands[i].help.name);
         argv[1] = name;
-        return finish(commands[i].run(argc - 1, argv + 1));
+        return finish_output(commands[i].run(argc - 1, argv + 1));
     }
     return refuse_command(argv[1]);
 }
@@ -156,11 +156,11 @@ int main(int argc, char **argv) {
     }
     if (is_help(argv[1]) && argc == 2) {
         print_help(stdout);
-        return finish(LS_EXIT_OK);
+        return finish_output(LS_EXIT_OK);
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("lockstep %s\n", LS_VERSION);
-        return finish(LS_EXIT_OK);
+        return finish_output(LS_EXIT_OK);
     }
     if (is_help(argv[1])) { /* of a command: the words change their places */
         argv[1] = argv[2];

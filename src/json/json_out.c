@@ -84,7 +84,7 @@ static bool begin_number(ls_json_out *json, const char *key, double value) {
     return written;
 }
 
-static void push(ls_json_out *json, const char *key, char open) {
+static void push_level(ls_json_out *json, const char *key, char open) {
     if (begin_value(json, key)) fputc(open, json->file);
     LS_ASSERT(json->depth < LS_JSON_DEPTH_MAX, "depth %d", json->depth);
     json->path_bytes[json->depth] = (int32_t)strlen(json->path);
@@ -98,9 +98,9 @@ static void pop(ls_json_out *json, char close) {
     if (json->file != NULL) fputc(close, json->file);
 }
 
-void ls_json_begin_object(ls_json_out *json, const char *key) { push(json, key, '{'); }
+void ls_json_begin_object(ls_json_out *json, const char *key) { push_level(json, key, '{'); }
 void ls_json_end_object(ls_json_out *json) { pop(json, '}'); }
-void ls_json_begin_array(ls_json_out *json, const char *key) { push(json, key, '['); }
+void ls_json_begin_array(ls_json_out *json, const char *key) { push_level(json, key, '['); }
 void ls_json_end_array(ls_json_out *json) { pop(json, ']'); }
 
 void ls_json_text(ls_json_out *json, const char *key, const char *text, int64_t bytes) {

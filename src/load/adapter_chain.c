@@ -19,7 +19,7 @@ void ls_adapter_base_is(const char *directory, const char *base) {
     told_base = base;
 }
 
-static bool has(const char *directory, const char *name) {
+static bool has_file(const char *directory, const char *name) {
     char path[PATH_BYTES];
     return snprintf(path, sizeof path, "%s/%s", directory, name) < (int)sizeof path && ls_file_exists(path);
 }
@@ -41,7 +41,7 @@ static ls_status find_base(const char **out, const char *directory, const ls_ada
         *out = told_base;
         return LS_OK;
     }
-    if (*out != NULL && (has(*out, "config.json") || has(*out, "adapter_config.json"))) return LS_OK;
+    if (*out != NULL && (has_file(*out, "config.json") || has_file(*out, "adapter_config.json"))) return LS_OK;
     if (told_base != NULL) { /* a copy of the same adapter, as a server keeps one */
         *out = told_base;
         return LS_OK;
@@ -57,7 +57,7 @@ static ls_status find_base(const char **out, const char *directory, const ls_ada
 
 ls_status ls_adapter_chain_open(ls_adapter_chain *c, const char *directory, ls_error *err) {
     const char *at = directory;
-    while (has(at, "adapter_config.json")) {
+    while (has_file(at, "adapter_config.json")) {
         const char *base;
         if (c->n == LS_ADAPTERS_MAX)
             return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: an adapter of more than %d adapters, one on the other",

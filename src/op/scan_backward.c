@@ -55,19 +55,6 @@ ls_status ls_scan_backward_check(const ls_scan_backward_args *args, ls_error *er
     return LS_OK;
 }
 
-/* Takes `count` floats, none where count is -1; its offset, or -1. */
-static int64_t take(int64_t *total, int64_t count) {
-    const int64_t at = *total;
-    if (at < 0 || !ls_add_i64(at, count, total)) *total = -1;
-    return at;
-}
-
-/* a * b * c, or -1. */
-static int64_t product(int64_t a, int64_t b, int64_t c) {
-    int64_t out;
-    return ls_mul_i64(a, b, &out) && ls_mul_i64(out, c, &out) ? out : -1;
-}
-
 bool ls_scan_backward_plan_make(ls_scan_backward_plan *plan, const ls_scan_backward_args *args) {
     const int64_t dim = args->dim, states = args->n_states, n_spans = args->n_spans;
     int64_t kept;
@@ -75,10 +62,11 @@ bool ls_scan_backward_plan_make(ls_scan_backward_plan *plan, const ls_scan_backw
     plan->n_blocks = ls_scan_sum_blocks(dim);
     plan->by_runs = states == RUNS_STATES && n_spans <= RUNS_BLOCKS_MAX / plan->n_blocks;
     plan->total = 0;
-    plan->states = take(&plan->total, product(kept, dim, states));
-    plan->sums = take(&plan->total, product(plan->n_blocks, args->rows, product(plan->by_runs ? 4 : 1, 2, states)));
-    plan->a2 = take(&plan->total, product(n_spans, dim, states));
-    plan->d = take(&plan->total, product(n_spans, dim, 1));
-    plan->bias = take(&plan->total, product(n_spans, dim, 1));
+    plan->states = ls_take_i64(&plan->total, ls_mul3_i64(kept, dim, states));
+    plan->sums = ls_take_i64(&plan->total,
+                             ls_mul3_i64(plan->n_blocks, args->rows, ls_mul3_i64(plan->by_runs ? 4 : 1, 2, states)));
+    plan->a2 = ls_take_i64(&plan->total, ls_mul3_i64(n_spans, dim, states));
+    plan->d = ls_take_i64(&plan->total, ls_mul3_i64(n_spans, dim, 1));
+    plan->bias = ls_take_i64(&plan->total, ls_mul3_i64(n_spans, dim, 1));
     return plan->total >= 0;
 }

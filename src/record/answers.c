@@ -787,7 +787,7 @@ static ls_status number_groups(ls_record **sorted, int64_t n, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status check(const reader *r, const char *name, ls_error *err) {
+static ls_status check_records(const reader *r, const char *name, ls_error *err) {
     ls_record **sorted = NULL;
     bool any = r->may_lack_values && r->n > 0;
     ls_status status;
@@ -811,8 +811,8 @@ done:
     return status;
 }
 
-static ls_status parse(reader r, ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,
-                       ls_error *err) {
+static ls_status parse_answers(reader r, ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,
+                               ls_error *err) {
     ls_dump dump = {0};
     ls_status status;
     *out = NULL;
@@ -824,7 +824,7 @@ static ls_status parse(reader r, ls_record **out, int64_t *n, const char *text, 
     } else {
         LS_TRY_DONE(read_objects(&r, text, bytes, name, err));
     }
-    LS_TRY_DONE(check(&r, name, err));
+    LS_TRY_DONE(check_records(&r, name, err));
     *out = r.records;
     *n = r.n;
     r.records = NULL;
@@ -838,13 +838,13 @@ done:
 ls_status ls_answers_parse(ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,
                            ls_answer_format format, bool of_trainer, ls_error *err) {
     const reader r = {.format = format, .of_trainer = of_trainer};
-    return parse(r, out, n, text, bytes, name, err);
+    return parse_answers(r, out, n, text, bytes, name, err);
 }
 
 ls_status ls_answers_parse_any(ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,
                                ls_answer_format format, ls_error *err) {
     const reader r = {.format = format, .may_lack_values = true};
-    return parse(r, out, n, text, bytes, name, err);
+    return parse_answers(r, out, n, text, bytes, name, err);
 }
 
 ls_status ls_answers_read(ls_record **out, int64_t *n, const char *path, ls_answer_format format, bool of_trainer,
@@ -856,7 +856,7 @@ ls_status ls_answers_read(ls_record **out, int64_t *n, const char *path, ls_answ
     *out = NULL;
     *n = 0;
     LS_TRY(ls_source_read(&text, &bytes, path, FILE_BYTES_MAX, err));
-    status = parse(r, out, n, text, bytes, path, err);
+    status = parse_answers(r, out, n, text, bytes, path, err);
     free(text);
     return status;
 }

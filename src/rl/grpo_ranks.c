@@ -18,7 +18,7 @@ typedef struct writer {
     int64_t bytes;
 } writer;
 
-static void put(writer *w, const void *data, int64_t bytes) {
+static void put_data(writer *w, const void *data, int64_t bytes) {
     if (w->at != NULL && bytes > 0) memcpy(w->at + w->bytes, data, (size_t)bytes);
     w->bytes += bytes;
 }
@@ -26,15 +26,15 @@ static void put(writer *w, const void *data, int64_t bytes) {
 static void put_episode(writer *w, const ls_episode *x) {
     const episode_head head = {x->n,    x->n_drawn,  x->n_replies, x->n_hit, x->n_preempted,
                                x->slot, x->overlong, x->failed,    {0}};
-    put(w, &head, (int64_t)sizeof head);
-    put(w, x->tokens, x->n * (int64_t)sizeof *x->tokens);
-    put(w, x->logprob, x->n * (int64_t)sizeof *x->logprob);
-    put(w, x->drawn, x->n);
-    put(w, x->kept, x->n * (int64_t)sizeof *x->kept);
-    put(w, x->log_mass, x->n * (int64_t)sizeof *x->log_mass);
+    put_data(w, &head, (int64_t)sizeof head);
+    put_data(w, x->tokens, x->n * (int64_t)sizeof *x->tokens);
+    put_data(w, x->logprob, x->n * (int64_t)sizeof *x->logprob);
+    put_data(w, x->drawn, x->n);
+    put_data(w, x->kept, x->n * (int64_t)sizeof *x->kept);
+    put_data(w, x->log_mass, x->n * (int64_t)sizeof *x->log_mass);
     for (int64_t k = 0; k < x->n_replies; k++) {
-        put(w, &x->replies[k].bytes, (int64_t)sizeof x->replies[k].bytes);
-        put(w, x->replies[k].text, x->replies[k].bytes);
+        put_data(w, &x->replies[k].bytes, (int64_t)sizeof x->replies[k].bytes);
+        put_data(w, x->replies[k].text, x->replies[k].bytes);
     }
 }
 

@@ -124,7 +124,7 @@ static ls_status take_draw(const asking *a, int64_t i, const char *text, int64_t
     return LS_OK;
 }
 
-static ls_status take(void *context, int64_t i, char *text, int64_t bytes, ls_error *err) {
+static ls_status take_reply(void *context, int64_t i, char *text, int64_t bytes, ls_error *err) {
     const asking *a = context;
     server *s = server_of(a, i);
     switch (a->route) {
@@ -135,8 +135,8 @@ static ls_status take(void *context, int64_t i, char *text, int64_t bytes, ls_er
     return take_draw(a, i, text, bytes, err);
 }
 
-static ls_status fail(void *context, int64_t i, const char *why, const char *text, int64_t bytes, int64_t tries,
-                      ls_error *err) {
+static ls_status fail_call(void *context, int64_t i, const char *why, const char *text, int64_t bytes, int64_t tries,
+                           ls_error *err) {
     const asking *a = context;
     char refusal[REFUSAL_MAX];
     ls_rollout_refusal(refusal, sizeof refusal, text, bytes);
@@ -144,7 +144,7 @@ static ls_status fail(void *context, int64_t i, const char *why, const char *tex
                    refusal[0] != '\0' ? ": " : "", refusal, (long long)tries, tries == 1 ? "try" : "tries");
 }
 
-static void note(void *context, int64_t i, const char *why) {
+static void note_retry(void *context, int64_t i, const char *why) {
     asking *a = context;
     if (a->r->told == NULL || a->is_told) return;
     a->is_told = true;
@@ -152,8 +152,8 @@ static void note(void *context, int64_t i, const char *why) {
     fflush(a->r->told);
 }
 
-static ls_status ask(asking *a, int64_t n, ls_error *err) {
-    const ls_http_user user = {a, url_of, a->route == INFO ? NULL : write_body, take, fail, note};
+static ls_status ask_servers(asking *a, int64_t n, ls_error *err) {
+    const ls_http_user user = {a, url_of, a->route == INFO ? NULL : write_body, take_reply, fail_call, note_retry};
     return ls_http_pool_run(a->r->pool, n, &user, NULL, err);
 }
 
@@ -240,7 +240,7 @@ static ls_status open_all(ls_rollout *r, const ls_rollout_options *o, ls_error *
     asking a = {.r = r, .route = INFO};
     LS_TRY(list_servers(r, o->urls, err));
     LS_TRY(open_pool(r, o, err));
-    LS_TRY(ask(&a, r->n_servers, err));
+    LS_TRY(ask_servers(&a, r->n_servers, err));
     for (int64_t i = 0; i < r->n_servers; i++) LS_TRY(check_server(r, &r->servers[i], err));
     return LS_OK;
 }
@@ -272,7 +272,7 @@ void ls_rollout_close(ls_rollout *r) {
 
 ls_status ls_rollout_publish(ls_rollout *r, const char *directory, uint64_t wish, ls_error *err) {
     asking a = {.r = r, .route = UPDATE, .directory = directory, .wish = wish};
-    return ask(&a, r->n_servers, err);
+    return ask_servers(&a, r->n_servers, err);
 }
 
 const ls_rollout_versions *ls_rollout_versions_of(const ls_rollout *r) { return &r->versions; }
@@ -281,5 +281,5 @@ void ls_rollout_versions_set(ls_rollout *r, const ls_rollout_versions *versions)
 ls_status ls_rollout_draw(ls_rollout *r, ls_request *requests, int64_t n, const ls_sampling *sampling, bool is_recorded,
                           ls_error *err) {
     asking a = {.r = r, .route = GENERATE, .requests = requests, .sampling = sampling, .is_recorded = is_recorded};
-    return ask(&a, n, err);
+    return ask_servers(&a, n, err);
 }

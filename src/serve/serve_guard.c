@@ -74,7 +74,7 @@ struct ls_guard {
 
 /* ---- descriptors ---- */
 
-static void watch(ls_guard *g, end *e, uint32_t events) {
+static void watch_end(ls_guard *g, end *e, uint32_t events) {
     struct epoll_event event = {.events = events, .data.ptr = e};
     if (e->fd < 0 || e->events == events) return;
     (void)epoll_ctl(g->poll, EPOLL_CTL_MOD, e->fd, &event);
@@ -183,7 +183,7 @@ static const char *reason_of(int status) {
 }
 
 /* Answers what is no request, and ends the connection. Where an answer has begun there is no other. */
-static void refuse(ls_guard *g, caller *l, int status, const char *why) {
+static void refuse_bytes(ls_guard *g, caller *l, int status, const char *why) {
     char *body = NULL, *whole = NULL;
     size_t body_bytes = 0;
     FILE *file;
@@ -257,7 +257,7 @@ static bool open_library(ls_guard *g, caller *l) {
     if (hand_over(g, pair[1])) return true;
     close_library(g, l);
 none:
-    refuse(g, l, 503, "no room for another request, or the server is stopping");
+    refuse_bytes(g, l, 503, "no room for another request, or the server is stopping");
     return false;
 }
 
@@ -279,11 +279,11 @@ static void send_in(ls_guard *g, caller *l) {
 static bool is_whole(const caller *l) { return l->frame.state == LS_FRAME_END; }
 
 /* Bytes of the present request, and perhaps more, which is kept. */
-static void take(ls_guard *g, caller *l, const char *bytes, int64_t n) {
+static void take_bytes(ls_guard *g, caller *l, const char *bytes, int64_t n) {
     const int64_t used = ls_frame_feed(&l->frame, bytes, n);
     char *left = NULL;
     if (l->frame.state == LS_FRAME_BAD) {
-        refuse(g, l, l->frame.status, l->frame.why);
+        refuse_bytes(g, l, l->frame.status, l->frame.why);
         return;
     }
     if (used < n && ls_text_copy(&left, bytes + used, n - used, NULL) != LS_OK) {
@@ -323,7 +323,7 @@ static void read_client(ls_guard *g, caller *l) {
         else if (n == 0)
             end_client(g, l);
         else if (!l->is_closing)
-            take(g, l, g->piece, n);
+            take_bytes(g, l, g->piece, n);
         if (l->is_lingering && n > 0) {
             l->thrown += n;
             if (l->thrown > LINGER_BYTES) kill_caller(g, l);
@@ -339,7 +339,7 @@ static void read_left(ls_guard *g, caller *l) {
         const int64_t n = l->left_bytes;
         l->left = NULL;
         l->left_bytes = 0;
-        take(g, l, left, n);
+        take_bytes(g, l, left, n);
         free(left);
     }
 }
@@ -396,10 +396,10 @@ static void set_events(ls_guard *g, caller *l) {
     if (!l->has_ended && reads) events |= EPOLLIN;
     if (!l->is_half && is_whole(l) && !l->is_closing) events |= EPOLLRDHUP;
     if (l->out_bytes > 0) events |= EPOLLOUT;
-    watch(g, &l->client, events);
+    watch_end(g, &l->client, events);
     events = l->out_bytes > 0 ? 0 : EPOLLIN;
     if (l->frame.out_bytes > 0) events |= EPOLLOUT;
-    watch(g, &l->library, events);
+    watch_end(g, &l->library, events);
 }
 
 /* Whatever can go on, goes on. */
@@ -462,7 +462,7 @@ static void accept_all(ls_guard *g) {
         g->opts.on_connection(g->opts.context, 1);
         if (!begin_watch(g, &l->client, EPOLLIN)) kill_caller(g, l);
     }
-    watch(g, &g->listener, 0);
+    watch_end(g, &g->listener, 0);
 }
 
 static void take_answered(ls_guard *g) {
@@ -493,10 +493,10 @@ static void look_at_clock(ls_guard *g) {
             if (!l->is_closing) g->opts.on_refusal(g->opts.context, 408);
             kill_caller(g, l);
         } else {
-            refuse(g, l, 408, "the header was not there in time");
+            refuse_bytes(g, l, 408, "the header was not there in time");
         }
     }
-    if (g->listener.fd >= 0 && g->n_callers < g->opts.connections_max) watch(g, &g->listener, EPOLLIN);
+    if (g->listener.fd >= 0 && g->n_callers < g->opts.connections_max) watch_end(g, &g->listener, EPOLLIN);
 }
 
 static bool is_ending(ls_guard *g, bool *quiesces) {
@@ -514,7 +514,7 @@ static bool has_unsent(const ls_guard *g) {
     return false;
 }
 
-static void *run(void *context) {
+static void *run_guard(void *context) {
     ls_guard *g = context;
     struct epoll_event events[EVENTS];
     double last = ls_clock_seconds(), until = 0;
@@ -589,7 +589,7 @@ ls_status ls_guard_start(ls_guard **out, int listener, const ls_guard_opts *opts
     *out = g; /* before the thread, whose callbacks may need it */
     runs =
         g->bell.fd >= 0 && g->poll >= 0 && begin_watch(g, &g->listener, EPOLLIN) && begin_watch(g, &g->bell, EPOLLIN);
-    g->has_thread = runs && pthread_create(&g->thread, NULL, run, g) == 0;
+    g->has_thread = runs && pthread_create(&g->thread, NULL, run_guard, g) == 0;
     if (g->has_thread) return LS_OK;
     ls_guard_free(g);
     *out = NULL;

@@ -8,7 +8,7 @@
 
 static const char *const colours[] = {"#1f6fb2", "#2e7d4f", "#a15c00", "#6a3fb5", "#b3261e"};
 
-static double largest(const double *y, int64_t n) {
+static double largest_point(const double *y, int64_t n) {
     double most = 0.0;
     for (int64_t i = 0; i < n; i++)
         if (isfinite(y[i]) && y[i] > most) most = y[i];
@@ -78,7 +78,8 @@ static void write_series(FILE *file, const ls_sweep *s) {
             "<h2>Mismatch by step</h2>\n<p>Steps of %" PRId64 " prompts through one engine with %" PRId64
             " slots in rotation, for each number of rollouts per prompt.</p>\n",
             s->series[0].n_prompts, s->opts.far_slots);
-    for (int64_t i = 0; i < s->n_series; i++) high = fmax(high, largest(s->series[i].step_abs, s->series[i].n_steps));
+    for (int64_t i = 0; i < s->n_series; i++)
+        high = fmax(high, largest_point(s->series[i].step_abs, s->series[i].n_steps));
     for (int64_t i = 0; i < s->n_series; i++) {
         const ls_series *x = &s->series[i];
         double step[LS_STEPS_MAX];
@@ -147,9 +148,19 @@ static void write_slots(FILE *file, const ls_sweep *s) {
     if (n == 0 && s->n_probes == 0) return;
     fputs("<h2>Mismatch by slot</h2>\n", file);
     if (n > 0) {
-        const ls_chart chart = {
-            LS_CHART_BARS, "all sequences of the series", "slot",        "mean |d|", x,     y,         n,
-            0.0,           (double)s->opts.far_slots,     largest(y, n), threshold,  label, colours[0]};
+        const ls_chart chart = {LS_CHART_BARS,
+                                "all sequences of the series",
+                                "slot",
+                                "mean |d|",
+                                x,
+                                y,
+                                n,
+                                0.0,
+                                (double)s->opts.far_slots,
+                                largest_point(y, n),
+                                threshold,
+                                label,
+                                colours[0]};
         ls_chart_write(file, &chart);
     }
     for (int64_t i = 0; i < s->n_probes; i++) {
@@ -166,7 +177,7 @@ static void write_slots(FILE *file, const ls_sweep *s) {
                                 s->n_probes,
                                 0.0,
                                 (double)s->opts.far_slots,
-                                largest(py, s->n_probes),
+                                largest_point(py, s->n_probes),
                                 threshold,
                                 label,
                                 colours[4]};
@@ -187,19 +198,8 @@ static void write_positions(FILE *file, const ls_sweep *s) {
     }
     if (!s->different || n == 0) return;
     snprintf(title, sizeof title, "%s", ls_experiment_text(s->repro_of));
-    const ls_chart chart = {LS_CHART_BARS,
-                            title,
-                            "token of the completion",
-                            "mean |d|",
-                            x,
-                            y,
-                            n,
-                            0.5,
-                            (double)n + 0.5,
-                            largest(y, n),
-                            (double)NAN,
-                            "",
-                            colours[0]};
+    const ls_chart chart = {LS_CHART_BARS, title,           "token of the completion", "mean |d|",  x,  y,         n,
+                            0.5,           (double)n + 0.5, largest_point(y, n),       (double)NAN, "", colours[0]};
     fputs("<h2>Mismatch by position</h2>\n", file);
     ls_chart_write(file, &chart);
 }

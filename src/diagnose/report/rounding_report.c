@@ -6,7 +6,7 @@
 #include "diagnose/report/report_parts.h"
 #include "diagnose/rounding/inquiry.h"
 
-static void describe(char *text, size_t bytes, const ls_seen *s) {
+static void describe_seen(char *text, size_t bytes, const ls_seen *s) {
     int used = 0;
     text[0] = '\0';
     if (s->outcomes.n > 0 || s->n_tokens > 0)
@@ -127,7 +127,7 @@ void ls_foreign_print(FILE *file, const ls_sweep *s) {
     fprintf(file, "\n%-20s %-10s %s\n", "experiment", "verdict", "what is moved: what is seen");
     for (int i = 0; i < LS_STACK_EXPERIMENTS; i++) {
         if (!is_shown(f, i)) continue;
-        describe(text, sizeof text, &f->seen[i]);
+        describe_seen(text, sizeof text, &f->seen[i]);
         fprintf(file, "%-20s %-10s %s%s%s\n", ls_stack_experiment_name((ls_stack_experiment)i),
                 ls_look_name(f->seen[i].look), ls_stack_experiment_text((ls_stack_experiment)i),
                 text[0] != '\0' ? ": " : "", text);
@@ -257,7 +257,7 @@ static void draw_effects(FILE *file, const ls_foreign *f) {
         const double limit = width * log(f->limit / low) / log(high / low);
         char text[LS_NOTE_BYTES + 200];
         if (!is_shown(f, i)) continue;
-        describe(text, sizeof text, s);
+        describe_seen(text, sizeof text, s);
         fprintf(file, "<tr><td>%s</td><td>%s</td><td>", ls_stack_experiment_name((ls_stack_experiment)i),
                 ls_look_name(s->look));
         if (s->n_tokens > 0) {

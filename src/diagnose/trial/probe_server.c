@@ -415,8 +415,8 @@ done:
     return status;
 }
 
-static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
-                     ls_outcomes *out, ls_error *err) {
+static ls_status run_server(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
+                            ls_outcomes *out, ls_error *err) {
     ls_probe_server *s = context;
     /* What other trials left in the cache is none of this one's; a server of ours caches nothing that has a salt. */
     const bool salts = s->dialect == LS_DIALECT_VLLM && strcmp(s->who, "lockstep") != 0;
@@ -536,7 +536,8 @@ done:
     return status;
 }
 
-static ls_status score(void *context, const ls_trial *trial, const ls_scored *list, int64_t n, ls_error *err) {
+static ls_status score_by_server(void *context, const ls_trial *trial, const ls_scored *list, int64_t n,
+                                 ls_error *err) {
     ls_probe_server *s = context;
     for (int64_t i = 0; i < n; i++) {
         for (int64_t t = 0; t + 1 < list[i].n; t++) list[i].values[t] = (float)NAN;
@@ -603,7 +604,7 @@ static bool is_near_limit(void *context) {
 }
 
 ls_subject ls_subject_server(ls_probe_server *s) {
-    ls_subject subject = {.context = s, .run = run, .is_program = true, .is_server = true};
+    ls_subject subject = {.context = s, .run = run_server, .is_program = true, .is_server = true};
     subject.obeys = lever("batch") | lever("prefix"); /* a cache that cannot be kept out is on in all trials */
     if (s->dialect != LS_DIALECT_LLAMA_CPP) subject.obeys |= lever("samples") | lever("fork");
     if (s->dialect == LS_DIALECT_LLAMA_CPP && s->n_slots > 1) subject.obeys |= lever("slot-base") | lever("slots");
@@ -618,7 +619,7 @@ ls_subject ls_subject_server(ls_probe_server *s) {
 }
 
 ls_scorer ls_scorer_server(ls_probe_server *server) {
-    const ls_scorer scorer = {server, score};
+    const ls_scorer scorer = {server, score_by_server};
     return scorer;
 }
 
