@@ -18,7 +18,7 @@ static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 static const char *const switches[] = {"false", "true", NULL};
 static const char *const moments[] = {[LS_F32] = "f32", [LS_BF16] = "bf16", NULL};
 /* Checkpoints may be older than the option; what their tensors are is compared. */
-static const char *const told[] = {"moments", NULL};
+static const char *const reported[] = {"moments", NULL};
 
 /* What carries bits, as checkpoints write it. They are set as members of a struct, never read as text. */
 static const ls_option *options_table(int64_t *n) {
@@ -58,7 +58,8 @@ ls_config ls_api_trainer_config(lockstep_trainer_options *options) {
 }
 
 static ls_saves_description describe_save(const lockstep_trainer *t, const ls_config *config) {
-    return (ls_saves_description){.kind = "embedded", .numerics = t->model->numerics, .config = config, .free = told};
+    return (ls_saves_description){
+        .kind = "embedded", .numerics = t->model->numerics, .config = config, .free = reported};
 }
 
 static ls_status save_trainer(lockstep_trainer *t, const char *run, int64_t keep, ls_error *err) {

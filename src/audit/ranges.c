@@ -25,7 +25,7 @@ typedef struct entry {
     bool is_used, has_kernel; /* something was looked for that this line is about; a kernel of its section was there */
 } entry;
 
-enum { SEEN_MAX = 32, SEEN_BYTES = 64, TOLD_MAX = 20 };
+enum { SEEN_MAX = 32, SEEN_BYTES = 64, LISTED_MAX = 20 };
 
 struct ls_ranges {
     entry *entries;
@@ -371,27 +371,27 @@ static void tell_sections(FILE *file, const ls_ranges *r) {
         if (e->file == NULL || e->section == NULL || e->has_kernel) continue;
         if (last != NULL && strcmp(last, e->section) == 0) continue;
         last = e->section;
-        if (n < TOLD_MAX)
+        if (n < LISTED_MAX)
             fprintf(file, "%s[%.200s]", n == 0 ? "ranges of kernels that were not audited: " : ", ", last);
         n++;
     }
-    if (n > TOLD_MAX) fprintf(file, " and %lld more", (long long)(n - TOLD_MAX));
+    if (n > LISTED_MAX) fprintf(file, " and %lld more", (long long)(n - LISTED_MAX));
     if (n > 0) fputc('\n', file);
 }
 
 void ls_ranges_tell_unused(FILE *file, const ls_ranges *r) {
-    int64_t told = 0;
+    int64_t reported = 0;
     for (int64_t i = 0; i < r->n; i++) {
         const entry *e = &r->entries[i];
         if (e->file == NULL || e->is_used || (e->section != NULL && !e->has_kernel)) continue;
-        if ((!e->is_subject && strcmp(e->name, "others") == 0) || told++ >= TOLD_MAX) continue;
+        if ((!e->is_subject && strcmp(e->name, "others") == 0) || reported++ >= LISTED_MAX) continue;
         fprintf(file, "%s:%lld: ", e->file, (long long)e->line);
         tell_subject(file, e);
         fputs(" is nothing that these kernels read", file);
         if (!e->is_subject) tell_names(file, r->seen, e->name);
         fputc('\n', file);
     }
-    if (told > TOLD_MAX) fprintf(file, "%lld more lines are about nothing\n", (long long)(told - TOLD_MAX));
+    if (reported > LISTED_MAX) fprintf(file, "%lld more lines are about nothing\n", (long long)(reported - LISTED_MAX));
     tell_sections(file, r);
 }
 

@@ -18,7 +18,7 @@
 #include "cli/progress.h"
 
 /* Models whose loading is worth a line. */
-#define LOADING_TOLD_BYTES 1000000000
+#define LOADING_SHOWN_BYTES 1000000000
 
 typedef struct command {
     ls_help_command help;
@@ -80,23 +80,23 @@ static void prepare_streams(void) {
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd) exit(LS_EXIT_FAILED);
 }
 
-static bool is_told; /* what went wrong with standard output */
+static bool is_reported; /* what went wrong with standard output */
 
 /* Nothing may be lost between printf and the file; a command that failed has said so already. */
 static int finish_output(int code) {
     errno = 0;
     if ((fflush(stdout) == 0 && !ferror(stdout)) || code == LS_EXIT_FAILED) {
-        is_told = is_told || code == LS_EXIT_FAILED;
+        is_reported = is_reported || code == LS_EXIT_FAILED;
         return code;
     }
     fprintf(stderr, "lockstep: standard output: cannot write: %s\n", strerror(errno != 0 ? errno : EIO));
-    is_told = true;
+    is_reported = true;
     return LS_EXIT_FAILED;
 }
 
 /* The same for those who call exit, as the parser of options does behind its help. */
 static void finish_exit(void) {
-    if (!is_told && finish_output(LS_EXIT_OK) != LS_EXIT_OK) _exit(LS_EXIT_FAILED);
+    if (!is_reported && finish_output(LS_EXIT_OK) != LS_EXIT_OK) _exit(LS_EXIT_FAILED);
 }
 
 static int refuse_command(const char *name) {
@@ -123,7 +123,7 @@ static void show_loading(void *context, const char *directory, int64_t done, int
     ls_progress_show(done / 1000000, total / 1000000, "");
     if (done < total) return;
     ls_progress_end();
-    if (total >= LOADING_TOLD_BYTES)
+    if (total >= LOADING_SHOWN_BYTES)
         fprintf(stderr, "weights: %.2f GB in %.1f s, %.2f GB/s\n", (double)total * 1e-9, now - start,
                 (double)total * 1e-9 / (now > start ? now - start : 1e-9));
 }

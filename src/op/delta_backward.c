@@ -5,14 +5,12 @@
 
 static const char op[] = "delta_backward";
 
-static bool stored(ls_dtype dtype) { return dtype == LS_F32 || dtype == LS_BF16; }
-
 ls_status ls_delta_backward_check(const ls_delta_backward_args *args, ls_error *err) {
     const int64_t rows = args->rows, heads = args->n_heads, elem = ls_dtype_bytes(args->in_dtype);
     const int64_t ab = ls_dtype_bytes(args->dab_dtype);
     const ls_delta_shape shape = {rows, heads, args->n_key_heads, args->key_dim, args->value_dim};
     ls_delta_backward_plan plan;
-    if (!stored(args->in_dtype) || !stored(args->dab_dtype))
+    if (!ls_dtype_is_stored(args->in_dtype) || !ls_dtype_is_stored(args->dab_dtype))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: inputs %s, da and db %s; f32 and bf16 are built", op,
                        ls_dtype_name(args->in_dtype), ls_dtype_name(args->dab_dtype));
     LS_TRY(ls_delta_check_shape(op, &shape, err));

@@ -10,8 +10,6 @@ static const char op[] = "scan_backward";
 #define RUNS_STATES 16
 #define RUNS_BLOCKS_MAX 320
 
-static bool stored(ls_dtype dtype) { return dtype == LS_F32 || dtype == LS_BF16; }
-
 static ls_status check_tensors(const ls_scan_backward_args *a, ls_error *err) {
     const int64_t rows = a->rows, dim = a->dim, states = a->n_states, elem = ls_dtype_bytes(a->in_dtype);
     const int64_t out = ls_dtype_bytes(a->out_dtype);
@@ -39,7 +37,7 @@ static ls_status check_tensors(const ls_scan_backward_args *a, ls_error *err) {
 
 ls_status ls_scan_backward_check(const ls_scan_backward_args *args, ls_error *err) {
     ls_scan_backward_plan plan;
-    if (!stored(args->in_dtype) || !stored(args->out_dtype))
+    if (!ls_dtype_is_stored(args->in_dtype) || !ls_dtype_is_stored(args->out_dtype))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: inputs %s, outputs %s; f32 and bf16 are built", op,
                        ls_dtype_name(args->in_dtype), ls_dtype_name(args->out_dtype));
     if (args->n_states < 1 || args->n_states > LS_SCAN_STATES_MAX)

@@ -5,14 +5,12 @@
 
 static const char op[] = "ssd_backward";
 
-static bool stored(ls_dtype dtype) { return dtype == LS_F32 || dtype == LS_BF16; }
-
 ls_status ls_ssd_backward_check(const ls_ssd_backward_args *args, ls_error *err) {
     const int64_t rows = args->rows, heads = args->n_heads, elem = ls_dtype_bytes(args->in_dtype);
     const ls_ssd_shape shape = {rows,           heads,        args->head_dim, args->n_groups,
                                 args->n_states, args->dt_min, args->dt_max};
     ls_ssd_backward_plan plan;
-    if (!stored(args->in_dtype) || !stored(args->ddt_dtype))
+    if (!ls_dtype_is_stored(args->in_dtype) || !ls_dtype_is_stored(args->ddt_dtype))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: inputs %s, ddt %s; f32 and bf16 are built", op,
                        ls_dtype_name(args->in_dtype), ls_dtype_name(args->ddt_dtype));
     LS_TRY(ls_ssd_check_shape(op, &shape, err));

@@ -186,11 +186,11 @@ static ls_status read_valueless(reader *r, const ls_node *choice, const char *id
                                 ls_error *err) {
     ls_node ids;
     ls_record *one;
-    const bool told = ls_node_get_some(choice, "token_ids", &ids);
-    if (told) LS_TRY(ls_node_expect(&ids, LS_NODE_ARRAY, err));
-    LS_TRY(add_record(r, &one, id, part, n_parts, told ? ls_node_count(&ids) : 0, err));
+    const bool reported = ls_node_get_some(choice, "token_ids", &ids);
+    if (reported) LS_TRY(ls_node_expect(&ids, LS_NODE_ARRAY, err));
+    LS_TRY(add_record(r, &one, id, part, n_parts, reported ? ls_node_count(&ids) : 0, err));
     memset(one->logprob_missing, 1, (size_t)one->n_logprobs);
-    return told ? read_ids(&one->completion_ids, &one->n_completion, &ids, 0, one->n_logprobs, err) : LS_OK;
+    return reported ? read_ids(&one->completion_ids, &one->n_completion, &ids, 0, one->n_logprobs, err) : LS_OK;
 }
 
 static ls_status read_choice(reader *r, const ls_node *body, const ls_node *choice, const char *id, int64_t part,
@@ -394,15 +394,15 @@ static ls_status place_values(ls_record *one, const int64_t *late, const ls_node
 /* Without `tokens`, which `return_tokens` asks for, every token must have its item. */
 static ls_status read_item_ids(ls_record *one, const ls_node *root, const ls_node *list, ls_error *err) {
     const int64_t n = ls_node_count(list);
-    int64_t told = 0;
+    int64_t reported = 0;
     ls_node stop, value;
     const char *why = "";
-    LS_TRY(read_count(root, "tokens_predicted", &told, err));
+    LS_TRY(read_count(root, "tokens_predicted", &reported, err));
     if (ls_node_get_some(root, "stop_type", &stop)) LS_TRY(ls_node_string(&stop, &why, err));
-    if (told > n && strcmp(why, "limit") == 0)
+    if (reported > n && strcmp(why, "limit") == 0)
         return ls_node_fail(list, LS_ERR_UNSUPPORTED, err,
                             "%" PRId64 " items for %" PRId64 " tokens: with \"return_tokens\": true it is told which",
-                            n, told);
+                            n, reported);
     LS_TRY(ls_array_alloc((void **)&one->completion_ids, n > 0 ? n : 1, sizeof *one->completion_ids, "ids", err));
     one->n_completion = n;
     for (int64_t i = 0; i < n; i++) {
@@ -416,15 +416,15 @@ static ls_status read_llama_cpp(reader *r, const ls_node *root, ls_error *err) {
     ls_node list, tokens;
     ls_record *one;
     int64_t *late = NULL, n;
-    bool told = ls_node_get_some(root, "tokens", &tokens);
+    bool reported = ls_node_get_some(root, "tokens", &tokens);
     ls_status status;
     LS_TRY(need_list(root, "completion_probabilities", &list, err));
-    if (told) LS_TRY(ls_node_expect(&tokens, LS_NODE_ARRAY, err));
-    told = told && ls_node_count(&tokens) > 0;
-    n = ls_node_count(told ? &tokens : &list);
+    if (reported) LS_TRY(ls_node_expect(&tokens, LS_NODE_ARRAY, err));
+    reported = reported && ls_node_count(&tokens) > 0;
+    n = ls_node_count(reported ? &tokens : &list);
     LS_TRY(add_record(r, &one, NULL, 0, 1, n, err));
-    LS_TRY(told ? read_ids(&one->completion_ids, &one->n_completion, &tokens, 0, n, err)
-                : read_item_ids(one, root, &list, err));
+    LS_TRY(reported ? read_ids(&one->completion_ids, &one->n_completion, &tokens, 0, n, err)
+                    : read_item_ids(one, root, &list, err));
     LS_TRY(ls_array_alloc((void **)&late, ls_node_count(&list) + 1, sizeof *late, "places", err));
     LS_TRY_DONE(find_late(late, one, &list, err));
     LS_TRY_DONE(place_values(one, late, &list, err));

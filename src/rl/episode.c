@@ -225,7 +225,7 @@ ls_status ls_episodes_renew(ls_episodes *e, const ls_world *w, ls_task_split spl
     for (int64_t p = 0; p < e->n_problems; p++) {
         ls_episode *group = e->list + p * e->samples;
         for (int64_t k = 0; k < e->samples; k++) {
-            group[k].is_settled = open[p] == 0;
+            group[k].is_fixed = open[p] == 0;
             if (open[p] != 0) free_replies(&group[k]);
         }
         if (open[p] != 0) LS_TRY(begin_group(e, w, p, first++, split, err));
@@ -365,7 +365,7 @@ static ls_status ask_environment(ls_episodes *e, const ls_world *w, const int64_
     }
     const ls_environment_call call = {episodes, names, ends, n, e->items, e->results};
     LS_TRY_DONE(ls_environment_ask(w->environment, &call, answers, err));
-    note(e, "", ls_reward_tally_of(w->environment)->message);
+    note(e, "", ls_reward_counts_of(w->environment)->message);
     for (int64_t i = 0; i < n; i++) {
         if (status != LS_OK) {
             free((char *)(uintptr_t)answers[i].said.text);
@@ -449,7 +449,7 @@ ls_status ls_episode_text(const ls_episode *x, char **out, int64_t *bytes, ls_er
 static ls_status make_item(ls_reward_item *out, const ls_episodes *e, const ls_world *w, int64_t i, char *lists[2],
                            const char *name, ls_error *err) {
     const ls_episode *x = &e->list[i];
-    const bool is_told = w->reward != NULL && x->question.chat != NULL;
+    const bool is_reported = w->reward != NULL && x->question.chat != NULL;
     char *text = NULL;
     int64_t bytes = 0;
     LS_TRY(ls_episode_text(x, &text, &bytes, err));
@@ -460,8 +460,8 @@ static ls_status make_item(ls_reward_item *out, const ls_episodes *e, const ls_w
                             .answer = x->question.answer.text,
                             .answer_bytes = x->question.answer.bytes,
                             .data = x->question.whole};
-    if (is_told) LS_TRY(ls_dialogue_messages(&lists[0], x->question.chat, err));
-    if (is_told) LS_TRY(ls_dialogue_said(&lists[1], w, x, err));
+    if (is_reported) LS_TRY(ls_dialogue_messages(&lists[0], x->question.chat, err));
+    if (is_reported) LS_TRY(ls_dialogue_said(&lists[1], w, x, err));
     out->prompt_messages = lists[0];
     out->completion_messages = lists[1];
     if (w->reward == NULL || !ls_reward_wants_groups(w->reward)) return LS_OK;
@@ -481,7 +481,7 @@ static ls_status ask_outside(ls_episodes *e, const ls_world *w, ls_error *err) {
     LS_TRY_DONE(ls_array_alloc((void **)&names, e->n, sizeof *names, "rewards", err));
     LS_TRY_DONE(ls_array_alloc((void **)&lists, e->n, sizeof *lists, "rewards", err));
     for (int64_t i = 0; i < e->n; i++) {
-        if (e->list[i].is_settled) continue;
+        if (e->list[i].is_fixed) continue;
         e->owners[n] = i;
         ls_episode_id(names[n], &e->list[i]);
         LS_TRY_DONE(make_item(&e->items[n], e, w, i, lists[n], names[n], err));
@@ -489,7 +489,7 @@ static ls_status ask_outside(ls_episodes *e, const ls_world *w, ls_error *err) {
     }
     if (w->reward != NULL) {
         LS_TRY_DONE(ls_reward_ask(w->reward, e->results, e->items, n, err));
-        note(e, "", ls_reward_tally_of(w->reward)->message);
+        note(e, "", ls_reward_counts_of(w->reward)->message);
     } else {
         for (int64_t k = 0; k < n; k++) {
             const ls_question *q = &e->list[e->owners[k]].question;
@@ -536,7 +536,7 @@ ls_status ls_episodes_judge(ls_episodes *e, const ls_world *w, ls_error *err) {
     if (w->reward != NULL || w->verify != NULL) return ask_outside(e, w, err);
     for (int64_t i = 0; i < e->n; i++) {
         ls_episode *x = &e->list[i];
-        if (x->is_settled) continue;
+        if (x->is_fixed) continue;
         x->reward = ls_task_reward(w->task, x->problem, x->replies, x->n_replies);
     }
     return LS_OK;

@@ -44,7 +44,7 @@ static ls_status save_run(grpo *g, ls_error *err) {
 }
 
 /* The first line of a run, once nothing is left that could refuse it. */
-static void tell_device(const grpo *g) { ls_train_options_tell(g->told, &g->choice, &g->o->train); }
+static void tell_device(const grpo *g) { ls_train_options_tell(g->notes, &g->choice, &g->o->train); }
 
 static ls_status resume_run(grpo *g, ls_error *err) {
     description d;
@@ -692,7 +692,7 @@ static ls_status run_steps(grpo *g, ls_error *err) {
 
 ls_status ls_grpo_run(ls_grpo_options *o, const ls_config *config, FILE *progress, ls_grpo_result *result,
                       ls_error *err) {
-    grpo g = {.o = o, .config = config, .told = progress, .result = result};
+    grpo g = {.o = o, .config = config, .notes = progress, .result = result};
     ls_error reason = {LS_OK, ""};
     ls_status status;
     *result = (ls_grpo_result){.digest = LS_FNV_START};

@@ -118,7 +118,7 @@ static ls_status take_others(const grpo *g, ls_episodes *e, const uint8_t *bytes
         reader r = {bytes + begins[rank], begins[rank + 1] - begins[rank]};
         if (rank == ls_comm_rank(g->comm)) continue;
         for (int64_t i = rank * e->n / n_ranks; i < (rank + 1) * e->n / n_ranks; i++)
-            if (!e->list[i].is_settled) LS_TRY(get_episode(&r, &e->list[i], e->length, err));
+            if (!e->list[i].is_fixed) LS_TRY(get_episode(&r, &e->list[i], e->length, err));
     }
     return LS_OK;
 }
@@ -130,12 +130,12 @@ ls_status ls_grpo_gather(const grpo *g, ls_episodes *e, ls_error *err) {
     ls_status status;
     ls_grpo_share(g, e->n, &begin, &end);
     for (int64_t i = begin; i < end; i++)
-        if (!e->list[i].is_settled) put_episode(&count, &e->list[i]); /* the others are with everybody */
+        if (!e->list[i].is_fixed) put_episode(&count, &e->list[i]); /* the others are with everybody */
     LS_TRY_DONE(share_sizes(g, count.bytes, begins, err));
     LS_TRY_DONE(ls_array_alloc((void **)&bytes, begins[ls_comm_ranks(g->comm)], 1, "episodes", err));
     w = (writer){bytes + begins[ls_comm_rank(g->comm)], 0};
     for (int64_t i = begin; i < end; i++)
-        if (!e->list[i].is_settled) put_episode(&w, &e->list[i]);
+        if (!e->list[i].is_fixed) put_episode(&w, &e->list[i]);
     LS_TRY_DONE(ls_comm_share(g->comm, bytes, begins, "the episodes", err));
     LS_TRY_DONE(take_others(g, e, bytes, begins, err));
 done:

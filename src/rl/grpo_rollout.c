@@ -80,7 +80,7 @@ ls_status ls_grpo_open_rollout(grpo *g, ls_error *err) {
                                         .key_file = o->rollout_key_file,
                                         .concurrency = o->rollout_concurrency,
                                         .timeout_s = o->rollout_timeout,
-                                        .told = g->told};
+                                        .notes = g->notes};
     const ls_rollout_model model = {.numerics = numerics,
                                     .vocab = g->model->config.vocab,
                                     .length = o->length,

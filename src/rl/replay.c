@@ -393,8 +393,8 @@ ls_status ls_replay(ls_replay_finding *out, const char *directory, const ls_repl
     r.b = bundle;
     aim(&r, bundle->sequence);
     LS_TRY_DONE(open_replay(&r, directory, err));
-    if (opts->told != NULL)
-        fprintf(opts->told, "device: %s; profile %s\n", r.choice.text, ls_profile_name(r.b->profile));
+    if (opts->notes != NULL)
+        fprintf(opts->notes, "device: %s; profile %s\n", r.choice.text, ls_profile_name(r.b->profile));
     LS_TRY_DONE(climb(&r, directory, out, err));
 done:
     if (status != LS_OK) ls_error_prefix(err, "replay");

@@ -28,7 +28,7 @@ struct ls_rollout {
     ls_rollout_model model;
     char numerics[64];
     const char *logprob_of;
-    FILE *told;
+    FILE *notes;
     server *servers; /* [n_servers] */
     int64_t n_servers;
     ls_rollout_versions versions;
@@ -43,7 +43,7 @@ typedef struct asking {
     uint64_t wish;
     ls_request *requests; /* of GENERATE */
     const ls_sampling *sampling;
-    bool is_recorded, is_told;
+    bool is_recorded, is_reported;
 } asking;
 
 static server *server_of(const asking *a, int64_t i) { return &a->r->servers[i % a->r->n_servers]; }
@@ -146,10 +146,10 @@ static ls_status fail_call(void *context, int64_t i, const char *why, const char
 
 static void note_retry(void *context, int64_t i, const char *why) {
     asking *a = context;
-    if (a->r->told == NULL || a->is_told) return;
-    a->is_told = true;
-    fprintf(a->r->told, "%s%s: %s; it is asked again\n", server_of(a, i)->shown, paths[a->route], why);
-    fflush(a->r->told);
+    if (a->r->notes == NULL || a->is_reported) return;
+    a->is_reported = true;
+    fprintf(a->r->notes, "%s%s: %s; it is asked again\n", server_of(a, i)->shown, paths[a->route], why);
+    fflush(a->r->notes);
 }
 
 static ls_status ask_servers(asking *a, int64_t n, ls_error *err) {
@@ -251,7 +251,7 @@ ls_status ls_rollout_open(ls_rollout **out, const ls_rollout_options *o, const l
     *out = NULL;
     if (r == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "rollout servers");
     r->model = *model;
-    r->told = o->told;
+    r->notes = o->notes;
     r->logprob_of = model->logprob_of == LS_LOGPROB_RAW ? "raw" : "processed";
     snprintf(r->numerics, sizeof r->numerics, "%s", model->numerics);
     if ((status = open_all(r, o, err)) == LS_OK)

@@ -39,10 +39,10 @@ struct caller {
     char *out; /* for the client, who has no room */
     int64_t out_bytes, out_at;
     int64_t thrown;    /* bytes, while it lingers */
-    int64_t told;      /* bytes of the library since the request was whole */
+    int64_t reported;  /* bytes of the library since the request was whole */
     bool is_half;      /* the client has ended its side, perhaps behind bytes that are not read yet */
     bool has_ended;    /* the same, and nothing is left to be read */
-    bool is_told;      /* the library knows that */
+    bool is_reported;  /* the library knows that */
     bool is_probed;    /* the client has been sent an interim reply */
     bool is_answered;  /* the library says so: the answer is on its way here, or past */
     bool is_left;      /* the library has closed its end; what it had sent is still to be read */
@@ -189,7 +189,7 @@ static void refuse_bytes(ls_guard *g, caller *l, int status, const char *why) {
     FILE *file;
     int n;
     g->opts.on_refusal(g->opts.context, status);
-    if (l->told == 0 && l->out_bytes == 0 && (file = open_memstream(&body, &body_bytes)) != NULL) {
+    if (l->reported == 0 && l->out_bytes == 0 && (file = open_memstream(&body, &body_bytes)) != NULL) {
         g->opts.say_error(file, status, why);
         if (fclose(file) == 0) {
             n = asprintf(&whole,
@@ -308,8 +308,8 @@ static void end_client(ls_guard *g, caller *l) {
         close_caller(g, l);
         return;
     }
-    if (!l->is_told) (void)shutdown(l->library.fd, SHUT_WR);
-    l->is_told = true;
+    if (!l->is_reported) (void)shutdown(l->library.fd, SHUT_WR);
+    l->is_reported = true;
 }
 
 static void read_client(ls_guard *g, caller *l) {
@@ -367,7 +367,7 @@ static bool read_library(ls_guard *g, caller *l) {
             close_caller(g, l);
             return false;
         }
-        if (!is_interim(g->piece, n)) l->told += n;
+        if (!is_interim(g->piece, n)) l->reported += n;
         send_now(g, l, g->piece, n);
     }
     return false;
@@ -376,13 +376,13 @@ static bool read_library(ls_guard *g, caller *l) {
 /* The answer is past: the next request may come. */
 static void begin_next(caller *l) {
     l->is_answered = l->is_probed = false;
-    l->told = 0;
+    l->reported = 0;
     ls_frame_reset(&l->frame);
 }
 
 /* A request that is whole, whose client has ended its side, and of whose answer there is nothing yet. */
 static void probe(ls_guard *g, caller *l) {
-    if (l->is_dead || !l->is_half || l->is_probed || !is_whole(l) || l->is_answered || l->told > 0 ||
+    if (l->is_dead || !l->is_half || l->is_probed || !is_whole(l) || l->is_answered || l->reported > 0 ||
         l->out_bytes > 0 || l->frame.is_old || l->is_closing)
         return;
     l->is_probed = true;

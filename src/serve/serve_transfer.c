@@ -17,7 +17,7 @@
 #include "serve/torch_store.h"
 
 enum { TENSORS_MAX = 1 << 20, PATH_MAX_BYTES = 512, RANKS_MAX = 4096 };
-#define MEET_S 300.0
+#define JOIN_S 300.0
 #define SILENCE_S 600.0
 
 /* ---- what is announced ---- */
@@ -325,12 +325,12 @@ static ls_status receive(void *context, void *host, int64_t bytes, ls_error *err
 /* The group's name from the trainer's store, the group, and the sum of one number that the trainer begins with. */
 static ls_status join_group(ls_transfer *t, const char *host, int64_t port, int64_t rank, int64_t n_ranks,
                             ls_error *err) {
-    const ls_nccl_patience patience = {MEET_S, look_for_stop, NULL};
+    const ls_nccl_patience patience = {JOIN_S, look_for_stop, NULL};
     uint8_t *pickle = NULL;
     int64_t bytes;
     ls_nccl_id id;
     ls_status status;
-    LS_TRY_DONE(ls_torch_store_get(&pickle, &bytes, host, port, "broadcast_from/0/0", MEET_S, err));
+    LS_TRY_DONE(ls_torch_store_get(&pickle, &bytes, host, port, "broadcast_from/0/0", JOIN_S, err));
     LS_TRY_DONE(ls_nccl_id_unpickle(&id, pickle, bytes, err));
     LS_TRY_DONE(ls_nccl_group_open(&t->group, t->device, &id, (int32_t)rank, (int32_t)n_ranks, &patience, err));
     LS_TRY_DONE(grow_memory(t, (int64_t)sizeof(float), err));

@@ -394,7 +394,7 @@ static ls_status checkpoint_barrier(const ls_train_state *s, ls_error *err) {
 /* Its names, on every process; the writer says whether it is there. */
 static ls_status name_it(saving *now, const ls_saves *run, const ls_train_state *s, ls_error *err) {
     char name[64];
-    uint8_t told = 0;
+    uint8_t reported = 0;
     LS_TRY(step_path(run, s->step, now->path, err));
     snprintf(name, sizeof name, "." STEP_PREFIX "%08lld.new", (long long)s->step);
     LS_TRY(ls_path_join(now->fresh, sizeof now->fresh, run->directory, name, err));
@@ -406,10 +406,10 @@ static ls_status name_it(saving *now, const ls_saves *run, const ls_train_state 
                            "%s: in the way of this step's checkpoint: it has the name of one and no state.json; move "
                            "it away",
                            now->path);
-        told = now->is_there;
+        reported = now->is_there;
     }
-    if (s->comm != NULL) LS_TRY(ls_comm_tell(s->comm, 0, &told, 1, "the checkpoint", err));
-    now->is_there = told != 0;
+    if (s->comm != NULL) LS_TRY(ls_comm_tell(s->comm, 0, &reported, 1, "the checkpoint", err));
+    now->is_there = reported != 0;
     return LS_OK;
 }
 

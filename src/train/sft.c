@@ -433,9 +433,9 @@ static ls_status run_steps(sft *s, const ls_config *config, ls_error *err) {
         if (is_due(s->o->eval_every, step, t->steps)) LS_TRY(measure_held_out(s, &held_out, err));
         if (is_first(s)) {
             int64_t begins[2] = {0, n_rows};
-            const ls_train_batch told = {NULL, begins, NULL, 1, batch.count, NULL};
-            LS_TRY(log_step(s, &told, &stats, seconds, held_out, err));
-            show_step_of(s, &stats, &told, seconds, held_out, &shown);
+            const ls_train_batch reported = {NULL, begins, NULL, 1, batch.count, NULL};
+            LS_TRY(log_step(s, &reported, &stats, seconds, held_out, err));
+            show_step_of(s, &stats, &reported, seconds, held_out, &shown);
         }
         LS_TRY(ls_stop_asked(&s->stopped, s->comm, err));
         s->stopped = s->stopped && step < t->steps;

@@ -403,13 +403,13 @@ static void name_recompute(char *text, size_t bytes, int64_t recompute, int64_t 
 
 void ls_train_plan_tell(FILE *file, const ls_train_planned *p, const ls_card *card, const ls_train_wish *w) {
     char text[48];
-    int64_t told = 0;
+    int64_t reported = 0;
     fprintf(file, "plan for %s, %.1f GiB\n", card->title, gib(p->total));
     for (int64_t i = 0; i < p->n_holders; i++) {
         fprintf(file, "  %-30s %8.2f GiB\n", p->holders[i].what, gib(p->holders[i].bytes));
-        told += p->holders[i].bytes;
+        reported += p->holders[i].bytes;
     }
-    if (p->used > told) fprintf(file, "  %-30s %8.2f GiB\n", "all else", gib(p->used - told));
+    if (p->used > reported) fprintf(file, "  %-30s %8.2f GiB\n", "all else", gib(p->used - reported));
     fprintf(file, "  %-30s %8.2f GiB\n", "context, libraries, kept free", gib(p->taken));
     fprintf(file, "  %-30s %8.2f GiB\n", "left", gib(p->total - p->taken - p->used));
     if (p->pinned > 0) fprintf(file, "  %-30s %8.2f GiB\n", "pinned memory of the host", gib(p->pinned));

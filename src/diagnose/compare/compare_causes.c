@@ -324,7 +324,7 @@ static double contrast(half low, half high) {
                       (b * (1.0 - b) + 0.25 / (double)high.n) / (double)high.n);
 }
 
-static void try_told(study *x) {
+static void try_reported(study *x) {
     static const struct {
         ls_cause cause;
         const char *words;
@@ -399,7 +399,7 @@ done:
 static ls_status try_sequences(study *x, ls_error *err) {
     const double share = (double)x->out->n_sequences_off / (double)x->n_s;
     if (x->n_s < 8 || share > 0.95 || x->out->n_sequences_off == 0) return LS_OK;
-    try_told(x);
+    try_reported(x);
     LS_TRY(try_reuse(x, err));
     try_threshold(x, 2, LS_CAUSE_SLOT_WRAPS, "from slot");
     try_threshold(x, 3, LS_CAUSE_OLD_WEIGHTS, "from weights");

@@ -34,8 +34,8 @@ static bool is_shown(const ls_foreign *f, int experiment) {
 }
 
 /* A server's decoded values are not those of its prompts, by more than float32 leaves. */
-#define TOLD_FROM 5e-5
-static bool has_two_kernels(const ls_foreign *f) { return f->is_server && f->paths[LS_PATH_DECODE].most > TOLD_FROM; }
+#define SHOWN_FROM 5e-5
+static bool has_two_kernels(const ls_foreign *f) { return f->is_server && f->paths[LS_PATH_DECODE].most > SHOWN_FROM; }
 
 static const char *verdict(const ls_sweep *s) {
     const ls_finding *named = ls_foreign_named(s->foreign);
