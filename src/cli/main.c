@@ -68,9 +68,8 @@ static void print_help(FILE *file) {
     fprintf(
         file,
         "\nlockstep COMMAND --help, or -h, tells a command's options and ends with an example.\n"
-        "Exit codes: 0 success, 1 usage, 2 bad input or a failed operation, 3 the check ran and bits differ (audit:\n"
-        "it found something), 4 a signal stopped a training run or a generation, which\n"
-        "can go on.\n");
+        "Exit codes: 0 success, 1 usage, 2 bad input or a failed operation, 3 bits differ (audit, probe and\n"
+        "sweep --suspect: something was found), 4 a signal stopped a training run or a generation, which can go on.\n");
 }
 
 /* A standard stream that the caller closed is replaced by one on which every use fails: the next file to be opened

@@ -227,6 +227,13 @@ static ls_status only_false(parse *r, const ls_node *node) {
     LS_TRY(ls_node_bool(node, &value, r->err));
     return value ? refuse_field(r, node) : LS_OK;
 }
+static ls_status no_echo(parse *r, const ls_node *node) {
+    bool value;
+    LS_TRY(ls_node_bool(node, &value, r->err));
+    if (!value) return LS_OK;
+    return ls_node_fail(node, LS_ERR_UNSUPPORTED, r->err,
+                        "this is not supported; prompt_logprobs tells a prompt's values");
+}
 static ls_status only_empty(parse *r, const ls_node *node) {
     const ls_node_kind kind = ls_node_kind_of(node);
     return (kind == LS_NODE_ARRAY || kind == LS_NODE_OBJECT) && ls_node_count(node) == 0 ? LS_OK
@@ -507,7 +514,7 @@ static const struct {
     {"logit_bias", SAMPLED, only_empty},
     {"bad_words", C | H | PARAMS, only_empty},
     {"use_beam_search", C | H, only_false},
-    {"echo", C | H, only_false},
+    {"echo", C | H, no_echo},
     {"response_format", C | H, only_text_format},
     {"logprobs", C | PARAMS, take_logprobs},
     {"logprobs", H, take_chat_logprobs},
