@@ -210,17 +210,27 @@ ls_status ls_field_read_tables(void *raw, json_t *config, const ls_field_tables 
 
 /* ---- single fields ---- */
 
-ls_status ls_field_read_eps(float *out, const json_t *config, const char *field, float by_default, ls_error *err) {
+/* A number in (0, most], that float32 can hold. */
+static ls_status read_positive(float *out, const json_t *config, const char *field, float by_default, double most,
+                               const char *expected, ls_error *err) {
     const json_t *value = json_object_get(config, field);
-    double eps;
+    double number;
     *out = by_default;
     if (value == NULL) return LS_OK;
     /* Comparing before narrowing keeps an out-of-range conversion, which C leaves undefined, from happening. */
-    eps = json_number_value(value);
-    if (json_is_number(value) && eps > 0.0 && eps <= 1.0) *out = (float)eps;
-    if (!json_is_number(value) || !(eps > 0.0 && eps <= 1.0) || *out == 0.0f)
-        return fail_value(err, LS_ERR_FORMAT, field, value, "a number above 0, at most 1, in float32");
+    number = json_number_value(value);
+    if (json_is_number(value) && number > 0.0 && number <= most) *out = (float)number;
+    if (!json_is_number(value) || !(number > 0.0 && number <= most) || *out == 0.0f)
+        return fail_value(err, LS_ERR_FORMAT, field, value, expected);
     return LS_OK;
+}
+
+ls_status ls_field_read_eps(float *out, const json_t *config, const char *field, float by_default, ls_error *err) {
+    return read_positive(out, config, field, by_default, 1.0, "a number above 0, at most 1, in float32", err);
+}
+
+ls_status ls_field_read_factor(float *out, const json_t *config, const char *field, float by_default, ls_error *err) {
+    return read_positive(out, config, field, by_default, 1e6, "a number above 0, at most 1e6, in float32", err);
 }
 
 ls_status ls_field_read_auto(int64_t *out, const json_t *config, const char *field, int64_t by_default, ls_error *err) {

@@ -46,6 +46,9 @@ ls_status ls_field_read_tables(void *raw, struct json_t *config, const ls_field_
 /* A number above 0 and at most 1, that float32 can hold. */
 ls_status ls_field_read_eps(float *out, const struct json_t *config, const char *field, float by_default,
                             ls_error *err);
+/* A number above 0 and at most 1e6, that float32 can hold. */
+ls_status ls_field_read_factor(float *out, const struct json_t *config, const char *field, float by_default,
+                               ls_error *err);
 /* A positive integer of 31 bits; "auto" and nothing at all stand for by_default. */
 ls_status ls_field_read_auto(int64_t *out, const struct json_t *config, const char *field, int64_t by_default,
                              ls_error *err);

@@ -20,7 +20,8 @@ typedef struct ls_tensor_names {
     const char *attention, *mamba, *ffn; /* prefixes of parts */
     /* Within a feed-forward; of experts behind "experts.NUMBER.". */
     const char *router, *gate, *up, *down;
-    const char *shared, *shared_gate; /* prefix of the shared expert, and its gate */
+    const char *router_bias;          /* of routing by sigmoids */
+    const char *shared, *shared_gate; /* prefix of the shared expert; its gate, NULL without one */
     /* Beginnings of the names of tensors that files may have and no forward reads; ends with NULL. NULL: there are
      * none. */
     const char *const *unread;
@@ -38,15 +39,18 @@ typedef struct ls_model_config {
     const ls_tensor_names *names;
     int32_t n_layers, hidden, vocab;
     int32_t ffn;                           /* 0: layers have no feed-forward */
-    bool ungated;                          /* dense feed-forwards are down relu2(up x), without a gate */
+    bool ungated;                          /* feed-forwards and experts are down relu2(up x), without a gate */
     int32_t n_heads, n_kv_heads, head_dim; /* 0 in an architecture without attention */
     ls_rope_config rope;                   /* half 0: attention knows no positions */
     bool head_norms;                       /* of each head of q and k */
     bool head_gates;                       /* q_proj gives a head of q, then its output gate */
     bool qkv_bias, o_bias;
     int32_t n_experts, top_k; /* top_k is 1 when n_experts is 1 */
-    int32_t shared_ffn;       /* width of the expert that every row has besides; 0: none. Behind a gate of its own */
-    bool reweighs;            /* the chosen experts alone share the weight (op/moe.h) */
+    int32_t shared_ffn;       /* width of the expert that every row has besides; 0: none */
+    bool reweighs;            /* the chosen experts alone share the weight (op/moe.h, op/moe_sigmoid.h) */
+    /* Routing by sigmoids: its groups and those of them that stay, and the scale of weights; 0 groups: by a softmax. */
+    int32_t router_groups, router_top_groups;
+    float router_scale;
     int32_t d_inner, d_state, d_conv;
     int32_t dt_rank; /* of Mamba-1; 0 with Mamba-2 */
     int32_t ssd_heads,
@@ -55,6 +59,7 @@ typedef struct ls_model_config {
     /* Of the gated delta rule (op/delta.h): its value heads, of d_inner columns together, and its key heads, of d_state
      * rows each; 0: Mamba layers are Mamba's. */
     int32_t delta_heads, delta_key_heads;
+    bool delta_by_head;    /* products give what a key head and its value heads take, head by head (op/regroup.h) */
     int64_t positions_max; /* what the model was trained for, INT64_MAX if it does not say; no limit of arithmetic
                               follows */
     bool conv_bias, proj_bias, tied;

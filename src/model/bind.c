@@ -9,6 +9,7 @@
 #include "model/stored.h"
 #include "op/delta.h"
 #include "op/gated_norm.h"
+#include "op/regroup.h"
 #include "op/sigmoid_gate.h"
 
 typedef struct binder {
@@ -158,7 +159,9 @@ static ls_status try_delta(const binder *b, float *w) {
                                  .state = {NULL, (state + 15) / 16 * 16, 0},
                                  .scale = {NULL, heads * size, 0}};
     const ls_sigmoid_gate_args gate = {.x_stride = 1, .gate_stride = 1, .y_stride = 1, .dim = 1, .gates = 1};
+    const ls_regroup_args regroup = {.x = w, .x_stride = 1, .part = {{w, 1, 1}}, .n_parts = 1, .heads = 1};
     LS_TRY(ls_delta(b->device, &delta, b->err));
+    if (c->delta_by_head) LS_TRY(ls_regroup(b->device, &regroup, b->err));
     return c->head_gates ? ls_sigmoid_gate(b->device, &gate, b->err) : LS_OK;
 }
 
@@ -219,11 +222,12 @@ void ls_model_close(ls_model *model) {
     for (int64_t i = 0; model->layers != NULL && i < model->config.n_layers; i++) {
         ls_layer *layer = &model->layers[i];
         ls_gemm_weight *matrices[] = {
-            &layer->delta.qkv,      &layer->delta.z,        &layer->delta.b,         &layer->delta.a,
-            &layer->delta.out_proj, &layer->shared.gate,    &layer->shared.up,       &layer->shared.down,
-            &layer->shared_gate,    &layer->attention.q,    &layer->attention.k,     &layer->attention.v,
-            &layer->attention.o,    &layer->mamba.in_proj,  &layer->mamba.x_proj,    &layer->mamba.dt_proj,
-            &layer->mamba.out_proj, &layer->mamba2.in_proj, &layer->mamba2.out_proj, &layer->router};
+            &layer->delta.qkv,       &layer->delta.z,       &layer->delta.b,        &layer->delta.a,
+            &layer->delta.qkvz,      &layer->delta.ba,      &layer->delta.out_proj, &layer->shared.gate,
+            &layer->shared.up,       &layer->shared.down,   &layer->shared_gate,    &layer->attention.q,
+            &layer->attention.k,     &layer->attention.v,   &layer->attention.o,    &layer->mamba.in_proj,
+            &layer->mamba.x_proj,    &layer->mamba.dt_proj, &layer->mamba.out_proj, &layer->mamba2.in_proj,
+            &layer->mamba2.out_proj, &layer->router};
         for (size_t m = 0; m < sizeof matrices / sizeof matrices[0]; m++)
             ls_gemm_weight_free(model->device, matrices[m]);
         for (int64_t e = 0; layer->expert != NULL && e < layer->n_experts; e++) {

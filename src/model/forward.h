@@ -48,9 +48,10 @@ typedef struct ls_activations {
     ls_rows xbc;    /* D+2GS: x | B | C behind it */
     ls_rows ssd;    /* D, float32: the scan's output */
     /* delta rule; scanned is what out_proj reads */
-    ls_rows qkv, z;        /* C, D, float32: what the products gave */
-    ls_rows ba;            /* 2*heads, float32: b | a */
-    ls_rows qkv_conv;      /* C, float32: behind the convolution */
+    ls_rows qkv, z;   /* C, D, float32: what the products gave */
+    ls_rows ba;       /* 2*heads, float32: b | a */
+    ls_rows by_head;  /* C+D, float32: q | k | v | z of every key head in turn; then b | a, of which it needs less */
+    ls_rows qkv_conv; /* C, float32: behind the convolution */
     ls_rows delta, normed; /* D, float32: the rule's output, and behind its norm */
     /* feed-forward, over rows or over picks (rows of experts) */
     ls_rows gate, up, gated; /* F */

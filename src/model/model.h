@@ -22,10 +22,13 @@
  *                      sigmoid(gate)), op/sigmoid_gate.h
  *   mixer, delta rule: q|k|v = Wqkv x, z = Wz x, b = Wb x, a = Wa x;  q|k|v = conv1d(R(q|k|v));
  *                      Wout R(silu(z) * rms(delta(q, k, v, a, b); norm)), the norm over each head: op/delta.h
+ *                      By head (delta_by_head) one product gives q, k, v and z of every key head in turn, another b and
+ *                      a, and op/regroup.h parts them
  *   ffn, dense:        Wdown R(silu(Wgate x) * (Wup x))
  *   ffn, ungated:      Wdown R(relu2(Wup x))
  *   ffn, MoE:          sum over the chosen experts of p_e * ffn_e(x), in ascending order of e;  where there is a shared
- *                      expert, then + sigmoid(Wg x) * ffn_shared(x), op/sigmoid_gate.h with one gate
+ *                      expert, then + ffn_shared(x), or + sigmoid(Wg x) * ffn_shared(x) where it has a gate,
+ *                      op/sigmoid_gate.h. Weights p are those of op/moe.h or, with router groups, op/moe_sigmoid.h
  *
  * The activation type (f32 or bf16) is the type of what enters a large matrix product (rms outputs, attention and scan
  * outputs, gated feed-forward) and of what is cached (keys, values, convolution inputs). R() above is that one
@@ -66,6 +69,7 @@ typedef struct ls_mamba2_weights {
 typedef struct ls_delta_weights {
     ls_gemm_weight qkv, z;   /* [C][H]: q | k | v; [D][H] */
     ls_gemm_weight b, a;     /* [heads][H] each */
+    ls_gemm_weight qkvz, ba; /* by head, in place of those four: [C + D][H], [2 heads][H] */
     ls_gemm_weight out_proj; /* [H][D] */
     float *conv_w;           /* [W][C] */
     float *norm;             /* [D / heads] */
@@ -93,8 +97,10 @@ typedef struct ls_layer {
     ls_mamba2_weights mamba2;
     ls_delta_weights delta;
     ls_gemm_weight router;  /* [E][H], MoE only */
+    float *router_bias;     /* [E] of routing by sigmoids; no gradient reaches it */
     ls_ffn_weights *expert; /* [n_experts] */
-    ls_ffn_weights shared;  /* of shared_ffn columns, MoE with a shared expert only, and its gate [1][H] */
+    ls_ffn_weights
+        shared; /* of shared_ffn columns, MoE with a shared expert only, and its gate [1][H] where it has one */
     ls_gemm_weight shared_gate;
     int64_t n_experts; /* 1 for a dense feed-forward, 0 for none */
 } ls_layer;

@@ -5,6 +5,7 @@
 #include "op/delta.h"
 #include "op/elementwise.h"
 #include "op/elementwise_backward.h"
+#include "op/regroup.h"
 #include "op/rmsnorm_backward.h"
 
 /* Columns of all key heads, which those of q are and those of k behind them. */
@@ -13,9 +14,52 @@ static int64_t head_of(const ls_model_config *c) { return c->d_inner / c->delta_
 
 /* ---- forward ---- */
 
+/* q | k | v and z, and b | a, parted from what a product gave by head, or put together to it. */
+static ls_regroup_args qkvz_by_head(const ls_model_config *c, ls_rows by_head, ls_rows qkv, ls_rows z, int64_t rows) {
+    const int64_t keys = keys_of(c), heads = c->delta_key_heads, values = c->d_inner / heads;
+    return (ls_regroup_args){.x = by_head.data,
+                             .x_stride = by_head.stride,
+                             .part = {{qkv.data, qkv.stride, c->d_state},
+                                      {ls_rows_column(qkv, keys).data, qkv.stride, c->d_state},
+                                      {ls_rows_column(qkv, 2 * keys).data, qkv.stride, values},
+                                      {z.data, z.stride, values}},
+                             .n_parts = 4,
+                             .rows = rows,
+                             .heads = heads};
+}
+
+static ls_regroup_args ba_by_head(const ls_model_config *c, ls_rows by_head, ls_rows ba, int64_t rows) {
+    const int64_t heads = c->delta_key_heads, each = c->delta_heads / heads;
+    return (ls_regroup_args){
+        .x = by_head.data,
+        .x_stride = by_head.stride,
+        .part = {{ba.data, ba.stride, each}, {ls_rows_column(ba, c->delta_heads).data, ba.stride, each}},
+        .n_parts = 2,
+        .rows = rows,
+        .heads = heads};
+}
+
+/* Columns of what the second product gives by head. */
+static ls_rows ba_columns(const ls_model_config *c, ls_rows by_head) {
+    return (ls_rows){by_head.data, by_head.dtype, 2 * (int64_t)c->delta_heads};
+}
+
+static ls_status project_by_head(const ls_forward *f, const ls_delta_weights *w, ls_error *err) {
+    const ls_model_config *c = &f->model->config;
+    const ls_activations *a = &f->ws->a;
+    const ls_rows ba = ba_columns(c, a->by_head);
+    const ls_regroup_args wide = qkvz_by_head(c, a->by_head, a->qkv, a->z, f->batch->n_rows);
+    const ls_regroup_args narrow = ba_by_head(c, ba, a->ba, f->batch->n_rows);
+    LS_TRY(ls_part_project(f, a->by_head, a->x, &w->qkvz, NULL, err));
+    LS_TRY(ls_regroup(f->ws->device, &wide, err));
+    LS_TRY(ls_part_project(f, ba, a->x, &w->ba, NULL, err));
+    return ls_regroup(f->ws->device, &narrow, err);
+}
+
 static ls_status project(const ls_forward *f, const ls_delta_weights *w, ls_error *err) {
     const ls_activations *a = &f->ws->a;
     const ls_rows decays = ls_rows_column(a->ba, f->model->config.delta_heads);
+    if (f->model->config.delta_by_head) return project_by_head(f, w, err);
     LS_TRY(ls_part_project(f, a->qkv, a->x, &w->qkv, NULL, err));
     LS_TRY(ls_part_project(f, a->z, a->x, &w->z, NULL, err));
     LS_TRY(ls_part_project(f, a->ba, a->x, &w->b, NULL, err));
@@ -237,6 +281,21 @@ static ls_status conv_backward(const ls_leaf *l, const ls_delta_weights *w, cons
     return ls_conv1d_backward(l->device, &args, err);
 }
 
+/* The gradients of what the products gave are put together in db, which nothing reads any more. */
+static ls_status by_head_backward(const ls_leaf *l, const ls_delta_weights *w, const gradients *g, ls_error *err) {
+    const ls_model_config *c = &l->model->config;
+    const ls_rows wide = {l->tape->db, LS_F32, g->dqkv.stride + g->dz.stride}, narrow = ba_columns(c, wide);
+    ls_regroup_args of_qkvz = qkvz_by_head(c, wide, g->dqkv, g->dz, l->rows);
+    ls_regroup_args of_ba = ba_by_head(c, narrow, g->dba, l->rows);
+    const ls_leaf_product qkvz = {.w = &w->qkvz, .dy = wide, .x = l->ws.a.x, .dx = l->dx, .m = l->rows};
+    const ls_leaf_product ba = {.w = &w->ba, .dy = narrow, .x = l->ws.a.x, .dx = l->dx, .add = true, .m = l->rows};
+    of_qkvz.gathers = of_ba.gathers = true;
+    LS_TRY(ls_regroup(l->device, &of_qkvz, err));
+    LS_TRY(ls_leaf_through_product(l, &qkvz, err));
+    LS_TRY(ls_regroup(l->device, &of_ba, err));
+    return ls_leaf_through_product(l, &ba, err);
+}
+
 static ls_status projections_backward(const ls_leaf *l, const ls_delta_weights *w, const gradients *g, ls_error *err) {
     const ls_rows da = ls_rows_column(g->dba, l->model->config.delta_heads);
     const struct {
@@ -262,6 +321,7 @@ static ls_status delta_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
     LS_TRY(norm_backward(l, w, &g, err));
     LS_TRY(ls_leaf_run_cuts(l, &cuts, err));
     LS_TRY(conv_backward(l, w, &g, err));
+    if (l->model->config.delta_by_head) return by_head_backward(l, w, &g, err);
     return projections_backward(l, w, &g, err);
 }
 
@@ -274,6 +334,20 @@ static ls_status delta_finish(const ls_leaf *l, int64_t layer_i, ls_error *err) 
 
 /* ---- tensors ---- */
 
+static ls_status walk_projections(const ls_walk *w, ls_delta_weights *d) {
+    const ls_model_config *c = &w->model->config;
+    const int64_t values = c->d_inner, heads = c->delta_heads, qkv = ls_config_conv_dim(c);
+    const char *prefix = w->names->mamba;
+    if (c->delta_by_head) {
+        LS_TRY(ls_walk_matrix(w, &d->qkvz, qkv + values, c->hidden, prefix, "in_proj_qkvz.weight"));
+        return ls_walk_matrix(w, &d->ba, 2 * heads, c->hidden, prefix, "in_proj_ba.weight");
+    }
+    LS_TRY(ls_walk_matrix(w, &d->qkv, qkv, c->hidden, prefix, "in_proj_qkv.weight"));
+    LS_TRY(ls_walk_matrix(w, &d->z, values, c->hidden, prefix, "in_proj_z.weight"));
+    LS_TRY(ls_walk_matrix(w, &d->b, heads, c->hidden, prefix, "in_proj_b.weight"));
+    return ls_walk_matrix(w, &d->a, heads, c->hidden, prefix, "in_proj_a.weight");
+}
+
 static ls_status delta_walk(const ls_walk *w, ls_layer *layer) {
     const ls_model_config *c = &w->model->config;
     const int64_t dim = c->d_inner, heads = c->delta_heads, qkv = ls_config_conv_dim(c);
@@ -281,10 +355,7 @@ static ls_status delta_walk(const ls_walk *w, ls_layer *layer) {
     ls_delta_weights *d = &layer->delta;
     const ls_weight_slot conv = {.kind = LS_SLOT_CONV, .n_dims = 3, .dims = {qkv, 1, c->d_conv}, .vector = &d->conv_w};
     const ls_weight_slot rate = {.kind = LS_SLOT_RATES, .n_dims = 1, .dims = {heads}, .vector = &d->rate};
-    LS_TRY(ls_walk_matrix(w, &d->qkv, qkv, c->hidden, prefix, "in_proj_qkv.weight"));
-    LS_TRY(ls_walk_matrix(w, &d->z, dim, c->hidden, prefix, "in_proj_z.weight"));
-    LS_TRY(ls_walk_matrix(w, &d->b, heads, c->hidden, prefix, "in_proj_b.weight"));
-    LS_TRY(ls_walk_matrix(w, &d->a, heads, c->hidden, prefix, "in_proj_a.weight"));
+    LS_TRY(walk_projections(w, d));
     LS_TRY(ls_walk_matrix(w, &d->out_proj, c->hidden, dim, prefix, "out_proj.weight"));
     LS_TRY(ls_walk_slot(w, conv, prefix, "conv1d.weight"));
     LS_TRY(ls_walk_vector(w, &d->norm, head_of(c), prefix, "norm.weight"));

@@ -8,17 +8,21 @@
 #include "op/gather.h"
 #include "op/gemm_groups.h"
 #include "op/moe_backward.h"
+#include "op/moe_sigmoid.h"
 #include "op/sigmoid_gate.h"
 
-/* Over m rows of this width. */
-static ls_status swiglu_of(const ls_forward *f, int64_t m, int64_t width, ls_error *err) {
+/* What down reads, from gate and up or from up alone, over m rows of this width. */
+static ls_status activate(const ls_forward *f, int64_t m, int64_t width, ls_error *err) {
     const ls_activations *a = &f->ws->a;
-    const ls_swiglu_args args = {a->gate.data, a->up.data, a->gated.data, f->ws->dtype, m, width};
-    return ls_swiglu(f->ws->device, &args, err);
+    const ls_swiglu_args swiglu = {a->gate.data, a->up.data, a->gated.data, a->gated.dtype, m, width};
+    const ls_relu2_args relu2 = {a->up.data, a->gated.data, a->gated.dtype, m, width};
+    return f->model->config.ungated ? ls_relu2(f->ws->device, &relu2, err) : ls_swiglu(f->ws->device, &swiglu, err);
 }
 
-static ls_status swiglu(const ls_forward *f, int64_t m, ls_error *err) {
-    return swiglu_of(f, m, f->model->config.ffn, err);
+/* The rows of a dense feed-forward. */
+static ls_status activate_again(const ls_forward *f, int64_t layer_i, ls_error *err) {
+    (void)layer_i;
+    return activate(f, f->batch->n_rows, f->model->config.ffn, err);
 }
 
 /* Where no gradient needs gate and up. */
@@ -32,36 +36,21 @@ static ls_status gated_at_once(const ls_forward *f, const ls_ffn_weights *w, int
 static ls_status dense_forward(const ls_forward *f, int64_t layer_i, ls_error *err) {
     const ls_ffn_weights *w = &f->model->layers[layer_i].expert[0];
     const ls_activations *a = &f->ws->a;
-    const int64_t rows = f->batch->n_rows;
     if (f->ws->for_training) {
         LS_TRY(ls_part_project(f, a->gate, a->x, &w->gate, NULL, err));
         LS_TRY(ls_part_project(f, a->up, a->x, &w->up, NULL, err));
-        LS_TRY(swiglu(f, rows, err));
+        LS_TRY(activate_again(f, layer_i, err));
     } else {
-        LS_TRY(gated_at_once(f, w, rows, err));
+        LS_TRY(gated_at_once(f, w, f->batch->n_rows, err));
     }
     return ls_part_project(f, a->y, a->gated, &w->down, NULL, err);
-}
-
-static ls_status dense_again(const ls_forward *f, int64_t layer_i, ls_error *err) {
-    (void)layer_i;
-    return swiglu(f, f->batch->n_rows, err);
-}
-
-/* ---- without a gate ---- */
-
-static ls_status squared(const ls_forward *f, int64_t layer_i, ls_error *err) {
-    const ls_activations *a = &f->ws->a;
-    const ls_relu2_args args = {a->up.data, a->gated.data, a->gated.dtype, f->batch->n_rows, f->model->config.ffn};
-    (void)layer_i;
-    return ls_relu2(f->ws->device, &args, err);
 }
 
 static ls_status ungated_forward(const ls_forward *f, int64_t layer_i, ls_error *err) {
     const ls_ffn_weights *w = &f->model->layers[layer_i].expert[0];
     const ls_activations *a = &f->ws->a;
     LS_TRY(ls_part_project(f, a->up, a->x, &w->up, NULL, err));
-    LS_TRY(squared(f, layer_i, err));
+    LS_TRY(activate_again(f, layer_i, err));
     return ls_part_project(f, a->y, a->gated, &w->down, NULL, err);
 }
 
@@ -115,9 +104,9 @@ static ls_status run_experts(const ls_forward *f, int64_t layer_i, ls_error *err
     LS_TRY(ls_moe_place(f->ws->device, &place, err));
     LS_TRY(gather_rows(f->ws->device, a->x, rows, a->pick_row, picks, c->hidden, a->picked_x, err));
     LS_TRY(gather_rows(f->ws->device, weights, picks, a->pick, picks, 1, picked, err));
-    LS_TRY(through_experts(f, layer_i, gate_of, a->gate, a->picked_x, err));
+    if (!c->ungated) LS_TRY(through_experts(f, layer_i, gate_of, a->gate, a->picked_x, err));
     LS_TRY(through_experts(f, layer_i, up_of, a->up, a->picked_x, err));
-    LS_TRY(swiglu(f, picks, err));
+    LS_TRY(activate(f, picks, c->ffn, err));
     return through_experts(f, layer_i, down_of, a->picked_y, a->gated, err);
 }
 
@@ -125,15 +114,18 @@ static ls_status run_experts(const ls_forward *f, int64_t layer_i, ls_error *err
 
 static ls_rows columns_of(ls_rows rows, int64_t columns) { return (ls_rows){rows.data, rows.dtype, columns}; }
 
-/* Its output, and what its gate takes. */
+static bool shared_is_gated(const ls_model_config *c) { return c->names->shared_gate != NULL; }
+
+/* Its output, and what its gate takes where it has one. */
 static ls_status run_shared(const ls_forward *f, const ls_layer *layer, ls_error *err) {
+    const ls_model_config *c = &f->model->config;
     const ls_activations *a = &f->ws->a;
-    const int64_t width = f->model->config.shared_ffn;
-    LS_TRY(ls_part_project(f, columns_of(a->gate, width), a->x, &layer->shared.gate, NULL, err));
+    const int64_t width = c->shared_ffn;
+    if (!c->ungated) LS_TRY(ls_part_project(f, columns_of(a->gate, width), a->x, &layer->shared.gate, NULL, err));
     LS_TRY(ls_part_project(f, columns_of(a->up, width), a->x, &layer->shared.up, NULL, err));
-    LS_TRY(swiglu_of(f, f->batch->n_rows, width, err));
+    LS_TRY(activate(f, f->batch->n_rows, width, err));
     LS_TRY(ls_part_project(f, a->shared, columns_of(a->gated, width), &layer->shared.down, NULL, err));
-    return ls_part_project(f, a->shared_gate, a->x, &layer->shared_gate, NULL, err);
+    return shared_is_gated(c) ? ls_part_project(f, a->shared_gate, a->x, &layer->shared_gate, NULL, err) : LS_OK;
 }
 
 /* Onto what the chosen experts gave. */
@@ -152,23 +144,44 @@ static ls_status add_shared(const ls_forward *f, int64_t layer_i, ls_error *err)
                                        .rows = rows,
                                        .dim = hidden,
                                        .gates = 1};
-    const ls_residual_args add = {a->y.data, a->picked_y.data, rows, hidden, NULL};
+    const ls_residual_args add = {a->y.data, shared_is_gated(c) ? a->picked_y.data : a->shared.data, rows, hidden,
+                                  NULL};
     if (c->shared_ffn == 0) return LS_OK;
     LS_TRY(run_shared(f, &f->model->layers[layer_i], err));
-    LS_TRY(ls_sigmoid_gate(f->ws->device, &gate, err));
+    if (shared_is_gated(c)) LS_TRY(ls_sigmoid_gate(f->ws->device, &gate, err));
     return ls_residual(f->ws->device, &add, err);
+}
+
+/* The chosen experts of each row and their weights. */
+static ls_status route(const ls_forward *f, const ls_layer *layer, ls_error *err) {
+    const ls_model_config *c = &f->model->config;
+    const ls_activations *a = &f->ws->a;
+    const int64_t rows = f->batch->n_rows;
+    const ls_moe_route_args softmax = {a->router.data, rows, c->n_experts, c->top_k, a->expert, a->expert_weight};
+    const ls_moe_reweigh_args reweigh = {a->router.data, rows, c->n_experts, c->top_k, a->expert, a->expert_weight};
+    const ls_moe_sigmoid_route_args sigmoid = {.logits = a->router.data,
+                                               .bias = layer->router_bias,
+                                               .rows = rows,
+                                               .n_experts = c->n_experts,
+                                               .top_k = c->top_k,
+                                               .n_groups = c->router_groups,
+                                               .top_groups = c->router_top_groups,
+                                               .normalised = c->reweighs,
+                                               .scale = c->router_scale,
+                                               .expert = a->expert,
+                                               .weight = a->expert_weight};
+    LS_TRY(ls_part_project_exact(f, a->router, a->x, &layer->router, err));
+    if (c->router_groups > 0) return ls_moe_sigmoid_route(f->ws->device, &sigmoid, err);
+    LS_TRY(ls_moe_route(f->ws->device, &softmax, err));
+    return c->reweighs ? ls_moe_reweigh(f->ws->device, &reweigh, err) : LS_OK;
 }
 
 static ls_status experts_forward(const ls_forward *f, int64_t layer_i, ls_error *err) {
     const ls_model_config *c = &f->model->config;
     const ls_activations *a = &f->ws->a;
     const int64_t rows = f->batch->n_rows;
-    const ls_moe_route_args route = {a->router.data, rows, c->n_experts, c->top_k, a->expert, a->expert_weight};
-    const ls_moe_reweigh_args reweigh = {a->router.data, rows, c->n_experts, c->top_k, a->expert, a->expert_weight};
     const ls_moe_sum_args sum = {a->picked_y.data, a->place, a->expert_weight, a->y.data, rows, c->top_k, c->hidden};
-    LS_TRY(ls_part_project_exact(f, a->router, a->x, &f->model->layers[layer_i].router, err));
-    LS_TRY(ls_moe_route(f->ws->device, &route, err));
-    if (c->reweighs) LS_TRY(ls_moe_reweigh(f->ws->device, &reweigh, err));
+    LS_TRY(route(f, &f->model->layers[layer_i], err));
     LS_TRY(run_experts(f, layer_i, err));
     LS_TRY(ls_moe_sum(f->ws->device, &sum, err));
     return add_shared(f, layer_i, err);
@@ -185,15 +198,16 @@ static ls_rows dup_of(const ls_leaf *l) {
     return (ls_rows){l->tape->db, ls_leaf_product_dtype(l), l->model->config.ffn};
 }
 
-/* Behind the gate: dgated, which lies in da, to dgate and dup, over m rows. */
-static ls_status swiglu_backward(const ls_leaf *l, int64_t m, ls_error *err) {
+/* Behind the activation: dgated, which lies in da, to dup and, where there is a gate, dgate, over m rows. */
+static ls_status activate_backward(const ls_leaf *l, int64_t m, ls_rows dgate, ls_rows dup, ls_error *err) {
     const ls_activations *a = &l->ws.a;
-    const ls_rows dgate = dgate_of(l), dup = dup_of(l);
-    const ls_swiglu_backward_args args = {a->gate.data, a->up.data, l->tape->da,         dgate.data,
-                                          dup.data,     m,          l->model->config.ffn};
-    const ls_swiglu_backward_rounded_args rounded = {a->gate.data, a->up.data, l->tape->da,         dgate.data,
-                                                     dup.data,     m,          l->model->config.ffn};
-    return dgate.dtype == LS_F32 ? ls_swiglu_backward(l->device, &args, err)
+    const int64_t width = dup.stride;
+    const ls_swiglu_backward_args swiglu = {a->gate.data, a->up.data, l->tape->da, dgate.data, dup.data, m, width};
+    const ls_swiglu_backward_rounded_args rounded = {a->gate.data, a->up.data, l->tape->da, dgate.data,
+                                                     dup.data,     m,          width};
+    const ls_relu2_backward_args relu2 = {a->up.data, l->tape->da, dup.data, dup.dtype, m, width};
+    if (l->model->config.ungated) return ls_relu2_backward(l->device, &relu2, err);
+    return dgate.dtype == LS_F32 ? ls_swiglu_backward(l->device, &swiglu, err)
                                  : ls_swiglu_backward_rounded(l->device, &rounded, err);
 }
 
@@ -205,7 +219,7 @@ static ls_status dense_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
     const ls_leaf_product gate = {.w = &w->gate, .dy = dgate_of(l), .x = a->x, .dx = l->dx, .m = l->rows};
     const ls_leaf_product up = {.w = &w->up, .dy = dup_of(l), .x = a->x, .dx = l->dx, .add = true, .m = l->rows};
     LS_TRY(ls_leaf_through_product(l, &down, err));
-    LS_TRY(swiglu_backward(l, l->rows, err));
+    LS_TRY(activate_backward(l, l->rows, gate.dy, up.dy, err));
     LS_TRY(ls_leaf_through_product(l, &gate, err));
     return ls_leaf_through_product(l, &up, err);
 }
@@ -214,11 +228,10 @@ static ls_status ungated_backward(const ls_leaf *l, int64_t layer_i, ls_error *e
     const ls_ffn_weights *w = &l->model->layers[layer_i].expert[0];
     const ls_activations *a = &l->ws.a;
     const ls_rows dsquared = {l->tape->da, LS_F32, l->model->config.ffn}, dup = dup_of(l);
-    const ls_relu2_backward_args args = {a->up.data, dsquared.data, dup.data, dup.dtype, l->rows, dup.stride};
     const ls_leaf_product down = {.w = &w->down, .dy = l->dh, .x = a->gated, .dx = dsquared, .m = l->rows};
     const ls_leaf_product up = {.w = &w->up, .dy = dup, .x = a->x, .dx = l->dx, .m = l->rows};
     LS_TRY(ls_leaf_through_product(l, &down, err));
-    LS_TRY(ls_relu2_backward(l->device, &args, err));
+    LS_TRY(activate_backward(l, l->rows, dup, dup, err));
     return ls_leaf_through_product(l, &up, err);
 }
 
@@ -233,11 +246,21 @@ static ls_status router_backward(const ls_leaf *l, const ls_layer *layer, ls_err
                                               a->expert,      l->tape->dweight, l->tape->drouter};
     const ls_moe_reweigh_backward_args reweigh = {a->router.data, l->rows,          c->n_experts,    c->top_k,
                                                   a->expert,      l->tape->dweight, l->tape->drouter};
+    const ls_moe_sigmoid_route_backward_args sigmoid = {.logits = a->router.data,
+                                                        .rows = l->rows,
+                                                        .n_experts = c->n_experts,
+                                                        .top_k = c->top_k,
+                                                        .expert = a->expert,
+                                                        .d_weight = l->tape->dweight,
+                                                        .normalised = c->reweighs,
+                                                        .scale = c->router_scale,
+                                                        .dlogits = l->tape->drouter};
     const ls_leaf_product router = {
         .w = &layer->router, .dy = drouter, .x = a->x, .dx = l->dx, .add = true, .exact = true, .m = l->rows};
     LS_TRY(gather_rows(l->device, picked, picks, a->place, picks, 1, dweight, err));
-    LS_TRY(c->reweighs ? ls_moe_reweigh_backward(l->device, &reweigh, err)
-                       : ls_moe_route_backward(l->device, &route, err));
+    LS_TRY(c->router_groups > 0 ? ls_moe_sigmoid_route_backward(l->device, &sigmoid, err)
+           : c->reweighs        ? ls_moe_reweigh_backward(l->device, &reweigh, err)
+                                : ls_moe_route_backward(l->device, &route, err));
     return ls_leaf_through_product(l, &router, err);
 }
 
@@ -301,12 +324,10 @@ static ls_status round_picks(const ls_leaf *l, ls_rows *dy, int64_t picks, ls_er
     return ls_round_rows(l->device, &args, err);
 }
 
-/* The shared expert is run again for the leaf too, behind the gradients of the others, whose memory it takes. */
-static ls_status shared_backward(const ls_leaf *l, const ls_layer *layer, const ls_forward *f, ls_error *err) {
+/* From the gradient of the shared expert's gated output to those of its own output, and of what its gate takes. */
+static ls_status shared_gate_backward(const ls_leaf *l, ls_rows dshared, ls_rows dtaken, ls_error *err) {
     const ls_activations *a = &l->ws.a;
-    const int64_t rows = l->rows, hidden = l->model->config.hidden, width = l->model->config.shared_ffn;
-    const ls_rows dshared = {l->tape->picked_dx, LS_F32, hidden}, dtaken = {l->tape->dweight, LS_F32, 1};
-    const ls_rows dgate = {l->tape->da, LS_F32, width}, dup = {l->tape->db, LS_F32, width};
+    const int64_t hidden = l->model->config.hidden;
     const ls_sigmoid_gate_backward_args gate = {.x = a->shared.data,
                                                 .x_dtype = LS_F32,
                                                 .gate = a->shared_gate.data,
@@ -319,21 +340,34 @@ static ls_status shared_backward(const ls_leaf *l, const ls_layer *layer, const 
                                                 .dgate = dtaken.data,
                                                 .dgate_dtype = LS_F32,
                                                 .dgate_stride = 1,
-                                                .rows = rows,
+                                                .rows = l->rows,
                                                 .dim = hidden,
                                                 .gates = 1};
-    const ls_swiglu_backward_args swiglu = {a->gate.data, a->up.data, dgate.data, dgate.data, dup.data, rows, width};
-    const ls_leaf_product products[] = {
-        {.w = &layer->shared.down, .dy = dshared, .x = columns_of(a->gated, width), .dx = dgate, .m = rows},
-        {.w = &layer->shared.gate, .dy = dgate, .x = a->x, .dx = l->dx, .add = true, .m = rows},
-        {.w = &layer->shared.up, .dy = dup, .x = a->x, .dx = l->dx, .add = true, .m = rows},
-        {.w = &layer->shared_gate, .dy = dtaken, .x = a->x, .dx = l->dx, .add = true, .m = rows}};
+    return ls_sigmoid_gate_backward(l->device, &gate, err);
+}
+
+/* The shared expert is run again for the leaf too, behind the gradients of the others, whose memory it takes. */
+static ls_status shared_backward(const ls_leaf *l, const ls_layer *layer, const ls_forward *f, ls_error *err) {
+    const ls_model_config *c = &l->model->config;
+    const ls_activations *a = &l->ws.a;
+    const int64_t rows = l->rows, width = c->shared_ffn;
+    const ls_rows dgated = {l->tape->picked_dx, LS_F32, c->hidden}, dtaken = {l->tape->dweight, LS_F32, 1};
+    const ls_rows dgate = {l->tape->da, LS_F32, width}, dup = {l->tape->db, LS_F32, width};
+    const ls_rows dshared = shared_is_gated(c) ? dgated : l->dh;
+    const ls_leaf_product down = {
+        .w = &layer->shared.down, .dy = dshared, .x = columns_of(a->gated, width), .dx = dgate, .m = rows};
+    const ls_leaf_product gate = {
+        .w = &layer->shared.gate, .dy = dgate, .x = a->x, .dx = l->dx, .add = true, .m = rows};
+    const ls_leaf_product up = {.w = &layer->shared.up, .dy = dup, .x = a->x, .dx = l->dx, .add = true, .m = rows};
+    const ls_leaf_product taken = {
+        .w = &layer->shared_gate, .dy = dtaken, .x = a->x, .dx = l->dx, .add = true, .m = rows};
     LS_TRY(run_shared(f, layer, err));
-    LS_TRY(ls_sigmoid_gate_backward(l->device, &gate, err));
-    LS_TRY(ls_leaf_through_product(l, &products[0], err));
-    LS_TRY(ls_swiglu_backward(l->device, &swiglu, err));
-    for (int i = 1; i < 4; i++) LS_TRY(ls_leaf_through_product(l, &products[i], err));
-    return LS_OK;
+    if (shared_is_gated(c)) LS_TRY(shared_gate_backward(l, dgated, dtaken, err));
+    LS_TRY(ls_leaf_through_product(l, &down, err));
+    LS_TRY(activate_backward(l, rows, dgate, dup, err));
+    if (!c->ungated) LS_TRY(ls_leaf_through_product(l, &gate, err));
+    LS_TRY(ls_leaf_through_product(l, &up, err));
+    return shared_is_gated(c) ? ls_leaf_through_product(l, &taken, err) : LS_OK;
 }
 
 /* The experts are run again for the leaf: places of picks are those of its own rows. Behind its products the gradient
@@ -349,15 +383,20 @@ static ls_status experts_backward(const ls_leaf *l, int64_t layer_i, ls_error *e
     const ls_moe_combine_backward_args combine = {
         a->picked_y.data,        a->pick_row, a->picked_weight, l->dh.data, a->picked_y.data,
         l->tape->picked_dweight, picks,       c->hidden,        l->rows};
-    const ls_moe_gather_backward_args gather = {through_gate.data, through_up.data, a->place, l->dx.data,
-                                                l->rows,           c->top_k,        c->hidden};
+    const ls_moe_gather_backward_args gather = {.first = c->ungated ? through_up.data : through_gate.data,
+                                                .second = c->ungated ? NULL : through_up.data,
+                                                .place = a->place,
+                                                .d = l->dx.data,
+                                                .rows = l->rows,
+                                                .top_k = c->top_k,
+                                                .dim = c->hidden};
     ls_rows dy = a->picked_y;
     LS_TRY(run_experts(&f, layer_i, err));
     LS_TRY(ls_moe_combine_backward(l->device, &combine, err));
     LS_TRY(round_picks(l, &dy, picks, err));
     LS_TRY(back_through_experts(l, layer_i, down_of, dy, a->gated, dgated, err));
-    LS_TRY(swiglu_backward(l, picks, err));
-    LS_TRY(back_through_experts(l, layer_i, gate_of, dgate_of(l), a->picked_x, through_gate, err));
+    LS_TRY(activate_backward(l, picks, dgate_of(l), dup_of(l), err));
+    if (!c->ungated) LS_TRY(back_through_experts(l, layer_i, gate_of, dgate_of(l), a->picked_x, through_gate, err));
     LS_TRY(back_through_experts(l, layer_i, up_of, dup_of(l), a->picked_x, through_up, err));
     LS_TRY(ls_moe_gather_backward(l->device, &gather, err));
     LS_TRY(router_backward(l, layer, err));
@@ -381,6 +420,8 @@ static ls_status experts_walk(const ls_walk *w, ls_layer *layer) {
     const ls_model_config *c = &w->model->config;
     char prefix[64];
     LS_TRY(ls_walk_matrix(w, &layer->router, c->n_experts, c->hidden, w->names->ffn, w->names->router));
+    if (c->router_groups > 0)
+        LS_TRY(ls_walk_vector(w, &layer->router_bias, c->n_experts, w->names->ffn, w->names->router_bias));
     for (int64_t e = 0; e < c->n_experts; e++) {
         snprintf(prefix, sizeof prefix, "%sexperts.%lld.", w->names->ffn, (long long)e);
         LS_TRY(walk_ffn(w, &layer->expert[e], c->ffn, prefix));
@@ -388,9 +429,10 @@ static ls_status experts_walk(const ls_walk *w, ls_layer *layer) {
     if (c->shared_ffn == 0) return LS_OK;
     snprintf(prefix, sizeof prefix, "%s%s", w->names->ffn, w->names->shared);
     LS_TRY(walk_ffn(w, &layer->shared, c->shared_ffn, prefix));
+    if (!shared_is_gated(c)) return LS_OK;
     return ls_walk_matrix(w, &layer->shared_gate, 1, c->hidden, w->names->ffn, w->names->shared_gate);
 }
 
-const ls_part ls_part_dense = {"dense", dense_forward, dense_backward, dense_again, NULL, dense_walk, false};
-const ls_part ls_part_ungated = {"ungated", ungated_forward, ungated_backward, squared, NULL, dense_walk, false};
+const ls_part ls_part_dense = {"dense", dense_forward, dense_backward, activate_again, NULL, dense_walk, false};
+const ls_part ls_part_ungated = {"ungated", ungated_forward, ungated_backward, activate_again, NULL, dense_walk, false};
 const ls_part ls_part_experts = {"experts", experts_forward, experts_backward, NULL, NULL, experts_walk, true};

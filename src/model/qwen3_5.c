@@ -1,6 +1,6 @@
-/* Qwen3.5, the language model: layers of the gated delta rule and of attention with output gates, each followed by a
- * dense feed-forward, or by a mixture of experts and one that all rows have. Absent fields take the defaults that
- * Hugging Face's Qwen3_5TextConfig and Qwen3_5MoeTextConfig give them. */
+/* Qwen3.5, the language model, and Qwen3-Next: layers of the gated delta rule and of attention with output gates, each
+ * followed by a dense feed-forward, or by a mixture of experts and one that all rows have. Absent fields take the
+ * defaults that Hugging Face's Qwen3_5TextConfig, Qwen3_5MoeTextConfig and Qwen3NextConfig give them. */
 #include <string.h>
 
 #include "load/config_fields.h"
@@ -15,16 +15,16 @@ typedef struct raw_config {
     int64_t d_conv, key_dim, value_dim, key_heads, value_heads, interval;
     int64_t bos, pad;
     int64_t n_experts, top_k, shared_ffn; /* 0 without experts */
-    int64_t tied;
+    int64_t tied, norm_topk_prob;
 } raw_config;
 
 #define AT(field) offsetof(raw_config, field)
 #define ABSENT LS_FIELD_ABSENT
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof(array)[0]))
 
-/* Of both kinds. */
-#define INTEGERS(hidden, layers, kv_heads)                                             \
-    {"vocab_size", AT(vocab_size), 248320, 1, INT32_MAX, false},                       \
+/* Of all kinds. */
+#define INTEGERS(vocab, hidden, layers, kv_heads)                                      \
+    {"vocab_size", AT(vocab_size), vocab, 1, INT32_MAX, false},                        \
         {"hidden_size", AT(hidden_size), hidden, 1, INT32_MAX, false},                 \
         {"num_hidden_layers", AT(n_layers), layers, 1, LS_LAYERS_MAX, false},          \
         {"num_attention_heads", AT(n_heads), 16, 1, INT32_MAX, false},                 \
@@ -42,18 +42,21 @@ typedef struct raw_config {
     }
 
 static const ls_field_integer integers[] = {
-    INTEGERS(4096, 32, 4), {"intermediate_size", AT(intermediate_size), 12288, 1, INT32_MAX, false}, {0}};
+    INTEGERS(248320, 4096, 32, 4), {"intermediate_size", AT(intermediate_size), 12288, 1, INT32_MAX, false}, {0}};
 
-static const ls_field_integer integers_moe[] = {
-    INTEGERS(2048, 40, 2),
-    {"moe_intermediate_size", AT(intermediate_size), 512, 1, INT32_MAX, false},
-    {"shared_expert_intermediate_size", AT(shared_ffn), 512, 1, INT32_MAX, false},
-    {"num_experts", AT(n_experts), 256, 1, LS_EXPERTS_MAX, false},
-    {"num_experts_per_tok", AT(top_k), 8, 1, INT32_MAX, false},
-    {0},
-};
+#define EXPERTS(experts, top)                                                          \
+    {"moe_intermediate_size", AT(intermediate_size), 512, 1, INT32_MAX, false},        \
+        {"shared_expert_intermediate_size", AT(shared_ffn), 512, 1, INT32_MAX, false}, \
+        {"num_experts", AT(n_experts), experts, 1, LS_EXPERTS_MAX, false}, {           \
+        "num_experts_per_tok", AT(top_k), top, 1, INT32_MAX, false                     \
+    }
+
+static const ls_field_integer integers_moe[] = {INTEGERS(248320, 2048, 40, 2), EXPERTS(256, 8), {0}};
+static const ls_field_integer integers_next[] = {INTEGERS(151936, 2048, 48, 2), EXPERTS(512, 10), {0}};
 
 static const ls_field_switch switches[] = {{"tie_word_embeddings", AT(tied), false}, {0}};
+static const ls_field_switch switches_next[] = {
+    {"tie_word_embeddings", AT(tied), false}, {"norm_topk_prob", AT(norm_topk_prob), true}, {0}};
 
 /* Output gates are always there, and the state is float32. */
 static const ls_field_fixed fixed[] = {{"hidden_act", "\"silu\""},
@@ -61,6 +64,10 @@ static const ls_field_fixed fixed[] = {{"hidden_act", "\"silu\""},
                                        {"attn_output_gate", "true"},
                                        {"mamba_ssm_dtype", "\"float32\""},
                                        {0}};
+
+/* All layers have a mixture, so that a dense one's width is of none. */
+static const ls_field_fixed fixed_next[] = {
+    {"hidden_act", "\"silu\""}, {"hidden_act", "\"swish\""}, {"decoder_sparse_step", "1"}, {0}};
 
 static const char *const special[] = {"rms_norm_eps", "layer_types", "mlp_only_layers", LS_ROPE_FIELDS, NULL};
 
@@ -70,8 +77,12 @@ static const char *const inert[] = {"attention_dropout", "mtp_num_hidden_layers"
 static const char *const inert_moe[] = {"attention_dropout",    "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
                                         "output_router_logits", "router_aux_loss_coef",  NULL};
 
+static const char *const inert_next[] = {"attention_dropout", "intermediate_size", "output_router_logits",
+                                         "router_aux_loss_coef", NULL};
+
 static const ls_field_tables fields = {integers, switches, fixed, special, inert};
 static const ls_field_tables fields_moe = {integers_moe, switches, fixed, special, inert_moe};
+static const ls_field_tables fields_next = {integers_next, switches_next, fixed_next, special, inert_next};
 
 /* Of text all three positions of a token are the same, so that it does not matter which frequency is of which. */
 static const char *const of_images[] = {"mrope_section", "mrope_interleaved", NULL};
@@ -165,7 +176,7 @@ static void take_qwen3_5(ls_model_config *out, const raw_config *raw) {
     out->n_experts = raw->n_experts > 0 ? (int32_t)raw->n_experts : 1;
     out->top_k = raw->n_experts > 0 ? (int32_t)raw->top_k : 1;
     out->shared_ffn = (int32_t)raw->shared_ffn;
-    out->reweighs = raw->n_experts > 0;
+    out->reweighs = raw->norm_topk_prob != 0;
     out->d_inner = (int32_t)(raw->value_heads * raw->value_dim);
     out->d_state = (int32_t)raw->key_dim;
     out->d_conv = (int32_t)raw->d_conv;
@@ -182,8 +193,10 @@ static ls_status read_with(ls_model_config *out, struct json_t *config, const ls
     raw_config raw = {0};
     LS_TRY(ls_field_read_tables(&raw, config, tables, err));
     LS_TRY(check_qwen3_5(&raw, err));
-    if (tables == &fields_moe) LS_TRY(check_experts(&raw, err));
+    if (tables != &fields) LS_TRY(check_experts(&raw, err));
+    if (tables == &fields_moe) raw.norm_topk_prob = 1; /* always */
     take_qwen3_5(out, &raw);
+    out->delta_by_head = tables == &fields_next;
     LS_TRY(ls_field_expect_empty(config, "mlp_only_layers", err));
     LS_TRY(ls_field_read_pairs(out->is_attention, out->n_layers, config, "layer_types", kinds, err));
     LS_TRY(ls_rope_fields_read_share(&out->rope, config, raw.head_dim, &rotations, raw.positions_max, err));
@@ -200,5 +213,10 @@ static ls_status read_qwen3_5_moe(ls_model_config *out, struct json_t *config, l
     return read_with(out, config, &fields_moe, err);
 }
 
+static ls_status read_qwen3_next(ls_model_config *out, struct json_t *config, ls_error *err) {
+    return read_with(out, config, &fields_next, err);
+}
+
 const ls_architecture ls_qwen3_5 = {"qwen3_5_text", "Qwen3_5ForCausalLM", read_qwen3_5};
 const ls_architecture ls_qwen3_5_moe = {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", read_qwen3_5_moe};
+const ls_architecture ls_qwen3_next = {"qwen3_next", "Qwen3NextForCausalLM", read_qwen3_next};

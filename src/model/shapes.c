@@ -79,27 +79,39 @@
     "  \"state_size\": 128,\n  \"tie_word_embeddings\": true,\n  \"use_bias\": false,\n"              \
     "  \"use_cache\": true,\n  \"use_conv_bias\": true,\n  \"vocab_size\": " #vocab "\n}\n"
 
-/* Nemotron-H, dense: M Mamba-2, * attention, - feed-forward. */
-#define NEMOTRON_H(pattern, layers, hidden, ffn, heads, ssd_head_dim, positions)                             \
-    "{\n"                                                                                                    \
-    "  \"architectures\": [\"NemotronHForCausalLM\"],\n  \"attention_bias\": false,\n"                       \
-    "  \"bos_token_id\": 1,\n  \"chunk_size\": 128,\n  \"conv_kernel\": 4,\n  \"dtype\": \"bfloat16\",\n"    \
-    "  \"eos_token_id\": 2,\n  \"expand\": 2,\n  \"head_dim\": 128,\n  \"hidden_size\": " #hidden            \
-    ",\n  \"hybrid_override_pattern\": \"" pattern                                                           \
-    "\",\n  \"initializer_range\": 0.02,\n"                                                                  \
-    "  \"intermediate_size\": " #ffn                                                                         \
-    ",\n  \"layer_norm_epsilon\": 1e-05,\n"                                                                  \
-    "  \"mamba_head_dim\": " #ssd_head_dim                                                                   \
-    ",\n  \"mamba_hidden_act\": \"silu\",\n"                                                                 \
-    "  \"mamba_num_heads\": 128,\n  \"mamba_proj_bias\": false,\n  \"max_position_embeddings\": " #positions \
-    ",\n  \"mlp_bias\": false,\n  \"mlp_hidden_act\": \"relu2\",\n"                                          \
-    "  \"model_type\": \"nemotron_h\",\n  \"n_groups\": 8,\n  \"num_attention_heads\": " #heads              \
-    ",\n  \"num_hidden_layers\": " #layers                                                                   \
-    ",\n  \"num_key_value_heads\": 8,\n  \"pad_token_id\": 0,\n"                                             \
-    "  \"rescale_prenorm_residual\": true,\n  \"residual_in_fp32\": false,\n"                                \
-    "  \"ssm_state_size\": 128,\n  \"tie_word_embeddings\": false,\n  \"time_step_floor\": 0.0001,\n"        \
-    "  \"time_step_max\": 0.1,\n  \"time_step_min\": 0.001,\n  \"use_bias\": false,\n"                       \
+/* Nemotron-H: M Mamba-2, * attention, - feed-forward, E mixture; `more` has the fields that not all have alike. */
+#define NEMOTRON_H_OF(pattern, layers, hidden, heads, kv_heads, ssd_heads, ssd_head_dim, positions, more) \
+    "{\n"                                                                                                 \
+    "  \"architectures\": [\"NemotronHForCausalLM\"],\n  \"attention_bias\": false,\n"                    \
+    "  \"bos_token_id\": 1,\n  \"chunk_size\": 128,\n  \"conv_kernel\": 4,\n  \"dtype\": \"bfloat16\",\n" \
+    "  \"eos_token_id\": 2,\n  \"expand\": 2,\n  \"head_dim\": 128,\n  \"hidden_size\": " #hidden         \
+    ",\n  \"hybrid_override_pattern\": \"" pattern                                                        \
+    "\",\n  \"initializer_range\": 0.02,\n"                                                               \
+    "  \"layer_norm_epsilon\": 1e-05,\n"                                                                  \
+    "  \"mamba_head_dim\": " #ssd_head_dim                                                                \
+    ",\n  \"mamba_hidden_act\": \"silu\",\n"                                                              \
+    "  \"mamba_num_heads\": " #ssd_heads                                                                  \
+    ",\n  \"mamba_proj_bias\": false,\n  \"max_position_embeddings\": " #positions                        \
+    ",\n  \"mlp_bias\": false,\n  \"mlp_hidden_act\": \"relu2\",\n"                                       \
+    "  \"model_type\": \"nemotron_h\",\n" more "  \"n_groups\": 8,\n  \"num_attention_heads\": " #heads   \
+    ",\n  \"num_hidden_layers\": " #layers ",\n  \"num_key_value_heads\": " #kv_heads                     \
+    ",\n  \"pad_token_id\": 0,\n"                                                                         \
+    "  \"rescale_prenorm_residual\": true,\n  \"residual_in_fp32\": false,\n"                             \
+    "  \"ssm_state_size\": 128,\n  \"tie_word_embeddings\": false,\n  \"time_step_floor\": 0.0001,\n"     \
+    "  \"time_step_max\": 0.1,\n  \"time_step_min\": 0.001,\n  \"use_bias\": false,\n"                    \
     "  \"use_cache\": true,\n  \"use_conv_bias\": true,\n  \"vocab_size\": 131072\n}\n"
+
+#define NEMOTRON_H(pattern, layers, hidden, ffn, heads, ssd_head_dim, positions)   \
+    NEMOTRON_H_OF(pattern, layers, hidden, heads, 8, 128, ssd_head_dim, positions, \
+                  "  \"intermediate_size\": " #ffn ",\n")
+
+/* 128 experts, of which 6 are chosen, and one that all rows have. */
+#define NEMOTRON_3_NANO(pattern, layers)                                                                    \
+    NEMOTRON_H_OF(pattern, layers, 2688, 32, 2, 64, 64, 262144,                                             \
+                  "  \"intermediate_size\": 1856,\n  \"moe_intermediate_size\": 1856,\n"                    \
+                  "  \"moe_shared_expert_intermediate_size\": 3712,\n  \"n_group\": 1,\n"                   \
+                  "  \"n_routed_experts\": 128,\n  \"n_shared_experts\": 1,\n  \"norm_topk_prob\": true,\n" \
+                  "  \"num_experts_per_tok\": 6,\n  \"routed_scaling_factor\": 2.5,\n  \"topk_group\": 1,\n")
 
 static const char bamba_9b[] =
     "{\n  \"architectures\": [\"BambaForCausalLM\"],\n  \"attention_bias\": false,\n  \"attention_dropout\": 0.0,\n"
@@ -196,6 +208,15 @@ static const char bamba_9b[] =
     "  \"num_experts_per_tok\": 8,\n  \"shared_expert_intermediate_size\": 512,\n" QWEN_DELTA(              \
         layers, 2048, 16, 2, 32, 10000000, "false", 248320)
 
+/* Qwen3-Next: 512 experts in every layer, of which 10 are chosen, and one that all rows have. */
+#define QWEN3_NEXT(layers)                                                                         \
+    "{\n"                                                                                          \
+    "  \"architectures\": [\"Qwen3NextForCausalLM\"],\n  \"decoder_sparse_step\": 1,\n"            \
+    "  \"eos_token_id\": 151645,\n  \"mlp_only_layers\": [],\n  \"model_type\": \"qwen3_next\",\n" \
+    "  \"moe_intermediate_size\": 512,\n  \"norm_topk_prob\": true,\n  \"num_experts\": 512,\n"    \
+    "  \"num_experts_per_tok\": 10,\n  \"shared_expert_intermediate_size\": 512,\n" QWEN_DELTA(    \
+        layers, 2048, 16, 2, 32, 10000000, "false", 151936)
+
 /* Llama 3.1 and 3.2: frequencies scaled by `factor`. */
 #define LLAMA3(layers, hidden, ffn, heads, head_dim, factor, tied)                                      \
     "{\n"                                                                                               \
@@ -237,6 +258,8 @@ static const ls_shape shapes[] = {
     {"qwen3.5-35b-a3b", "Alibaba's Qwen3.5 35B-A3B, its language model: 40 layers of 256 experts and a shared one",
      QWEN3_5_MOE(40)},
     {"qwen3.5-35b-a3b-cut", "4 layers of qwen3.5-35b-a3b, attention in the last", QWEN3_5_MOE(4)},
+    {"qwen3-next-80b-a3b", "Alibaba's Qwen3-Next 80B-A3B: 48 layers of 512 experts and a shared one", QWEN3_NEXT(48)},
+    {"qwen3-next-80b-a3b-cut", "4 layers of qwen3-next-80b-a3b, attention in the last", QWEN3_NEXT(4)},
     {"falcon-mamba-7b", "TII's Falcon Mamba 7B: 64 layers, 4,096 wide", FALCON_MAMBA(64, 4096, 8192, 256)},
     {"bamba-9b", "IBM's Bamba 9B: 32 layers of Mamba-2, but attention in 9, 18 and 27", bamba_9b},
     {"nemotron-h-8b", "NVIDIA's Nemotron-H 8B: 52 layers of one sublayer, 24 of them Mamba-2 and 4 attention",
@@ -246,6 +269,10 @@ static const ls_shape shapes[] = {
      NEMOTRON_H("M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-", 56, 4480, 15680, 40, 80, 131072)},
     {"nemotron-nano-9b-v2-cut", "7 layers of nemotron-nano-9b-v2, attention in 5",
      NEMOTRON_H("M-M-M*-", 7, 4480, 15680, 40, 80, 131072)},
+    {"nemotron-3-nano-30b-a3b",
+     "NVIDIA's Nemotron 3 Nano 30B-A3B: 52 layers of one half, 23 of them Mamba-2, 6 attention, 23 of 128 experts",
+     NEMOTRON_3_NANO("MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", 52)},
+    {"nemotron-3-nano-30b-a3b-cut", "5 layers of nemotron-3-nano-30b-a3b", NEMOTRON_3_NANO("MEM*E", 5)},
     {"mamba2-2.7b", "state-spaces/mamba2-2.7b: Mamba-2, 64 layers, 2,560 wide", MAMBA2(64, 2560, 80, 50288)},
     {"mamba-2.8b", "state-spaces/mamba-2.8b-hf: 64 layers, 2,560 wide", MAMBA(64, 2560, 5120, 160)},
 };

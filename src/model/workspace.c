@@ -189,6 +189,8 @@ static void place_blocks(ls_workspace *ws, const layout *l, void *first, void *s
     a->delta = next_block(&two, LS_F32, l->values);
     a->normed = next_block(&two, LS_F32, l->values);
     two.at = second;
+    a->by_head = next_block(&two, LS_F32, l->qkv + l->values);
+    two.at = second;
     a->q_gates = next_block(&two, LS_F32, 2 * l->q);
     a->q_raw = next_block(&two, LS_F32, l->q);
     a->kv_raw = next_block(&two, LS_F32, 2 * l->kv);

@@ -18,6 +18,8 @@
 #include "op/lora.h"
 #include "op/mamba_step.h"
 #include "op/moe_backward.h"
+#include "op/moe_sigmoid.h"
+#include "op/regroup.h"
 #include "op/rmsnorm.h"
 #include "op/rmsnorm_backward.h"
 #include "op/rope.h"

@@ -52,6 +52,9 @@ extern "C" {
     OP(swiglu)                     \
     OP(swiglu_backward)            \
     OP(swiglu_backward_rounded)    \
+    OP(moe_sigmoid_route)          \
+    OP(moe_sigmoid_route_backward) \
+    OP(regroup)                    \
     OP(relu2)                      \
     OP(relu2_backward)             \
     OP(sigmoid_gate)               \

@@ -23,7 +23,7 @@ ls_status ls_moe_gather_backward_check(const ls_moe_gather_backward_args *a, ls_
         return LS_FAIL(err, LS_ERR_ARG, "%s: %lld rows of %lld choices of %lld", op, (long long)a->rows,
                        (long long)a->top_k, (long long)a->dim);
     const ls_operand operands[] = {{"first", a->first, a->rows, a->top_k * a->dim, a->top_k * a->dim, 4, false},
-                                   {"second", a->second, a->rows, a->top_k * a->dim, a->top_k * a->dim, 4, false},
+                                   {"second", a->second, a->rows, a->top_k * a->dim, a->top_k * a->dim, 4, true},
                                    {"place", a->place, a->rows, a->top_k, a->top_k, 8, false},
                                    {"d", a->d, a->rows, a->dim, a->dim, 4, false}};
     if (a->rows == 0) return LS_OK;

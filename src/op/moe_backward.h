@@ -12,7 +12,7 @@
  *   and +0 for the experts that were not chosen: route has no further gradient then.
  * gather backward: of rows that were copied to the places of their choices and went through two products from there,
  *   with the gradients of both: d[r][c]: acc = +0; for k = 0 .. top_k - 1, with i = place[r][k]:
- *   acc = acc + first[i][c], then acc = acc + second[i][c]
+ *   acc = acc + first[i][c], then acc = acc + second[i][c]; of one product the second is left out
  * No NaN pattern is promised. */
 #ifndef LS_OP_MOE_BACKWARD_H
 #define LS_OP_MOE_BACKWARD_H
@@ -26,7 +26,7 @@ ls_status ls_moe_combine_backward_check(const ls_moe_combine_backward_args *args
 ls_status ls_moe_route_backward_check(const ls_moe_route_backward_args *args, ls_error *err);
 
 typedef struct ls_moe_gather_backward_args {
-    const float *first, *second; /* [rows * top_k][dim], in the order of places */
+    const float *first, *second; /* [rows * top_k][dim], in the order of places; second NULL: of one product */
     const int64_t *place;        /* [rows][top_k], of ls_moe_place: their range is the caller's care */
     float *d;                    /* [rows][dim] */
     int64_t rows, top_k, dim;

@@ -291,7 +291,9 @@ static bool computes_alike(const ls_model_config *a, const ls_model_config *b) {
            a->dt_min == b->dt_min && a->dt_max == b->dt_max && a->inner_norms == b->inner_norms &&
            a->inner_weights == b->inner_weights && a->inner_eps == b->inner_eps && a->conv_bias == b->conv_bias &&
            a->proj_bias == b->proj_bias && a->rms_eps == b->rms_eps && a->head_norms == b->head_norms &&
-           a->reweighs == b->reweighs && a->qkv_bias == b->qkv_bias && a->o_bias == b->o_bias &&
+           a->reweighs == b->reweighs && a->router_groups == b->router_groups &&
+           a->router_top_groups == b->router_top_groups && a->router_scale == b->router_scale &&
+           a->delta_by_head == b->delta_by_head && a->qkv_bias == b->qkv_bias && a->o_bias == b->o_bias &&
            memcmp(a->window, b->window, layers * sizeof *a->window) == 0 &&
            memcmp(&a->rope, &b->rope, sizeof a->rope) == 0 && memcmp(a->is_attention, b->is_attention, layers) == 0 &&
            memcmp(a->is_moe, b->is_moe, layers) == 0 && a->ungated == b->ungated &&

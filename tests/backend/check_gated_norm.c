@@ -1,8 +1,10 @@
-/* The gated norm, the squared rectifier and the sigmoid gate with their gradients on every back end. */
+/* The gated norm, the squared rectifier and the sigmoid gate with their gradients, and columns regrouped, on every back
+ * end. */
 #include "elements.h"
 #include "op/elementwise.h"
 #include "op/elementwise_backward.h"
 #include "op/gated_norm.h"
+#include "op/regroup.h"
 #include "op/sigmoid_gate.h"
 
 typedef struct norm_case {
@@ -107,9 +109,41 @@ static void sigmoid_gate(bk_run *run) {
     door_close(&d);
 }
 
+static void regroup(bk_run *run) {
+    static const int64_t widths[][4] = {{1, 1, 0, 0}, {2, 2, 0, 0}, {128, 128, 256, 256}, {3, 5, 4, 1}, {8, 8, 12, 0}};
+    door d = door_open(run);
+    for (int64_t i = 0; i < BK_COUNT(widths) * 8; i++) {
+        const int64_t *w = widths[i / 8], rows = i % 2 == 0 ? 3 : bk_size(run, 5, 70, 3000),
+                      heads = i % 3 == 0 ? 1 : 16;
+        const int64_t gap = i / 2 % 2 == 0 ? 0 : 3, columns = w[0] + w[1] + w[2] + w[3], stride = heads * columns + gap;
+        const int64_t n_parts = w[2] == 0 ? 2 : w[3] == 0 ? 3 : 4;
+        const bool gathers = i / 4 % 2 == 1;
+        const door_buffer x = gathers ? door_put(&d, "x", NULL, rows * stride * 4, 0)
+                                      : values_put(&d, "x", LS_F32, rows * stride, VALUES_SPECIAL, 1, 0);
+        door_buffer part[4];
+        for (int64_t p = 0; p < n_parts; p++) {
+            const int64_t n = rows * (heads * w[p] + gap);
+            part[p] = gathers ? values_put(&d, "part", LS_F32, n, VALUES_SPECIAL, 2 + (uint64_t)p, 0)
+                              : door_put(&d, "part", NULL, n * 4, 0);
+        }
+        for (int64_t p = n_parts; p < 4; p++) part[p] = part[0];
+#define PART(p) {(float *)part[p].at[s], heads * w[p] + gap, w[p]}
+        DOOR_CALL(&d, regroup, .x = x.at[s], .x_stride = stride, .part = {PART(0), PART(1), PART(2), PART(3)},
+                  .n_parts = n_parts, .rows = rows, .heads = heads, .gathers = gathers);
+#undef PART
+        if (gathers) values_same(&d, &x, LS_F32, "x, %lld heads of %lld", (long long)heads, (long long)columns);
+        for (int64_t p = 0; p < n_parts && !gathers; p++)
+            values_same(&d, &part[p], LS_F32, "part %lld, %lld heads of %lld", (long long)p, (long long)heads,
+                        (long long)columns);
+        door_clear_to(&d, 0);
+    }
+    door_close(&d);
+}
+
 int main(int argc, char **argv) {
     static const bk_case cases[] = {{"gated_norm", gated_norm, BK_ANYWHERE},
                                     {"relu2", relu2, BK_ANYWHERE},
-                                    {"sigmoid_gate", sigmoid_gate, BK_ANYWHERE}};
+                                    {"sigmoid_gate", sigmoid_gate, BK_ANYWHERE},
+                                    {"regroup", regroup, BK_ANYWHERE}};
     return bk_main(argc, argv, cases, BK_COUNT(cases));
 }

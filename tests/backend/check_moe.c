@@ -5,6 +5,7 @@
 #include "door.h"
 #include "num/round.h"
 #include "op/moe_backward.h"
+#include "op/moe_sigmoid.h"
 
 /* ---- values ---- */
 
@@ -128,6 +129,46 @@ static void routes_backward(bk_run *run) {
             same_floats(&d, &dlogits, "weights of the chosen", i);
         }
         free(choice);
+        door_close(&d);
+    }
+}
+
+/* ---- routing by sigmoids ---- */
+
+/* Groups of a routing over n experts, of which top_k are chosen; and those that stay. */
+static void grouped(const shape *p, int64_t *groups, int64_t *top) {
+    *groups = p->n % 16 == 0 ? 8 : p->n % 3 == 0 && p->n > 3 ? 3 : 1;
+    *top = 1;
+    while (*top * (p->n / *groups) < p->top_k) ++*top;
+}
+
+static void sigmoid_routes(bk_run *run) {
+    static maker *const makers[] = {plain, level, wide, special};
+    for (int64_t i = 0; i < BK_COUNT(shapes) * BK_COUNT(makers); i++) {
+        const shape p = shapes[i / BK_COUNT(makers)];
+        const bool normalised = i % 3 != 0;
+        maker *const make = makers[i % BK_COUNT(makers)];
+        int64_t groups, top;
+        if (run->small && p.rows * p.n > 2000) continue;
+        grouped(&p, &groups, &top);
+        door d = door_open(run);
+        const door_buffer logits = put_floats(&d, "logits", p.rows * p.n, make, (uint64_t)i, i % 3 * 4);
+        const door_buffer bias = put_floats(&d, "bias", p.n, make == level ? level : bounded, (uint64_t)i + 1, 4);
+        const door_buffer d_weight = put_floats(&d, "d_weight", p.rows * p.top_k, bounded, (uint64_t)i + 2, 0);
+        const door_buffer expert = door_put(&d, "expert", NULL, p.rows * p.top_k * 4, i % 2 * 4);
+        const door_buffer weight = door_put(&d, "weight", NULL, p.rows * p.top_k * 4, i % 4 * 4);
+        const door_buffer dlogits = door_put(&d, "dlogits", NULL, p.rows * p.n * 4, i % 4 * 4);
+        for (int again = 0; again < 2; again++) {
+            DOOR_CALL(&d, moe_sigmoid_route, .logits = logits.at[s], .bias = bias.at[s], .rows = p.rows,
+                      .n_experts = p.n, .top_k = p.top_k, .n_groups = groups, .top_groups = top,
+                      .normalised = normalised, .scale = 2.5f, .expert = expert.at[s], .weight = weight.at[s]);
+            door_same(&d, &expert, 4, "routing by sigmoids %lld", (long long)i);
+            same_floats(&d, &weight, "routing by sigmoids", i);
+            DOOR_CALL(&d, moe_sigmoid_route_backward, .logits = logits.at[s], .rows = p.rows, .n_experts = p.n,
+                      .top_k = p.top_k, .expert = expert.at[s], .d_weight = d_weight.at[s], .normalised = normalised,
+                      .scale = 2.5f, .dlogits = dlogits.at[s]);
+            same_floats(&d, &dlogits, "routing by sigmoids", i);
+        }
         door_close(&d);
     }
 }
@@ -408,6 +449,7 @@ int main(int argc, char **argv) {
     static const bk_case cases[] = {
         {"routes", routes, BK_ANYWHERE},
         {"routes backward", routes_backward, BK_ANYWHERE},
+        {"sigmoid routes", sigmoid_routes, BK_ANYWHERE},
         {"picks are placed", picks_are_placed, BK_ANYWHERE},
         {"bad picks are named", bad_picks_are_named, BK_ANYWHERE},
         {"bad choices are named", bad_choices_are_named, BK_ANYWHERE},

@@ -69,13 +69,13 @@ def record_gradients(path, ids, weights, got, truth):
     """gradients.safetensors of `got`, name -> float32 gradient; `truth` is the same in float64."""
     names = sorted(got, key=str.encode)
     assert names == sorted(load_file(path / "model.safetensors"), key=str.encode)
-    worst = max(((got[n] - truth[n]).norm() / truth[n].norm()).item() for n in names)
+    worst = max(((got[n] - truth[n]).norm() / truth[n].norm()).item() for n in names if truth[n].norm() > 0)
     out = path / "gradients.safetensors"
     save_file({"input_ids": ids.int(), "weights": weights.float(),
                "norms": torch.stack([got[n].norm() for n in names]).float(),
                "samples": torch.stack([sample(got[n]) for n in names]).float()}, out)
     out.chmod(0o644)
-    least = min(got[n].norm().item() for n in names)
+    least = min(got[n].norm().item() for n in names if truth[n].norm() > 0)
     print(f"{path.name}: {len(names)} tensors, least norm {least:.3g}, worst relative distance of float32 from float64 "
           f"{worst:.3g}, {out.stat().st_size} bytes")
     return worst

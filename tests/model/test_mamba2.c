@@ -5,7 +5,8 @@
 #include "measure.h"
 #include "model/cache.h"
 
-static const char *const names[] = {"mamba2-small", "mamba2-odd", "nemotron-h-small", "nemotron-h-odd", "bamba-small"};
+static const char *const names[] = {"mamba2-small",   "mamba2-odd",     "nemotron-h-small",
+                                    "nemotron-h-odd", "nemotron-h-moe", "bamba-small"};
 enum { N_NAMES = sizeof names / sizeof names[0] };
 
 static void configurations_are_read(void **state) {
@@ -50,6 +51,20 @@ static void layers_of_one_half_are_read(void **state) {
         assert_true((layer->mixer == NULL) == (kinds[i] == '-') && (layer->ffn == NULL) == (kinds[i] != '-'));
         assert_true((layer->input_norm == NULL) == (kinds[i] == '-') && (layer->ffn_norm == NULL) == (kinds[i] != '-'));
     }
+    fixture_close(&f);
+}
+
+static void mixtures_are_read(void **state) {
+    fixture f;
+    const ls_model_config *c;
+    (void)state;
+    fixture_open(&f, "nemotron-h-moe");
+    c = &f.model->config;
+    assert_true(c->n_layers == 4 && c->is_moe[1] && c->is_moe[3] && !c->is_moe[0] && !c->is_moe[2]);
+    assert_true(c->ungated && c->ffn == 11 && c->shared_ffn == 17 && c->n_experts == 8 && c->top_k == 3);
+    assert_true(c->router_groups == 4 && c->router_top_groups == 2 && c->router_scale == 1.7f && c->reweighs);
+    assert_true(f.model->layers[1].mixer == NULL && f.model->layers[1].router_bias != NULL);
+    assert_true(f.model->layers[1].shared.up.n == 17 && f.model->layers[1].shared_gate.n == 0);
     fixture_close(&f);
 }
 
@@ -133,13 +148,10 @@ static void chunks_change_no_bit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(configurations_are_read),
-        cmocka_unit_test(layers_of_one_half_are_read),
-        cmocka_unit_test(half_of_heads_rotates),
-        cmocka_unit_test(states_are_laid_out),
-        cmocka_unit_test(f32_matches),
-        cmocka_unit_test(bf16_activations_stay_near),
-        cmocka_unit_test(chunks_change_no_bit),
+        cmocka_unit_test(configurations_are_read),    cmocka_unit_test(layers_of_one_half_are_read),
+        cmocka_unit_test(mixtures_are_read),          cmocka_unit_test(half_of_heads_rotates),
+        cmocka_unit_test(states_are_laid_out),        cmocka_unit_test(f32_matches),
+        cmocka_unit_test(bf16_activations_stay_near), cmocka_unit_test(chunks_change_no_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,7 +72,6 @@ static void layers_come_as_list_or_pattern(void **state) {
     refused("\"hybrid_override_pattern\":\"M-x\"",
             "hybrid_override_pattern: \"M-x\", expected 1 to 1024 of the letters");
     refused("\"hybrid_override_pattern\":\"\"", "hybrid_override_pattern: \"\"");
-    refused("\"hybrid_override_pattern\":\"ME*-\"", "layer 1 is a mixture of experts");
     refused("\"num_hidden_layers\":5," LAYERS, "num_hidden_layers: 5, but 4 layers are listed");
 }
 
@@ -99,6 +98,36 @@ static void fields_are_honoured(void **state) {
                NULL);
 }
 
+static void mixtures_are_read(void **state) {
+    ls_model_config c;
+    (void)state;
+    parse_with(&c, "\"hybrid_override_pattern\":\"ME*\"", NULL);
+    assert_true(c.is_moe[1] && c.no_mixer[1] && !c.no_ffn[1] && c.ffn == 7688 && c.shared_ffn == 7688);
+    assert_true(c.n_experts == 8 && c.top_k == 2 && c.router_groups == 1 && c.router_top_groups == 1 && c.reweighs);
+    assert_true(c.router_scale == 1.0f && c.ungated);
+    parse_with(&c,
+               "\"hybrid_override_pattern\":\"ME-\",\"n_routed_experts\":12,\"n_group\":3,\"topk_group\":2,"
+               "\"num_experts_per_tok\":7,\"moe_intermediate_size\":30,\"intermediate_size\":30,"
+               "\"moe_shared_expert_intermediate_size\":40,\"norm_topk_prob\":false,\"routed_scaling_factor\":2.5",
+               NULL);
+    assert_true(c.n_experts == 12 && c.top_k == 7 && c.router_groups == 3 && c.router_top_groups == 2 && !c.reweighs);
+    assert_true(c.ffn == 30 && c.shared_ffn == 40 && c.router_scale == 2.5f);
+#define EXPERTS "\"hybrid_override_pattern\":\"ME*\","
+    refused("\"hybrid_override_pattern\":\"ME-\"", "moe_intermediate_size: 7688 beside dense feed-forwards of 21504");
+    refused(EXPERTS "\"n_routed_experts\":1", "n_routed_experts: 1, a mixture has two at least");
+    refused(EXPERTS "\"num_experts_per_tok\":9", "num_experts_per_tok: 9 exceeds the 8 experts");
+    refused(EXPERTS "\"n_group\":3", "n_group: 3 groups of 8 experts");
+    refused(EXPERTS "\"n_group\":8", "n_group: 8 groups of 8 experts");
+    refused(EXPERTS "\"n_group\":4,\"topk_group\":5", "topk_group: 5 of 4 groups");
+    refused(EXPERTS "\"n_group\":4,\"num_experts_per_tok\":3", "topk_group: 1 of 4 groups do not have the 3 experts");
+    refused(EXPERTS "\"moe_latent_size\":64", "moe_latent_size");
+    refused(EXPERTS "\"routed_scaling_factor\":0", "routed_scaling_factor");
+#undef EXPERTS
+    /* Fields of experts mean nothing where no layer has any. */
+    parse_with(&c, LAYERS ",\"n_routed_experts\":1", NULL);
+    assert_true(c.n_experts == 1 && c.router_groups == 0);
+}
+
 static void other_arithmetic_is_refused_by_name(void **state) {
     (void)state;
     refused(LAYERS ",\"mlp_hidden_act\":\"silu\"", "mlp_hidden_act: \"silu\", expected \"relu2\"");
@@ -122,6 +151,7 @@ int main(void) {
         cmocka_unit_test(defaults_are_those_of_the_format),
         cmocka_unit_test(layers_come_as_list_or_pattern),
         cmocka_unit_test(fields_are_honoured),
+        cmocka_unit_test(mixtures_are_read),
         cmocka_unit_test(other_arithmetic_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,7 +8,7 @@
 #include "model/cache.h"
 #include "model/summary.h"
 
-static const char *const names[] = {"qwen3.5-small", "qwen3.5-odd", "qwen3.5-moe-small"};
+static const char *const names[] = {"qwen3.5-small", "qwen3.5-odd", "qwen3.5-moe-small", "qwen3-next-small"};
 enum { N_NAMES = sizeof names / sizeof names[0] };
 
 static void configurations_are_read(void **state) {
@@ -31,7 +31,15 @@ static void configurations_are_read(void **state) {
     assert_true(c->n_layers == 2 && c->hidden == 15 && c->ffn == 17 && c->vocab == 53 && !c->tied);
     assert_true(c->n_heads == 3 && c->n_kv_heads == 3 && c->head_dim == 10 && c->rope.half == 3);
     assert_true(c->delta_heads == 6 && c->delta_key_heads == 2 && c->d_state == 5 && c->d_inner == 42);
-    assert_true(c->is_attention[0] && !c->is_attention[1] && c->n_eos == 2 && c->eos[1] == 7);
+    assert_true(c->is_attention[0] && !c->is_attention[1] && c->n_eos == 2 && c->eos[1] == 7 && !c->delta_by_head);
+    fixture_close(&f);
+
+    fixture_open(&f, "qwen3-next-small");
+    c = &f.model->config;
+    assert_true(c->delta_by_head && c->delta_heads == 4 && c->delta_key_heads == 2 && c->d_state == 6);
+    assert_true(c->n_experts == 4 && c->top_k == 2 && c->reweighs && c->ffn == 10 && c->shared_ffn == 7);
+    assert_true(f.model->layers[0].delta.qkvz.n == 24 + 2 * 20 && f.model->layers[0].delta.ba.n == 8);
+    assert_true(f.model->layers[0].delta.qkv.n == 0 && f.model->layers[0].delta.b.n == 0);
     fixture_close(&f);
 }
 

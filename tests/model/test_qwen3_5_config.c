@@ -1,5 +1,5 @@
-/* The configuration of Qwen3.5: defaults, what is derived, and a named refusal for whatever would change the
- * arithmetic. */
+/* The configuration of Qwen3.5 and Qwen3-Next: defaults, what is derived, and a named refusal for whatever would change
+ * the arithmetic. */
 #define _GNU_SOURCE
 #include <math.h>
 
@@ -127,6 +127,25 @@ static void mixtures_are_read(void **state) {
                  "shared_expert_intermediate_size: 0");
 }
 
+static void next_is_read(void **state) {
+    ls_model_config c;
+    ls_error err;
+    (void)state;
+    assert_ok(parse(&c, "{\"model_type\":\"qwen3_next\",\"mlp_only_layers\":[],\"decoder_sparse_step\":1}", &err), err);
+    assert_true(c.n_layers == 48 && c.hidden == 2048 && c.vocab == 151936 && c.n_kv_heads == 2 && c.ffn == 512);
+    assert_true(c.n_experts == 512 && c.top_k == 10 && c.shared_ffn == 512 && c.reweighs && c.delta_by_head && !c.tied);
+    for (int i = 0; i < LS_LAYERS_MAX; i++)
+        assert_true(c.is_moe[i] == (i < 48) && c.is_attention[i] == (i < 48 && i % 4 == 3));
+    assert_ok(parse(&c, "{\"model_type\":\"qwen3_next\",\"norm_topk_prob\":false,\"intermediate_size\":7}", &err), err);
+    assert_true(!c.reweighs && c.ffn == 512);
+    check_failed(parse(&c, "{\"model_type\":\"qwen3_next\",\"decoder_sparse_step\":2}", &err), &err,
+                 "decoder_sparse_step: 2, expected 1");
+    check_failed(parse(&c, "{\"model_type\":\"qwen3_next\",\"mlp_only_layers\":[1]}", &err), &err, "mlp_only_layers");
+    check_failed(parse(&c, "{\"model_type\":\"qwen3_next\",\"num_experts\":0}", &err), &err, "num_experts: 0");
+    check_failed(parse(&c, "{\"model_type\":\"qwen3_next\",\"attention_bias\":true}", &err), &err,
+                 "attention_bias: true");
+}
+
 /* A file with images' layers as well is not of this type, and is told how it becomes one. */
 static void files_with_images_are_told_the_way(void **state) {
     ls_model_config c;
@@ -139,8 +158,11 @@ static void files_with_images_are_told_the_way(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_are_those_of_the_format),    cmocka_unit_test(fields_are_honoured),
-        cmocka_unit_test(other_arithmetic_is_refused_by_name), cmocka_unit_test(mixtures_are_read),
+        cmocka_unit_test(defaults_are_those_of_the_format),
+        cmocka_unit_test(fields_are_honoured),
+        cmocka_unit_test(other_arithmetic_is_refused_by_name),
+        cmocka_unit_test(mixtures_are_read),
+        cmocka_unit_test(next_is_read),
         cmocka_unit_test(files_with_images_are_told_the_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -542,33 +542,81 @@ static ls_status dense(const pass *p, double *out, const double *x, int64_t n, c
     return LS_OK;
 }
 
+/* The largest of score[n] to share[n], which is 0 for the others, among those whose order is above -inf; what the
+ * shares add up to. order is destroyed. */
+static double choose(double *share, const double *score, double *order, int64_t n, int64_t top_k) {
+    double chosen = 0.0;
+    for (int64_t e = 0; e < n; e++) share[e] = 0.0;
+    for (int64_t k = 0; k < top_k && k < n; k++) {
+        int64_t best = 0;
+        for (int64_t e = 1; e < n; e++)
+            if (order[e] > order[best]) best = e;
+        if (!isfinite(order[best])) break; /* no other group is open */
+        chosen += share[best] = score[best];
+        order[best] = -(double)INFINITY;
+    }
+    return chosen;
+}
+
+/* Only experts of the best groups keep an order above -inf. */
+static void close_groups(double *order, int64_t n, int64_t groups, int64_t top_groups) {
+    const int64_t size = n / groups;
+    double score[LS_EXPERTS_MAX];
+    for (int64_t g = 0; g < groups; g++) {
+        double first = -(double)INFINITY, second = first;
+        for (int64_t e = g * size; e < (g + 1) * size; e++) {
+            second = fmax(second, fmin(first, order[e]));
+            first = fmax(first, order[e]);
+        }
+        score[g] = first + second;
+    }
+    for (int64_t g = 0; g < groups; g++) {
+        int64_t before = 0;
+        for (int64_t other = 0; other < groups; other++)
+            before += score[other] > score[g] || (score[other] == score[g] && other < g);
+        for (int64_t e = g * size; before >= top_groups && e < (g + 1) * size; e++) order[e] = -(double)INFINITY;
+    }
+}
+
+/* Shares of a token's experts, from the router's logits, which are destroyed. */
+static void route(const pass *p, double *share, double *logit, double *order, const layer *l) {
+    const ls_model_config *c = p->c;
+    const int64_t experts = c->n_experts, top_k = c->top_k + p->e.experts_more;
+    const bool renormalised = p->e.router_renormalised || c->reweighs;
+    double most = -(double)INFINITY, sum = 0.0, chosen, scale = 1.0;
+    if (c->router_groups > 0) {
+        for (int64_t e = 0; e < experts; e++) logit[e] = 1.0 / (1.0 + exp(-logit[e]));
+        for (int64_t e = 0; e < experts; e++) order[e] = logit[e] + l->of[ROUTER_BIAS].at[e];
+        if (c->router_groups > 1) close_groups(order, experts, c->router_groups, c->router_top_groups);
+        scale = (double)c->router_scale;
+    } else {
+        for (int64_t e = 0; e < experts; e++) most = logit[e] > most ? logit[e] : most;
+        for (int64_t e = 0; e < experts; e++) sum += logit[e] = exp(logit[e] - most);
+        for (int64_t e = 0; e < experts; e++) order[e] = logit[e] /= sum;
+    }
+    chosen = choose(share, logit, order, experts, top_k);
+    for (int64_t e = 0; e < experts; e++) share[e] *= scale / (renormalised ? chosen : 1.0);
+}
+
+static ls_status shared_expert(const pass *p, double *out, const double *x, const layer *l) {
+    double gate = 0.0;
+    if (l->of[SHARED_GATE].at == NULL) return dense(p, out, x, 1, l->shared, 1.0);
+    matrix_product(&gate, x, 1, &l->of[SHARED_GATE], NULL);
+    return dense(p, out, x, 1, l->shared, 1.0 / (1.0 + exp(-gate)));
+}
+
 static ls_status mixture(const pass *p, double *out, const double *x, const layer *l) {
     const int64_t experts = p->c->n_experts, hidden = p->c->hidden, mark = p->s->n;
-    double *score, *share;
-    LS_TRY(room(p->s, &score, 1, experts, p->err));
+    double *logit, *share, *order;
+    LS_TRY(room(p->s, &logit, 1, experts, p->err));
     LS_TRY(room(p->s, &share, 1, experts, p->err));
+    LS_TRY(room(p->s, &order, 1, experts, p->err));
     for (int64_t t = 0; t < p->n; t++) {
-        double most = -(double)INFINITY, sum = 0.0, chosen = 0.0;
-        matrix_product(score, x + t * hidden, 1, &l->of[ROUTER], NULL);
-        for (int64_t e = 0; e < experts; e++) most = score[e] > most ? score[e] : most;
-        for (int64_t e = 0; e < experts; e++) sum += score[e] = exp(score[e] - most), share[e] = 0.0;
-        for (int64_t k = 0; k < p->c->top_k + p->e.experts_more && k < experts; k++) {
-            int64_t best = 0;
-            for (int64_t e = 1; e < experts; e++)
-                if (score[e] > score[best]) best = e;
-            share[best] = score[best] / sum;
-            chosen += share[best];
-            score[best] = -1.0;
-        }
+        matrix_product(logit, x + t * hidden, 1, &l->of[ROUTER], NULL);
+        route(p, share, logit, order, l);
         for (int64_t e = 0; e < experts; e++)
-            if (share[e] > 0.0)
-                LS_TRY(dense(p, out + t * hidden, x + t * hidden, 1, &l->expert[3 * e],
-                             share[e] / (p->e.router_renormalised || p->c->reweighs ? chosen : 1.0)));
-        if (p->c->shared_ffn > 0) {
-            double gate;
-            matrix_product(&gate, x + t * hidden, 1, &l->of[SHARED_GATE], NULL);
-            LS_TRY(dense(p, out + t * hidden, x + t * hidden, 1, l->shared, 1.0 / (1.0 + exp(-gate))));
-        }
+            if (share[e] > 0.0) LS_TRY(dense(p, out + t * hidden, x + t * hidden, 1, &l->expert[3 * e], share[e]));
+        if (p->c->shared_ffn > 0) LS_TRY(shared_expert(p, out + t * hidden, x + t * hidden, l));
     }
     release_scratch(p->s, mark);
     return LS_OK;
@@ -652,8 +700,8 @@ static void borrowed(const pass *p, layer *out, int32_t layer_i) {
 static ls_status rounded(const pass *p, layer *out, int64_t experts, ls_error *err) {
     for (int i = 0; i < TENSORS; i++) {
         matrix *m = &out->of[i];
-        const bool of_product =
-            i == IN_PROJ || i == X_PROJ || i == DT_PROJ || i == OUT_PROJ || (i >= WQ && i <= K_NORM) || i >= IN_QKV;
+        const bool of_product = i == IN_PROJ || i == X_PROJ || i == DT_PROJ || i == OUT_PROJ ||
+                                (i >= WQ && i <= K_NORM) || (i >= IN_QKV && i != ROUTER_BIAS);
         const matrix source = *m;
         if ((!of_product && !p->e.everything) || source.at == NULL) continue;
         LS_TRY(room(p->s, &m->at, m->rows, m->columns, err));

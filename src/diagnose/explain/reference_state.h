@@ -38,8 +38,11 @@ enum {
     IN_Z,
     IN_B,
     IN_A,
+    IN_QKVZ,
+    IN_BA,
     SHARED_GATE,
     ROUTER,
+    ROUTER_BIAS,
     TENSORS
 };
 

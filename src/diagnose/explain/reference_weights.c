@@ -1,6 +1,7 @@
 /* Weights of the float64 forward, from a checkpoint. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "diagnose/explain/reference_state.h"
@@ -41,14 +42,25 @@ static const struct {
     [IN_Z] = {1, "in_proj_z.weight"},
     [IN_B] = {1, "in_proj_b.weight"},
     [IN_A] = {1, "in_proj_a.weight"},
+    [IN_QKVZ] = {1, "in_proj_qkvz.weight"}, /* by head, of which those four are made; and the next */
+    [IN_BA] = {1, "in_proj_ba.weight"},
     [SHARED_GATE] = {3, NULL},
-    [ROUTER] = {3, NULL}, /* its name is the architecture's */
+    [ROUTER] = {3, NULL}, /* its name is the architecture's, like the next one's */
+    [ROUTER_BIAS] = {3, NULL},
 };
 
 static double element(const void *bytes, ls_st_dtype dtype, int64_t i) {
     if (dtype == LS_ST_F32) return (double)((const float *)bytes)[i];
     if (dtype == LS_ST_BF16) return (double)ls_bf16_to_f32(((const uint16_t *)bytes)[i]);
     return (double)ls_f16_to_f32(((const uint16_t *)bytes)[i]);
+}
+
+static ls_status own(ls_reference *r, matrix *out, int64_t n, const char *name, ls_error *err) {
+    if (r->n_owned == (int64_t)(sizeof r->owned / sizeof r->owned[0]))
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "more tensors than the reference forward takes");
+    LS_TRY(ls_array_alloc((void **)&out->at, n, sizeof *out->at, name, err));
+    r->owned[r->n_owned++] = out->at;
+    return LS_OK;
 }
 
 static ls_status take_matrix(ls_reference *r, matrix *out, const char *name, bool needed, ls_error *err) {
@@ -58,11 +70,8 @@ static ls_status take_matrix(ls_reference *r, matrix *out, const char *name, boo
     if (view == NULL) return needed ? LS_FAIL(err, LS_ERR_FORMAT, "tensor '%s' is missing", name) : LS_OK;
     if (view->dtype != LS_ST_F32 && view->dtype != LS_ST_BF16 && view->dtype != LS_ST_F16)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "tensor '%s' is %s", name, ls_st_dtype_name(view->dtype));
-    if (r->n_owned == (int64_t)(sizeof r->owned / sizeof r->owned[0]))
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "more tensors than the reference forward takes");
     LS_TRY_DONE(ls_array_alloc(&bytes, view->bytes, 1, name, err));
-    LS_TRY_DONE(ls_array_alloc((void **)&out->at, view->n_elements, sizeof *out->at, name, err));
-    r->owned[r->n_owned++] = out->at;
+    LS_TRY_DONE(own(r, out, view->n_elements, name, err));
     LS_TRY_DONE(ls_tensor_read(bytes, view, err));
     out->rows = view->n_dims > 0 ? view->dims[0] : 1;
     out->columns = out->rows > 0 ? view->n_elements / out->rows : 0;
@@ -96,11 +105,53 @@ static ls_status take_experts(ls_reference *r, layer *l, int32_t layer_i, ls_err
         LS_TRY(take_matrix(r, &l->expert[i], name, true, err));
     }
     for (int64_t i = 0; c->is_moe[layer_i] && c->shared_ffn > 0 && i < 3; i++) {
+        if (c->ungated && i == 0) continue;
         snprintf(name, sizeof name, "%s%d.%s%s%s", c->names->layers, layer_i, c->names->ffn, c->names->shared,
                  names[i]);
         LS_TRY(take_matrix(r, &l->shared[i], name, true, err));
     }
     return LS_OK;
+}
+
+/* Of a matrix whose rows lie by key head, `width` of a head: rows [from, from + n) of every head, to *rows. */
+static void take_kind(const ls_model_config *c, double **rows, const matrix *by_head, int64_t from, int64_t n) {
+    const int64_t heads = c->delta_key_heads, width = by_head->rows / heads, columns = by_head->columns;
+    for (int64_t h = 0; h < heads; h++, *rows += n * columns)
+        memcpy(*rows, by_head->at + (h * width + from) * columns, (size_t)(n * columns) * sizeof **rows);
+}
+
+static ls_status part_by_head(ls_reference *r, layer *l, ls_error *err) {
+    const ls_model_config *c = &r->config;
+    const matrix *qkvz = &l->of[IN_QKVZ], *ba = &l->of[IN_BA];
+    const int64_t key = c->d_state, value = c->d_inner / c->delta_key_heads, each = c->delta_heads / c->delta_key_heads;
+    const struct {
+        int tensor;
+        const matrix *from;
+        int64_t rows, parts, begin[3], n[3]; /* of a head */
+    } kinds[] = {{IN_QKV, qkvz, 2 * key + value, 3, {0, key, 2 * key}, {key, key, value}},
+                 {IN_Z, qkvz, value, 1, {2 * key + value}, {value}},
+                 {IN_B, ba, each, 1, {0}, {each}},
+                 {IN_A, ba, each, 1, {each}, {each}}};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        matrix *out = &l->of[kinds[i].tensor];
+        double *rows;
+        out->rows = kinds[i].rows * c->delta_key_heads;
+        out->columns = kinds[i].from->columns;
+        LS_TRY(own(r, out, out->rows * out->columns, "projections", err));
+        rows = out->at;
+        for (int64_t k = 0; k < kinds[i].parts; k++)
+            take_kind(c, &rows, kinds[i].from, kinds[i].begin[k], kinds[i].n[k]);
+    }
+    return LS_OK;
+}
+
+static const char *name_of(const ls_model_config *c, int tensor) {
+    switch (tensor) {
+        case ROUTER: return c->names->router;
+        case ROUTER_BIAS: return c->names->router_bias;
+        case SHARED_GATE: return c->names->shared_gate;
+        default: return tensor_names[tensor].name;
+    }
 }
 
 static ls_status take_layer(ls_reference *r, int32_t layer_i, ls_error *err) {
@@ -118,14 +169,13 @@ static ls_status take_layer(ls_reference *r, int32_t layer_i, ls_error *err) {
     for (int i = 0; i < TENSORS; i++) {
         const int part = tensor_names[i].part;
         const char *prefix = part == 1 ? c->names->mamba : part == 2 ? c->names->attention : c->names->ffn;
-        if (part == 0 || prefix == NULL) continue;
+        const char *own_name = name_of(c, i);
+        if (part == 0 || prefix == NULL || own_name == NULL) continue;
         if (part == 3 && (c->n_experts <= 1 || (i == SHARED_GATE && c->shared_ffn == 0))) continue;
-        snprintf(name, sizeof name, "%s%d.%s%s", c->names->layers, layer_i, prefix,
-                 i == ROUTER        ? c->names->router
-                 : i == SHARED_GATE ? c->names->shared_gate
-                                    : tensor_names[i].name);
+        snprintf(name, sizeof name, "%s%d.%s%s", c->names->layers, layer_i, prefix, own_name);
         LS_TRY((i == Q_NORM || i == K_NORM ? take_norm : take_matrix)(r, &l->of[i], name, false, err));
     }
+    if (l->of[IN_QKVZ].at != NULL && l->of[IN_BA].at != NULL) LS_TRY(part_by_head(r, l, err));
     return take_experts(r, l, layer_i, err);
 }
 

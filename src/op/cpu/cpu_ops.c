@@ -46,9 +46,12 @@ LS_KERNEL_TABLE(ls_moe_reweigh_backward_kernel);
 LS_KERNEL_TABLE(ls_moe_reweigh_kernel);
 LS_KERNEL_TABLE(ls_moe_route_backward_kernel);
 LS_KERNEL_TABLE(ls_moe_route_kernel);
+LS_KERNEL_TABLE(ls_moe_sigmoid_route_backward_kernel);
+LS_KERNEL_TABLE(ls_moe_sigmoid_route_kernel);
 LS_KERNEL_TABLE(ls_moe_sum_kernel);
 LS_KERNEL_TABLE(ls_multiply_kernel);
 LS_KERNEL_TABLE(ls_penalize_kernel);
+LS_KERNEL_TABLE(ls_regroup_kernel);
 LS_KERNEL_TABLE(ls_relu2_backward_kernel);
 LS_KERNEL_TABLE(ls_relu2_kernel);
 LS_KERNEL_TABLE(ls_residual_kernel);
@@ -156,6 +159,12 @@ ls_status ls_cpu_swiglu_backward_rounded(const ls_exec *exec, const ls_swiglu_ba
                                          ls_error *err) {
     (void)err;
     RUN(swiglu_backward_rounded, args->rows, 60 * args->dim);
+    return LS_OK;
+}
+
+ls_status ls_cpu_regroup(const ls_exec *exec, const ls_regroup_args *args, ls_error *err) {
+    (void)err;
+    RUN(regroup, args->rows, args->heads * ls_regroup_width(args));
     return LS_OK;
 }
 
@@ -303,6 +312,19 @@ ls_status ls_cpu_moe_reweigh(const ls_exec *exec, const ls_moe_reweigh_args *arg
 ls_status ls_cpu_moe_reweigh_backward(const ls_exec *exec, const ls_moe_reweigh_backward_args *args, ls_error *err) {
     LS_TRY(check_chosen("moe_reweigh_backward", args->expert, args->rows, args->top_k, args->n_experts, err));
     RUN(moe_reweigh_backward, args->rows, args->n_experts + 40 * args->top_k);
+    return LS_OK;
+}
+
+ls_status ls_cpu_moe_sigmoid_route(const ls_exec *exec, const ls_moe_sigmoid_route_args *args, ls_error *err) {
+    (void)err;
+    RUN(moe_sigmoid_route, args->rows, (30 + args->top_k) * args->n_experts);
+    return LS_OK;
+}
+
+ls_status ls_cpu_moe_sigmoid_route_backward(const ls_exec *exec, const ls_moe_sigmoid_route_backward_args *args,
+                                            ls_error *err) {
+    LS_TRY(check_chosen("moe_sigmoid_route_backward", args->expert, args->rows, args->top_k, args->n_experts, err));
+    RUN(moe_sigmoid_route_backward, args->rows, args->n_experts + 80 * args->top_k);
     return LS_OK;
 }
 

@@ -28,7 +28,8 @@ LS_KERNEL_DEFINE(ls_moe_gather_backward_kernel) {
         for (int64_t c = 0; c < a->dim; c++) d[c] = 0.0f;
         for (int64_t k = 0; k < a->top_k; k++) {
             const int64_t from = a->place[row * a->top_k + k] * a->dim;
-            for (int64_t c = 0; c < a->dim; c++) d[c] = ls_add(ls_add(d[c], a->first[from + c]), a->second[from + c]);
+            for (int64_t c = 0; c < a->dim; c++) d[c] = ls_add(d[c], a->first[from + c]);
+            for (int64_t c = 0; a->second != NULL && c < a->dim; c++) d[c] = ls_add(d[c], a->second[from + c]);
         }
     }
 }

@@ -4,14 +4,6 @@
 #include "op/cuda/moe_cuda.h"
 #include "op/moe_backward.h"
 
-#define CHECK_THREADS 1024
-
-template <typename CHECK>
-static __global__ void __launch_bounds__(CHECK_THREADS) check_kernel(const __grid_constant__ CHECK c) {
-    ls_cuda_begin();
-    ls_report_first_bad<CHECK_THREADS>(&c, c.n);
-}
-
 /* ---- combination ---- */
 
 #define COMBINE_WARPS 4
@@ -99,7 +91,7 @@ ls_status ls_cuda_moe_combine_backward(const ls_exec *exec, const ls_moe_combine
         a->dim % 4 == 0 && (uintptr_t)a->y % 16 == 0 && (uintptr_t)a->dacc % 16 == 0 && (uintptr_t)a->dy % 16 == 0;
     const ls_index index[] = {{LS_WIDTH_I64, {{{"entry", a->n}, {"dim", a->dim}, {"element", 4}}}},
                               {LS_WIDTH_I64, {{{"row", a->acc_rows}, {"dim", a->dim}, {"element", 4}}}}};
-    const ls_launch checks = {op, {1, 1, 1}, CHECK_THREADS, 0, NULL, 0};
+    const ls_launch checks = {op, {1, 1, 1}, LS_MOE_CHECK_THREADS, 0, NULL, 0};
     const ls_launch launch = {op, {(a->n + COMBINE_WARPS - 1) / COMBINE_WARPS, 1, 1}, 32 * COMBINE_WARPS, 0, index, 2};
     combine_params p = {*a, NULL};
     ls_fault *fault;
@@ -109,15 +101,13 @@ ls_status ls_cuda_moe_combine_backward(const ls_exec *exec, const ls_moe_combine
     LS_CUDA_TRY(ls_cuda_fault_begin(op, exec, &fault, err));
     entry_check check = {a->rows, a->n, a->acc_rows, fault};
     p.fault = fault;
-    LS_CUDA_TRY(ls_cuda_launch(exec, &checks, (const void *)check_kernel<entry_check>, &check, err));
+    LS_CUDA_TRY(ls_cuda_launch(exec, &checks, (const void *)ls_moe_check_kernel<entry_check>, &check, err));
     LS_CUDA_TRY(ls_cuda_fault_end(op, exec, fault, err));
     return ls_cuda_launch(exec, &launch,
                           vectors ? (const void *)combine_kernel<true> : (const void *)combine_kernel<false>, &p, err);
 }
 
 /* ---- routing ---- */
-
-#define ROUTE_THREADS (32 * LS_MOE_WARPS)
 
 typedef struct route_params {
     ls_moe_route_backward_args a;
@@ -135,7 +125,7 @@ static __device__ __forceinline__ void spread(float *g, const int32_t *expert, c
 }
 
 /* The chain over the chosen experts is every lane's own. */
-static __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const __grid_constant__ route_params params) {
+static __global__ void __launch_bounds__(LS_MOE_THREADS) route_kernel(const __grid_constant__ route_params params) {
     ls_cuda_begin();
     __shared__ float probabilities[LS_MOE_WARPS][LS_EXPERTS_MAX], gradients[LS_MOE_WARPS][LS_EXPERTS_MAX];
     const ls_moe_route_backward_args *a = &params.a;
@@ -151,27 +141,6 @@ static __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const __gri
     for (int e = lane; e < n; e += 32) a->dlogits[row * a->n_experts + e] = ls_mul(p[e], ls_sub(g[e], sum));
 }
 
-/* Checks the experts, then runs a warp for each row; p.fault is set here. */
-template <typename PARAMS>
-static ls_status run_rows(const char *op, const ls_exec *exec, PARAMS *p, const void *kernel, ls_error *err) {
-    const ls_index index[] = {{LS_WIDTH_I64, {{{"row", p->a.rows}, {"experts", p->a.n_experts}, {"element", 4}}}}};
-    const ls_launch checks = {op, {1, 1, 1}, CHECK_THREADS, 0, NULL, 0};
-    const ls_launch launch = {op, {(p->a.rows + LS_MOE_WARPS - 1) / LS_MOE_WARPS, 1, 1}, ROUTE_THREADS, 0, index, 1};
-    ls_fault *fault;
-    LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
-    LS_CUDA_TRY(ls_cuda_fault_begin(op, exec, &fault, err));
-    ls_expert_check check = {.expert = p->a.expert,
-                             .n = p->a.rows * p->a.top_k,
-                             .top_k = p->a.top_k,
-                             .n_experts = p->a.n_experts,
-                             .ascending = true,
-                             .fault = fault};
-    p->fault = fault;
-    LS_CUDA_TRY(ls_cuda_launch(exec, &checks, (const void *)check_kernel<ls_expert_check>, &check, err));
-    LS_CUDA_TRY(ls_cuda_fault_end(op, exec, fault, err));
-    return ls_cuda_launch(exec, &launch, kernel, p, err);
-}
-
 ls_status ls_cuda_moe_route_backward(const ls_exec *exec, const ls_moe_route_backward_args *a, ls_error *err) {
     const bool none = a->rows == 0;
     const ls_cuda_operand operands[] = {{"logits", a->logits, 4, none},
@@ -180,7 +149,7 @@ ls_status ls_cuda_moe_route_backward(const ls_exec *exec, const ls_moe_route_bac
                                         {"dlogits", a->dlogits, 4, none}};
     route_params p = {*a, NULL};
     LS_CUDA_TRY(ls_cuda_check("moe_route_backward", exec, operands, 4, LS_WORKSPACE_HEAD, err));
-    return none ? LS_OK : run_rows("moe_route_backward", exec, &p, (const void *)route_kernel, err);
+    return none ? LS_OK : ls_moe_run_rows("moe_route_backward", exec, &p, (const void *)route_kernel, err);
 }
 
 /* ---- weights over the chosen experts alone, and their gradient ---- */
@@ -198,7 +167,7 @@ typedef struct reweigh_params {
     const ls_fault *fault;
 } reweigh_params;
 
-static __global__ void __launch_bounds__(ROUTE_THREADS) reweigh_kernel(const __grid_constant__ reweigh_params params) {
+static __global__ void __launch_bounds__(LS_MOE_THREADS) reweigh_kernel(const __grid_constant__ reweigh_params params) {
     ls_cuda_begin();
     __shared__ float weights[LS_MOE_WARPS][LS_EXPERTS_MAX];
     const ls_moe_reweigh_args *a = &params.a;
@@ -215,7 +184,7 @@ typedef struct reweigh_backward_params {
     const ls_fault *fault;
 } reweigh_backward_params;
 
-static __global__ void __launch_bounds__(ROUTE_THREADS)
+static __global__ void __launch_bounds__(LS_MOE_THREADS)
     reweigh_backward_kernel(const __grid_constant__ reweigh_backward_params params) {
     ls_cuda_begin();
     __shared__ float weights[LS_MOE_WARPS][LS_EXPERTS_MAX];
@@ -240,7 +209,7 @@ ls_status ls_cuda_moe_reweigh(const ls_exec *exec, const ls_moe_reweigh_args *a,
         {"logits", a->logits, 4, none}, {"expert", a->expert, 4, none}, {"weight", a->weight, 4, none}};
     reweigh_params p = {*a, NULL};
     LS_CUDA_TRY(ls_cuda_check("moe_reweigh", exec, operands, 3, LS_WORKSPACE_HEAD, err));
-    return none ? LS_OK : run_rows("moe_reweigh", exec, &p, (const void *)reweigh_kernel, err);
+    return none ? LS_OK : ls_moe_run_rows("moe_reweigh", exec, &p, (const void *)reweigh_kernel, err);
 }
 
 ls_status ls_cuda_moe_reweigh_backward(const ls_exec *exec, const ls_moe_reweigh_backward_args *a, ls_error *err) {
@@ -251,7 +220,7 @@ ls_status ls_cuda_moe_reweigh_backward(const ls_exec *exec, const ls_moe_reweigh
                                         {"dlogits", a->dlogits, 4, none}};
     reweigh_backward_params p = {*a, NULL};
     LS_CUDA_TRY(ls_cuda_check("moe_reweigh_backward", exec, operands, 4, LS_WORKSPACE_HEAD, err));
-    return none ? LS_OK : run_rows("moe_reweigh_backward", exec, &p, (const void *)reweigh_backward_kernel, err);
+    return none ? LS_OK : ls_moe_run_rows("moe_reweigh_backward", exec, &p, (const void *)reweigh_backward_kernel, err);
 }
 
 /* ---- gradients of picks, back to their rows: a block a piece of a row ---- */
@@ -273,7 +242,8 @@ static __global__ void __launch_bounds__(GATHER_THREADS)
 #pragma unroll 4
     for (int64_t k = 0; k < a->top_k; k++) {
         const int64_t from = a->place[row * a->top_k + k] * a->dim + c;
-        d = ls_add(ls_add(d, a->first[from]), a->second[from]);
+        d = ls_add(d, a->first[from]);
+        if (a->second != NULL) d = ls_add(d, a->second[from]);
     }
     a->d[row * a->dim + c] = d;
 }
@@ -282,7 +252,7 @@ ls_status ls_cuda_moe_gather_backward(const ls_exec *exec, const ls_moe_gather_b
     static const char op[] = "moe_gather_backward";
     const bool none = a->rows == 0;
     const ls_cuda_operand operands[] = {{"first", a->first, 4, none},
-                                        {"second", a->second, 4, none},
+                                        {"second", a->second, 4, true},
                                         {"place", a->place, 8, none},
                                         {"d", a->d, 4, none}};
     gather_params p = {*a, (a->dim + GATHER_THREADS - 1) / GATHER_THREADS};

@@ -4,8 +4,6 @@
 
 /* ---- routing: a warp a row ---- */
 
-#define ROUTE_THREADS (32 * LS_MOE_WARPS)
-
 /* An expert is chosen if fewer than top_k others go before it: those with a larger p, and lower ones with the same. No
  * p is negative, so the bits of p are in the order of p; where one is NaN all are the one NaN, hence equal. */
 static __device__ __forceinline__ bool chosen(const float *p, int n, int64_t top_k, int e) {
@@ -19,7 +17,7 @@ static __device__ __forceinline__ bool chosen(const float *p, int n, int64_t top
     return before < top_k;
 }
 
-static __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const __grid_constant__ ls_moe_route_args a) {
+static __global__ void __launch_bounds__(LS_MOE_THREADS) route_kernel(const __grid_constant__ ls_moe_route_args a) {
     ls_cuda_begin();
     __shared__ float probabilities[LS_MOE_WARPS][LS_EXPERTS_MAX];
     const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32), n = (int)a.n_experts;
@@ -48,7 +46,7 @@ ls_status ls_cuda_moe_route(const ls_exec *exec, const ls_moe_route_args *a, ls_
         {"logits", a->logits, 4, none}, {"expert", a->expert, 4, none}, {"weight", a->weight, 4, none}};
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"experts", a->n_experts}, {"element", 4}}}}};
     const ls_launch launch = {
-        "moe_route", {(a->rows + LS_MOE_WARPS - 1) / LS_MOE_WARPS, 1, 1}, ROUTE_THREADS, 0, index, 1};
+        "moe_route", {(a->rows + LS_MOE_WARPS - 1) / LS_MOE_WARPS, 1, 1}, LS_MOE_THREADS, 0, index, 1};
     ls_moe_route_args params = *a;
     LS_CUDA_TRY(ls_cuda_check("moe_route", exec, operands, 3, LS_WORKSPACE_HEAD, err));
     return none ? LS_OK : ls_cuda_launch(exec, &launch, (const void *)route_kernel, &params, err);
