@@ -111,6 +111,13 @@ void ls_json_string(ls_json_out *json, const char *key, const char *text) {
     ls_json_text(json, key, text, (int64_t)strlen(text));
 }
 
+void ls_json_string_or_null(ls_json_out *json, const char *key, const char *text) {
+    if (text != NULL)
+        ls_json_string(json, key, text);
+    else
+        ls_json_null(json, key);
+}
+
 void ls_json_int(ls_json_out *json, const char *key, int64_t value) {
     if (begin_number(json, key, (double)value)) fprintf(json->file, "%lld", (long long)value);
 }

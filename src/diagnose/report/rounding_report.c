@@ -179,10 +179,7 @@ static void write_paths(ls_json_out *json, const ls_foreign *f) {
     ls_json_double(json, "max", f->expected.most);
     ls_json_double(json, "apart", f->expected.apart);
     ls_json_end_object(json);
-    if (f->convention[0] != '\0')
-        ls_json_string(json, "convention", f->convention);
-    else
-        ls_json_null(json, "convention");
+    ls_json_string_or_null(json, "convention", f->convention[0] != '\0' ? f->convention : NULL);
 }
 
 void ls_foreign_write(ls_json_out *json, const ls_sweep *s) {
@@ -192,22 +189,9 @@ void ls_foreign_write(ls_json_out *json, const ls_sweep *s) {
     ls_json_bool(json, "different", s->different);
     ls_json_string(json, "verdict", verdict(s));
     ls_json_string(json, "dtype", ls_dtype_name(s->opts.dtype));
-    if (named != NULL)
-        ls_json_string(json, "cause", ls_cause_name(named->cause));
-    else
-        ls_json_null(json, "cause");
+    ls_json_string_or_null(json, "cause", named != NULL ? ls_cause_name(named->cause) : NULL);
     ls_json_double(json, "confidence", f->found.n > 0 ? f->found.of[0].confidence : 0.0);
-    ls_json_begin_array(json, "ranked");
-    for (int64_t i = 0; i < f->found.n; i++) {
-        ls_json_begin_object(json, NULL);
-        ls_json_string(json, "cause", ls_cause_name(f->found.of[i].cause));
-        ls_json_double(json, "score", f->found.of[i].confidence);
-        ls_json_bool(json, "fits", f->found.of[i].confidence >= LS_NAMED);
-        ls_json_double(json, "doubt", f->found.of[i].doubt);
-        ls_json_string(json, "evidence", f->found.of[i].evidence);
-        ls_json_end_object(json);
-    }
-    ls_json_end_array(json);
+    ls_report_ranked_json(json, &f->found, true);
     ls_json_begin_object(json, "floor");
     ls_json_double(json, "median", f->floor);
     ls_json_double(json, "q90", f->floor_q90);
@@ -224,10 +208,7 @@ void ls_foreign_write(ls_json_out *json, const ls_sweep *s) {
         ls_json_begin_object(json, NULL);
         ls_json_string(json, "name", ls_stack_experiment_name((ls_stack_experiment)i));
         ls_json_string(json, "verdict", ls_look_name(o->look));
-        ls_json_int(json, "sequences", o->n_sequences);
-        ls_json_int(json, "sequences_different", o->n_sequences_off);
-        ls_json_int(json, "tokens", o->n_tokens);
-        ls_json_int(json, "tokens_different", o->n_off);
+        ls_report_counts_json(json, o->n_sequences, o->n_sequences_off, o->n_tokens, o->n_off);
         ls_json_double(json, "median_abs", o->abs_median);
         ls_json_double(json, "max_abs", o->abs_max);
         if (o->note[0] != '\0') ls_json_string(json, "note", o->note);
