@@ -101,7 +101,7 @@ typedef struct drawing {
     bool is_recorded;
 } drawing;
 
-static ls_status draw_on_servers(void *context, ls_request *requests, int64_t n, ls_error *err) {
+static ls_status draw_requests(void *context, ls_request *requests, int64_t n, ls_error *err) {
     const drawing *d = context;
     if (d->engine != NULL) return ls_engine_run(d->engine, requests, n, NULL, NULL, err);
     return ls_rollout_draw(d->g->rollout, requests, n, d->sampling, d->is_recorded, err);
@@ -109,7 +109,7 @@ static ls_status draw_on_servers(void *context, ls_request *requests, int64_t n,
 
 ls_status ls_grpo_draw(grpo *g, ls_episodes *e, ls_engine *engine, const ls_sampling *sampling, ls_error *err) {
     drawing d = {g, engine, sampling, e == g->episodes};
-    const ls_drawer drawer = {draw_on_servers, &d};
+    const ls_drawer drawer = {draw_requests, &d};
     int64_t begin, end;
     if (engine == NULL) LS_TRY(publish_weights(g, err));
     LS_TRY(ls_grpo_wake(g, GRPO_ENGINE, err));
