@@ -83,7 +83,7 @@ static void list_free(job_list *list) {
 }
 
 /* The engine sets how a request ended within a tick or a cancellation. */
-static void collect(lockstep_engine *e) {
+static void collect_finished(lockstep_engine *e) {
     for (job **at = &e->live.first; *at != NULL;) {
         if ((*at)->request.finish == LS_FINISH_NONE)
             at = &(*at)->next;
@@ -256,12 +256,12 @@ done:
 static ls_status tick(lockstep_engine *e, int64_t *unfinished, ls_error *err) {
     LS_TRY(check_engine(e, err));
     LS_TRY(ls_engine_tick(e->engine, err));
-    collect(e);
+    collect_finished(e);
     if (unfinished != NULL) *unfinished = ls_engine_unfinished(e->engine);
     return LS_OK;
 }
 
-static ls_status run(lockstep_engine *e, ls_error *err) {
+static ls_status run_ticks(lockstep_engine *e, ls_error *err) {
     LS_TRY(check_engine(e, err));
     while (ls_engine_unfinished(e->engine) > 0) LS_TRY(tick(e, NULL, err));
     return LS_OK;
@@ -272,13 +272,13 @@ static ls_status cancel(lockstep_engine *e, int64_t ticket, ls_error *err) {
     for (job *x = e->live.first; x != NULL; x = x->next) {
         if (x->ticket != ticket) continue;
         LS_TRY(ls_engine_cancel(e->engine, &x->request, err));
-        collect(e);
+        collect_finished(e);
         return LS_OK;
     }
     return LS_FAIL(err, LS_ERR_ARG, "cancel: ticket %lld is of no unfinished request", (long long)ticket);
 }
 
-static ls_status update(lockstep_engine *e, ls_error *err) {
+static ls_status update_engine(lockstep_engine *e, ls_error *err) {
     if (e == NULL) return LS_FAIL(err, LS_ERR_ARG, "engine: NULL");
     LS_TRY(ls_engine_set_weights(e->engine, e->model->model, e->model->version, err));
     e->version = e->model->version;
@@ -297,11 +297,11 @@ ls_status lockstep_engine_submit(lockstep_engine *engine, const lockstep_request
 ls_status lockstep_engine_tick(lockstep_engine *engine, int64_t *unfinished, ls_error *err) {
     LS_API_RETURN(tick(engine, unfinished, err));
 }
-ls_status lockstep_engine_run(lockstep_engine *engine, ls_error *err) { LS_API_RETURN(run(engine, err)); }
+ls_status lockstep_engine_run(lockstep_engine *engine, ls_error *err) { LS_API_RETURN(run_ticks(engine, err)); }
 ls_status lockstep_engine_cancel(lockstep_engine *engine, int64_t ticket, ls_error *err) {
     LS_API_RETURN(cancel(engine, ticket, err));
 }
-ls_status lockstep_engine_update(lockstep_engine *engine, ls_error *err) { LS_API_RETURN(update(engine, err)); }
+ls_status lockstep_engine_update(lockstep_engine *engine, ls_error *err) { LS_API_RETURN(update_engine(engine, err)); }
 ls_status lockstep_engine_sleep(lockstep_engine *engine, ls_error *err) { LS_API_RETURN(sleep_now(engine, err)); }
 
 /* ---- results ---- */

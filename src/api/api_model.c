@@ -121,8 +121,8 @@ static ls_status read_score_options(lockstep_score_options *o, ls_sampling *samp
     return ls_api_sampling(sampling, o->temperature, o->top_k, o->top_p, o->min_p, 0, err);
 }
 
-static ls_status score(lockstep_model *m, const int32_t *tokens, const int64_t *offsets, int64_t n,
-                       const lockstep_score_options *theirs, float *logprob, ls_error *err) {
+static ls_status score_sequences(lockstep_model *m, const int32_t *tokens, const int64_t *offsets, int64_t n,
+                                 const lockstep_score_options *theirs, float *logprob, ls_error *err) {
     lockstep_score_options o;
     ls_sampling sampling;
     ls_score_item *items = NULL;
@@ -147,5 +147,5 @@ done:
 
 ls_status lockstep_score(lockstep_model *model, const int32_t *tokens, const int64_t *offsets, int64_t n,
                          const lockstep_score_options *options, float *logprob, ls_error *err) {
-    LS_API_RETURN(score(model, tokens, offsets, n, options, logprob, err));
+    LS_API_RETURN(score_sequences(model, tokens, offsets, n, options, logprob, err));
 }

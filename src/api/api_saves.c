@@ -18,7 +18,7 @@ static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 static const char *const switches[] = {"false", "true", NULL};
 static const char *const moments[] = {[LS_F32] = "f32", [LS_BF16] = "bf16", NULL};
 /* Checkpoints may be older than the option; what their tensors are is compared. */
-static const char *const told[] = {"moments", NULL};
+static const char *const reported[] = {"moments", NULL};
 
 /* What carries bits, as checkpoints write it. They are set as members of a struct, never read as text. */
 static const ls_option *options_table(int64_t *n) {
@@ -57,18 +57,19 @@ ls_config ls_api_trainer_config(lockstep_trainer_options *options) {
     return config;
 }
 
-static ls_saves_description describe(const lockstep_trainer *t, const ls_config *config) {
-    return (ls_saves_description){.kind = "embedded", .numerics = t->model->numerics, .config = config, .free = told};
+static ls_saves_description describe_save(const lockstep_trainer *t, const ls_config *config) {
+    return (ls_saves_description){
+        .kind = "embedded", .numerics = t->model->numerics, .config = config, .free = reported};
 }
 
-static ls_status save(lockstep_trainer *t, const char *run, int64_t keep, ls_error *err) {
+static ls_status save_trainer(lockstep_trainer *t, const char *run, int64_t keep, ls_error *err) {
     ls_saves *saves = NULL;
     ls_status status;
     LS_TRY(ls_api_check_trainer(t, err));
     if (run == NULL || keep < 0)
         return LS_FAIL(err, LS_ERR_ARG, "save: run is NULL, or %lld checkpoints are to stay", (long long)keep);
     const ls_config config = ls_api_trainer_config(&t->options);
-    const ls_saves_description d = describe(t, &config);
+    const ls_saves_description d = describe_save(t, &config);
     LS_TRY_DONE(ls_saves_open(&saves, run, true, err));
     LS_TRY_DONE(ls_saves_keep_files(saves, t->model->directory, err));
     LS_TRY_DONE(ls_saves_save(saves, ls_trainer_state(t->trainer), &d, keep, err));
@@ -78,7 +79,7 @@ done:
 }
 
 ls_status lockstep_trainer_save(lockstep_trainer *trainer, const char *run, int64_t keep, ls_error *err) {
-    LS_API_RETURN(save(trainer, run, keep, err));
+    LS_API_RETURN(save_trainer(trainer, run, keep, err));
 }
 
 static ls_status export_model(lockstep_trainer *t, const char *directory, ls_error *err) {
@@ -101,7 +102,7 @@ static ls_status resume(lockstep_trainer *t, ls_error *err) {
     if (state->step != 0)
         return LS_FAIL(err, LS_ERR_ARG, "resume: the trainer has done %lld steps already", (long long)state->step);
     const ls_config config = ls_api_trainer_config(&t->options);
-    const ls_saves_description d = describe(t, &config);
+    const ls_saves_description d = describe_save(t, &config);
     status = ls_saves_load(t->model->directory, state, &d, err);
     t->is_spoiled = status != LS_OK;
     if (status == LS_OK) t->model->version = (uint64_t)state->step;

@@ -189,7 +189,7 @@ static ls_train_batch rows_as_batch(const lockstep_trainer *t, double count) {
     return (ls_train_batch){t->rows.tokens, t->rows.offsets, t->rows.targets, t->rows.n, count, NULL};
 }
 
-static ls_status score(lockstep_trainer *t, const lockstep_batch *theirs, float *logprob, ls_error *err) {
+static ls_status score_batch(lockstep_trainer *t, const lockstep_batch *theirs, float *logprob, ls_error *err) {
     LS_TRY(take_batch(t, theirs, err));
     if (logprob == NULL) return LS_FAIL(err, LS_ERR_ARG, "score: logprob is NULL");
     const ls_train_batch batch = rows_as_batch(t, 1.0);
@@ -204,7 +204,7 @@ static ls_status score(lockstep_trainer *t, const lockstep_batch *theirs, float 
 
 ls_status lockstep_trainer_score(lockstep_trainer *trainer, const lockstep_batch *batch, float *logprob,
                                  ls_error *err) {
-    LS_API_RETURN(score(trainer, batch, logprob, err));
+    LS_API_RETURN(score_batch(trainer, batch, logprob, err));
 }
 
 /* ---- supervised steps ---- */
@@ -304,7 +304,7 @@ static ls_loss_input loss_input(const lockstep_trainer *t, int64_t s, int64_t n,
 }
 
 /* What the trainer's forward gave, beside the record. */
-static void compare(lockstep_trainer *t, const ls_train_rows *rows) {
+static void compare_rows(lockstep_trainer *t, const ls_train_rows *rows) {
     const ls_api_rows *r = &t->rows;
     memcpy(r->trainer + r->offsets[rows->sequence], rows->logprob, (size_t)rows->n_rows * sizeof(float));
     if (t->batch.recorded == NULL) return;
@@ -331,7 +331,7 @@ static ls_status run_policy(lockstep_trainer *t, ls_train_stats *stats, ls_error
     LS_TRY(ls_trainer_begin(t->trainer, &batch, err));
     while (ls_trainer_has_more(t->trainer)) {
         LS_TRY(ls_trainer_forward(t->trainer, &rows, err));
-        compare(t, &rows);
+        compare_rows(t, &rows);
         LS_TRY(learn(t, &rows, err));
     }
     if (is_stopped(t)) return LS_OK;

@@ -39,7 +39,7 @@ static bool is_access(ls_ptx_name op) {
     return false;
 }
 
-static ls_status collect(state *s, ls_error *err) {
+static ls_status collect_checks(state *s, ls_error *err) {
     const ls_ptx_function *f = s->w.f;
     s->n_accesses = 0;
     for (int64_t i = 0; i < s->flow.n_order; i++) {
@@ -137,7 +137,7 @@ static bool is_plain_sum(const ls_sum *sum) {
     return true;
 }
 
-static void judge(ls_work *w, ls_check *check) {
+static void judge_check(ls_work *w, ls_check *check) {
     ls_sum sum;
     ls_work_sum(w, &sum, check->sum);
     check->state = LS_STATE_EXACT;
@@ -177,7 +177,7 @@ static void spread(state *s) {
             ls_check *check = &s->w.checks[c];
             if (s->is_machine && s->uses[v] >= 0 && ls_flow_dominates(&s->flow, check->block, s->uses[v]))
                 check->block = s->uses[v];
-            if (check->state == LS_STATE_NEW) judge(&s->w, check);
+            if (check->state == LS_STATE_NEW) judge_check(&s->w, check);
             if (check->state > s->states[v]) s->states[v] = check->state, s->blames[v] = c;
         }
     }
@@ -321,7 +321,7 @@ static ls_status add_finding(ls_audit *audit, state *s, const ls_check *check, l
     return LS_OK;
 }
 
-static ls_status prepare(state *s, ls_error *err) {
+static ls_status prepare_state(state *s, ls_error *err) {
     const int64_t n = s->flow.n_values + 1;
     LS_TRY(ls_array_grow((void **)&s->wanted, &s->cap_wanted, n, 1, "marks", err));
     LS_TRY(ls_array_grow((void **)&s->states, &s->cap_states, n, 1, "states", err));
@@ -339,8 +339,8 @@ static ls_status audit_function(ls_audit *audit, state *s, const ls_ptx_function
     s->w.flow = &s->flow;
     LS_TRY(ls_work_evaluate(&s->w, err));
     LS_TRY(ls_work_bound(&s->w, err));
-    LS_TRY(prepare(s, err));
-    LS_TRY(collect(s, err));
+    LS_TRY(prepare_state(s, err));
+    LS_TRY(collect_checks(s, err));
     mark_wanted(s);
     spread(s);
     for (int64_t i = 0; i < s->n_accesses; i += 2)

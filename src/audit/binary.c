@@ -35,7 +35,7 @@ static ls_status is_binary(const char *path, bool *is, ls_error *err) {
 }
 
 /* Runs a program in a folder (NULL: here) with its output in an open file. `path` is what it reads. */
-static ls_status run(char *const *arguments, const char *folder, FILE *out, const char *path, ls_error *err) {
+static ls_status run_tool(char *const *arguments, const char *folder, FILE *out, const char *path, ls_error *err) {
     posix_spawn_file_actions_t actions;
     pid_t child;
     int code, end;
@@ -74,7 +74,7 @@ static ls_status dump(char *const *arguments, const char *path, char **text, int
     ls_status status;
     FILE *out = tmpfile();
     if (out == NULL) return LS_FAIL(err, LS_ERR_IO, "%s: no temporary file: %s", path, strerror(errno));
-    LS_TRY_DONE(run(arguments, NULL, out, path, err));
+    LS_TRY_DONE(run_tool(arguments, NULL, out, path, err));
     LS_TRY_DONE(read_all(out, text, bytes, path, err));
 done:
     fclose(out);
@@ -179,7 +179,7 @@ static ls_status audit_machine(ls_audit *audit, const char *path, const ls_range
     char tool[LS_TOOL_MAX];
     char *const arguments[] = {tool, word("--extract-elf"), which, whole, NULL};
     LS_TRY_DONE(ls_tool_find(tool, "cuobjdump", path, err));
-    LS_TRY_DONE(run(arguments, folder, out, path, err));
+    LS_TRY_DONE(run_tool(arguments, folder, out, path, err));
     status = audit_cubins(audit, folder, path, ranges, err);
 done:
     rmdir(folder);

@@ -62,7 +62,7 @@ static bool same_operand(const ls_work *w, int32_t a, int32_t b) {
     return x->kind == LS_PTX_REG && w->flow->reads[a] >= 0 && w->flow->reads[a] == w->flow->reads[b];
 }
 
-static ls_status find(ls_step *s, halves h, int32_t depth, ls_sum *out, ls_error *err);
+static ls_status find_carry(ls_step *s, halves h, int32_t depth, ls_sum *out, ls_error *err);
 
 /* One part above and one below, in the order that fits. */
 static ls_status find_sum(ls_step *s, const ls_ptx_instruction *low, const ls_ptx_instruction *high, int32_t depth,
@@ -72,8 +72,8 @@ static ls_status find_sum(ls_step *s, const ls_ptx_instruction *low, const ls_pt
     for (int32_t turn = 0; turn < (minus ? 1 : 2); turn++) {
         const halves x = {low->first + 1, high->first + 1 + turn}, y = {low->first + 2, high->first + 2 - turn};
         const int32_t checks = s->check;
-        LS_TRY(find(s, x, depth + 1, out, err));
-        LS_TRY(find(s, y, depth + 1, &other, err));
+        LS_TRY(find_carry(s, x, depth + 1, out, err));
+        LS_TRY(find_carry(s, y, depth + 1, &other, err));
         if (!out->is_lost && !other.is_lost) {
             ls_sum_add(out, &other, minus ? -1 : 1);
             return LS_OK;
@@ -109,7 +109,7 @@ static ls_status extended(ls_step *s, int32_t index, bool is_signed, ls_sum *out
     return out->is_lost ? LS_OK : ls_step_check(s, out, value, ls_step_type_range(32, is_signed), err);
 }
 
-static ls_status find(ls_step *s, halves h, int32_t depth, ls_sum *out, ls_error *err) {
+static ls_status find_carry(ls_step *s, halves h, int32_t depth, ls_sum *out, ls_error *err) {
     const ls_work *w = s->w;
     const ls_ptx_operand *o = w->f->operands;
     int32_t low_value, high_value, low_part = 0, high_part = 0;
@@ -140,7 +140,7 @@ static ls_status find(ls_step *s, halves h, int32_t depth, ls_sum *out, ls_error
     if (ls_ptx_begins(low->op, "mad.lo.cc") && ls_ptx_begins(high->op, "madc.hi") && low->n == 4 && high->n == 4 &&
         same_factors(w, low, high)) {
         ls_sum summand;
-        LS_TRY(find(s, (halves){low->first + 3, high->first + 3}, depth + 1, &summand, err));
+        LS_TRY(find_carry(s, (halves){low->first + 3, high->first + 3}, depth + 1, &summand, err));
         if (summand.is_lost) return LS_OK;
         LS_TRY(find_product(s, high, ls_ptx_has(high->op, ".s32"), out, err));
         if (!out->is_lost) ls_sum_add(out, &summand, 1);
@@ -154,5 +154,5 @@ static ls_status find(ls_step *s, halves h, int32_t depth, ls_sum *out, ls_error
 
 ls_status ls_step_halves(ls_step *s, int32_t low, int32_t high, ls_error *err) {
     s->n_halves = 0;
-    return find(s, (halves){low, high}, 0, &s->out, err);
+    return find_carry(s, (halves){low, high}, 0, &s->out, err);
 }

@@ -2,7 +2,7 @@
 #include "audit/step.h"
 #include "base/mem.h"
 
-static ls_status product(ls_step *s, bool adds, bool wide, ls_error *err) {
+static ls_status add_product(ls_step *s, bool adds, bool wide, ls_error *err) {
     if (wide) {
         const ls_range window = ls_step_type_range(s->t.bits, s->t.is_signed);
         if (s->t.bits == 32) {
@@ -131,9 +131,9 @@ ls_status ls_step_compute(ls_step *s, int32_t results, int32_t part, ls_error *e
         return ls_step_result(s, LS_RULE_HIGH, ls_step_type_range(s->t.bits, s->t.is_signed), false, err);
     }
     if (ls_ptx_begins(op, "mul.") || ls_ptx_begins(op, "mul24."))
-        return product(s, false, ls_ptx_has(op, ".wide"), err);
+        return add_product(s, false, ls_ptx_has(op, ".wide"), err);
     if (ls_ptx_begins(op, "mad.lo") || ls_ptx_begins(op, "mad.wide") || ls_ptx_begins(op, "mad24.lo"))
-        return product(s, true, ls_ptx_has(op, ".wide"), err);
+        return add_product(s, true, ls_ptx_has(op, ".wide"), err);
     if (ls_ptx_begins(op, "shl.")) return ls_step_shift_left(s, err);
     if (ls_ptx_begins(op, "shr.")) return ls_step_shift_right(s, err);
     if (ls_ptx_begins(op, "div.")) return divide(s, LS_RULE_QUOTIENT, err);

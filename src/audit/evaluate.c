@@ -57,7 +57,7 @@ static int32_t bits_of_type(ls_ptx_type reg) {
 }
 
 /* What a register holds where ways meet. */
-static ls_status join(ls_step *s, int32_t value, ls_error *err) {
+static ls_status join_ways(ls_step *s, int32_t value, ls_error *err) {
     ls_work *w = s->w;
     const ls_flow_value *phi = &w->flow->values[value];
     const ls_flow_block *block = &w->flow->blocks[phi->block];
@@ -102,7 +102,7 @@ static ls_status join(ls_step *s, int32_t value, ls_error *err) {
 
 /* The joins of a block are no list of their own: they are found by their block. */
 static ls_status join_all(ls_step *s, int32_t *first, const int32_t *next, int32_t block, ls_error *err) {
-    for (int32_t v = first[block]; v >= 0; v = next[v]) LS_TRY(join(s, v, err));
+    for (int32_t v = first[block]; v >= 0; v = next[v]) LS_TRY(join_ways(s, v, err));
     return LS_OK;
 }
 
@@ -120,7 +120,7 @@ static ls_status evaluate_block(ls_step *s, int32_t block, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status prepare(ls_work *w, ls_error *err) {
+static ls_status prepare_work(ls_work *w, ls_error *err) {
     w->n_terms = w->n_symbols = w->n_checks = w->n_facts = 0;
     LS_TRY(
         ls_array_grow((void **)&w->cells, &w->cap_cells, w->flow->n_values + 1, sizeof *w->cells, "definitions", err));
@@ -142,7 +142,7 @@ ls_status ls_work_evaluate(ls_work *w, ls_error *err) {
     ls_status status = LS_OK;
     ls_step *s = NULL;
     int32_t *first = NULL, *next = NULL;
-    LS_TRY_DONE(prepare(w, err));
+    LS_TRY_DONE(prepare_work(w, err));
     LS_TRY_DONE(ls_array_alloc((void **)&s, 1, sizeof *s, "step", err));
     LS_TRY_DONE(ls_array_alloc((void **)&first, w->flow->n_blocks, sizeof *first, "joins of blocks", err));
     LS_TRY_DONE(ls_array_alloc((void **)&next, w->flow->n_values, sizeof *next, "joins of blocks", err));

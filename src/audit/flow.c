@@ -56,7 +56,7 @@ static int by_name(const void *a, const void *b) {
     return c != 0 ? c : (x->scope > y->scope) - (x->scope < y->scope);
 }
 
-static ls_status refuse(const build *b, int64_t line, ls_error *err, const char *sentence, ls_ptx_name name) {
+static ls_status refuse_function(const build *b, int64_t line, ls_error *err, const char *sentence, ls_ptx_name name) {
     const int shown = name.bytes > 80 ? 80 : name.bytes;
     return LS_FAIL(err, LS_ERR_FORMAT, "%s:%lld: %s '%.*s'", b->name, (long long)line, sentence, shown, name.text);
 }
@@ -69,7 +69,7 @@ static ls_status find_label(const build *b, const ls_ptx_label *sorted, ls_ptx_n
         const ls_ptx_label key = {name, 0, scope, 0};
         found = bsearch(&key, sorted, (size_t)b->f->n_labels, sizeof *sorted, by_name);
     }
-    if (found == NULL) return refuse(b, in->line, err, "a jump to a label that is not in its function:", name);
+    if (found == NULL) return refuse_function(b, in->line, err, "a jump to a label that is not in its function:", name);
     *at = found->at;
     return LS_OK;
 }
@@ -133,8 +133,8 @@ static ls_status add_table(build *b, const ls_ptx_label *sorted, const ls_ptx_in
     const ls_ptx_name name = f->operands[in->first + in->n - 1].name;
     const ls_ptx_targets *t = find_table(f, name, in->scope);
     if (t == NULL)
-        return refuse(b, in->line, err,
-                      "a jump through a table that is not in its function:", name.text == NULL ? in->op : name);
+        return refuse_function(
+            b, in->line, err, "a jump through a table that is not in its function:", name.text == NULL ? in->op : name);
     for (int32_t k = 0; k < t->n; k++) {
         int32_t at;
         LS_TRY(find_label(b, sorted, f->target_names[t->first + k], in, &at, err));
@@ -151,12 +151,12 @@ static ls_status add_successors(build *b, const ls_ptx_label *sorted, int32_t bl
     if (last != NULL && is_jump(last->op)) {
         int32_t at;
         if (last->n != 1 || b->f->operands[last->first].kind != LS_PTX_SYMBOL)
-            return refuse(b, last->line, err, "a jump without a label:", last->op);
+            return refuse_function(b, last->line, err, "a jump without a label:", last->op);
         LS_TRY(find_label(b, sorted, b->f->operands[last->first].name, last, &at, err));
         LS_TRY(add_edge(b, block_at(b, at), err));
         falls = falls && last->guard >= 0;
     } else if (last != NULL && is_table(last->op)) {
-        if (last->n < 2) return refuse(b, last->line, err, "a jump without a table:", last->op);
+        if (last->n < 2) return refuse_function(b, last->line, err, "a jump without a table:", last->op);
         LS_TRY(add_table(b, sorted, last, err));
         falls = falls && last->guard >= 0;
     } else if (last != NULL && is_end(last->op)) {
@@ -177,7 +177,7 @@ static ls_status make_edges(build *b, ls_error *err) {
     qsort(sorted, (size_t)b->f->n_labels, sizeof *sorted, by_name);
     for (int64_t i = 1; i < b->f->n_labels; i++)
         if (by_name(&sorted[i - 1], &sorted[i]) == 0) {
-            status = refuse(b, sorted[i].line, err, "a label that is there twice:", sorted[i].name);
+            status = refuse_function(b, sorted[i].line, err, "a label that is there twice:", sorted[i].name);
             goto done;
         }
     for (int32_t i = 0; i < flow->n_blocks; i++) LS_TRY_DONE(add_successors(b, sorted, i, err));
@@ -526,7 +526,7 @@ static void make_conditions(build *b) {
     }
 }
 
-static ls_status prepare(build *b, ls_error *err) {
+static ls_status prepare_flow(build *b, ls_error *err) {
     const ls_ptx_function *f = b->f;
     ls_flow *flow = b->flow;
     flow->n_values = flow->n_joined = flow->n_order = 0;
@@ -556,7 +556,7 @@ ls_status ls_flow_build(ls_flow *flow, const ls_ptx_function *function, const ch
     ls_status status = LS_OK;
     build b = {.flow = flow, .f = function, .name = name};
     flow->function = function;
-    LS_TRY_DONE(prepare(&b, err));
+    LS_TRY_DONE(prepare_flow(&b, err));
     LS_TRY_DONE(make_blocks(&b, err));
     LS_TRY_DONE(make_edges(&b, err));
     LS_TRY_DONE(prepare_blocks(&b, err));

@@ -6,7 +6,7 @@
 
 /* A piece of no bytes may have no text. */
 static int compare(const char *a, const char *b, size_t bytes) { return bytes == 0 ? 0 : memcmp(a, b, bytes); }
-static bool has(const char *text, int64_t bytes, const char *word) {
+static bool has_word(const char *text, int64_t bytes, const char *word) {
     return bytes > 0 && memmem(text, (size_t)bytes, word, strlen(word)) != NULL;
 }
 
@@ -21,7 +21,7 @@ bool ls_ptx_begins(ls_ptx_name name, const char *text) {
     return (size_t)name.bytes >= n && memcmp(name.text, text, n) == 0;
 }
 
-bool ls_ptx_has(ls_ptx_name name, const char *text) { return has(name.text, name.bytes, text); }
+bool ls_ptx_has(ls_ptx_name name, const char *text) { return has_word(name.text, name.bytes, text); }
 
 bool ls_ptx_same(ls_ptx_name a, ls_ptx_name b) {
     return a.bytes == b.bytes && compare(a.text, b.text, (size_t)a.bytes) == 0;
@@ -32,4 +32,4 @@ int ls_ptx_compare(ls_ptx_name a, ls_ptx_name b) {
     return c != 0 ? c : (a.bytes > b.bytes) - (a.bytes < b.bytes);
 }
 
-bool ls_ptx_has_text(const char *text, int64_t bytes, const char *word) { return has(text, bytes, word); }
+bool ls_ptx_has_text(const char *text, int64_t bytes, const char *word) { return has_word(text, bytes, word); }

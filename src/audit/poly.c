@@ -22,7 +22,7 @@ void ls_sum_copy(ls_sum *out, const ls_sum *a) {
     memcpy(out->terms, a->terms, sizeof *a->terms * (size_t)a->n);
 }
 
-static int compare(const ls_term *a, const ls_term *b) {
+static int compare_terms(const ls_term *a, const ls_term *b) {
     if (a->n != b->n) return a->n < b->n ? 1 : -1; /* high degrees first, the constant last */
     for (int32_t i = 0; i < a->n; i++)
         if (a->symbols[i] != b->symbols[i]) return a->symbols[i] < b->symbols[i] ? -1 : 1;
@@ -35,7 +35,7 @@ void ls_sum_add_term(ls_sum *sum, const ls_term *term, int64_t factor) {
     int64_t scaled;
     if (sum->is_lost || factor == 0 || term->factor == 0) return;
     if (__builtin_mul_overflow(term->factor, factor, &scaled)) goto lost;
-    while (at < sum->n && (order = compare(&sum->terms[at], term)) < 0) at++;
+    while (at < sum->n && (order = compare_terms(&sum->terms[at], term)) < 0) at++;
     if (at < sum->n && order == 0) {
         if (__builtin_add_overflow(sum->terms[at].factor, scaled, &scaled)) goto lost;
         sum->terms[at].factor = scaled;
@@ -92,7 +92,7 @@ void ls_sum_multiply(ls_sum *out, const ls_sum *a, const ls_sum *b) {
 bool ls_sum_equal(const ls_sum *a, const ls_sum *b) {
     if (a->is_lost || b->is_lost || a->n != b->n) return false;
     for (int32_t i = 0; i < a->n; i++)
-        if (a->terms[i].factor != b->terms[i].factor || compare(&a->terms[i], &b->terms[i]) != 0) return false;
+        if (a->terms[i].factor != b->terms[i].factor || compare_terms(&a->terms[i], &b->terms[i]) != 0) return false;
     return true;
 }
 
@@ -145,15 +145,15 @@ ls_range ls_range_of(ls_wide low, ls_wide high) { return (ls_range){low, high}; 
 
 ls_range ls_range_add(ls_range a, ls_range b) { return (ls_range){clamp(a.low + b.low), clamp(a.high + b.high)}; }
 
-static ls_wide product(ls_wide a, ls_wide b) {
+static ls_wide wide_product(ls_wide a, ls_wide b) {
     ls_wide out;
     if (__builtin_mul_overflow(a, b, &out)) return (a < 0) == (b < 0) ? LS_WIDE_MAX : -LS_WIDE_MAX;
     return clamp(out);
 }
 
 ls_range ls_range_multiply(ls_range a, ls_range b) {
-    const ls_wide p[4] = {product(a.low, b.low), product(a.low, b.high), product(a.high, b.low),
-                          product(a.high, b.high)};
+    const ls_wide p[4] = {wide_product(a.low, b.low), wide_product(a.low, b.high), wide_product(a.high, b.low),
+                          wide_product(a.high, b.high)};
     ls_range out = {p[0], p[0]};
     for (int i = 1; i < 4; i++) {
         if (p[i] < out.low) out.low = p[i];

@@ -157,7 +157,7 @@ static bool is_recursive(const ls_ptx_calls *c, int32_t above, int32_t id) {
     return false;
 }
 
-static void refuse(ls_ptx_calls *c, const char **refused, const char *sentence, ls_ptx_name name) {
+static void refuse_call(ls_ptx_calls *c, const char **refused, const char *sentence, ls_ptx_name name) {
     char clean[128];
     int n = name.bytes < (int)sizeof clean - 1 ? name.bytes : (int)sizeof clean - 1;
     for (int i = 0; i < n; i++) clean[i] = name.text[i] >= ' ' && name.text[i] < 127 ? name.text[i] : '?';
@@ -238,11 +238,11 @@ static ls_status unfold_level(ls_ptx_calls *c, const ls_ptx_function *f, int32_t
         ls_ptx_seek(c->reader, found->place);
         LS_TRY(ls_ptx_next(c->reader, &g, err));
         if (is_recursive(c, above, id)) {
-            refuse(c, refused, "which calls itself", found->name);
+            refuse_call(c, refused, "which calls itself", found->name);
         } else if (g == NULL || g->n_parameters != how.n_arguments) {
-            refuse(c, refused, "with another number of arguments than it has", found->name);
+            refuse_call(c, refused, "with another number of arguments than it has", found->name);
         } else if (c->n_instances == INSTANCES_MAX || (c->n_unfolded += g->n_instructions) > UNFOLDED_MAX) {
-            refuse(c, refused, "and its calls unfold to too many", found->name);
+            refuse_call(c, refused, "and its calls unfold to too many", found->name);
         } else {
             LS_TRY(ls_array_grow((void **)&c->instances, &c->cap_instances, c->n_instances + 1, sizeof *c->instances,
                                  "calls", err));
@@ -276,7 +276,7 @@ ls_status ls_ptx_unfold(ls_ptx_calls *c, const ls_ptx_function *f, int32_t modul
         if (*refused != NULL) return *out = f, LS_OK;
         if (!more) break;
         if (depth == DEPTH_MAX) {
-            refuse(c, refused, "whose calls lie deeper than 32 in each other", f->name);
+            refuse_call(c, refused, "whose calls lie deeper than 32 in each other", f->name);
             return *out = f, LS_OK;
         }
         const ls_ptx_function swapped = c->now;

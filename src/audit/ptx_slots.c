@@ -189,7 +189,7 @@ static void find_overlaps(slots *s) {
                 s->variables[s->slots[i].variable].is_kept = true;
 }
 
-static ls_status scan(slots *s, ls_error *err) {
+static ls_status scan_function(slots *s, ls_error *err) {
     const ls_ptx_function *f = s->f;
     for (int64_t i = 0; i < f->n_registers; i++) s->places[i] = (place){-1, 0}, s->defined[i] = -1;
     for (int64_t i = 0; i < f->n_instructions; i++) {
@@ -332,7 +332,7 @@ ls_status ls_ptx_slots(ls_ptx_function *out, const ls_ptx_function *f, ls_error 
     LS_TRY_DONE(ls_array_alloc((void **)&s->defined, f->n_registers + 1, sizeof *s->defined, "registers", err));
     LS_TRY_DONE(ls_ptx_begin(out, f, err));
     LS_TRY_DONE(ls_ptx_append_names(out, f, -1, same, err));
-    LS_TRY_DONE(scan(s, err));
+    LS_TRY_DONE(scan_function(s, err));
     keep_globals(s);
     LS_TRY_DONE(write_all(s, err));
 done:

@@ -25,7 +25,7 @@ typedef struct entry {
     bool is_used, has_kernel; /* something was looked for that this line is about; a kernel of its section was there */
 } entry;
 
-enum { SEEN_MAX = 32, SEEN_BYTES = 64, TOLD_MAX = 20 };
+enum { SEEN_MAX = 32, SEEN_BYTES = 64, LISTED_MAX = 20 };
 
 struct ls_ranges {
     entry *entries;
@@ -45,7 +45,7 @@ typedef struct cursor {
     int32_t section_bytes;
 } cursor;
 
-static ls_status fail(const cursor *c, ls_error *err, const char *sentence) {
+static ls_status fail_range(const cursor *c, ls_error *err, const char *sentence) {
     return LS_FAIL(err, LS_ERR_FORMAT, "%s:%lld: %s", c->name, (long long)c->line, sentence);
 }
 
@@ -71,7 +71,7 @@ static void skip(cursor *c) {
     while (c->at < c->end && (*c->at == ' ' || *c->at == '\t' || *c->at == '\r')) c->at++;
 }
 
-static bool take(cursor *c, const char *text) {
+static bool take_word(cursor *c, const char *text) {
     const size_t n = strlen(text);
     skip(c);
     if ((size_t)(c->end - c->at) < n || memcmp(c->at, text, n) != 0) return false;
@@ -96,11 +96,11 @@ static ls_status integer(cursor *c, int64_t *out, ls_error *err) {
     *out = 0;
     for (int32_t i = 0; i < n; i++) {
         if (begin[i] == '_') continue;
-        if (begin[i] < '0' || begin[i] > '9') return fail(c, err, "not a number");
+        if (begin[i] < '0' || begin[i] > '9') return fail_range(c, err, "not a number");
         if (__builtin_mul_overflow(*out, 10, out) || __builtin_add_overflow(*out, begin[i] - '0', out))
-            return fail(c, err, "a number passes 64 bits");
+            return fail_range(c, err, "a number passes 64 bits");
     }
-    return n > 0 ? LS_OK : fail(c, err, "a number is missing");
+    return n > 0 ? LS_OK : fail_range(c, err, "a number is missing");
 }
 
 static bool names(const entry *e, const char *name, int32_t bytes) {
@@ -129,7 +129,7 @@ static ls_status factor(const ls_ranges *r, cursor *c, bool high, int64_t *out, 
     const char *name;
     const int32_t n = word(c, &name);
     const entry *e = find_name(r, name, n, c->section == NULL ? "" : c->section, c->section_bytes);
-    if (n == 0) return fail(c, err, "a number or a name is missing");
+    if (n == 0) return fail_range(c, err, "a number or a name is missing");
     if (e == NULL)
         return LS_FAIL(err, LS_ERR_FORMAT, "%s:%lld: nothing says what '%.*s' is", c->name, (long long)c->line,
                        n > 80 ? 80 : n, name);
@@ -140,20 +140,20 @@ static ls_status factor(const ls_ranges *r, cursor *c, bool high, int64_t *out, 
 
 /* Products with + and - between them. */
 static ls_status value(const ls_ranges *r, cursor *c, bool high, int64_t *out, ls_error *err) {
-    int64_t sign = take(c, "-") ? -1 : 1;
+    int64_t sign = take_word(c, "-") ? -1 : 1;
     *out = 0;
     for (;;) {
         int64_t product, next;
         LS_TRY(factor(r, c, (sign > 0) == high, &product, err));
-        while (take(c, "*")) {
+        while (take_word(c, "*")) {
             LS_TRY(factor(r, c, (sign > 0) == high, &next, err));
-            if (__builtin_mul_overflow(product, next, &product)) return fail(c, err, "a value passes 64 bits");
+            if (__builtin_mul_overflow(product, next, &product)) return fail_range(c, err, "a value passes 64 bits");
         }
         if (__builtin_mul_overflow(product, sign, &product) || __builtin_add_overflow(*out, product, out))
-            return fail(c, err, "a value passes 64 bits");
-        if (take(c, "+"))
+            return fail_range(c, err, "a value passes 64 bits");
+        if (take_word(c, "+"))
             sign = 1;
-        else if (take(c, "-"))
+        else if (take_word(c, "-"))
             sign = -1;
         else
             return LS_OK;
@@ -166,8 +166,8 @@ static ls_status read_range(const ls_ranges *r, cursor *c, entry *e, ls_error *e
     LS_TRY(value(r, c, false, &low, err));
     c->at = begin;
     LS_TRY(value(r, c, true, &high, err));
-    if (take(c, "..")) LS_TRY(value(r, c, true, &high, err));
-    if (high < low) return fail(c, err, "a range ends before it begins");
+    if (take_word(c, "..")) LS_TRY(value(r, c, true, &high, err));
+    if (high < low) return fail_range(c, err, "a range ends before it begins");
     e->has_range = true;
     e->range = ls_range_of(low, high);
     return LS_OK;
@@ -186,29 +186,29 @@ static ls_status read_subject(cursor *c, entry *e, ls_error *err) {
     const char *name;
     int64_t number;
     const int32_t n = word(c, &name);
-    if (n == 0) return fail(c, err, "not a parameter, an axis or a name");
+    if (n == 0) return fail_range(c, err, "not a parameter, an axis or a name");
     for (size_t i = 0; i < sizeof axes / sizeof axes[0]; i++) {
         if (strlen(axes[i].name) != (size_t)n || memcmp(axes[i].name, name, (size_t)n) != 0) continue;
         e->is_subject = true;
         e->subject = axes[i].subject;
-        if (!take(c, ".") || c->at == c->end || *c->at < 'x' || *c->at > 'z')
-            return fail(c, err, "an axis is x, y or z");
+        if (!take_word(c, ".") || c->at == c->end || *c->at < 'x' || *c->at > 'z')
+            return fail_range(c, err, "an axis is x, y or z");
         e->index = *c->at++ - 'x';
         return LS_OK;
     }
     if (n == 5 && memcmp(name, "param", 5) == 0) {
         LS_TRY(integer(c, &number, err));
-        if (number > 4095) return fail(c, err, "a kernel has at most 4096 parameters");
+        if (number > 4095) return fail_range(c, err, "a kernel has at most 4096 parameters");
         e->is_subject = true;
         e->index = (int32_t)number;
-        if (take(c, "+")) LS_TRY(integer(c, &e->offset, err));
-        e->subject = take(c, "[]") ? LS_SUBJECT_LOADED : LS_SUBJECT_PARAMETER;
+        if (take_word(c, "+")) LS_TRY(integer(c, &e->offset, err));
+        e->subject = take_word(c, "[]") ? LS_SUBJECT_LOADED : LS_SUBJECT_PARAMETER;
         return LS_OK;
     }
     return ls_text_copy(&e->name, name, n, err);
 }
 
-static ls_status add(ls_ranges *r, const entry *e, ls_error *err) {
+static ls_status add_entry(ls_ranges *r, const entry *e, ls_error *err) {
     if (r->n == ENTRIES_MAX) return LS_FAIL(err, LS_ERR_FORMAT, "more than %d lines of ranges", ENTRIES_MAX);
     LS_TRY(ls_array_grow((void **)&r->entries, &r->cap, r->n + 1, sizeof *r->entries, "ranges", err));
     r->entries[r->n++] = *e;
@@ -222,7 +222,7 @@ static ls_status read_line(ls_ranges *r, cursor *c, ls_error *err) {
     if (c->at == c->end || *c->at == '#') return LS_OK;
     if (*c->at == '[') {
         const char *close = memchr(c->at, ']', (size_t)(c->end - c->at));
-        if (close == NULL) return fail(c, err, "a section without its ']'");
+        if (close == NULL) return fail_range(c, err, "a section without its ']'");
         c->section = c->at + 1;
         c->section_bytes = (int32_t)(close - c->section);
         if (c->section_bytes == 1 && *c->section == '*') c->section = NULL;
@@ -230,28 +230,28 @@ static ls_status read_line(ls_ranges *r, cursor *c, ls_error *err) {
     } else {
         const char *name;
         LS_TRY_DONE(read_subject(c, &e, err));
-        if (e.is_subject && take(c, "=")) {
+        if (e.is_subject && take_word(c, "=")) {
             const int32_t n = word(c, &name);
             if (n == 0) {
-                status = fail(c, err, "a name is missing");
+                status = fail_range(c, err, "a name is missing");
                 goto done;
             }
             LS_TRY_DONE(ls_text_copy(&e.name, name, n, err));
         }
-        if (take(c, ":")) {
+        if (take_word(c, ":")) {
             LS_TRY_DONE(read_range(r, c, &e, err));
         } else if (!e.is_subject || e.name == NULL) {
-            status = fail(c, err, "a ':' and a range are missing");
+            status = fail_range(c, err, "a ':' and a range are missing");
             goto done;
         }
         if (c->section != NULL) LS_TRY_DONE(ls_text_copy(&e.section, c->section, c->section_bytes, err));
         e.file = c->name;
         e.line = c->line;
-        LS_TRY_DONE(add(r, &e, err));
+        LS_TRY_DONE(add_entry(r, &e, err));
         e = (entry){0};
     }
     skip(c);
-    status = c->at == c->end || *c->at == '#' ? LS_OK : fail(c, err, "more than a range stands on the line");
+    status = c->at == c->end || *c->at == '#' ? LS_OK : fail_range(c, err, "more than a range stands on the line");
 done:
     free(e.name);
     free(e.section);
@@ -264,7 +264,7 @@ ls_status ls_ranges_parse(ls_ranges *r, const char *text, int64_t bytes, const c
         const char *newline = memchr(text + at, '\n', (size_t)(bytes - at));
         const int64_t end = newline == NULL ? bytes : newline - text;
         c.line++;
-        if (end - at > LINE_MAX_BYTES) return fail(&c, err, "a line is longer than 4096 bytes");
+        if (end - at > LINE_MAX_BYTES) return fail_range(&c, err, "a line is longer than 4096 bytes");
         c.at = text + at;
         c.end = text + end;
         LS_TRY(read_line(r, &c, err));
@@ -276,7 +276,7 @@ ls_status ls_ranges_parse(ls_ranges *r, const char *text, int64_t bytes, const c
 ls_status ls_ranges_name(ls_ranges *r, const char *name, int64_t low, int64_t high, ls_error *err) {
     entry e = {.has_range = true, .range = {low, high}};
     LS_TRY(ls_text_copy(&e.name, name, (int64_t)strlen(name), err));
-    const ls_status status = add(r, &e, err);
+    const ls_status status = add_entry(r, &e, err);
     if (status != LS_OK) free(e.name);
     return status;
 }
@@ -371,27 +371,27 @@ static void tell_sections(FILE *file, const ls_ranges *r) {
         if (e->file == NULL || e->section == NULL || e->has_kernel) continue;
         if (last != NULL && strcmp(last, e->section) == 0) continue;
         last = e->section;
-        if (n < TOLD_MAX)
+        if (n < LISTED_MAX)
             fprintf(file, "%s[%.200s]", n == 0 ? "ranges of kernels that were not audited: " : ", ", last);
         n++;
     }
-    if (n > TOLD_MAX) fprintf(file, " and %lld more", (long long)(n - TOLD_MAX));
+    if (n > LISTED_MAX) fprintf(file, " and %lld more", (long long)(n - LISTED_MAX));
     if (n > 0) fputc('\n', file);
 }
 
 void ls_ranges_tell_unused(FILE *file, const ls_ranges *r) {
-    int64_t told = 0;
+    int64_t reported = 0;
     for (int64_t i = 0; i < r->n; i++) {
         const entry *e = &r->entries[i];
         if (e->file == NULL || e->is_used || (e->section != NULL && !e->has_kernel)) continue;
-        if ((!e->is_subject && strcmp(e->name, "others") == 0) || told++ >= TOLD_MAX) continue;
+        if ((!e->is_subject && strcmp(e->name, "others") == 0) || reported++ >= LISTED_MAX) continue;
         fprintf(file, "%s:%lld: ", e->file, (long long)e->line);
         tell_subject(file, e);
         fputs(" is nothing that these kernels read", file);
         if (!e->is_subject) tell_names(file, r->seen, e->name);
         fputc('\n', file);
     }
-    if (told > TOLD_MAX) fprintf(file, "%lld more lines are about nothing\n", (long long)(told - TOLD_MAX));
+    if (reported > LISTED_MAX) fprintf(file, "%lld more lines are about nothing\n", (long long)(reported - LISTED_MAX));
     tell_sections(file, r);
 }
 

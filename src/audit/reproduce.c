@@ -173,7 +173,7 @@ static void write_program(FILE *file, const ls_audit_finding *f) {
     fprintf(file, "); }\n%s%s", program_kernels, program_main);
 }
 
-ls_status ls_audit_reproduce(const ls_audit *audit, const char *folder, FILE *told, ls_error *err) {
+ls_status ls_audit_reproduce(const ls_audit *audit, const char *folder, FILE *notes, ls_error *err) {
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         return LS_FAIL(err, LS_ERR_IO, "%s: cannot be made: %s", folder, strerror(errno));
     for (int64_t i = 0; i < audit->n_findings; i++) {
@@ -182,7 +182,7 @@ ls_status ls_audit_reproduce(const ls_audit *audit, const char *folder, FILE *to
         char path[4096];
         ls_output *output;
         if (why != NULL) {
-            fprintf(told, "finding %lld: no program: %s\n", (long long)i + 1, why);
+            fprintf(notes, "finding %lld: no program: %s\n", (long long)i + 1, why);
             continue;
         }
         if (snprintf(path, sizeof path, "%s/finding_%lld.cu", folder, (long long)i + 1) >= (int)sizeof path)

@@ -8,6 +8,6 @@
 
 /* Writes FOLDER/finding_N.cu (N from 1) for every finding whose expression is one of at most eight products with a
  * lever, and tells on `told` of which none is made and why. The folder is made where it is not there. */
-ls_status ls_audit_reproduce(const ls_audit *audit, const char *folder, FILE *told, ls_error *err);
+ls_status ls_audit_reproduce(const ls_audit *audit, const char *folder, FILE *notes, ls_error *err);
 
 #endif

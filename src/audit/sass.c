@@ -463,8 +463,8 @@ static ls_status read_control(ls_sass_reader *r, ls_ptx_name op, ls_ptx_name tex
                                                      .shown = op},
                                 err);
     const bool jumps = ls_sass_is_op(op, "BRA") || ls_sass_is_op(op, "JMP");
-    const bool sets = ls_sass_is_op(op, "BSSY"), meets = ls_sass_is_op(op, "BSYNC");
-    *is_done = jumps || sets || meets;
+    const bool sets = ls_sass_is_op(op, "BSSY"), joins = ls_sass_is_op(op, "BSYNC");
+    *is_done = jumps || sets || joins;
     if (!*is_done) return LS_OK;
     LS_TRY(read_operands(r, text, &all, err));
     const bool has_target = target_of(&all, &label);
@@ -480,7 +480,7 @@ static ls_status read_control(ls_sass_reader *r, ls_ptx_name op, ls_ptx_name tex
     const int32_t barrier = barrier_of(&all);
     if (sets && barrier >= 0 && has_target) r->reconverges[barrier].kind = LS_PTX_SYMBOL;
     if (sets && barrier >= 0 && has_target) r->reconverges[barrier].name = label;
-    if (meets && barrier >= 0 && r->reconverges[barrier].kind == LS_PTX_SYMBOL)
+    if (joins && barrier >= 0 && r->reconverges[barrier].kind == LS_PTX_SYMBOL)
         return push_jump(r, r->reconverges[barrier].name, LS_SASS_UNSEEN, false, op, err);
     return LS_OK;
 }

@@ -37,7 +37,7 @@ static callee *find_callee(callee *all, int64_t n, int32_t at) {
 }
 
 /* Fills what stands between a target and the next. */
-static void scan(const ls_ptx_function *f, callee *c, int64_t end) {
+static void scan_callee(const ls_ptx_function *f, callee *c, int64_t end) {
     for (int64_t i = c->at; i < end; i++) {
         const ls_ptx_instruction *in = &f->instructions[i];
         if (is_call(in)) c->calls = true;
@@ -95,7 +95,7 @@ ls_status ls_sass_calls(ls_ptx_function *f, ls_error *err) {
     for (int64_t i = 0; i < n; i++)
         if (n_different == 0 || callees[n_different - 1].at != callees[i].at) callees[n_different++].at = callees[i].at;
     for (int64_t i = 0; i < n_different; i++) {
-        scan(f, &callees[i], i + 1 < n_different ? callees[i + 1].at : f->n_instructions);
+        scan_callee(f, &callees[i], i + 1 < n_different ? callees[i + 1].at : f->n_instructions);
         for (int32_t reg = 0; reg < LS_SASS_REGISTERS; reg++) all[reg] = all[reg] || callees[i].written[reg];
     }
     for (int64_t i = 0; i < f->n_instructions; i++) {

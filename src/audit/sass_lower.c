@@ -118,7 +118,7 @@ static ls_status emit_chain(lowering *l, int32_t first, bool in_front, ls_error 
 
 /* The function ---------------------------------------------------------------------------------------------------- */
 
-static ls_status keep(lowering *l, const ls_ptx_instruction *by, int32_t value, ls_error *err) {
+static ls_status keep_instruction(lowering *l, const ls_ptx_instruction *by, int32_t value, ls_error *err) {
     const operand all[] = {ls_sass_register_of(l->snapshots[value]), ls_sass_register_of(l->flow.values[value].reg)};
     return all[0].reg < 0 ? LS_OK : ls_sass_emit(l, by, "mov.b32", all, 2, err);
 }
@@ -148,7 +148,7 @@ static ls_status lower_block(lowering *l, int32_t block, ls_error *err) {
     if (k->n == 0 || k->order < 0) return LS_OK;
     l->places[k->first] = (int32_t)l->out.n_instructions;
     const ls_ptx_instruction *first = &l->f->instructions[k->first];
-    for (int32_t v = l->kept[block]; v >= 0; v = l->kept_next[v]) LS_TRY(keep(l, first, v, err));
+    for (int32_t v = l->kept[block]; v >= 0; v = l->kept_next[v]) LS_TRY(keep_instruction(l, first, v, err));
     LS_TRY(emit_chain(l, l->starts[block], false, err));
     for (int32_t at = k->first; at < k->first + k->n; at++) {
         const ls_ptx_instruction *in = &l->f->instructions[at];
@@ -159,7 +159,7 @@ static ls_status lower_block(lowering *l, int32_t block, ls_error *err) {
         LS_TRY(emit_chain(l, l->behind[at], true, err));
         LS_TRY(ls_sass_lower_instruction(l, at, err));
         for (int32_t o = in->first, n = ls_flow_defines(l->f, in); o < in->first + n; o++)
-            if (l->flow.writes[o] >= 0) LS_TRY(keep(l, in, l->flow.writes[o], err));
+            if (l->flow.writes[o] >= 0) LS_TRY(keep_instruction(l, in, l->flow.writes[o], err));
         LS_TRY(emit_chain(l, l->behind[at], false, err));
         if (ends && !leaves) LS_TRY(emit_ways(l, block, in, err));
     }
@@ -191,7 +191,7 @@ static ls_status place_pairs(lowering *l, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status prepare(lowering *l, ls_error *err) {
+static ls_status prepare_lowering(lowering *l, ls_error *err) {
     const int64_t n = l->f->n_instructions + 1, n_values = l->flow.n_values + 1, n_blocks = l->flow.n_blocks + 1;
     ls_ptx_function *g = &l->out;
     LS_TRY(ls_array_grow((void **)&l->snapshots, &l->cap_snapshots, n_values, sizeof *l->snapshots, "values", err));
@@ -245,7 +245,7 @@ ls_status ls_sass_lower(lowering *l, const ls_sass_function *function, const cha
     l->name = name;
     LS_TRY(ls_flow_build(&l->flow, l->f, name, err));
     LS_TRY(ls_sass_find_pairs(l, err));
-    LS_TRY(prepare(l, err));
+    LS_TRY(prepare_lowering(l, err));
     LS_TRY(place_pairs(l, err));
     for (int32_t b = 0; b < l->flow.n_blocks; b++) LS_TRY(lower_block(l, b, err));
     return copy_labels(l, err);

@@ -274,8 +274,8 @@ static bool upper_terms(const ls_sass_lowering *l, const ls_ptx_instruction *in,
 static bool understood(const ls_sass_lowering *l, ls_register_half low, ls_register_half high);
 
 /* How well a term of the lower sum and one of the upper fit; -1 for not at all. The pair and its factor come out. */
-static int32_t fit(const ls_sass_lowering *l, const term *low, const term *high, ls_register_half out[2],
-                   int64_t *factor) {
+static int32_t fit_terms(const ls_sass_lowering *l, const term *low, const term *high, ls_register_half out[2],
+                         int64_t *factor) {
     ls_register_half what;
     int32_t bits;
     *factor = (int64_t)1 << low->shift;
@@ -325,7 +325,7 @@ static void match_terms(matching *m, int32_t at, int32_t used, int32_t score) {
         ls_register_half pair[2];
         int64_t factor;
         if (used >> i & 1) continue;
-        const int32_t one = fit(m->l, &m->low.all[i], &m->high.all[at], pair, &factor);
+        const int32_t one = fit_terms(m->l, &m->low.all[i], &m->high.all[at], pair, &factor);
         if (one < 0) continue;
         m->choice[at] = i;
         match_terms(m, at + 1, used | 1 << i, score + one);
@@ -360,7 +360,7 @@ static ls_status find_sum(ls_sass_lowering *l, int32_t id, const ls_ptx_instruct
     for (int32_t i = 0; i < high->n; i++) {
         ls_register_half pair[2];
         int64_t factor;
-        fit(l, &low->all[m.best[i]], &high->all[i], pair, &factor);
+        fit_terms(l, &low->all[m.best[i]], &high->all[i], pair, &factor);
         used |= 1 << m.best[i];
         LS_TRY(want_part(l, id, pair[0], pair[1], low->all[m.best[i]].is_minus ? -factor : factor, err));
     }
@@ -603,7 +603,7 @@ static ls_status find_made(ls_sass_lowering *l, int32_t id, ls_error *err) {
 }
 
 /* Where the later of the halves stands: both stand above whoever takes them. */
-static void place(const ls_sass_lowering *l, ls_register_pair *p) {
+static void place_pair(const ls_sass_lowering *l, ls_register_pair *p) {
     const ls_register_half halves[2] = {p->low, p->high};
     p->block = 0;
     p->behind = -1;
@@ -616,11 +616,11 @@ static void place(const ls_sass_lowering *l, ls_register_pair *p) {
     }
 }
 
-static ls_status find(ls_sass_lowering *l, int32_t id, ls_error *err) {
+static ls_status find_pair(ls_sass_lowering *l, int32_t id, ls_error *err) {
     const ls_register_pair p = l->pairs[id];
     l->guard = p.guard;
     l->guard_not = p.guard_not;
-    place(l, &l->pairs[id]);
+    place_pair(l, &l->pairs[id]);
     l->pairs[id].first = (int32_t)l->n_parts;
     if (p.low.kind == LS_REGISTER_HALF_NUMBER && p.high.kind == LS_REGISTER_HALF_NUMBER) {
         l->pairs[id].rule = LS_PAIR_NUMBER;
@@ -682,6 +682,6 @@ ls_status ls_sass_find_pairs(ls_sass_lowering *l, ls_error *err) {
         const ls_flow_block *k = &l->flow.blocks[l->flow.order[i]];
         for (int32_t at = k->first; at < k->first + k->n; at++) LS_TRY(want_taken(l, at, err));
     }
-    for (int32_t i = 0; i < l->n_pairs; i++) LS_TRY(find(l, i, err));
+    for (int32_t i = 0; i < l->n_pairs; i++) LS_TRY(find_pair(l, i, err));
     return LS_OK;
 }

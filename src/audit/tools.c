@@ -101,6 +101,8 @@ ls_status ls_tool_find(char out[LS_TOOL_MAX], const char *tool, const char *path
     return LS_FAIL(
         err, LS_ERR_UNSUPPORTED,
         "%s: a binary is read by way of %s, which is neither in the search path, nor below CUDA_HOME, nor in a "
-        "site-packages folder with triton; `pip install triton` brings it, %s=PROGRAM names it",
+        "site-packages folder of the active environment, or of the python3 in the search path; `pip install triton` "
+        "there "
+        "brings it, %s=PROGRAM names it",
         path, tool, variable);
 }

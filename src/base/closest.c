@@ -9,7 +9,7 @@ enum { NAME_MAX_BYTES = 63 };
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Both of at most NAME_MAX_BYTES bytes. What is above `limit` is not told from another such distance. */
-static int64_t distance(const char *a, int64_t n_a, const char *b, int64_t n_b, int64_t limit) {
+static int64_t edit_distance(const char *a, int64_t n_a, const char *b, int64_t n_b, int64_t limit) {
     int64_t rows[3][NAME_MAX_BYTES + 1], nearest = 0, nearest_above;
     if (n_a - n_b > limit || n_b - n_a > limit) return limit + 1;
     for (int64_t j = 0; j <= n_b; j++) rows[0][j] = j;
@@ -33,7 +33,7 @@ void ls_closest_try(ls_closest *closest, const char *text, int64_t bytes, const 
     const int64_t n = (int64_t)strlen(name), third = least(bytes, n) / 3, limit = third > 1 ? third : 1;
     int64_t d;
     if (bytes < 1 || bytes > NAME_MAX_BYTES || n > NAME_MAX_BYTES) return;
-    d = distance(text, bytes, name, n, limit);
+    d = edit_distance(text, bytes, name, n, limit);
     if (d > limit) return;
     if (d >= least(bytes, n)) return; /* nothing in common */
     if (closest->name != NULL && closest->distance <= d) return;

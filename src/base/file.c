@@ -162,6 +162,12 @@ bool ls_line_is_blank(const char *line, int64_t bytes) {
     return true;
 }
 
+ls_status ls_path_join(char *out, int64_t room, const char *directory, const char *name, ls_error *err) {
+    const int n = snprintf(out, (size_t)room, "%s/%s", directory, name);
+    if (n >= 0 && n < room) return LS_OK;
+    return LS_FAIL(err, LS_ERR_ARG, "%.200s...: the path is longer than %lld bytes", directory, (long long)room - 1);
+}
+
 ls_status ls_line_read(FILE *file, char **line, int64_t *cap, int64_t *bytes, int64_t bytes_max, bool *more,
                        ls_error *err) {
     int64_t n = 0;

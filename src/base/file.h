@@ -31,6 +31,8 @@ ls_status ls_file_read(char **out, int64_t *bytes, const char *path, int64_t byt
 ls_status ls_file_stream(FILE **out, const char *path, ls_error *err);
 
 bool ls_file_exists(const char *path);
+/* "directory/name" into out [room]; an error where that does not fit. */
+ls_status ls_path_join(char *out, int64_t room, const char *directory, const char *name, ls_error *err);
 
 /* Reads the next line, without its newline, into a buffer that *line owns (free() at the end); *bytes is its length.
  * *more is false at the end of the file. A line longer than bytes_max is an error. */

@@ -19,6 +19,19 @@ static inline bool ls_add_i64(int64_t a, int64_t b, int64_t *out) {
     const bool over = __builtin_add_overflow(a, b, out);
     return a >= 0 && b >= 0 && !over;
 }
+static inline int64_t ls_min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t ls_max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+/* a * b * c, or -1 when one is negative or the product exceeds INT64_MAX. */
+static inline int64_t ls_mul3_i64(int64_t a, int64_t b, int64_t c) {
+    int64_t out;
+    return ls_mul_i64(a, b, &out) && ls_mul_i64(out, c, &out) ? out : -1;
+}
+/* Takes `count` of what is counted in *total, which is -1 from then on where that cannot be; where they begin. */
+static inline int64_t ls_take_i64(int64_t *total, int64_t count) {
+    const int64_t at = *total;
+    if (!ls_add_i64(at, count, total)) *total = -1;
+    return at;
+}
 
 /* Zeroed array of count elements of elem_bytes each, 64-byte aligned, released with free(). count 0 gives a valid
  * pointer. `what` names the array in the error. */

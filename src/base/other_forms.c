@@ -145,7 +145,7 @@ static const sign signs[] = {
 };
 enum { N_SIGNS = sizeof signs / sizeof signs[0] };
 
-static bool fits(const sign *s, const char *name) {
+static bool fits_sign(const sign *s, const char *name) {
     const size_t n = strlen(name), begin = strlen(s->begin), end = strlen(s->end);
     return n >= begin + end && strncmp(name, s->begin, begin) == 0 && strcmp(name + n - end, s->end) == 0;
 }
@@ -173,7 +173,7 @@ ls_status ls_foreign_directory(const char *path, ls_foreign_want want, ls_error 
     if (directory == NULL) return LS_OK;
     while ((entry = readdir(directory)) != NULL)
         for (size_t i = 0; i < best; i++)
-            if (signs[i].wants[want] && fits(&signs[i], entry->d_name)) best = i;
+            if (signs[i].wants[want] && fits_sign(&signs[i], entry->d_name)) best = i;
     closedir(directory);
     if (best == N_SIGNS) return LS_OK;
     if (strcmp(signs[best].begin, RUN_SIGN) == 0) {

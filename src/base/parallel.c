@@ -68,7 +68,7 @@ static void run_part(const ls_pool *pool, int32_t part, int32_t thread_i) {
 
 /* A job is not over before each part has been taken: who takes one of job `number` finds the job as it was announced,
  * however long ago it looked. */
-static bool take(worker *of, long long number) {
+static bool take_part(worker *of, long long number) {
     long long before = atomic_load(&of->taken);
     return before < number && atomic_compare_exchange_strong(&of->taken, &before, number);
 }
@@ -106,7 +106,7 @@ static void *worker_main(void *context) {
         wait_for_job(pool, seen);
         seen = atomic_load(&pool->job_number);
         if (atomic_load(&pool->quit)) return NULL;
-        if (!take(self, seen)) continue;
+        if (!take_part(self, seen)) continue;
         run_part(pool, self->thread_i, self->thread_i);
         finish_part(pool);
     }
@@ -117,7 +117,7 @@ static void help_workers(ls_pool *pool) {
     const long long number = atomic_load(&pool->job_number);
     for (int32_t look = 0; look < LOOKS_BEFORE_HELP && atomic_load(&pool->n_running) > 0; look++) pause_briefly(look);
     for (int32_t i = 0; i < pool->n_threads - 1 && atomic_load(&pool->n_running) > 0; i++) {
-        if (!take(&pool->workers[i], number)) continue;
+        if (!take_part(&pool->workers[i], number)) continue;
         run_part(pool, i + 1, 0);
         finish_part(pool);
     }

@@ -15,7 +15,7 @@ typedef struct sink {
     size_t room, n;
 } sink;
 
-static void put(sink *s, const char *text, size_t n) {
+static void put_text(sink *s, const char *text, size_t n) {
     if (n > s->room - 1 - s->n) n = s->room - 1 - s->n;
     memcpy(s->out + s->n, text, n);
     s->n += n;
@@ -56,17 +56,17 @@ static const char *put_query(sink *s, const char *at) {
     while (*at == '?' || *at == '&') {
         const size_t name = strcspn(at + 1, "=&# \t\r\n\"'<>,");
         if (memmem(at, name + 1, "://", 3) != NULL) return at; /* another URL */
-        put(s, at, name + 1);
+        put_text(s, at, name + 1);
         at += name + 1;
         if (*at != '=') continue;
         const size_t value = strcspn(at + 1, "&# \t\r\n\"'<>,");
         const bool secret = is_secret(at - name, name) && value > 0;
         if (!secret && memmem(at, value + 1, "://", 3) != NULL) return at;
-        put(s, "=", 1);
+        put_text(s, "=", 1);
         if (secret)
-            put(s, MARK, strlen(MARK));
+            put_text(s, MARK, strlen(MARK));
         else
-            put(s, at + 1, value);
+            put_text(s, at + 1, value);
         at += value + 1;
     }
     return at;
@@ -78,19 +78,19 @@ void ls_url_redact(char *out, size_t room, const char *text) {
     out[0] = '\0';
     while ((found = strstr(at, "://")) != NULL) {
         size_t user, n;
-        put(&s, at, (size_t)(found - at) + 3);
+        put_text(&s, at, (size_t)(found - at) + 3);
         at = found + 3;
         n = authority_of(at, &user);
-        if (user > 0) put(&s, MARK "@", strlen(MARK) + 1);
-        put(&s, at + user, n - user);
+        if (user > 0) put_text(&s, MARK "@", strlen(MARK) + 1);
+        put_text(&s, at + user, n - user);
         at += n;
         n = strcspn(at, "?, \t\r\n\"'<>"); /* the path */
         if (memmem(at, n, "://", 3) != NULL) continue;
-        put(&s, at, n);
+        put_text(&s, at, n);
         at += n;
         if (*at == '?') at = put_query(&s, at);
     }
-    put(&s, at, strlen(at));
+    put_text(&s, at, strlen(at));
 }
 
 ls_status ls_url_complete(char *out, size_t room, const char *url, const char *name, ls_error *err) {

@@ -88,7 +88,7 @@ done:
     return status;
 }
 
-static int run(const options *o) {
+static int run_chat(const options *o) {
     ls_chat *chat = NULL;
     ls_tokenizer *tokenizer = NULL;
     ls_output *output = NULL;
@@ -146,5 +146,5 @@ int ls_cmd_chat(int argc, char **argv) {
         NULL};
     options o = {0};
     ls_cli_parse(&parser, argc, argv, &o);
-    return run(&o);
+    return run_chat(&o);
 }

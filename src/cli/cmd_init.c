@@ -81,12 +81,6 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     }
 }
 
-static ls_status join(char out[PATH_MAX_BYTES], const char *directory, const char *name, ls_error *err) {
-    const int n = snprintf(out, PATH_MAX_BYTES, "%s/%s", directory, name);
-    if (n >= 0 && n < PATH_MAX_BYTES) return LS_OK;
-    return LS_FAIL(err, LS_ERR_ARG, "%.200s...: the path is longer than %d bytes", directory, PATH_MAX_BYTES - 1);
-}
-
 static ls_status check_tokenizer(const init_options *o, const ls_model_config *config, ls_error *err) {
     ls_tokenizer *tokenizer = NULL;
     ls_status status;
@@ -102,10 +96,10 @@ done:
 static ls_status fill_directory(const init_options *o, const char *directory, const ls_model_config *config,
                                 const char *text, int64_t bytes, ls_error *err) {
     char path[PATH_MAX_BYTES];
-    LS_TRY(join(path, directory, ls_model_files[0], err));
+    LS_TRY(ls_path_join(path, sizeof path, directory, ls_model_files[0], err));
     LS_TRY(ls_durable_file(path, text, bytes, err));
     if (o->tokenizer != NULL) LS_TRY(ls_model_files_copy(directory, o->tokenizer, 1, err));
-    LS_TRY(join(path, directory, "model.safetensors", err));
+    LS_TRY(ls_path_join(path, sizeof path, directory, "model.safetensors", err));
     if (o->empty)
         LS_TRY(ls_model_init_empty(path, config, err));
     else
@@ -134,7 +128,7 @@ static ls_status read_config(const init_options *o, char **text, int64_t *bytes,
 }
 
 /* The directory is made under another name and gets its own when it is complete. */
-static ls_status run(const init_options *o, ls_error *err) {
+static ls_status run_init(const init_options *o, ls_error *err) {
     char fresh[PATH_MAX_BYTES], *text = NULL;
     int64_t bytes;
     bool is_made = false;
@@ -163,7 +157,7 @@ done:
 }
 
 /* What --help says above and, behind the vertical tab, below the options. */
-static void describe(char *text, size_t bytes) {
+static void describe_init(char *text, size_t bytes) {
     size_t used = (size_t)snprintf(text, bytes, "Makes a model with fresh weights.\vShapes:\n");
     for (int64_t i = 0; i < ls_shape_count() && used < bytes; i++)
         used +=
@@ -187,8 +181,8 @@ int ls_cmd_init(int argc, char **argv) {
     char text[1024];
     const struct argp parser = {list, parse_option, NULL, text, NULL, NULL, NULL};
     init_options o = {0};
-    describe(text, sizeof text);
+    describe_init(text, sizeof text);
     ls_cli_parse(&parser, argc, argv, &o);
     if (o.status != LS_OK) return ls_cli_fail(&o.err);
-    return run(&o, &o.err) == LS_OK ? LS_EXIT_OK : ls_cli_fail(&o.err);
+    return run_init(&o, &o.err) == LS_OK ? LS_EXIT_OK : ls_cli_fail(&o.err);
 }

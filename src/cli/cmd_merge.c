@@ -38,12 +38,6 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     }
 }
 
-static ls_status join(char out[PATH_MAX_BYTES], const char *directory, const char *name, ls_error *err) {
-    const int n = snprintf(out, PATH_MAX_BYTES, "%s/%s", directory, name);
-    if (n >= 0 && n < PATH_MAX_BYTES) return LS_OK;
-    return LS_FAIL(err, LS_ERR_ARG, "%.200s...: the path is longer than %d bytes", directory, PATH_MAX_BYTES - 1);
-}
-
 static void show_merged(void *context, const char *directory, int64_t done, int64_t total) {
     (void)context, (void)directory;
     ls_progress_show(done / 1000000, total / 1000000, "");
@@ -57,7 +51,7 @@ static ls_status fill_directory(const merge_options *o, const char *fresh, const
     int64_t n;
     LS_TRY(ls_model_config_open(&read, chain->home, err));
     LS_TRY(ls_model_files_copy(fresh, chain->home, 0, err));
-    LS_TRY(join(path, fresh, "model.safetensors", err));
+    LS_TRY(ls_path_join(path, sizeof path, fresh, "model.safetensors", err));
     ls_progress_begin("merging", "MB");
     LS_TRY(ls_merging_write(path, chain, &n, show_merged, err));
     ls_progress_end();
@@ -69,7 +63,7 @@ static ls_status fill_directory(const merge_options *o, const char *fresh, const
 }
 
 /* The directory is made under another name and gets its own when it is complete. */
-static ls_status run(const merge_options *o, ls_error *err) {
+static ls_status run_merge(const merge_options *o, ls_error *err) {
     char fresh[PATH_MAX_BYTES];
     ls_adapter_chain chain = {0};
     bool is_made = false;
@@ -106,5 +100,5 @@ int ls_cmd_merge(int argc, char **argv) {
     merge_options o = {0};
     ls_error err;
     ls_cli_parse(&parser, argc, argv, &o);
-    return run(&o, &err) == LS_OK ? LS_EXIT_OK : ls_cli_fail(&err);
+    return run_merge(&o, &err) == LS_OK ? LS_EXIT_OK : ls_cli_fail(&err);
 }

@@ -36,7 +36,7 @@ static ls_status open_model(served *x, ls_run_options *o, ls_model **model, ls_e
     return status;
 }
 
-static ls_status start(served *x, ls_run_options *o, ls_error *err) {
+static ls_status start_server(served *x, ls_run_options *o, ls_error *err) {
     ls_serve_engine engine = {0};
     const int64_t most = o->max_length;
     LS_TRY(open_model(x, o, &engine.model, err));
@@ -63,7 +63,7 @@ int ls_cmd_serve(int argc, char **argv) {
     if (o.adapter != NULL && o.serve.name == NULL) o.serve.name = o.base; /* --model as it was given */
     o.serve.seed = o.sampling.seed;
     ls_interrupt_defer(true);
-    LS_TRY_DONE(start(&x, &o, &err));
+    LS_TRY_DONE(start_server(&x, &o, &err));
     printf("lockstep: listening on %s\n", ls_server_url(x.server));
     ls_server_tell(x.server, stdout);
     if (fflush(stdout) != 0) status = LS_FAIL(&err, LS_ERR_IO, "standard output: cannot write");

@@ -151,7 +151,7 @@ static ls_status find_problem(ls_problem *out, const options *o, const ls_task *
 }
 
 /* Completions as `generate` writes them, those of a problem one behind the other. */
-static ls_status judge(const options *o, const ls_task *task, ls_output *output, ls_error *err) {
+static ls_status judge_completions(const options *o, const ls_task *task, ls_output *output, ls_error *err) {
     ls_record *records = NULL;
     ls_problem problem = {.id = ""}, previous;
     ls_json_out json;
@@ -192,14 +192,14 @@ done:
     return status;
 }
 
-static int run(const options *o) {
+static int run_task(const options *o) {
     ls_task *task = NULL;
     ls_output *output = NULL;
     ls_error err = {0};
     ls_status status;
     LS_TRY_DONE(ls_task_open(&task, o->name, o->settings, o->seed, &err));
     LS_TRY_DONE(ls_output_open(&output, o->out, &err));
-    LS_TRY_DONE((o->judge != NULL ? judge : write_problems)(o, task, output, &err));
+    LS_TRY_DONE((o->judge != NULL ? judge_completions : write_problems)(o, task, output, &err));
     status = ls_output_commit(output, &err);
     output = NULL;
 done:
@@ -237,7 +237,7 @@ int ls_cmd_task(int argc, char **argv) {
     options o = {.n = 100};
     ls_cli_parse(&parser, argc, argv, &o);
     if (o.status != LS_OK) return ls_cli_fail(&o.err);
-    if (!o.list) return run(&o);
+    if (!o.list) return run_task(&o);
     print_tasks();
     return LS_EXIT_OK;
 }

@@ -92,7 +92,7 @@ done:
 typedef ls_status (*line_work)(const ls_tokenizer *tokenizer, const options *o, const char *line, int64_t bytes,
                                int64_t line_number, FILE *stream, ls_error *err);
 
-static int run(const options *o, line_work work) {
+static int run_lines(const options *o, line_work work) {
     ls_tokenizer *tokenizer = NULL;
     ls_output *output = NULL;
     ls_source *source = NULL;
@@ -144,7 +144,7 @@ int ls_cmd_tokenize(int argc, char **argv) {
         NULL};
     options o = {.special = true};
     ls_cli_parse(&parser, argc, argv, &o);
-    return run(&o, tokenize_line);
+    return run_lines(&o, tokenize_line);
 }
 
 int ls_cmd_detokenize(int argc, char **argv) {
@@ -165,5 +165,5 @@ int ls_cmd_detokenize(int argc, char **argv) {
         NULL};
     options o = {.special = false};
     ls_cli_parse(&parser, argc, argv, &o);
-    return run(&o, detokenize_line);
+    return run_lines(&o, detokenize_line);
 }

@@ -315,7 +315,7 @@ static int run_replay(int argc, char **argv) {
     char name[64];
     ls_error err;
     ls_replay_finding finding;
-    replay_arguments a = {.err = &err, .opts = {.device = LS_DEVICE_AUTO, .told = stderr}};
+    replay_arguments a = {.err = &err, .opts = {.device = LS_DEVICE_AUTO, .notes = stderr}};
     snprintf(name, sizeof name, "%s replay", argv[0]);
     argv[1] = name;
     ls_cli_parse(&argp, argc - 1, argv + 1, &a);

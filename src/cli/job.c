@@ -260,8 +260,8 @@ static ls_status lay_out_requests(ls_job *job, const ls_run_options *o, int64_t 
 }
 
 void ls_job_tell(ls_job *job, const ls_run_options *o) {
-    if (!job->is_told) ls_cli_device_tell("device", &job->choice, o->profile);
-    job->is_told = true;
+    if (!job->is_reported) ls_cli_device_tell("device", &job->choice, o->profile);
+    job->is_reported = true;
 }
 
 /* A tokenizer that is there but of a kind that this program does not have is missed only where text goes in, or must

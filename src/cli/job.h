@@ -17,7 +17,7 @@ typedef struct ls_job {
     ls_tokenizer *tokenizer; /* NULL when the directory has none and no prompt needs one */
     ls_device *device;
     ls_device_choice choice; /* which one it is */
-    bool is_told;            /* that to the user */
+    bool is_reported;        /* that to the user */
     ls_record *prompts;
     int64_t n_prompts;
     ls_request *requests; /* [n_prompts * samples], ordered by (prompt, sample) */

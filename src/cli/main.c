@@ -18,7 +18,7 @@
 #include "cli/progress.h"
 
 /* Models whose loading is worth a line. */
-#define LOADING_TOLD_BYTES 1000000000
+#define LOADING_SHOWN_BYTES 1000000000
 
 typedef struct command {
     ls_help_command help;
@@ -68,9 +68,8 @@ static void print_help(FILE *file) {
     fprintf(
         file,
         "\nlockstep COMMAND --help, or -h, tells a command's options and ends with an example.\n"
-        "Exit codes: 0 success, 1 usage, 2 bad input or a failed operation, 3 the check ran and bits differ (audit:\n"
-        "it found something), 4 a signal stopped a training run or a generation, which\n"
-        "can go on.\n");
+        "Exit codes: 0 success, 1 usage, 2 bad input or a failed operation, 3 bits differ (audit, probe and\n"
+        "sweep --suspect: something was found), 4 a signal stopped a training run or a generation, which can go on.\n");
 }
 
 /* A standard stream that the caller closed is replaced by one on which every use fails: the next file to be opened
@@ -80,23 +79,23 @@ static void prepare_streams(void) {
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd) exit(LS_EXIT_FAILED);
 }
 
-static bool is_told; /* what went wrong with standard output */
+static bool is_reported; /* what went wrong with standard output */
 
 /* Nothing may be lost between printf and the file; a command that failed has said so already. */
-static int finish(int code) {
+static int finish_output(int code) {
     errno = 0;
     if ((fflush(stdout) == 0 && !ferror(stdout)) || code == LS_EXIT_FAILED) {
-        is_told = is_told || code == LS_EXIT_FAILED;
+        is_reported = is_reported || code == LS_EXIT_FAILED;
         return code;
     }
     fprintf(stderr, "lockstep: standard output: cannot write: %s\n", strerror(errno != 0 ? errno : EIO));
-    is_told = true;
+    is_reported = true;
     return LS_EXIT_FAILED;
 }
 
 /* The same for those who call exit, as the parser of options does behind its help. */
 static void finish_exit(void) {
-    if (!is_told && finish(LS_EXIT_OK) != LS_EXIT_OK) _exit(LS_EXIT_FAILED);
+    if (!is_reported && finish_output(LS_EXIT_OK) != LS_EXIT_OK) _exit(LS_EXIT_FAILED);
 }
 
 static int refuse_command(const char *name) {
@@ -123,7 +122,7 @@ static void show_loading(void *context, const char *directory, int64_t done, int
     ls_progress_show(done / 1000000, total / 1000000, "");
     if (done < total) return;
     ls_progress_end();
-    if (total >= LOADING_TOLD_BYTES)
+    if (total >= LOADING_SHOWN_BYTES)
         fprintf(stderr, "weights: %.2f GB in %.1f s, %.2f GB/s\n", (double)total * 1e-9, now - start,
                 (double)total * 1e-9 / (now > start ? now - start : 1e-9));
 }
@@ -134,7 +133,7 @@ static int run_command(int argc, char **argv) {
         if (strcmp(argv[1], commands[i].help.name) != 0) continue;
         snprintf(name, sizeof name, "lockstep %s", commands[i].help.name);
         argv[1] = name;
-        return finish(commands[i].run(argc - 1, argv + 1));
+        return finish_output(commands[i].run(argc - 1, argv + 1));
     }
     return refuse_command(argv[1]);
 }
@@ -156,11 +155,11 @@ int main(int argc, char **argv) {
     }
     if (is_help(argv[1]) && argc == 2) {
         print_help(stdout);
-        return finish(LS_EXIT_OK);
+        return finish_output(LS_EXIT_OK);
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("lockstep %s\n", LS_VERSION);
-        return finish(LS_EXIT_OK);
+        return finish_output(LS_EXIT_OK);
     }
     if (is_help(argv[1])) { /* of a command: the words change their places */
         argv[1] = argv[2];

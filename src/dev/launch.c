@@ -37,7 +37,7 @@ static wide evaluate(const ls_index *index) {
 }
 
 /* "slot * stride + column" or "69775 * 89600 + 3". */
-static void describe(const ls_index *index, bool values, char *text, size_t text_n) {
+static void describe_index(const ls_index *index, bool values, char *text, size_t text_n) {
     size_t used = 0;
     text[0] = '\0';
     for (int t = 0; t < LS_TERMS_MAX && index->terms[t][0].name != NULL; t++)
@@ -74,8 +74,8 @@ static ls_status check_index(const ls_launch *launch, const ls_index *index, ls_
                                (long long)index->terms[t][f].value);
     value = evaluate(index);
     if (value <= (wide)widths[index->width].max) return LS_OK;
-    describe(index, false, names, sizeof names);
-    describe(index, true, values, sizeof values);
+    describe_index(index, false, names, sizeof names);
+    describe_index(index, true, values, sizeof values);
     decimal(value, result, sizeof result);
     return LS_FAIL(err, LS_ERR_ARG, "%s: %s %s = %s = %s passes %lld", launch->kernel, widths[index->width].name, names,
                    values, result, (long long)widths[index->width].max);

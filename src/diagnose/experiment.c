@@ -11,22 +11,22 @@ const ls_experiment_row *ls_experiment_of(ls_experiment experiment) { return &ro
 const char *ls_experiment_name(ls_experiment experiment) { return rows[experiment].name; }
 const char *ls_experiment_text(ls_experiment experiment) { return rows[experiment].text; }
 
-static void move(int64_t *value, int64_t to) {
+static void move_lever(int64_t *value, int64_t to) {
     if (to != 0) *value = to;
 }
 
 void ls_moves_apply(ls_trial *trial, const ls_moves *moves) {
     ls_levers *l = &trial->levers;
-    move(&l->batch, moves->batch);
-    move(&l->chunk, moves->chunk);
-    move(&l->slots, moves->slots);
-    move(&l->slot_base, moves->slot_base);
-    move(&l->page_tokens, moves->page_tokens);
-    move(&l->samples, moves->samples);
-    move(&l->preempt_every, moves->preempt_every);
-    move(&l->sleep_every, moves->sleep_every);
-    move(&trial->max_tokens, moves->max_tokens);
-    move(&trial->rounds, moves->rounds);
+    move_lever(&l->batch, moves->batch);
+    move_lever(&l->chunk, moves->chunk);
+    move_lever(&l->slots, moves->slots);
+    move_lever(&l->slot_base, moves->slot_base);
+    move_lever(&l->page_tokens, moves->page_tokens);
+    move_lever(&l->samples, moves->samples);
+    move_lever(&l->preempt_every, moves->preempt_every);
+    move_lever(&l->sleep_every, moves->sleep_every);
+    move_lever(&trial->max_tokens, moves->max_tokens);
+    move_lever(&trial->rounds, moves->rounds);
     if (moves->whole) l->chunk = 0;
     if (moves->pool_share > 0.0) l->pool_share = moves->pool_share;
     if (moves->fork) l->fork = true;

@@ -49,7 +49,7 @@ static int64_t walk(const char *json, int64_t bytes, char *to, const char *escap
 }
 
 /* Whether the noncharacter stands in the text, as it is or as an escape. */
-static bool has(const char *json, int64_t bytes, const char *standin, const char *escape) {
+static bool has_standin(const char *json, int64_t bytes, const char *standin, const char *escape) {
     for (int64_t i = 0; i + 3 <= bytes; i++) {
         if (memcmp(json + i, standin, 3) == 0) return true;
         if (json[i] == '\\' && bytes - i >= ESCAPE_BYTES && strncasecmp(json + i, escape, ESCAPE_BYTES) == 0)
@@ -68,7 +68,7 @@ ls_status ls_nul_keys_open(ls_nul_keys *out, const char *json, int64_t bytes, co
         out->standin[0] = (char)(0xE0 | code >> 12);
         out->standin[1] = (char)(0x80 | (code >> 6 & 0x3F));
         out->standin[2] = (char)(0x80 | (code & 0x3F));
-        if (has(json, bytes, out->standin, escape)) continue;
+        if (has_standin(json, bytes, out->standin, escape)) continue;
         LS_TRY(ls_array_alloc((void **)&out->text, bytes + 1, 1, "vocabulary", err));
         memcpy(out->text, json, (size_t)bytes);
         (void)walk(json, bytes, out->text, escape);

@@ -84,7 +84,7 @@ static bool begin_number(ls_json_out *json, const char *key, double value) {
     return written;
 }
 
-static void push(ls_json_out *json, const char *key, char open) {
+static void push_level(ls_json_out *json, const char *key, char open) {
     if (begin_value(json, key)) fputc(open, json->file);
     LS_ASSERT(json->depth < LS_JSON_DEPTH_MAX, "depth %d", json->depth);
     json->path_bytes[json->depth] = (int32_t)strlen(json->path);
@@ -98,9 +98,9 @@ static void pop(ls_json_out *json, char close) {
     if (json->file != NULL) fputc(close, json->file);
 }
 
-void ls_json_begin_object(ls_json_out *json, const char *key) { push(json, key, '{'); }
+void ls_json_begin_object(ls_json_out *json, const char *key) { push_level(json, key, '{'); }
 void ls_json_end_object(ls_json_out *json) { pop(json, '}'); }
-void ls_json_begin_array(ls_json_out *json, const char *key) { push(json, key, '['); }
+void ls_json_begin_array(ls_json_out *json, const char *key) { push_level(json, key, '['); }
 void ls_json_end_array(ls_json_out *json) { pop(json, ']'); }
 
 void ls_json_text(ls_json_out *json, const char *key, const char *text, int64_t bytes) {
@@ -109,6 +109,13 @@ void ls_json_text(ls_json_out *json, const char *key, const char *text, int64_t 
 
 void ls_json_string(ls_json_out *json, const char *key, const char *text) {
     ls_json_text(json, key, text, (int64_t)strlen(text));
+}
+
+void ls_json_string_or_null(ls_json_out *json, const char *key, const char *text) {
+    if (text != NULL)
+        ls_json_string(json, key, text);
+    else
+        ls_json_null(json, key);
 }
 
 void ls_json_int(ls_json_out *json, const char *key, int64_t value) {

@@ -44,6 +44,7 @@ void ls_json_double(ls_json_out *json, const char *key, double value); /* as ls_
 void ls_json_bool(ls_json_out *json, const char *key, bool value);
 /* A value that is JSON already. */
 void ls_json_raw(ls_json_out *json, const char *key, const char *text);
+void ls_json_string_or_null(ls_json_out *json, const char *key, const char *text); /* NULL: null */
 void ls_json_null(ls_json_out *json, const char *key);
 void ls_json_newline(ls_json_out *json);
 

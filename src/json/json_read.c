@@ -30,8 +30,8 @@ static ls_status fail_syntax(const char *text, int64_t bytes, const char *name, 
                    at->text);
 }
 
-static ls_status parse(struct json_t **out, const char *text, int64_t bytes, size_t flags, const char *name,
-                       ls_error *err) {
+static ls_status parse_json(struct json_t **out, const char *text, int64_t bytes, size_t flags, const char *name,
+                            ls_error *err) {
     json_error_t json_err;
     json_t *json;
     *out = NULL;
@@ -47,12 +47,12 @@ static ls_status parse(struct json_t **out, const char *text, int64_t bytes, siz
 }
 
 ls_status ls_json_parse(struct json_t **out, const char *text, int64_t bytes, const char *name, ls_error *err) {
-    return parse(out, text, bytes, 0, name, err);
+    return parse_json(out, text, bytes, 0, name, err);
 }
 
 ls_status ls_json_parse_with_nul(struct json_t **out, const char *text, int64_t bytes, const char *name,
                                  ls_error *err) {
-    return parse(out, text, bytes, JSON_ALLOW_NUL, name, err);
+    return parse_json(out, text, bytes, JSON_ALLOW_NUL, name, err);
 }
 
 void ls_json_release(struct json_t *json) { json_decref(json); }

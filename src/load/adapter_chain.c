@@ -12,14 +12,14 @@
 
 enum { PATH_BYTES = 4096 };
 
-static const char *told_directory, *told_base;
+static const char *known_directory, *known_base;
 
 void ls_adapter_base_is(const char *directory, const char *base) {
-    told_directory = directory;
-    told_base = base;
+    known_directory = directory;
+    known_base = base;
 }
 
-static bool has(const char *directory, const char *name) {
+static bool has_file(const char *directory, const char *name) {
     char path[PATH_BYTES];
     return snprintf(path, sizeof path, "%s/%s", directory, name) < (int)sizeof path && ls_file_exists(path);
 }
@@ -37,13 +37,13 @@ static bool same_directory(const char *a, const char *b) {
 static ls_status find_base(const char **out, const char *directory, const ls_adapter_config *config, ls_error *err) {
     char hint[LS_HUB_HINT_MAX];
     *out = config->base;
-    if (told_base != NULL && same_directory(told_directory, directory)) {
-        *out = told_base;
+    if (known_base != NULL && same_directory(known_directory, directory)) {
+        *out = known_base;
         return LS_OK;
     }
-    if (*out != NULL && (has(*out, "config.json") || has(*out, "adapter_config.json"))) return LS_OK;
-    if (told_base != NULL) { /* a copy of the same adapter, as a server keeps one */
-        *out = told_base;
+    if (*out != NULL && (has_file(*out, "config.json") || has_file(*out, "adapter_config.json"))) return LS_OK;
+    if (known_base != NULL) { /* a copy of the same adapter, as a server keeps one */
+        *out = known_base;
         return LS_OK;
     }
     if (*out == NULL)
@@ -57,7 +57,7 @@ static ls_status find_base(const char **out, const char *directory, const ls_ada
 
 ls_status ls_adapter_chain_open(ls_adapter_chain *c, const char *directory, ls_error *err) {
     const char *at = directory;
-    while (has(at, "adapter_config.json")) {
+    while (has_file(at, "adapter_config.json")) {
         const char *base;
         if (c->n == LS_ADAPTERS_MAX)
             return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: an adapter of more than %d adapters, one on the other",

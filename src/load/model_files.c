@@ -15,24 +15,18 @@ const char *const ls_model_files[LS_MODEL_FILES] = {
     "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt",      "chat_template.jinja"};
 
-static ls_status join(char out[PATH_MAX_BYTES], const char *directory, const char *name, ls_error *err) {
-    const int n = snprintf(out, PATH_MAX_BYTES, "%s/%s", directory, name);
-    if (n >= 0 && n < PATH_MAX_BYTES) return LS_OK;
-    return LS_FAIL(err, LS_ERR_ARG, "%.200s...: the path is longer than %d bytes", directory, PATH_MAX_BYTES - 1);
-}
-
 ls_status ls_model_files_copy(const char *to, const char *from, int first, ls_error *err) {
     char path[PATH_MAX_BYTES], *data = NULL, *home = NULL;
     int64_t bytes;
     ls_status status;
     LS_TRY_DONE(ls_adapter_home(&home, from, err));
     for (int i = first; i < LS_MODEL_FILES; i++) {
-        LS_TRY_DONE(join(path, home, ls_model_files[i], err));
+        LS_TRY_DONE(ls_path_join(path, sizeof path, home, ls_model_files[i], err));
         if (!ls_file_exists(path)) continue;
         free(data);
         data = NULL;
         LS_TRY_DONE(ls_file_read(&data, &bytes, path, LS_MODEL_FILE_BYTES_MAX, err));
-        LS_TRY_DONE(join(path, to, ls_model_files[i], err));
+        LS_TRY_DONE(ls_path_join(path, sizeof path, to, ls_model_files[i], err));
         LS_TRY_DONE(ls_durable_file(path, data, bytes, err));
     }
 done:

@@ -11,7 +11,7 @@
 enum { CONFIG_BYTES_MAX = 1 << 24 };
 
 /* At the top or under "text_config". */
-static bool find(const ls_node *root, const ls_node *text, const char *key, ls_node *out) {
+static bool find_field(const ls_node *root, const ls_node *text, const char *key, ls_node *out) {
     return ls_node_get_some(root, key, out) || (text->value != NULL && ls_node_get_some(text, key, out));
 }
 
@@ -19,7 +19,7 @@ static ls_status read_int(const ls_node *root, const ls_node *text, const char *
                           int32_t *out, ls_error *err) {
     ls_node node;
     int64_t value;
-    if (!find(root, text, key, &node)) return LS_OK;
+    if (!find_field(root, text, key, &node)) return LS_OK;
     LS_TRY(ls_node_int(&node, low, high, &value, err));
     *out = (int32_t)value;
     return LS_OK;
@@ -28,7 +28,7 @@ static ls_status read_int(const ls_node *root, const ls_node *text, const char *
 static ls_status read_eos(const ls_node *root, const ls_node *text, ls_model_config *out, ls_error *err) {
     ls_node node;
     int64_t value;
-    if (!find(root, text, "eos_token_id", &node)) return LS_OK;
+    if (!find_field(root, text, "eos_token_id", &node)) return LS_OK;
     if (ls_node_kind_of(&node) != LS_NODE_ARRAY) {
         LS_TRY(ls_node_int(&node, 0, INT32_MAX, &value, err));
         out->eos[out->n_eos++] = (int32_t)value;

@@ -74,7 +74,8 @@ static bool is_wrapped(const char *name) {
 }
 
 /* One more view; *name has room for `bytes`, the end of the text included. */
-static ls_status add(ls_tensor_names_own *own, const ls_tensor_view *view, int64_t bytes, char **name, ls_error *err) {
+static ls_status add_name(ls_tensor_names_own *own, const ls_tensor_view *view, int64_t bytes, char **name,
+                          ls_error *err) {
     char *text = NULL;
     if (own->n >= LS_FUSED_TENSORS_MAX)
         return LS_FAIL(err, LS_ERR_CAPACITY, "%s: more than %d tensors of experts", view->file, LS_FUSED_TENSORS_MAX);
@@ -96,7 +97,7 @@ static ls_status add_expert(ls_tensor_names_own *own, const ls_tensor_view *view
     const int64_t skip = (e * view->dims[1] + from) * row_bytes, bytes = (int64_t)before + 64;
     ls_tensor_view *part;
     char *name = NULL;
-    LS_TRY(add(own, view, bytes, &name, err));
+    LS_TRY(add_name(own, view, bytes, &name, err));
     snprintf(name, (size_t)bytes, "%.*s.experts.%lld.%s.weight", (int)before, view->name, (long long)e, which);
     part = &own->views[own->n - 1];
     part->n_dims = 2;
@@ -138,7 +139,7 @@ ls_status ls_tensor_names_resolve(ls_tensor_names_own *out, const ls_tensor_view
         view.name = plain;
         if (is_fused(&view))
             status = add_experts(out, &view, err);
-        else if ((status = add(out, &view, bytes, &name, err)) == LS_OK)
+        else if ((status = add_name(out, &view, bytes, &name, err)) == LS_OK)
             memcpy(name, plain, strlen(plain) + 1);
         free(plain);
         if (status != LS_OK) return status;

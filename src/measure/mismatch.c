@@ -136,7 +136,7 @@ static double mean_of(const double *x, int64_t n) {
 }
 
 /* Least squares y = slope * x + intercept. */
-static fit_result fit(const double *x, const double *y, int64_t n) {
+static fit_result fit_line(const double *x, const double *y, int64_t n) {
     const double mean_x = mean_of(x, n), mean_y = mean_of(y, n);
     double xx = 0.0, yy = 0.0, xy = 0.0, squares = 0.0;
     fit_result result = {(double)NAN, (double)NAN, (double)NAN, (double)NAN};
@@ -216,9 +216,9 @@ static void measure_difference(ls_mismatch *out, const ls_mismatch_pair *pairs, 
     out->signed_mean = sum / (double)n;
     out->k1 = 0.0 - out->signed_mean;
     out->k2 = squares / (double)n / 2.0;
-    out->position_slope = fit(x, y, n).slope;
+    out->position_slope = fit_line(x, y, n).slope;
     for (int64_t i = 0; i < n; i++) y[i] = fabs(y[i]);
-    out->position_abs_slope = fit(x, y, n).slope;
+    out->position_abs_slope = fit_line(x, y, n).slope;
     out->abs_mean = mean_of(y, n);
     out->abs_std = sample_std(y, n, out->abs_mean);
     ls_sort(y, n);
@@ -232,7 +232,7 @@ static void measure_probabilities(ls_mismatch *out, const ls_mismatch_pair *pair
         x[i] = ls_exp64(pairs[i].r);
         y[i] = ls_exp64(pairs[i].t);
     }
-    out->prob_correlation = fit(x, y, n).correlation;
+    out->prob_correlation = fit_line(x, y, n).correlation;
     for (int64_t i = 0; i < n; i++) {
         x[i] = fabs(y[i] - x[i]);
         if (i == 0 || x[i] > out->prob_max) out->prob_max = x[i];
@@ -314,7 +314,7 @@ static double lag_correlation(const ls_mismatch_pair *pairs, int64_t n_pairs, in
             y[n++] = pairs[j].t;
         }
     }
-    return fit(x, y, n).correlation;
+    return fit_line(x, y, n).correlation;
 }
 
 ls_status ls_mismatch_of_pairs(ls_mismatch *out, const ls_mismatch_pair *pairs, int64_t n, ls_error *err) {
@@ -337,7 +337,7 @@ ls_status ls_mismatch_of_pairs(ls_mismatch *out, const ls_mismatch_pair *pairs, 
         x[i] = pairs[i].r;
         y[i] = pairs[i].t;
     }
-    line = fit(x, y, n);
+    line = fit_line(x, y, n);
     out->slope = line.slope;
     out->intercept = line.intercept;
     out->residual = line.residual;

@@ -130,7 +130,7 @@ static ls_status alloc_masters(ls_parameters *list, ls_error *err) {
 }
 
 /* A of adapter m. */
-static ls_status draw(const ls_adapters *s, int64_t m, uint64_t seed, ls_error *err) {
+static ls_status draw_a(const ls_adapters *s, int64_t m, uint64_t seed, ls_error *err) {
     const ls_parameter *p = &s->list->list[s->adapters[m].a];
     const float bound = (float)(1.0 / sqrt((double)p->slot.dims[1]));
     float values[DRAW_FLOATS];
@@ -147,7 +147,7 @@ static ls_status draw(const ls_adapters *s, int64_t m, uint64_t seed, ls_error *
     return LS_OK;
 }
 
-static ls_status fill(ls_adapters *s, const ls_adapters_opts *o, ls_error *err) {
+static ls_status fill_adapters(ls_adapters *s, const ls_adapters_opts *o, ls_error *err) {
     const int64_t n = s->base->n;
     s->rank = o->rank;
     s->alpha = o->alpha;
@@ -161,7 +161,7 @@ static ls_status fill(ls_adapters *s, const ls_adapters_opts *o, ls_error *err) 
     LS_TRY(ls_array_alloc((void **)&s->list->list, 2 * n, sizeof *s->list->list, "adapters", err));
     LS_TRY(add_all(s, err));
     LS_TRY(alloc_masters(s->list, err));
-    for (int64_t m = 0; m < s->n; m++) LS_TRY(draw(s, m, o->seed, err));
+    for (int64_t m = 0; m < s->n; m++) LS_TRY(draw_a(s, m, o->seed, err));
     return ls_parameters_round(s->list, err);
 }
 
@@ -176,7 +176,7 @@ ls_status ls_adapters_open(ls_adapters **out, ls_parameters *base, const char *d
     LS_TRY_DONE(ls_array_alloc((void **)&s, 1, sizeof *s, "adapters", err));
     s->base = base;
     LS_TRY_DONE(ls_text_copy(&s->directory, directory, (int64_t)strlen(directory), err));
-    LS_TRY_DONE(fill(s, opts, err));
+    LS_TRY_DONE(fill_adapters(s, opts, err));
     *out = s;
     s = NULL;
 done:

@@ -98,7 +98,7 @@ static ls_status derive_mamba(raw_config *raw, const struct json_t *config, ls_e
     return LS_OK;
 }
 
-static ls_status check_sizes(const raw_config *raw, ls_error *err) {
+static ls_status check_bamba(const raw_config *raw, ls_error *err) {
     const ls_field_rows rows[] = {{"(num_attention_heads + 2 x num_key_value_heads) x head_dim",
                                    (raw->n_heads + 2 * raw->n_kv_heads) * raw->head_dim}};
     const ls_field_product products[] = {
@@ -120,7 +120,7 @@ static ls_status check_sizes(const raw_config *raw, ls_error *err) {
     return ls_mamba2_check_sizes(&sizes, err);
 }
 
-static void take(ls_model_config *out, const raw_config *raw) {
+static void take_bamba(ls_model_config *out, const raw_config *raw) {
     out->names = &tensor_names;
     out->n_layers = (int32_t)raw->n_layers;
     out->hidden = (int32_t)raw->hidden_size;
@@ -149,8 +149,8 @@ static ls_status read_bamba(ls_model_config *out, struct json_t *config, ls_erro
     LS_TRY(ls_field_read_tables(&raw, config, &fields, err));
     LS_TRY(derive_heads(&raw, err));
     LS_TRY(derive_mamba(&raw, config, err));
-    LS_TRY(check_sizes(&raw, err));
-    take(out, &raw);
+    LS_TRY(check_bamba(&raw, err));
+    take_bamba(out, &raw);
     LS_TRY(ls_field_read_marks(out->is_attention, out->n_layers, config, "attn_layer_indices", err));
     LS_TRY(ls_rope_fields_read_half(&out->rope, config, raw.head_dim, 10000.0, raw.positions_max, err));
     LS_TRY(ls_field_read_limits(&out->dt_min, &out->dt_max, config, "time_step_limit", err));

@@ -285,8 +285,8 @@ static ls_status begin_compare(const ls_cache *a, ls_error *err) {
     return ls_memory_fill(a->device, a->differs, 0, (int64_t)sizeof *a->differs, err);
 }
 
-static ls_status compare(const ls_cache *a, const uint8_t *x, const uint8_t *y, int64_t rows, int64_t stride,
-                         int64_t row_bytes, ls_error *err) {
+static ls_status compare_states(const ls_cache *a, const uint8_t *x, const uint8_t *y, int64_t rows, int64_t stride,
+                                int64_t row_bytes, ls_error *err) {
     const ls_differs_args args = {x, y, rows, stride, row_bytes, a->differs};
     return row_bytes == 0 ? LS_OK : ls_differs(a->device, &args, err);
 }
@@ -311,7 +311,7 @@ ls_status ls_cache_slot_differs(int64_t *layer_i, const ls_cache *a, int32_t slo
         y = entry_at(b, i, slot_b);
         LS_TRY(begin_compare(a, err));
         for (const ls_state_tensor *t = a->slot.tensor; t < a->slot.tensor + a->slot.n; t++)
-            LS_TRY(compare(a, x + t->offset, y + t->offset, 1, a->slot_bytes, t->bytes, err));
+            LS_TRY(compare_states(a, x + t->offset, y + t->offset, 1, a->slot_bytes, t->bytes, err));
         LS_TRY(end_compare(a, &differs, err));
         if (differs) *layer_i = i;
     }
@@ -334,10 +334,10 @@ ls_status ls_cache_page_differs(int64_t *layer_i, const ls_cache *a, int32_t pag
         x = entry_at(a, i, page_a);
         y = entry_at(b, i, page_b);
         LS_TRY(begin_compare(a, err));
-        LS_TRY(compare(a, x, y, k_rows, row_bytes, n_tokens * element, err));
+        LS_TRY(compare_states(a, x, y, k_rows, row_bytes, n_tokens * element, err));
         x += k_rows * row_bytes;
         y += k_rows * row_bytes;
-        LS_TRY(compare(a, x, y, a->n_kv_heads, head_bytes, head_bytes / a->page_tokens * n_tokens, err));
+        LS_TRY(compare_states(a, x, y, a->n_kv_heads, head_bytes, head_bytes / a->page_tokens * n_tokens, err));
         LS_TRY(end_compare(a, &differs, err));
         if (differs) *layer_i = i;
     }

@@ -106,7 +106,7 @@ ls_status ls_model_sublayer(const ls_forward *f, int64_t i, float *sum, ls_rows 
 
 /* ---- the whole ---- */
 
-static ls_status check(const ls_forward *f, ls_error *err) {
+static ls_status check_batch(const ls_forward *f, ls_error *err) {
     if (f->ws->dtype != f->cache->dtype)
         return LS_FAIL(err, LS_ERR_ARG, "forward: workspace is %s, cache is %s", ls_dtype_name(f->ws->dtype),
                        ls_dtype_name(f->cache->dtype));
@@ -120,8 +120,8 @@ static ls_status check(const ls_forward *f, ls_error *err) {
 }
 
 /* Sublayers up to `end` have nothing to add: the stream is behind them what it was. */
-static ls_status show(const ls_forward *f, int64_t from, int64_t end, ls_forward_observer observer, void *context,
-                      ls_error *err) {
+static ls_status show_unchanged(const ls_forward *f, int64_t from, int64_t end, ls_forward_observer observer,
+                                void *context, ls_error *err) {
     for (int64_t sublayer = from; observer != NULL && sublayer <= end; sublayer++)
         LS_TRY(observer(context, f, sublayer, err));
     return LS_OK;
@@ -131,10 +131,10 @@ ls_status ls_model_forward(const ls_forward *start, ls_forward_observer observer
     const int64_t n = 2 * (int64_t)start->model->config.n_layers;
     ls_forward f = *start;
     int64_t i = ls_model_next_sublayer(f.model, 0);
-    LS_TRY(check(&f, err));
+    LS_TRY(check_batch(&f, err));
     ls_model_pass(f.model);
     LS_TRY(ls_model_embed(&f, err));
-    LS_TRY(show(&f, 0, i, observer, context, err));
+    LS_TRY(show_unchanged(&f, 0, i, observer, context, err));
     LS_TRY(ls_model_first_norm(&f, f.ws->a.x, err));
     while (i < n) {
         const int64_t next = ls_model_next_sublayer(f.model, i + 1);
@@ -142,7 +142,7 @@ ls_status ls_model_forward(const ls_forward *start, ls_forward_observer observer
         if (i % 2 == LS_SUBLAYER_MIXER)
             f.spans_checked |=
                 f.model->layers[i / 2].mixer == &ls_part_attention ? LS_CHECKED_ATTENTION : LS_CHECKED_MAMBA;
-        LS_TRY(show(&f, i + 1, next, observer, context, err));
+        LS_TRY(show_unchanged(&f, i + 1, next, observer, context, err));
         i = next;
     }
     return LS_OK;

@@ -9,7 +9,7 @@
 
 #define BLOCK_MIN 64
 
-static ls_status own(ls_head *h, void *out, int64_t elem_bytes, bool wanted, ls_error *err) {
+static ls_status own_memory(ls_head *h, void *out, int64_t elem_bytes, bool wanted, ls_error *err) {
     return wanted ? ls_memory_alloc(h->device, out, h->opts.rows_max, elem_bytes, "head", err) : LS_OK;
 }
 
@@ -23,38 +23,38 @@ static int64_t top_bytes(int64_t vocab, int64_t top) {
 
 static ls_status make_top(ls_head *h, ls_error *err) {
     const int64_t top = h->opts.top, f32 = (int64_t)sizeof(float);
-    LS_TRY(own(h, &h->top_id, top * (int64_t)sizeof *h->top_id, top > 0, err));
-    LS_TRY(own(h, &h->top_logprob, top * f32, top > 0, err));
-    LS_TRY(own(h, &h->leaves, ls_logprob_leaves(h->vocab) * (int64_t)sizeof *h->leaves, top > 0, err));
-    LS_TRY(own(h, &h->first, (int64_t)sizeof *h->first, top > 0, err));
-    return own(h, &h->first_z, f32, top > 0, err);
+    LS_TRY(own_memory(h, &h->top_id, top * (int64_t)sizeof *h->top_id, top > 0, err));
+    LS_TRY(own_memory(h, &h->top_logprob, top * f32, top > 0, err));
+    LS_TRY(own_memory(h, &h->leaves, ls_logprob_leaves(h->vocab) * (int64_t)sizeof *h->leaves, top > 0, err));
+    LS_TRY(own_memory(h, &h->first, (int64_t)sizeof *h->first, top > 0, err));
+    return own_memory(h, &h->first_z, f32, top > 0, err);
 }
 
 static ls_status make_arrays(ls_head *h, const ls_model_config *c, ls_error *err) {
     const ls_head_opts *o = &h->opts;
     const int64_t i64 = (int64_t)sizeof(int64_t), f32 = (int64_t)sizeof(float), row = h->vocab * f32;
     h->x = (ls_rows){NULL, o->dtype, c->hidden};
-    LS_TRY(own(h, &h->index, i64, true, err));
-    LS_TRY(own(h, &h->targets, i64, true, err));
-    LS_TRY(own(h, &h->x.data, c->hidden * ls_dtype_bytes(o->dtype), true, err));
-    LS_TRY(own(h, &h->logits, row, true, err));
-    LS_TRY(own(h, &h->logprob, f32, true, err));
-    LS_TRY(own(h, &h->lse, f32, o->trains, err));
-    LS_TRY(own(h, &h->entropy, f32, o->trains, err));
-    LS_TRY(own(h, &h->temperature, f32, o->temperature != 1.0f, err));
+    LS_TRY(own_memory(h, &h->index, i64, true, err));
+    LS_TRY(own_memory(h, &h->targets, i64, true, err));
+    LS_TRY(own_memory(h, &h->x.data, c->hidden * ls_dtype_bytes(o->dtype), true, err));
+    LS_TRY(own_memory(h, &h->logits, row, true, err));
+    LS_TRY(own_memory(h, &h->logprob, f32, true, err));
+    LS_TRY(own_memory(h, &h->lse, f32, o->trains, err));
+    LS_TRY(own_memory(h, &h->entropy, f32, o->trains, err));
+    LS_TRY(own_memory(h, &h->temperature, f32, o->temperature != 1.0f, err));
     h->processed = h->logits;
     LS_TRY(make_top(h, err));
     if (!o->samples) return LS_OK;
-    LS_TRY(own(h, &h->processed, row, o->keeps_logits, err));
-    LS_TRY(own(h, &h->sort_space, 2 * row, true, err));
-    LS_TRY(own(h, &h->sampling, (int64_t)sizeof *h->sampling, true, err));
-    LS_TRY(own(h, &h->mask, 1, true, err));
-    LS_TRY(own(h, &h->draws, (int64_t)sizeof *h->draws, true, err));
-    LS_TRY(own(h, &h->of_all, f32, o->weighs, err));
-    LS_TRY(own(h, &h->of_kept, f32, o->weighs, err));
-    LS_TRY(own(h, &h->draw_temperature, f32, o->weighs, err));
-    LS_TRY(own(h, &h->of_model, f32, o->weighs && o->weighs_model, err));
-    return own(h, &h->kept, i64, true, err);
+    LS_TRY(own_memory(h, &h->processed, row, o->keeps_logits, err));
+    LS_TRY(own_memory(h, &h->sort_space, 2 * row, true, err));
+    LS_TRY(own_memory(h, &h->sampling, (int64_t)sizeof *h->sampling, true, err));
+    LS_TRY(own_memory(h, &h->mask, 1, true, err));
+    LS_TRY(own_memory(h, &h->draws, (int64_t)sizeof *h->draws, true, err));
+    LS_TRY(own_memory(h, &h->of_all, f32, o->weighs, err));
+    LS_TRY(own_memory(h, &h->of_kept, f32, o->weighs, err));
+    LS_TRY(own_memory(h, &h->draw_temperature, f32, o->weighs, err));
+    LS_TRY(own_memory(h, &h->of_model, f32, o->weighs && o->weighs_model, err));
+    return own_memory(h, &h->kept, i64, true, err);
 }
 
 int64_t ls_head_block_rows(const ls_device *device, int64_t vocab, bool trains) {

@@ -99,8 +99,8 @@ static void fill_part(void *context, int64_t begin, int64_t end, int32_t thread_
 }
 
 /* ls_tensor_fetch. */
-static ls_status fill(void *context, void *host, const ls_tensor_out *tensor, int64_t at, int64_t bytes,
-                      ls_error *err) {
+static ls_status fill_tensor(void *context, void *host, const ls_tensor_out *tensor, int64_t at, int64_t bytes,
+                             ls_error *err) {
     const fresh *f = context;
     const ls_weight_slot *slot = &f->slots[tensor - f->tensors];
     const int64_t each = ls_dtype_bytes(f->dtype);
@@ -113,7 +113,7 @@ static ls_status fill(void *context, void *host, const ls_tensor_out *tensor, in
     return LS_OK;
 }
 
-static ls_status list(void *context, const ls_weight_slot *slot, ls_error *err) {
+static ls_status list_weight(void *context, const ls_weight_slot *slot, ls_error *err) {
     fresh *f = context;
     LS_TRY(ls_array_grow((void **)&f->slots, &f->cap, f->n + 1, sizeof *f->slots, "weights", err));
     f->slots[f->n++] = *slot;
@@ -124,7 +124,7 @@ static ls_status list(void *context, const ls_weight_slot *slot, ls_error *err) 
 static ls_status list_tensors(fresh *f, ls_model **model, const ls_model_config *config, ls_error *err) {
     static const ls_st_dtype stored[] = {[LS_F32] = LS_ST_F32, [LS_BF16] = LS_ST_BF16, [LS_F16] = LS_ST_F16};
     LS_TRY(ls_model_outline(model, config, err));
-    LS_TRY(ls_model_slots(*model, list, f, err));
+    LS_TRY(ls_model_slots(*model, list_weight, f, err));
     LS_TRY(ls_array_alloc((void **)&f->tensors, f->n, sizeof *f->tensors, "weights", err));
     for (int64_t i = 0; i < f->n; i++)
         f->tensors[i] = (ls_tensor_out){f->slots[i].name, stored[f->dtype], f->slots[i].n_dims, f->slots[i].dims, NULL};
@@ -158,7 +158,7 @@ ls_status ls_model_init(const char *path, const ls_model_config *config, uint64_
     ls_status status;
     LS_TRY_DONE(ls_pool_create(&f.pool, n_threads, err));
     LS_TRY_DONE(list_tensors(&f, &model, config, err));
-    LS_TRY_DONE(ls_safetensors_write(path, f.tensors, f.n, fill, &f, err));
+    LS_TRY_DONE(ls_safetensors_write(path, f.tensors, f.n, fill_tensor, &f, err));
 done:
     free(f.tensors);
     free(f.slots);

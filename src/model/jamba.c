@@ -114,7 +114,7 @@ static ls_status derive_attention(raw_config *raw, ls_error *err) {
 }
 
 /* Rows and sizes of the largest tensors must fit the types that hold them. */
-static ls_status check_sizes(const raw_config *raw, ls_error *err) {
+static ls_status check_jamba(const raw_config *raw, ls_error *err) {
     const int64_t d_inner = raw->expand * raw->hidden_size, narrow = raw->dt_rank + 2 * raw->d_state;
     const ls_field_rows rows[] = {{"2 x mamba_expand x hidden_size", 2 * d_inner},
                                   {"mamba_dt_rank + 2 x mamba_d_state", narrow},
@@ -143,7 +143,7 @@ static ls_status read_layers(ls_model_config *out, const raw_config *raw, const 
     return ls_field_read_pairs(out->is_attention, out->n_layers, config, "layers_block_type", kinds, err);
 }
 
-static void take(ls_model_config *out, const raw_config *raw) {
+static void take_jamba(ls_model_config *out, const raw_config *raw) {
     out->names = &tensor_names;
     out->inner_norms = out->inner_weights = true;
     out->n_layers = (int32_t)raw->n_layers;
@@ -171,8 +171,8 @@ static ls_status read_jamba(ls_model_config *out, struct json_t *config, ls_erro
     LS_TRY(derive_experts(&raw, err));
     LS_TRY(derive_attention(&raw, err));
     LS_TRY(ls_field_read_auto(&raw.dt_rank, config, "mamba_dt_rank", (raw.hidden_size + 15) / 16, err));
-    LS_TRY(check_sizes(&raw, err));
-    take(out, &raw);
+    LS_TRY(check_jamba(&raw, err));
+    take_jamba(out, &raw);
     LS_TRY(ls_field_read_eps(&out->rms_eps, config, "rms_norm_eps", 1e-6f, err));
     out->inner_eps = out->rms_eps;
     LS_TRY(ls_field_read_dtype(out, config, err));

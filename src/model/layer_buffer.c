@@ -26,7 +26,7 @@ struct ls_layer_buffer {
     void *context;
 };
 
-static int64_t take(ls_layer_buffer *w, int64_t bytes) {
+static int64_t take_place(ls_layer_buffer *w, int64_t bytes) {
     const int64_t at = w->used;
     w->used += (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
     return at;
@@ -58,14 +58,14 @@ ls_status ls_layer_buffer_add(ls_model *model, const ls_weight_slot *slot, ls_dt
         packed = slot->matrix->panel_bytes;
     }
     model->weight_bytes += slot->kind == LS_SLOT_MATRIX ? ls_gemm_read_bytes(slot->matrix) : packed;
-    p->packed = take(w, packed);
-    p->value = ls_slot_is_value(slot, model->device, dtype) ? p->packed : take(w, n * ls_dtype_bytes(dtype));
+    p->packed = take_place(w, packed);
+    p->value = ls_slot_is_value(slot, model->device, dtype) ? p->packed : take_place(w, n * ls_dtype_bytes(dtype));
     if (w->used > w->bytes) w->bytes = w->used;
     if (++w->n_layer > w->n_max) w->n_max = w->n_layer;
     return LS_OK;
 }
 
-static void put(const piece *p, void *memory) {
+static void put_matrix(const piece *p, void *memory) {
     if (p->slot.kind == LS_SLOT_MATRIX)
         p->slot.matrix->panels = memory;
     else
@@ -79,14 +79,14 @@ ls_status ls_layer_buffer_place(ls_model *model, ls_error *err) {
     for (int i = 0; i < PLACES; i++)
         LS_TRY(ls_memory_alloc(model->device, (void **)&w->place[i], w->bytes, 1, "weights", err));
     for (int64_t i = 0; i < w->n; i++)
-        put(&w->pieces[i], w->place[w->pieces[i].slot.layer_i % PLACES] + w->pieces[i].packed);
+        put_matrix(&w->pieces[i], w->place[w->pieces[i].slot.layer_i % PLACES] + w->pieces[i].packed);
     return LS_OK;
 }
 
 void ls_layer_buffer_free(ls_model *model) {
     ls_layer_buffer *w = model->layer_buffer;
     if (w == NULL) return;
-    for (int64_t i = 0; i < w->n; i++) put(&w->pieces[i], NULL);
+    for (int64_t i = 0; i < w->n; i++) put_matrix(&w->pieces[i], NULL);
     for (int i = 0; i < PLACES; i++) ls_memory_free(model->device, w->place[i]);
     free(w->pieces);
     free(w);

@@ -78,7 +78,7 @@ static const ls_tensor_names tensor_names = {.embed = "backbone.embeddings.weigh
                                              .mamba = "mixer."};
 
 /* Rows and sizes of the largest tensors must fit the types that hold them. */
-static ls_status check_sizes(const raw_config *raw, ls_error *err) {
+static ls_status check_mamba(const raw_config *raw, ls_error *err) {
     const int64_t narrow = raw->dt_rank + 2 * raw->d_state;
     const ls_field_rows rows[] = {{"intermediate_size (by default expand x hidden_size), twice", 2 * raw->d_inner},
                                   {"time_step_rank + 2 x state_size", narrow}};
@@ -93,7 +93,7 @@ static ls_status check_sizes(const raw_config *raw, ls_error *err) {
     return ls_field_check_products(products, COUNT(products), err);
 }
 
-static void take(ls_model_config *out, const raw_config *raw) {
+static void take_mamba(ls_model_config *out, const raw_config *raw) {
     out->names = &tensor_names;
     out->n_layers = (int32_t)raw->n_layers;
     out->hidden = (int32_t)raw->hidden_size;
@@ -116,8 +116,8 @@ static ls_status read(ls_model_config *out, struct json_t *config, const ls_fiel
     LS_TRY(ls_field_read_tables(&raw, config, tables, err));
     if (raw.d_inner == LS_FIELD_ABSENT) raw.d_inner = raw.expand * raw.hidden_size;
     LS_TRY(ls_field_read_auto(&raw.dt_rank, config, "time_step_rank", (raw.hidden_size + 15) / 16, err));
-    LS_TRY(check_sizes(&raw, err));
-    take(out, &raw);
+    LS_TRY(check_mamba(&raw, err));
+    take_mamba(out, &raw);
     LS_TRY(ls_field_read_eps(&out->rms_eps, config, "layer_norm_epsilon", 1e-5f, err));
     LS_TRY(ls_field_read_dtype(out, config, err));
     return ls_field_read_tokens(out, config, raw.bos, raw.pad, 0, err);

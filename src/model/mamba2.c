@@ -63,7 +63,7 @@ static const ls_tensor_names tensor_names = {.embed = "backbone.embeddings.weigh
                                              .input_norm = "norm.weight",
                                              .mamba = "mixer."};
 
-static ls_status check_sizes(const raw_config *raw, ls_error *err) {
+static ls_status check_mamba2(const raw_config *raw, ls_error *err) {
     const ls_field_product products[] = {{"vocab_size x hidden_size", {raw->vocab_size, raw->hidden_size, 1, 1}}};
     const ls_mamba2_sizes sizes = {.hidden = raw->hidden_size,
                                    .n_heads = raw->n_heads,
@@ -81,7 +81,7 @@ static ls_status check_sizes(const raw_config *raw, ls_error *err) {
     return ls_mamba2_check_sizes(&sizes, err);
 }
 
-static void take(ls_model_config *out, const raw_config *raw) {
+static void take_mamba2(ls_model_config *out, const raw_config *raw) {
     out->names = &tensor_names;
     out->n_layers = (int32_t)raw->n_layers;
     out->hidden = (int32_t)raw->hidden_size;
@@ -105,8 +105,8 @@ static void take(ls_model_config *out, const raw_config *raw) {
 static ls_status read_mamba2(ls_model_config *out, struct json_t *config, ls_error *err) {
     raw_config raw = {0};
     LS_TRY(ls_field_read_tables(&raw, config, &fields, err));
-    LS_TRY(check_sizes(&raw, err));
-    take(out, &raw);
+    LS_TRY(check_mamba2(&raw, err));
+    take_mamba2(out, &raw);
     LS_TRY(ls_field_read_limits(&out->dt_min, &out->dt_max, config, "time_step_limit", err));
     LS_TRY(ls_field_read_eps(&out->rms_eps, config, "layer_norm_epsilon", 1e-5f, err));
     LS_TRY(ls_field_read_dtype(out, config, err));

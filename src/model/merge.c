@@ -47,7 +47,7 @@ static bool is_float(ls_st_dtype dtype, ls_dtype *out) {
 }
 
 /* One tensor of the adapter finds its matrix. */
-static ls_status place(const ls_merging *m, level *l, const ls_tensor_view *view, ls_error *err) {
+static ls_status place_tensor(const ls_merging *m, level *l, const ls_tensor_view *view, ls_error *err) {
     const bool is_a = ends(view->name, A_END);
     const size_t end = strlen(A_END), prefix = strlen(PREFIX), bytes = strlen(view->name);
     const ls_tensor_view *matrix;
@@ -79,7 +79,8 @@ static ls_status place(const ls_merging *m, level *l, const ls_tensor_view *view
 
 static ls_status pair(const ls_merging *m, level *l, ls_error *err) {
     int64_t n_merged = 0;
-    for (int64_t i = 0; i < ls_safetensors_count(l->file); i++) LS_TRY(place(m, l, ls_safetensors_at(l->file, i), err));
+    for (int64_t i = 0; i < ls_safetensors_count(l->file); i++)
+        LS_TRY(place_tensor(m, l, ls_safetensors_at(l->file, i), err));
     for (int64_t i = 0; i < m->n; i++) {
         if ((l->a[i] == NULL) != (l->b[i] == NULL))
             return LS_FAIL(err, LS_ERR_FORMAT, "%s: '%.200s' has one of lora_A and lora_B", l->directory,

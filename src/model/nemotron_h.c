@@ -185,7 +185,7 @@ static ls_status derive_heads(raw_config *raw, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status check_sizes(const raw_config *raw, ls_error *err) {
+static ls_status check_nemotron_h(const raw_config *raw, ls_error *err) {
     const ls_field_rows rows[] = {{"(num_attention_heads + 2 x num_key_value_heads) x head_dim",
                                    (raw->n_heads + 2 * raw->n_kv_heads) * raw->head_dim}};
     const ls_field_product products[] = {
@@ -207,7 +207,7 @@ static ls_status check_sizes(const raw_config *raw, ls_error *err) {
     return ls_mamba2_check_sizes(&sizes, err);
 }
 
-static void take(ls_model_config *out, const raw_config *raw) {
+static void take_nemotron_h(ls_model_config *out, const raw_config *raw) {
     out->names = &tensor_names;
     out->hidden = (int32_t)raw->hidden_size;
     out->vocab = (int32_t)raw->vocab_size;
@@ -233,8 +233,8 @@ static ls_status read_nemotron_h(ls_model_config *out, struct json_t *config, ls
     raw_config raw = {0};
     LS_TRY(ls_field_read_tables(&raw, config, &fields, err));
     LS_TRY(derive_heads(&raw, err));
-    LS_TRY(check_sizes(&raw, err));
-    take(out, &raw);
+    LS_TRY(check_nemotron_h(&raw, err));
+    take_nemotron_h(out, &raw);
     LS_TRY(read_layers(out, &raw, config, err));
     out->dt_max = INFINITY;
     LS_TRY(ls_field_read_eps(&out->dt_min, config, "time_step_min", 1e-3f, err));

@@ -46,7 +46,7 @@ static ls_status list_all(listing *l, ls_error *err) {
     return list_piece(l, &l->model->head.panels, NULL, l->model->head.panel_bytes, err);
 }
 
-static void put(const piece *p, void *memory) {
+static void put_piece(const piece *p, void *memory) {
     *p->place = memory;
     if (p->owned != NULL) *p->owned = memory;
 }
@@ -71,7 +71,7 @@ ls_status ls_model_park(ls_model *model, ls_error *err) {
     LS_TRY_DONE(take_all(&l, host, err));
     for (int64_t i = 0; i < l.n; i++) {
         ls_memory_free(model->device, *l.pieces[i].place);
-        put(&l.pieces[i], NULL);
+        put_piece(&l.pieces[i], NULL);
     }
     model->parked = host;
     host = NULL;
@@ -88,7 +88,7 @@ done:
 
 /* ---- back ---- */
 
-static ls_status bring(void *context, void *host, int64_t at, int64_t bytes, ls_error *err) {
+static ls_status bring_back(void *context, void *host, int64_t at, int64_t bytes, ls_error *err) {
     (void)err;
     memcpy(host, (const uint8_t *)context + at, (size_t)bytes);
     return LS_OK;
@@ -100,7 +100,7 @@ static ls_status bring_all(const listing *l, void **arrays, ls_error *err) {
     for (int64_t i = 0; i < l->n; i++) {
         const piece *p = &l->pieces[i];
         LS_TRY(ls_memory_alloc(device, &arrays[i], p->bytes, 1, "weights", err));
-        LS_TRY(ls_memory_load(device, arrays[i], p->bytes, LS_PIECE_BYTES, bring, l->model->parked + p->at, err));
+        LS_TRY(ls_memory_load(device, arrays[i], p->bytes, LS_PIECE_BYTES, bring_back, l->model->parked + p->at, err));
     }
     return ls_device_wait(device, err);
 }
@@ -113,10 +113,10 @@ ls_status ls_model_unpark(ls_model *model, ls_error *err) {
     LS_TRY_DONE(list_all(&l, err));
     LS_TRY_DONE(ls_array_alloc((void **)&arrays, l.n, sizeof *arrays, "weights", err));
     LS_TRY_DONE(bring_all(&l, arrays, err));
-    for (int64_t i = 0; i < l.n; i++) put(&l.pieces[i], arrays[i]);
+    for (int64_t i = 0; i < l.n; i++) put_piece(&l.pieces[i], arrays[i]);
     status = ls_model_tiles(model, true, err);
     for (int64_t i = 0; i < l.n; i++) {
-        if (status != LS_OK) put(&l.pieces[i], NULL);
+        if (status != LS_OK) put_piece(&l.pieces[i], NULL);
         if (status == LS_OK) arrays[i] = NULL;
     }
     if (status != LS_OK) goto done;

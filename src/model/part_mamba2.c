@@ -35,7 +35,7 @@ static ls_status convolve(const ls_forward *f, int64_t layer_i, ls_error *err) {
     return ls_conv1d(f->ws->device, &args, err);
 }
 
-static ls_status scan(const ls_forward *f, int64_t layer_i, ls_error *err) {
+static ls_status scan_spans(const ls_forward *f, int64_t layer_i, ls_error *err) {
     const ls_model_config *c = &f->model->config;
     const ls_mamba2_weights *w = &f->model->layers[layer_i].mamba2;
     const ls_activations *a = &f->ws->a;
@@ -94,7 +94,7 @@ static ls_status mamba2_forward(const ls_forward *f, int64_t layer_i, ls_error *
     const ls_activations *a = &f->ws->a;
     LS_TRY(ls_part_project(f, a->zxbcdt, a->x, &w->in_proj, w->in_bias, err));
     LS_TRY(convolve(f, layer_i, err));
-    LS_TRY(scan(f, layer_i, err));
+    LS_TRY(scan_spans(f, layer_i, err));
     LS_TRY(normalise(f, layer_i, err));
     return ls_part_project(f, a->y, a->scanned, &w->out_proj, w->out_bias, err);
 }

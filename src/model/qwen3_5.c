@@ -127,7 +127,7 @@ static ls_status check_delta(const raw_config *raw, ls_error *err) {
     return ls_delta_check_shape("linear attention", &shape, err);
 }
 
-static ls_status check_sizes(const raw_config *raw, ls_error *err) {
+static ls_status check_qwen3_5(const raw_config *raw, ls_error *err) {
     const ls_field_product heads[] = {{"num_attention_heads x head_dim", {raw->n_heads, raw->head_dim, 1, 1}},
                                       {"num_key_value_heads x head_dim", {raw->n_kv_heads, raw->head_dim, 1, 1}}};
     const ls_field_product products[] = {
@@ -163,7 +163,7 @@ static ls_status check_experts(const raw_config *raw, ls_error *err) {
     return ls_field_check_products(products, COUNT(products), err);
 }
 
-static void take(ls_model_config *out, const raw_config *raw) {
+static void take_qwen3_5(ls_model_config *out, const raw_config *raw) {
     out->names = &tensor_names;
     out->n_layers = (int32_t)raw->n_layers;
     out->hidden = (int32_t)raw->hidden_size;
@@ -192,10 +192,10 @@ static ls_status read_with(ls_model_config *out, struct json_t *config, const ls
     static const char *const kinds[2] = {"linear_attention", "full_attention"};
     raw_config raw = {0};
     LS_TRY(ls_field_read_tables(&raw, config, tables, err));
-    LS_TRY(check_sizes(&raw, err));
+    LS_TRY(check_qwen3_5(&raw, err));
     if (tables != &fields) LS_TRY(check_experts(&raw, err));
     if (tables == &fields_moe) raw.norm_topk_prob = 1; /* always */
-    take(out, &raw);
+    take_qwen3_5(out, &raw);
     out->delta_by_head = tables == &fields_next;
     LS_TRY(ls_field_expect_empty(config, "mlp_only_layers", err));
     LS_TRY(ls_field_read_pairs(out->is_attention, out->n_layers, config, "layer_types", kinds, err));

@@ -24,7 +24,7 @@ void ls_model_watch(ls_model_watcher watcher, void *context) {
     watcher_of_runs_context = context;
 }
 
-static void tell(const ls_stored *s) {
+static void tell_stored(const ls_stored *s) {
     if (s->watcher != NULL) s->watcher(s->watcher_context, s->directory, s->done, s->total);
 }
 
@@ -153,19 +153,19 @@ typedef struct source {
     int64_t begin; /* of what is loaded, in the tensor */
 } source;
 
-static ls_status bring(void *context, void *host, int64_t at, int64_t bytes, ls_error *err) {
+static ls_status bring_piece(void *context, void *host, int64_t at, int64_t bytes, ls_error *err) {
     const source *s = context;
     LS_TRY(ls_stored_read(s->stored, host, s->view, s->begin + at, bytes, err));
     s->stored->done += bytes;
-    tell(s->stored);
+    tell_stored(s->stored);
     return LS_OK;
 }
 
 ls_status ls_stored_load_part(ls_stored *stored, ls_device *device, void *to, const ls_tensor_view *view, int64_t at,
                               int64_t bytes, ls_error *err) {
     source from = {stored, view, at};
-    if (stored->done == 0) tell(stored);
-    return ls_memory_load(device, to, bytes, stored->piece_bytes, bring, &from, err);
+    if (stored->done == 0) tell_stored(stored);
+    return ls_memory_load(device, to, bytes, stored->piece_bytes, bring_piece, &from, err);
 }
 
 ls_status ls_stored_load(ls_stored *stored, ls_device *device, void *to, const ls_tensor_view *view, ls_error *err) {
@@ -174,7 +174,8 @@ ls_status ls_stored_load(ls_stored *stored, ls_device *device, void *to, const l
 
 /* ---- the head of a tied model ---- */
 
-static ls_status compare(ls_stored *s, bool *same, const ls_tensor_view *a, const ls_tensor_view *b, ls_error *err) {
+static ls_status compare_heads(ls_stored *s, bool *same, const ls_tensor_view *a, const ls_tensor_view *b,
+                               ls_error *err) {
     const int64_t most = a->bytes < s->piece_bytes ? a->bytes : s->piece_bytes;
     uint8_t *x = NULL, *y = NULL;
     ls_status status;
@@ -201,12 +202,12 @@ ls_status ls_stored_check_head(ls_stored *s, const ls_model_config *c, ls_error 
     if (!c->tied || ls_checkpoint_find(s->checkpoint, c->names->head) == NULL) return LS_OK;
     snprintf(slot.name, sizeof slot.name, "%s", c->names->head);
     LS_TRY(ls_stored_find(s, &head, &dtype, &slot, err));
-    if (head->dtype == embed->dtype) LS_TRY(compare(s, &same, head, embed, err));
+    if (head->dtype == embed->dtype) LS_TRY(compare_heads(s, &same, head, embed, err));
     if (!same)
         return LS_FAIL(err, LS_ERR_FORMAT, "%s: %s: differs from %s, but tie_word_embeddings is true", head->file,
                        c->names->head, c->names->embed);
     s->done += head->bytes;
-    tell(s);
+    tell_stored(s);
     return LS_OK;
 }
 

@@ -12,8 +12,6 @@
 #define CUT_BYTES ((int64_t)256 << 20)
 #define LS_TRUNCATED_BLOCK 64 /* rows of a block that is not made smaller */
 
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
 static ls_status floats(const ls_tape *t, float **out, int64_t rows, int64_t columns, ls_error *err) {
     return ls_memory_alloc(t->device, (void **)out, rows, columns * (int64_t)sizeof(float), "training workspace", err);
 }
@@ -22,16 +20,16 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
     const int64_t rows = t->opts.rows_max, q = (int64_t)c->n_heads * c->head_dim;
     const int64_t block = t->head->opts.rows_max;
     const int64_t normed = c->head_norms ? (int64_t)c->n_heads + c->n_kv_heads : 0;
-    const int64_t scales = larger(larger(larger(LS_NORM_PARTS, c->ssd_groups), c->delta_heads),
-                                  normed + c->n_kv_heads);            /* of the heads of v there is room as well */
+    const int64_t scales = ls_max_i64(ls_max_i64(ls_max_i64(LS_NORM_PARTS, c->ssd_groups), c->delta_heads),
+                                      normed + c->n_kv_heads);        /* of the heads of v there is room as well */
     const bool scans = ls_config_recurrence(c) == LS_RECURRENCE_SCAN; /* the narrow products are Mamba-1's */
     const int64_t picks = c->n_experts > 1 ? c->top_k : 1, narrow = scans ? c->dt_rank + 2 * (int64_t)c->d_state : 0;
     const int64_t states = scans ? c->d_state : 0, dt = scans ? c->d_inner : 0;
-    const int64_t inner = larger(2 * (int64_t)c->d_inner,
-                                 c->d_inner + ls_config_conv_dim(c) + c->ssd_heads + 2 * (int64_t)c->delta_heads);
+    const int64_t inner = ls_max_i64(2 * (int64_t)c->d_inner,
+                                     c->d_inner + ls_config_conv_dim(c) + c->ssd_heads + 2 * (int64_t)c->delta_heads);
     /* q | k | v, and with gates each head of q and its gate besides */
     const int64_t heads = (c->head_gates ? 3 : 1) * q + 2 * (int64_t)c->n_kv_heads * c->head_dim;
-    const int64_t wide = larger(larger(inner, larger(picks * c->ffn, c->shared_ffn)), heads);
+    const int64_t wide = ls_max_i64(ls_max_i64(inner, ls_max_i64(picks * c->ffn, c->shared_ffn)), heads);
     const struct {
         float **out;
         int64_t rows, columns;
@@ -62,7 +60,7 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
         LS_TRY(ls_memory_alloc(t->device, (void **)&t->cut_spans, t->opts.spans_max, sizeof *t->cut_spans,
                                "training workspace", err));
     if (t->model->profile != LS_PROFILE_MMA16) return LS_OK;
-    return ls_memory_alloc(t->device, (void **)&t->rounded, rows, larger(wide, picks * c->hidden) * 2,
+    return ls_memory_alloc(t->device, (void **)&t->rounded, rows, ls_max_i64(wide, picks * c->hidden) * 2,
                            "training workspace", err);
 }
 
@@ -78,7 +76,7 @@ static ls_status make_layer_gradients(ls_tape *t, ls_error *err) {
         for (; layer_i <= q->slot.layer_i; layer_i++) w->begins[layer_i] = q->offset;
         if (q->slot.layer_i >= 0) w->begins[layer_i] = q->offset + q->n_elements;
     }
-    for (int64_t i = 0; i < layer_i; i++) longest = larger(longest, w->begins[i + 1] - w->begins[i]);
+    for (int64_t i = 0; i < layer_i; i++) longest = ls_max_i64(longest, w->begins[i + 1] - w->begins[i]);
     w->begin = w->begins[0];
     w->end = w->begins[layer_i];
     w->n = p->n_elements;
@@ -175,7 +173,7 @@ ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_devi
     t->model = parameters->model;
     t->device = device;
     t->opts = *opts;
-    t->opts.leaf_rows_max = larger(opts->leaf_rows_max, opts->rows_max);
+    t->opts.leaf_rows_max = ls_max_i64(opts->leaf_rows_max, opts->rows_max);
     if (c->tied && opts->leaf_rows_max > 0) {
         LS_ASSERT(opts->leaf_dh != NULL, "a leaf of %lld rows", (long long)opts->leaf_rows_max);
         t->leaf_dh = opts->leaf_dh;

@@ -47,7 +47,7 @@ static ls_status derive_heads(ls_transformer_raw *raw, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status check_sizes(const ls_transformer_raw *raw, ls_error *err) {
+static ls_status check_transformer(const ls_transformer_raw *raw, ls_error *err) {
     const ls_field_rows rows[] = {{"(num_attention_heads + 2 x num_key_value_heads) x head_dim",
                                    (raw->n_heads + 2 * raw->n_kv_heads) * raw->head_dim}};
     const ls_field_product products[] = {
@@ -123,7 +123,7 @@ static ls_status read_windows(ls_model_config *out, const struct json_t *config,
     return LS_OK;
 }
 
-static void take(ls_model_config *out, const ls_transformer_raw *raw, const ls_transformer *family) {
+static void take_transformer(ls_model_config *out, const ls_transformer_raw *raw, const ls_transformer *family) {
     const bool mixes = family->experts != LS_EXPERTS_NONE;
     out->names = family->experts == LS_EXPERTS_MIXTRAL ? &mixtral_names : &tensor_names;
     out->n_layers = (int32_t)raw->n_layers;
@@ -151,9 +151,9 @@ ls_status ls_transformer_read(ls_model_config *out, struct json_t *config, const
     LS_TRY(ls_field_read_tables(&raw, config, family->fields, err));
     LS_TRY(derive_heads(&raw, err));
     LS_TRY(derive_experts(&raw, family, err));
-    LS_TRY(check_sizes(&raw, err));
+    LS_TRY(check_transformer(&raw, err));
     LS_TRY(check_experts(&raw, config, family, err));
-    take(out, &raw, family);
+    take_transformer(out, &raw, family);
     LS_TRY(read_windows(out, config, &raw, family, err));
     LS_TRY(ls_rope_fields_read(&out->rope, config, raw.head_dim, family->rope_theta, raw.positions_max, err));
     LS_TRY(ls_field_read_eps(&out->rms_eps, config, "rms_norm_eps", 1e-6f, err));

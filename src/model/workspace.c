@@ -5,13 +5,11 @@
 #include "base/mem.h"
 #include "model/parts.h"
 
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
 static bool has_experts(const ls_model_config *c) { return c->n_experts > 1; }
 
 /* Columns of feed-forwards for each row. */
 static int64_t ffn_columns(const ls_model_config *c) {
-    return larger((has_experts(c) ? c->top_k : 1) * (int64_t)c->ffn, c->shared_ffn);
+    return ls_max_i64((has_experts(c) ? c->top_k : 1) * (int64_t)c->ffn, c->shared_ffn);
 }
 
 /* Whether what x_proj and dt_proj read is rounded first. Outside of training both lie in the memory of the scan's
@@ -62,21 +60,22 @@ static layout layout_of(const ls_model *model, ls_dtype dtype) {
         l.values = dim;
         l.ba = 2 * (int64_t)c->delta_heads;
     }
-    l.first = larger(larger(larger(2 * dim, l.zxbcdt) * f32, (l.q + 2 * l.kv) * elem), ffn_columns(c) * f32);
-    l.second = larger(larger(2 * dim, c->ssd_heads > 0 ? l.conv + dim : 0) * f32, ffn_columns(c) * f32);
-    if (!ls_attention_is_bare(c)) l.second = larger(l.second, (l.q + 2 * l.kv) * f32);
-    l.last = larger(larger(dim, l.q), ffn_columns(c)) * elem;
+    l.first =
+        ls_max_i64(ls_max_i64(ls_max_i64(2 * dim, l.zxbcdt) * f32, (l.q + 2 * l.kv) * elem), ffn_columns(c) * f32);
+    l.second = ls_max_i64(ls_max_i64(2 * dim, c->ssd_heads > 0 ? l.conv + dim : 0) * f32, ffn_columns(c) * f32);
+    if (!ls_attention_is_bare(c)) l.second = ls_max_i64(l.second, (l.q + 2 * l.kv) * f32);
+    l.last = ls_max_i64(ls_max_i64(dim, l.q), ffn_columns(c)) * elem;
     if (c->head_gates) {
-        l.second =
-            larger(l.second, block_bytes(LS_F32, 2 * l.q) + block_bytes(LS_F32, l.q) + block_bytes(LS_F32, 2 * l.kv));
-        l.last = larger(l.last, 2 * block_bytes(dtype, l.q));
+        l.second = ls_max_i64(l.second,
+                              block_bytes(LS_F32, 2 * l.q) + block_bytes(LS_F32, l.q) + block_bytes(LS_F32, 2 * l.kv));
+        l.last = ls_max_i64(l.last, 2 * block_bytes(dtype, l.q));
     }
     if (c->delta_heads > 0) {
         l.first =
-            larger(l.first, block_bytes(LS_F32, l.qkv) + block_bytes(LS_F32, l.values) + block_bytes(LS_F32, l.ba));
-        l.second = larger(l.second, block_bytes(LS_F32, l.qkv) + 2 * block_bytes(LS_F32, l.values));
+            ls_max_i64(l.first, block_bytes(LS_F32, l.qkv) + block_bytes(LS_F32, l.values) + block_bytes(LS_F32, l.ba));
+        l.second = ls_max_i64(l.second, block_bytes(LS_F32, l.qkv) + 2 * block_bytes(LS_F32, l.values));
     }
-    if (rounds(model)) l.last = larger(l.last, c->dt_rank * (int64_t)sizeof(uint16_t));
+    if (rounds(model)) l.last = ls_max_i64(l.last, c->dt_rank * (int64_t)sizeof(uint16_t));
     return l;
 }
 
@@ -98,7 +97,7 @@ static int64_t row_bytes(const ls_model *model, ls_dtype dtype, bool for_trainin
 
 /* Norms without weight: the longest of them. */
 static int64_t n_ones(const ls_model_config *c) {
-    return c->inner_norms && !c->inner_weights ? larger(c->dt_rank, c->d_state) : 0;
+    return c->inner_norms && !c->inner_weights ? ls_max_i64(c->dt_rank, c->d_state) : 0;
 }
 
 int64_t ls_workspace_bytes(const ls_model *model, ls_dtype dtype, int64_t rows_max, bool for_training) {
@@ -109,7 +108,7 @@ int64_t ls_workspace_bytes(const ls_model *model, ls_dtype dtype, int64_t rows_m
     return ls_add_i64(bytes, offsets + constants, &bytes) ? bytes : -1;
 }
 
-static ls_status own(ls_workspace *ws, void **out, int64_t rows, int64_t bytes, ls_error *err) {
+static ls_status own_rows_of(ls_workspace *ws, void **out, int64_t rows, int64_t bytes, ls_error *err) {
     const ls_status status = ls_memory_alloc(ws->device, out, rows, bytes, "workspace", err);
     LS_ASSERT(ws->n_owned < (int64_t)(sizeof ws->owned / sizeof ws->owned[0]), "%lld arrays", (long long)ws->n_owned);
     if (status == LS_OK) ws->owned[ws->n_owned++] = *out;
@@ -119,26 +118,26 @@ static ls_status own(ls_workspace *ws, void **out, int64_t rows, int64_t bytes, 
 static ls_status own_rows(ls_workspace *ws, ls_rows *out, int64_t rows, ls_dtype dtype, int64_t columns,
                           ls_error *err) {
     *out = (ls_rows){NULL, dtype, columns};
-    return own(ws, &out->data, rows, columns * ls_dtype_bytes(dtype), err);
+    return own_rows_of(ws, &out->data, rows, columns * ls_dtype_bytes(dtype), err);
 }
 
 static ls_status make_experts(ls_workspace *ws, const ls_model_config *c, ls_error *err) {
     const int64_t rows = ws->rows_max, picks = rows * c->top_k, i64 = (int64_t)sizeof(int64_t);
     ls_activations *a = &ws->a;
     LS_TRY(own_rows(ws, &a->router, rows, LS_F32, c->n_experts, err));
-    LS_TRY(own(ws, (void **)&a->expert, rows, c->top_k * (int64_t)sizeof(int32_t), err));
-    LS_TRY(own(ws, (void **)&a->expert_weight, rows, c->top_k * (int64_t)sizeof(float), err));
-    LS_TRY(own(ws, (void **)&a->pick, picks, i64, err));
-    LS_TRY(own(ws, (void **)&a->pick_row, picks, i64, err));
-    LS_TRY(own(ws, (void **)&a->place, picks, i64, err));
-    LS_TRY(own(ws, (void **)&a->expert_offsets, c->n_experts + 1, i64, err));
+    LS_TRY(own_rows_of(ws, (void **)&a->expert, rows, c->top_k * (int64_t)sizeof(int32_t), err));
+    LS_TRY(own_rows_of(ws, (void **)&a->expert_weight, rows, c->top_k * (int64_t)sizeof(float), err));
+    LS_TRY(own_rows_of(ws, (void **)&a->pick, picks, i64, err));
+    LS_TRY(own_rows_of(ws, (void **)&a->pick_row, picks, i64, err));
+    LS_TRY(own_rows_of(ws, (void **)&a->place, picks, i64, err));
+    LS_TRY(own_rows_of(ws, (void **)&a->expert_offsets, c->n_experts + 1, i64, err));
     LS_TRY(own_rows(ws, &a->picked_x, picks, ws->dtype, c->hidden, err));
     LS_TRY(own_rows(ws, &a->picked_y, picks, LS_F32, c->hidden, err));
     if (c->shared_ffn > 0) {
         LS_TRY(own_rows(ws, &a->shared, rows, LS_F32, c->hidden, err));
         LS_TRY(own_rows(ws, &a->shared_gate, rows, LS_F32, 1, err));
     }
-    return own(ws, (void **)&a->picked_weight, picks, (int64_t)sizeof(float), err);
+    return own_rows_of(ws, (void **)&a->picked_weight, picks, (int64_t)sizeof(float), err);
 }
 
 /* What x_proj and dt_proj read; the rest of the Mamba sublayer is there, and `last` is the memory of the scan's output.
@@ -161,7 +160,7 @@ static ls_status make_positions(ls_workspace *ws, const ls_rope_config *rope, ls
     const int64_t bytes = rope->half * (int64_t)sizeof *rope->inv_freq;
     if (rope->half == 0) return LS_OK;
     LS_TRY(own_rows(ws, &ws->a.rope, ws->rows_max, LS_F32, 2 * (int64_t)rope->half, err));
-    LS_TRY(own(ws, (void **)&ws->inv_freq, 1, bytes, err));
+    LS_TRY(own_rows_of(ws, (void **)&ws->inv_freq, 1, bytes, err));
     return ls_memory_write(ws->device, ws->inv_freq, rope->inv_freq, bytes, err);
 }
 
@@ -172,7 +171,7 @@ static ls_status make_ones(ls_workspace *ws, const ls_model_config *c, ls_error 
     if (n == 0) return LS_OK;
     LS_TRY_DONE(ls_array_alloc((void **)&ones, n, size, "workspace", err));
     for (int64_t i = 0; i < n; i++) ones[i] = 1.0f;
-    LS_TRY_DONE(own(ws, (void **)&ws->ones, n, size, err));
+    LS_TRY_DONE(own_rows_of(ws, (void **)&ws->ones, n, size, err));
     LS_TRY_DONE(ls_memory_write(ws->device, ws->ones, ones, n * size, err));
 done:
     free(ones);
@@ -207,9 +206,9 @@ static ls_status make_halves(ls_workspace *ws, const ls_model *model, bool for_t
     void *first, *second, *last;
     LS_TRY(own_rows(ws, &a->x, rows, ws->dtype, c->hidden, err));
     LS_TRY(own_rows(ws, &a->y, rows, LS_F32, c->hidden, err));
-    LS_TRY(own(ws, &first, rows, l.first, err));
-    LS_TRY(own(ws, &second, rows, l.second, err));
-    LS_TRY(own(ws, &last, rows, l.last, err));
+    LS_TRY(own_rows_of(ws, &first, rows, l.first, err));
+    LS_TRY(own_rows_of(ws, &second, rows, l.second, err));
+    LS_TRY(own_rows_of(ws, &last, rows, l.last, err));
     LS_TRY(own_rows(ws, &a->narrow_raw, rows, LS_F32, l.narrow, err));
     a->narrow = a->narrow_raw;
     if (for_training) LS_TRY(own_rows(ws, &a->narrow, rows, LS_F32, l.narrow, err));
@@ -319,8 +318,8 @@ static ls_status keep_experts(ls_workspace *ws, const ls_model *model, ls_error 
     const ls_model_config *c = &model->config;
     ls_activations *a = &ws->a;
     LS_TRY(keep_rows(ws, &a->router, c->n_experts, err));
-    LS_TRY(own(ws, (void **)&a->expert, ws->rows_max, c->top_k * (int64_t)sizeof(int32_t), err));
-    return own(ws, (void **)&a->expert_weight, ws->rows_max, c->top_k * (int64_t)sizeof(float), err);
+    LS_TRY(own_rows_of(ws, (void **)&a->expert, ws->rows_max, c->top_k * (int64_t)sizeof(int32_t), err));
+    return own_rows_of(ws, (void **)&a->expert_weight, ws->rows_max, c->top_k * (int64_t)sizeof(float), err);
 }
 
 static ls_status keep_dense(ls_workspace *ws, const ls_model *model, ls_error *err) {
@@ -328,7 +327,7 @@ static ls_status keep_dense(ls_workspace *ws, const ls_model *model, ls_error *e
     return keep_rows(ws, &ws->a.up, model->config.ffn, err);
 }
 
-static ls_status keep(ls_workspace *ws, const ls_model *model, const ls_part *part, ls_error *err) {
+static ls_status keep_activations(ls_workspace *ws, const ls_model *model, const ls_part *part, ls_error *err) {
     LS_TRY(keep_rows(ws, &ws->a.x, model->config.hidden, err));
     if (part == &ls_part_attention) return keep_attention(ws, model, err);
     if (part == &ls_part_delta) return keep_delta(ws, model, err);
@@ -345,7 +344,7 @@ ls_status ls_workspace_keep(ls_workspace **out, const ls_workspace *shared, cons
     if (ws == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "workspace");
     *ws = *shared;
     ws->n_owned = 0;
-    LS_TRY_DONE(keep(ws, model, part, err));
+    LS_TRY_DONE(keep_activations(ws, model, part, err));
     *out = ws;
     ws = NULL;
 done:

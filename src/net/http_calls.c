@@ -56,7 +56,7 @@ static size_t take_answer(char *data, size_t size, size_t count, void *context) 
     return (size_t)n;
 }
 
-static ls_status begin(run *r, transfer *t, ls_http_call *c, ls_error *err) {
+static ls_status begin_call(run *r, transfer *t, ls_http_call *c, ls_error *err) {
     char url[2 * URL_BYTES];
     if (t->curl == NULL) t->curl = curl_easy_init();
     if (t->curl == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "request to the server");
@@ -130,14 +130,14 @@ static ls_status begin_ready(run *r, double *next, ls_error *err) {
         }
         while (free_i < 2 * LS_HTTP_AT_ONCE_MAX && r->http->transfers[free_i].call != NULL) free_i++;
         if (free_i == 2 * LS_HTTP_AT_ONCE_MAX) break;
-        LS_TRY(begin(r, &r->http->transfers[free_i], c, err));
+        LS_TRY(begin_call(r, &r->http->transfers[free_i], c, err));
         r->begun[i] = true;
     }
     return LS_OK;
 }
 
 /* Closes connections whose time has come. */
-static void leave(run *r, double *next) {
+static void close_idle(run *r, double *next) {
     const double now = ls_clock_seconds();
     for (int64_t i = 0; i < 2 * LS_HTTP_AT_ONCE_MAX; i++) {
         transfer *t = &r->http->transfers[i];
@@ -168,7 +168,7 @@ static ls_status run_all(run *r, ls_error *err) {
             conclude(r, (transfer *)(void *)pointer, code);
             next = 0.0; /* there is room for another */
         }
-        leave(r, &next);
+        close_idle(r, &next);
         if (is_over(r)) break; /* what was not begun stays so, and nobody waits for the rest */
         if (r->end > 0.0) next = fmin(next, r->end - ls_clock_seconds() + 1e-3);
         if (next > 0.0) curl_multi_poll(r->http->multi, NULL, 0, (int)(1000.0 * next) + 1, NULL);

@@ -80,7 +80,7 @@ static ls_status write_body(const running *r, transfer *t, int64_t i, ls_error *
     return status;
 }
 
-static ls_status begin(running *r, transfer *t, int64_t i, ls_error *err) {
+static ls_status begin_try(running *r, transfer *t, int64_t i, ls_error *err) {
     request *q = &r->requests[i];
     t->answer_bytes = 0;
     t->too_long = false;
@@ -102,7 +102,7 @@ static ls_status begin(running *r, transfer *t, int64_t i, ls_error *err) {
     return LS_OK;
 }
 
-static void release(running *r, transfer *t) {
+static void release_transfer(running *r, transfer *t) {
     curl_multi_remove_handle(r->pool->multi, t->curl);
     free(t->body);
     t->body = NULL;
@@ -128,13 +128,13 @@ static ls_status begin_ready(running *r, double *next, ls_error *err) {
             continue;
         }
         while (r->pool->transfers[free_i].request != NULL) free_i++;
-        LS_TRY(begin(r, &r->pool->transfers[free_i], i, err));
+        LS_TRY(begin_try(r, &r->pool->transfers[free_i], i, err));
     }
     return LS_OK;
 }
 
 /* Why a try failed, and whether another one may help. */
-static bool explain(const transfer *t, CURLcode code, long http, char why[WHY_MAX]) {
+static bool explain_failure(const transfer *t, CURLcode code, long http, char why[WHY_MAX]) {
     if (code == CURLE_OK) {
         snprintf(why, WHY_MAX, "the server answered with status %ld", http);
         return http == 408 || http == 429 || http >= 500;
@@ -171,7 +171,7 @@ static ls_status conclude(running *r, transfer *t, CURLcode code, ls_error *err)
         q->done = true;
         status = u->take(u->context, i, t->answer_bytes > 0 ? t->answer : (char[1]){""}, t->answer_bytes, err);
     } else {
-        const bool again = explain(t, code, http, why);
+        const bool again = explain_failure(t, code, http, why);
         if (u->note != NULL) u->note(u->context, i, why);
         q->done = !again || !has_patience(r, q);
         if (q->done)
@@ -181,11 +181,11 @@ static ls_status conclude(running *r, transfer *t, CURLcode code, ls_error *err)
             put_off(r, q);
     }
     r->n_done += q->done;
-    release(r, t);
+    release_transfer(r, t);
     return status;
 }
 
-static ls_status run(running *r, ls_error *err) {
+static ls_status run_calls(running *r, ls_error *err) {
     while (r->n_done < r->n) {
         double next;
         int n_running, n_left;
@@ -215,9 +215,9 @@ ls_status ls_http_pool_run(ls_http_pool *p, int64_t n, const ls_http_user *user,
     ls_status status;
     LS_TRY_DONE(ls_array_alloc(&requests, n, sizeof *r.requests, "requests", err));
     r.requests = requests;
-    status = run(&r, err);
+    status = run_calls(&r, err);
     for (int64_t i = 0; i < p->concurrency; i++)
-        if (p->transfers[i].request != NULL || p->transfers[i].body != NULL) release(&r, &p->transfers[i]);
+        if (p->transfers[i].request != NULL || p->transfers[i].body != NULL) release_transfer(&r, &p->transfers[i]);
     if (resent != NULL) *resent += r.resent;
 done:
     free(requests);

@@ -37,7 +37,7 @@ static int32_t parse_ordinal(const char *text) {
     return ordinal;
 }
 
-static ls_status parse(wanted *out, const char *name, ls_error *err) {
+static ls_status parse_wish(wanted *out, const char *name, ls_error *err) {
     *out = (wanted){KIND_CUDA, -1};
     if (strcmp(name, "cuda") == 0) return LS_OK;
     if (strncmp(name, "cuda:", 5) == 0 && (out->ordinal = parse_ordinal(name + 5)) >= 0) return LS_OK;
@@ -50,19 +50,20 @@ static ls_status parse(wanted *out, const char *name, ls_error *err) {
 
 ls_status ls_device_name_check(const char *name, ls_error *err) {
     wanted w;
-    return parse(&w, name, err);
+    return parse_wish(&w, name, err);
 }
 
 ls_status ls_device_check(const char *name, ls_error *err) {
     wanted w;
-    LS_TRY(parse(&w, name, err));
+    LS_TRY(parse_wish(&w, name, err));
     if (w.kind == KIND_CUDA) LS_TRY(ls_cuda_device_check(w.ordinal < 0 ? 0 : w.ordinal, err));
     return LS_OK;
 }
 
 /* ---- opening ---- */
 
-static void tell(ls_device_choice *choice, const ls_device *device, const ls_device_wish *wish, const char *more) {
+static void tell_choice(ls_device_choice *choice, const ls_device *device, const ls_device_wish *wish,
+                        const char *more) {
     char text[LS_DEVICE_TEXT_MAX], rank[64] = "";
     ls_device_describe(device, text, sizeof text);
     if (wish->ranks > 1)
@@ -75,7 +76,7 @@ static ls_status open_cpu(ls_device **out, ls_device_choice *choice, const ls_de
                           ls_error *err) {
     LS_TRY(ls_device_open(out, wish->n_threads, wish->isa, err));
     snprintf(choice->name, sizeof choice->name, "cpu");
-    tell(choice, *out, wish, why);
+    tell_choice(choice, *out, wish, why);
     return LS_OK;
 }
 
@@ -86,7 +87,7 @@ static ls_status open_gpu(ls_device **out, ls_device_choice *choice, const ls_de
     LS_TRY(ls_device_open_cuda(out, ordinal, err));
     snprintf(choice->name, sizeof choice->name, "cuda:%d", ordinal);
     if (wish->ranks > 1 && share > 0) snprintf(more, sizeof more, " takes GPU %d of %d", ordinal, share);
-    tell(choice, *out, wish, more);
+    tell_choice(choice, *out, wish, more);
     return LS_OK;
 }
 
@@ -98,7 +99,7 @@ ls_status ls_device_open_wished(ls_device **out, ls_device_choice *choice, const
     ls_status status;
     *out = NULL;
     memset(choice, 0, sizeof *choice);
-    LS_TRY_DONE(parse(&w, wish->name, err));
+    LS_TRY_DONE(parse_wish(&w, wish->name, err));
     if (w.kind == KIND_CPU || (w.kind == KIND_AUTO && opener_of_runs != NULL))
         return open_cpu(out, choice, wish, "", err);
     ls_cuda_gpus(&gpus);

@@ -3,8 +3,6 @@
 
 #include "op/operand.h"
 
-static bool stored(ls_dtype dtype) { return dtype == LS_F32 || dtype == LS_BF16; }
-
 ls_status ls_conv1d_check(const ls_conv1d_args *args, ls_error *err) {
     const int64_t rows = args->rows, dim = args->dim, state_elem = ls_dtype_bytes(args->state_dtype);
     const ls_operand operands[] = {
@@ -13,7 +11,8 @@ ls_status ls_conv1d_check(const ls_conv1d_args *args, ls_error *err) {
         {"y", args->y, rows, dim, args->y_stride, ls_dtype_bytes(args->y_dtype), false},
         {"rounded", args->rounded, rows, dim, args->rounded_stride, 2, true},
     };
-    if (!stored(args->x_dtype) || !stored(args->y_dtype) || !stored(args->state_dtype))
+    if (!ls_dtype_is_stored(args->x_dtype) || !ls_dtype_is_stored(args->y_dtype) ||
+        !ls_dtype_is_stored(args->state_dtype))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "conv1d: x %s, y %s, state %s; f32 and bf16 are built",
                        ls_dtype_name(args->x_dtype), ls_dtype_name(args->y_dtype), ls_dtype_name(args->state_dtype));
     if (args->d_conv < 1 || args->d_conv > LS_CONV_WIDTH_MAX)

@@ -5,8 +5,6 @@
 
 static const char op[] = "conv1d_backward";
 
-static bool stored(ls_dtype dtype) { return dtype == LS_F32 || dtype == LS_BF16; }
-
 ls_status ls_conv1d_backward_check(const ls_conv1d_backward_args *args, ls_error *err) {
     const int64_t rows = args->rows, dim = args->dim;
     const int64_t dw_rows = args->dw_by_channel ? dim : args->d_conv,
@@ -18,7 +16,8 @@ ls_status ls_conv1d_backward_check(const ls_conv1d_backward_args *args, ls_error
         {"dx", args->dx, rows, dim, args->dx_stride, ls_dtype_bytes(args->dx_dtype), false},
         {"dw", args->dw, dw_rows, dw_columns, dw_columns, 4, false},
     };
-    if (!stored(args->x_dtype) || !stored(args->state_dtype) || !stored(args->dx_dtype))
+    if (!ls_dtype_is_stored(args->x_dtype) || !ls_dtype_is_stored(args->state_dtype) ||
+        !ls_dtype_is_stored(args->dx_dtype))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: x %s, state %s, dx %s; f32 and bf16 are built", op,
                        ls_dtype_name(args->x_dtype), ls_dtype_name(args->state_dtype), ls_dtype_name(args->dx_dtype));
     if (args->d_conv < 1 || args->d_conv > LS_CONV_WIDTH_MAX)

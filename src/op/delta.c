@@ -3,8 +3,6 @@
 
 #include "op/operand.h"
 
-static bool stored(ls_dtype dtype) { return dtype == LS_F32 || dtype == LS_BF16; }
-
 ls_status ls_delta_check_shape(const char *op, const ls_delta_shape *s, ls_error *err) {
     if (s->n_heads < 1 || s->n_heads > LS_DELTA_HEADS_MAX)
         return LS_FAIL(err, LS_ERR_ARG, "%s: n_heads %lld is not in 1..%d", op, (long long)s->n_heads,
@@ -28,7 +26,7 @@ ls_status ls_delta_check_shape(const char *op, const ls_delta_shape *s, ls_error
 ls_status ls_delta_check(const ls_delta_args *args, ls_error *err) {
     const int64_t rows = args->rows, heads = args->n_heads, elem = ls_dtype_bytes(args->in_dtype);
     const ls_delta_shape shape = {rows, heads, args->n_key_heads, args->key_dim, args->value_dim};
-    if (!stored(args->in_dtype) || !stored(args->out_dtype))
+    if (!ls_dtype_is_stored(args->in_dtype) || !ls_dtype_is_stored(args->out_dtype))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "delta: inputs %s, output %s; f32 and bf16 are built",
                        ls_dtype_name(args->in_dtype), ls_dtype_name(args->out_dtype));
     LS_TRY(ls_delta_check_shape("delta", &shape, err));

@@ -5,14 +5,12 @@
 
 static const char op[] = "delta_backward";
 
-static bool stored(ls_dtype dtype) { return dtype == LS_F32 || dtype == LS_BF16; }
-
 ls_status ls_delta_backward_check(const ls_delta_backward_args *args, ls_error *err) {
     const int64_t rows = args->rows, heads = args->n_heads, elem = ls_dtype_bytes(args->in_dtype);
     const int64_t ab = ls_dtype_bytes(args->dab_dtype);
     const ls_delta_shape shape = {rows, heads, args->n_key_heads, args->key_dim, args->value_dim};
     ls_delta_backward_plan plan;
-    if (!stored(args->in_dtype) || !stored(args->dab_dtype))
+    if (!ls_dtype_is_stored(args->in_dtype) || !ls_dtype_is_stored(args->dab_dtype))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: inputs %s, da and db %s; f32 and bf16 are built", op,
                        ls_dtype_name(args->in_dtype), ls_dtype_name(args->dab_dtype));
     LS_TRY(ls_delta_check_shape(op, &shape, err));
@@ -46,19 +44,6 @@ ls_status ls_delta_backward_check(const ls_delta_backward_args *args, ls_error *
     }
 }
 
-/* Takes `count` floats, none where count is -1; its offset, or -1. */
-static int64_t take(int64_t *total, int64_t count) {
-    const int64_t at = *total;
-    if (at < 0 || count < 0 || !ls_add_i64(at, count, total)) *total = -1;
-    return at;
-}
-
-/* a * b * c, or -1. */
-static int64_t product(int64_t a, int64_t b, int64_t c) {
-    int64_t out;
-    return a >= 0 && b >= 0 && c >= 0 && ls_mul_i64(a, b, &out) && ls_mul_i64(out, c, &out) ? out : -1;
-}
-
 bool ls_delta_backward_plan_make(ls_delta_backward_plan *plan, const ls_delta_backward_args *args) {
     const int64_t heads = args->n_heads, n_spans = args->n_spans;
     int64_t entries;
@@ -66,20 +51,22 @@ bool ls_delta_backward_plan_make(ls_delta_backward_plan *plan, const ls_delta_ba
         return false;
     plan->total = 0;
     /* Vectors before numbers: where the first are of multiples of four, so are their places. */
-    plan->states = take(&plan->total, product(entries, heads, product(args->key_dim, args->value_dim, 1)));
-    plan->grads = take(&plan->total, product(entries, heads, product(args->key_dim, args->value_dim, 1)));
-    plan->deltas = take(&plan->total, product(args->rows, heads, args->value_dim));
-    plan->inner = take(&plan->total, product(args->rows, heads, args->value_dim));
-    plan->queries = take(&plan->total, product(args->rows, args->n_key_heads, args->key_dim));
-    plan->keys = take(&plan->total, product(args->rows, args->n_key_heads, args->key_dim));
-    plan->scale = take(&plan->total, product(args->rows, heads, 1));
-    plan->factor = take(&plan->total, product(args->rows, heads, 1));
-    plan->g_scale = take(&plan->total, product(args->rows, heads, 1));
-    plan->g_factor = take(&plan->total, product(args->rows, heads, 1));
-    plan->e = take(&plan->total, product(args->rows, heads, 1));
-    plan->own = take(&plan->total, product(args->rows, args->n_key_heads, 1));
-    plan->first = take(&plan->total, product(entries, heads, 1));
-    plan->rate = take(&plan->total, product(entries, heads, 1));
-    plan->bias = take(&plan->total, product(entries, heads, 1));
+    plan->states =
+        ls_take_i64(&plan->total, ls_mul3_i64(entries, heads, ls_mul3_i64(args->key_dim, args->value_dim, 1)));
+    plan->grads =
+        ls_take_i64(&plan->total, ls_mul3_i64(entries, heads, ls_mul3_i64(args->key_dim, args->value_dim, 1)));
+    plan->deltas = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, args->value_dim));
+    plan->inner = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, args->value_dim));
+    plan->queries = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, args->n_key_heads, args->key_dim));
+    plan->keys = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, args->n_key_heads, args->key_dim));
+    plan->scale = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, 1));
+    plan->factor = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, 1));
+    plan->g_scale = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, 1));
+    plan->g_factor = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, 1));
+    plan->e = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, 1));
+    plan->own = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, args->n_key_heads, 1));
+    plan->first = ls_take_i64(&plan->total, ls_mul3_i64(entries, heads, 1));
+    plan->rate = ls_take_i64(&plan->total, ls_mul3_i64(entries, heads, 1));
+    plan->bias = ls_take_i64(&plan->total, ls_mul3_i64(entries, heads, 1));
     return plan->total >= 0;
 }

@@ -121,8 +121,8 @@ static bool is_within_limit(const ls_device *device, int64_t bytes) {
     return device->limit == 0 || bytes <= device->limit - device->ledger.used;
 }
 
-static ls_status take(ls_device *device, taking *how, bool is_pinned, void **out, int64_t bytes, const char *what,
-                      ls_error *err) {
+static ls_status take_memory(ls_device *device, taking *how, bool is_pinned, void **out, int64_t bytes,
+                             const char *what, ls_error *err) {
     ls_memory_state state;
     ls_status status = LS_ERR_NOMEM;
     LS_TRY(ls_ledger_assure(&device->ledger, err));
@@ -142,7 +142,7 @@ ls_status ls_memory_alloc(ls_device *device, void **out, int64_t count, int64_t 
     int64_t bytes;
     *out = NULL;
     LS_TRY(size_of(&bytes, count, elem_bytes, what, err));
-    return take(device, device->table->alloc, false, out, bytes, what, err);
+    return take_memory(device, device->table->alloc, false, out, bytes, what, err);
 }
 
 void ls_memory_free(ls_device *device, void *memory) {
@@ -156,7 +156,7 @@ ls_status ls_memory_reserve(ls_device *device, void **out, int64_t count, int64_
     int64_t bytes;
     *out = NULL;
     LS_TRY(size_of(&bytes, count, elem_bytes, what, err));
-    return take(device, device->table->reserve, false, out, bytes, what, err);
+    return take_memory(device, device->table->reserve, false, out, bytes, what, err);
 }
 
 void ls_memory_unreserve(ls_device *device, void *memory, int64_t bytes) {
@@ -170,7 +170,7 @@ ls_status ls_memory_pin(ls_device *device, void **out, int64_t count, int64_t el
     int64_t bytes;
     *out = NULL;
     LS_TRY(size_of(&bytes, count, elem_bytes, what, err));
-    return take(device, device->table->pin, true, out, bytes, what, err);
+    return take_memory(device, device->table->pin, true, out, bytes, what, err);
 }
 
 void ls_memory_unpin(ls_device *device, void *memory, int64_t bytes) {
@@ -184,7 +184,7 @@ void ls_memory_unpin(ls_device *device, void *memory, int64_t bytes) {
 /* ---- memory of several processes ---- */
 
 /* `taking`, of the shared memory whose first field `out` is. */
-static ls_status share(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
+static ls_status share_memory(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
     ls_shared *shared = (ls_shared *)(void *)out;
     shared->bytes = shared->name.bytes = bytes;
     return device->table->share(device, shared, what, err);
@@ -196,7 +196,7 @@ ls_status ls_memory_share(ls_device *device, ls_shared *out, int64_t bytes, cons
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: %s: this back end has no memory that processes share",
                        device->table->title, what);
     LS_TRY(ls_machine_name(out->name.machine, err));
-    return take(device, share, false, &out->memory, bytes > 0 ? bytes : 1, what, err);
+    return take_memory(device, share_memory, false, &out->memory, bytes > 0 ? bytes : 1, what, err);
 }
 
 void ls_memory_unshare(ls_device *device, ls_shared *shared) {

@@ -115,7 +115,7 @@ static ls_status get_library(const library **out, ls_error *err) {
     return is_loaded ? LS_OK : LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s", why_not);
 }
 
-static ls_status ask(const library *lib, void *comm, int result, const char *what, ls_error *err) {
+static ls_status ask_status(const library *lib, void *comm, int result, const char *what, ls_error *err) {
     if (result == NCCL_SUCCESS) return LS_OK;
     return LS_FAIL(err, LS_ERR_IO, "NCCL: %s: %s: %.300s", what, lib->get_error_string(result),
                    lib->get_last_error(comm));
@@ -134,18 +134,18 @@ ls_status ls_nccl_check(const ls_device *device, ls_error *err) {
 ls_status ls_nccl_id_make(ls_nccl_id *out, ls_error *err) {
     const library *lib;
     LS_TRY(get_library(&lib, err));
-    return ask(lib, NULL, lib->get_unique_id(out), "a name for the group", err);
+    return ask_status(lib, NULL, lib->get_unique_id(out), "a name for the group", err);
 }
 
 /* Calls of a group return before they are done. Waits for the last one, whose result is `result`, at most `seconds`: no
  * other call may be made before, and nothing of it is on the stream before. */
-static ls_status await(const ls_nccl *g, int result, const char *what, double seconds, ls_error *err) {
+static ls_status await_calls(const ls_nccl *g, int result, const char *what, double seconds, ls_error *err) {
     const double start = ls_clock_seconds();
-    if (result != NCCL_IN_PROGRESS) LS_TRY(ask(g->lib, g->comm, result, what, err));
+    if (result != NCCL_IN_PROGRESS) LS_TRY(ask_status(g->lib, g->comm, result, what, err));
     for (;;) {
         int state = NCCL_SUCCESS;
-        LS_TRY(ask(g->lib, g->comm, g->lib->comm_get_async_error(g->comm, &state), what, err));
-        if (state != NCCL_IN_PROGRESS) return ask(g->lib, g->comm, state, what, err);
+        LS_TRY(ask_status(g->lib, g->comm, g->lib->comm_get_async_error(g->comm, &state), what, err));
+        if (state != NCCL_IN_PROGRESS) return ask_status(g->lib, g->comm, state, what, err);
         const double waited = ls_clock_seconds() - start;
         if (waited > seconds) return LS_FAIL(err, LS_ERR_IO, "NCCL: %s did not end within %g s", what, seconds);
         if (waited < EAGER_SECONDS) continue;
@@ -172,8 +172,8 @@ ls_status ls_nccl_group_open(ls_nccl **out, ls_device *device, const ls_nccl_id 
         status = LS_FAIL(err, LS_ERR_IO, "NCCL: meeting: the library gives no group");
         goto done;
     }
-    LS_TRY_DONE(g->comm == NULL ? ask(g->lib, NULL, result, "meeting", err)
-                                : await(g, result, "meeting", patience->seconds, err));
+    LS_TRY_DONE(g->comm == NULL ? ask_status(g->lib, NULL, result, "meeting", err)
+                                : await_calls(g, result, "meeting", patience->seconds, err));
     g->has_met = true;
     *out = g;
     g = NULL;
@@ -189,16 +189,16 @@ static bool is_quiet(const ls_nccl *g) {
 }
 
 /* Together with the others, as long as they come; false where nothing is left but giving up. */
-static bool leave(ls_nccl *g) {
+static bool leave_group(ls_nccl *g) {
     const double seconds = g->patience.seconds < CLOSE_SECONDS ? g->patience.seconds : CLOSE_SECONDS;
     if (!g->has_met || !is_quiet(g)) return false;
     g->patience.look = NULL; /* what it looks at may be gone */
-    return await(g, g->lib->comm_finalize(g->comm), "leaving", seconds, NULL) == LS_OK;
+    return await_calls(g, g->lib->comm_finalize(g->comm), "leaving", seconds, NULL) == LS_OK;
 }
 
 void ls_nccl_group_close(ls_nccl *g) {
     if (g == NULL) return;
-    if (g->comm != NULL && leave(g)) {
+    if (g->comm != NULL && leave_group(g)) {
         (void)g->lib->comm_destroy(g->comm);
         g->comm = NULL;
     }
@@ -219,45 +219,46 @@ static ls_status check_open(const ls_nccl *g, ls_error *err) {
 }
 
 /* A call that is on its way to the stream, or is there. Returns when it is there, with the place behind it marked. */
-static ls_status put(ls_nccl *g, int result, const char *what, ls_error *err) {
+static ls_status put_call(ls_nccl *g, int result, const char *what, ls_error *err) {
     g->is_under_way = true;
-    LS_TRY(await(g, result, what, g->patience.seconds, err));
+    LS_TRY(await_calls(g, result, what, g->patience.seconds, err));
     return ls_cuda_event_record(&g->device->exec, g->event, err);
 }
 
 /* One of the calls between begin and end, which begin with it. */
-static ls_status add(const ls_nccl *g, int result, const char *what, ls_error *err) {
-    return result == NCCL_IN_PROGRESS ? LS_OK : ask(g->lib, g->comm, result, what, err);
+static ls_status add_call(const ls_nccl *g, int result, const char *what, ls_error *err) {
+    return result == NCCL_IN_PROGRESS ? LS_OK : ask_status(g->lib, g->comm, result, what, err);
 }
 
 ls_status ls_nccl_begin(ls_nccl *g, ls_error *err) {
     LS_TRY(check_open(g, err));
-    return ask(g->lib, g->comm, g->lib->group_start(), "a group of moves", err);
+    return ask_status(g->lib, g->comm, g->lib->group_start(), "a group of moves", err);
 }
 
 ls_status ls_nccl_send(ls_nccl *g, int32_t peer, const void *memory, int64_t bytes, ls_error *err) {
     void *stream = g->device->exec.stream;
-    return add(g, g->lib->send(memory, (size_t)bytes, NCCL_INT8, peer, g->comm, stream), "a send", err);
+    return add_call(g, g->lib->send(memory, (size_t)bytes, NCCL_INT8, peer, g->comm, stream), "a send", err);
 }
 
 ls_status ls_nccl_receive(ls_nccl *g, int32_t peer, void *memory, int64_t bytes, ls_error *err) {
     void *stream = g->device->exec.stream;
-    return add(g, g->lib->recv(memory, (size_t)bytes, NCCL_INT8, peer, g->comm, stream), "a receive", err);
+    return add_call(g, g->lib->recv(memory, (size_t)bytes, NCCL_INT8, peer, g->comm, stream), "a receive", err);
 }
 
-ls_status ls_nccl_end(ls_nccl *g, ls_error *err) { return put(g, g->lib->group_end(), "a group of moves", err); }
+ls_status ls_nccl_end(ls_nccl *g, ls_error *err) { return put_call(g, g->lib->group_end(), "a group of moves", err); }
 
 ls_status ls_nccl_sum(ls_nccl *g, float *memory, int64_t n, ls_error *err) {
     void *stream = g->device->exec.stream;
     LS_TRY(check_open(g, err));
-    return put(g, g->lib->all_reduce(memory, memory, (size_t)n, NCCL_FLOAT32, NCCL_SUM, g->comm, stream), "a sum", err);
+    return put_call(g, g->lib->all_reduce(memory, memory, (size_t)n, NCCL_FLOAT32, NCCL_SUM, g->comm, stream), "a sum",
+                    err);
 }
 
 ls_status ls_nccl_take(ls_nccl *g, int32_t root, void *memory, int64_t bytes, ls_error *err) {
     void *stream = g->device->exec.stream;
     LS_TRY(check_open(g, err));
-    return put(g, g->lib->broadcast(memory, memory, (size_t)bytes, NCCL_INT8, root, g->comm, stream), "a broadcast",
-               err);
+    return put_call(g, g->lib->broadcast(memory, memory, (size_t)bytes, NCCL_INT8, root, g->comm, stream),
+                    "a broadcast", err);
 }
 
 ls_status ls_nccl_reached(ls_nccl *g, bool *out, ls_error *err) {
@@ -268,6 +269,6 @@ ls_status ls_nccl_reached(ls_nccl *g, bool *out, ls_error *err) {
         g->is_under_way = false;
         return LS_OK;
     }
-    LS_TRY(ask(g->lib, g->comm, g->lib->comm_get_async_error(g->comm, &error), "the group's state", err));
-    return error == NCCL_IN_PROGRESS ? LS_OK : ask(g->lib, g->comm, error, "the group", err);
+    LS_TRY(ask_status(g->lib, g->comm, g->lib->comm_get_async_error(g->comm, &error), "the group's state", err));
+    return error == NCCL_IN_PROGRESS ? LS_OK : ask_status(g->lib, g->comm, error, "the group", err);
 }

@@ -17,6 +17,9 @@ typedef struct ls_operand {
     bool optional; /* may be NULL, and is not looked at then */
 } ls_operand;
 
+/* Types in which activations are stored. */
+static inline bool ls_dtype_is_stored(ls_dtype dtype) { return dtype == LS_F32 || dtype == LS_BF16; }
+
 /* Memory is there, a row fits its stride and all rows fit 64 bits; the error names op, tensor and value. */
 ls_status ls_operands_check(const char *op, const ls_operand *operands, int64_t n, ls_error *err);
 

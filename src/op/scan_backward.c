@@ -10,8 +10,6 @@ static const char op[] = "scan_backward";
 #define RUNS_STATES 16
 #define RUNS_BLOCKS_MAX 320
 
-static bool stored(ls_dtype dtype) { return dtype == LS_F32 || dtype == LS_BF16; }
-
 static ls_status check_tensors(const ls_scan_backward_args *a, ls_error *err) {
     const int64_t rows = a->rows, dim = a->dim, states = a->n_states, elem = ls_dtype_bytes(a->in_dtype);
     const int64_t out = ls_dtype_bytes(a->out_dtype);
@@ -39,7 +37,7 @@ static ls_status check_tensors(const ls_scan_backward_args *a, ls_error *err) {
 
 ls_status ls_scan_backward_check(const ls_scan_backward_args *args, ls_error *err) {
     ls_scan_backward_plan plan;
-    if (!stored(args->in_dtype) || !stored(args->out_dtype))
+    if (!ls_dtype_is_stored(args->in_dtype) || !ls_dtype_is_stored(args->out_dtype))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: inputs %s, outputs %s; f32 and bf16 are built", op,
                        ls_dtype_name(args->in_dtype), ls_dtype_name(args->out_dtype));
     if (args->n_states < 1 || args->n_states > LS_SCAN_STATES_MAX)
@@ -55,19 +53,6 @@ ls_status ls_scan_backward_check(const ls_scan_backward_args *args, ls_error *er
     return LS_OK;
 }
 
-/* Takes `count` floats, none where count is -1; its offset, or -1. */
-static int64_t take(int64_t *total, int64_t count) {
-    const int64_t at = *total;
-    if (at < 0 || !ls_add_i64(at, count, total)) *total = -1;
-    return at;
-}
-
-/* a * b * c, or -1. */
-static int64_t product(int64_t a, int64_t b, int64_t c) {
-    int64_t out;
-    return ls_mul_i64(a, b, &out) && ls_mul_i64(out, c, &out) ? out : -1;
-}
-
 bool ls_scan_backward_plan_make(ls_scan_backward_plan *plan, const ls_scan_backward_args *args) {
     const int64_t dim = args->dim, states = args->n_states, n_spans = args->n_spans;
     int64_t kept;
@@ -75,10 +60,11 @@ bool ls_scan_backward_plan_make(ls_scan_backward_plan *plan, const ls_scan_backw
     plan->n_blocks = ls_scan_sum_blocks(dim);
     plan->by_runs = states == RUNS_STATES && n_spans <= RUNS_BLOCKS_MAX / plan->n_blocks;
     plan->total = 0;
-    plan->states = take(&plan->total, product(kept, dim, states));
-    plan->sums = take(&plan->total, product(plan->n_blocks, args->rows, product(plan->by_runs ? 4 : 1, 2, states)));
-    plan->a2 = take(&plan->total, product(n_spans, dim, states));
-    plan->d = take(&plan->total, product(n_spans, dim, 1));
-    plan->bias = take(&plan->total, product(n_spans, dim, 1));
+    plan->states = ls_take_i64(&plan->total, ls_mul3_i64(kept, dim, states));
+    plan->sums = ls_take_i64(&plan->total,
+                             ls_mul3_i64(plan->n_blocks, args->rows, ls_mul3_i64(plan->by_runs ? 4 : 1, 2, states)));
+    plan->a2 = ls_take_i64(&plan->total, ls_mul3_i64(n_spans, dim, states));
+    plan->d = ls_take_i64(&plan->total, ls_mul3_i64(n_spans, dim, 1));
+    plan->bias = ls_take_i64(&plan->total, ls_mul3_i64(n_spans, dim, 1));
     return plan->total >= 0;
 }

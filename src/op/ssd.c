@@ -5,8 +5,6 @@
 
 #define HEAD_MAX 256
 
-static bool stored(ls_dtype dtype) { return dtype == LS_F32 || dtype == LS_BF16; }
-
 ls_status ls_ssd_check_shape(const char *op, const ls_ssd_shape *s, ls_error *err) {
     if (s->n_heads < 1 || s->n_heads > LS_SSD_HEADS_MAX)
         return LS_FAIL(err, LS_ERR_ARG, "%s: n_heads %lld is not in 1..%d", op, (long long)s->n_heads,
@@ -32,7 +30,7 @@ ls_status ls_ssd_check(const ls_ssd_args *args, ls_error *err) {
     const int64_t rows = args->rows, heads = args->n_heads, elem = ls_dtype_bytes(args->in_dtype);
     const ls_ssd_shape shape = {rows,           heads,        args->head_dim, args->n_groups,
                                 args->n_states, args->dt_min, args->dt_max};
-    if (!stored(args->in_dtype) || !stored(args->out_dtype))
+    if (!ls_dtype_is_stored(args->in_dtype) || !ls_dtype_is_stored(args->out_dtype))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "ssd: inputs %s, output %s; f32 and bf16 are built",
                        ls_dtype_name(args->in_dtype), ls_dtype_name(args->out_dtype));
     LS_TRY(ls_ssd_check_shape("ssd", &shape, err));

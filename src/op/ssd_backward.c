@@ -5,14 +5,12 @@
 
 static const char op[] = "ssd_backward";
 
-static bool stored(ls_dtype dtype) { return dtype == LS_F32 || dtype == LS_BF16; }
-
 ls_status ls_ssd_backward_check(const ls_ssd_backward_args *args, ls_error *err) {
     const int64_t rows = args->rows, heads = args->n_heads, elem = ls_dtype_bytes(args->in_dtype);
     const ls_ssd_shape shape = {rows,           heads,        args->head_dim, args->n_groups,
                                 args->n_states, args->dt_min, args->dt_max};
     ls_ssd_backward_plan plan;
-    if (!stored(args->in_dtype) || !stored(args->ddt_dtype))
+    if (!ls_dtype_is_stored(args->in_dtype) || !ls_dtype_is_stored(args->ddt_dtype))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: inputs %s, ddt %s; f32 and bf16 are built", op,
                        ls_dtype_name(args->in_dtype), ls_dtype_name(args->ddt_dtype));
     LS_TRY(ls_ssd_check_shape(op, &shape, err));
@@ -44,19 +42,6 @@ ls_status ls_ssd_backward_check(const ls_ssd_backward_args *args, ls_error *err)
     return LS_OK;
 }
 
-/* Takes `count` floats, none where count is -1; its offset, or -1. */
-static int64_t take(int64_t *total, int64_t count) {
-    const int64_t at = *total;
-    if (at < 0 || !ls_add_i64(at, count, total)) *total = -1;
-    return at;
-}
-
-/* a * b * c, or -1. */
-static int64_t product(int64_t a, int64_t b, int64_t c) {
-    int64_t out;
-    return a >= 0 && b >= 0 && c >= 0 && ls_mul_i64(a, b, &out) && ls_mul_i64(out, c, &out) ? out : -1;
-}
-
 bool ls_ssd_backward_plan_make(ls_ssd_backward_plan *plan, const ls_ssd_backward_args *args) {
     const int64_t heads = args->n_heads, n_spans = args->n_spans;
     int64_t entries;
@@ -64,18 +49,19 @@ bool ls_ssd_backward_plan_make(ls_ssd_backward_plan *plan, const ls_ssd_backward
         !ls_add_i64(args->rows / LS_SSD_PIECE, n_spans, &entries))
         return false;
     plan->group_blocks = ls_ssd_group_blocks(heads, args->n_groups);
-    plan->n_blocks = product(plan->group_blocks, args->n_groups, 1);
+    plan->n_blocks = ls_mul3_i64(plan->group_blocks, args->n_groups, 1);
     plan->total = 0;
-    plan->states = take(&plan->total, product(entries, heads, product(args->n_states, args->head_dim, 1)));
-    plan->first = take(&plan->total, product(entries, heads, 1));
-    plan->sums = take(&plan->total, product(plan->n_blocks, args->rows, product(2, args->n_states, 1)));
-    plan->e = take(&plan->total, product(args->rows, heads, 1));
-    plan->x = take(&plan->total, product(args->rows, heads, 1));
-    plan->y = take(&plan->total, product(args->rows, heads, 1));
-    plan->k = take(&plan->total, product(args->rows, args->n_groups, 1));
-    plan->j = take(&plan->total, product(args->rows, plan->n_blocks, 1));
-    plan->a = take(&plan->total, product(entries, heads, 1));
-    plan->d = take(&plan->total, product(entries, heads, 1));
-    plan->bias = take(&plan->total, product(entries, heads, 1));
+    plan->states =
+        ls_take_i64(&plan->total, ls_mul3_i64(entries, heads, ls_mul3_i64(args->n_states, args->head_dim, 1)));
+    plan->first = ls_take_i64(&plan->total, ls_mul3_i64(entries, heads, 1));
+    plan->sums = ls_take_i64(&plan->total, ls_mul3_i64(plan->n_blocks, args->rows, ls_mul3_i64(2, args->n_states, 1)));
+    plan->e = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, 1));
+    plan->x = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, 1));
+    plan->y = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, 1));
+    plan->k = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, args->n_groups, 1));
+    plan->j = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, plan->n_blocks, 1));
+    plan->a = ls_take_i64(&plan->total, ls_mul3_i64(entries, heads, 1));
+    plan->d = ls_take_i64(&plan->total, ls_mul3_i64(entries, heads, 1));
+    plan->bias = ls_take_i64(&plan->total, ls_mul3_i64(entries, heads, 1));
     return plan->total >= 0;
 }

@@ -186,11 +186,11 @@ static ls_status read_valueless(reader *r, const ls_node *choice, const char *id
                                 ls_error *err) {
     ls_node ids;
     ls_record *one;
-    const bool told = ls_node_get_some(choice, "token_ids", &ids);
-    if (told) LS_TRY(ls_node_expect(&ids, LS_NODE_ARRAY, err));
-    LS_TRY(add_record(r, &one, id, part, n_parts, told ? ls_node_count(&ids) : 0, err));
+    const bool reported = ls_node_get_some(choice, "token_ids", &ids);
+    if (reported) LS_TRY(ls_node_expect(&ids, LS_NODE_ARRAY, err));
+    LS_TRY(add_record(r, &one, id, part, n_parts, reported ? ls_node_count(&ids) : 0, err));
     memset(one->logprob_missing, 1, (size_t)one->n_logprobs);
-    return told ? read_ids(&one->completion_ids, &one->n_completion, &ids, 0, one->n_logprobs, err) : LS_OK;
+    return reported ? read_ids(&one->completion_ids, &one->n_completion, &ids, 0, one->n_logprobs, err) : LS_OK;
 }
 
 static ls_status read_choice(reader *r, const ls_node *body, const ls_node *choice, const char *id, int64_t part,
@@ -394,15 +394,15 @@ static ls_status place_values(ls_record *one, const int64_t *late, const ls_node
 /* Without `tokens`, which `return_tokens` asks for, every token must have its item. */
 static ls_status read_item_ids(ls_record *one, const ls_node *root, const ls_node *list, ls_error *err) {
     const int64_t n = ls_node_count(list);
-    int64_t told = 0;
+    int64_t reported = 0;
     ls_node stop, value;
     const char *why = "";
-    LS_TRY(read_count(root, "tokens_predicted", &told, err));
+    LS_TRY(read_count(root, "tokens_predicted", &reported, err));
     if (ls_node_get_some(root, "stop_type", &stop)) LS_TRY(ls_node_string(&stop, &why, err));
-    if (told > n && strcmp(why, "limit") == 0)
+    if (reported > n && strcmp(why, "limit") == 0)
         return ls_node_fail(list, LS_ERR_UNSUPPORTED, err,
                             "%" PRId64 " items for %" PRId64 " tokens: with \"return_tokens\": true it is told which",
-                            n, told);
+                            n, reported);
     LS_TRY(ls_array_alloc((void **)&one->completion_ids, n > 0 ? n : 1, sizeof *one->completion_ids, "ids", err));
     one->n_completion = n;
     for (int64_t i = 0; i < n; i++) {
@@ -416,15 +416,15 @@ static ls_status read_llama_cpp(reader *r, const ls_node *root, ls_error *err) {
     ls_node list, tokens;
     ls_record *one;
     int64_t *late = NULL, n;
-    bool told = ls_node_get_some(root, "tokens", &tokens);
+    bool reported = ls_node_get_some(root, "tokens", &tokens);
     ls_status status;
     LS_TRY(need_list(root, "completion_probabilities", &list, err));
-    if (told) LS_TRY(ls_node_expect(&tokens, LS_NODE_ARRAY, err));
-    told = told && ls_node_count(&tokens) > 0;
-    n = ls_node_count(told ? &tokens : &list);
+    if (reported) LS_TRY(ls_node_expect(&tokens, LS_NODE_ARRAY, err));
+    reported = reported && ls_node_count(&tokens) > 0;
+    n = ls_node_count(reported ? &tokens : &list);
     LS_TRY(add_record(r, &one, NULL, 0, 1, n, err));
-    LS_TRY(told ? read_ids(&one->completion_ids, &one->n_completion, &tokens, 0, n, err)
-                : read_item_ids(one, root, &list, err));
+    LS_TRY(reported ? read_ids(&one->completion_ids, &one->n_completion, &tokens, 0, n, err)
+                    : read_item_ids(one, root, &list, err));
     LS_TRY(ls_array_alloc((void **)&late, ls_node_count(&list) + 1, sizeof *late, "places", err));
     LS_TRY_DONE(find_late(late, one, &list, err));
     LS_TRY_DONE(place_values(one, late, &list, err));
@@ -787,7 +787,7 @@ static ls_status number_groups(ls_record **sorted, int64_t n, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status check(const reader *r, const char *name, ls_error *err) {
+static ls_status check_records(const reader *r, const char *name, ls_error *err) {
     ls_record **sorted = NULL;
     bool any = r->may_lack_values && r->n > 0;
     ls_status status;
@@ -811,8 +811,8 @@ done:
     return status;
 }
 
-static ls_status parse(reader r, ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,
-                       ls_error *err) {
+static ls_status parse_answers(reader r, ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,
+                               ls_error *err) {
     ls_dump dump = {0};
     ls_status status;
     *out = NULL;
@@ -824,7 +824,7 @@ static ls_status parse(reader r, ls_record **out, int64_t *n, const char *text, 
     } else {
         LS_TRY_DONE(read_objects(&r, text, bytes, name, err));
     }
-    LS_TRY_DONE(check(&r, name, err));
+    LS_TRY_DONE(check_records(&r, name, err));
     *out = r.records;
     *n = r.n;
     r.records = NULL;
@@ -838,13 +838,13 @@ done:
 ls_status ls_answers_parse(ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,
                            ls_answer_format format, bool of_trainer, ls_error *err) {
     const reader r = {.format = format, .of_trainer = of_trainer};
-    return parse(r, out, n, text, bytes, name, err);
+    return parse_answers(r, out, n, text, bytes, name, err);
 }
 
 ls_status ls_answers_parse_any(ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,
                                ls_answer_format format, ls_error *err) {
     const reader r = {.format = format, .may_lack_values = true};
-    return parse(r, out, n, text, bytes, name, err);
+    return parse_answers(r, out, n, text, bytes, name, err);
 }
 
 ls_status ls_answers_read(ls_record **out, int64_t *n, const char *path, ls_answer_format format, bool of_trainer,
@@ -856,7 +856,7 @@ ls_status ls_answers_read(ls_record **out, int64_t *n, const char *path, ls_answ
     *out = NULL;
     *n = 0;
     LS_TRY(ls_source_read(&text, &bytes, path, FILE_BYTES_MAX, err));
-    status = parse(r, out, n, text, bytes, path, err);
+    status = parse_answers(r, out, n, text, bytes, path, err);
     free(text);
     return status;
 }

@@ -303,7 +303,7 @@ done:
     return status;
 }
 
-static ls_status finish(line_list *list, ls_data_line **out, int64_t *n, const char *name, ls_error *err) {
+static ls_status finish_lines(line_list *list, ls_data_line **out, int64_t *n, const char *name, ls_error *err) {
     if (list->n == 0) return LS_FAIL(err, LS_ERR_FORMAT, "%s: holds no line", name);
     LS_TRY(check_ids(list, name, err));
     *out = list->lines;
@@ -330,7 +330,7 @@ ls_status ls_data_lines_read(ls_data_line **out, int64_t *n, const char *path, c
         }
         if (more) LS_TRY_DONE(add_line(&list, line, bytes, path, number, fields, err));
     }
-    status = finish(&list, out, n, path, err);
+    status = finish_lines(&list, out, n, path, err);
 done:
     ls_data_lines_free(list.lines, list.n);
     free(line);
@@ -350,7 +350,7 @@ ls_status ls_data_lines_parse(ls_data_line **out, int64_t *n, const char *text, 
         LS_TRY_DONE(add_line(&list, text + at, end - at, name, number, fields, err));
         at = end + 1;
     }
-    status = finish(&list, out, n, name, err);
+    status = finish_lines(&list, out, n, name, err);
 done:
     ls_data_lines_free(list.lines, list.n);
     return status;

@@ -37,37 +37,37 @@ struct ls_source {
 
 /* ---- unpacking ---- */
 
-static ssize_t fail(unpacker *u, ls_status status, const char *why) {
+static ssize_t fail_unpacking(unpacker *u, ls_status status, const char *why) {
     LS_FAIL(&u->failure, status, "gzip, byte %lld: %s", (long long)u->n_read, why);
     errno = EIO;
     return -1;
 }
 
-static ssize_t refuse(unpacker *u, const char *why) { return fail(u, LS_ERR_FORMAT, why); }
+static ssize_t refuse_packed(unpacker *u, const char *why) { return fail_unpacking(u, LS_ERR_FORMAT, why); }
 
 /* More packed bytes, unless the file is at its end. */
 static ssize_t refill(unpacker *u) {
     u->z.next_in = u->chunk;
     u->z.avail_in = (uInt)fread(u->chunk, 1, sizeof u->chunk, u->packed);
-    return ferror(u->packed) ? fail(u, LS_ERR_IO, strerror(errno)) : (ssize_t)u->z.avail_in;
+    return ferror(u->packed) ? fail_unpacking(u, LS_ERR_IO, strerror(errno)) : (ssize_t)u->z.avail_in;
 }
 
 static ssize_t begin_member(unpacker *u) {
-    if (u->z.next_in[0] != MAGIC) return refuse(u, "what follows the compressed data is no further member");
+    if (u->z.next_in[0] != MAGIC) return refuse_packed(u, "what follows the compressed data is no further member");
     u->in_member = true;
-    return inflateReset(&u->z) == Z_OK ? 0 : refuse(u, "cannot begin a member");
+    return inflateReset(&u->z) == Z_OK ? 0 : refuse_packed(u, "cannot begin a member");
 }
 
 /* One step into the bytes that z has room for. */
-static ssize_t step(unpacker *u) {
+static ssize_t unpack_step(unpacker *u) {
     const uInt in = u->z.avail_in, out = u->z.avail_out;
     const int result = inflate(&u->z, Z_NO_FLUSH);
     u->n_read += in - u->z.avail_in;
     u->n_written += out - u->z.avail_out;
     u->in_member = result != Z_STREAM_END;
-    if (result != Z_OK && result != Z_STREAM_END) return refuse(u, u->z.msg != NULL ? u->z.msg : zError(result));
+    if (result != Z_OK && result != Z_STREAM_END) return refuse_packed(u, u->z.msg != NULL ? u->z.msg : zError(result));
     if (u->n_written > FREE_BYTES && u->n_written / TIMES_MAX > u->n_read)
-        return refuse(u, "unpacks to more than 200 times its size");
+        return refuse_packed(u, "unpacks to more than 200 times its size");
     return 0;
 }
 
@@ -81,10 +81,10 @@ static ssize_t read_unpacked(void *cookie, char *out, size_t bytes) {
         if (u->z.avail_in == 0) {
             const ssize_t got = refill(u);
             if (got < 0) return -1;
-            if (got == 0) return u->in_member ? refuse(u, "the file ends within the compressed data") : 0;
+            if (got == 0) return u->in_member ? refuse_packed(u, "the file ends within the compressed data") : 0;
         }
         if (!u->in_member && begin_member(u) != 0) return -1;
-        if (step(u) != 0) return -1;
+        if (unpack_step(u) != 0) return -1;
     }
     return (ssize_t)(room - u->z.avail_out);
 }
@@ -120,7 +120,7 @@ ls_status ls_text_head(char *text, int64_t *bytes, ls_error *err) {
 }
 
 /* Of a file that is open, or none if that failed with `status`. */
-static ls_status begin(ls_source **out, FILE *file, const char *name, ls_status status, ls_error *err) {
+static ls_status begin_source(ls_source **out, FILE *file, const char *name, ls_status status, ls_error *err) {
     const size_t bytes = strlen(name) + 1;
     ls_source *source = NULL;
     int first;
@@ -145,15 +145,15 @@ static ls_status begin(ls_source **out, FILE *file, const char *name, ls_status 
 
 ls_status ls_source_open(ls_source **out, const char *path, ls_error *err) {
     FILE *file = stdin;
-    if (strcmp(path, "-") == 0) return begin(out, file, "standard input", LS_OK, err);
-    return begin(out, file, path, ls_file_stream(&file, path, err), err);
+    if (strcmp(path, "-") == 0) return begin_source(out, file, "standard input", LS_OK, err);
+    return begin_source(out, file, path, ls_file_stream(&file, path, err), err);
 }
 
 ls_status ls_source_open_bytes(ls_source **out, void *data, int64_t bytes, const char *name, ls_error *err) {
     FILE *file = fmemopen(data, bytes > 0 ? (size_t)bytes : 1, "r");
     *out = NULL;
     if (file == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "%s: cannot read from memory: %s", name, strerror(errno));
-    return begin(out, file, name, LS_OK, err);
+    return begin_source(out, file, name, LS_OK, err);
 }
 
 const char *ls_source_name(const ls_source *source) { return source->name; }
@@ -161,7 +161,7 @@ const char *ls_source_name(const ls_source *source) { return source->name; }
 static FILE *text_of(const ls_source *source) { return source->gzip != NULL ? source->unpacked : source->file; }
 
 /* What went wrong in unpacking is known better than by who reads what comes out. */
-static ls_status explain(const ls_source *source, ls_status status, ls_error *err) {
+static ls_status explain_unpacking(const ls_source *source, ls_status status, ls_error *err) {
     if (source->gzip == NULL || source->gzip->failure.status == LS_OK) return status;
     if (err != NULL) *err = source->gzip->failure;
     return source->gzip->failure.status;
@@ -173,7 +173,7 @@ ls_status ls_source_line(ls_source *source, char **line, int64_t *cap, int64_t *
     source->line++;
     if (status == LS_OK && source->line == 1 && *more) return ls_text_head(*line, bytes, err);
     if (status == LS_OK) return LS_OK;
-    status = explain(source, status, err);
+    status = explain_unpacking(source, status, err);
     ls_error_prefix(err, "line %lld", (long long)source->line);
     return status;
 }
@@ -194,7 +194,8 @@ static ls_status read_all(ls_source *source, char **text, int64_t *bytes, int64_
         LS_TRY(ls_array_grow((void **)text, &cap, n + CHUNK_BYTES + 1, 1, source->name, err));
         got = fread(*text + n, 1, CHUNK_BYTES, file);
     }
-    if (ferror(file)) return explain(source, LS_FAIL(err, LS_ERR_IO, "cannot read: %s", strerror(errno)), err);
+    if (ferror(file))
+        return explain_unpacking(source, LS_FAIL(err, LS_ERR_IO, "cannot read: %s", strerror(errno)), err);
     if (n > bytes_max) return LS_FAIL(err, LS_ERR_FORMAT, "more than %lld bytes of text", (long long)bytes_max);
     (*text)[n] = '\0';
     *bytes = n;

@@ -44,7 +44,7 @@ static double advantage_of(double reward, const group_sums *g, const ls_advantag
     return 0.0;
 }
 
-static void measure(ls_advantage_metrics *m, const float *rewards, const uint8_t *failed, int64_t n) {
+static void measure_rewards(ls_advantage_metrics *m, const float *rewards, const uint8_t *failed, int64_t n) {
     const group_sums all = sum_group(rewards, failed, 0, n);
     const double none = (double)NAN;
     bool any = false;
@@ -92,7 +92,7 @@ ls_status ls_advantages(float *out, uint8_t *keep, ls_advantage_metrics *metrics
             m.n_kept += kept;
         }
     }
-    measure(&m, rewards, failed, n);
+    measure_rewards(&m, rewards, failed, n);
     m.group_std_mean = n_std > 0 ? std_sum / (double)n_std : (double)NAN;
     if (metrics != NULL) *metrics = m;
     return LS_OK;

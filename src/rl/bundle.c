@@ -16,11 +16,6 @@
 enum { FORMAT = 2, JSON_BYTES_MAX = 1 << 24 };
 #define PATH_MAX_BYTES 1400
 
-static ls_status join(char out[PATH_MAX_BYTES], const char *directory, const char *name, ls_error *err) {
-    const int n = snprintf(out, PATH_MAX_BYTES, "%s/%s", directory, name);
-    return n < PATH_MAX_BYTES ? LS_OK : LS_FAIL(err, LS_ERR_ARG, "%.100s...: the path is too long", directory);
-}
-
 /* ---- writing ---- */
 
 /* Prompt and what follows it, with one side's log-probabilities. */
@@ -75,7 +70,7 @@ static ls_status write_records(const char *directory, const char *name, const ls
                                ls_error *err) {
     const side s = {b, trainer};
     char path[PATH_MAX_BYTES];
-    LS_TRY(join(path, directory, name, err));
+    LS_TRY(ls_path_join(path, sizeof path, directory, name, err));
     return ls_json_save(path, fill_records, &s, err);
 }
 
@@ -161,7 +156,7 @@ ls_status ls_bundle_write(const char *directory, const ls_bundle *b, const ls_co
     char path[PATH_MAX_BYTES];
     LS_TRY(write_records(directory, "rollout.jsonl", b, false, err));
     LS_TRY(write_records(directory, "trainer.jsonl", b, true, err));
-    LS_TRY(join(path, directory, "bundle.json", err));
+    LS_TRY(ls_path_join(path, sizeof path, directory, "bundle.json", err));
     return ls_json_save(path, fill_bundle, &w, err);
 }
 
@@ -344,9 +339,9 @@ static ls_status lay_out(ls_bundle *b, ls_error *err) {
 
 static ls_status read_records(ls_bundle_records *out, const char *directory, ls_error *err) {
     char path[PATH_MAX_BYTES];
-    LS_TRY(join(path, directory, "rollout.jsonl", err));
+    LS_TRY(ls_path_join(path, sizeof path, directory, "rollout.jsonl", err));
     LS_TRY(ls_records_read(&out->rollout, &out->n_rollout, path, LS_RECORD_SEQUENCE, err));
-    LS_TRY(join(path, directory, "trainer.jsonl", err));
+    LS_TRY(ls_path_join(path, sizeof path, directory, "trainer.jsonl", err));
     return ls_records_read(&out->trainer, &out->n_trainer, path, LS_RECORD_SEQUENCE, err);
 }
 
@@ -359,7 +354,7 @@ ls_status ls_bundle_parse(ls_bundle **out, const char *text, int64_t bytes, cons
     ls_node root;
     ls_status status;
     *out = NULL;
-    LS_TRY_DONE(join(path, directory, "bundle.json", err));
+    LS_TRY_DONE(ls_path_join(path, sizeof path, directory, "bundle.json", err));
     LS_TRY_DONE(ls_array_alloc((void **)&b, 1, sizeof *b, "bundle", err));
     LS_TRY_DONE(ls_array_alloc((void **)&b->store, 1, sizeof *b->store, "bundle", err));
     b->store->records = *records;
@@ -392,7 +387,7 @@ ls_status ls_bundle_read(ls_bundle **out, const char *directory, ls_error *err) 
     ls_bundle_records records = {0};
     ls_status status;
     *out = NULL;
-    LS_TRY_DONE(join(path, directory, "bundle.json", err));
+    LS_TRY_DONE(ls_path_join(path, sizeof path, directory, "bundle.json", err));
     LS_TRY_DONE(ls_file_read(&text, &bytes, path, JSON_BYTES_MAX, err));
     if ((status = read_records(&records, directory, err)) != LS_OK) {
         free_records(&records);

@@ -261,7 +261,7 @@ static void measure_spread(ls_correction_metrics *m, const float *weights, const
     m->sequence_weight_std = m->n_sequences > 1 ? sqrt(sequence_spread / (sequences - 1.0)) : (double)NAN;
 }
 
-static void finish(ls_correction_metrics *m, const ls_correction *correction) {
+static void finish_metrics(ls_correction_metrics *m, const ls_correction *correction) {
     const double n = (double)(m->n_tokens - m->n_missing), sequences = (double)m->n_sequences, zero = m->zero_fraction;
     double *const of_tokens[] = {&m->raw_mean,         &m->weight_mean,       &m->fraction_high, &m->fraction_low,
                                  &m->outside_fraction, &m->rejected_fraction, &m->zero_fraction};
@@ -337,7 +337,7 @@ ls_status ls_correction_apply(float *weights, uint8_t *kept, ls_correction_metri
         }
         add_sequence(&m, &sequence, correction);
     }
-    finish(&m, correction);
+    finish_metrics(&m, correction);
     measure_spread(&m, weights, tokens, r, t);
     if (metrics != NULL) *metrics = m;
     return LS_OK;

@@ -258,8 +258,8 @@ ls_status ls_episodes_renew(ls_episodes *e, const ls_world *w, ls_task_split spl
                             ls_error *err) {
     for (int64_t i = 0; i < e->n; i++) {
         ls_episode *x = &e->list[i];
-        x->is_settled = open[i / e->samples] == 0;
-        if (!x->is_settled) free_replies(x);
+        x->is_fixed = open[i / e->samples] == 0;
+        if (!x->is_fixed) free_replies(x);
     }
     return begin_groups(e, w, split, open, first, err);
 }
@@ -395,7 +395,7 @@ static ls_status ask_environment(ls_episodes *e, const ls_world *w, const int64_
     }
     const ls_environment_call call = {episodes, names, ends, n, e->items, e->results};
     LS_TRY_DONE(ls_environment_ask(w->environment, &call, answers, err));
-    ls_episodes_note(e, "", ls_reward_tally_of(w->environment)->message);
+    ls_episodes_note(e, "", ls_reward_counts_of(w->environment)->message);
     for (int64_t i = 0; i < n; i++) {
         if (status != LS_OK) {
             free((char *)(uintptr_t)answers[i].said.text);
@@ -416,7 +416,7 @@ static ls_status ask_the_cut(ls_episodes *e, const ls_world *w, int64_t begin, i
     int64_t n = 0;
     for (int64_t i = begin; i < end; i++) {
         const ls_episode *x = &e->list[i];
-        if (x->overlong && !x->failed && !x->is_judged && !x->is_settled) e->owners[n++] = i;
+        if (x->overlong && !x->failed && !x->is_judged && !x->is_fixed) e->owners[n++] = i;
     }
     for (int64_t i = 0; i < n; i++) {
         ls_reply *last = &e->list[e->owners[i]].observations[e->list[e->owners[i]].n_replies - 1];

@@ -78,7 +78,7 @@ typedef struct ls_episode {
     int64_t rendered_bytes, rendered_ends[LS_TURNS_MAX]; /* the length behind each such turn */
     double earned;                                       /* the sum of an environment's rewards */
     bool is_judged;                                      /* by an environment; it has said a reward */
-    bool is_settled;                                     /* it stays as it is: neither drawn nor judged again */
+    bool is_fixed;                                       /* it stays as it is: neither drawn nor judged again */
     bool ended;
     bool overlong;               /* its last completion did not come to an end by itself */
     bool failed;                 /* there is no reward */

@@ -28,7 +28,7 @@ typedef struct description {
     ls_saves_position positions[N_POSITIONS];
 } description;
 
-static void describe(const grpo *g, description *out) {
+static void describe_run(const grpo *g, description *out) {
     ls_train_options_numerics(out->numerics, &g->o->train);
     out->positions[POSITION_STEP] = (ls_saves_position){"step", g->step};
     out->positions[POSITION_DIGEST_LOW] = (ls_saves_position){"digest_low", (int64_t)(g->result->digest & UINT32_MAX)};
@@ -37,19 +37,19 @@ static void describe(const grpo *g, description *out) {
         "grpo", out->numerics, g->data, g->config, ls_train_options_free(&g->o->train), out->positions, N_POSITIONS};
 }
 
-static ls_status save(grpo *g, ls_error *err) {
+static ls_status save_run(grpo *g, ls_error *err) {
     description d;
-    describe(g, &d);
+    describe_run(g, &d);
     return ls_saves_save(g->saves, ls_trainer_state(g->trainer), &d.d, g->o->train.keep, err);
 }
 
 /* The first line of a run, once nothing is left that could refuse it. */
-static void tell_device(const grpo *g) { ls_train_options_tell(g->told, &g->choice, &g->o->train); }
+static void tell_device(const grpo *g) { ls_train_options_tell(g->notes, &g->choice, &g->o->train); }
 
 static ls_status resume_run(grpo *g, ls_error *err) {
     description d;
     ls_train_state *state = ls_trainer_state(g->trainer);
-    describe(g, &d);
+    describe_run(g, &d);
     LS_TRY(ls_saves_load(g->begin, state, &d.d, err));
     if (state->step != g->begin_update)
         return LS_FAIL(err, LS_ERR_FORMAT, "%s/state.json: update %lld", g->begin, (long long)state->step);
@@ -648,7 +648,7 @@ static ls_status leave_step(grpo *g, ls_error *err) {
     g->step--;
     g->result->stopped = true;
     if (g->step > 0) {
-        LS_TRY(save(g, err));
+        LS_TRY(save_run(g, err));
         LS_TRY(ls_saves_wait(g->saves, ls_trainer_state(g->trainer), err));
     }
     ls_stop_tell(g->progress, g->step, g->o->train.run);
@@ -680,7 +680,7 @@ static ls_status run_step(grpo *g, bool *stopped, ls_error *err) {
     LS_TRY_DONE(ls_stop_asked(&asked, g->comm, err));
     g->result->stopped = asked && g->step < t->steps;
     if (g->result->stopped || g->step == t->steps || (t->save_every > 0 && g->step % t->save_every == 0))
-        LS_TRY_DONE(save(g, err));
+        LS_TRY_DONE(save_run(g, err));
     else
         LS_TRY_DONE(ls_saves_look(g->saves, ls_trainer_state(g->trainer), err));
     if (g->result->stopped) LS_TRY_DONE(ls_saves_wait(g->saves, ls_trainer_state(g->trainer), err));
@@ -731,7 +731,7 @@ static ls_status run_steps(grpo *g, ls_error *err) {
 
 ls_status ls_grpo_run(ls_grpo_options *o, const ls_config *config, FILE *progress, ls_grpo_result *result,
                       ls_error *err) {
-    grpo g = {.o = o, .config = config, .told = progress, .result = result};
+    grpo g = {.o = o, .config = config, .notes = progress, .result = result};
     ls_error reason = {LS_OK, ""};
     ls_status status;
     *result = (ls_grpo_result){.digest = LS_FNV_START};

@@ -18,7 +18,7 @@ typedef struct writer {
     int64_t bytes;
 } writer;
 
-static void put(writer *w, const void *data, int64_t bytes) {
+static void put_data(writer *w, const void *data, int64_t bytes) {
     if (w->at != NULL && bytes > 0) memcpy(w->at + w->bytes, data, (size_t)bytes);
     w->bytes += bytes;
 }
@@ -26,15 +26,15 @@ static void put(writer *w, const void *data, int64_t bytes) {
 static void put_episode(writer *w, const ls_episode *x) {
     const episode_head head = {x->n,    x->n_drawn,  x->n_replies, x->n_hit, x->n_preempted,
                                x->slot, x->overlong, x->failed,    {0}};
-    put(w, &head, (int64_t)sizeof head);
-    put(w, x->tokens, x->n * (int64_t)sizeof *x->tokens);
-    put(w, x->logprob, x->n * (int64_t)sizeof *x->logprob);
-    put(w, x->drawn, x->n);
-    put(w, x->kept, x->n * (int64_t)sizeof *x->kept);
-    put(w, x->log_mass, x->n * (int64_t)sizeof *x->log_mass);
+    put_data(w, &head, (int64_t)sizeof head);
+    put_data(w, x->tokens, x->n * (int64_t)sizeof *x->tokens);
+    put_data(w, x->logprob, x->n * (int64_t)sizeof *x->logprob);
+    put_data(w, x->drawn, x->n);
+    put_data(w, x->kept, x->n * (int64_t)sizeof *x->kept);
+    put_data(w, x->log_mass, x->n * (int64_t)sizeof *x->log_mass);
     for (int64_t k = 0; k < x->n_replies; k++) {
-        put(w, &x->replies[k].bytes, (int64_t)sizeof x->replies[k].bytes);
-        put(w, x->replies[k].text, x->replies[k].bytes);
+        put_data(w, &x->replies[k].bytes, (int64_t)sizeof x->replies[k].bytes);
+        put_data(w, x->replies[k].text, x->replies[k].bytes);
     }
 }
 
@@ -118,7 +118,7 @@ static ls_status take_others(const grpo *g, ls_episodes *e, const uint8_t *bytes
         reader r = {bytes + begins[rank], begins[rank + 1] - begins[rank]};
         if (rank == ls_comm_rank(g->comm)) continue;
         for (int64_t i = rank * e->n / n_ranks; i < (rank + 1) * e->n / n_ranks; i++)
-            if (!e->list[i].is_settled) LS_TRY(get_episode(&r, &e->list[i], e->length, err));
+            if (!e->list[i].is_fixed) LS_TRY(get_episode(&r, &e->list[i], e->length, err));
     }
     return LS_OK;
 }
@@ -130,12 +130,12 @@ ls_status ls_grpo_gather(const grpo *g, ls_episodes *e, ls_error *err) {
     ls_status status;
     ls_grpo_share(g, e->n, &begin, &end);
     for (int64_t i = begin; i < end; i++)
-        if (!e->list[i].is_settled) put_episode(&count, &e->list[i]); /* the others are with everybody */
+        if (!e->list[i].is_fixed) put_episode(&count, &e->list[i]); /* the others are with everybody */
     LS_TRY_DONE(share_sizes(g, count.bytes, begins, err));
     LS_TRY_DONE(ls_array_alloc((void **)&bytes, begins[ls_comm_ranks(g->comm)], 1, "episodes", err));
     w = (writer){bytes + begins[ls_comm_rank(g->comm)], 0};
     for (int64_t i = begin; i < end; i++)
-        if (!e->list[i].is_settled) put_episode(&w, &e->list[i]);
+        if (!e->list[i].is_fixed) put_episode(&w, &e->list[i]);
     LS_TRY_DONE(ls_comm_share(g->comm, bytes, begins, "the episodes", err));
     LS_TRY_DONE(take_others(g, e, bytes, begins, err));
 done:

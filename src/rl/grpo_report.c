@@ -176,7 +176,7 @@ static void tell_digest(const grpo *g) {
     ls_run_metric(g->records, "digest/low", (double)(g->result->digest & UINT32_MAX));
 }
 
-static void show(const grpo *g, double seconds) {
+static void show_step(const grpo *g, double seconds) {
     const ls_run_glance glance = {.step = g->step,
                                   .n_steps = g->o->train.steps,
                                   .reward = g->advantage_metrics.reward_mean,
@@ -212,7 +212,7 @@ ls_status ls_grpo_log(grpo *g, double seconds, ls_error *err) {
     tell_times(g, seconds);
     LS_TRY_DONE(tell_samples(g, err));
     LS_TRY_DONE(ls_run_step_commit(g->records, err));
-    show(g, seconds);
+    show_step(g, seconds);
 done:
     if (status != LS_OK) ls_run_step_drop(g->records);
     return status;
@@ -250,7 +250,7 @@ void ls_grpo_tell_episodes(const grpo *g, const ls_episodes *e, const char *what
         fprintf(g->progress, "step %lld: %s%s\n", (long long)g->step, what, e->message);
 }
 
-static ls_status describe(const grpo *g, ls_bundle *b, ls_error *err) {
+static ls_status describe_bundle(const grpo *g, ls_bundle *b, ls_error *err) {
     *b = (ls_bundle){.step = g->step,
                      .dtype = (ls_dtype)g->o->train.dtype,
                      .profile = (ls_profile)g->o->train.profile,
@@ -313,7 +313,7 @@ done:
     return status;
 }
 
-static void tell(const grpo *g) {
+static void tell_update(const grpo *g) {
     char id[LS_EPISODE_ID_MAX];
     const ls_gate *gate = &g->gate;
     if (g->progress == NULL) return;
@@ -334,11 +334,11 @@ ls_status ls_grpo_bundle(grpo *g, ls_error *err) {
     char(*ids)[LS_EPISODE_ID_MAX] = NULL;
     ls_status status = LS_OK;
     if (!ls_grpo_writes(g) || g->result->bundle[0] != '\0') return LS_OK;
-    LS_TRY_DONE(describe(g, &b, err));
+    LS_TRY_DONE(describe_bundle(g, &b, err));
     LS_TRY_DONE(list_sequences(g, &b, &ids, err));
     snprintf(g->result->bundle, sizeof g->result->bundle, "%s/mismatch-%08lld", g->o->train.run, (long long)g->step);
     LS_TRY_DONE(write_bundle(g, &b, err));
-    tell(g);
+    tell_update(g);
 done:
     free(ids);
     free(b.sequences);

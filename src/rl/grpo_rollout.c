@@ -58,7 +58,7 @@ static ls_status send_weights(grpo *g, int64_t update, ls_error *err) {
 }
 
 /* The servers draw with what the trainer has now. */
-static ls_status publish(grpo *g, ls_error *err) {
+static ls_status publish_weights(grpo *g, ls_error *err) {
     const int64_t update = ls_trainer_state(g->trainer)->step;
     ls_rollout_versions versions;
     if (g->published == update) return LS_OK;
@@ -80,7 +80,7 @@ ls_status ls_grpo_open_rollout(grpo *g, ls_error *err) {
                                         .key_file = o->rollout_key_file,
                                         .concurrency = o->rollout_concurrency,
                                         .timeout_s = o->rollout_timeout,
-                                        .told = g->told};
+                                        .notes = g->notes};
     const ls_rollout_model model = {.numerics = numerics,
                                     .vocab = g->model->config.vocab,
                                     .length = o->length,
@@ -101,7 +101,7 @@ typedef struct drawing {
     bool is_recorded;
 } drawing;
 
-static ls_status draw(void *context, ls_request *requests, int64_t n, ls_error *err) {
+static ls_status draw_requests(void *context, ls_request *requests, int64_t n, ls_error *err) {
     const drawing *d = context;
     if (d->engine != NULL) return ls_engine_run(d->engine, requests, n, NULL, NULL, err);
     return ls_rollout_draw(d->g->rollout, requests, n, d->sampling, d->is_recorded, err);
@@ -109,9 +109,9 @@ static ls_status draw(void *context, ls_request *requests, int64_t n, ls_error *
 
 ls_status ls_grpo_draw(grpo *g, ls_episodes *e, ls_engine *engine, const ls_sampling *sampling, ls_error *err) {
     drawing d = {g, engine, sampling, e == g->episodes};
-    const ls_drawer drawer = {draw, &d};
+    const ls_drawer drawer = {draw_requests, &d};
     int64_t begin, end;
-    if (engine == NULL) LS_TRY(publish(g, err));
+    if (engine == NULL) LS_TRY(publish_weights(g, err));
     LS_TRY(ls_grpo_wake(g, GRPO_ENGINE, err));
     ls_grpo_share(g, e->n, &begin, &end);
     LS_TRY(ls_episodes_run(e, &g->world, &drawer, begin, end, err));

@@ -55,7 +55,7 @@ typedef struct grpo {
     ls_grpo_options *o; /* their profile is settled when the model is open */
     const ls_config *config;
     FILE *progress; /* NULL: none */
-    FILE *told;     /* the same, of every process: progress is of rank 0 */
+    FILE *notes;    /* the same, of every process: progress is of rank 0 */
     ls_grpo_result *result;
 
     char checkpoints[LS_SAVES_PATH_MAX]; /* RUN/checkpoints */

@@ -116,7 +116,7 @@ static void lay_out(grpo *g) {
 /* ---- episodes and what they earn ---- */
 
 /* Rewards from outside are asked for once, whatever the number of processes. */
-static ls_status judge(grpo *g, ls_error *err) {
+static ls_status judge_episodes(grpo *g, ls_error *err) {
     ls_episodes *e = g->episodes;
     const int64_t bytes = e->n * (int64_t)sizeof(float);
     const bool outside = ls_grpo_judged_by(g->o, LS_REWARD_COMMAND) || ls_grpo_judged_by(g->o, LS_REWARD_SERVER) ||
@@ -244,7 +244,7 @@ static ls_status draw_and_judge(grpo *g, ls_error *err) {
     LS_TRY(ls_grpo_draw(g, g->episodes, g->engine, &g->engine_opts.sampling, err));
     now = ls_clock_seconds();
     g->times.rollout += now - start;
-    LS_TRY(judge(g, err));
+    LS_TRY(judge_episodes(g, err));
     g->times.reward += ls_clock_seconds() - now;
     return LS_OK;
 }
@@ -348,19 +348,18 @@ static ls_tokens tokens_of(const grpo *g, int64_t begin, int64_t end) {
     return tokens;
 }
 
-/* Without differing bits record and trainer are the same. */
-static const float *old_of(const grpo *g) { return g->correction.n > 0 ? g->rows.trainer : g->rows.recorded; }
-
 /* What the loss says of the rows of a forward: their gradients and numbers. */
 static ls_status differentiate(grpo *g, const ls_train_rows *rows, ls_error *err) {
     const grpo_rows *r = &g->rows;
     const int64_t s = g->part.begin + rows->sequence, row = r->offsets[s];
+    /* Without differing bits record and trainer are the same. */
+    const float *old = g->correction.n > 0 ? r->trainer : r->recorded;
     const ls_loss_input input = {.tokens = {rows->n_sequences, rows->offsets, r->mask + row},
                                  .keep = r->keep + s,
                                  .overlong = r->overlong + s,
                                  .advantages = r->advantages + s,
                                  .logprobs = rows->logprob,
-                                 .old = old_of(g) + row,
+                                 .old = old + row,
                                  .reference = r->reference == NULL ? NULL : r->reference + row,
                                  .weights = r->weights == NULL ? NULL : r->weights + row,
                                  .entropy = rows->entropy};
@@ -388,7 +387,7 @@ static ls_train_batch batch_of(const grpo *g, int64_t begin, int64_t end) {
 }
 
 /* Compares what the trainer gave episodes [begin, end) with the record. */
-static void compare(grpo *g, int64_t begin, int64_t end) {
+static void compare_logprobs(grpo *g, int64_t begin, int64_t end) {
     const grpo_rows *r = &g->rows;
     for (int64_t s = begin; s < end; s++)
         ls_gate_compare(&g->gate, r->order[s], r->offsets[s], r->offsets[s + 1], r->mask, r->recorded, r->trainer);
@@ -408,7 +407,7 @@ static ls_status score_ahead(grpo *g, int64_t begin, int64_t end, ls_error *err)
     const ls_train_batch batch = batch_of(g, begin, end);
     if (begin == end) return LS_OK;
     LS_TRY(ls_trainer_score(g->trainer, &batch, g->rows.trainer, err));
-    compare(g, begin, end);
+    compare_logprobs(g, begin, end);
     g->times.gate += ls_clock_seconds() - start;
     return correct(g, begin, end, err);
 }
@@ -435,26 +434,19 @@ static void check_first(const grpo *g) {
               (long long)g->step, m->ratio_min, m->ratio_max, m->old_k1, m->old_k2, m->old_k3, m->clip_fraction);
 }
 
-/* The trainer's forward of some of the update's episodes. Those of the step's first update are the step's beginning. */
-static ls_status score(grpo *g, ls_train_rows *rows, ls_error *err) {
-    LS_TRY(ls_trainer_forward(g->trainer, rows, err));
-    if (g->part.is_first)
-        memcpy(g->rows.trainer + g->rows.offsets[g->part.begin + rows->sequence], rows->logprob,
-               (size_t)rows->n_rows * sizeof(float));
-    return LS_OK;
-}
-
-static void gate(grpo *g, const ls_train_rows *rows) {
-    const int64_t s = g->part.begin + rows->sequence;
-    if (g->part.is_first) compare(g, s, s + rows->n_sequences);
-}
-
-/* Gradients of the forward that the tape still holds. Nothing is learnt where the gate stops. */
-static ls_status learn(grpo *g, const ls_train_rows *rows, ls_error *err) {
-    const int64_t s = g->part.begin + rows->sequence;
+/* One forward of some of the update's episodes, and the gradients of what the tape then holds. The log-probabilities of
+ * the step's first update are those of its beginning: they pass the gate. */
+static ls_status run_rows(grpo *g, ls_error *err) {
+    ls_train_rows rows;
+    LS_TRY(ls_trainer_forward(g->trainer, &rows, err));
+    const int64_t s = g->part.begin + rows.sequence, end = s + rows.n_sequences;
+    if (g->part.is_first) {
+        memcpy(g->rows.trainer + g->rows.offsets[s], rows.logprob, (size_t)rows.n_rows * sizeof(float));
+        compare_logprobs(g, s, end);
+    }
     if (ls_grpo_stops(g)) return LS_OK;
-    if (g->part.is_first) LS_TRY(correct(g, s, s + rows->n_sequences, err));
-    LS_TRY(differentiate(g, rows, err));
+    if (g->part.is_first) LS_TRY(correct(g, s, end, err));
+    LS_TRY(differentiate(g, &rows, err));
     return ls_trainer_backward(g->trainer, err);
 }
 
@@ -463,7 +455,7 @@ static ls_status gate_all(grpo *g, const ls_gate *before, ls_error *err) {
     if (g->comm == NULL || !g->part.is_first) return LS_OK;
     LS_TRY(ls_trainer_share(g->trainer, g->rows.trainer, "the log-probabilities", err));
     g->gate = *before;
-    compare(g, g->part.begin, g->part.end);
+    compare_logprobs(g, g->part.begin, g->part.end);
     return LS_OK;
 }
 
@@ -481,17 +473,12 @@ static ls_status take_update(grpo *g, ls_error *err) {
 }
 
 /* One update: some episodes at a time are scored, pass the gate and give their gradients; then all of them update. */
-static ls_status update(grpo *g, ls_error *err) {
+static ls_status run_update(grpo *g, ls_error *err) {
     const ls_train_batch batch = batch_of(g, g->part.begin, g->part.end);
     const double start = ls_clock_seconds();
     const ls_gate before = g->gate;
-    ls_train_rows rows;
     LS_TRY(ls_trainer_begin(g->trainer, &batch, err));
-    while (ls_trainer_has_more(g->trainer)) {
-        LS_TRY(score(g, &rows, err));
-        gate(g, &rows);
-        LS_TRY(learn(g, &rows, err));
-    }
+    while (ls_trainer_has_more(g->trainer)) LS_TRY(run_rows(g, err));
     LS_TRY(gate_all(g, &before, err));
     if (!ls_grpo_stops(g)) LS_TRY(ls_trainer_update(g->trainer, &g->stats, err));
     g->times.update += ls_clock_seconds() - start;
@@ -543,7 +530,7 @@ static ls_status run_updates(grpo *g, ls_error *err) {
         for (int64_t k = 0; k < g->o->minibatches && !ls_grpo_stops(g); k++) {
             g->part = part_of(g, order[k]);
             g->part.is_first = g->n_updates == 0;
-            if (g->part.totals.n_tokens > 0) LS_TRY_DONE(update(g, err));
+            if (g->part.totals.n_tokens > 0) LS_TRY_DONE(run_update(g, err));
         }
     }
 done:

@@ -39,7 +39,7 @@ static ls_status ask_judge(ls_episodes *e, const ls_judge *judge, char (*names)[
                            ls_error *err) {
     if (judge->source != NULL) {
         LS_TRY(ls_reward_ask(judge->source, e->results, e->items, n, err));
-        ls_episodes_note(e, "", ls_reward_tally_of(judge->source)->message);
+        ls_episodes_note(e, "", ls_reward_counts_of(judge->source)->message);
         return LS_OK;
     }
     for (int64_t k = 0; k < n; k++) {
@@ -60,7 +60,7 @@ static ls_status ask_about_all(ls_episodes *e, const ls_world *w, int64_t j, ls_
     LS_TRY_DONE(ls_array_alloc((void **)&names, e->n, sizeof *names, "rewards", err));
     LS_TRY_DONE(ls_array_alloc((void **)&lists, e->n, sizeof *lists, "rewards", err));
     for (int64_t i = 0; i < e->n; i++) {
-        if (e->list[i].is_settled) continue;
+        if (e->list[i].is_fixed) continue;
         e->owners[n] = i;
         ls_episode_id(names[n], &e->list[i]);
         LS_TRY_DONE(make_item(&e->items[n], e, w, judge->source, i, lists[n], names[n], err));
@@ -88,7 +88,7 @@ done:
 static void take_known(ls_episodes *e, const ls_world *w, int64_t j) {
     for (int64_t i = 0; i < e->n; i++) {
         ls_episode *x = &e->list[i];
-        if (x->is_settled) continue;
+        if (x->is_fixed) continue;
         if (w->judges[j].is_environment)
             x->parts[j] = x->is_judged ? x->earned : (double)NAN;
         else
@@ -136,7 +136,7 @@ ls_status ls_episodes_judge(ls_episodes *e, const ls_world *w, ls_error *err) {
     }
     e->n_failed = 0;
     for (int64_t i = 0; i < e->n; i++) {
-        if (!e->list[i].is_settled) add_up(e, w, &e->list[i]);
+        if (!e->list[i].is_fixed) add_up(e, w, &e->list[i]);
         e->n_failed += e->list[i].failed;
     }
     return e->n_failed < e->n ? LS_OK : fail_all(e, w, err);

@@ -60,8 +60,8 @@ static uint32_t prompt_of(const replay *r, int64_t i) { return r->b->first_promp
 static uint32_t sample_of(const replay *r, int64_t i) { return (uint32_t)(i % r->b->samples); }
 
 /* Keeps each row as it was when it was first computed: what comes of it is of that time. */
-static void watch(void *context, const ls_request *request, int64_t pos, int64_t n_rows, int64_t sublayer,
-                  const float *h) {
+static void watch_stream(void *context, const ls_request *request, int64_t pos, int64_t n_rows, int64_t sublayer,
+                         const float *h) {
     replay *r = context;
     if (request->prompt_i != prompt_of(r, r->target_i) || request->sample_i != sample_of(r, r->target_i)) return;
     for (int64_t i = 0; i < n_rows && pos + i < r->target->n; i++) {
@@ -111,7 +111,8 @@ static ls_status draw_turn(replay *r, ls_engine *engine, int64_t first, int64_t 
     return LS_OK;
 }
 
-static ls_status draw(replay *r, ls_engine *engine, int64_t first, int64_t end, ls_replay_finding *out, ls_error *err) {
+static ls_status draw_target(replay *r, ls_engine *engine, int64_t first, int64_t end, ls_replay_finding *out,
+                             ls_error *err) {
     bool any = true;
     memset(r->seen, UNSEEN, (size_t)r->target->n);
     out->failure[0] = '\0';
@@ -165,10 +166,10 @@ static ls_status draw_again(replay *r, const char *directory, const surroundings
         opts.weights = 0;
     }
     LS_TRY_DONE(ls_engine_create(&engine, around->has_new_weights ? r->other : r->model, r->device, &opts, err));
-    LS_TRY_DONE(ls_engine_observe(engine, watch, r, err));
+    LS_TRY_DONE(ls_engine_observe(engine, watch_stream, r, err));
     for (int pass = 0; pass < around->passes; pass++) {
         if (pass > 0 && around->has_new_weights) LS_TRY_DONE(ls_engine_set_weights(engine, r->model, 1, err));
-        LS_TRY_DONE(draw(r, engine, first, end, out, err));
+        LS_TRY_DONE(draw_target(r, engine, first, end, out, err));
     }
 done:
     ls_engine_free(engine);
@@ -259,7 +260,7 @@ static ls_status find_place(const replay *r, int64_t n, ls_replay_finding *out, 
     return LS_OK;
 }
 
-static ls_status look(replay *r, const surroundings *around, ls_replay_finding *out, ls_error *err) {
+static ls_status look_for_difference(replay *r, const surroundings *around, ls_replay_finding *out, ls_error *err) {
     int32_t *tokens = NULL;
     int64_t n = r->target->n;
     const bool failed = out->failure[0] != '\0';
@@ -298,7 +299,7 @@ static bool did_differ(const ls_bundle_sequence *s) {
 static ls_status try(replay *r, const char *directory, const surroundings *around, ls_replay_finding *out,
                      ls_error *err) {
     LS_TRY(draw_again(r, directory, around, out, err));
-    LS_TRY(look(r, around, out, err));
+    LS_TRY(look_for_difference(r, around, out, err));
     out->sequence = r->target_i;
     snprintf(out->id, sizeof out->id, "%s", r->target->id);
     return LS_OK;
@@ -392,8 +393,8 @@ ls_status ls_replay(ls_replay_finding *out, const char *directory, const ls_repl
     r.b = bundle;
     aim(&r, bundle->sequence);
     LS_TRY_DONE(open_replay(&r, directory, err));
-    if (opts->told != NULL)
-        fprintf(opts->told, "device: %s; profile %s\n", r.choice.text, ls_profile_name(r.b->profile));
+    if (opts->notes != NULL)
+        fprintf(opts->notes, "device: %s; profile %s\n", r.choice.text, ls_profile_name(r.b->profile));
     LS_TRY_DONE(climb(&r, directory, out, err));
 done:
     if (status != LS_OK) ls_error_prefix(err, "replay");

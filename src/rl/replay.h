@@ -22,7 +22,7 @@ typedef struct ls_replay_opts {
     int32_t threads; /* 0: the bundle's */
     ls_inject inject;
     const char *device; /* its name (op/choice.h); NULL: auto */
-    FILE *told;         /* where a line says which device it is; NULL: nowhere */
+    FILE *notes;        /* where a line says which device it is; NULL: nowhere */
 } ls_replay_opts;
 
 typedef struct ls_replay_finding {

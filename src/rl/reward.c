@@ -63,11 +63,11 @@ static void make_one_line(char *text) {
 
 void ls_reward_note(ls_reward *reward, const char *format, ...) {
     va_list args;
-    if (reward->tally.message[0] != '\0') return;
+    if (reward->counts.message[0] != '\0') return;
     va_start(args, format);
-    vsnprintf(reward->tally.message, sizeof reward->tally.message, format, args);
+    vsnprintf(reward->counts.message, sizeof reward->counts.message, format, args);
     va_end(args);
-    make_one_line(reward->tally.message);
+    make_one_line(reward->counts.message);
 }
 
 void ls_reward_fail(ls_reward_result *result, const char *text) {
@@ -77,14 +77,14 @@ void ls_reward_fail(ls_reward_result *result, const char *text) {
     make_one_line(result->error);
 }
 
-int64_t ls_reward_settle(ls_reward *reward, ls_reward_result *results, bool *done, int64_t n,
-                         ls_reward_answer *answer) {
+int64_t ls_reward_resolve(ls_reward *reward, ls_reward_result *results, bool *done, int64_t n,
+                          ls_reward_answer *answer) {
     const int64_t i = answer->id - reward->first_id;
     char *text = answer->text;
     answer->text = NULL;
     if (i < 0 || i >= n || done[i]) {
         free(text);
-        reward->tally.strays++;
+        reward->counts.strays++;
         ls_reward_note(reward, "an answer to an item that does not wait for one");
         return -1;
     }
@@ -130,7 +130,7 @@ ls_status ls_reward_ask(ls_reward *reward, ls_reward_result *results, const ls_r
     ls_status status;
     sigset_t saved;
     bool was_pending;
-    reward->tally.message[0] = '\0';
+    reward->counts.message[0] = '\0';
     if (n == 0) return LS_OK;
     reward->is_environment = items[0].op != NULL;
     for (int64_t i = 0; i < n; i++) {
@@ -141,10 +141,10 @@ ls_status ls_reward_ask(ls_reward *reward, ls_reward_result *results, const ls_r
     status = reward->ask(reward, results, items, n, err);
     release_sigpipe(&saved, was_pending);
     reward->first_id += n;
-    reward->tally.asked += n;
+    reward->counts.asked += n;
     for (int64_t i = 0; i < n; i++) {
-        reward->tally.ok += results[i].ok;
-        reward->tally.failed += !results[i].ok;
+        reward->counts.ok += results[i].ok;
+        reward->counts.failed += !results[i].ok;
         if (!results[i].ok) ls_reward_note(reward, "%.80s: %s", ls_reward_item_name(&items[i]), results[i].error);
     }
     return status;
@@ -155,7 +155,7 @@ void ls_reward_take_none(ls_reward *reward) { reward->takes_none = true; }
 bool ls_reward_wants_groups(const ls_reward *reward) { return reward->wants_groups; }
 bool ls_reward_wants_resets(const ls_reward *reward) { return reward->wants_resets; }
 
-const ls_reward_tally *ls_reward_tally_of(const ls_reward *reward) { return &reward->tally; }
+const ls_reward_counts *ls_reward_counts_of(const ls_reward *reward) { return &reward->counts; }
 
 void ls_reward_close(ls_reward *reward) {
     if (reward != NULL) reward->close(reward);

@@ -46,14 +46,14 @@ typedef struct ls_reward_result {
 } ls_reward_result;
 
 /* Since the source was opened. */
-typedef struct ls_reward_tally {
+typedef struct ls_reward_counts {
     int64_t asked, ok, failed;
     int64_t retried;                       /* items or requests that were sent again */
     int64_t restarts;                      /* of the command */
     int64_t unreadable;                    /* lines or bodies that are no answer */
     int64_t strays;                        /* answers to no item that waits: second ones, late ones, made-up ids */
     char message[2 * LS_REWARD_ERROR_MAX]; /* the first thing that went wrong in the last ask, or "" */
-} ls_reward_tally;
+} ls_reward_counts;
 
 typedef struct ls_reward ls_reward;
 
@@ -98,7 +98,7 @@ ls_status ls_reward_http_open(ls_reward **out, const ls_reward_http_options *opt
  * the source is silent (ls_interrupt_gave_up). One ask at a time. */
 ls_status ls_reward_ask(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,
                         ls_error *err);
-const ls_reward_tally *ls_reward_tally_of(const ls_reward *reward);
+const ls_reward_counts *ls_reward_counts_of(const ls_reward *reward);
 /* From here on a reward of null is none and no failure: the result is ok, and NaN. For one judge of several. */
 void ls_reward_take_none(ls_reward *reward);
 /* Whether items are to say which belong to one problem (group, group_n); whether an environment is asked for beginnings

@@ -224,14 +224,14 @@ static void hear_answer(ask *a, const char *line, int64_t bytes) {
     int64_t i;
     if (bytes == 0) return;
     if (ls_reward_answer_parse(&answer, line, bytes, "answer", &err) != LS_OK) {
-        s->base.tally.unreadable++;
+        s->base.counts.unreadable++;
         ls_reward_note(&s->base, "the command wrote \"%.*s\": %.160s", (int)(bytes < 80 ? bytes : 80), line, err.text);
         return;
     }
     /* An item that was not given out cannot be answered, even if its id can be guessed. */
     i = answer.id - s->base.first_id;
     if (i >= 0 && i < a->n && !a->sent[i]) answer.id = -1;
-    i = ls_reward_settle(&s->base, a->results, a->done, a->n, &answer);
+    i = ls_reward_resolve(&s->base, a->results, a->done, a->n, &answer);
     if (i < 0) return;
     if (answer.note[0] != '\0') ls_reward_note(&s->base, "%.80s: %s", ls_reward_item_name(&a->items[i]), answer.note);
     a->n_sent--;
@@ -264,7 +264,7 @@ static bool hear(ask *a) {
         c->line_n -= begin;
         if (c->line_n < LINE_MAX_BYTES) continue;
         if (!c->line_too_long) {
-            a->s->base.tally.unreadable++;
+            a->s->base.counts.unreadable++;
             ls_reward_note(&a->s->base, "the command wrote a line of more than %d bytes", LINE_MAX_BYTES);
         }
         c->line_too_long = true;
@@ -293,7 +293,7 @@ static ls_status prepare(ask *a, ls_error *err) {
     a->alone = a->ends > 0 || a->tries[a->next] > 0;
     a->sent[a->next] = true;
     a->n_sent++;
-    if (a->tries[a->next] > 0) a->s->base.tally.retried++;
+    if (a->tries[a->next] > 0) a->s->base.counts.retried++;
     return LS_OK;
 }
 
@@ -383,7 +383,7 @@ static ls_status run(ask *a, ls_error *err) {
                 command_ended(a, why.text);
                 continue;
             }
-            s->base.tally.restarts += ran;
+            s->base.counts.restarts += ran;
         }
         ran = true;
         const ls_status status = prepare(a, err);

@@ -63,7 +63,7 @@ static void fail_items(ask *a, int64_t request, const char *text) {
 }
 
 /* What the server said, to the items of its request and to no others. */
-static ls_status settle_answers(void *context, int64_t request, char *answer, int64_t bytes, ls_error *ignored) {
+static ls_status resolve_answers(void *context, int64_t request, char *answer, int64_t bytes, ls_error *ignored) {
     ask *a = context;
     source *s = a->s;
     const int64_t first_id = s->base.first_id + begin_of(a, request),
@@ -79,13 +79,13 @@ static ls_status settle_answers(void *context, int64_t request, char *answer, in
         status = ls_reward_answers_parse(a->answers, &n, s->batch, answer, bytes, "answer", &err);
     }
     if (status != LS_OK) {
-        s->base.tally.unreadable++;
+        s->base.counts.unreadable++;
         fail_items(a, request, err.text);
         return LS_OK;
     }
     for (int64_t i = 0; i < n; i++) {
         if (a->answers[i].id < first_id || a->answers[i].id >= first_id + n_items) a->answers[i].id = -1;
-        ls_reward_settle(&s->base, a->results, a->done, a->n, &a->answers[i]);
+        ls_reward_resolve(&s->base, a->results, a->done, a->n, &a->answers[i]);
     }
     fail_items(a, request, "the server's answer leaves this item out");
     return LS_OK;
@@ -109,14 +109,14 @@ static ls_status http_ask(ls_reward *reward, ls_reward_result *results, const ls
                           ls_error *err) {
     source *s = (source *)reward;
     ask a = {.s = s, .results = results, .items = items, .n = n};
-    const ls_http_user user = {&a, url_of, write_items, settle_answers, fail_request, note};
+    const ls_http_user user = {&a, url_of, write_items, resolve_answers, fail_request, note};
     void *answers = NULL, *done = NULL;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc(&answers, s->batch, sizeof *a.answers, "answers", err));
     LS_TRY_DONE(ls_array_alloc(&done, n, sizeof *a.done, "rewards", err));
     a.answers = answers;
     a.done = done;
-    status = ls_http_pool_run(s->pool, (n - 1) / s->batch + 1, &user, &s->base.tally.retried, err);
+    status = ls_http_pool_run(s->pool, (n - 1) / s->batch + 1, &user, &s->base.counts.retried, err);
 done:
     free(answers);
     free(done);

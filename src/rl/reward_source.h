@@ -13,7 +13,7 @@ struct ls_reward {
     int64_t first_id;
     bool is_environment; /* of the ask that runs */
     bool wants_groups, wants_resets, takes_none;
-    ls_reward_tally tally;
+    ls_reward_counts counts;
 };
 
 /* One item as JSON; key NULL. */
@@ -27,7 +27,8 @@ void ls_reward_note(ls_reward *reward, const char *format, ...) __attribute__((f
 
 /* Puts an answer to where it belongs: index of the item, or -1 for a stray, which is counted. done [n] tells the items
  * that wait no more; it is set for the item. The answer's text goes to the result, or is freed. */
-int64_t ls_reward_settle(ls_reward *reward, ls_reward_result *results, bool *done, int64_t n, ls_reward_answer *answer);
+int64_t ls_reward_resolve(ls_reward *reward, ls_reward_result *results, bool *done, int64_t n,
+                          ls_reward_answer *answer);
 
 /* Marks one item as failed. */
 void ls_reward_fail(ls_reward_result *result, const char *text);

@@ -28,7 +28,7 @@ struct ls_rollout {
     ls_rollout_model model;
     char numerics[64];
     const char *logprob_of;
-    FILE *told;
+    FILE *notes;
     server *servers; /* [n_servers] */
     int64_t n_servers;
     ls_rollout_versions versions;
@@ -43,7 +43,7 @@ typedef struct asking {
     uint64_t wish;
     ls_request *requests; /* of GENERATE */
     const ls_sampling *sampling;
-    bool is_recorded, is_told;
+    bool is_recorded, is_reported;
 } asking;
 
 static server *server_of(const asking *a, int64_t i) { return &a->r->servers[i % a->r->n_servers]; }
@@ -124,7 +124,7 @@ static ls_status take_draw(const asking *a, int64_t i, const char *text, int64_t
     return LS_OK;
 }
 
-static ls_status take(void *context, int64_t i, char *text, int64_t bytes, ls_error *err) {
+static ls_status take_reply(void *context, int64_t i, char *text, int64_t bytes, ls_error *err) {
     const asking *a = context;
     server *s = server_of(a, i);
     switch (a->route) {
@@ -135,8 +135,8 @@ static ls_status take(void *context, int64_t i, char *text, int64_t bytes, ls_er
     return take_draw(a, i, text, bytes, err);
 }
 
-static ls_status fail(void *context, int64_t i, const char *why, const char *text, int64_t bytes, int64_t tries,
-                      ls_error *err) {
+static ls_status fail_call(void *context, int64_t i, const char *why, const char *text, int64_t bytes, int64_t tries,
+                           ls_error *err) {
     const asking *a = context;
     char refusal[REFUSAL_MAX];
     ls_rollout_refusal(refusal, sizeof refusal, text, bytes);
@@ -144,16 +144,16 @@ static ls_status fail(void *context, int64_t i, const char *why, const char *tex
                    refusal[0] != '\0' ? ": " : "", refusal, (long long)tries, tries == 1 ? "try" : "tries");
 }
 
-static void note(void *context, int64_t i, const char *why) {
+static void note_retry(void *context, int64_t i, const char *why) {
     asking *a = context;
-    if (a->r->told == NULL || a->is_told) return;
-    a->is_told = true;
-    fprintf(a->r->told, "%s%s: %s; it is asked again\n", server_of(a, i)->shown, paths[a->route], why);
-    fflush(a->r->told);
+    if (a->r->notes == NULL || a->is_reported) return;
+    a->is_reported = true;
+    fprintf(a->r->notes, "%s%s: %s; it is asked again\n", server_of(a, i)->shown, paths[a->route], why);
+    fflush(a->r->notes);
 }
 
-static ls_status ask(asking *a, int64_t n, ls_error *err) {
-    const ls_http_user user = {a, url_of, a->route == INFO ? NULL : write_body, take, fail, note};
+static ls_status ask_servers(asking *a, int64_t n, ls_error *err) {
+    const ls_http_user user = {a, url_of, a->route == INFO ? NULL : write_body, take_reply, fail_call, note_retry};
     return ls_http_pool_run(a->r->pool, n, &user, NULL, err);
 }
 
@@ -240,7 +240,7 @@ static ls_status open_all(ls_rollout *r, const ls_rollout_options *o, ls_error *
     asking a = {.r = r, .route = INFO};
     LS_TRY(list_servers(r, o->urls, err));
     LS_TRY(open_pool(r, o, err));
-    LS_TRY(ask(&a, r->n_servers, err));
+    LS_TRY(ask_servers(&a, r->n_servers, err));
     for (int64_t i = 0; i < r->n_servers; i++) LS_TRY(check_server(r, &r->servers[i], err));
     return LS_OK;
 }
@@ -251,7 +251,7 @@ ls_status ls_rollout_open(ls_rollout **out, const ls_rollout_options *o, const l
     *out = NULL;
     if (r == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "rollout servers");
     r->model = *model;
-    r->told = o->told;
+    r->notes = o->notes;
     r->logprob_of = model->logprob_of == LS_LOGPROB_RAW ? "raw" : "processed";
     snprintf(r->numerics, sizeof r->numerics, "%s", model->numerics);
     if ((status = open_all(r, o, err)) == LS_OK)
@@ -272,7 +272,7 @@ void ls_rollout_close(ls_rollout *r) {
 
 ls_status ls_rollout_publish(ls_rollout *r, const char *directory, uint64_t wish, ls_error *err) {
     asking a = {.r = r, .route = UPDATE, .directory = directory, .wish = wish};
-    return ask(&a, r->n_servers, err);
+    return ask_servers(&a, r->n_servers, err);
 }
 
 const ls_rollout_versions *ls_rollout_versions_of(const ls_rollout *r) { return &r->versions; }
@@ -281,5 +281,5 @@ void ls_rollout_versions_set(ls_rollout *r, const ls_rollout_versions *versions)
 ls_status ls_rollout_draw(ls_rollout *r, ls_request *requests, int64_t n, const ls_sampling *sampling, bool is_recorded,
                           ls_error *err) {
     asking a = {.r = r, .route = GENERATE, .requests = requests, .sampling = sampling, .is_recorded = is_recorded};
-    return ask(&a, n, err);
+    return ask_servers(&a, n, err);
 }

@@ -16,7 +16,7 @@ typedef struct ls_rollout_options {
     const char *key_file; /* a key on its first line, for `Authorization: Bearer`; NULL or "": none */
     int64_t concurrency;  /* requests at a time, all servers together */
     double timeout_s;     /* of a request, and how long no server may have answered at all */
-    FILE *told;           /* where a line says that a server does not answer; NULL: nowhere */
+    FILE *notes;          /* where a line says that a server does not answer; NULL: nowhere */
 } ls_rollout_options;
 
 /* What every rollout of a run has. */

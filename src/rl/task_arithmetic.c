@@ -6,7 +6,7 @@
 enum { OPTION_DIGITS = 1, OPTION_OPS, OPTION_NEGATIVE };
 enum { OPS_ADD, OPS_SUB, OPS_MUL, OPS_ADD_SUB, OPS_ALL };
 
-static bool draw(ls_problem *out, const ls_task *task, ls_task_random *random) {
+static bool draw_arithmetic(ls_problem *out, const ls_task *task, ls_task_random *random) {
     static const char *const signs[] = {"+", "-", "*", "+-", "+-*"}; /* by OPS */
     const char *set = signs[task->option[OPTION_OPS]];
     int64_t bound = 1, a, b;
@@ -35,7 +35,7 @@ static bool draw(ls_problem *out, const ls_task *task, ls_task_random *random) {
     return true;
 }
 
-static double reward(const ls_task *task, const ls_problem *problem, const ls_reply *replies, int64_t n) {
+static double reward_arithmetic(const ls_task *task, const ls_problem *problem, const ls_reply *replies, int64_t n) {
     return ls_task_exact(problem, ls_task_answer(task, &replies[n - 1]));
 }
 
@@ -47,6 +47,6 @@ const ls_task_family ls_task_arithmetic = {
                 {"digits", "decimal digits of an operand, at most", 1, 9, 2, {NULL}},
                 {"ops", "operations", 0, 0, OPS_ADD, {"add", "sub", "mul", "add-sub", "all"}},
                 {"negative", "whether a difference may be below zero", 0, 0, 0, {"no", "yes"}}},
-    .draw = draw,
-    .reward = reward,
+    .draw = draw_arithmetic,
+    .reward = reward_arithmetic,
 };

@@ -24,7 +24,7 @@ static void append_term(char *text, const term *x, binding least) {
 }
 
 /* out = a sign b; false where that is no term: a value below 0 or too large, or a division with remainder. */
-static bool join(term *out, const term *a, char sign, const term *b) {
+static bool join_terms(term *out, const term *a, char sign, const term *b) {
     const bool product = sign == '*' || sign == '/';
     memset(out, 0, sizeof *out);
     if (sign == '/' && (b->value == 0 || a->value % b->value != 0)) return false;
@@ -52,7 +52,7 @@ static bool grow(term *out, const int64_t *numbers, int64_t n, ls_task_random *r
         const int64_t i = ls_task_uniform(random, 0, n - 1), j = (i + ls_task_uniform(random, 1, n - 1)) % n;
         const char sign = "+-*/"[ls_task_uniform(random, 0, 3)];
         term joined;
-        if (!join(&joined, &terms[i], sign, &terms[j])) return false;
+        if (!join_terms(&joined, &terms[i], sign, &terms[j])) return false;
         terms[i] = joined;
         terms[j] = terms[n - 1]; /* i may be the last: then the joined term moves to j */
     }
@@ -60,7 +60,7 @@ static bool grow(term *out, const int64_t *numbers, int64_t n, ls_task_random *r
     return true;
 }
 
-static bool draw(ls_problem *out, const ls_task *task, ls_task_random *random) {
+static bool draw_countdown(ls_problem *out, const ls_task *task, ls_task_random *random) {
     const bool bare = task->option[LS_OPTION_STYLE] == LS_STYLE_BARE;
     const int64_t n = task->option[OPTION_NUMBERS];
     int64_t sorted[NUMBERS_MAX];
@@ -102,7 +102,7 @@ typedef struct reader {
     int open;
 } reader;
 
-static char look(reader *r) {
+static char look_at_next(reader *r) {
     while (r->at < r->end && (*r->at == ' ' || *r->at == '\t')) r->at++;
     return r->at < r->end ? *r->at : '\0';
 }
@@ -125,12 +125,12 @@ static bool read_number(reader *r, int64_t *value) {
 static bool read_sum(reader *r, int64_t *value);
 
 static bool read_atom(reader *r, int64_t *value) {
-    const char c = look(r);
+    const char c = look_at_next(r);
     if (c >= '0' && c <= '9') return read_number(r, value);
     if (c != '(' || r->open == OPEN_MAX) return false;
     r->at++;
     r->open++;
-    if (!read_sum(r, value) || look(r) != ')') return false;
+    if (!read_sum(r, value) || look_at_next(r) != ')') return false;
     r->at++;
     r->open--;
     return true;
@@ -139,7 +139,7 @@ static bool read_atom(reader *r, int64_t *value) {
 static bool read_product(reader *r, int64_t *value) {
     int64_t right;
     if (!read_atom(r, value)) return false;
-    for (char c = look(r); c == '*' || c == '/'; c = look(r)) {
+    for (char c = look_at_next(r); c == '*' || c == '/'; c = look_at_next(r)) {
         r->at++;
         if (!read_atom(r, &right)) return false;
         if (c == '*') {
@@ -156,7 +156,7 @@ static bool read_product(reader *r, int64_t *value) {
 static bool read_sum(reader *r, int64_t *value) {
     int64_t right;
     if (!read_product(r, value)) return false;
-    for (char c = look(r); c == '+' || c == '-'; c = look(r)) {
+    for (char c = look_at_next(r); c == '+' || c == '-'; c = look_at_next(r)) {
         r->at++;
         if (!read_product(r, &right)) return false;
         if (c == '+' ? __builtin_add_overflow(*value, right, value) : __builtin_sub_overflow(*value, right, value))
@@ -165,12 +165,12 @@ static bool read_sum(reader *r, int64_t *value) {
     return true;
 }
 
-static double reward(const ls_task *task, const ls_problem *problem, const ls_reply *replies, int64_t n) {
+static double reward_countdown(const ls_task *task, const ls_problem *problem, const ls_reply *replies, int64_t n) {
     const ls_reply answer = ls_task_answer(task, &replies[n - 1]);
     reader r = {.at = answer.text, .end = answer.text + answer.bytes, .numbers = problem->values};
     int64_t value;
     r.n = problem->n_values - 1;
-    if (!read_sum(&r, &value) || look(&r) != '\0' || r.at != r.end) return 0.0;
+    if (!read_sum(&r, &value) || look_at_next(&r) != '\0' || r.at != r.end) return 0.0;
     if (value == problem->values[r.n]) return 1.0;
     return task->option[OPTION_REWARD] == REWARD_GRADED ? 0.1 : 0.0;
 }
@@ -185,6 +185,6 @@ const ls_task_family ls_task_countdown = {
          {"largest", "the largest number", 2, 1000, 20, {NULL}},
          {"target", "the largest target", 2, 100000, 100, {NULL}},
          {"reward", "graded gives a valid expression of another value 0.1", 0, 0, REWARD_EXACT, {"exact", "graded"}}},
-    .draw = draw,
-    .reward = reward,
+    .draw = draw_countdown,
+    .reward = reward_countdown,
 };

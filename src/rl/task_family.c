@@ -21,7 +21,7 @@ int64_t ls_task_uniform(ls_task_random *random, int64_t low, int64_t high) {
 
 static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
-static ls_reply trim(const char *begin, const char *end) {
+static ls_reply trim_lines(const char *begin, const char *end) {
     while (begin < end && is_blank(*begin)) begin++;
     while (begin < end && is_blank(end[-1])) end--;
     return (ls_reply){begin, end - begin};
@@ -33,12 +33,12 @@ ls_reply ls_task_answer(const ls_task *task, const ls_reply *reply) {
     end = begin + reply->bytes;
     if (task->option[LS_OPTION_STYLE] == LS_STYLE_BARE) {
         const char *newline = memchr(begin, '\n', (size_t)reply->bytes);
-        return trim(begin, newline != NULL ? newline : end);
+        return trim_lines(begin, newline != NULL ? newline : end);
     }
     while (end > begin && (is_blank(end[-1]) || end[-1] == '\n')) end--;
     for (const char *line = end; line > begin; line--)
-        if (line[-1] == '\n') return trim(line, end);
-    return trim(begin, end);
+        if (line[-1] == '\n') return trim_lines(line, end);
+    return trim_lines(begin, end);
 }
 
 double ls_task_exact(const ls_problem *problem, ls_reply answer) {

@@ -9,7 +9,7 @@ enum { OPTION_HIGH = 1, OPTION_TURNS, OPTION_REWARD };
 enum { REWARD_WIN, REWARD_SPEED };
 enum { GUESS_DIGITS_MAX = 9, UNREADABLE = -1 };
 
-static bool draw(ls_problem *out, const ls_task *task, ls_task_random *random) {
+static bool draw_guess(ls_problem *out, const ls_task *task, ls_task_random *random) {
     const int64_t high = task->option[OPTION_HIGH], secret = ls_task_uniform(random, 1, high);
     ls_task_append(out->prompt, sizeof out->prompt,
                    task->option[LS_OPTION_STYLE] == LS_STYLE_BARE
@@ -36,7 +36,7 @@ static int64_t guess_of(const ls_task *task, const ls_reply *reply) {
     return value;
 }
 
-static double reward(const ls_task *task, const ls_problem *problem, const ls_reply *replies, int64_t n) {
+static double reward_guess(const ls_task *task, const ls_problem *problem, const ls_reply *replies, int64_t n) {
     const int64_t turns = task->option[OPTION_TURNS];
     for (int64_t k = 0; k < n && k < turns; k++) {
         if (guess_of(task, &replies[k]) != problem->values[0]) continue;
@@ -79,8 +79,8 @@ const ls_task_family ls_task_guess = {
                 {"high", "the largest number", 2, 1000000, 100, {NULL}},
                 {"turns", "guesses, at most", 1, 64, 7, {NULL}},
                 {"reward", "for what", 0, 0, REWARD_WIN, {"win", "speed"}}},
-    .draw = draw,
-    .reward = reward,
+    .draw = draw_guess,
+    .reward = reward_guess,
     .turn = turn,
     .solve = solve,
 };

@@ -6,7 +6,7 @@
 enum { OPTION_WORDS = 1, OPTION_LETTERS, OPTION_REWARD };
 enum { REWARD_RATIO, REWARD_EXACT };
 
-static bool draw(ls_problem *out, const ls_task *task, ls_task_random *random) {
+static bool draw_reverse(ls_problem *out, const ls_task *task, ls_task_random *random) {
     size_t n;
     for (int64_t word_i = 0; word_i < task->option[OPTION_WORDS]; word_i++) {
         const int64_t letters = ls_task_uniform(random, 1, task->option[OPTION_LETTERS]);
@@ -24,7 +24,7 @@ static bool draw(ls_problem *out, const ls_task *task, ls_task_random *random) {
     return true;
 }
 
-static double reward(const ls_task *task, const ls_problem *problem, const ls_reply *replies, int64_t n) {
+static double reward_reverse(const ls_task *task, const ls_problem *problem, const ls_reply *replies, int64_t n) {
     const ls_reply answer = ls_task_answer(task, &replies[n - 1]);
     return task->option[OPTION_REWARD] == REWARD_EXACT ? ls_task_exact(problem, answer)
                                                        : ls_task_ratio(problem, answer);
@@ -38,6 +38,6 @@ const ls_task_family ls_task_reverse = {
                 {"words", "words of a text", 1, 16, 3, {NULL}},
                 {"letters", "letters of a word, at most", 1, 12, 5, {NULL}},
                 {"reward", "for what", 0, 0, REWARD_RATIO, {"ratio", "exact"}}},
-    .draw = draw,
-    .reward = reward,
+    .draw = draw_reverse,
+    .reward = reward_reverse,
 };

@@ -7,7 +7,7 @@ enum { OPTION_COUNT = 1, OPTION_REWARD };
 enum { REWARD_EXACT, REWARD_RATIO };
 enum { COUNT_MAX = 32 };
 
-static bool draw(ls_problem *out, const ls_task *task, ls_task_random *random) {
+static bool draw_sort(ls_problem *out, const ls_task *task, ls_task_random *random) {
     const bool bare = task->option[LS_OPTION_STYLE] == LS_STYLE_BARE;
     int64_t seen[10] = {0};
     ls_task_append(out->prompt, sizeof out->prompt, bare ? "sort" : "Sort these digits in ascending order:");
@@ -25,7 +25,7 @@ static bool draw(ls_problem *out, const ls_task *task, ls_task_random *random) {
     return true;
 }
 
-static double reward(const ls_task *task, const ls_problem *problem, const ls_reply *replies, int64_t n) {
+static double reward_sort(const ls_task *task, const ls_problem *problem, const ls_reply *replies, int64_t n) {
     const ls_reply answer = ls_task_answer(task, &replies[n - 1]);
     return task->option[OPTION_REWARD] == REWARD_EXACT ? ls_task_exact(problem, answer)
                                                        : ls_task_ratio(problem, answer);
@@ -38,6 +38,6 @@ const ls_task_family ls_task_sort = {
     .options = {LS_TASK_OPTION_STYLE,
                 {"count", "digits to sort", 2, COUNT_MAX, 6, {NULL}},
                 {"reward", "for what", 0, 0, REWARD_EXACT, {"exact", "ratio"}}},
-    .draw = draw,
-    .reward = reward,
+    .draw = draw_sort,
+    .reward = reward_sort,
 };

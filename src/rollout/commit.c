@@ -70,7 +70,7 @@ static void fork_to(ls_engine *e, const entry *leader, entry *x) {
     e->stats.forked++;
 }
 
-static void publish(ls_engine *e, entry *x, int64_t depth) {
+static void publish_snapshot(ls_engine *e, entry *x, int64_t depth) {
     const ls_request *r = x->request;
     int32_t snapshot;
     if (r->salt != 0 || ls_prefix_has(e->prefix, r->prompt, depth)) return;
@@ -95,7 +95,7 @@ static ls_status catch_state(ls_engine *e, entry *x, ls_error *err) {
     }
     if (e->prefix != NULL && depth > 0 &&
         (depth == last || depth == x->branch || (every > 0 && depth < last && depth % every == 0)))
-        publish(e, x, depth);
+        publish_snapshot(e, x, depth);
     return LS_OK;
 }
 

@@ -55,7 +55,7 @@ done:
 }
 
 /* The first tick of a size runs as it is: what a back end sets up at a first call cannot be recorded. */
-static ls_status run(ls_engine *e, int64_t rows, ls_error *err) {
+static ls_status run_decode(ls_engine *e, int64_t rows, ls_error *err) {
     const int64_t which = rows + (e->batch + 1) * ((e->tick_penalizes ? 1 : 0) + (e->tick_weighs ? 2 : 0));
     ls_recording *recording = &e->recordings[which];
     if (!e->was_run[which]) {
@@ -79,7 +79,7 @@ ls_status ls_decode_tick(ls_engine *e, ls_error *err) {
     for (int64_t i = 0; i < rows; i++) e->last_row[i] = i;
     LS_TRY(ls_batch_write(e->tick, e->tokens, e->spans, rows, e->tables, e->batch * e->pages_max, err));
     LS_TRY(ls_commit_write(e, n, rows, err));
-    LS_TRY(run(e, rows, err));
+    LS_TRY(run_decode(e, rows, err));
     for (int64_t i = 0; i < n; i++) LS_TRY(ls_commit_span(e, i, err));
     return ls_commit_accept(e, n, err);
 }

@@ -10,8 +10,6 @@
 /* Of a GPU, unless the lever says otherwise: the rest is for what libraries and other processes take meanwhile. */
 #define FRACTION_OF_A_GPU 0.9
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Of numbers that are not negative; what does not fit is as much as there can be. */
 static int64_t times(int64_t a, int64_t b) {
     int64_t out;
@@ -100,8 +98,8 @@ static void list_largest(char *text, size_t bytes, const ls_engine *e) {
 }
 
 /* limit: in words, what the plan may take. */
-static ls_status refuse(const ls_engine *e, int64_t need, int64_t there, const char *limit,
-                        const ls_memory_state *memory, ls_error *err) {
+static ls_status refuse_plan_of(const ls_engine *e, int64_t need, int64_t there, const char *limit,
+                                const ls_memory_state *memory, ls_error *err) {
     char largest[400], others[80] = "";
     list_largest(largest, sizeof largest, e);
     if (ls_memory_of_others(memory) > 0)
@@ -151,7 +149,7 @@ static int64_t need_of(const ls_engine *e, const ls_plan_units *u) {
 
 /* How many more of something fit into what is left, at most `wanted`. */
 static int64_t more_of(int64_t *left, int64_t each, int64_t wanted, int64_t part_of_left) {
-    const int64_t n = each == 0 ? wanted : smaller(wanted, *left / part_of_left / each);
+    const int64_t n = each == 0 ? wanted : ls_min_i64(wanted, *left / part_of_left / each);
     *left -= n * each;
     return n;
 }
@@ -167,14 +165,14 @@ ls_status ls_plan_fit(ls_engine *e, const ls_plan_units *u, ls_error *err) {
     if (!b.is_bounded || need_of(e, u) <= b.bytes) return LS_OK;
     /* The least: one sequence of the longest kind. */
     if (l->slots == 0) p->slots = 1;
-    if (has_pages) p->pages = smaller(e->pages_max, wanted.pages);
+    if (has_pages) p->pages = ls_min_i64(e->pages_max, wanted.pages);
     if (has_snapshots) p->snapshots = 1;
     if (need_of(e, u) > b.bytes) {
         p->slot_bytes = times(p->slots, u->slot);
         p->page_bytes = times(p->pages, u->page);
         p->snapshot_bytes = times(p->snapshots, u->snapshot);
         p->swap_bytes = swap_on_device(e, u);
-        return refuse(e, need_of(e, u), b.bytes, b.limit, &b.memory, err);
+        return refuse_plan_of(e, need_of(e, u), b.bytes, b.limit, &b.memory, err);
     }
     /* Then as many sequences as fit at their longest; what is left is for the prefix cache. */
     left = b.bytes - need_of(e, u);
@@ -192,5 +190,5 @@ ls_status ls_plan_check(const ls_engine *e, ls_error *err) {
     budget b;
     LS_TRY(budget_of(&b, e, err));
     if (!b.is_bounded || e->plan.total_bytes <= b.bytes) return LS_OK;
-    return refuse(e, e->plan.total_bytes, b.bytes, b.limit, &b.memory, err);
+    return refuse_plan_of(e, e->plan.total_bytes, b.bytes, b.limit, &b.memory, err);
 }

@@ -19,7 +19,7 @@ struct ls_logit_tools {
     float *target_z;
 };
 
-static ls_status own(ls_logit_tools *t, void *out, int64_t count, int64_t bytes, ls_error *err) {
+static ls_status own_scratch(ls_logit_tools *t, void *out, int64_t count, int64_t bytes, ls_error *err) {
     return ls_memory_alloc(t->device, out, count, bytes, "row of logits", err);
 }
 
@@ -33,10 +33,10 @@ ls_status ls_logit_tools_create(ls_logit_tools **out, int32_t vocab, ls_error *e
     t->n_leaves = ls_logprob_leaves(vocab);
     LS_TRY_DONE(ls_device_open_named(&t->device, "cpu", 1, ls_isa_best(), err));
     LS_TRY_DONE(ls_device_prepare(t->device, ls_op_logprob_shard_workspace(&args), err));
-    LS_TRY_DONE(own(t, &t->leaves, t->n_leaves, sizeof *t->leaves, err));
-    LS_TRY_DONE(own(t, &t->logits, vocab, sizeof *t->logits, err));
-    LS_TRY_DONE(own(t, &t->target, 1, sizeof *t->target, err));
-    LS_TRY_DONE(own(t, &t->target_z, 1, sizeof *t->target_z, err));
+    LS_TRY_DONE(own_scratch(t, &t->leaves, t->n_leaves, sizeof *t->leaves, err));
+    LS_TRY_DONE(own_scratch(t, &t->logits, vocab, sizeof *t->logits, err));
+    LS_TRY_DONE(own_scratch(t, &t->target, 1, sizeof *t->target, err));
+    LS_TRY_DONE(own_scratch(t, &t->target_z, 1, sizeof *t->target_z, err));
     *out = t;
     t = NULL;
 done:

@@ -13,13 +13,10 @@ static int64_t count_layers(const ls_model_config *c, bool attention) {
     return n;
 }
 
-static int64_t share(int64_t n, double fraction) {
+static int64_t share_of_fraction(int64_t n, double fraction) {
     const int64_t part = (int64_t)((double)n * fraction);
     return part > 0 ? part : 1;
 }
-
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static ls_head_opts head_opts(const ls_engine *e) {
     return (ls_head_opts){.dtype = e->opts.dtype,
@@ -43,7 +40,7 @@ static ls_status plan_workspace(ls_engine *e, ls_error *err) {
         return LS_FAIL(err, LS_ERR_CAPACITY, "tick-tokens: a workspace of %lld rows does not fit 64 bits",
                        (long long)e->plan.rows);
     e->plan.head_bytes = ls_head_bytes(c, &head) + ls_penalty_bytes(e);
-    e->plan.ops_bytes = larger(ls_head_workspace_bytes(c, &head), e->device->exec.workspace_bytes);
+    e->plan.ops_bytes = ls_max_i64(ls_head_workspace_bytes(c, &head), e->device->exec.workspace_bytes);
     e->plan.weight_bytes = e->model->device_bytes;
     return LS_OK;
 }
@@ -81,7 +78,7 @@ static int64_t fixed_bytes(const ls_engine *e) {
 
 static ls_status plan_rows(ls_engine *e, ls_error *err) {
     const ls_levers *l = &e->opts.levers;
-    const int64_t chunk = l->chunk > 0 ? smaller(l->chunk, e->opts.length_max) : e->opts.length_max;
+    const int64_t chunk = l->chunk > 0 ? ls_min_i64(l->chunk, e->opts.length_max) : e->opts.length_max;
     e->plan.rows = l->tick_tokens > 0 ? l->tick_tokens : e->batch + chunk;
     if (e->plan.rows < e->batch)
         return LS_FAIL(err, LS_ERR_ARG, "tick-tokens: %lld rows do not hold one token of each of %lld sequences",
@@ -105,13 +102,13 @@ static ls_status pages_from_budget(ls_engine *e, int64_t page_bytes, ls_error *e
     }
     pages = (budget - fixed) / page_bytes;
     /* The others hold what is swapped out. */
-    if (p->swap_slots > 0 && !p->swap_on_host) pages = larger(pages - running, pages / 2);
+    if (p->swap_slots > 0 && !p->swap_on_host) pages = ls_max_i64(pages - running, pages / 2);
     if (pages < 1)
         return LS_FAIL(err, LS_ERR_CAPACITY,
                        "memory: %lld bytes are needed for slots, snapshots and workspace and %lld for a KV page, the "
                        "budget is %lld",
                        (long long)fixed, (long long)page_bytes, (long long)budget);
-    e->plan.pages = smaller(pages, INT32_MAX);
+    e->plan.pages = ls_min_i64(pages, INT32_MAX);
     return LS_OK;
 }
 
@@ -128,7 +125,7 @@ static ls_status plan_swap(ls_engine *e, int64_t slot, int64_t page, ls_error *e
         return LS_FAIL(err, LS_ERR_CAPACITY,
                        "swap-memory: %lld bytes do not hold the longest sequence, which takes %lld", (long long)bytes,
                        (long long)each);
-    if (bytes > 0 && each > 0) e->plan.swap_slots = smaller(e->batch, bytes / each);
+    if (bytes > 0 && each > 0) e->plan.swap_slots = ls_min_i64(e->batch, bytes / each);
     return LS_OK;
 }
 
@@ -158,7 +155,7 @@ static ls_status plan_pools(ls_engine *e, const ls_plan_units *units, ls_error *
         return LS_FAIL(err, LS_ERR_CAPACITY, "batch: %lld sequences of %lld pages", (long long)e->batch,
                        (long long)e->pages_max);
     if (l->memory_bytes == 0) LS_TRY(ls_plan_fit(e, units, err));
-    p->slots = share(p->slots, l->pool_share);
+    p->slots = share_of_fraction(p->slots, l->pool_share);
     if (l->slot_base >= p->slots)
         return LS_FAIL(err, LS_ERR_ARG, "slot-base: %lld is none of the %lld slots", (long long)l->slot_base,
                        (long long)p->slots);
@@ -168,8 +165,8 @@ static ls_status plan_pools(ls_engine *e, const ls_plan_units *units, ls_error *
                        (long long)p->slots, (long long)units->slot);
     p->swap_bytes = p->swap_slots * units->snapshot;
     if (l->memory_bytes > 0 && l->pages == 0) LS_TRY(pages_from_budget(e, units->page, err));
-    p->pages = share(p->pages, l->pool_share);
-    if (p->swap_slots > 0) p->swap_pages = smaller(p->swap_slots * e->pages_max, p->pages);
+    p->pages = share_of_fraction(p->pages, l->pool_share);
+    if (p->swap_slots > 0) p->swap_pages = ls_min_i64(p->swap_slots * e->pages_max, p->pages);
     if (p->slots > INT32_MAX || p->pages > INT32_MAX || !ls_mul_i64(p->pages, units->page, &p->page_bytes))
         return LS_FAIL(err, LS_ERR_CAPACITY, "pages: %lld, and %lld slots: ids have 31 bits, bytes 64",
                        (long long)p->pages, (long long)p->slots);

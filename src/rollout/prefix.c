@@ -212,7 +212,7 @@ static void remove_leaf(ls_prefix *prefix, ls_prefix_node *leaf) {
 
 /* Cuts a node's edge at depth: a new node above takes the tokens before it. Callers keep pointers to pinned nodes, so
  * the node itself stays the lower one. */
-static ls_prefix_node *split(ls_prefix *prefix, ls_prefix_node *node, int64_t depth) {
+static ls_prefix_node *split_edge(ls_prefix *prefix, ls_prefix_node *node, int64_t depth) {
     const int64_t page_tokens = prefix->opts.page_tokens;
     ls_prefix_node *head = acquire_node(prefix, node->parent, node->begin, depth), **link = link_to(node);
     int64_t below;
@@ -239,8 +239,8 @@ static ls_prefix_node *split(ls_prefix *prefix, ls_prefix_node *node, int64_t de
 }
 
 /* A new leaf for tokens [parent's end, n). */
-static ls_prefix_node *append(ls_prefix *prefix, ls_prefix_node *parent, const int32_t *tokens, int64_t n,
-                              const int32_t *pages) {
+static ls_prefix_node *append_leaf(ls_prefix *prefix, ls_prefix_node *parent, const int32_t *tokens, int64_t n,
+                                   const int32_t *pages) {
     const int64_t page_tokens = prefix->opts.page_tokens;
     ls_prefix_node *leaf = acquire_node(prefix, parent, parent->end, n);
     for (int64_t from = parent->end, to; from < n; from = to) {
@@ -284,7 +284,7 @@ static int64_t follow(const ls_prefix *prefix, const ls_prefix_node *node, const
     return depth;
 }
 
-static ls_place find(const ls_prefix *prefix, const int32_t *tokens, int64_t n) {
+static ls_place find_place_of(const ls_prefix *prefix, const int32_t *tokens, int64_t n) {
     /* The place is where the caller will change the tree, if it may. */
     ls_place place = {(ls_prefix_node *)&prefix->root, 0};
     while (place.depth < n && place.depth == place.node->end) {
@@ -484,7 +484,7 @@ static void share_pages(ls_prefix *prefix, const ls_prefix_node *node, int32_t *
 
 void ls_prefix_lookup(ls_prefix *prefix, const int32_t *tokens, int64_t n, int64_t depth_max, bool quiet,
                       ls_prefix_hit *hit, int32_t *pages) {
-    const ls_place place = find(prefix, tokens, n);
+    const ls_place place = find_place_of(prefix, tokens, n);
     ls_prefix_node *node = place.node;
     while (node->parent != NULL && (node->snapshot < 0 || node->end > place.depth || node->end > depth_max))
         node = node->parent;
@@ -529,7 +529,7 @@ int32_t ls_prefix_page(const ls_prefix *prefix, const ls_prefix_node *node, int6
 }
 
 bool ls_prefix_has(const ls_prefix *prefix, const int32_t *tokens, int64_t n) {
-    const ls_place place = find(prefix, tokens, n);
+    const ls_place place = find_place_of(prefix, tokens, n);
     return place.depth == n && place.node->end == n && place.node->snapshot >= 0;
 }
 
@@ -555,7 +555,7 @@ void ls_prefix_return(ls_prefix *prefix, int32_t snapshot) {
 }
 
 /* Evicts until there is room for so many nodes and tokens at a place, which stays. */
-static bool reserve(ls_prefix *prefix, ls_place place, int64_t n_nodes, int64_t n_tokens) {
+static bool reserve_nodes(ls_prefix *prefix, ls_place place, int64_t n_nodes, int64_t n_tokens) {
     const int64_t nodes = prefix->opts.nodes_max - n_nodes, tokens = prefix->opts.tokens_max - n_tokens;
     bool fits;
     if (nodes < 0 || tokens < place.depth) return false; /* not even alone */
@@ -569,16 +569,16 @@ static bool reserve(ls_prefix *prefix, ls_place place, int64_t n_nodes, int64_t 
 
 /* The node at the end of tokens [n], made where there was none; NULL without room. */
 static ls_prefix_node *node_of(ls_prefix *prefix, const int32_t *tokens, int64_t n, const int32_t *pages) {
-    const ls_place place = find(prefix, tokens, n);
+    const ls_place place = find_place_of(prefix, tokens, n);
     const bool inside = place.depth < place.node->end, more = place.depth < n;
     ls_prefix_node *node = place.node;
     if (!inside && !more) return node;
-    if (!reserve(prefix, place, inside + more, n - place.depth)) return NULL;
+    if (!reserve_nodes(prefix, place, inside + more, n - place.depth)) return NULL;
     if (inside) {
-        node = split(prefix, node, place.depth);
+        node = split_edge(prefix, node, place.depth);
         tidy(prefix, place.node); /* where room was made below it */
     }
-    if (more) node = append(prefix, node, tokens, n, pages);
+    if (more) node = append_leaf(prefix, node, tokens, n, pages);
     return node;
 }
 

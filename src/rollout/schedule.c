@@ -4,9 +4,8 @@
  * to give up. */
 #include <string.h>
 
+#include "base/mem.h"
 #include "rollout/engine_state.h"
-
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- pages and slots ---- */
 
@@ -344,10 +343,10 @@ static int64_t span_rows(const ls_engine *e, const entry *x, int64_t budget) {
     const int64_t need = ls_entry_total(x) - x->n_cached, chunk = e->opts.levers.chunk;
     int64_t n = need, cut;
     if (need == 1) return 1;
-    if (chunk > 0) n = smaller(n, chunk);
-    n = smaller(n, budget);
+    if (chunk > 0) n = ls_min_i64(n, chunk);
+    n = ls_min_i64(n, budget);
     cut = ls_schedule_cut(e, x);
-    return cut == INT64_MAX ? n : smaller(n, cut - x->n_cached);
+    return cut == INT64_MAX ? n : ls_min_i64(n, cut - x->n_cached);
 }
 
 void ls_schedule_spans(ls_engine *e) {

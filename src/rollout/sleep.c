@@ -6,7 +6,7 @@ bool ls_engine_sleeps(const ls_engine *e) { return e->sleeps; }
 /* Swap space on the host is pinned once; else it is a pool like the others. */
 static ls_cache *swap_pool(const ls_engine *e) { return e->swap != NULL && !e->swap->on_host ? e->swap : NULL; }
 
-static ls_status release(ls_cache *cache, ls_error *err) {
+static ls_status release_pools(ls_cache *cache, ls_error *err) {
     return cache == NULL ? LS_OK : ls_cache_release(cache, err);
 }
 
@@ -21,9 +21,9 @@ ls_status ls_engine_sleep(ls_engine *e, ls_error *err) {
     LS_TRY(ls_device_wait(e->device, err));
     ls_decode_forget(e); /* they name the pools' addresses */
     e->sleeps = true;
-    LS_TRY(release(e->cache, err));
-    LS_TRY(release(e->snapshots, err));
-    LS_TRY(release(swap_pool(e), err));
+    LS_TRY(release_pools(e->cache, err));
+    LS_TRY(release_pools(e->snapshots, err));
+    LS_TRY(release_pools(swap_pool(e), err));
     return ls_memory_trim(e->device, err);
 }
 
@@ -38,9 +38,9 @@ ls_status ls_engine_wake(ls_engine *e, ls_error *err) {
     if (!e->sleeps) return LS_OK;
     status = restore_all(e, err);
     if (status != LS_OK) { /* what somebody else needs the memory for must not lack what was taken in vain */
-        (void)release(e->cache, NULL);
-        (void)release(e->snapshots, NULL);
-        (void)release(swap_pool(e), NULL);
+        (void)release_pools(e->cache, NULL);
+        (void)release_pools(e->snapshots, NULL);
+        (void)release_pools(swap_pool(e), NULL);
         ls_error_prefix(err, "the engine sleeps on");
         return status;
     }

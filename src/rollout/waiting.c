@@ -10,14 +10,14 @@ bool ls_entry_before(const entry *a, const entry *b) {
     return a->arrival < b->arrival;
 }
 
-static void place(waiting *w, int64_t i, entry *x) {
+static void place_entry(waiting *w, int64_t i, entry *x) {
     w->heap[i] = x;
     x->heap_i = i;
 }
 
 static void sift_up(waiting *w, int64_t i, entry *x) {
-    for (; i > 0 && ls_entry_before(x, w->heap[(i - 1) / 2]); i = (i - 1) / 2) place(w, i, w->heap[(i - 1) / 2]);
-    place(w, i, x);
+    for (; i > 0 && ls_entry_before(x, w->heap[(i - 1) / 2]); i = (i - 1) / 2) place_entry(w, i, w->heap[(i - 1) / 2]);
+    place_entry(w, i, x);
 }
 
 static void sift_down(waiting *w, int64_t i, entry *x) {
@@ -25,10 +25,10 @@ static void sift_down(waiting *w, int64_t i, entry *x) {
         int64_t child = 2 * i + 1;
         if (child + 1 < w->n && ls_entry_before(w->heap[child + 1], w->heap[child])) child++;
         if (child >= w->n || !ls_entry_before(w->heap[child], x)) break;
-        place(w, i, w->heap[child]);
+        place_entry(w, i, w->heap[child]);
         i = child;
     }
-    place(w, i, x);
+    place_entry(w, i, x);
 }
 
 void ls_waiting_push(waiting *w, entry *x) {

@@ -47,7 +47,7 @@ static ls_status add_name(void *context, const ls_sql_value *row, ls_error *err)
 }
 
 /* Index of x in the ascending list, or -1. */
-static int64_t find(const int64_t *list, int64_t n, int64_t x) {
+static int64_t find_step(const int64_t *list, int64_t n, int64_t x) {
     int64_t low = 0, high = n;
     while (low < high) {
         const int64_t mid = low + (high - low) / 2;
@@ -61,7 +61,8 @@ static int64_t find(const int64_t *list, int64_t n, int64_t x) {
 
 static ls_status add_value(void *context, const ls_sql_value *row, ls_error *err) {
     ls_history *h = context;
-    const int64_t step = find(h->steps, h->n_steps, row[0].integer), name = find(h->ids, h->n_names, row[1].integer);
+    const int64_t step = find_step(h->steps, h->n_steps, row[0].integer),
+                  name = find_step(h->ids, h->n_names, row[1].integer);
     (void)err;
     if (step >= 0 && name >= 0) h->values[name * h->n_steps + step] = row[2].real;
     return LS_OK;
@@ -137,7 +138,7 @@ done:
 }
 
 /* Owned text behind the const pointers of the records of run.h. */
-static void release(const char *text) {
+static void release_text(const char *text) {
     union {
         const char *in;
         char *out;
@@ -152,7 +153,7 @@ void ls_history_deinit(ls_history *h) {
         free(h->starts[i].config);
     }
     for (int64_t i = 0; i < h->n_names; i++) free(h->names[i]);
-    for (int64_t i = 0; i < h->n_gates; i++) release(h->gates[i].gate.name);
+    for (int64_t i = 0; i < h->n_gates; i++) release_text(h->gates[i].gate.name);
     free(h->starts);
     free(h->steps);
     free(h->times);
@@ -227,10 +228,10 @@ done:
 
 void ls_history_samples_free(ls_history_sample *samples, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        release(samples[i].sample.id);
-        release(samples[i].sample.prompt);
-        release(samples[i].sample.completion);
-        release(samples[i].sample.finish);
+        release_text(samples[i].sample.id);
+        release_text(samples[i].sample.prompt);
+        release_text(samples[i].sample.completion);
+        release_text(samples[i].sample.finish);
     }
     free(samples);
 }

@@ -416,7 +416,7 @@ void ls_run_step_drop(ls_run *run) {
 }
 
 /* Runs a statement of the open step unless one has failed. */
-static void put(ls_run *run, const char *statement, const ls_sql_value *args, int64_t n) {
+static void put_row(ls_run *run, const char *statement, const ls_sql_value *args, int64_t n) {
     LS_ASSERT(run->open, "no step is open: %s", statement);
     if (run->failed == LS_OK) run->failed = ls_sql_run(run->sql, statement, args, n, &run->err);
 }
@@ -469,8 +469,9 @@ void ls_run_metric(ls_run *run, const char *name, double value) {
     for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) bad = bad || strcmp(name, taken[i]) == 0;
     if (bad && run->failed == LS_OK)
         run->failed = LS_FAIL(&run->err, LS_ERR_ARG, "'%s' cannot be the name of a measure", name);
-    put(run, "INSERT OR IGNORE INTO names(name) VALUES(?1)", args, 1);
-    put(run, "INSERT OR REPLACE INTO metrics(step, name, value) SELECT ?2, id, ?3 FROM names WHERE name = ?1", args, 3);
+    put_row(run, "INSERT OR IGNORE INTO names(name) VALUES(?1)", args, 1);
+    put_row(run, "INSERT OR REPLACE INTO metrics(step, name, value) SELECT ?2, id, ?3 FROM names WHERE name = ?1", args,
+            3);
     glance_take(&run->glance, name, value);
 }
 
@@ -501,7 +502,8 @@ void ls_run_sample_add(ls_run *run, const ls_run_sample *s) {
         ls_sql_int(s->n_completion),
         ls_sql_text(s->finish, (int64_t)strlen(s->finish)),
     };
-    put(run,
+    put_row(
+        run,
         "INSERT INTO samples(step, sample, id, prompt, completion, reward, advantage, prompt_tokens, completion_tokens,"
         " finish) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
         args, 10);
@@ -516,10 +518,10 @@ void ls_run_gate_add(ls_run *run, const ls_run_gate *g) {
         ls_sql_int(g->passed),
     };
     ls_json_out *json = ls_run_metrics(run, "gate");
-    put(run,
-        "INSERT OR REPLACE INTO gates(step, name, tokens, different, abs_max, k1, k2, k3, passed)"
-        " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-        args, 9);
+    put_row(run,
+            "INSERT OR REPLACE INTO gates(step, name, tokens, different, abs_max, k1, k2, k3, passed)"
+            " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            args, 9);
     ls_json_begin_object(json, g->name);
     ls_json_int(json, "tokens", g->tokens);
     ls_json_int(json, "different", g->different);

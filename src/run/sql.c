@@ -22,7 +22,7 @@ struct ls_sql {
 };
 
 /* The sentence for the connection's latest error. */
-static ls_status fail(const ls_sql *sql, const char *doing, ls_error *err) {
+static ls_status fail_statement(const ls_sql *sql, const char *doing, ls_error *err) {
     const int code = sqlite3_errcode(sql->db) & 0xff;
     const int number = sqlite3_system_errno(sql->db);
     const bool system = number != 0 && (code == SQLITE_IOERR || code == SQLITE_CANTOPEN);
@@ -40,7 +40,7 @@ ls_status ls_sql_open(ls_sql **out, const char *path, bool write, ls_error *err)
     LS_TRY_DONE(ls_array_alloc((void **)&sql, 1, sizeof *sql, "database", err));
     LS_TRY_DONE(ls_text_copy(&sql->path, path, (int64_t)strlen(path), err));
     if (sqlite3_open_v2(path, &sql->db, SQLITE_OPEN_READWRITE | (write ? SQLITE_OPEN_CREATE : 0), NULL) != SQLITE_OK) {
-        status = fail(sql, "open", err);
+        status = fail_statement(sql, "open", err);
         goto done;
     }
     sqlite3_busy_timeout(sql->db, BUSY_MS);
@@ -63,14 +63,14 @@ void ls_sql_close(ls_sql *sql) {
 }
 
 ls_status ls_sql_exec(ls_sql *sql, const char *text, ls_error *err) {
-    return sqlite3_exec(sql->db, text, NULL, NULL, NULL) == SQLITE_OK ? LS_OK : fail(sql, "use", err);
+    return sqlite3_exec(sql->db, text, NULL, NULL, NULL) == SQLITE_OK ? LS_OK : fail_statement(sql, "use", err);
 }
 
 void ls_sql_rollback(ls_sql *sql) {
     if (!sqlite3_get_autocommit(sql->db)) sqlite3_exec(sql->db, "ROLLBACK", NULL, NULL, NULL);
 }
 
-static ls_status prepare(sqlite3_stmt **out, ls_sql *sql, const char *text, ls_error *err) {
+static ls_status prepare_statement(sqlite3_stmt **out, ls_sql *sql, const char *text, ls_error *err) {
     for (int64_t i = 0; i < sql->n_prepared; i++)
         if (sql->prepared[i].text == text) {
             *out = sql->prepared[i].statement;
@@ -78,7 +78,7 @@ static ls_status prepare(sqlite3_stmt **out, ls_sql *sql, const char *text, ls_e
         }
     LS_ASSERT(sql->n_prepared < STATEMENTS_MAX, "%s", text);
     if (sqlite3_prepare_v3(sql->db, text, -1, SQLITE_PREPARE_PERSISTENT, out, NULL) != SQLITE_OK)
-        return fail(sql, "read", err);
+        return fail_statement(sql, "read", err);
     sql->prepared[sql->n_prepared].text = text;
     sql->prepared[sql->n_prepared++].statement = *out;
     return LS_OK;
@@ -98,13 +98,13 @@ static int bind(sqlite3_stmt *statement, int at, const ls_sql_value *value) {
     }
 }
 
-static ls_status start(sqlite3_stmt **out, ls_sql *sql, const char *text, const ls_sql_value *args, int64_t n,
-                       ls_error *err) {
-    ls_status status = prepare(out, sql, text, err);
+static ls_status start_statement(sqlite3_stmt **out, ls_sql *sql, const char *text, const ls_sql_value *args, int64_t n,
+                                 ls_error *err) {
+    ls_status status = prepare_statement(out, sql, text, err);
     if (status != LS_OK) return status;
     LS_ASSERT(n == sqlite3_bind_parameter_count(*out), "%s: %lld arguments", text, (long long)n);
     for (int64_t i = 0; i < n; i++)
-        if (bind(*out, (int)i + 1, &args[i]) != SQLITE_OK) return fail(sql, "write", err);
+        if (bind(*out, (int)i + 1, &args[i]) != SQLITE_OK) return fail_statement(sql, "write", err);
     return LS_OK;
 }
 
@@ -128,7 +128,7 @@ static ls_status read_row(ls_sql_value *row, char **copies, ls_sql *sql, sqlite3
                                                    : (const void *)sqlite3_column_text(statement, i);
             row[i].kind = LS_SQL_TEXT;
             row[i].bytes = sqlite3_column_bytes(statement, i);
-            if (data == NULL && row[i].bytes > 0) return fail(sql, "read", err);
+            if (data == NULL && row[i].bytes > 0) return fail_statement(sql, "read", err);
             if (data == NULL) continue;
             row[i].text = data;
             if (type != SQLITE_BLOB) continue;
@@ -142,13 +142,13 @@ static ls_status read_row(ls_sql_value *row, char **copies, ls_sql *sql, sqlite3
 ls_status ls_sql_each(ls_sql *sql, const char *text, const ls_sql_value *args, int64_t n, ls_sql_row visit,
                       void *context, ls_error *err) {
     sqlite3_stmt *statement = NULL;
-    ls_status status = start(&statement, sql, text, args, n, err);
+    ls_status status = start_statement(&statement, sql, text, args, n, err);
     while (status == LS_OK) {
         ls_sql_value row[COLUMNS_MAX];
         char *copies[COLUMNS_MAX] = {0};
         const int code = sqlite3_step(statement), n_columns = sqlite3_column_count(statement);
         if (code != SQLITE_ROW) {
-            if (code != SQLITE_DONE) status = fail(sql, visit != NULL ? "read" : "write", err);
+            if (code != SQLITE_DONE) status = fail_statement(sql, visit != NULL ? "read" : "write", err);
             break;
         }
         LS_ASSERT(n_columns <= COLUMNS_MAX && visit != NULL, "%s", text);

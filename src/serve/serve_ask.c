@@ -211,25 +211,33 @@ static ls_status take_nothing(parse *r, const ls_node *node) {
 }
 
 /* What is not built may be asked for with the value that asks for nothing. */
-static ls_status refuse(parse *r, const ls_node *node) {
+static ls_status refuse_field(parse *r, const ls_node *node) {
     return ls_node_fail(node, LS_ERR_UNSUPPORTED, r->err, "this is not supported");
 }
 static ls_status only_zero(parse *r, const ls_node *node) {
     const ls_node_kind kind = ls_node_kind_of(node);
-    return (kind == LS_NODE_INT || kind == LS_NODE_REAL) && ls_node_number(node) == 0 ? LS_OK : refuse(r, node);
+    return (kind == LS_NODE_INT || kind == LS_NODE_REAL) && ls_node_number(node) == 0 ? LS_OK : refuse_field(r, node);
 }
 static ls_status only_one(parse *r, const ls_node *node) {
     const ls_node_kind kind = ls_node_kind_of(node);
-    return (kind == LS_NODE_INT || kind == LS_NODE_REAL) && ls_node_number(node) == 1 ? LS_OK : refuse(r, node);
+    return (kind == LS_NODE_INT || kind == LS_NODE_REAL) && ls_node_number(node) == 1 ? LS_OK : refuse_field(r, node);
 }
 static ls_status only_false(parse *r, const ls_node *node) {
     bool value;
     LS_TRY(ls_node_bool(node, &value, r->err));
-    return value ? refuse(r, node) : LS_OK;
+    return value ? refuse_field(r, node) : LS_OK;
+}
+static ls_status no_echo(parse *r, const ls_node *node) {
+    bool value;
+    LS_TRY(ls_node_bool(node, &value, r->err));
+    if (!value) return LS_OK;
+    return ls_node_fail(node, LS_ERR_UNSUPPORTED, r->err,
+                        "this is not supported; prompt_logprobs tells a prompt's values");
 }
 static ls_status only_empty(parse *r, const ls_node *node) {
     const ls_node_kind kind = ls_node_kind_of(node);
-    return (kind == LS_NODE_ARRAY || kind == LS_NODE_OBJECT) && ls_node_count(node) == 0 ? LS_OK : refuse(r, node);
+    return (kind == LS_NODE_ARRAY || kind == LS_NODE_OBJECT) && ls_node_count(node) == 0 ? LS_OK
+                                                                                         : refuse_field(r, node);
 }
 static ls_status only_text_format(parse *r, const ls_node *node) {
     const char *type;
@@ -410,7 +418,7 @@ static ls_status take_return_logprob(parse *r, const ls_node *node) {
 static ls_status take_logprob_start(parse *r, const ls_node *node) {
     int64_t start;
     LS_TRY(ls_node_int(node, -1, INT32_MAX, &start, r->err));
-    if (start > 0) return refuse(r, node);
+    if (start > 0) return refuse_field(r, node);
     if (start == 0 && r->ask->prompt_top < 0) r->ask->prompt_top = 0;
     return LS_OK;
 }
@@ -506,7 +514,7 @@ static const struct {
     {"logit_bias", SAMPLED, only_empty},
     {"bad_words", C | H | PARAMS, only_empty},
     {"use_beam_search", C | H, only_false},
-    {"echo", C | H, only_false},
+    {"echo", C | H, no_echo},
     {"response_format", C | H, only_text_format},
     {"logprobs", C | PARAMS, take_logprobs},
     {"logprobs", H, take_chat_logprobs},

@@ -25,16 +25,16 @@ static int ok(FILE *out, const char *message) {
     return 200;
 }
 
-static int refuse(ls_error *err, ls_status status, const char *message) {
+static int refuse_control(ls_error *err, ls_status status, const char *message) {
     LS_FAIL(err, status, "%s", message);
     return 400; /* clients repeat what is answered 5xx */
 }
 
 int ls_control_unbuilt(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
     (void)s, (void)c, (void)out;
-    return refuse(err, LS_ERR_UNSUPPORTED,
-                  "this is not supported: weights come from disk (/update_weights with weight_dir, "
-                  "/update_weights_from_disk); there are no adapters, and memory stays");
+    return refuse_control(err, LS_ERR_UNSUPPORTED,
+                          "this is not supported: weights come from disk (/update_weights with weight_dir, "
+                          "/update_weights_from_disk); there are no adapters, and memory stays");
 }
 
 /* The body as an object; an empty one has no members. */
@@ -87,7 +87,7 @@ static int pause_as(ls_server *s, const ls_call *c, const char *mode, bool flush
     else if (strcmp(mode, "keep") == 0 || strcmp(mode, "in_place") == 0 || strcmp(mode, "retract") == 0)
         how = LS_PAUSE_KEEP;
     else
-        return refuse(err, LS_ERR_ARG, "mode: abort, wait or keep is required");
+        return refuse_control(err, LS_ERR_ARG, "mode: abort, wait or keep is required");
     ls_work_pause(s->work, how, flush, c->wait);
     return ok(out, "paused");
 }
@@ -161,11 +161,11 @@ int ls_control_flush(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
 /* ---- weights ---- */
 
 /* Loads and serves. */
-static int update(ls_server *s, const char *directory, const char *name, FILE *out, ls_error *err) {
+static int update_model(ls_server *s, const char *directory, const char *name, FILE *out, ls_error *err) {
     ls_model *model;
     ls_work_view view;
     ls_json_out json;
-    if (directory[0] == '\0') return refuse(err, LS_ERR_ARG, "the directory of the weights is missing");
+    if (directory[0] == '\0') return refuse_control(err, LS_ERR_ARG, "the directory of the weights is missing");
     if (ls_weights_load(s, &model, directory, err) != LS_OK ||
         ls_weights_serve(s, model, directory, number_of(name), err) != LS_OK)
         return ls_reply_status(err);
@@ -187,7 +187,7 @@ int ls_control_init_transfer(ls_server *s, const ls_call *c, FILE *out, ls_error
     ls_node root, info;
     ls_status status;
     if (s->opts.state_file != NULL)
-        return refuse(err, LS_ERR_UNSUPPORTED, "--state: weights over NCCL would be gone at the next start");
+        return refuse_control(err, LS_ERR_UNSUPPORTED, "--state: weights over NCCL would be gone at the next start");
     if ((status = ls_nccl_check(s->load_device, err)) != LS_OK) {
         ls_error_prefix(err, "weights over NCCL are not supported here");
         return 400;
@@ -238,7 +238,7 @@ done:
 
 int ls_control_start_update(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
     (void)c;
-    if (s->is_updating) return refuse(err, LS_ERR_ARG, "an update has been started and is not finished");
+    if (s->is_updating) return refuse_control(err, LS_ERR_ARG, "an update has been started and is not finished");
     s->is_updating = true;
     ls_transfer_shards_free(s->shards);
     s->shards = NULL;
@@ -269,9 +269,9 @@ int ls_control_update(ls_server *s, const ls_call *c, FILE *out, ls_error *err) 
         LS_TRY_DONE(ls_node_expect(&info, LS_NODE_OBJECT, err));
         if (ls_node_get_some(&info, "names", &names)) is_broadcast = true;
         if (is_broadcast && s->transfer == NULL)
-            http = refuse(err, LS_ERR_UNSUPPORTED,
-                          "update_info.names: no trainer was met over NCCL (/init_weight_transfer_engine); "
-                          "update_info.weight_dir does without");
+            http = refuse_control(err, LS_ERR_UNSUPPORTED,
+                                  "update_info.names: no trainer was met over NCCL (/init_weight_transfer_engine); "
+                                  "update_info.weight_dir does without");
         else
             LS_TRY_DONE(text_member(&info, "weight_dir", directory, sizeof directory, err));
         is_staged = true;
@@ -279,11 +279,11 @@ int ls_control_update(ls_server *s, const ls_call *c, FILE *out, ls_error *err) 
         LS_TRY_DONE(text_member(&root, "weight_dir", directory, sizeof directory, err));
     }
     if (http == 0 && is_staged && !s->is_updating)
-        http = refuse(err, LS_ERR_ARG, "update_info: /start_weight_update comes first");
+        http = refuse_control(err, LS_ERR_ARG, "update_info: /start_weight_update comes first");
     if (http == 0 && is_broadcast) http = take_broadcast(s, &info, out, err);
     if (http == 0 && directory[0] == '\0')
-        http = refuse(err, LS_ERR_UNSUPPORTED, "weight_dir: is missing; weights come from disk only");
-    if (http == 0) http = is_staged ? stage(s, directory, out, err) : update(s, directory, name, out, err);
+        http = refuse_control(err, LS_ERR_UNSUPPORTED, "weight_dir: is missing; weights come from disk only");
+    if (http == 0) http = is_staged ? stage(s, directory, out, err) : update_model(s, directory, name, out, err);
 done:
     ls_json_doc_free(doc);
     return status == LS_OK ? http : ls_reply_status(err);
@@ -296,7 +296,7 @@ int ls_control_finish_update(ls_server *s, const ls_call *c, FILE *out, ls_error
     ls_model *model = s->staged;
     const bool is_broadcast = s->shards != NULL;
     ls_status status;
-    if (!s->is_updating) return refuse(err, LS_ERR_ARG, "no update has been started");
+    if (!s->is_updating) return refuse_control(err, LS_ERR_ARG, "no update has been started");
     LS_TRY_DONE(open_body(&doc, &root, c, err));
     LS_TRY_DONE(version_member(&root, "weight_version", name, sizeof name, err));
     s->is_updating = false;
@@ -347,7 +347,7 @@ done:
     ls_json_doc_free(doc);
     if (status != LS_OK) return ls_reply_status(err);
     if (aborts) ls_work_abort(s->work, "");
-    return update(s, directory, name, out, err);
+    return update_model(s, directory, name, out, err);
 }
 
 int ls_control_weight_info(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
@@ -494,14 +494,14 @@ int ls_control_check(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
     ls_status status = LS_OK;
     (void)c;
     ls_work_look(s->work, &view);
-    if (view.paused) return refuse(err, LS_ERR_ARG, "generation is paused");
+    if (view.paused) return refuse_control(err, LS_ERR_ARG, "generation is paused");
     if (check_ask(s, &ask, 1 + (uint64_t)view.groups, err) != LS_OK) return ls_reply_status(err);
     if (ls_work_submit(&g, s->work, &s->anonymous, ask, &s->limits, (ls_group_wake){NULL, NULL}, &is_full, err) !=
         LS_OK)
         return is_full ? 429 : ls_reply_status(err);
     if (!ls_group_wait(g)) { /* what comes next may be an update, which must not wait for this */
         ls_group_release(g);
-        return refuse(err, LS_ERR_ARG, "generation was paused");
+        return refuse_control(err, LS_ERR_ARG, "generation was paused");
     }
     status = ls_reply_check(g, err);
     for (int64_t i = 0; i < g->n_samples && status == LS_OK; i++)

@@ -26,7 +26,7 @@ struct ls_crew {
     bool ends;
 };
 
-static void push(queue *q, ls_errand *errand) {
+static void push_errand(queue *q, ls_errand *errand) {
     errand->next = NULL;
     if (q->last == NULL)
         q->first = errand;
@@ -105,7 +105,7 @@ void ls_crew_stop(ls_crew *c) {
 
 void ls_crew_add(ls_crew *c, ls_errand *errand, bool is_heavy) {
     pthread_mutex_lock(&c->lock);
-    push(is_heavy ? &c->heavy : &c->light, errand);
+    push_errand(is_heavy ? &c->heavy : &c->light, errand);
     if (!is_heavy) pthread_cond_signal(&c->light_news);
     pthread_cond_signal(&c->heavy_news);
     pthread_mutex_unlock(&c->lock);

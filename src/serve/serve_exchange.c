@@ -394,7 +394,7 @@ static enum MHD_Result send_stream(ls_exchange *x) {
 
 /* ---- requests for the engine ---- */
 
-static void refuse(ls_exchange *x, const ls_error *err, bool is_full) {
+static void refuse_request(ls_exchange *x, const ls_error *err, bool is_full) {
     ls_exchange_set_error(x, is_full ? 429 : ls_reply_status(err), err->text);
 }
 
@@ -420,7 +420,7 @@ static void run_read(void *exchange) {
     drop_body(x);
     if (status == LS_OK)
         status = ls_work_submit(&group, s->work, x->client, ask, &s->limits, (ls_group_wake){wake, x}, &is_full, &err);
-    if (status != LS_OK) refuse(x, &err, is_full);
+    if (status != LS_OK) refuse_request(x, &err, is_full);
     pthread_mutex_lock(&x->http->lock); /* the thread that watches looks at it */
     x->group = group;
     pthread_mutex_unlock(&x->http->lock);

@@ -8,15 +8,15 @@
 
 #include "base/mem.h"
 
-static void fail(ls_frame *f, int status, const char *why) {
+static void fail_frame(ls_frame *f, int status, const char *why) {
     f->state = LS_FRAME_BAD;
     f->status = status;
     f->why = why;
 }
 
-static bool append(ls_frame *f, char **to, int64_t *n, int64_t *cap, const char *bytes, int64_t more) {
+static bool append_bytes(ls_frame *f, char **to, int64_t *n, int64_t *cap, const char *bytes, int64_t more) {
     if (ls_array_grow((void **)to, cap, *n + more, 1, "request", NULL) != LS_OK) {
-        fail(f, 500, "out of memory");
+        fail_frame(f, 500, "out of memory");
         return false;
     }
     memcpy(*to + *n, bytes, (size_t)more);
@@ -24,8 +24,8 @@ static bool append(ls_frame *f, char **to, int64_t *n, int64_t *cap, const char 
     return true;
 }
 
-static bool put(ls_frame *f, const char *bytes, int64_t n) {
-    return append(f, &f->out, &f->out_bytes, &f->out_cap, bytes, n);
+static bool put_bytes_of(ls_frame *f, const char *bytes, int64_t n) {
+    return append_bytes(f, &f->out, &f->out_bytes, &f->out_cap, bytes, n);
 }
 
 /* ---- a head that is complete ---- */
@@ -47,15 +47,15 @@ static void read_request_line(ls_frame *f, const char *at, const char *end) {
     static const char *const wrong = "the first line is not METHOD TARGET HTTP/1.1 with single spaces";
     const char *target;
     if ((at = skip_token(at, end)) == NULL || at == end || *at != ' ') {
-        fail(f, 400, wrong);
+        fail_frame(f, 400, wrong);
         return;
     }
     for (target = ++at; at<end && * at> ' ' && *at < 127;) at++;
     if (at == target || end - at != 9 || memcmp(at, " HTTP/", 6) != 0 || at[6] < '0' || at[6] > '9' || at[7] != '.' ||
         at[8] < '0' || at[8] > '9')
-        fail(f, 400, wrong);
+        fail_frame(f, 400, wrong);
     else if (at[6] != '1' || at[8] > '1')
-        fail(f, 505, "versions 1.1 and 1.0 of HTTP are spoken");
+        fail_frame(f, 505, "versions 1.1 and 1.0 of HTTP are spoken");
     else
         f->is_old = at[8] == '0';
 }
@@ -86,7 +86,7 @@ static void read_header(ls_frame *f, framing *found, const char *at, const char 
     const char *name = at, *colon = skip_token(at, end);
     int64_t n;
     if (colon == NULL || colon == end || *colon != ':') {
-        fail(f, 400, *at == ' ' || *at == '\t' ? "a header goes over two lines" : "a header is not NAME: VALUE");
+        fail_frame(f, 400, *at == ' ' || *at == '\t' ? "a header goes over two lines" : "a header is not NAME: VALUE");
         return;
     }
     n = colon - name;
@@ -113,10 +113,10 @@ static void read_head(ls_frame *f) {
     }
     if (f->state == LS_FRAME_BAD) return;
     if (found.is_bad || found.lengths + found.codings > 1 || found.hosts > 1 || (found.hosts == 0 && !f->is_old)) {
-        fail(f, 400, "the header does not say once and clearly how long the request is, and for whom");
+        fail_frame(f, 400, "the header does not say once and clearly how long the request is, and for whom");
         return;
     }
-    if (!put(f, f->line, f->line_bytes)) return;
+    if (!put_bytes_of(f, f->line, f->line_bytes)) return;
     f->line_bytes = 0;
     f->left = found.length;
     f->state = found.codings > 0 ? LS_FRAME_CHUNK_LINE : f->left > 0 ? LS_FRAME_BODY : LS_FRAME_END;
@@ -128,12 +128,12 @@ static void read_head(ls_frame *f) {
 static bool take_byte(ls_frame *f, char c, int64_t most, int status) {
     const char last = f->line_bytes > 0 ? f->line[f->line_bytes - 1] : '\0';
     if ((last == '\r') != (c == '\n'))
-        fail(f, 400, "CR and LF stand together, at the end of a line, and nowhere else");
+        fail_frame(f, 400, "CR and LF stand together, at the end of a line, and nowhere else");
     else if (((unsigned char)c < ' ' && c != '\t' && c != '\r' && c != '\n') || c == 127)
-        fail(f, 400, "a control character in a line");
+        fail_frame(f, 400, "a control character in a line");
     else if (f->line_bytes == most)
-        fail(f, status, "a line or all header lines are too long");
-    else if (append(f, &f->line, &f->line_bytes, &f->line_cap, &c, 1))
+        fail_frame(f, status, "a line or all header lines are too long");
+    else if (append_bytes(f, &f->line, &f->line_bytes, &f->line_cap, &c, 1))
         return c == '\n';
     return false;
 }
@@ -142,7 +142,7 @@ static void take_head(ls_frame *f, char c) {
     const int64_t n = f->line_bytes + 1;
     if (!take_byte(f, c, LS_FRAME_HEAD_MAX, 431)) return;
     if (n == 2 && f->skipped) {
-        fail(f, 400, "empty lines where a request begins");
+        fail_frame(f, 400, "empty lines where a request begins");
     } else if (n == 2) { /* one is passed over, as RFC 9112 wants it */
         f->skipped = true;
         f->line_bytes = 0;
@@ -165,36 +165,36 @@ static void take_chunk_line(ls_frame *f, char c) {
     if (!take_byte(f, c, LS_FRAME_LINE_MAX, 400)) return;
     for (; digit_of(f->line[i]) >= 0 && i < 15; i++) size = size * 16 + digit_of(f->line[i]);
     if (i == 0 || (f->line[i] != '\r' && f->line[i] != ';')) {
-        fail(f, 400, "a chunk does not begin with its size");
+        fail_frame(f, 400, "a chunk does not begin with its size");
         return;
     }
     f->line_bytes = 0;
     f->left = size;
     f->state = size > 0 ? LS_FRAME_CHUNK : LS_FRAME_TRAILERS;
-    (void)put(f, text, snprintf(text, sizeof text, "%llx\r\n", (unsigned long long)size));
+    (void)put_bytes_of(f, text, snprintf(text, sizeof text, "%llx\r\n", (unsigned long long)size));
 }
 
 static void take_chunk_end(ls_frame *f, char c) {
     if (!take_byte(f, c, 2, 400)) return;
     if (f->line_bytes != 2) {
-        fail(f, 400, "a chunk is longer than it says");
+        fail_frame(f, 400, "a chunk is longer than it says");
         return;
     }
     f->line_bytes = 0;
-    if (put(f, "\r\n", 2)) f->state = LS_FRAME_CHUNK_LINE;
+    if (put_bytes_of(f, "\r\n", 2)) f->state = LS_FRAME_CHUNK_LINE;
 }
 
 static void take_trailer(ls_frame *f, char c) {
     if (++f->trailers > LS_FRAME_TRAILERS_MAX) {
-        fail(f, 431, "the trailers are too long");
+        fail_frame(f, 431, "the trailers are too long");
         return;
     }
     if (!take_byte(f, c, LS_FRAME_LINE_MAX, 431)) return;
     if (f->line_bytes == 2) {
-        if (put(f, "\r\n", 2)) f->state = LS_FRAME_END;
+        if (put_bytes_of(f, "\r\n", 2)) f->state = LS_FRAME_END;
     } else {
         const char *colon = skip_token(f->line, f->line + f->line_bytes);
-        if (colon == NULL || *colon != ':') fail(f, 400, "a trailer is not NAME: VALUE");
+        if (colon == NULL || *colon != ':') fail_frame(f, 400, "a trailer is not NAME: VALUE");
     }
     f->line_bytes = 0;
 }
@@ -210,7 +210,7 @@ int64_t ls_frame_feed(ls_frame *f, const char *bytes, int64_t n) {
             case LS_FRAME_TRAILERS: take_trailer(f, bytes[i++]); break;
             case LS_FRAME_BODY:
             case LS_FRAME_CHUNK:
-                if (!put(f, bytes + i, some)) return i;
+                if (!put_bytes_of(f, bytes + i, some)) return i;
                 i += some;
                 f->left -= some;
                 if (f->left == 0) f->state = f->state == LS_FRAME_BODY ? LS_FRAME_END : LS_FRAME_CHUNK_END;

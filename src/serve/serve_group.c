@@ -30,8 +30,8 @@ static bool should_stop(void *context, const int32_t *completion, int64_t n) {
     return s->group->stop != NULL && ls_stop_reached(&s->stop_state, completion, n);
 }
 
-static void look(void *context, int64_t position, int32_t token, const float *logits, const float *processed,
-                 int64_t vocab) {
+static void look_at_logits(void *context, int64_t position, int32_t token, const float *logits, const float *processed,
+                           int64_t vocab) {
     ls_completion *s = context;
     const ls_group_shop *o = s->group->shop;
     const int64_t n = s->request.n_prompt;
@@ -201,7 +201,7 @@ ls_status ls_sample_open(ls_group *g, int64_t i, ls_error *err) {
     r->of_all = s->of_all;
     r->of_kept = s->of_kept;
     r->of_model = s->of_model;
-    r->see = s->stats.n_rows > 0 || s->prompt_stats.n_rows > 0 ? look : NULL;
+    r->see = s->stats.n_rows > 0 || s->prompt_stats.n_rows > 0 ? look_at_logits : NULL;
     r->see_context = s;
     r->sees_processed = s->stats.n_rows > 0 && (a->mask || (a->top > 0 && g->shop->logprob_of != LS_LOGPROB_RAW));
     if (g->stop != NULL) ls_stop_begin(&s->stop_state, g->stop);

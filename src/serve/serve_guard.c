@@ -39,10 +39,10 @@ struct caller {
     char *out; /* for the client, who has no room */
     int64_t out_bytes, out_at;
     int64_t thrown;    /* bytes, while it lingers */
-    int64_t told;      /* bytes of the library since the request was whole */
+    int64_t reported;  /* bytes of the library since the request was whole */
     bool is_half;      /* the client has ended its side, perhaps behind bytes that are not read yet */
     bool has_ended;    /* the same, and nothing is left to be read */
-    bool is_told;      /* the library knows that */
+    bool is_reported;  /* the library knows that */
     bool is_probed;    /* the client has been sent an interim reply */
     bool is_answered;  /* the library says so: the answer is on its way here, or past */
     bool is_left;      /* the library has closed its end; what it had sent is still to be read */
@@ -74,7 +74,7 @@ struct ls_guard {
 
 /* ---- descriptors ---- */
 
-static void watch(ls_guard *g, end *e, uint32_t events) {
+static void watch_end(ls_guard *g, end *e, uint32_t events) {
     struct epoll_event event = {.events = events, .data.ptr = e};
     if (e->fd < 0 || e->events == events) return;
     (void)epoll_ctl(g->poll, EPOLL_CTL_MOD, e->fd, &event);
@@ -183,13 +183,13 @@ static const char *reason_of(int status) {
 }
 
 /* Answers what is no request, and ends the connection. Where an answer has begun there is no other. */
-static void refuse(ls_guard *g, caller *l, int status, const char *why) {
+static void refuse_bytes(ls_guard *g, caller *l, int status, const char *why) {
     char *body = NULL, *whole = NULL;
     size_t body_bytes = 0;
     FILE *file;
     int n;
     g->opts.on_refusal(g->opts.context, status);
-    if (l->told == 0 && l->out_bytes == 0 && (file = open_memstream(&body, &body_bytes)) != NULL) {
+    if (l->reported == 0 && l->out_bytes == 0 && (file = open_memstream(&body, &body_bytes)) != NULL) {
         g->opts.say_error(file, status, why);
         if (fclose(file) == 0) {
             n = asprintf(&whole,
@@ -257,7 +257,7 @@ static bool open_library(ls_guard *g, caller *l) {
     if (hand_over(g, pair[1])) return true;
     close_library(g, l);
 none:
-    refuse(g, l, 503, "no room for another request, or the server is stopping");
+    refuse_bytes(g, l, 503, "no room for another request, or the server is stopping");
     return false;
 }
 
@@ -279,11 +279,11 @@ static void send_in(ls_guard *g, caller *l) {
 static bool is_whole(const caller *l) { return l->frame.state == LS_FRAME_END; }
 
 /* Bytes of the present request, and perhaps more, which is kept. */
-static void take(ls_guard *g, caller *l, const char *bytes, int64_t n) {
+static void take_bytes(ls_guard *g, caller *l, const char *bytes, int64_t n) {
     const int64_t used = ls_frame_feed(&l->frame, bytes, n);
     char *left = NULL;
     if (l->frame.state == LS_FRAME_BAD) {
-        refuse(g, l, l->frame.status, l->frame.why);
+        refuse_bytes(g, l, l->frame.status, l->frame.why);
         return;
     }
     if (used < n && ls_text_copy(&left, bytes + used, n - used, NULL) != LS_OK) {
@@ -308,8 +308,8 @@ static void end_client(ls_guard *g, caller *l) {
         close_caller(g, l);
         return;
     }
-    if (!l->is_told) (void)shutdown(l->library.fd, SHUT_WR);
-    l->is_told = true;
+    if (!l->is_reported) (void)shutdown(l->library.fd, SHUT_WR);
+    l->is_reported = true;
 }
 
 static void read_client(ls_guard *g, caller *l) {
@@ -323,7 +323,7 @@ static void read_client(ls_guard *g, caller *l) {
         else if (n == 0)
             end_client(g, l);
         else if (!l->is_closing)
-            take(g, l, g->piece, n);
+            take_bytes(g, l, g->piece, n);
         if (l->is_lingering && n > 0) {
             l->thrown += n;
             if (l->thrown > LINGER_BYTES) kill_caller(g, l);
@@ -339,7 +339,7 @@ static void read_left(ls_guard *g, caller *l) {
         const int64_t n = l->left_bytes;
         l->left = NULL;
         l->left_bytes = 0;
-        take(g, l, left, n);
+        take_bytes(g, l, left, n);
         free(left);
     }
 }
@@ -367,7 +367,7 @@ static bool read_library(ls_guard *g, caller *l) {
             close_caller(g, l);
             return false;
         }
-        if (!is_interim(g->piece, n)) l->told += n;
+        if (!is_interim(g->piece, n)) l->reported += n;
         send_now(g, l, g->piece, n);
     }
     return false;
@@ -376,13 +376,13 @@ static bool read_library(ls_guard *g, caller *l) {
 /* The answer is past: the next request may come. */
 static void begin_next(caller *l) {
     l->is_answered = l->is_probed = false;
-    l->told = 0;
+    l->reported = 0;
     ls_frame_reset(&l->frame);
 }
 
 /* A request that is whole, whose client has ended its side, and of whose answer there is nothing yet. */
 static void probe(ls_guard *g, caller *l) {
-    if (l->is_dead || !l->is_half || l->is_probed || !is_whole(l) || l->is_answered || l->told > 0 ||
+    if (l->is_dead || !l->is_half || l->is_probed || !is_whole(l) || l->is_answered || l->reported > 0 ||
         l->out_bytes > 0 || l->frame.is_old || l->is_closing)
         return;
     l->is_probed = true;
@@ -396,10 +396,10 @@ static void set_events(ls_guard *g, caller *l) {
     if (!l->has_ended && reads) events |= EPOLLIN;
     if (!l->is_half && is_whole(l) && !l->is_closing) events |= EPOLLRDHUP;
     if (l->out_bytes > 0) events |= EPOLLOUT;
-    watch(g, &l->client, events);
+    watch_end(g, &l->client, events);
     events = l->out_bytes > 0 ? 0 : EPOLLIN;
     if (l->frame.out_bytes > 0) events |= EPOLLOUT;
-    watch(g, &l->library, events);
+    watch_end(g, &l->library, events);
 }
 
 /* Whatever can go on, goes on. */
@@ -462,7 +462,7 @@ static void accept_all(ls_guard *g) {
         g->opts.on_connection(g->opts.context, 1);
         if (!begin_watch(g, &l->client, EPOLLIN)) kill_caller(g, l);
     }
-    watch(g, &g->listener, 0);
+    watch_end(g, &g->listener, 0);
 }
 
 static void take_answered(ls_guard *g) {
@@ -493,10 +493,10 @@ static void look_at_clock(ls_guard *g) {
             if (!l->is_closing) g->opts.on_refusal(g->opts.context, 408);
             kill_caller(g, l);
         } else {
-            refuse(g, l, 408, "the header was not there in time");
+            refuse_bytes(g, l, 408, "the header was not there in time");
         }
     }
-    if (g->listener.fd >= 0 && g->n_callers < g->opts.connections_max) watch(g, &g->listener, EPOLLIN);
+    if (g->listener.fd >= 0 && g->n_callers < g->opts.connections_max) watch_end(g, &g->listener, EPOLLIN);
 }
 
 static bool is_ending(ls_guard *g, bool *quiesces) {
@@ -514,7 +514,7 @@ static bool has_unsent(const ls_guard *g) {
     return false;
 }
 
-static void *run(void *context) {
+static void *run_guard(void *context) {
     ls_guard *g = context;
     struct epoll_event events[EVENTS];
     double last = ls_clock_seconds(), until = 0;
@@ -589,7 +589,7 @@ ls_status ls_guard_start(ls_guard **out, int listener, const ls_guard_opts *opts
     *out = g; /* before the thread, whose callbacks may need it */
     runs =
         g->bell.fd >= 0 && g->poll >= 0 && begin_watch(g, &g->listener, EPOLLIN) && begin_watch(g, &g->bell, EPOLLIN);
-    g->has_thread = runs && pthread_create(&g->thread, NULL, run, g) == 0;
+    g->has_thread = runs && pthread_create(&g->thread, NULL, run_guard, g) == 0;
     if (g->has_thread) return LS_OK;
     ls_guard_free(g);
     *out = NULL;

@@ -308,7 +308,7 @@ static void end_gone(struct ls_http *h) {
     free(list);
 }
 
-static void *watch(void *context) {
+static void *watch_connections(void *context) {
     struct ls_http *h = context;
     pthread_mutex_lock(&h->lock);
     while (!h->ends) {
@@ -456,7 +456,7 @@ ls_status ls_http_start(struct ls_http **out, ls_server *server, ls_error *err) 
     LS_TRY_DONE(listen_on(&fd, o->host, o->port, h->url, err));
     LS_TRY_DONE(ls_crew_start(&h->crew, o->crew, err));
     if (pthread_create(&h->control_thread, NULL, run_controls, h) == 0) h->has_control = true;
-    if (pthread_create(&h->watch_thread, NULL, watch, h) == 0) h->has_watch = true;
+    if (pthread_create(&h->watch_thread, NULL, watch_connections, h) == 0) h->has_watch = true;
     if (!h->has_control || !h->has_watch) {
         status = LS_FAIL(err, LS_ERR_NOMEM, "server: cannot start a thread");
         goto done;

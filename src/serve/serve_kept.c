@@ -17,7 +17,7 @@
 
 enum { PIECE_BYTES = 1 << 20 };
 
-static ls_status join(char **out, const char *directory, const char *name, ls_error *err) {
+static ls_status join_path(char **out, const char *directory, const char *name, ls_error *err) {
     const size_t room = strlen(directory) + strlen(name) + 2;
     LS_TRY(ls_array_alloc((void **)out, (int64_t)room, 1, "path", err));
     snprintf(*out, room, "%s/%s", directory, name);
@@ -69,15 +69,15 @@ static ls_status keep_file(const char *from, const char *to, ls_error *err) {
     return copy_file(from, to, err);
 }
 
-static ls_status fill(const char *kept, const char *directory, ls_error *err) {
+static ls_status fill_directory(const char *kept, const char *directory, ls_error *err) {
     char **names = NULL, *from = NULL, *to = NULL;
     int64_t n = 0;
     ls_status status;
     LS_TRY_DONE(ls_directory_list(&names, &n, directory, err));
     for (int64_t i = 0; i < n; i++) {
         if (!is_of_model(names[i])) continue;
-        LS_TRY_DONE(join(&from, directory, names[i], err));
-        LS_TRY_DONE(join(&to, kept, names[i], err));
+        LS_TRY_DONE(join_path(&from, directory, names[i], err));
+        LS_TRY_DONE(join_path(&to, kept, names[i], err));
         if (is_regular(from)) LS_TRY_DONE(keep_file(from, to, err));
         free(from);
         free(to);
@@ -107,13 +107,13 @@ ls_status ls_kept_make(char **out, const char *state_file, const char *directory
     LS_TRY_DONE(ls_directory_make(home, err));
     LS_TRY_DONE(ls_entry_sync(home, err));
     snprintf(name, sizeof name, ".%llu.new", (unsigned long long)version);
-    LS_TRY_DONE(join(&fresh, home, name, err));
-    LS_TRY_DONE(join(&path, home, name + 1, err));
+    LS_TRY_DONE(join_path(&fresh, home, name, err));
+    LS_TRY_DONE(join_path(&path, home, name + 1, err));
     path[strlen(path) - strlen(".new")] = '\0';
     if (ls_file_exists(fresh)) LS_TRY_DONE(ls_directory_remove(fresh, err));
     LS_TRY_DONE(ls_directory_make(fresh, err));
     is_made = true;
-    LS_TRY_DONE(fill(fresh, directory, err));
+    LS_TRY_DONE(fill_directory(fresh, directory, err));
     if (ls_file_exists(path)) LS_TRY_DONE(ls_directory_remove(path, err)); /* of a version that was not served */
     LS_TRY_DONE(ls_path_rename(fresh, path, err));
     is_made = false;
@@ -139,7 +139,7 @@ ls_status ls_kept_write(ls_json_out *json, const char *key, const char *path, ls
     LS_TRY_DONE(ls_directory_list(&names, &n, path, err));
     for (int64_t i = 0; i < n; i++) {
         if (!is_of_model(names[i])) continue;
-        LS_TRY_DONE(join(&file, path, names[i], err));
+        LS_TRY_DONE(join_path(&file, path, names[i], err));
         LS_TRY_DONE(ls_file_identify(&id, file, err));
         ls_json_begin_object(json, NULL);
         ls_json_string(json, "name", names[i]);
@@ -174,7 +174,7 @@ static ls_status check_file(const ls_node *item, const char *path, ls_error *err
     LS_TRY_DONE(need_int(item, "bytes", &was.bytes, err));
     LS_TRY_DONE(need_int(item, "changed_s", &was.changed_s, err));
     LS_TRY_DONE(need_int(item, "changed_ns", &was.changed_ns, err));
-    LS_TRY_DONE(join(&file, path, name, err));
+    LS_TRY_DONE(join_path(&file, path, name, err));
     LS_TRY_DONE(ls_file_identify(&is, file, err));
     if (is.bytes != was.bytes || is.changed_s != was.changed_s || is.changed_ns != was.changed_ns)
         status = LS_FAIL(err, LS_ERR_IO, "%.300s: was written over since it was served", file);
@@ -197,7 +197,7 @@ void ls_kept_leave(const char *state_file, const char *path) {
     int64_t n = 0;
     if (home_of(&home, state_file, NULL) == LS_OK && ls_directory_list(&names, &n, home, NULL) == LS_OK)
         for (int64_t i = 0; i < n; i++) {
-            if (join(&other, home, names[i], NULL) != LS_OK) break;
+            if (join_path(&other, home, names[i], NULL) != LS_OK) break;
             full = realpath(other, NULL);
             if (full == NULL || strcmp(full, path) != 0) (void)ls_directory_remove(other, NULL);
             free(full);

@@ -85,7 +85,7 @@ static void http(const page *p, const ls_http_counts *c) {
     gauge(p, "lockstep:connections", NULL, (double)c->connections, "Connections that are open");
     counter(p, "lockstep:http_requests_total", NULL, (double)c->requests, "HTTP requests that have begun");
     head(p, "lockstep:http_refused_total", "counter", "HTTP requests that were refused, by status");
-    line(p, "lockstep:http_refused_total", ",status=\"4xx\"", (double)c->refused_400);
+    line(p, "lockstep:http_refused_total", ",status=\"other 4xx\"", (double)c->refused_400);
     line(p, "lockstep:http_refused_total", ",status=\"401\"", (double)c->refused_401);
     line(p, "lockstep:http_refused_total", ",status=\"403\"", (double)c->refused_403);
     line(p, "lockstep:http_refused_total", ",status=\"404\"", (double)c->refused_404);

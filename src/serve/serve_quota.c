@@ -17,13 +17,13 @@ int64_t ls_quota_total(ls_quota *l) {
 }
 
 /* With the lock. */
-static void add(ls_holding *h, int64_t bytes) {
+static void add_held(ls_holding *h, int64_t bytes) {
     h->bytes += bytes;
     h->quota->total += bytes;
     if (h->client != NULL) h->client->bytes += bytes;
 }
 
-static ls_status check(const ls_holding *h, int64_t bytes, bool *is_own, ls_error *err) {
+static ls_status check_held(const ls_holding *h, int64_t bytes, bool *is_own, ls_error *err) {
     const ls_quota *l = h->quota;
     *is_own = bytes > l->request_max - h->bytes;
     if (*is_own)
@@ -42,8 +42,8 @@ static ls_status check(const ls_holding *h, int64_t bytes, bool *is_own, ls_erro
 ls_status ls_holding_take(ls_holding *h, int64_t bytes, bool *is_own, ls_error *err) {
     ls_status status;
     pthread_mutex_lock(&h->quota->lock);
-    status = check(h, bytes, is_own, err);
-    if (status == LS_OK) add(h, bytes);
+    status = check_held(h, bytes, is_own, err);
+    if (status == LS_OK) add_held(h, bytes);
     pthread_mutex_unlock(&h->quota->lock);
     return status;
 }
@@ -51,12 +51,12 @@ ls_status ls_holding_take(ls_holding *h, int64_t bytes, bool *is_own, ls_error *
 void ls_holding_give(ls_holding *h, int64_t bytes) {
     pthread_mutex_lock(&h->quota->lock);
     LS_ASSERT(bytes <= h->bytes, "%lld bytes of %lld", (long long)bytes, (long long)h->bytes);
-    add(h, -bytes);
+    add_held(h, -bytes);
     pthread_mutex_unlock(&h->quota->lock);
 }
 
 void ls_holding_add(ls_holding *h, int64_t bytes) {
     pthread_mutex_lock(&h->quota->lock);
-    add(h, bytes);
+    add_held(h, bytes);
     pthread_mutex_unlock(&h->quota->lock);
 }

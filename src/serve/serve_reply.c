@@ -700,7 +700,7 @@ static ls_status new_text(const ls_part *p, ls_sent *sent, ls_tool_calls *calls,
 }
 
 /* What is new of one sample. */
-static ls_status tell(FILE *out, ls_part *p, ls_sent *sent, ls_error *err) {
+static ls_status tell_sample(FILE *out, ls_part *p, ls_sent *sent, ls_error *err) {
     ls_tool_calls calls = {0};
     char *text = NULL;
     const char *at = "";
@@ -731,7 +731,7 @@ ls_status ls_reply_more(FILE *out, const ls_reply_about *about, ls_group *g, ls_
         p.n = g->samples[i].n_public;
         p.finish = g->samples[i].finish;
         ls_work_unlock(g->work);
-        LS_TRY(tell(out, &p, &sent[i], err));
+        LS_TRY(tell_sample(out, &p, &sent[i], err));
         all = all && sent[i].ended;
     }
     *done = all;

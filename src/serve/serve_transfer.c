@@ -17,7 +17,7 @@
 #include "serve/torch_store.h"
 
 enum { TENSORS_MAX = 1 << 20, PATH_MAX_BYTES = 512, RANKS_MAX = 4096 };
-#define MEET_S 300.0
+#define JOIN_S 300.0
 #define SILENCE_S 600.0
 
 /* ---- what is announced ---- */
@@ -238,7 +238,7 @@ void ls_transfer_shards_free(ls_transfer_shards *s) {
     free(s);
 }
 
-static ls_status place(ls_transfer_shards *s, const ls_transfer_plan *p, ls_error *err) {
+static ls_status place_shards(ls_transfer_shards *s, const ls_transfer_plan *p, ls_error *err) {
     for (int64_t i = 0; i < p->n; i++) {
         const char *name = p->tensors[i].name;
         LS_TRY(ls_array_grow((void **)&s->placed, &s->cap, s->n + 1, sizeof *s->placed, "weights", err));
@@ -253,7 +253,7 @@ ls_status ls_transfer_shards_add(ls_transfer_shards *s, const ls_transfer_plan *
     char path[PATH_MAX_BYTES + 64];
     snprintf(path, sizeof path, "%s/model-%05lld.safetensors", s->directory, (long long)++s->n_shards);
     LS_TRY(ls_transfer_write(p, path, chunk_bytes, receive, context, err));
-    return place(s, p, err);
+    return place_shards(s, p, err);
 }
 
 ls_status ls_transfer_shards_finish(ls_transfer_shards *s, const char **directory, ls_error *err) {
@@ -296,18 +296,18 @@ static ls_status grow_memory(ls_transfer *t, int64_t bytes, ls_error *err) {
 }
 
 /* A server that stops waits for no trainer. */
-static ls_status look(void *context, const char *what, ls_error *err) {
+static ls_status look_for_stop(void *context, const char *what, ls_error *err) {
     (void)context;
     return ls_interrupt_pending() == 0 ? LS_OK : LS_FAIL(err, LS_ERR_IO, "NCCL: %s: the server is stopping", what);
 }
 
-static ls_status await(ls_transfer *t, ls_error *err) {
+static ls_status await_device(ls_transfer *t, ls_error *err) {
     const double until = ls_clock_seconds() + SILENCE_S;
     bool reached = false;
     for (;;) {
         LS_TRY(ls_nccl_reached(t->group, &reached, err));
         if (reached) return LS_OK;
-        LS_TRY(look(NULL, "a broadcast", err));
+        LS_TRY(look_for_stop(NULL, "a broadcast", err));
         if (ls_clock_seconds() > until)
             return LS_FAIL(err, LS_ERR_IO, "the trainer sends nothing for %g s over NCCL", SILENCE_S);
         usleep(200);
@@ -318,25 +318,25 @@ static ls_status receive(void *context, void *host, int64_t bytes, ls_error *err
     ls_transfer *t = context;
     LS_TRY(grow_memory(t, bytes, err));
     LS_TRY(ls_nccl_take(t->group, 0, t->memory, bytes, err));
-    LS_TRY(await(t, err));
+    LS_TRY(await_device(t, err));
     return ls_memory_take(t->device, host, t->memory, bytes, err);
 }
 
 /* The group's name from the trainer's store, the group, and the sum of one number that the trainer begins with. */
 static ls_status join_group(ls_transfer *t, const char *host, int64_t port, int64_t rank, int64_t n_ranks,
                             ls_error *err) {
-    const ls_nccl_patience patience = {MEET_S, look, NULL};
+    const ls_nccl_patience patience = {JOIN_S, look_for_stop, NULL};
     uint8_t *pickle = NULL;
     int64_t bytes;
     ls_nccl_id id;
     ls_status status;
-    LS_TRY_DONE(ls_torch_store_get(&pickle, &bytes, host, port, "broadcast_from/0/0", MEET_S, err));
+    LS_TRY_DONE(ls_torch_store_get(&pickle, &bytes, host, port, "broadcast_from/0/0", JOIN_S, err));
     LS_TRY_DONE(ls_nccl_id_unpickle(&id, pickle, bytes, err));
     LS_TRY_DONE(ls_nccl_group_open(&t->group, t->device, &id, (int32_t)rank, (int32_t)n_ranks, &patience, err));
     LS_TRY_DONE(grow_memory(t, (int64_t)sizeof(float), err));
     LS_TRY_DONE(ls_memory_fill(t->device, t->memory, 0, (int64_t)sizeof(float), err));
     LS_TRY_DONE(ls_nccl_sum(t->group, t->memory, 1, err));
-    status = await(t, err);
+    status = await_device(t, err);
 done:
     free(pickle);
     return status;

@@ -57,7 +57,7 @@ static void free_dead(ls_group *dead) {
 }
 
 /* With the lock. Whoever holds nothing of it any more must not look at it again. */
-static void leave(ls_worker *w, ls_group *g) {
+static void leave_group_of(ls_worker *w, ls_group *g) {
     if (--g->holders > 0) return;
     g->next = w->dead;
     w->dead = g;
@@ -91,7 +91,8 @@ bool ls_work_has_room(ls_worker *w, const ls_client *client, int64_t n) {
 }
 
 /* A place for n samples, before anything is allocated for them. */
-static ls_status reserve(ls_worker *w, ls_client *c, int64_t n, uint64_t *number, bool *is_full, ls_error *err) {
+static ls_status reserve_samples(ls_worker *w, ls_client *c, int64_t n, uint64_t *number, bool *is_full,
+                                 ls_error *err) {
     ls_status status = LS_OK;
     ls_work_lock(w);
     if (w->view.failed || w->ends) {
@@ -111,7 +112,7 @@ static ls_status reserve(ls_worker *w, ls_client *c, int64_t n, uint64_t *number
     return status;
 }
 
-static void append(ls_worker *w, ls_group *g) {
+static void append_group(ls_worker *w, ls_group *g) {
     g->previous = w->last;
     if (w->last != NULL)
         w->last->next = g;
@@ -132,7 +133,7 @@ ls_status ls_work_submit(ls_group **out, ls_worker *w, ls_client *client, ls_ask
     ls_status status;
     *out = NULL;
     *is_full = false;
-    if ((status = reserve(w, client, n, &number, is_full, err)) != LS_OK) {
+    if ((status = reserve_samples(w, client, n, &number, is_full, err)) != LS_OK) {
         ls_ask_free(ask);
         return status;
     }
@@ -146,7 +147,7 @@ ls_status ls_work_submit(ls_group **out, ls_worker *w, ls_client *client, ls_ask
         g->work = w;
         g->wake = wake;
         g->holders = 2; /* the caller's and the thread's */
-        append(w, g);
+        append_group(w, g);
         pthread_cond_signal(&w->news);
         *out = g;
         g = NULL;
@@ -214,7 +215,7 @@ static void finish_group(ls_worker *w, ls_group *g) {
     g->is_finished = true;
     pthread_cond_broadcast(&w->done);
     if (g->wake.call != NULL) g->wake.call(g->wake.context);
-    leave(w, g);
+    leave_group_of(w, g);
 }
 
 /* The group may be dead behind it. */
@@ -296,7 +297,7 @@ static void end_queued(ls_worker *w, ls_group *g, ls_finish finish, const ls_err
         if (err != NULL) s->request.error = *err;
         end_sample(w, s, now);
     }
-    leave(w, g);
+    leave_group_of(w, g);
 }
 
 /* What nobody wants any more, in the engine and in the queue. */
@@ -317,7 +318,7 @@ static void take_cancels(ls_worker *w, double now) {
 #define STREAM_WRITES 1500.0
 
 /* Tells what the tick drew and who has ended. */
-static void publish(ls_worker *w, double now) {
+static void publish_tick(ls_worker *w, double now) {
     ls_completion **place = &w->live;
     const double each = (double)w->n_live / STREAM_WRITES;
     const double pace = each > w->opts.stream_seconds ? each : w->opts.stream_seconds;
@@ -380,7 +381,7 @@ static void fail_all(ls_worker *w, double now) {
         next = g->next;
         if (g->n_taken < g->n_samples) end_queued(w, g, LS_FINISH_ERROR, &w->view.failure, now);
     }
-    publish(w, now);
+    publish_tick(w, now);
 }
 
 /* ---- waits ---- */
@@ -428,14 +429,14 @@ static bool may_tick(const ls_worker *w) {
 
 static void between_ticks(ls_worker *w) {
     const double now = ls_clock_seconds();
-    publish(w, now);
+    publish_tick(w, now);
     if (w->view.failed) {
         fail_all(w, now);
         pthread_cond_broadcast(&w->done);
     }
     if (w->has_cancels) {
         take_cancels(w, now);
-        publish(w, now);
+        publish_tick(w, now);
     }
     if (w->pause == LS_PAUSE_NONE || w->pause == LS_PAUSE_WAIT) feed(w, now);
     if (w->swap != NULL) do_swap(w);

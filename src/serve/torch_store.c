@@ -27,7 +27,7 @@ typedef struct store {
     int64_t port;
 } store;
 
-static ls_status fail(const store *s, ls_error *err, const char *what) {
+static ls_status fail_store(const store *s, ls_error *err, const char *what) {
     return LS_FAIL(err, LS_ERR_IO, "store %.200s:%lld: %s", s->host, (long long)s->port, what);
 }
 
@@ -36,22 +36,22 @@ static ls_status fail(const store *s, ls_error *err, const char *what) {
 /* A server that stops waits for no trainer. */
 static bool is_over(const store *s) { return ls_interrupt_pending() != 0 || ls_clock_seconds() > s->until; }
 
-static ls_status await(const store *s, short events, ls_error *err) {
+static ls_status await_events(const store *s, short events, ls_error *err) {
     struct pollfd one = {s->fd, events, 0};
     while (!is_over(s)) {
         const int n = poll(&one, 1, LOOK_MS);
         if (n > 0) return LS_OK;
-        if (n < 0 && errno != EINTR) return fail(s, err, strerror(errno));
+        if (n < 0 && errno != EINTR) return fail_store(s, err, strerror(errno));
     }
-    return fail(s, err, ls_interrupt_pending() != 0 ? "the server is stopping" : "it does not answer in time");
+    return fail_store(s, err, ls_interrupt_pending() != 0 ? "the server is stopping" : "it does not answer in time");
 }
 
-static ls_status put(const store *s, const void *data, size_t bytes, ls_error *err) {
+static ls_status put_bytes(const store *s, const void *data, size_t bytes, ls_error *err) {
     const char *at = data;
     while (bytes > 0) {
-        LS_TRY(await(s, POLLOUT, err));
+        LS_TRY(await_events(s, POLLOUT, err));
         const ssize_t n = send(s->fd, at, bytes, MSG_NOSIGNAL);
-        if (n < 0 && errno != EINTR && errno != EAGAIN) return fail(s, err, strerror(errno));
+        if (n < 0 && errno != EINTR && errno != EAGAIN) return fail_store(s, err, strerror(errno));
         if (n > 0) {
             at += n;
             bytes -= (size_t)n;
@@ -63,10 +63,10 @@ static ls_status put(const store *s, const void *data, size_t bytes, ls_error *e
 static ls_status get(const store *s, void *out, size_t bytes, ls_error *err) {
     char *at = out;
     while (bytes > 0) {
-        LS_TRY(await(s, POLLIN, err));
+        LS_TRY(await_events(s, POLLIN, err));
         const ssize_t n = recv(s->fd, at, bytes, 0);
-        if (n == 0) return fail(s, err, "it closed the connection");
-        if (n < 0 && errno != EINTR && errno != EAGAIN) return fail(s, err, strerror(errno));
+        if (n == 0) return fail_store(s, err, "it closed the connection");
+        if (n < 0 && errno != EINTR && errno != EAGAIN) return fail_store(s, err, strerror(errno));
         if (n > 0) {
             at += n;
             bytes -= (size_t)n;
@@ -82,56 +82,56 @@ typedef struct query {
     size_t n;
 } query;
 
-static void add(query *q, const void *data, size_t bytes) {
+static void add_bytes(query *q, const void *data, size_t bytes) {
     LS_ASSERT(q->n + bytes <= sizeof q->bytes, "a query of %zu bytes", q->n + bytes);
     memcpy(q->bytes + q->n, data, bytes);
     q->n += bytes;
 }
 
-static query begin(uint8_t kind) { return (query){{kind}, 1}; }
+static query begin_query(uint8_t kind) { return (query){{kind}, 1}; }
 
 static void add_text(query *q, const char *text) {
     const uint64_t n = strlen(text);
-    add(q, &n, sizeof n);
-    add(q, text, (size_t)n);
+    add_bytes(q, &n, sizeof n);
+    add_bytes(q, text, (size_t)n);
 }
 
 static ls_status greet(const store *s, ls_error *err) {
-    query q = begin(QUERY_VALIDATE);
+    query q = begin_query(QUERY_VALIDATE);
     const uint32_t magic = MAGIC;
-    add(&q, &magic, sizeof magic);
-    return put(s, q.bytes, q.n, err);
+    add_bytes(&q, &magic, sizeof magic);
+    return put_bytes(s, q.bytes, q.n, err);
 }
 
 /* The trainer waits until all workers have said that they are there. */
-static ls_status join(const store *s, ls_error *err) {
-    query q = begin(QUERY_ADD);
+static ls_status join_workers(const store *s, ls_error *err) {
+    query q = begin_query(QUERY_ADD);
     int64_t one = 1, count;
     add_text(&q, "init/");
-    add(&q, &one, sizeof one);
-    LS_TRY(put(s, q.bytes, q.n, err));
+    add_bytes(&q, &one, sizeof one);
+    LS_TRY(put_bytes(s, q.bytes, q.n, err));
     return get(s, &count, sizeof count, err);
 }
 
 static ls_status wait_for(const store *s, const char *key, ls_error *err) {
-    query q = begin(QUERY_WAIT);
+    query q = begin_query(QUERY_WAIT);
     const uint64_t n_keys = 1;
     uint8_t answer;
-    add(&q, &n_keys, sizeof n_keys);
+    add_bytes(&q, &n_keys, sizeof n_keys);
     add_text(&q, key);
-    LS_TRY(put(s, q.bytes, q.n, err));
+    LS_TRY(put_bytes(s, q.bytes, q.n, err));
     LS_TRY(get(s, &answer, sizeof answer, err));
-    return answer == 0 ? LS_OK : fail(s, err, "it gave up the wait");
+    return answer == 0 ? LS_OK : fail_store(s, err, "it gave up the wait");
 }
 
 static ls_status read_value(const store *s, const char *key, uint8_t **out, int64_t *bytes, ls_error *err) {
-    query q = begin(QUERY_GET);
+    query q = begin_query(QUERY_GET);
     uint64_t n;
     ls_status status;
     add_text(&q, key);
-    LS_TRY(put(s, q.bytes, q.n, err));
+    LS_TRY(put_bytes(s, q.bytes, q.n, err));
     LS_TRY(get(s, &n, sizeof n, err));
-    if (n > VALUE_BYTES_MAX) return fail(s, err, "the value is too long");
+    if (n > VALUE_BYTES_MAX) return fail_store(s, err, "the value is too long");
     LS_TRY(ls_array_alloc((void **)out, (int64_t)n + 1, 1, "value of a store", err));
     *bytes = (int64_t)n;
     if ((status = get(s, *out, (size_t)n, err)) == LS_OK) return LS_OK;
@@ -146,12 +146,12 @@ static ls_status connect_one(store *s, const struct addrinfo *address, ls_error 
     int failure = 0;
     socklen_t length = sizeof failure;
     s->fd = socket(address->ai_family, address->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address->ai_protocol);
-    if (s->fd < 0) return fail(s, err, strerror(errno));
+    if (s->fd < 0) return fail_store(s, err, strerror(errno));
     if (connect(s->fd, address->ai_addr, address->ai_addrlen) == 0) return LS_OK;
-    if (errno != EINPROGRESS) return fail(s, err, strerror(errno));
-    LS_TRY(await(s, POLLOUT, err));
+    if (errno != EINPROGRESS) return fail_store(s, err, strerror(errno));
+    LS_TRY(await_events(s, POLLOUT, err));
     if (getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &failure, &length) == 0 && failure == 0) return LS_OK;
-    return fail(s, err, strerror(failure));
+    return fail_store(s, err, strerror(failure));
 }
 
 static void disconnect(store *s) {
@@ -167,7 +167,7 @@ static ls_status reach(store *s, ls_error *err) {
     int failure;
     ls_status status = LS_ERR_IO;
     snprintf(port, sizeof port, "%lld", (long long)s->port);
-    if ((failure = getaddrinfo(s->host, port, &hints, &found)) != 0) return fail(s, err, gai_strerror(failure));
+    if ((failure = getaddrinfo(s->host, port, &hints, &found)) != 0) return fail_store(s, err, gai_strerror(failure));
     while (status != LS_OK) {
         for (const struct addrinfo *a = found; a != NULL && status != LS_OK; a = a->ai_next) {
             disconnect(s);
@@ -187,10 +187,10 @@ ls_status ls_torch_store_get(uint8_t **out, int64_t *bytes, const char *host, in
     ls_status status;
     *out = NULL;
     *bytes = 0;
-    if (snprintf(full, sizeof full, "/%s", key) >= (int)sizeof full) return fail(&s, err, "the key is too long");
+    if (snprintf(full, sizeof full, "/%s", key) >= (int)sizeof full) return fail_store(&s, err, "the key is too long");
     LS_TRY_DONE(reach(&s, err));
     LS_TRY_DONE(greet(&s, err));
-    LS_TRY_DONE(join(&s, err));
+    LS_TRY_DONE(join_workers(&s, err));
     LS_TRY_DONE(wait_for(&s, full, err));
     status = read_value(&s, full, out, bytes, err);
 done:

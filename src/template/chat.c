@@ -274,7 +274,7 @@ typedef struct conversation {
     int64_t n;
 } conversation;
 
-static ls_status add(conversation *c, ls_template_variable variable, ls_error *err) {
+static ls_status add_variable(conversation *c, ls_template_variable variable, ls_error *err) {
     if (c->n == VARIABLES_MAX)
         return LS_FAIL(err, LS_ERR_CAPACITY, "more than %d variables of a chat template", VARIABLES_MAX);
     c->variables[c->n++] = variable;
@@ -303,8 +303,8 @@ static ls_status add_more(conversation *c, const ls_node *root, ls_error *err) {
     while (ls_node_next(&c->more, &iterator, &child)) {
         if (c->n == VARIABLES_MAX) return ls_node_fail(&c->more, LS_ERR_CAPACITY, err, "has too many members");
         c->values[c->n] = child;
-        LS_TRY(
-            add(c, (ls_template_variable){.name = child.key, .kind = LS_TEMPLATE_NODE, .node = &c->values[c->n]}, err));
+        LS_TRY(add_variable(
+            c, (ls_template_variable){.name = child.key, .kind = LS_TEMPLATE_NODE, .node = &c->values[c->n]}, err));
     }
     return LS_OK;
 }
@@ -325,21 +325,21 @@ static ls_status read_messages(conversation *c, const ls_chat *chat, ls_error *e
 static ls_status gather(conversation *c, const ls_chat *chat, const ls_node *root, ls_error *err) {
     LS_TRY(ls_node_need(root, "messages", &c->messages, err));
     LS_TRY(check_messages(&c->messages, err));
-    LS_TRY(add(
+    LS_TRY(add_variable(
         c,
         (ls_template_variable){.name = "messages", .kind = LS_TEMPLATE_NODE, .node = &c->messages, .is_messages = true},
         err));
-    LS_TRY(add(c, (ls_template_variable){.name = "add_generation_prompt", .kind = LS_TEMPLATE_BOOL}, err));
+    LS_TRY(add_variable(c, (ls_template_variable){.name = "add_generation_prompt", .kind = LS_TEMPLATE_BOOL}, err));
     c->has_tools = ls_node_get_some(root, "tools", &c->tools);
     LS_TRY(read_messages(c, chat, err));
     c->has_documents = ls_node_get_some(root, "documents", &c->documents);
     if (c->has_tools) LS_TRY(ls_node_expect(&c->tools, LS_NODE_ARRAY, err));
     if (c->has_documents) LS_TRY(ls_node_expect(&c->documents, LS_NODE_ARRAY, err));
     for (int64_t i = 0; i < chat->n_tokens; i++)
-        LS_TRY(add(c,
-                   (ls_template_variable){
-                       .name = chat->tokens[i].name, .kind = LS_TEMPLATE_TEXT, .text = chat->tokens[i].text},
-                   err));
+        LS_TRY(add_variable(c,
+                            (ls_template_variable){
+                                .name = chat->tokens[i].name, .kind = LS_TEMPLATE_TEXT, .text = chat->tokens[i].text},
+                            err));
     return add_more(c, root, err);
 }
 
@@ -350,13 +350,14 @@ static ls_status add_absent(conversation *c, ls_json_doc **doc, ls_node *none, l
     root = ls_json_root(*doc);
     if (!ls_node_get(&root, "none", none)) return LS_FAIL(err, LS_ERR_NOMEM, "none");
     none->parent = NULL;
-    LS_TRY(add(
+    LS_TRY(add_variable(
         c, (ls_template_variable){.name = "tools", .kind = LS_TEMPLATE_NODE, .node = c->has_tools ? &c->tools : none},
         err));
-    return add(c,
-               (ls_template_variable){
-                   .name = "documents", .kind = LS_TEMPLATE_NODE, .node = c->has_documents ? &c->documents : none},
-               err);
+    return add_variable(
+        c,
+        (ls_template_variable){
+            .name = "documents", .kind = LS_TEMPLATE_NODE, .node = c->has_documents ? &c->documents : none},
+        err);
 }
 
 /* Renders the first `count` messages (0: all). */
@@ -415,8 +416,8 @@ static bool is_assistant(const ls_node *messages, int64_t i) {
 }
 
 /* The length of the rendering of the first `count` messages, which must begin that of all. */
-static ls_status measure(const ls_chat *chat, conversation *c, int64_t count, bool add_prompt,
-                         const ls_template_output *whole, int64_t *bytes, ls_error *err) {
+static ls_status measure_messages(const ls_chat *chat, conversation *c, int64_t count, bool add_prompt,
+                                  const ls_template_output *whole, int64_t *bytes, ls_error *err) {
     ls_template_output part = {0};
     ls_status status;
     *bytes = 0;
@@ -444,8 +445,8 @@ static ls_status find_spans(const ls_chat *chat, conversation *c, ls_template_ou
             return ls_node_fail(&c->messages, LS_ERR_UNSUPPORTED, err,
                                 "the first message is the assistant's, and the "
                                 "chat template marks nothing with {%% generation %%}");
-        LS_TRY(measure(chat, c, i, true, whole, &span.begin, err));
-        LS_TRY(measure(chat, c, i + 1, false, whole, &span.end, err));
+        LS_TRY(measure_messages(chat, c, i, true, whole, &span.begin, err));
+        LS_TRY(measure_messages(chat, c, i + 1, false, whole, &span.end, err));
         if (span.begin < span.end) whole->spans[whole->n_spans++] = span;
     }
     return LS_OK;

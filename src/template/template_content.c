@@ -115,7 +115,7 @@ static void follow_call(search *s, const ls_tpl_node *call) {
     }
 }
 
-static bool goes_over(const ls_tpl_node *filter) {
+static bool iterates(const ls_tpl_node *filter) {
     static const char *const names[] = {"map", "select", "reject", "selectattr", "rejectattr"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (is_text(filter, names[i])) return true;
@@ -133,7 +133,7 @@ static void walk(search *s, const ls_tpl_node *node) {
     }
     if (node->kind == LS_TPL_SET) follow(s, node->a, kind_of(s, node->b));
     if (node->kind == LS_TPL_CALL) follow_call(s, node);
-    if (node->kind == LS_TPL_FILTER && node->a != NULL && goes_over(node) && (kind_of(s, node->a) & CONTENT))
+    if (node->kind == LS_TPL_FILTER && node->a != NULL && iterates(node) && (kind_of(s, node->a) & CONTENT))
         s->found = true;
     for (size_t i = 0; i < sizeof children / sizeof children[0]; i++)
         if (children[i] != NULL) walk(s, children[i]);

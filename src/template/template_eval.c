@@ -50,7 +50,7 @@ typedef struct renderer {
 static ls_status eval(renderer *r, const ls_tpl_node *node, ls_tpl_value *out);
 static ls_status run_body(renderer *r, const ls_tpl_node *body);
 
-static ls_status enter(renderer *r, const ls_tpl_node *node) {
+static ls_status enter_node(renderer *r, const ls_tpl_node *node) {
     r->run.line = node->line;
     LS_TRY(ls_tpl_step(&r->run, 1));
     if (++r->run.depth <= LS_TPL_DEPTH_MAX) return LS_OK;
@@ -403,7 +403,7 @@ static ls_status eval_kind(renderer *r, const ls_tpl_node *node, ls_tpl_value *o
 }
 
 static ls_status eval(renderer *r, const ls_tpl_node *node, ls_tpl_value *out) {
-    LS_TRY(enter(r, node));
+    LS_TRY(enter_node(r, node));
     LS_TRY(eval_kind(r, node, out));
     r->run.depth--;
     return LS_OK;
@@ -500,7 +500,7 @@ static ls_status run_for(renderer *r, const ls_tpl_node *node) {
 /* A chain of filters over the text of a block; the innermost node has no value. */
 static ls_status filter_text(renderer *r, const ls_tpl_node *chain, const ls_tpl_value *text, ls_tpl_value *out) {
     ls_tpl_value inner = *text;
-    LS_TRY(enter(r, chain));
+    LS_TRY(enter_node(r, chain));
     if (chain->a != NULL) LS_TRY(filter_text(r, chain->a, text, &inner));
     LS_TRY(apply_filter(r, chain, &inner, out));
     r->run.depth--;
@@ -584,7 +584,7 @@ static ls_status run_statement(renderer *r, const ls_tpl_node *node) {
 }
 
 static ls_status run_body(renderer *r, const ls_tpl_node *body) {
-    LS_TRY(enter(r, body));
+    LS_TRY(enter_node(r, body));
     for (int64_t i = 0; i < body->n && r->jump == JUMP_NONE; i++) {
         r->run.line = body->items[i]->line;
         LS_TRY(run_statement(r, body->items[i]));

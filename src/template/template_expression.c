@@ -99,7 +99,7 @@ static ls_status make_text(ls_tpl_parser *p, ls_tpl_node_kind kind, const ls_tpl
 }
 
 /* The parser calls itself through here only, so that this counts how deep expressions nest. */
-static ls_status enter(ls_tpl_parser *p) {
+static ls_status enter_expression(ls_tpl_parser *p) {
     if (++p->run->depth <= LS_TPL_DEPTH_MAX) return LS_OK;
     return ls_tpl_fail(p->run, LS_ERR_CAPACITY, "expressions and tags nest more than %d deep", LS_TPL_DEPTH_MAX);
 }
@@ -359,7 +359,7 @@ ls_status ls_tpl_parse_filters(ls_tpl_parser *p, ls_tpl_node **out) {
 static ls_status parse_unary(ls_tpl_parser *p, bool with_filter, ls_tpl_node **out) {
     const bool minus = ls_tpl_is_op(p, "-");
     ls_tpl_node *inner;
-    LS_TRY(enter(p));
+    LS_TRY(enter_expression(p));
     if (minus || ls_tpl_is_op(p, "+")) {
         p->at++;
         LS_TRY(parse_unary(p, false, &inner));
@@ -485,7 +485,7 @@ static ls_status parse_compare(ls_tpl_parser *p, ls_tpl_node **out) {
 static ls_status parse_not(ls_tpl_parser *p, ls_tpl_node **out) {
     ls_tpl_node *inner;
     if (!ls_tpl_skip_name(p, "not")) return parse_compare(p, out);
-    LS_TRY(enter(p));
+    LS_TRY(enter_expression(p));
     LS_TRY(parse_not(p, &inner));
     p->run->depth--;
     return make_over(p, LS_TPL_NOT, inner, NULL, out);
@@ -514,7 +514,7 @@ static ls_status parse_or(ls_tpl_parser *p, ls_tpl_node **out) {
 }
 
 ls_status ls_tpl_parse_expression(ls_tpl_parser *p, bool with_condition, ls_tpl_node **out) {
-    LS_TRY(enter(p));
+    LS_TRY(enter_expression(p));
     LS_TRY(parse_or(p, out));
     for (int32_t n = 0; with_condition && ls_tpl_skip_name(p, "if"); n++) {
         ls_tpl_node *then = *out, *test;

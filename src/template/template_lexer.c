@@ -21,7 +21,7 @@ typedef struct lexer {
     int32_t n_open;
 } lexer;
 
-static ls_status add(lexer *l, ls_tpl_token token) {
+static ls_status add_token_of(lexer *l, ls_tpl_token token) {
     LS_TRY(ls_tpl_grow(l->run, (void **)&l->tokens, &l->cap, l->n_tokens + 1, sizeof *l->tokens));
     l->tokens[l->n_tokens++] = token;
     return LS_OK;
@@ -85,8 +85,8 @@ static int64_t text_end(const lexer *l, int64_t begin, int64_t end, char sign, b
 
 static ls_status add_text(lexer *l, int64_t begin, int64_t end) {
     if (end <= begin) return LS_OK;
-    return add(l,
-               (ls_tpl_token){.kind = LS_TPL_DATA, .line = l->run->line, .text = l->s + begin, .bytes = end - begin});
+    return add_token_of(
+        l, (ls_tpl_token){.kind = LS_TPL_DATA, .line = l->run->line, .text = l->s + begin, .bytes = end - begin});
 }
 
 /* Where a tag's end ("%}" or "#}") at `at` leads: its sign, what trim_blocks takes. -1: it is none. */
@@ -208,10 +208,10 @@ static ls_status lex_string(lexer *l) {
         if (!none && code < 0) LS_TRY(ls_tpl_append(l->run, &text, l->s + i, 1));
         i += none || code >= 0 ? used + 1 : 1;
     }
-    LS_TRY(add(l, (ls_tpl_token){.kind = LS_TPL_STRING,
-                                 .line = l->run->line,
-                                 .text = text.data != NULL ? text.data : "",
-                                 .bytes = text.bytes}));
+    LS_TRY(add_token_of(l, (ls_tpl_token){.kind = LS_TPL_STRING,
+                                          .line = l->run->line,
+                                          .text = text.data != NULL ? text.data : "",
+                                          .bytes = text.bytes}));
     move_to(l, end + 1);
     return LS_OK;
 }
@@ -252,7 +252,7 @@ static ls_status lex_number(lexer *l) {
         return ls_tpl_fail(l->run, LS_ERR_UNSUPPORTED, "the integer %s is beyond 64 bits", text);
     if (token.kind == LS_TPL_INTEGER && text[0] == '0' && token.integer != 0)
         return ls_tpl_fail(l->run, LS_ERR_FORMAT, "the number '%s' begins with 0", text);
-    LS_TRY(add(l, token));
+    LS_TRY(add_token_of(l, token));
     move_to(l, end);
     return LS_OK;
 }
@@ -279,7 +279,8 @@ static ls_status lex_operator(lexer *l) {
     if (n == 1 && strchr("+-/*%~[](){}><=.:|,;", l->s[l->at]) == NULL)
         return ls_tpl_fail(l->run, LS_ERR_FORMAT, "unexpected character '%c'", l->s[l->at]);
     if (n == 1) LS_TRY(balance(l, l->s[l->at]));
-    LS_TRY(add(l, (ls_tpl_token){.kind = LS_TPL_OPERATOR, .line = l->run->line, .text = l->s + l->at, .bytes = n}));
+    LS_TRY(add_token_of(
+        l, (ls_tpl_token){.kind = LS_TPL_OPERATOR, .line = l->run->line, .text = l->s + l->at, .bytes = n}));
     move_to(l, l->at + n);
     return LS_OK;
 }
@@ -297,8 +298,8 @@ static ls_status lex_inside(lexer *l, bool is_print) {
     for (;;) {
         const int64_t end = close_at(l, is_print);
         if (end >= 0) {
-            LS_TRY(
-                add(l, (ls_tpl_token){.kind = is_print ? LS_TPL_PRINT_END : LS_TPL_BLOCK_END, .line = l->run->line}));
+            LS_TRY(add_token_of(
+                l, (ls_tpl_token){.kind = is_print ? LS_TPL_PRINT_END : LS_TPL_BLOCK_END, .line = l->run->line}));
             move_to(l, end);
             return LS_OK;
         }
@@ -312,8 +313,9 @@ static ls_status lex_inside(lexer *l, bool is_print) {
         } else if (is_word(l->s[l->at])) {
             int64_t stop = l->at;
             while (stop < l->n && is_word(l->s[stop])) stop++;
-            LS_TRY(add(l, (ls_tpl_token){
-                              .kind = LS_TPL_NAME, .line = l->run->line, .text = l->s + l->at, .bytes = stop - l->at}));
+            LS_TRY(add_token_of(
+                l, (ls_tpl_token){
+                       .kind = LS_TPL_NAME, .line = l->run->line, .text = l->s + l->at, .bytes = stop - l->at}));
             move_to(l, stop);
         } else {
             LS_TRY(lex_operator(l));
@@ -337,7 +339,7 @@ static ls_status lex_all(lexer *l) {
         if (tag == l->n) {
             LS_TRY(add_text(l, begin, tag));
             move_to(l, tag);
-            return add(l, (ls_tpl_token){.kind = LS_TPL_END, .line = l->run->line});
+            return add_token_of(l, (ls_tpl_token){.kind = LS_TPL_END, .line = l->run->line});
         }
         LS_TRY(add_text(l, begin, text_end(l, begin, tag, sign, kind == '{')));
         move_to(l, tag);
@@ -346,8 +348,8 @@ static ls_status lex_all(lexer *l) {
         } else if ((raw = raw_begin(l, tag)) >= 0) {
             LS_TRY(lex_raw(l, raw));
         } else {
-            LS_TRY(add(l, (ls_tpl_token){.kind = kind == '{' ? LS_TPL_PRINT_BEGIN : LS_TPL_BLOCK_BEGIN,
-                                         .line = l->run->line}));
+            LS_TRY(add_token_of(l, (ls_tpl_token){.kind = kind == '{' ? LS_TPL_PRINT_BEGIN : LS_TPL_BLOCK_BEGIN,
+                                                  .line = l->run->line}));
             move_to(l, tag + 2 + (sign != '\0'));
             LS_TRY(lex_inside(l, kind == '{'));
         }

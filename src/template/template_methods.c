@@ -183,8 +183,8 @@ ls_status ls_tpl_slice(ls_tpl_run *run, const ls_tpl_value *v, const ls_tpl_valu
 
 typedef ls_status (*method)(ls_tpl_run *run, const ls_tpl_value *self, const ls_tpl_args *args, ls_tpl_value *out);
 
-static ls_status strip(ls_tpl_run *run, const ls_tpl_value *self, const ls_tpl_args *args, int ends,
-                       ls_tpl_value *out) {
+static ls_status strip_text(ls_tpl_run *run, const ls_tpl_value *self, const ls_tpl_args *args, int ends,
+                            ls_tpl_value *out) {
     const ls_tpl_value *a[LS_TPL_PARAMETERS_MAX];
     LS_TRY(ls_tpl_bind(run, "strip", args, "chars", 0, a));
     if (a[0] != NULL && a[0]->kind == LS_TPL_NONE) a[0] = NULL;
@@ -194,19 +194,19 @@ static ls_status strip(ls_tpl_run *run, const ls_tpl_value *self, const ls_tpl_a
 }
 
 static ls_status m_strip(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl_args *a, ls_tpl_value *o) {
-    return strip(r, s, a, LS_TPL_LEFT | LS_TPL_RIGHT, o);
+    return strip_text(r, s, a, LS_TPL_LEFT | LS_TPL_RIGHT, o);
 }
 
 static ls_status m_lstrip(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl_args *a, ls_tpl_value *o) {
-    return strip(r, s, a, LS_TPL_LEFT, o);
+    return strip_text(r, s, a, LS_TPL_LEFT, o);
 }
 
 static ls_status m_rstrip(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl_args *a, ls_tpl_value *o) {
-    return strip(r, s, a, LS_TPL_RIGHT, o);
+    return strip_text(r, s, a, LS_TPL_RIGHT, o);
 }
 
-static ls_status split(ls_tpl_run *run, const ls_tpl_value *self, const ls_tpl_args *args, bool right,
-                       ls_tpl_value *out) {
+static ls_status split_text(ls_tpl_run *run, const ls_tpl_value *self, const ls_tpl_args *args, bool right,
+                            ls_tpl_value *out) {
     const ls_tpl_value *a[LS_TPL_PARAMETERS_MAX];
     int64_t count = -1;
     LS_TRY(ls_tpl_bind(run, "split", args, "sep maxsplit", 0, a));
@@ -217,11 +217,11 @@ static ls_status split(ls_tpl_run *run, const ls_tpl_value *self, const ls_tpl_a
 }
 
 static ls_status m_split(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl_args *a, ls_tpl_value *o) {
-    return split(r, s, a, false, o);
+    return split_text(r, s, a, false, o);
 }
 
 static ls_status m_rsplit(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl_args *a, ls_tpl_value *o) {
-    return split(r, s, a, true, o);
+    return split_text(r, s, a, true, o);
 }
 
 static ls_status m_splitlines(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl_args *args, ls_tpl_value *o) {
@@ -329,7 +329,7 @@ static ls_status m_join(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl_args 
 }
 
 /* The place of the part, first or last, in code points, or -1. */
-static ls_status find(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl_args *args, bool last, ls_tpl_value *o) {
+static ls_status find_part(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl_args *args, bool last, ls_tpl_value *o) {
     const ls_tpl_value *a[LS_TPL_PARAMETERS_MAX];
     int64_t at = -1, place = -1;
     LS_TRY(ls_tpl_bind(r, "find", args, "sub", 1, a));
@@ -346,11 +346,11 @@ static ls_status find(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl_args *a
 }
 
 static ls_status m_find(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl_args *a, ls_tpl_value *o) {
-    return find(r, s, a, false, o);
+    return find_part(r, s, a, false, o);
 }
 
 static ls_status m_rfind(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl_args *a, ls_tpl_value *o) {
-    return find(r, s, a, true, o);
+    return find_part(r, s, a, true, o);
 }
 
 static ls_status m_count_text(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl_args *args, ls_tpl_value *o) {

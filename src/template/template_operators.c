@@ -9,7 +9,7 @@ static const char *name_of(ls_tpl_op op) {
     return names[op];
 }
 
-static ls_status refuse(ls_tpl_run *run, ls_tpl_op op, const ls_tpl_value *a, const ls_tpl_value *b) {
+static ls_status refuse_operands(ls_tpl_run *run, ls_tpl_op op, const ls_tpl_value *a, const ls_tpl_value *b) {
     const ls_tpl_value *missing = a->kind == LS_TPL_UNDEFINED ? a : b;
     if (missing->kind == LS_TPL_UNDEFINED)
         return ls_tpl_fail(run, LS_ERR_ARG, "%s: '%.100s' is undefined", name_of(op),
@@ -158,7 +158,7 @@ ls_status ls_tpl_binary(ls_tpl_run *run, ls_tpl_op op, const ls_tpl_value *a, co
     if (op == LS_TPL_MUL && is_whole(a) && is_repeated(b)) return repeat(run, b, a->integer, out);
     if (op == LS_TPL_MOD && a->kind == LS_TPL_TEXT)
         return ls_tpl_fail(run, LS_ERR_UNSUPPORTED, "%% of a text, which formats, is not supported");
-    return refuse(run, op, a, b);
+    return refuse_operands(run, op, a, b);
 }
 
 ls_status ls_tpl_operand(ls_tpl_run *run, ls_tpl_op op, const ls_tpl_value *a, const ls_tpl_value *b, bool *out) {

@@ -178,7 +178,7 @@ static bool text_equal(const ls_tpl_value *a, const ls_tpl_value *b) {
 }
 
 /* Recursion over lists and dicts in lists and dicts. */
-static ls_status enter(ls_tpl_run *run) {
+static ls_status enter_value(ls_tpl_run *run) {
     LS_TRY(ls_tpl_step(run, 1));
     if (++run->depth <= LS_TPL_DEPTH_MAX) return LS_OK;
     return ls_tpl_fail(run, LS_ERR_CAPACITY, "values nest more than %d deep", LS_TPL_DEPTH_MAX);
@@ -203,7 +203,7 @@ static ls_status dicts_equal(ls_tpl_run *run, const ls_tpl_dict *a, const ls_tpl
 
 ls_status ls_tpl_equal(ls_tpl_run *run, const ls_tpl_value *a, const ls_tpl_value *b, bool *out) {
     ls_status status = LS_OK;
-    LS_TRY(enter(run));
+    LS_TRY(enter_value(run));
     if (ls_tpl_is_number(a) && ls_tpl_is_number(b)) {
         *out = is_whole(a) && is_whole(b) ? a->integer == b->integer : ls_tpl_number(a) == ls_tpl_number(b);
     } else if (a->kind != b->kind) {

@@ -70,7 +70,7 @@ static ls_status write_quoted(ls_tpl_run *run, const ls_tpl_value *v, ls_tpl_tex
     return ls_tpl_append(run, out, quote, 1);
 }
 
-static ls_status enter(ls_tpl_run *run) {
+static ls_status enter_written(ls_tpl_run *run) {
     LS_TRY(ls_tpl_step(run, 1));
     if (++run->depth <= LS_TPL_DEPTH_MAX) return LS_OK;
     return ls_tpl_fail(run, LS_ERR_CAPACITY, "values nest more than %d deep", LS_TPL_DEPTH_MAX);
@@ -101,7 +101,7 @@ static ls_status repr_dict(ls_tpl_run *run, const ls_tpl_dict *dict, ls_tpl_text
 
 static ls_status write_repr(ls_tpl_run *run, const ls_tpl_value *v, ls_tpl_text *out) {
     ls_status status;
-    LS_TRY(enter(run));
+    LS_TRY(enter_written(run));
     if (v->kind == LS_TPL_UNDEFINED)
         status = ls_tpl_append_string(run, out, "Undefined");
     else if (v->kind == LS_TPL_TEXT && v->markup)

@@ -89,7 +89,7 @@ static ls_status touched(ls_regex_search *search, const char *text, int64_t byte
     return LS_OK;
 }
 
-static ls_status append(ls_added_spans *spans, int64_t begin, int64_t end, int32_t id, ls_error *err) {
+static ls_status append_span(ls_added_spans *spans, int64_t begin, int64_t end, int32_t id, ls_error *err) {
     const ls_status status =
         ls_array_grow((void **)&spans->items, &spans->cap, spans->n + 1, sizeof *spans->items, "token spans", err);
     if (status == LS_OK) spans->items[spans->n++] = (ls_added_span){.begin = begin, .end = end, .id = id};
@@ -130,11 +130,11 @@ ls_status ls_added_split(const ls_token_trie *trie, const ls_added_token *tokens
             if (!ls_code_is_space(code)) break;
             end += used;
         }
-        if (covered < begin) LS_TRY_DONE(append(spans, covered, begin, -1, err));
-        LS_TRY_DONE(append(spans, begin, end, token->id, err));
+        if (covered < begin) LS_TRY_DONE(append_span(spans, covered, begin, -1, err));
+        LS_TRY_DONE(append_span(spans, begin, end, token->id, err));
         covered = end;
     }
-    if (covered < bytes) LS_TRY_DONE(append(spans, covered, bytes, -1, err));
+    if (covered < bytes) LS_TRY_DONE(append_span(spans, covered, bytes, -1, err));
 done:
     ls_regex_search_free(search);
     return status;

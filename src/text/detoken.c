@@ -97,7 +97,7 @@ done:
     return status;
 }
 
-static ls_status strip(const ls_dec_step *step, const char *text, int64_t bytes, ls_pieces *out, ls_error *err) {
+static ls_status strip_piece(const ls_dec_step *step, const char *text, int64_t bytes, ls_pieces *out, ls_error *err) {
     const int64_t unit = step->pattern.bytes;
     int64_t begin = 0, end = bytes;
     for (int64_t i = 0; i < step->start; i++) {
@@ -120,7 +120,7 @@ static ls_status run_step(const ls_dec_step *step, const ls_pieces *in, ls_piece
         const int64_t bytes = in->items[i].bytes, begin = out->text.bytes;
         int64_t content_bytes = step->content_bytes;
         if (step->kind == LS_DEC_STRIP) {
-            LS_TRY(strip(step, text, bytes, out, err));
+            LS_TRY(strip_piece(step, text, bytes, out, err));
             continue;
         }
         if (step->kind == LS_DEC_METASPACE) {

@@ -192,7 +192,7 @@ void ls_json_schema_free(ls_json_schema *s) {
 
 /* ---- values ---- */
 
-static bool refuse(const ls_node *value, ls_error *err, const char *keyword) {
+static bool refuse_keyword(const ls_node *value, ls_error *err, const char *keyword) {
     (void)ls_node_fail(value, LS_ERR_FORMAT, err, "%s", keyword);
     return false;
 }
@@ -256,23 +256,24 @@ static bool accepts_type(const ls_node *schema, const ls_node *value, ls_error *
     ls_node types, type;
     if (!ls_node_get(schema, "type", &types)) return true;
     if (ls_node_kind_of(&types) != LS_NODE_ARRAY)
-        return is_type(value, &types) || refuse(value, err, "is of another type");
+        return is_type(value, &types) || refuse_keyword(value, err, "is of another type");
     for (int64_t i = 0; i < ls_node_count(&types); i++) {
         type = ls_node_at(&types, i);
         if (is_type(value, &type)) return true;
     }
-    return refuse(value, err, "is of another type");
+    return refuse_keyword(value, err, "is of another type");
 }
 
 static bool accepts_constant(const ls_node *schema, const ls_node *value, ls_error *err) {
     ls_node list, item;
-    if (ls_node_get(schema, "const", &item) && !equal(&item, value)) return refuse(value, err, "is not the constant");
+    if (ls_node_get(schema, "const", &item) && !equal(&item, value))
+        return refuse_keyword(value, err, "is not the constant");
     if (!ls_node_get(schema, "enum", &list)) return true;
     for (int64_t i = 0; i < ls_node_count(&list); i++) {
         item = ls_node_at(&list, i);
         if (equal(&item, value)) return true;
     }
-    return refuse(value, err, "is none of the enum");
+    return refuse_keyword(value, err, "is none of the enum");
 }
 
 static bool within(const ls_node *schema, const char *low, const char *high, int64_t n) {
@@ -291,11 +292,11 @@ static bool accepts_number(const ls_node *schema, const ls_node *value, ls_error
         (ls_node_get(schema, "maximum", &b) && compare_numbers(value, &b) > 0) ||
         (ls_node_get(schema, "exclusiveMinimum", &b) && compare_numbers(value, &b) <= 0) ||
         (ls_node_get(schema, "exclusiveMaximum", &b) && compare_numbers(value, &b) >= 0))
-        return refuse(value, err, "is beyond a bound");
+        return refuse_keyword(value, err, "is beyond a bound");
     if (ls_node_get(schema, "multipleOf", &b)) {
         char first[LS_DOUBLE_TEXT_MAX], second[LS_DOUBLE_TEXT_MAX];
         const ls_json_decimal x = ls_node_decimal(value, first), y = ls_node_decimal(&b, second);
-        if (!ls_json_decimal_is_multiple(&x, &y)) return refuse(value, err, "is no multiple");
+        if (!ls_json_decimal_is_multiple(&x, &y)) return refuse_keyword(value, err, "is no multiple");
     }
     return true;
 }
@@ -310,14 +311,14 @@ static bool accepts_text(const ls_json_schema *s, const ls_node *schema, const l
         int32_t code;
         at += ls_utf8_decode((const uint8_t *)text + at, bytes - at, &code);
     }
-    if (!within(schema, "minLength", "maxLength", n)) return refuse(value, err, "is too short or too long");
+    if (!within(schema, "minLength", "maxLength", n)) return refuse_keyword(value, err, "is too short or too long");
     if (!ls_node_get(schema, "pattern", &node) || ls_node_string(&node, &pattern, err) != LS_OK) return true;
     for (int64_t i = 0; i < s->n_patterns; i++)
         if (s->patterns[i].text == pattern)
             return (ls_regex_find(s->patterns[i].search, text, bytes, 0, &found, &begin, &end, NULL) == LS_OK &&
                     found) ||
-                   refuse(value, err, "does not have the pattern");
-    return refuse(value, err, "has a pattern that is not known");
+                   refuse_keyword(value, err, "does not have the pattern");
+    return refuse_keyword(value, err, "has a pattern that is not known");
 }
 
 static bool accepts(const ls_json_schema *s, const ls_node *schema, const ls_node *value, ls_error *err);
@@ -325,7 +326,7 @@ static bool accepts(const ls_json_schema *s, const ls_node *schema, const ls_nod
 static bool accepts_array(const ls_json_schema *s, const ls_node *schema, const ls_node *value, ls_error *err) {
     ls_node items, item;
     if (!within(schema, "minItems", "maxItems", ls_node_count(value)))
-        return refuse(value, err, "has too few or too many items");
+        return refuse_keyword(value, err, "has too few or too many items");
     if (!ls_node_get(schema, "items", &items)) return true;
     for (int64_t i = 0; i < ls_node_count(value); i++) {
         item = ls_node_at(value, i);
@@ -341,12 +342,12 @@ static bool accepts_object(const ls_json_schema *s, const ls_node *schema, const
     const bool has_properties = ls_node_get(schema, "properties", &properties);
     const bool has_others = ls_node_get(schema, "additionalProperties", &others);
     if (!within(schema, "minProperties", "maxProperties", ls_node_count(value)))
-        return refuse(value, err, "has too few or too many members");
+        return refuse_keyword(value, err, "has too few or too many members");
     if (ls_node_get(schema, "required", &list))
         for (int64_t i = 0; i < ls_node_count(&list); i++) {
             name = ls_node_at(&list, i);
             if (ls_node_string(&name, &text, NULL) != LS_OK || !ls_node_get(value, text, &child))
-                return refuse(value, err, "lacks a required member");
+                return refuse_keyword(value, err, "lacks a required member");
         }
     while (ls_node_next(value, &iterator, &child)) {
         if (has_properties && ls_node_get(&properties, child.key, &rule)) {
@@ -370,20 +371,20 @@ static int64_t count_accepting(const ls_json_schema *s, const ls_node *list, con
 static bool accepts_combined(const ls_json_schema *s, const ls_node *schema, const ls_node *value, ls_error *err) {
     ls_node list;
     if (ls_node_get(schema, "allOf", &list) && count_accepting(s, &list, value) < ls_node_count(&list))
-        return refuse(value, err, "is not of all forms");
+        return refuse_keyword(value, err, "is not of all forms");
     if (ls_node_get(schema, "anyOf", &list) && count_accepting(s, &list, value) < 1)
-        return refuse(value, err, "is of none of the forms");
+        return refuse_keyword(value, err, "is of none of the forms");
     if (ls_node_get(schema, "oneOf", &list) && count_accepting(s, &list, value) != 1)
-        return refuse(value, err, "is not of exactly one of the forms");
+        return refuse_keyword(value, err, "is not of exactly one of the forms");
     if (ls_node_get(schema, "not", &list) && accepts(s, &list, value, NULL))
-        return refuse(value, err, "is of a form that is ruled out");
+        return refuse_keyword(value, err, "is of a form that is ruled out");
     return true;
 }
 
 static bool accepts(const ls_json_schema *s, const ls_node *schema, const ls_node *value, ls_error *err) {
     bool all = true;
     if (ls_node_kind_of(schema) == LS_NODE_BOOL)
-        return (ls_node_bool(schema, &all, NULL) == LS_OK && all) || refuse(value, err, "may not be there");
+        return (ls_node_bool(schema, &all, NULL) == LS_OK && all) || refuse_keyword(value, err, "may not be there");
     if (!accepts_type(schema, value, err) || !accepts_constant(schema, value, err) ||
         !accepts_combined(s, schema, value, err))
         return false;

@@ -14,8 +14,8 @@ void ls_norm_step_deinit(ls_norm_step *step) {
     memset(step, 0, sizeof *step);
 }
 
-static ls_status strip(const ls_norm_step *step, const char *text, int64_t bytes, ls_text *out, bool *at_start,
-                       ls_error *err) {
+static ls_status strip_ends(const ls_norm_step *step, const char *text, int64_t bytes, ls_text *out, bool *at_start,
+                            ls_error *err) {
     const uint8_t *data = (const uint8_t *)text;
     int64_t begin = 0, end = bytes;
     int32_t code;
@@ -94,7 +94,7 @@ static ls_status run_step(const ls_norm_step *step, const char *text, int64_t by
         case LS_NORM_REPLACE:
             return ls_pattern_replace(&step->pattern, step->content, step->content_bytes, text, bytes, out, err);
         case LS_NORM_NMT: return nmt(text, bytes, out, at_start, err);
-        case LS_NORM_STRIP: return strip(step, text, bytes, out, at_start, err);
+        case LS_NORM_STRIP: return strip_ends(step, text, bytes, out, at_start, err);
         case LS_NORM_CHARSMAP: return ls_charsmap_apply(&step->charsmap, text, bytes, out, err);
         case LS_NORM_LOWERCASE:
         case LS_NORM_STRIP_ACCENTS: return each_code(step->kind, text, bytes, out, at_start, err);

@@ -29,7 +29,7 @@ typedef struct translator {
     ls_error *err;
 } translator;
 
-static ls_status refuse(translator *t, const char *what) {
+static ls_status refuse_syntax(translator *t, const char *what) {
     return LS_FAIL(t->err, LS_ERR_UNSUPPORTED, "%s at byte %lld of the pattern is not supported", what,
                    (long long)t->at);
 }
@@ -38,14 +38,14 @@ static ls_status malformed(translator *t, const char *what) {
     return LS_FAIL(t->err, LS_ERR_FORMAT, "%s at byte %lld of the pattern", what, (long long)t->at);
 }
 
-static ls_status put(translator *t, const char *text) {
+static ls_status put_regex(translator *t, const char *text) {
     return ls_text_append(t->out, text, (int64_t)strlen(text), t->err);
 }
 
 static ls_status put_code(translator *t, int32_t code) {
     char text[16];
     snprintf(text, sizeof text, "\\x{%X}", (unsigned)code);
-    return put(t, text);
+    return put_regex(t, text);
 }
 
 static ls_status put_range(ls_text *out, int32_t first, int32_t last, ls_error *err) {
@@ -155,7 +155,7 @@ static ls_status put_property(translator *t, const char *name) {
     for (int64_t i = 0; i < COUNT(categories); i++) {
         if (strcmp(categories[i][0], name) != 0) continue;
         snprintf(text, sizeof text, "\\p{%s}", categories[i][1]);
-        LS_TRY(put(t, text));
+        LS_TRY(put_regex(t, text));
         return put_new(t->out, categories[i][1], t->err);
     }
     for (int64_t i = 0; i < COUNT(scripts); i++) {
@@ -166,7 +166,7 @@ static ls_status put_property(translator *t, const char *name) {
         if (strcmp(folded, name) != 0) continue;
         /* sc: the script itself, where PCRE2's bare name would mean its extensions */
         snprintf(text, sizeof text, "\\p{sc:%s}", scripts[i]);
-        LS_TRY(put(t, text));
+        LS_TRY(put_regex(t, text));
         for (int64_t k = 0; k < ls_new_codes_n; k++)
             if (ls_new_codes[k].script != NULL && strcmp(ls_new_codes[k].script, scripts[i]) == 0)
                 LS_TRY(put_range(t->out, ls_new_codes[k].first, ls_new_codes[k].last, t->err));
@@ -179,7 +179,7 @@ static ls_status put_property(translator *t, const char *name) {
 /* Reads {NAME} or {^NAME}; t->at is after the p. */
 static ls_status read_property(translator *t, char *name, size_t size, bool *negated) {
     size_t n = 0;
-    if (peek(t) != '{') return refuse(t, "\\p without braces");
+    if (peek(t) != '{') return refuse_syntax(t, "\\p without braces");
     t->at++;
     if (peek(t) == '^') {
         *negated = !*negated;
@@ -190,7 +190,7 @@ static ls_status read_property(translator *t, char *name, size_t size, bool *neg
         if (c < 0) return malformed(t, "unclosed \\p{");
         if (c == '}') break;
         if (c == ' ' || c == '_' || c == '-') continue;
-        if (c >= 0x80 || n + 1 >= size) return refuse(t, "a character property name like this");
+        if (c >= 0x80 || n + 1 >= size) return refuse_syntax(t, "a character property name like this");
         name[n++] = (char)(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
     }
     name[n] = '\0';
@@ -207,12 +207,12 @@ static ls_status class_escape(translator *t, bool inside, bool *done) {
     *done = letter > 0 && strchr("sSdDhHwWpP", letter) != NULL;
     if (!*done) return LS_OK;
     if (t->caseless && strchr("sSdD", letter) == NULL)
-        return refuse(t, "a character class escape with letters while letter case is ignored");
+        return refuse_syntax(t, "a character class escape with letters while letter case is ignored");
     t->at++;
     if (letter == 'p' || letter == 'P') LS_TRY(read_property(t, name, sizeof name, &negated));
     if (inside && negated && strchr("SH", letter) == NULL)
-        return refuse(t, "a negated \\W, \\D or \\P{..} inside a class");
-    if (!inside) LS_TRY(put(t, negated ? "[^" : "["));
+        return refuse_syntax(t, "a negated \\W, \\D or \\P{..} inside a class");
+    if (!inside) LS_TRY(put_regex(t, negated ? "[^" : "["));
     switch (letter) {
         case 's':
         case 'S': LS_TRY(put_ranges(t, space_ranges, COUNT(space_ranges), inside && negated)); break;
@@ -223,11 +223,11 @@ static ls_status class_escape(translator *t, bool inside, bool *done) {
         case 'w':
         case 'W':
             LS_TRY(put_word(t->out, t->err));
-            LS_TRY(put(t, "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}")); /* word characters by the reference's table */
+            LS_TRY(put_regex(t, "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}")); /* word characters by the reference's table */
             break;
         default: LS_TRY(put_property(t, name)); break;
     }
-    if (!inside) LS_TRY(put(t, "]"));
+    if (!inside) LS_TRY(put_regex(t, "]"));
     return LS_OK;
 }
 
@@ -275,7 +275,7 @@ static ls_status char_escape(translator *t, int32_t *code) {
                 t->at++;
             } else {
                 LS_TRY(read_hex(t, 2, 2, code));
-                if (*code >= 0x80) return refuse(t, "\\x80..\\xFF, a raw byte,");
+                if (*code >= 0x80) return refuse_syntax(t, "\\x80..\\xFF, a raw byte,");
             }
             break;
         default:
@@ -283,7 +283,7 @@ static ls_status char_escape(translator *t, int32_t *code) {
                 (letter >= 'A' && letter <= 'Z')) {
                 char what[24];
                 snprintf(what, sizeof what, "the escape \\%c", letter);
-                return refuse(t, what);
+                return refuse_syntax(t, what);
             }
             *code = letter;
             return LS_OK;
@@ -295,8 +295,8 @@ static ls_status char_escape(translator *t, int32_t *code) {
 /* One character of a class, or an escape that is a class itself (*done). */
 static ls_status class_char(translator *t, int32_t *code, bool *done) {
     *done = false;
-    if (ahead(t, "&&")) return refuse(t, "class intersection &&");
-    if (peek(t) == '[') return refuse(t, ahead(t, "[:") ? "a POSIX class" : "a class inside a class");
+    if (ahead(t, "&&")) return refuse_syntax(t, "class intersection &&");
+    if (peek(t) == '[') return refuse_syntax(t, ahead(t, "[:") ? "a POSIX class" : "a class inside a class");
     if (peek(t) == '\\') {
         t->at++;
         LS_TRY(class_escape(t, true, done));
@@ -304,7 +304,8 @@ static ls_status class_char(translator *t, int32_t *code, bool *done) {
     } else {
         t->at += ls_utf8_decode(t->in + t->at, t->bytes - t->at, code);
     }
-    if (!*done && t->caseless && *code >= 0x80) return refuse(t, "a non-ASCII character while letter case is ignored");
+    if (!*done && t->caseless && *code >= 0x80)
+        return refuse_syntax(t, "a non-ASCII character while letter case is ignored");
     return LS_OK;
 }
 
@@ -312,18 +313,19 @@ static ls_status class_char(translator *t, int32_t *code, bool *done) {
 static ls_status class_body(translator *t) {
     bool empty = true, done;
     if (peek(t) == '^') {
-        if (t->caseless) return refuse(t, "a negated class while letter case is ignored");
+        if (t->caseless) return refuse_syntax(t, "a negated class while letter case is ignored");
         t->at++;
-        LS_TRY(put(t, "[^"));
+        LS_TRY(put_regex(t, "[^"));
     } else {
-        LS_TRY(put(t, "["));
+        LS_TRY(put_regex(t, "["));
     }
-    if (peek(t) == ']') return refuse(t, "an unescaped ] at the beginning of a class");
+    if (peek(t) == ']') return refuse_syntax(t, "an unescaped ] at the beginning of a class");
     for (;; empty = false) {
         int32_t first, last;
         if (peek(t) < 0) return malformed(t, "unclosed [");
         if (peek(t) == ']') break;
-        if (peek(t) == '-' && !empty && !ahead(t, "-]")) return refuse(t, "an unescaped - after a range or a class");
+        if (peek(t) == '-' && !empty && !ahead(t, "-]"))
+            return refuse_syntax(t, "an unescaped - after a range or a class");
         LS_TRY(class_char(t, &first, &done));
         if (done) continue;
         last = first;
@@ -337,7 +339,7 @@ static ls_status class_body(translator *t) {
         LS_TRY(put_range(t->out, first, last, t->err));
     }
     t->at++;
-    return put(t, "]");
+    return put_regex(t, "]");
 }
 
 /* ---- atoms, groups, repeats ---- */
@@ -346,12 +348,12 @@ static ls_status literal(translator *t, int32_t code) {
     static const char *const folding[] = {"ss", "ff", "fi", "fl", "st"};
     const bool letter = (code >= 'a' && code <= 'z') || (code >= 'A' && code <= 'Z');
     char low = 0;
-    if (t->caseless && code >= 0x80) return refuse(t, "a non-ASCII character while letter case is ignored");
+    if (t->caseless && code >= 0x80) return refuse_syntax(t, "a non-ASCII character while letter case is ignored");
     if (t->caseless && letter) {
         low = (char)(code | 0x20);
         for (int64_t i = 0; i < COUNT(folding); i++)
             if (t->last_letter == folding[i][0] && low == folding[i][1])
-                return refuse(t, "a pair of letters that case folding treats as one");
+                return refuse_syntax(t, "a pair of letters that case folding treats as one");
     }
     t->atom = t->out->bytes;
     t->last_letter = low;
@@ -370,10 +372,10 @@ static ls_status escape(translator *t) {
                                                 {"(?:(?<=[", "])(?=[", "])|(?<![", "])(?![", "]))"}};
         t->at++;
         for (int i = 0; i < 5; i++) {
-            LS_TRY(put(t, parts[letter == 'B'][i]));
+            LS_TRY(put_regex(t, parts[letter == 'B'][i]));
             if (i == 4) break;
             LS_TRY(put_word(t->out, t->err));
-            LS_TRY(put(t, boundary_in));
+            LS_TRY(put_regex(t, boundary_in));
         }
         t->atom = -1;
         t->last_letter = 0;
@@ -384,13 +386,13 @@ static ls_status escape(translator *t) {
         t->at++;
         t->atom = -1;
         t->last_letter = 0;
-        return put(t, text);
+        return put_regex(t, text);
     }
     if (letter == 'R') {
         t->at++;
         t->atom = atom;
         t->last_letter = 0;
-        return put(t, "(?>\\R)");
+        return put_regex(t, "(?>\\R)");
     }
     LS_TRY(class_escape(t, false, &done));
     if (done) {
@@ -406,7 +408,7 @@ static ls_status open_group(translator *t) {
     static const char *const same[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
     const char *write = NULL;
     bool caseless = t->caseless;
-    if (t->n_groups >= GROUPS_MAX) return refuse(t, "nesting this deep");
+    if (t->n_groups >= GROUPS_MAX) return refuse_syntax(t, "nesting this deep");
     for (int64_t i = 0; i < COUNT(same); i++)
         if (ahead(t, same[i])) write = same[i];
     if (write != NULL) {
@@ -420,7 +422,7 @@ static ls_status open_group(translator *t) {
         caseless = false;
         write = "(?-i:";
     } else if (ahead(t, "(?") || ahead(t, "(*")) {
-        return refuse(t, "a group of this kind");
+        return refuse_syntax(t, "a group of this kind");
     } else {
         t->at++; /* a capture, which nothing here refers to */
         write = "(?:";
@@ -429,7 +431,7 @@ static ls_status open_group(translator *t) {
     t->caseless = caseless;
     t->atom = -1;
     t->last_letter = 0;
-    return put(t, write);
+    return put_regex(t, write);
 }
 
 static ls_status close_group(translator *t) {
@@ -440,7 +442,7 @@ static ls_status close_group(translator *t) {
     t->atom = g->out_begin;
     t->caseless = g->caseless;
     t->last_letter = 0;
-    return put(t, ")");
+    return put_regex(t, ")");
 }
 
 /* {n}, {n,}, {n,m}, {,m} at t->at: *low, *high (-1: open) and the length, which is 0 for a literal brace. */
@@ -477,43 +479,43 @@ static ls_status wrap_atom(translator *t) {
     if (status != LS_OK) return status;
     memmove(t->out->data + t->atom + 3, t->out->data + t->atom, (size_t)(t->out->bytes - t->atom - 3));
     memcpy(t->out->data + t->atom, open, 3);
-    return put(t, ")");
+    return put_regex(t, ")");
 }
 
 static ls_status repeat(translator *t) {
     const int c = peek(t);
     char text[40];
     bool fixed = false;
-    if (t->atom < 0) return refuse(t, "a repeat with nothing to repeat");
+    if (t->atom < 0) return refuse_syntax(t, "a repeat with nothing to repeat");
     if (t->caseless && t->last_letter != 0 && strchr("sf", t->last_letter) != NULL && c != '?')
-        return refuse(t, "a repeated letter that case folding may join");
+        return refuse_syntax(t, "a repeated letter that case folding may join");
     if (c == '{') {
         int32_t low, high;
         t->at += interval(t, &low, &high);
         if (low > REPEAT_MAX || high > REPEAT_MAX || (high >= 0 && low > high))
-            return refuse(t, "an interval like this");
+            return refuse_syntax(t, "an interval like this");
         fixed = low == high;
         if (high < 0)
             snprintf(text, sizeof text, "{%d,}", low);
         else
             snprintf(text, sizeof text, "{%d,%d}", low, high);
-        LS_TRY(put(t, text));
+        LS_TRY(put_regex(t, text));
         if (peek(t) == '+') { /* Ruby: one or more of the interval, not a possessive interval */
             LS_TRY(wrap_atom(t));
-            LS_TRY(put(t, "+"));
+            LS_TRY(put_regex(t, "+"));
             t->at++;
         } else if (peek(t) == '?') {
-            if (fixed) return refuse(t, "{n}? (an optional interval)");
-            LS_TRY(put(t, "?"));
+            if (fixed) return refuse_syntax(t, "{n}? (an optional interval)");
+            LS_TRY(put_regex(t, "?"));
             t->at++;
         }
     } else {
         const char one[2] = {(char)c, '\0'};
         t->at++;
-        LS_TRY(put(t, one));
+        LS_TRY(put_regex(t, one));
         if (peek(t) == '?' || peek(t) == '+') {
             const char suffix[2] = {(char)peek(t), '\0'};
-            LS_TRY(put(t, suffix));
+            LS_TRY(put_regex(t, suffix));
             t->at++;
         }
     }
@@ -521,14 +523,14 @@ static ls_status repeat(translator *t) {
         int32_t low, high;
         const int next = peek(t);
         if (next == '*' || next == '+' || next == '?' || (next == '{' && interval(t, &low, &high) > 0))
-            return refuse(t, "a repeat of a repeat");
+            return refuse_syntax(t, "a repeat of a repeat");
     }
     t->atom = -1;
     t->last_letter = 0;
     return LS_OK;
 }
 
-static ls_status step(translator *t) {
+static ls_status translate_step(translator *t) {
     const int c = peek(t);
     int32_t code, low, high;
     switch (c) {
@@ -544,18 +546,18 @@ static ls_status step(translator *t) {
             t->at++;
             t->atom = -1;
             t->last_letter = 0;
-            return put(t, "|");
+            return put_regex(t, "|");
         case '.':
             t->at++;
             t->atom = t->out->bytes;
             t->last_letter = 0;
-            return put(t, "[^\\x{A}]");
+            return put_regex(t, "[^\\x{A}]");
         case '^':
         case '$': /* always at any line in Ruby syntax */
             t->at++;
             t->atom = -1;
             t->last_letter = 0;
-            return put(t, c == '^' ? "(?m:^)" : "(?m:$)");
+            return put_regex(t, c == '^' ? "(?m:^)" : "(?m:$)");
         case '*':
         case '+':
         case '?': return repeat(t);
@@ -574,9 +576,9 @@ ls_status ls_regex_translate(ls_text *out, const char *pattern, int64_t bytes, l
     if (ahead(&t, "(?i)")) { /* only here does it reach equally far in both dialects */
         t.at = 4;
         t.caseless = true;
-        LS_TRY_DONE(put(&t, "(?i)"));
+        LS_TRY_DONE(put_regex(&t, "(?i)"));
     }
-    while (t.at < t.bytes) LS_TRY_DONE(step(&t));
+    while (t.at < t.bytes) LS_TRY_DONE(translate_step(&t));
     if (t.n_groups > 0) status = malformed(&t, "an unclosed (");
 done:
     return status;

@@ -279,7 +279,7 @@ static void put_replacement(const ls_stop *stop, ls_stop_text *text) { put_char(
 typedef enum next_char { CHAR_NONE, CHAR_PART, CHAR_WHOLE, CHAR_ILL_FORMED } next_char;
 
 /* What stands at the front of pending, and how many bytes it takes. */
-static next_char look(const ls_stop_flow *flow, int32_t *used) {
+static next_char look_at_front(const ls_stop_flow *flow, int32_t *used) {
     const int32_t n = flow->n_pending;
     const uint8_t lead = flow->pending[0];
     const int32_t whole = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC2 ? 2 : 1;
@@ -301,7 +301,7 @@ static void add_byte(const ls_stop *stop, ls_stop_flow *flow, uint8_t byte) {
     next_char next;
     int32_t used;
     flow->pending[flow->n_pending++] = byte;
-    while ((next = look(flow, &used)) == CHAR_WHOLE || next == CHAR_ILL_FORMED) {
+    while ((next = look_at_front(flow, &used)) == CHAR_WHOLE || next == CHAR_ILL_FORMED) {
         if (next == CHAR_WHOLE)
             put_char(stop, &flow->text, (const char *)flow->pending, used);
         else
@@ -321,7 +321,7 @@ static void add_run_byte(const ls_stop *stop, ls_stop_flow *flow, uint8_t byte) 
     put_replacement(stop, &flow->invalid);
     if (!flow->run_valid) return;
     flow->pending[flow->n_pending++] = byte;
-    switch (look(flow, &used)) {
+    switch (look_at_front(flow, &used)) {
         case CHAR_WHOLE:
             put_char(stop, &flow->valid, (const char *)flow->pending, used);
             flow->n_pending = 0;

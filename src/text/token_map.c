@@ -7,7 +7,7 @@
 #include "base/fnv.h"
 #include "base/mem.h"
 
-static uint64_t mix(uint64_t x) {
+static uint64_t mix_hash(uint64_t x) {
     x ^= x >> 32;
     x *= 0xD6E8FEB86659FD93ull;
     x ^= x >> 32;
@@ -16,7 +16,7 @@ static uint64_t mix(uint64_t x) {
 }
 
 /* Mixed, because the table takes the low bits. */
-static uint64_t hash_text(const char *text, int64_t bytes) { return mix(ls_fnv_mix(LS_FNV_START, text, bytes)); }
+static uint64_t hash_text(const char *text, int64_t bytes) { return mix_hash(ls_fnv_mix(LS_FNV_START, text, bytes)); }
 
 static ls_text_slot *text_slot(const ls_text_map *map, const char *text, int64_t bytes, uint64_t hash) {
     const uint64_t mask = (uint64_t)map->cap - 1;
@@ -73,7 +73,7 @@ void ls_text_map_deinit(ls_text_map *map) {
 
 static ls_pair_slot *pair_slot(const ls_pair_map *map, uint64_t key) {
     const uint64_t mask = (uint64_t)map->cap - 1;
-    uint64_t i = mix(key) & mask;
+    uint64_t i = mix_hash(key) & mask;
     while (map->slots[i].first >= 0 && map->slots[i].key != key) i = (i + 1) & mask;
     return &map->slots[i];
 }

@@ -29,16 +29,16 @@ bool ls_call_format_parse(ls_call_format *out, const char *name) {
 
 const char *ls_call_format_name(ls_call_format format) { return formats[format].name; }
 
-static bool has(const char *text, int64_t bytes, const char *what) {
+static bool has_text(const char *text, int64_t bytes, const char *what) {
     return memmem(text, (size_t)bytes, what, strlen(what)) != NULL;
 }
 
 ls_call_format ls_call_format_guess(const char *text, int64_t bytes) {
-    if (has(text, bytes, "<function=")) return LS_CALLS_NONE; /* calls that are no JSON */
-    if (has(text, bytes, "<tool_calls>")) return LS_CALLS_JAMBA;
-    if (has(text, bytes, "<tool_call>")) return LS_CALLS_HERMES;
-    if (has(text, bytes, "[TOOL_CALLS]")) return LS_CALLS_MISTRAL;
-    if (has(text, bytes, "<|python_tag|>") || has(text, bytes, "\"parameters\": dictionary of argument name"))
+    if (has_text(text, bytes, "<function=")) return LS_CALLS_NONE; /* calls that are no JSON */
+    if (has_text(text, bytes, "<tool_calls>")) return LS_CALLS_JAMBA;
+    if (has_text(text, bytes, "<tool_call>")) return LS_CALLS_HERMES;
+    if (has_text(text, bytes, "[TOOL_CALLS]")) return LS_CALLS_MISTRAL;
+    if (has_text(text, bytes, "<|python_tag|>") || has_text(text, bytes, "\"parameters\": dictionary of argument name"))
         return LS_CALLS_LLAMA;
     return LS_CALLS_NONE;
 }
@@ -56,7 +56,7 @@ static void skip_space(cursor *c) {
     while (c->at < c->end && is_space(*c->at)) c->at++;
 }
 
-static bool take(cursor *c, const char *what) {
+static bool take_text(cursor *c, const char *what) {
     const size_t n = strlen(what);
     if ((size_t)(c->end - c->at) < n || memcmp(c->at, what, n) != 0) return false;
     c->at += n;
@@ -111,14 +111,14 @@ static bool member_text(cursor object, const char *key, cursor *value) {
         if (!skip_string(&object)) return false;
         name.end = object.at - 1;
         skip_space(&object);
-        if (!take(&object, ":")) return false;
+        if (!take_text(&object, ":")) return false;
         skip_space(&object);
         value->at = object.at;
         if (!skip_value(&object)) return false;
         value->end = object.at;
         if ((size_t)(name.end - name.at) == strlen(key) && memcmp(name.at, key, strlen(key)) == 0) return true;
         skip_space(&object);
-        if (!take(&object, ",")) return false;
+        if (!take_text(&object, ",")) return false;
     }
 }
 
@@ -190,14 +190,14 @@ static ls_status take_object(found *f, cursor *c) {
 
 /* [{..}, ..] */
 static ls_status take_list(found *f, cursor *c) {
-    if (!take(c, "[")) return bad(f);
+    if (!take_text(c, "[")) return bad(f);
     for (;;) {
         skip_space(c);
         LS_TRY(take_object(f, c));
         if (f->is_bad) return LS_OK;
         skip_space(c);
-        if (take(c, "]")) return LS_OK;
-        if (!take(c, ",")) return bad(f);
+        if (take_text(c, "]")) return LS_OK;
+        if (!take_text(c, ",")) return bad(f);
     }
 }
 
@@ -206,7 +206,7 @@ static ls_status take_hermes(found *f, cursor *c) {
     LS_TRY(take_object(f, c));
     if (f->is_bad) return LS_OK;
     skip_space(c);
-    return take(c, "</tool_call>") || c->at == c->end ? LS_OK : bad(f);
+    return take_text(c, "</tool_call>") || c->at == c->end ? LS_OK : bad(f);
 }
 
 static ls_status take_jamba(found *f, cursor *c) {
@@ -214,7 +214,7 @@ static ls_status take_jamba(found *f, cursor *c) {
     LS_TRY(take_list(f, c));
     if (f->is_bad) return LS_OK;
     skip_space(c);
-    return take(c, "</tool_calls>") || c->at == c->end ? LS_OK : bad(f);
+    return take_text(c, "</tool_calls>") || c->at == c->end ? LS_OK : bad(f);
 }
 
 static ls_status take_llama(found *f, cursor *c) {
@@ -223,7 +223,7 @@ static ls_status take_llama(found *f, cursor *c) {
         LS_TRY(take_object(f, c));
         if (f->is_bad) return LS_OK;
         skip_space(c);
-    } while (take(c, ";"));
+    } while (take_text(c, ";"));
     return c->at == c->end ? LS_OK : bad(f);
 }
 
@@ -243,7 +243,7 @@ static ls_status take_mistral(found *f, cursor *c) {
     if (c->at == begin || c->at - begin >= (int64_t)sizeof name) return bad(f);
     memcpy(name, begin, (size_t)(c->at - begin));
     name[c->at - begin] = '\0';
-    (void)take(c, "[ARGS]");
+    (void)take_text(c, "[ARGS]");
     skip_space(c);
     object.at = c->at;
     if (c->at == c->end || *c->at != '{' || !skip_brackets(c)) return bad(f);

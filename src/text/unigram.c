@@ -78,7 +78,7 @@ static ls_status extend(const ls_unigram *u, ending *ends, const char *word, int
 }
 
 /* A piece, or unknown text. */
-static ls_status append(const ls_unigram *u, const char *text, int64_t bytes, ls_ids *ids, ls_error *err) {
+static ls_status append_piece(const ls_unigram *u, const char *text, int64_t bytes, ls_ids *ids, ls_error *err) {
     const int32_t id = ls_text_map_find(&u->vocab, text, bytes);
     bool all = u->byte_fallback;
     if (id >= 0) return ls_ids_append(ids, id, err);
@@ -112,7 +112,7 @@ ls_status ls_unigram_encode(const ls_unigram *u, const char *word, int64_t bytes
     }
     for (int64_t i = n_cuts; i-- > 0;) {
         const int64_t begin = cuts[i], end = i > 0 ? cuts[i - 1] : bytes;
-        LS_TRY_DONE(append(u, word + begin, end - begin, ids, err));
+        LS_TRY_DONE(append_piece(u, word + begin, end - begin, ids, err));
     }
 done:
     free(cuts);

@@ -129,7 +129,8 @@ static ls_status begin_moves(const ls_comm *c, const ls_comm_moves *moves, const
     return c->transport->barrier == NULL ? LS_OK : c->transport->barrier(c->self, moves, what, err);
 }
 
-static ls_status move(ls_comm *c, ls_device *device, const ls_comm_moves *moves, const char *what, ls_error *err) {
+static ls_status move_bytes(ls_comm *c, ls_device *device, const ls_comm_moves *moves, const char *what,
+                            ls_error *err) {
     for (int64_t i = 0; i < moves->n_sends; i++) c->use.sent += moves->sends[i].bytes;
     for (int64_t i = 0; i < moves->n_receives; i++) c->use.received += moves->receives[i].bytes;
     return c->transport->move(c->self, device, moves, what, err);
@@ -144,7 +145,7 @@ ls_status ls_comm_exchange(ls_comm *c, ls_device *device, const ls_comm_moves *m
     if (c->transport == &paper) return LS_OK;
     if (device == NULL) return ls_mesh_exchange(c->mesh, NULL, moves, what, err);
     LS_TRY(begin_moves(c, moves, what, err));
-    LS_TRY(move(c, device, moves, what, err));
+    LS_TRY(move_bytes(c, device, moves, what, err));
     LS_TRY(wait_for_moves(c, what, err));
     c->use.seconds += ls_clock_seconds() - start;
     return LS_OK;
@@ -211,7 +212,7 @@ static ls_status trade(ls_comm *c, ls_device *device, const ls_comm_sum *s, int6
                 (ls_comm_move){r, s->buffer + r * step, (own_end - own) * (int64_t)sizeof(float)};
     }
     if (k == 0) LS_TRY(begin_moves(c, &moves, gradient, err)); /* who is in a later round is in the first */
-    return move(c, device, &moves, gradient, err);
+    return move_bytes(c, device, &moves, gradient, err);
 }
 
 /* The tree over parts, for one slice: n elements at `out`. */

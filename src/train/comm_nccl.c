@@ -53,7 +53,7 @@ static ls_status nccl_barrier(void *self, const ls_comm_moves *moves, const char
     return ls_mesh_exchange(t->mesh, NULL, &words, what, err);
 }
 
-static ls_status move(void *self, ls_device *device, const ls_comm_moves *moves, const char *what, ls_error *err) {
+static ls_status nccl_move(void *self, ls_device *device, const ls_comm_moves *moves, const char *what, ls_error *err) {
     ls_nccl *group = ((nccl_transport *)self)->group;
     (void)device;
     (void)what;
@@ -70,7 +70,7 @@ static ls_status move(void *self, ls_device *device, const ls_comm_moves *moves,
 }
 
 /* While the library waits for the others. */
-static ls_status look(void *self, const char *what, ls_error *err) {
+static ls_status look_for_abort(void *self, const char *what, ls_error *err) {
     return ls_mesh_look(((nccl_transport *)self)->mesh, LOOK_SECONDS, what, err);
 }
 
@@ -83,14 +83,14 @@ static void close_transport(void *self) {
     free(t);
 }
 
-const ls_transport ls_transport_nccl = {"nccl", nccl_barrier, move, nccl_wait, abandon, close_transport};
+const ls_transport ls_transport_nccl = {"nccl", nccl_barrier, nccl_move, nccl_wait, abandon, close_transport};
 
 ls_nccl *ls_nccl_group_of(void *self) { return ((nccl_transport *)self)->group; }
 
 ls_status ls_nccl_open(void **out, ls_mesh *mesh, ls_device *device, const ls_nccl_id *id, int32_t rank,
                        int32_t n_ranks, double timeout_s, ls_error *err) {
     nccl_transport *t = NULL;
-    ls_nccl_patience patience = {timeout_s, look, NULL};
+    ls_nccl_patience patience = {timeout_s, look_for_abort, NULL};
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&t, 1, sizeof *t, "NCCL", err));
     t->mesh = mesh;

@@ -24,7 +24,7 @@ void ls_config_add(ls_config *config, ls_option_table table) {
 
 static void *value_of(const ls_option_table *table, const ls_option *o) { return (uint8_t *)table->values + o->offset; }
 
-static const ls_option *find(const ls_config *config, const char *name, size_t n, void **value) {
+static const ls_option *find_option(const ls_config *config, const char *name, size_t n, void **value) {
     for (int64_t t = 0; t < config->n; t++)
         for (int64_t i = 0; i < config->tables[t].n; i++) {
             const ls_option *o = &config->tables[t].options[i];
@@ -37,7 +37,7 @@ static const ls_option *find(const ls_config *config, const char *name, size_t n
 
 static bool has_option(const ls_config *config, const char *name) {
     void *value;
-    return find(config, name, strlen(name), &value) != NULL;
+    return find_option(config, name, strlen(name), &value) != NULL;
 }
 
 /* "; did you mean rate?": of the word that other trainers have for it, or of a near one; else where all are. */
@@ -155,7 +155,7 @@ ls_status ls_config_set(const ls_config *config, const char *assignment, ls_erro
     const ls_option *o;
     void *value;
     if (equals == NULL) return LS_FAIL(err, LS_ERR_ARG, "'%.100s' is not key=value", assignment);
-    o = find(config, assignment, (size_t)(equals - assignment), &value);
+    o = find_option(config, assignment, (size_t)(equals - assignment), &value);
     if (o == NULL)
         return LS_FAIL(err, LS_ERR_ARG, "'%.*s' is no option of this run%s",
                        (int)(equals - assignment > 100 ? 100 : equals - assignment), assignment,
@@ -172,7 +172,7 @@ static bool takes_bool(const ls_option *o) {
     return false;
 }
 
-static bool fits(const ls_option *o, ls_node_kind found) {
+static bool fits_kind(const ls_option *o, ls_node_kind found) {
     switch (o->kind) {
         case LS_OPTION_INT: return found == LS_NODE_INT;
         case LS_OPTION_SEED: return found == LS_NODE_INT || found == LS_NODE_TEXT;
@@ -196,7 +196,7 @@ static ls_status text_of(const ls_node *node, const ls_option *o, char **text, l
     const char *string, *kept = ls_node_kept(node);
     const bool is_long = kept != NULL && strpbrk(kept, ".eE") == NULL; /* a whole number, perhaps a seed */
     *text = NULL;
-    if (!fits(o, is_long ? LS_NODE_INT : ls_node_kind_of(node)))
+    if (!fits_kind(o, is_long ? LS_NODE_INT : ls_node_kind_of(node)))
         return ls_node_fail(node, LS_ERR_FORMAT, err, "%s is required", kind_name(o->kind));
     if (is_long) return ls_text_copy(text, kept, (int64_t)strlen(kept), err);
     if (o->kind == LS_OPTION_NUMBER || ls_node_kind_of(node) == LS_NODE_REAL) {
@@ -222,7 +222,7 @@ ls_status ls_config_parse(const ls_config *config, const char *json, int64_t byt
     LS_TRY_DONE(ls_json_doc_open(&doc, bare, bytes, name, err));
     root = ls_json_root(doc);
     while (ls_node_next(&root, &iterator, &child)) {
-        const ls_option *o = find(config, child.key, strlen(child.key), &value);
+        const ls_option *o = find_option(config, child.key, strlen(child.key), &value);
         if (o == NULL) {
             char near[LS_CLOSEST_HINT_MAX];
             status = ls_node_fail(&child, LS_ERR_FORMAT, err, "is no option of this run%s",

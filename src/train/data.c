@@ -357,7 +357,7 @@ static int64_t file_of(const ls_data *d, ls_data_split split, int64_t i) {
 }
 
 /* Where problem i is. */
-static int64_t find(ls_data *d, ls_data_split split, int64_t i, data_file **file) {
+static int64_t find_problem(ls_data *d, ls_data_split split, int64_t i, data_file **file) {
     const int64_t f = file_of(d, split, i);
     if (i < d->at[split]) {
         d->at[split] = 0;
@@ -370,13 +370,13 @@ static int64_t find(ls_data *d, ls_data_split split, int64_t i, data_file **file
 
 const ls_data_line *ls_data_at(ls_data *d, ls_data_split split, int64_t i) {
     data_file *file;
-    const int64_t k = find(d, split, i, &file);
+    const int64_t k = find_problem(d, split, i, &file);
     return &file->lines[k];
 }
 
 int64_t ls_data_index(ls_data *d, ls_data_split split, int64_t i) {
     data_file *file;
-    int64_t k = find(d, split, i, &file);
+    int64_t k = find_problem(d, split, i, &file);
     for (int64_t f = 0; &d->files[f] != file; f++) k += d->files[f].n;
     return k;
 }

@@ -139,7 +139,7 @@ static bool waits(const ls_gradient *g, int64_t level) {
 
 static void give_back(ls_gradient *g, float *buffer) { g->spare[g->n_spare++] = buffer; }
 
-static float *take(ls_gradient *g) {
+static float *take_node(ls_gradient *g) {
     LS_ASSERT(g->n_spare > 0, "no buffer for leaf %lld", (long long)g->n_leaves);
     return g->spare[--g->n_spare];
 }
@@ -193,7 +193,7 @@ ls_status ls_gradient_zero(ls_gradient *g, ls_error *err) {
 
 ls_status ls_gradient_leaf(ls_gradient *g, bool zero, float **out, ls_error *err) {
     LS_TRY(put_away(g, err));
-    *out = g->newest = take(g);
+    *out = g->newest = take_node(g);
     g->newest_level = -1;
     return zero ? ls_gradient_zero(g, err) : LS_OK;
 }
@@ -209,7 +209,7 @@ ls_status ls_gradient_add(ls_device *device, float *out, float *left, const floa
 }
 
 /* The newest node takes the one that waits on this level as its left neighbour, and is the sum. */
-static ls_status join(ls_gradient *g, int64_t level, ls_error *err) {
+static ls_status join_nodes(ls_gradient *g, int64_t level, ls_error *err) {
     float *left = g->waiting[level];
     if (level < g->n_device_levels) {
         LS_TRY(ls_gradient_add(g->device, left, left, g->newest, g->n_elements, err));
@@ -231,7 +231,7 @@ static ls_status join(ls_gradient *g, int64_t level, ls_error *err) {
 ls_status ls_gradient_fold(ls_gradient *g, ls_error *err) {
     int64_t level = 0;
     LS_ASSERT(g->newest != NULL && g->newest_level < 0, "leaf %lld was not begun", (long long)g->n_leaves);
-    for (; (g->n_leaves >> level & 1) != 0; level++) LS_TRY(join(g, level, err));
+    for (; (g->n_leaves >> level & 1) != 0; level++) LS_TRY(join_nodes(g, level, err));
     g->newest_level = level;
     g->n_leaves++;
     return LS_OK;
@@ -242,7 +242,7 @@ ls_status ls_gradient_root(ls_gradient *g, float **out, ls_error *err) {
     LS_ASSERT(g->n_leaves > 0 && g->newest != NULL && g->newest_level >= 0, "a tree of %lld leaves",
               (long long)g->n_leaves);
     for (int64_t level = g->newest_level + 1; level < g->n_levels; level++)
-        if (waits(g, level)) LS_TRY(join(g, level, err));
+        if (waits(g, level)) LS_TRY(join_nodes(g, level, err));
     g->n_leaves = 1;
     g->newest_level = 0;
     *out = g->newest;

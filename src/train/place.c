@@ -27,14 +27,14 @@ typedef struct reader {
     void *context;
 } reader;
 
-static const char *look(const reader *r, const char *name) {
+static const char *look_up(const reader *r, const char *name) {
     const char *text = r->variable(r->context, name);
     return text != NULL && text[0] != '\0' ? text : NULL;
 }
 
 /* Digits alone, below COUNT_MAX. */
 static ls_status number(const reader *r, const char *name, int64_t *out, ls_error *err) {
-    const char *text = look(r, name);
+    const char *text = look_up(r, name);
     const size_t n = text == NULL ? 0 : strspn(text, "0123456789");
     if (text == NULL)
         return LS_FAIL(err, LS_ERR_ARG, "%s: missing, while its launcher's other variables are there", name);
@@ -57,9 +57,9 @@ static ls_status copy_address(ls_place *p, const char *host, size_t host_n, int6
 
 /* MASTER_ADDR and MASTER_PORT; *found where they are there. */
 static ls_status master(ls_place *p, const reader *r, bool *found, ls_error *err) {
-    const char *host = look(r, "MASTER_ADDR");
+    const char *host = look_up(r, "MASTER_ADDR");
     int64_t port;
-    *found = host != NULL || look(r, "MASTER_PORT") != NULL;
+    *found = host != NULL || look_up(r, "MASTER_PORT") != NULL;
     if (!*found) return LS_OK;
     if (host == NULL) return LS_FAIL(err, LS_ERR_ARG, "MASTER_ADDR: missing, while MASTER_PORT is there");
     LS_TRY(number(r, "MASTER_PORT", &port, err));
@@ -83,13 +83,13 @@ static ls_status first_host(const char *list, char *out, size_t bytes, ls_error 
 }
 
 static ls_status slurm_address(ls_place *p, const reader *r, ls_error *err) {
-    const char *list = look(r, "SLURM_STEP_NODELIST");
+    const char *list = look_up(r, "SLURM_STEP_NODELIST");
     char host[256];
     int64_t job, step = 0;
-    if (list == NULL || look(r, "SLURM_JOB_ID") == NULL) return LS_OK;
+    if (list == NULL || look_up(r, "SLURM_JOB_ID") == NULL) return LS_OK;
     LS_TRY(first_host(list, host, sizeof host, err));
     LS_TRY(number(r, "SLURM_JOB_ID", &job, err));
-    if (look(r, "SLURM_STEP_ID") != NULL) LS_TRY(number(r, "SLURM_STEP_ID", &step, err));
+    if (look_up(r, "SLURM_STEP_ID") != NULL) LS_TRY(number(r, "SLURM_STEP_ID", &step, err));
     return copy_address(p, host, strlen(host), PORT_BASE + (job * 16 + step) % PORTS, err);
 }
 
@@ -105,8 +105,8 @@ static ls_status find_address(ls_place *p, const reader *r, ls_error *err) {
 
 static bool is_there(const struct launcher *l, const reader *r) {
     /* Every process of a Slurm job has SLURM_PROCID; only those of a step have been started as one of several. */
-    if (l->kind == LS_LAUNCHER_SRUN) return look(r, l->ranks) != NULL;
-    return look(r, l->rank) != NULL || look(r, l->ranks) != NULL;
+    if (l->kind == LS_LAUNCHER_SRUN) return look_up(r, l->ranks) != NULL;
+    return look_up(r, l->rank) != NULL || look_up(r, l->ranks) != NULL;
 }
 
 static ls_status read_launcher(const struct launcher *l, const reader *r, int64_t ranks_max, ls_place *out,
@@ -114,7 +114,7 @@ static ls_status read_launcher(const struct launcher *l, const reader *r, int64_
     LS_TRY(number(r, l->rank, &out->rank, err));
     LS_TRY(number(r, l->ranks, &out->ranks, err));
     out->local = out->rank;
-    if (look(r, l->local) != NULL) LS_TRY(number(r, l->local, &out->local, err));
+    if (look_up(r, l->local) != NULL) LS_TRY(number(r, l->local, &out->local, err));
     out->launcher = l->kind;
     if (out->ranks < 1 || out->ranks > ranks_max)
         return LS_FAIL(err, LS_ERR_ARG, "%s: %lld is not in 1..%lld", l->ranks, (long long)out->ranks,

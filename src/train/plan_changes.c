@@ -14,7 +14,7 @@ typedef struct listing {
     size_t used;
 } listing;
 
-static void list(listing *l, const char *text) {
+static void list_change(listing *l, const char *text) {
     if (l->used < sizeof l->text)
         l->used +=
             (size_t)snprintf(l->text + l->used, sizeof l->text - l->used, "%s%s", l->used > 0 ? ", or " : "", text);
@@ -27,7 +27,7 @@ static void try_adapters(listing *l, ls_train_options *o, ls_train_fits *fits, v
     if (o->lora_rank > 0 || o->place.ranks > 1) return;
     o->lora_rank = LORA_RANK;
     snprintf(text, sizeof text, "lora_rank=%d", LORA_RANK);
-    if (fits(context)) list(l, text);
+    if (fits(context)) list_change(l, text);
     *o = kept;
 }
 
@@ -44,7 +44,7 @@ static void try_ranks(listing *l, ls_train_options *o, ls_train_fits *fits, void
             found = fits(context);
             snprintf(text, sizeof text, "%lld processes, a GPU each%s", (long long)ranks,
                      kind == LS_WEIGHTS_BY_LAYER ? ", with weights=by_layer" : "");
-            if (found) list(l, text);
+            if (found) list_change(l, text);
         }
     *o = kept;
 }
@@ -56,7 +56,7 @@ static void try_length(listing *l, int64_t *length, ls_train_fits *fits, void *c
         *length = n;
         if (!fits(context)) continue;
         snprintf(text, sizeof text, "length=%lld", (long long)n);
-        list(l, text);
+        list_change(l, text);
         break;
     }
     if (length != NULL) *length = kept;

@@ -5,8 +5,6 @@
 #include "model/supports.h"
 #include "train/trainer_state.h"
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 ls_train_outlook ls_trainer_outlook(const ls_trainer *t) {
     const ls_parameters *p = t->state.parameters;
     return (ls_train_outlook){.parameters = t->state.weights->n_elements,
@@ -27,7 +25,7 @@ static ls_status rehearse_shape(ls_trainer *t, int64_t n, int64_t rows, float *g
     LS_TRY_DONE(ls_array_alloc((void **)&targets, rows, sizeof *targets, "rehearsal", err));
     LS_TRY_DONE(ls_array_alloc((void **)&tokens, rows, sizeof *tokens, "rehearsal", err));
     LS_TRY_DONE(ls_array_alloc((void **)&values, rows, sizeof *values, "rehearsal", err));
-    for (int64_t i = 0; i <= n; i++) offsets[i] = i * (rows / n) + smaller(i, rows % n);
+    for (int64_t i = 0; i <= n; i++) offsets[i] = i * (rows / n) + ls_min_i64(i, rows % n);
     for (int64_t i = 0; i < rows; i++) values[i] = 1.0f;
     if (t->opts.truncation != NULL)
         LS_TRY_DONE(ls_supports_create(&supports, rows, t->state.weights->model->config.vocab, err));
@@ -53,11 +51,11 @@ done:
 
 ls_status ls_trainer_rehearse(ls_trainer *t, int64_t longest, ls_error *err) {
     const ls_trainer_opts *o = &t->opts;
-    const int64_t spans = o->spans_max, most = smaller(o->rows_max, spans * longest), few = (most - 1) / longest + 1;
+    const int64_t spans = o->spans_max, most = ls_min_i64(o->rows_max, spans * longest), few = (most - 1) / longest + 1;
     float *gradient;
     ls_gradient_begin(t->gradient);
     LS_TRY(ls_gradient_leaf(t->gradient, t->state.parameters->shared == NULL, &gradient, err));
     LS_TRY(rehearse_shape(t, few, most, gradient, err));
-    LS_TRY(rehearse_shape(t, smaller(spans, most), most, gradient, err));
+    LS_TRY(rehearse_shape(t, ls_min_i64(spans, most), most, gradient, err));
     return ls_gradient_fold(t->gradient, err);
 }

@@ -50,14 +50,6 @@ struct ls_saves {
     behind *behind; /* NULL: the run waits for its checkpoints */
 };
 
-static ls_status join(char out[LS_SAVES_PATH_MAX], const char *directory, const char *name, ls_error *err) {
-    const int n = snprintf(out, LS_SAVES_PATH_MAX, "%s/%s", directory, name);
-    if (n < 0 || n >= LS_SAVES_PATH_MAX)
-        return LS_FAIL(err, LS_ERR_ARG, "%.200s...: the path is longer than %d bytes", directory,
-                       LS_SAVES_PATH_MAX - 1);
-    return LS_OK;
-}
-
 /* The step of "step-N", or -1. */
 static int64_t step_of(const char *name) {
     const size_t prefix = strlen(STEP_PREFIX);
@@ -78,7 +70,7 @@ static ls_status remove_leftovers(const ls_saves *run, ls_error *err) {
     LS_TRY_DONE(ls_directory_list(&names, &n, run->directory, err));
     for (int64_t i = 0; status == LS_OK && i < n; i++) {
         if (strncmp(names[i], "." STEP_PREFIX, strlen("." STEP_PREFIX)) != 0) continue;
-        status = join(path, run->directory, names[i], err);
+        status = ls_path_join(path, sizeof path, run->directory, names[i], err);
         if (status == LS_OK) status = ls_directory_remove(path, err);
     }
     ls_names_free(names, n);
@@ -93,7 +85,8 @@ ls_status ls_saves_open(ls_saves **out, const char *directory, bool is_writer, l
     *out = NULL;
     LS_TRY_DONE(ls_array_alloc((void **)&run, 1, sizeof *run, "run", err));
     run->lock = -1;
-    LS_TRY_DONE(join(longest, directory, ".step-1234567890123456789.new/special_tokens_map.json", err));
+    LS_TRY_DONE(
+        ls_path_join(longest, sizeof longest, directory, ".step-1234567890123456789.new/special_tokens_map.json", err));
     snprintf(run->directory, sizeof run->directory, "%s", directory);
     if (is_writer) {
         LS_TRY_DONE(ls_directory_make(directory, err));
@@ -118,9 +111,9 @@ void ls_saves_close(ls_saves *run) {
 }
 
 /* Whether this directory is a checkpoint, rather than something else of such a name. */
-static ls_status look(bool *is_complete, const char *directory, ls_error *err) {
+static ls_status look_inside(bool *is_complete, const char *directory, ls_error *err) {
     char state[LS_SAVES_PATH_MAX];
-    const ls_status status = join(state, directory, "state.json", err);
+    const ls_status status = ls_path_join(state, sizeof state, directory, "state.json", err);
     *is_complete = status == LS_OK && ls_file_exists(state);
     return status;
 }
@@ -149,8 +142,8 @@ static ls_status list_steps(const ls_saves *run, int64_t **steps, int64_t *n, ls
         const int64_t step = step_of(names[i]);
         int64_t at = *n;
         if (step < 0) continue;
-        LS_TRY_DONE(join(path, run->directory, names[i], err));
-        LS_TRY_DONE(look(&is_complete, path, err));
+        LS_TRY_DONE(ls_path_join(path, sizeof path, run->directory, names[i], err));
+        LS_TRY_DONE(look_inside(&is_complete, path, err));
         if (!is_complete) continue;
         LS_TRY_DONE(check_name(names[i], step, path, err));
         for (; at > 0 && (*steps)[at - 1] > step; at--) (*steps)[at] = (*steps)[at - 1];
@@ -169,7 +162,7 @@ done:
 static ls_status step_path(const ls_saves *run, int64_t step, char path[LS_SAVES_PATH_MAX], ls_error *err) {
     char name[64];
     snprintf(name, sizeof name, STEP_PREFIX "%08lld", (long long)step);
-    return join(path, run->directory, name, err);
+    return ls_path_join(path, LS_SAVES_PATH_MAX, run->directory, name, err);
 }
 
 ls_status ls_saves_newest(const ls_saves *run, int64_t *step, char path[LS_SAVES_PATH_MAX], ls_error *err) {
@@ -193,7 +186,7 @@ ls_status ls_saves_keep_files(ls_saves *run, const char *model_directory, ls_err
     ls_status status;
     LS_TRY_DONE(ls_adapter_home(&home, model_directory, err)); /* of an adapter, the model that it is of */
     for (int i = 0; i < LS_MODEL_FILES; i++) {
-        LS_TRY_DONE(join(path, home, ls_model_files[i], err));
+        LS_TRY_DONE(ls_path_join(path, sizeof path, home, ls_model_files[i], err));
         free(run->files[i]);
         run->files[i] = NULL;
         if (ls_file_exists(path))
@@ -311,7 +304,7 @@ static ls_status save_files(const ls_saves *run, const char *directory, ls_error
     char path[LS_SAVES_PATH_MAX];
     for (int i = 0; i < LS_MODEL_FILES; i++) {
         if (run->files[i] == NULL) continue;
-        LS_TRY(join(path, directory, ls_model_files[i], err));
+        LS_TRY(ls_path_join(path, sizeof path, directory, ls_model_files[i], err));
         LS_TRY(ls_durable_file(path, run->files[i], run->file_bytes[i], err));
     }
     return LS_OK;
@@ -321,7 +314,7 @@ ls_status ls_saves_save_model(const ls_saves *run, const char *directory, const 
                               ls_error *err) {
     char path[LS_SAVES_PATH_MAX];
     LS_TRY(save_files(run, directory, err));
-    LS_TRY(join(path, directory, "model.safetensors", err));
+    LS_TRY(ls_path_join(path, sizeof path, directory, "model.safetensors", err));
     return save_weights(path, parameters, err);
 }
 
@@ -358,7 +351,7 @@ static ls_status save_adapter_config(const char *directory, const ls_adapters *s
     ls_json_out json;
     FILE *file = NULL;
     ls_status status;
-    LS_TRY_DONE(join(path, directory, "adapter_config.json", err));
+    LS_TRY_DONE(ls_path_join(path, sizeof path, directory, "adapter_config.json", err));
     file = open_memstream(&text, &bytes);
     if (file == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "checkpoint");
     ls_json_init(&json, file);
@@ -381,7 +374,7 @@ static ls_status remove_old(const ls_saves *run, int64_t keep, ls_error *err) {
     for (int64_t i = 0; i < n - keep; i++) {
         LS_TRY_DONE(step_path(run, steps[i], path, err));
         snprintf(name, sizeof name, "." STEP_PREFIX "%08lld.old", (long long)steps[i]);
-        LS_TRY_DONE(join(old, run->directory, name, err));
+        LS_TRY_DONE(ls_path_join(old, sizeof old, run->directory, name, err));
         LS_TRY_DONE(ls_path_rename(path, old, err));
         LS_TRY_DONE(ls_directory_remove(old, err));
     }
@@ -401,22 +394,22 @@ static ls_status checkpoint_barrier(const ls_train_state *s, ls_error *err) {
 /* Its names, on every process; the writer says whether it is there. */
 static ls_status name_it(saving *now, const ls_saves *run, const ls_train_state *s, ls_error *err) {
     char name[64];
-    uint8_t told = 0;
+    uint8_t reported = 0;
     LS_TRY(step_path(run, s->step, now->path, err));
     snprintf(name, sizeof name, "." STEP_PREFIX "%08lld.new", (long long)s->step);
-    LS_TRY(join(now->fresh, run->directory, name, err));
+    LS_TRY(ls_path_join(now->fresh, sizeof now->fresh, run->directory, name, err));
     if (writes(s)) {
         LS_ASSERT(run->lock >= 0, "run %s is not open for writing", run->directory);
-        LS_TRY(look(&now->is_there, now->path, err)); /* after a save that failed behind the renaming */
+        LS_TRY(look_inside(&now->is_there, now->path, err)); /* after a save that failed behind the renaming */
         if (!now->is_there && ls_file_exists(now->path))
             return LS_FAIL(err, LS_ERR_FORMAT,
                            "%s: in the way of this step's checkpoint: it has the name of one and no state.json; move "
                            "it away",
                            now->path);
-        told = now->is_there;
+        reported = now->is_there;
     }
-    if (s->comm != NULL) LS_TRY(ls_comm_tell(s->comm, 0, &told, 1, "the checkpoint", err));
-    now->is_there = told != 0;
+    if (s->comm != NULL) LS_TRY(ls_comm_tell(s->comm, 0, &reported, 1, "the checkpoint", err));
+    now->is_there = reported != 0;
     return LS_OK;
 }
 
@@ -455,7 +448,7 @@ static ls_status describe_it(saving *now, const ls_saves *run, const ls_train_st
 static ls_status name_for_good(saving *now, const ls_saves *run, ls_error *err) {
     char path[LS_SAVES_PATH_MAX];
     if (!now->is_there) {
-        LS_TRY(join(path, now->fresh, "state.json", err));
+        LS_TRY(ls_path_join(path, sizeof path, now->fresh, "state.json", err));
         LS_TRY(ls_durable_file(path, now->state, now->state_bytes, err));
         LS_TRY(ls_directory_sync(now->fresh, err));
         LS_TRY(ls_path_rename(now->fresh, now->path, err));
@@ -477,8 +470,8 @@ static void drop_it(saving *now) {
     *now = (saving){.is_made = false};
 }
 
-static ls_status save(const ls_saves *run, const ls_train_state *s, const ls_saves_description *d, int64_t keep,
-                      ls_error *err) {
+static ls_status save_now(const ls_saves *run, const ls_train_state *s, const ls_saves_description *d, int64_t keep,
+                          ls_error *err) {
     saving now = {.keep = keep};
     ls_saved *saved = NULL;
     ls_status status;
@@ -591,7 +584,7 @@ static void close_behind(behind *b) {
 ls_status ls_saves_save(ls_saves *run, const ls_train_state *s, const ls_saves_description *d, int64_t keep,
                         ls_error *err) {
     ls_status status;
-    if (run->behind == NULL) return save(run, s, d, keep, err);
+    if (run->behind == NULL) return save_now(run, s, d, keep, err);
     LS_TRY(ls_saves_wait(run, s, err));
     status = start_behind(run, s, d, keep, err);
     if (!run->behind->is_under_way) drop_it(&run->behind->now);
@@ -628,7 +621,7 @@ typedef struct part_source {
 } part_source;
 
 /* ls_memory_source of it. */
-static ls_status bring(void *context, void *host, int64_t at, int64_t bytes, ls_error *err) {
+static ls_status bring_saved(void *context, void *host, int64_t at, int64_t bytes, ls_error *err) {
     const part_source *of = context;
     return ls_tensor_read_part(host, &of->view, of->at + at, bytes, err);
 }
@@ -640,7 +633,7 @@ static ls_status read_array(const ls_train_state *s, int array, const ls_paramet
     const int64_t bytes = (p->end - p->begin) * ls_dtype_bytes(ls_saved_array_dtype(s, array));
     if (bytes == 0) return LS_OK;
     return ls_memory_load(s->parameters->device, ls_saved_array_element(s, array, p, p->begin), bytes,
-                          ARRAY_PIECE_BYTES, bring, &of, err);
+                          ARRAY_PIECE_BYTES, bring_saved, &of, err);
 }
 
 /* A tensor of the file is the array of a parameter; moments of the other type are those of another run. */
@@ -747,7 +740,7 @@ static ls_status read_numerics(ls_profile *profile, ls_dtype *dtype, const ls_no
 static ls_status open_state(ls_json_doc **doc, char **text, const char *directory, ls_error *err) {
     char path[LS_SAVES_PATH_MAX];
     int64_t bytes;
-    LS_TRY(join(path, directory, "state.json", err));
+    LS_TRY(ls_path_join(path, sizeof path, directory, "state.json", err));
     LS_TRY(ls_file_read(text, &bytes, path, STATE_BYTES_MAX, err));
     return ls_json_doc_open(doc, *text, bytes, path, err);
 }
@@ -776,7 +769,7 @@ ls_status ls_saves_load(const char *directory, ls_train_state *s, const ls_saves
     root = ls_json_root(doc);
     LS_TRY_DONE(load_state(&root, s, d, err));
     LS_TRY_DONE(check_files(&root, s->adapters != NULL ? s->adapters->directory : directory, err));
-    LS_TRY_DONE(join(path, directory, "optimizer.safetensors", err));
+    LS_TRY_DONE(ls_path_join(path, sizeof path, directory, "optimizer.safetensors", err));
     LS_TRY_DONE(load_optimizer(path, s, err));
     LS_TRY_DONE(ls_train_state_digest(s, &digest, err));
     LS_TRY_DONE(check_hex(&root, "optimizer", digest, err));

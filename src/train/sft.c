@@ -158,7 +158,7 @@ done:
     return status;
 }
 
-static ls_status reserve(sft *s, int64_t n, ls_error *err) {
+static ls_status reserve_rows(sft *s, int64_t n, ls_error *err) {
     s->n = n;
     LS_TRY(ls_array_alloc((void **)&s->offsets, n + 1, sizeof *s->offsets, "sequences", err));
     return ls_array_alloc((void **)&s->is_held_out, n, sizeof *s->is_held_out, "sequences", err);
@@ -171,7 +171,7 @@ static ls_status read_pairs(sft *s, ls_error *err) {
     int64_t n = 0;
     ls_status status;
     LS_TRY_DONE(ls_pairs_read(&pairs, &n, path, err));
-    LS_TRY_DONE(reserve(s, n, err));
+    LS_TRY_DONE(reserve_rows(s, n, err));
     for (int64_t i = 0; i < n; i++) {
         if (pairs[i].prompt != NULL) {
             if (tokenizer == NULL) LS_TRY_DONE(ls_tokenizer_open(&tokenizer, weights_of(s), err));
@@ -244,7 +244,7 @@ static ls_status read_lines(sft *s, ls_error *err) {
     ls_status status;
     LS_TRY_DONE(ls_data_open(&s->data, &options, err));
     s->n_train = ls_data_count(s->data, LS_DATA_TRAIN);
-    LS_TRY_DONE(reserve(s, s->n_train + ls_data_count(s->data, LS_DATA_HELD_OUT), err));
+    LS_TRY_DONE(reserve_rows(s, s->n_train + ls_data_count(s->data, LS_DATA_HELD_OUT), err));
     LS_TRY_DONE(ls_tokenizer_open(&tokenizer, weights_of(s), err));
     for (int64_t i = 0; ls_data_each(s->data, i, &line, &path); i++) {
         if (line->is_chat && chat == NULL) LS_TRY_DONE(ls_chat_open(&chat, weights_of(s), NULL, err));
@@ -388,14 +388,14 @@ static ls_status log_step(sft *s, const ls_train_batch *b, const ls_train_stats 
     return ls_run_step_commit(s->records, err);
 }
 
-static ls_status save(sft *s, const ls_config *config, ls_error *err);
+static ls_status save_step(sft *s, const ls_config *config, ls_error *err);
 
 static bool is_due(int64_t every, int64_t step, int64_t last) {
     return every > 0 && (step % every == 0 || step == last);
 }
 
-static void show(sft *s, const ls_train_stats *stats, const ls_train_batch *batch, double seconds, double held_out,
-                 double *shown) {
+static void show_step_of(sft *s, const ls_train_stats *stats, const ls_train_batch *batch, double seconds,
+                         double held_out, double *shown) {
     const int64_t steps = s->o->train.steps;
     char rate[LS_DOUBLE_TEXT_MAX];
     if (s->progress == NULL ||
@@ -433,14 +433,14 @@ static ls_status run_steps(sft *s, const ls_config *config, ls_error *err) {
         if (is_due(s->o->eval_every, step, t->steps)) LS_TRY(measure_held_out(s, &held_out, err));
         if (is_first(s)) {
             int64_t begins[2] = {0, n_rows};
-            const ls_train_batch told = {NULL, begins, NULL, 1, batch.count, NULL};
-            LS_TRY(log_step(s, &told, &stats, seconds, held_out, err));
-            show(s, &stats, &told, seconds, held_out, &shown);
+            const ls_train_batch reported = {NULL, begins, NULL, 1, batch.count, NULL};
+            LS_TRY(log_step(s, &reported, &stats, seconds, held_out, err));
+            show_step_of(s, &stats, &reported, seconds, held_out, &shown);
         }
         LS_TRY(ls_stop_asked(&s->stopped, s->comm, err));
         s->stopped = s->stopped && step < t->steps;
         if (s->stopped || step == t->steps || is_due(t->save_every, step, t->steps))
-            LS_TRY(save(s, config, err));
+            LS_TRY(save_step(s, config, err));
         else
             LS_TRY(ls_saves_look(s->run, state, err));
         if (s->stopped) LS_TRY(ls_saves_wait(s->run, state, err));
@@ -451,17 +451,17 @@ static ls_status run_steps(sft *s, const ls_config *config, ls_error *err) {
 
 /* ---- the run ---- */
 
-static ls_saves_description describe(const sft *s, const ls_config *config, char numerics[LS_NUMERICS_BYTES],
-                                     ls_saves_position *position) {
+static ls_saves_description describe_saves(const sft *s, const ls_config *config, char numerics[LS_NUMERICS_BYTES],
+                                           ls_saves_position *position) {
     ls_train_options_numerics(numerics, &s->o->train);
     return (ls_saves_description){"sft", numerics, s->digest, config, ls_train_options_free(&s->o->train), position, 1};
 }
 
-static ls_status save(sft *s, const ls_config *config, ls_error *err) {
+static ls_status save_step(sft *s, const ls_config *config, ls_error *err) {
     const ls_train_state *state = ls_trainer_state(s->trainer);
     char numerics[LS_NUMERICS_BYTES];
     ls_saves_position position = {"drawn", state->step * s->o->batch};
-    const ls_saves_description d = describe(s, config, numerics, &position);
+    const ls_saves_description d = describe_saves(s, config, numerics, &position);
     return ls_saves_save(s->run, state, &d, s->o->train.keep, err);
 }
 
@@ -677,7 +677,7 @@ static ls_status make_batch(sft *s, ls_error *err) {
 static ls_status resume_run(sft *s, const ls_config *config, ls_error *err) {
     char numerics[LS_NUMERICS_BYTES];
     ls_saves_position position = {"drawn", 0};
-    const ls_saves_description d = describe(s, config, numerics, &position);
+    const ls_saves_description d = describe_saves(s, config, numerics, &position);
     ls_train_state *state = ls_trainer_state(s->trainer);
     LS_TRY(ls_saves_load(s->begin, state, &d, err));
     if (state->step != s->begin_step || position.value != state->step * s->o->batch)

@@ -230,8 +230,8 @@ void ls_train_options_wish(ls_train_wish *out, const ls_train_options *o) {
 const char *const *ls_train_options_free(const ls_train_options *o) {
     static const char *const names[] = {"profile", "moments",        "schedule", "rate", "rate_floor",
                                         "warmup",  "schedule_steps", "dtype",    NULL};
-    static const char *const told[] = {"profile", "dtype", "moments", NULL};
-    return o->new_schedule ? names : told;
+    static const char *const reported[] = {"profile", "dtype", "moments", NULL};
+    return o->new_schedule ? names : reported;
 }
 
 /* Where the run goes on, the model comes from one of its checkpoints, which tells both. */

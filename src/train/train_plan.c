@@ -93,7 +93,7 @@ static void cost(ls_train_planned *p, const ls_card *card, const ls_train_wish *
 /* ---- trying ---- */
 
 /* Who holds what is told of the time when most is held. */
-static void look(void *looker, const ls_device *device) {
+static void look_at_device(void *looker, const ls_device *device) {
     ls_train_planned *p = looker;
     ls_ledger_sum sums[LS_TRAIN_HOLDERS];
     p->used = device->ledger.used_max;
@@ -142,7 +142,7 @@ static ls_status try_plan(search *s, ls_train_planned *p, bool *fits, ls_error *
     *fits = false;
     s->n_tried++;
     LS_TRY_DONE(ls_device_open_planned(&device, &opts, err));
-    status = s->rehearse(s->context, device, &p->plan, &p->outlook, look, p, &why);
+    status = s->rehearse(s->context, device, &p->plan, &p->outlook, look_at_device, p, &why);
     *fits = status == LS_OK;
     if (status == LS_ERR_NOMEM || status == LS_ERR_CAPACITY) {
         status = LS_OK;
@@ -168,7 +168,7 @@ typedef struct values {
     int64_t n;
 } values;
 
-static void put(values *v, int64_t value) {
+static void put_value(values *v, int64_t value) {
     if (v->n > 0 && v->list[v->n - 1] == value) return;
     v->list[v->n++] = value;
 }
@@ -180,34 +180,34 @@ static values rows_tried(const ls_train_wish *w) {
     const int64_t most = leaf < ROWS_MAX ? leaf : ROWS_MAX;
     values v = {{0}, 0};
     if (w->rows > 0) {
-        put(&v, w->rows);
+        put_value(&v, w->rows);
         return v;
     }
     for (int i = 0; i < (int)(sizeof eighths / sizeof eighths[0]); i++)
-        put(&v, most / 8 * eighths[i] > w->longest ? most / 8 * eighths[i] : w->longest);
-    put(&v, w->longest);
+        put_value(&v, most / 8 * eighths[i] > w->longest ? most / 8 * eighths[i] : w->longest);
+    put_value(&v, w->longest);
     return v;
 }
 
 static values batches_tried(const ls_card *card, const ls_train_wish *w) {
     values v = {{0}, 0};
     if (w->batch > 0 || !w->has_engine || !card->is_gpu) {
-        put(&v, w->batch > 0 ? w->batch : BATCH_CPU);
+        put_value(&v, w->batch > 0 ? w->batch : BATCH_CPU);
         return v;
     }
     for (int64_t batch = BATCH_GPU; batch >= BATCH_CPU; batch /= 2)
-        put(&v, batch < w->sequences ? batch : w->sequences);
+        put_value(&v, batch < w->sequences ? batch : w->sequences);
     return v;
 }
 
 static values both(int32_t wish) {
     values v = {{0}, 0};
-    if (wish != 1) put(&v, 0);
-    if (wish != 0) put(&v, 1);
+    if (wish != 1) put_value(&v, 0);
+    if (wish != 0) put_value(&v, 1);
     return v;
 }
 
-static ls_status refuse(const search *s, const ls_train_planned *least, ls_error *err) {
+static ls_status refuse_plan(const search *s, const ls_train_planned *least, ls_error *err) {
     char holders[400] = "";
     size_t used = 0;
     for (int64_t i = 0; i < least->n_holders && i < 5 && used < sizeof holders; i++)
@@ -275,11 +275,11 @@ static values sleeps_tried(const ls_card *card, const ls_train_wish *w) {
 static values gradients_tried(const ls_train_wish *w) {
     values v = {{0}, 0};
     if (w->gradients > 0) {
-        put(&v, w->gradients);
+        put_value(&v, w->gradients);
         return v;
     }
-    put(&v, LS_GRADIENTS_ALL);
-    put(&v, 0);
+    put_value(&v, LS_GRADIENTS_ALL);
+    put_value(&v, 0);
     return v;
 }
 
@@ -344,7 +344,7 @@ ls_status ls_train_plan_make(ls_train_planned *out, const ls_card *card, int64_t
         if (w->gradients == 0) without.plan.gradients = 1;
         LS_TRY(try_plan(&s, &without, &fits, err));
         s.total = total;
-        return refuse(&s, &without, err);
+        return refuse_plan(&s, &without, err);
     }
     for (int64_t i = 0; i < n; i++) { /* rows change fastest, who sleeps slowest */
         const int64_t r = i % rows.n, g = i / rows.n % gradients.n, m = i / rows.n / gradients.n % moments.n;
@@ -403,13 +403,13 @@ static void name_recompute(char *text, size_t bytes, int64_t recompute, int64_t 
 
 void ls_train_plan_tell(FILE *file, const ls_train_planned *p, const ls_card *card, const ls_train_wish *w) {
     char text[48];
-    int64_t told = 0;
+    int64_t reported = 0;
     fprintf(file, "plan for %s, %.1f GiB\n", card->title, gib(p->total));
     for (int64_t i = 0; i < p->n_holders; i++) {
         fprintf(file, "  %-30s %8.2f GiB\n", p->holders[i].what, gib(p->holders[i].bytes));
-        told += p->holders[i].bytes;
+        reported += p->holders[i].bytes;
     }
-    if (p->used > told) fprintf(file, "  %-30s %8.2f GiB\n", "all else", gib(p->used - told));
+    if (p->used > reported) fprintf(file, "  %-30s %8.2f GiB\n", "all else", gib(p->used - reported));
     fprintf(file, "  %-30s %8.2f GiB\n", "context, libraries, kept free", gib(p->taken));
     fprintf(file, "  %-30s %8.2f GiB\n", "left", gib(p->total - p->taken - p->used));
     if (p->pinned > 0) fprintf(file, "  %-30s %8.2f GiB\n", "pinned memory of the host", gib(p->pinned));

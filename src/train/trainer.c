@@ -24,7 +24,6 @@ bool ls_trainer_decays(ls_slot_kind kind) {
     return kind == LS_SLOT_MATRIX || kind == LS_SLOT_EMBED || kind == LS_SLOT_CONV;
 }
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int32_t ranks_of(const ls_trainer *t) { return t->opts.comm == NULL ? 1 : ls_comm_ranks(t->opts.comm); }
 static int32_t rank_of(const ls_trainer *t) { return t->opts.comm == NULL ? 0 : ls_comm_rank(t->opts.comm); }
 /* Whether weights come by layer. */
@@ -64,8 +63,8 @@ static ls_status make_shares(ls_trainer *t, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&t->owned, n_ranks + 1, sizeof *t->owned, "trainer", err));
     for (int64_t r = 0; r <= n_ranks; r++) t->owned[r] = ls_parameters_share(p, r, n_ranks);
     if (t->opts.comm == NULL) return LS_OK;
-    t->n_slices =
-        smaller((by_layer(t) ? SMALL_SUM_BYTES : SUM_BYTES) / (int64_t)sizeof(float), p->n_elements + n_ranks * least);
+    t->n_slices = ls_min_i64((by_layer(t) ? SMALL_SUM_BYTES : SUM_BYTES) / (int64_t)sizeof(float),
+                             p->n_elements + n_ranks * least);
     if (t->n_slices < least) t->n_slices = least;
     LS_TRY(device_floats(t, &t->slices, t->n_slices, err));
     if (!by_layer(t)) return LS_OK;
@@ -77,7 +76,7 @@ static ls_status make_shares(ls_trainer *t, ls_error *err) {
 static int64_t put_ranges(ls_squares_range *ranges, const ls_parameter *p, int64_t first) {
     int64_t n = 0;
     for (int64_t at = p->begin; at < p->end; at += LS_SQUARES_BLOCK, n++)
-        ranges[n] = (ls_squares_range){p->offset + at - first, smaller(LS_SQUARES_BLOCK, p->end - at)};
+        ranges[n] = (ls_squares_range){p->offset + at - first, ls_min_i64(LS_SQUARES_BLOCK, p->end - at)};
     return n;
 }
 
@@ -164,14 +163,14 @@ static ls_status device_nodes(const ls_trainer *t, int64_t *out, ls_error *err) 
 static int64_t spans_of(const ls_trainer *t) {
     const ls_trainer_opts *o = &t->opts;
     const int64_t n = o->microbatch < leaves_of(t, o->sequences_max) ? o->microbatch * o->leaf : o->sequences_max;
-    return o->spans_max > 0 ? smaller(o->spans_max, n) : n;
+    return o->spans_max > 0 ? ls_min_i64(o->spans_max, n) : n;
 }
 
 /* Tokens of a leaf that may have several parts; 0: it has one. */
 static int64_t leaf_rows(const ls_trainer *t) {
     const ls_trainer_opts *o = &t->opts;
     if (o->leaf_rows_max > o->rows_max) return o->leaf_rows_max;
-    return smaller(o->leaf, o->sequences_max) > o->spans_max ? o->rows_max : 0;
+    return ls_min_i64(o->leaf, o->sequences_max) > o->spans_max ? o->rows_max : 0;
 }
 
 /* Last of all that a trainer makes. */
@@ -434,10 +433,10 @@ ls_status ls_trainer_agree(ls_trainer *t, ls_error *err) {
 
 /* First sequence of a leaf, or the batch's end. */
 static int64_t leaf_begin(const ls_trainer *t, const ls_train_batch *b, int64_t leaf_i) {
-    return leaf_i > b->n / t->opts.leaf ? b->n : smaller(leaf_i * t->opts.leaf, b->n);
+    return leaf_i > b->n / t->opts.leaf ? b->n : ls_min_i64(leaf_i * t->opts.leaf, b->n);
 }
 
-static bool fits(const ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t end) {
+static bool fits_room(const ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t end) {
     return b->offsets[end] - b->offsets[first] <= t->opts.rows_max && end - first <= t->opts.spans_max;
 }
 
@@ -446,13 +445,13 @@ static bool fits(const ls_trainer *t, const ls_train_batch *b, int64_t first, in
 static int64_t take_sequences(const ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t end_leaf) {
     const int64_t leaf = first / t->opts.leaf, begin = leaf_begin(t, b, leaf);
     int64_t end = leaf_begin(t, b, leaf + 1);
-    if (first > begin || !fits(t, b, first, end)) {
-        while (end > first + 1 && !fits(t, b, first, end)) end--;
+    if (first > begin || !fits_room(t, b, first, end)) {
+        while (end > first + 1 && !fits_room(t, b, first, end)) end--;
         return end - first;
     }
     for (int64_t i = 1; i < t->opts.microbatch && leaf + i < end_leaf; i++) {
         const int64_t further = leaf_begin(t, b, leaf + i + 1);
-        if (!fits(t, b, first, further)) break;
+        if (!fits_room(t, b, first, further)) break;
         end = further;
     }
     return end - first;
@@ -461,12 +460,12 @@ static int64_t take_sequences(const ls_trainer *t, const ls_train_batch *b, int6
 static own_leaves leaves_here(const ls_trainer *t, const ls_train_batch *b) {
     const int64_t n = leaves_of(t, b->n), share = ls_gradient_share(n, ranks_of(t));
     const int64_t rank = t->opts.comm == NULL ? 0 : ls_comm_rank(t->opts.comm);
-    return (own_leaves){smaller(rank * share, n), smaller((rank + 1) * share, n), n, share};
+    return (own_leaves){ls_min_i64(rank * share, n), ls_min_i64((rank + 1) * share, n), n, share};
 }
 
 /* The first sequence of a rank's share. */
 static int64_t share_begin(const ls_trainer *t, const ls_train_batch *b, const own_leaves *own, int64_t rank) {
-    return leaf_begin(t, b, smaller(rank * own->share, own->n));
+    return leaf_begin(t, b, ls_min_i64(rank * own->share, own->n));
 }
 
 /* Log-probabilities of sequences [first, first + n), which were made from offsets[first] on: each is a number. */
@@ -535,12 +534,12 @@ static ls_status check_batch(const ls_trainer *t, const ls_train_batch *b, ls_er
             return LS_FAIL(err, LS_ERR_ARG, "sequence %lld is rows %lld to %lld", (long long)i,
                            (long long)b->offsets[i], (long long)b->offsets[i + 1]);
     for (int64_t i = 0; i < b->n; i++)
-        if (!fits(t, b, i, i + 1))
+        if (!fits_room(t, b, i, i + 1))
             return LS_FAIL(err, LS_ERR_CAPACITY, "sequence %lld has %lld tokens; a forward holds %lld", (long long)i,
                            (long long)(b->offsets[i + 1] - b->offsets[i]), (long long)o->rows_max);
     for (int64_t i = 0; i < leaves_of(t, b->n); i++) {
         const int64_t begin = leaf_begin(t, b, i), end = leaf_begin(t, b, i + 1);
-        if (!fits(t, b, begin, end) && b->offsets[end] - b->offsets[begin] > leaf_rows(t))
+        if (!fits_room(t, b, begin, end) && b->offsets[end] - b->offsets[begin] > leaf_rows(t))
             return LS_FAIL(err, LS_ERR_CAPACITY,
                            "sequences %lld to %lld have %lld tokens; a forward holds %lld, a leaf of several %lld",
                            (long long)begin, (long long)end - 1, (long long)(b->offsets[end] - b->offsets[begin]),
@@ -708,7 +707,7 @@ static void sum_metrics(ls_trainer *t, int64_t n) {
         for (int64_t k = 0; k < width; k++) t->totals[k] += t->metrics[i * width + k];
 }
 
-static ls_status begin(ls_trainer *t, const ls_train_batch *b, ls_error *err) {
+static ls_status begin_step(ls_trainer *t, const ls_train_batch *b, ls_error *err) {
     step_state *s = &t->now;
     const int64_t step = t->state.step + 1;
     ls_adamw_options adamw = t->opts.adamw;
@@ -786,7 +785,7 @@ static ls_status backward(ls_trainer *t, ls_error *err) {
     LS_ASSERT(s->n > 0, "no forward since the backward before sequence %lld", (long long)s->next);
     for (int64_t from = 0; from < s->n;) {
         const int64_t leaf_end = leaf_begin(t, &s->batch, (s->first + from) / t->opts.leaf + 1) - s->first;
-        const int64_t to = smaller(leaf_end, s->n);
+        const int64_t to = ls_min_i64(leaf_end, s->n);
         LS_TRY(part_backward(t, from, to, err));
         from = to;
     }
@@ -794,7 +793,7 @@ static ls_status backward(ls_trainer *t, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status update(ls_trainer *t, ls_train_stats *stats, ls_error *err) {
+static ls_status update_weights(ls_trainer *t, ls_train_stats *stats, ls_error *err) {
     const step_state *s = &t->now;
     const double max_norm = t->opts.max_norm;
     double squares, norm;
@@ -831,7 +830,7 @@ static ls_status tell_failure(const ls_trainer *t, ls_status status, ls_error *r
 
 ls_status ls_trainer_begin(ls_trainer *t, const ls_train_batch *b, ls_error *err) {
     ls_error reason = {LS_OK, ""};
-    return tell_failure(t, begin(t, b, &reason), &reason, err);
+    return tell_failure(t, begin_step(t, b, &reason), &reason, err);
 }
 
 ls_status ls_trainer_forward(ls_trainer *t, ls_train_rows *rows, ls_error *err) {
@@ -846,7 +845,7 @@ ls_status ls_trainer_backward(ls_trainer *t, ls_error *err) {
 
 ls_status ls_trainer_update(ls_trainer *t, ls_train_stats *stats, ls_error *err) {
     ls_error reason = {LS_OK, ""};
-    return tell_failure(t, update(t, stats, &reason), &reason, err);
+    return tell_failure(t, update_weights(t, stats, &reason), &reason, err);
 }
 
 ls_status ls_trainer_share(ls_trainer *t, float *values, const char *what, ls_error *err) {
@@ -854,18 +853,18 @@ ls_status ls_trainer_share(ls_trainer *t, float *values, const char *what, ls_er
     return tell_failure(t, share_rows(t, &t->now.batch, &t->now.own, values, what, &reason), &reason, err);
 }
 
-static ls_status step(ls_trainer *t, const ls_train_batch *b, ls_train_stats *stats, ls_error *err) {
+static ls_status run_whole_step(ls_trainer *t, const ls_train_batch *b, ls_train_stats *stats, ls_error *err) {
     ls_train_rows rows;
-    LS_TRY(begin(t, b, err));
+    LS_TRY(begin_step(t, b, err));
     while (ls_trainer_has_more(t)) {
         LS_TRY(forward(t, &rows, err));
         LS_TRY(t->opts.loss(t->opts.context, &rows, err));
         LS_TRY(backward(t, err));
     }
-    return update(t, stats, err);
+    return update_weights(t, stats, err);
 }
 
 ls_status ls_trainer_step(ls_trainer *t, const ls_train_batch *b, ls_train_stats *stats, ls_error *err) {
     ls_error reason = {LS_OK, ""};
-    return tell_failure(t, step(t, b, stats, &reason), &reason, err);
+    return tell_failure(t, run_whole_step(t, b, stats, &reason), &reason, err);
 }

@@ -2,9 +2,9 @@
 #ifndef LS_TESTS_ATTENTION_CASE_H
 #define LS_TESTS_ATTENTION_CASE_H
 
-#include "door.h"
 #include "num/expf.h"
 #include "num/half.h"
+#include "sides.h"
 
 typedef float maker(uint64_t *seed);
 

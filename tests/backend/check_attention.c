@@ -1,5 +1,5 @@
-/* attention through the door: the same bits as the CPU in every shape, page size and cut; one token at a time, chunks
- * and whole prompts equal; what is wrong in device memory is refused before a byte is written. */
+/* attention through the device interface: the same bits as the CPU in every shape, page size and cut; one token at a
+ * time, chunks and whole prompts equal; what is wrong in device memory is refused before a byte is written. */
 #include "attention_case.h"
 #include "op/attention.h"
 
@@ -88,7 +88,7 @@ typedef struct piece {
 
 typedef struct call {
     const problem *p;
-    door_buffer q, k, v, out, pool, spans, tables;
+    sides_buffer q, k, v, out, pool, spans, tables;
     int64_t q_stride, kv_stride, out_stride, page_stride, rows, n_spans;
     float scale;
 } call;
@@ -103,7 +103,7 @@ typedef struct call {
     .profile = profile
 
 /* A pool of NaN, and the tables. */
-static call call_open(door *d, const problem *p) {
+static call call_open(sides *d, const problem *p) {
     call c;
     memset(&c, 0, sizeof c);
     c.p = p;
@@ -115,21 +115,21 @@ static call call_open(door *d, const problem *p) {
     c.page_stride = p->at_more > 0 ? c.page_stride + 3 * elem(p) : (c.page_stride + 15) / 16 * 16 + 32;
     uint8_t *pool = bk_alloc(p->n_pages * c.page_stride);
     memset(pool, 0xFF, (size_t)(p->n_pages * c.page_stride));
-    c.pool = door_put(d, "pool", pool, p->n_pages * c.page_stride, p->at_more * elem(p));
-    c.tables = door_in(d, "tables", p->tables, p->n_tables * 4);
+    c.pool = sides_put(d, "pool", pool, p->n_pages * c.page_stride, p->at_more * elem(p));
+    c.tables = sides_in(d, "tables", p->tables, p->n_tables * 4);
     free(pool);
     return c;
 }
 
-static door_buffer gathered(door *d, const char *name, const problem *p, const uint8_t *from, int64_t cols,
-                            int64_t stride, const int64_t *source, int64_t rows) {
+static sides_buffer gathered(sides *d, const char *name, const problem *p, const uint8_t *from, int64_t cols,
+                             int64_t stride, const int64_t *source, int64_t rows) {
     uint8_t *host = bk_alloc(rows * stride * elem(p));
-    door_buffer b;
+    sides_buffer b;
     memset(host, 0xFF, (size_t)(rows * stride * elem(p)));
     for (int64_t r = 0; r < rows; r++)
         if (source[r] >= 0)
             memcpy(host + r * stride * elem(p), from + source[r] * cols * elem(p), (size_t)(cols * elem(p)));
-    b = door_put(d, name, host, rows * stride * elem(p), p->at_more * elem(p));
+    b = sides_put(d, name, host, rows * stride * elem(p), p->at_more * elem(p));
     free(host);
     return b;
 }
@@ -147,7 +147,7 @@ static int64_t *sources(const problem *p, const piece *pieces, int64_t n, int64_
     return source;
 }
 
-static void call_put(door *d, call *c, const piece *pieces, int64_t n, const int64_t *source, int64_t rows) {
+static void call_put(sides *d, call *c, const piece *pieces, int64_t n, const int64_t *source, int64_t rows) {
     const problem *p = c->p;
     ls_span *spans = bk_alloc(n * (int64_t)sizeof *spans);
     int64_t at = 0;
@@ -163,19 +163,19 @@ static void call_put(door *d, call *c, const piece *pieces, int64_t n, const int
     c->q = gathered(d, "q", p, p->q, q_cols(p), c->q_stride, source, rows);
     c->k = gathered(d, "k", p, p->k, kv_cols(p), c->kv_stride, source, rows);
     c->v = gathered(d, "v", p, p->v, kv_cols(p), c->kv_stride, source, rows);
-    c->out = door_put(d, "out", NULL, rows * c->out_stride * elem(p), p->at_more * elem(p));
-    c->spans = door_in(d, "spans", spans, n * (int64_t)sizeof *spans);
+    c->out = sides_put(d, "out", NULL, rows * c->out_stride * elem(p), p->at_more * elem(p));
+    c->spans = sides_in(d, "spans", spans, n * (int64_t)sizeof *spans);
     free(spans);
 }
 
 /* ---- comparisons ---- */
 
 /* out of both sides, and of every token that a call computed before. */
-static void check_out(door *d, const call *c, problem *p, const int64_t *source, const char *what) {
+static void check_out(sides *d, const call *c, problem *p, const int64_t *source, const char *what) {
     const int64_t row_bytes = q_cols(p) * elem(p), n = c->rows * c->out_stride;
     uint8_t *side[2];
     for (int s = 0; s < 2; s++) {
-        side[s] = door_take(d, &c->out, s);
+        side[s] = sides_take(d, &c->out, s);
         for (int64_t i = 0; i < BK_GUARD; i++)
             if (side[s][i] != BK_PATTERN || side[s][BK_GUARD + c->out.bytes + i] != BK_PATTERN) {
                 bk_fail(d->run, "%s: bytes around out were written", what);
@@ -198,7 +198,7 @@ static void check_out(door *d, const call *c, problem *p, const int64_t *source,
 }
 
 /* One call of these pieces. */
-static void attend(door *d, call *c, problem *p, const piece *pieces, int64_t n, const char *what) {
+static void attend(sides *d, call *c, problem *p, const piece *pieces, int64_t n, const char *what) {
     const int64_t before = d->n;
     int64_t rows, *source = sources(p, pieces, n, &rows);
     char name[160];
@@ -207,10 +207,10 @@ static void attend(door *d, call *c, problem *p, const piece *pieces, int64_t n,
              (long long)p->of.page_tokens, (long long)p->window, p->of.dtype == LS_F32 ? "f32" : "bf16", what,
              (long long)n, (long long)pieces[0].pos);
     call_put(d, c, pieces, n, source, rows);
-    DOOR_CALL(d, attention, CALL_ARGS(c, c->rows, c->n_spans));
+    SIDES_CALL(d, attention, CALL_ARGS(c, c->rows, c->n_spans));
     check_out(d, c, p, source, name);
-    door_same(d, &c->pool, elem(p), "%s", name);
-    door_clear_to(d, before);
+    sides_same(d, &c->pool, elem(p), "%s", name);
+    sides_clear_to(d, before);
     free(source);
 }
 
@@ -228,7 +228,7 @@ static void drive(bk_run *run, problem *p, int64_t chunk, const char *what) {
     int64_t done[SEQS_MAX] = {0}, left = p->n_seqs;
     uint64_t seed = 77;
     piece *pieces = bk_alloc((2 * SEQS_MAX + 1) * (int64_t)sizeof *pieces);
-    door d = door_open(run);
+    sides d = sides_open(run);
     call c = call_open(&d, p);
     while (left > 0) {
         int64_t n = 0;
@@ -243,7 +243,7 @@ static void drive(bk_run *run, problem *p, int64_t chunk, const char *what) {
         attend(&d, &c, p, pieces, n, what);
     }
     free(pieces);
-    door_close(&d);
+    sides_close(&d);
 }
 
 /* ---- cases ---- */
@@ -317,13 +317,13 @@ static void windows(bk_run *run) {
         drive(run, &p, WHOLE, "window");
         drive(run, &p, ANYHOW, "window, cut anyhow");
         {
-            door d = door_open(run);
+            sides d = sides_open(run);
             call c = call_open(&d, &p);
             for (int64_t s = 0; s < n_seqs; s++) pieces[s] = (piece){s, 0, length[s]};
             attend(&d, &c, &p, pieces, n_seqs, "window, prompts");
             for (int64_t s = 0; s < n_seqs; s++) pieces[s] = (piece){s, length[s] - 1, 1};
             attend(&d, &c, &p, pieces, n_seqs, "window, last tokens");
-            door_close(&d);
+            sides_close(&d);
         }
         problem_free(&p);
     }
@@ -340,7 +340,7 @@ static void positions(bk_run *run) {
         problem p = problem_make(&list[i / BK_COUNT(window)], &length, 1, wide, plain, 5);
         p.window = window[i % BK_COUNT(window)];
         piece *pieces = bk_alloc(length * (int64_t)sizeof *pieces);
-        door d = door_open(run);
+        sides d = sides_open(run);
         call c = call_open(&d, &p);
         pieces[0] = (piece){0, 0, length};
         attend(&d, &c, &p, pieces, 1, "prompt");
@@ -351,7 +351,7 @@ static void positions(bk_run *run) {
             attend(&d, &c, &p, pieces, n, chunks[k] == 1 ? "tokens" : "chunks");
         }
         free(pieces);
-        door_close(&d);
+        sides_close(&d);
         problem_free(&p);
     }
 }
@@ -367,7 +367,7 @@ static void many_spans(bk_run *run) {
         for (int64_t s = 0; s < n_seqs; s++)
             length[s] = 2 + (int64_t)(test_random(&seed) % (s % 8 == 0 ? (uint64_t)bk_size(run, 80, 1300, 2100) : 60));
         problem p = problem_make(&list[i], length, n_seqs, wide, plain, 6);
-        door d = door_open(run);
+        sides d = sides_open(run);
         call c = call_open(&d, &p);
         for (int64_t s = 0; s < n_seqs; s++) pieces[s] = (piece){s, 0, length[s] - 1};
         attend(&d, &c, &p, pieces, n_seqs, "prompts");
@@ -377,7 +377,7 @@ static void many_spans(bk_run *run) {
         for (int64_t s = 0; s < n_seqs; s++)
             pieces[s] = s % 3 == 0 ? (piece){s, length[s] / 2, length[s] - length[s] / 2} : pieces[s];
         attend(&d, &c, &p, pieces, n_seqs, "halves and tokens");
-        door_close(&d);
+        sides_close(&d);
         problem_free(&p);
     }
 }
@@ -399,7 +399,7 @@ static void tokens(bk_run *run) {
             length[s] = 4 + (int64_t)(test_random(&seed) % 150) + (s % 70 == 1 ? bk_size(run, 130, 130, 1100) : 0);
         problem p = problem_make(&list[i / 2], length, n_seqs, wide, plain, (uint64_t)i);
         p.window = window;
-        door d = door_open(run);
+        sides d = sides_open(run);
         call c = call_open(&d, &p);
         for (int64_t s = 0; s < n_seqs; s++) pieces[s] = (piece){s, 0, length[s] - 4};
         attend(&d, &c, &p, pieces, n_seqs, "prompts");
@@ -410,7 +410,7 @@ static void tokens(bk_run *run) {
         attend(&d, &c, &p, pieces, n_seqs + 3, "one of three tokens");
         for (int64_t s = 0; s < n_seqs; s++) pieces[s] = (piece){s, length[s] - 4, 4};
         attend(&d, &c, &p, pieces, n_seqs, "the same as chunks");
-        door_close(&d);
+        sides_close(&d);
         problem_free(&p);
     }
 }
@@ -421,7 +421,7 @@ static void nothing_to_do(bk_run *run) {
     static const int64_t length[] = {20};
     static const piece pieces[] = {{-1, 5, 3}, {0, 9, 0}, {-1, 9, 1}};
     problem p = problem_make(&of, length, 1, plain, plain, 2);
-    door d = door_open(run);
+    sides d = sides_open(run);
     call c = call_open(&d, &p);
     const int64_t before = d.n;
     for (int64_t n = 0; n < 3; n++) {
@@ -429,39 +429,39 @@ static void nothing_to_do(bk_run *run) {
         uint8_t *out;
         call_put(&d, &c, pieces, BK_COUNT(pieces), source, rows);
         if (n == 2) /* one span without rows */
-            DOOR_CALL(&d, attention, CALL_ARGS(&c, 3, 2));
+            SIDES_CALL(&d, attention, CALL_ARGS(&c, 3, 2));
         else
-            DOOR_CALL(&d, attention, CALL_ARGS(&c, n == 0 ? rows : 0, n == 0 ? c.n_spans : 0));
-        door_same(&d, &c.pool, 4, "nothing to do: %lld", (long long)n);
-        door_same(&d, &c.out, 4, "nothing to do: %lld", (long long)n);
-        out = door_take(&d, &c.out, 1);
+            SIDES_CALL(&d, attention, CALL_ARGS(&c, n == 0 ? rows : 0, n == 0 ? c.n_spans : 0));
+        sides_same(&d, &c.pool, 4, "nothing to do: %lld", (long long)n);
+        sides_same(&d, &c.out, 4, "nothing to do: %lld", (long long)n);
+        out = sides_take(&d, &c.out, 1);
         for (int64_t i = 0; i < c.out.bytes; i++)
             if (out[BK_GUARD + i] != BK_PATTERN) {
                 bk_fail(run, "nothing to do: %lld: out was written", (long long)n);
                 break;
             }
         free(out);
-        door_clear_to(&d, before);
+        sides_clear_to(&d, before);
         free(source);
     }
-    door_close(&d);
+    sides_close(&d);
     problem_free(&p);
 }
 
 /* ---- refusals ---- */
 
-static void write_both(door *d, const door_buffer *b, int64_t at, const void *from, int64_t bytes) {
+static void write_both(sides *d, const sides_buffer *b, int64_t at, const void *from, int64_t bytes) {
     for (int s = 0; s < 2; s++)
         if (ls_memory_write(d->device[s], (uint8_t *)b->at[s] + at, from, bytes, &d->run->err) != LS_OK)
             bk_die(d->run, b->name);
 }
 
 /* Pool and out are as they were before any call. */
-static void check_untouched(door *d, const call *c, const char *what) {
-    const door_buffer *buffers[] = {&c->pool, &c->out};
+static void check_untouched(sides *d, const call *c, const char *what) {
+    const sides_buffer *buffers[] = {&c->pool, &c->out};
     for (int64_t b = 0; b < BK_COUNT(buffers); b++)
         for (int s = 0; s < 2; s++) {
-            uint8_t *now = door_take(d, buffers[b], s);
+            uint8_t *now = sides_take(d, buffers[b], s);
             for (int64_t i = 0; i < buffers[b]->bytes; i++)
                 if (now[BK_GUARD + i] != (b == 0 ? 0xFF : BK_PATTERN)) {
                     bk_fail(d->run, "%s: side %d wrote %s", what, s, buffers[b]->name);
@@ -471,15 +471,15 @@ static void check_untouched(door *d, const call *c, const char *what) {
         }
 }
 
-#define REFUSED(d, c, what, ...)                                                              \
-    do {                                                                                      \
-        const char *const words[] = {__VA_ARGS__};                                            \
-        DOOR_REFUSED((d), (what), words, attention, CALL_ARGS((c), (c)->rows, (c)->n_spans)); \
-        check_untouched((d), (c), (what));                                                    \
+#define REFUSED(d, c, what, ...)                                                               \
+    do {                                                                                       \
+        const char *const words[] = {__VA_ARGS__};                                             \
+        SIDES_REFUSED((d), (what), words, attention, CALL_ARGS((c), (c)->rows, (c)->n_spans)); \
+        check_untouched((d), (c), (what));                                                     \
     } while (0)
 
 /* Spans 0 and 2 are right, span 1 is not. */
-static void bad_spans(door *d, call *c, const ls_span *good) {
+static void bad_spans(sides *d, call *c, const ls_span *good) {
     static const struct {
         ls_span span;
         const char *words;
@@ -510,7 +510,7 @@ static void bad_spans(door *d, call *c, const ls_span *good) {
 }
 
 /* Rows of all spans are looked at before pages of any; then the lowest span is named, and its first bad page. */
-static void bad_pages(door *d, call *c, const ls_span *good) {
+static void bad_pages(sides *d, call *c, const ls_span *good) {
     static const int32_t bad[] = {1000, -1, -3};
     const int64_t at = (int64_t)sizeof(ls_span);
     ls_span span = good[2];
@@ -536,18 +536,18 @@ static void refusals(bk_run *run) {
     problem p = problem_make(&of, length, 3, plain, plain, 2);
     int64_t rows, *source = sources(&p, pieces, 3, &rows);
     const ls_span good[] = {{0, 20, 0, 0, p.table[0]}, {20, 9, 0, 1, p.table[1]}, {29, 5, 0, 2, p.table[2]}};
-    door d = door_open(run);
+    sides d = sides_open(run);
     call c = call_open(&d, &p);
     call_put(&d, &c, pieces, 3, source, rows);
     bad_spans(&d, &c, good);
     bad_pages(&d, &c, good);
     for (int64_t i = 0; i < 2; i++) {
-        DOOR_CALL(&d, attention, CALL_ARGS(&c, c.rows, c.n_spans));
+        SIDES_CALL(&d, attention, CALL_ARGS(&c, c.rows, c.n_spans));
         check_out(&d, &c, &p, source, "after refusals");
-        door_same(&d, &c.pool, 2, "after refusals");
+        sides_same(&d, &c.pool, 2, "after refusals");
     }
     free(source);
-    door_close(&d);
+    sides_close(&d);
     problem_free(&p);
 }
 

@@ -1,5 +1,6 @@
-/* The gradient of attention through the door: the same bits as the CPU in every shape, with sequences side by side and
- * alone; rows of padding are not written; what is wrong in device memory is refused before a byte is written. */
+/* The gradient of attention through the device interface: the same bits as the CPU in every shape, with sequences side
+ * by side and alone; rows of padding are not written; what is wrong in device memory is refused before a byte is
+ * written. */
 #include "attention_case.h"
 #include "op/attention_backward.h"
 
@@ -34,7 +35,7 @@ static ls_profile profile = LS_PROFILE_EXACT;
 typedef struct call {
     shape of;
     const layout *l;
-    door_buffer q, k, v, dout, dq, dk, dv, spans, out, log_sum;
+    sides_buffer q, k, v, dout, dq, dk, dv, spans, out, log_sum;
     int64_t out_stride, log_sum_stride, q_stride, kv_stride, dout_stride, dq_stride, dkv_stride, span_rows_max, window;
     float scale;
 } call;
@@ -49,22 +50,22 @@ typedef struct call {
     .log_sum = (c)->log_sum.at[s], .log_sum_stride = (c)->log_sum_stride
 
 /* Rows of values, NaN between the columns and in rows of no span. */
-static door_buffer input(door *d, const char *name, const layout *l, int64_t cols, int64_t stride, ls_dtype dtype,
-                         maker *make, uint64_t seed, int64_t offset) {
+static sides_buffer input(sides *d, const char *name, const layout *l, int64_t cols, int64_t stride, ls_dtype dtype,
+                          maker *make, uint64_t seed, int64_t offset) {
     const int64_t elem = ls_dtype_bytes(dtype);
     uint8_t *host = bk_alloc(l->rows * stride * elem);
-    door_buffer b;
+    sides_buffer b;
     memset(host, 0xFF, (size_t)(l->rows * stride * elem));
     for (int64_t i = 0; i < l->n_spans; i++)
         for (int64_t t = 0; t < l->spans[i].n_rows; t++)
             for (int64_t col = 0; col < cols; col++)
                 put(host, dtype, (l->spans[i].row + t) * stride + col, make(&seed));
-    b = door_put(d, name, host, l->rows * stride * elem, offset * elem);
+    b = sides_put(d, name, host, l->rows * stride * elem, offset * elem);
     free(host);
     return b;
 }
 
-static call call_make(door *d, const shape *of, const layout *l, int64_t pad, maker *make, uint64_t seed) {
+static call call_make(sides *d, const shape *of, const layout *l, int64_t pad, maker *make, uint64_t seed) {
     const int64_t q_cols = of->n_heads * of->head_dim, kv_cols = of->n_kv_heads * of->head_dim;
     call c;
     memset(&c, 0, sizeof c);
@@ -88,19 +89,19 @@ static call call_make(door *d, const shape *of, const layout *l, int64_t pad, ma
     c.k = input(d, "k", l, kv_cols, c.kv_stride, of->dtype, make, seed + 2, pad);
     c.v = input(d, "v", l, kv_cols, c.kv_stride, of->dtype, make, seed + 3, pad);
     c.dout = input(d, "dout", l, q_cols, c.dout_stride, LS_F32, make, seed + 4, pad);
-    c.dq = door_put(d, "dq", NULL, l->rows * c.dq_stride * 4, 4 * pad);
-    c.dk = door_put(d, "dk", NULL, l->rows * c.dkv_stride * 4, 4 * pad);
-    c.dv = door_put(d, "dv", NULL, l->rows * c.dkv_stride * 4, 4 * pad);
-    c.spans = door_in(d, "spans", l->spans, l->n_spans * (int64_t)sizeof(ls_span));
+    c.dq = sides_put(d, "dq", NULL, l->rows * c.dq_stride * 4, 4 * pad);
+    c.dk = sides_put(d, "dk", NULL, l->rows * c.dkv_stride * 4, 4 * pad);
+    c.dv = sides_put(d, "dv", NULL, l->rows * c.dkv_stride * 4, 4 * pad);
+    c.spans = sides_in(d, "spans", l->spans, l->n_spans * (int64_t)sizeof(ls_span));
     return c;
 }
 
 /* No pattern of NaN is promised. */
-static void same(door *d, const door_buffer *b, const char *what) {
+static void same(sides *d, const sides_buffer *b, const char *what) {
     uint8_t *side[2];
     bool guarded = true;
     for (int s = 0; s < 2; s++) {
-        side[s] = door_take(d, b, s);
+        side[s] = sides_take(d, b, s);
         for (int64_t i = 0; i < BK_GUARD; i++)
             guarded = guarded && side[s][i] == BK_PATTERN && side[s][BK_GUARD + b->bytes + i] == BK_PATTERN;
         canon(side[s] + BK_GUARD, LS_F32, b->bytes / 4);
@@ -110,12 +111,12 @@ static void same(door *d, const door_buffer *b, const char *what) {
     for (int s = 0; s < 2; s++) free(side[s]);
 }
 
-static void check_call(door *d, const call *c, const char *what) {
+static void check_call(sides *d, const call *c, const char *what) {
     char name[160];
     snprintf(name, sizeof name, "heads %lld/%lld dim %lld window %lld %s, %s", (long long)c->of.n_heads,
              (long long)c->of.n_kv_heads, (long long)c->of.head_dim, (long long)c->window,
              c->of.dtype == LS_F32 ? "f32" : "bf16", what);
-    DOOR_CALL(d, attention_backward, CALL_ARGS(c, c->l->rows, c->l->n_spans));
+    SIDES_CALL(d, attention_backward, CALL_ARGS(c, c->l->rows, c->l->n_spans));
     same(d, &c->dq, name);
     same(d, &c->dk, name);
     same(d, &c->dv, name);
@@ -124,7 +125,7 @@ static void check_call(door *d, const call *c, const char *what) {
 static void check_window(bk_run *run, const shape *of, const layout *l, int64_t pad, maker *make, int64_t window,
                          const char *what) {
     shape taken = *of;
-    door d = door_open(run);
+    sides d = sides_open(run);
     if (profile == LS_PROFILE_MMA16) {
         taken.dtype = LS_BF16;
         taken.head_dim = of->head_dim > LS_ATTENTION_DIM_MMA16 ? LS_ATTENTION_DIM_MMA16 : of->head_dim;
@@ -134,7 +135,7 @@ static void check_window(bk_run *run, const shape *of, const layout *l, int64_t 
     c.window = window;
     check_call(&d, &c, what);
     if (pad > 0) check_call(&d, &c, "again");
-    door_close(&d);
+    sides_close(&d);
 }
 
 static void check_shape(bk_run *run, const shape *of, const layout *l, int64_t pad, maker *make, const char *what) {
@@ -195,21 +196,21 @@ static void nothing_to_do(bk_run *run) {
     static const shape of = {2, 1, 12, LS_BF16};
     static const int64_t length[] = {0, 0, 0, 5};
     const layout l = layout_make(length, 4, true);
-    door d = door_open(run);
+    sides d = sides_open(run);
     call c = call_make(&d, &of, &l, 0, plain, 3);
     check_call(&d, &c, "padding and no rows");
     for (int64_t n = 0; n < 2; n++) {
-        DOOR_CALL(&d, attention_backward, CALL_ARGS(&c, n * l.rows, 0));
+        SIDES_CALL(&d, attention_backward, CALL_ARGS(&c, n * l.rows, 0));
         same(&d, &c.dq, "no spans");
     }
-    door_close(&d);
+    sides_close(&d);
 }
 
-static void check_untouched(door *d, const call *c, const char *what) {
-    const door_buffer *buffers[] = {&c->dq, &c->dk, &c->dv};
+static void check_untouched(sides *d, const call *c, const char *what) {
+    const sides_buffer *buffers[] = {&c->dq, &c->dk, &c->dv};
     for (int64_t b = 0; b < BK_COUNT(buffers); b++)
         for (int s = 0; s < 2; s++) {
-            uint8_t *now = door_take(d, buffers[b], s);
+            uint8_t *now = sides_take(d, buffers[b], s);
             for (int64_t i = 0; i < buffers[b]->bytes; i++)
                 if (now[BK_GUARD + i] != BK_PATTERN) {
                     bk_fail(d->run, "%s: side %d wrote %s", what, s, buffers[b]->name);
@@ -240,7 +241,7 @@ static void refusals(bk_run *run) {
     };
     const layout l = layout_make(length, 3, false);
     const int64_t at = (int64_t)sizeof(ls_span);
-    door d = door_open(run);
+    sides d = sides_open(run);
     call c = call_make(&d, &of, &l, 0, plain, 3);
     for (int64_t i = 0; i <= BK_COUNT(list); i++) {
         const ls_span *span = i < BK_COUNT(list) ? &list[i].span : &l.spans[1];
@@ -249,11 +250,11 @@ static void refusals(bk_run *run) {
                 bk_die(run, "spans");
         if (i == BK_COUNT(list)) break;
         const char *const words[] = {"span 1", list[i].words};
-        DOOR_REFUSED(&d, list[i].words, words, attention_backward, CALL_ARGS(&c, l.rows, l.n_spans));
+        SIDES_REFUSED(&d, list[i].words, words, attention_backward, CALL_ARGS(&c, l.rows, l.n_spans));
         check_untouched(&d, &c, list[i].words);
     }
     check_call(&d, &c, "after refusals");
-    door_close(&d);
+    sides_close(&d);
 }
 
 static void in_mma16(bk_run *run, void (*check)(bk_run *)) {

@@ -15,10 +15,10 @@ typedef struct step {
     shape of;
     int64_t rows, slots, n_spans;
     ls_gemm_weight in_proj[2], x_proj[2], dt_proj[2];
-    door_buffer x, conv_w, conv_bias, dt_norm, b_norm, c_norm, a2, dt_bias, d, spans;
-    door_buffer uz, u, rounded, raw, dt_in, bc, dt;
+    sides_buffer x, conv_w, conv_bias, dt_norm, b_norm, c_norm, a2, dt_bias, d, spans;
+    sides_buffer uz, u, rounded, raw, dt_in, bc, dt;
     struct {
-        door_buffer conv, ssm, out;
+        sides_buffer conv, ssm, out;
     } set[2];
 } step;
 
@@ -28,15 +28,15 @@ static int64_t narrow(const shape *of) { return of->rank + 2 * of->states; }
 static int64_t conv_stride(const shape *of) { return (TAPS - 1) * of->dim * ls_dtype_bytes(of->state) + GAP; }
 static int64_t ssm_stride(const shape *of) { return of->dim * of->states * 4 + GAP; }
 
-static void pack(door *d, ls_gemm_weight out[2], const char *name, int64_t n, int64_t k, uint64_t seed) {
-    const door_buffer w = values_put(d, name, LS_BF16, n * k, VALUES_PLAIN, seed, 0);
+static void pack(sides *d, ls_gemm_weight out[2], const char *name, int64_t n, int64_t k, uint64_t seed) {
+    const sides_buffer w = values_put(d, name, LS_BF16, n * k, VALUES_PLAIN, seed, 0);
     for (int s = 0; s < 2; s++)
         if (ls_gemm_pack(d->device[s], &out[s], w.at[s], LS_BF16, n, k, &d->run->err) != LS_OK) bk_die(d->run, name);
 }
 
 /* A span of one row for each sequence, rows and slots falling by steps that meet all of them; in between padding, a
  * span without a row and, at the end, a row of no span. */
-static void spans_put(door *d, step *c, int64_t n, int64_t pos) {
+static void spans_put(sides *d, step *c, int64_t n, int64_t pos) {
     ls_span *spans = bk_alloc((n + 2) * (int64_t)sizeof *spans);
     int64_t at = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -46,11 +46,11 @@ static void spans_put(door *d, step *c, int64_t n, int64_t pos) {
         if (i == n / 3) spans[at++] = (ls_span){n + 2, 0, 1, (int32_t)n, 0};
     }
     c->n_spans = at;
-    c->spans = door_in(d, "spans", spans, at * (int64_t)sizeof *spans);
+    c->spans = sides_in(d, "spans", spans, at * (int64_t)sizeof *spans);
     free(spans);
 }
 
-static step step_make(door *d, const shape *of, int64_t n) {
+static step step_make(sides *d, const shape *of, int64_t n) {
     step c;
     const int64_t rows = n + 2, dim = of->dim, f32 = 4;
     memset(&c, 0, sizeof c);
@@ -69,36 +69,36 @@ static step step_make(door *d, const shape *of, int64_t n) {
     c.a2 = values_put(d, "a2", LS_F32, dim * of->states, of->decay, 7, 0);
     c.dt_bias = values_put(d, "dt_bias", LS_F32, dim, VALUES_PLAIN, 8, 0);
     c.d = values_put(d, "d", LS_F32, dim, VALUES_PLAIN, 9, 0);
-    c.uz = door_out(d, "uz", rows * 2 * dim * f32);
-    c.u = door_out(d, "u", rows * dim * f32);
-    c.rounded = door_out(d, "rounded", rows * dim * 2);
-    c.raw = door_out(d, "raw", rows * narrow(of) * f32);
-    c.dt_in = door_out(d, "dt_in", rows * of->rank * 2);
-    c.bc = door_out(d, "bc", rows * 2 * of->states * f32);
-    c.dt = door_out(d, "dt", rows * dim * f32);
+    c.uz = sides_out(d, "uz", rows * 2 * dim * f32);
+    c.u = sides_out(d, "u", rows * dim * f32);
+    c.rounded = sides_out(d, "rounded", rows * dim * 2);
+    c.raw = sides_out(d, "raw", rows * narrow(of) * f32);
+    c.dt_in = sides_out(d, "dt_in", rows * of->rank * 2);
+    c.bc = sides_out(d, "bc", rows * 2 * of->states * f32);
+    c.dt = sides_out(d, "dt", rows * dim * f32);
     for (int i = 0; i < 2; i++) {
         c.set[i].conv = values_put(d, "conv", of->state, c.slots * conv_stride(of) / ls_dtype_bytes(of->state),
                                    VALUES_PLAIN, 20, 0);
         c.set[i].ssm = values_put(d, "ssm", LS_F32, c.slots * ssm_stride(of) / f32, VALUES_PLAIN, 21, 0);
-        c.set[i].out = door_out(d, "out", rows * dim * 2);
+        c.set[i].out = sides_out(d, "out", rows * dim * 2);
     }
     return c;
 }
 
-static void step_free(door *d, step *c) {
+static void step_free(sides *d, step *c) {
     for (int s = 0; s < 2; s++) {
         ls_gemm_weight_free(d->device[s], &c->in_proj[s]);
         ls_gemm_weight_free(d->device[s], &c->x_proj[s]);
         ls_gemm_weight_free(d->device[s], &c->dt_proj[s]);
     }
-    door_clear_to(d, 0);
+    sides_clear_to(d, 0);
 }
 
 static ls_gemm_args product(const step *c, int s, const void *x, const ls_gemm_weight *w, void *out) {
     return (ls_gemm_args){x, LS_BF16, w[s].k, &w[s], NULL, out, LS_F32, w[s].n, c->rows, LS_PROFILE_MMA16, NULL, true};
 }
 
-static ls_rmsnorm_args norm(const step *c, const float *x, const door_buffer *w, int s, void *y, ls_dtype dtype,
+static ls_rmsnorm_args norm(const step *c, const float *x, const sides_buffer *w, int s, void *y, ls_dtype dtype,
                             int64_t y_stride, int64_t dim) {
     return (ls_rmsnorm_args){x, LS_F32, narrow(&c->of), w->at[s], 1e-6f, y, dtype, y_stride, c->rows, dim};
 }
@@ -169,7 +169,7 @@ static ls_status in_turn(ls_device *device, const ls_mamba_step_args *a, ls_erro
     return ls_scan(device, &a->scan, err);
 }
 
-static void same(door *d, const step *c, int64_t n, int64_t call) {
+static void same(sides *d, const step *c, int64_t n, int64_t call) {
     for (int set = 0; set < 2; set++) {
         const char *how = set == 0 ? "one call" : "in turn";
         values_same(d, &c->set[set].out, LS_BF16, "dim %lld, %lld sequences, call %lld, %s", (long long)c->of.dim,
@@ -182,7 +182,7 @@ static void same(door *d, const step *c, int64_t n, int64_t call) {
 }
 
 /* Two steps: the first begins some sequences and goes on with others. */
-static void check_step(door *d, const shape *of, int64_t n) {
+static void check_step(sides *d, const shape *of, int64_t n) {
     step c = step_make(d, of, n);
     for (int64_t call = 0; call < 2; call++) {
         spans_put(d, &c, n, 5 * call);
@@ -205,22 +205,22 @@ static const shape shapes[] = {
 
 static void every_shape_and_batch(bk_run *run) {
     static const int64_t batches[] = {1, 2, 7, 16, 17, 33, 62, 63, 64, 65, 129, 256, 512};
-    door d = door_open(run);
+    sides d = sides_open(run);
     for (int64_t i = 0; i < BK_COUNT(shapes) * BK_COUNT(batches); i++) {
         const int64_t batch = batches[i % BK_COUNT(batches)];
         if (!run->cuda && batch > bk_size(run, 2, 17, 65)) continue;
         check_step(&d, &shapes[i / BK_COUNT(batches)], batch);
     }
-    door_close(&d);
+    sides_close(&d);
 }
 
 /* Jamba-3B's. */
 static void a_model_of_3b(bk_run *run) {
     static const shape of = {2560, 5120, 160, 16, LS_BF16, true, VALUES_PLAIN};
-    door d = door_open(run);
+    sides d = sides_open(run);
     check_step(&d, &of, 1);
     check_step(&d, &of, 40);
-    door_close(&d);
+    sides_close(&d);
 }
 
 /* Nothing is written where a span is wrong, and arguments that are no step are refused. */
@@ -228,22 +228,22 @@ static void faults_are_found(bk_run *run) {
     static const char *const of_slot[] = {"slot"}, *const of_link[] = {"mamba_step", "does not read"},
                              *const of_spans[] = {"mamba_step", "different spans"};
     const ls_span bad[] = {{0, 1, 1, 0, 0}, {1, 1, 1, 4, 0}};
-    door d = door_open(run);
+    sides d = sides_open(run);
     step c = step_make(&d, &shapes[0], 3);
-    c.spans = door_in(&d, "spans", bad, sizeof bad);
+    c.spans = sides_in(&d, "spans", bad, sizeof bad);
     c.n_spans = 2;
     for (int s = 0; s < 2; s++) {
         ls_mamba_step_args a = args_of(&c, s, 0);
-        door_refused(&d, "slot", s, ls_mamba_step(d.device[s], &a, &run->err), of_slot, 1);
+        sides_refused(&d, "slot", s, ls_mamba_step(d.device[s], &a, &run->err), of_slot, 1);
         a.dt_proj.x = c.rounded.at[s];
-        door_refused(&d, "link", s, ls_mamba_step(d.device[s], &a, &run->err), of_link, 2);
+        sides_refused(&d, "link", s, ls_mamba_step(d.device[s], &a, &run->err), of_link, 2);
         a = args_of(&c, s, 0);
         a.scan.n_spans = 1;
-        door_refused(&d, "spans", s, ls_mamba_step(d.device[s], &a, &run->err), of_spans, 2);
+        sides_refused(&d, "spans", s, ls_mamba_step(d.device[s], &a, &run->err), of_spans, 2);
     }
     same(&d, &c, 3, 0);
     step_free(&d, &c);
-    door_close(&d);
+    sides_close(&d);
 }
 
 int main(int argc, char **argv) {

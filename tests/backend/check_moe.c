@@ -1,11 +1,11 @@
-/* The mixture of experts through the door: routing, places, the combination and their gradients, on the reference and
- * on the device under test. */
+/* The mixture of experts through the device interface: routing, places, the combination and their gradients, on the
+ * reference and on the device under test. */
 #include <math.h>
 
-#include "door.h"
 #include "num/round.h"
 #include "op/moe_backward.h"
 #include "op/moe_sigmoid.h"
+#include "sides.h"
 
 /* ---- values ---- */
 
@@ -38,18 +38,18 @@ static float *floats(int64_t n, maker *make, uint64_t seed) {
     return x;
 }
 
-static door_buffer put_floats(door *d, const char *name, int64_t n, maker *make, uint64_t seed, int64_t offset) {
+static sides_buffer put_floats(sides *d, const char *name, int64_t n, maker *make, uint64_t seed, int64_t offset) {
     float *host = floats(n, make, seed);
-    const door_buffer b = door_put(d, name, host, n * 4, offset);
+    const sides_buffer b = sides_put(d, name, host, n * 4, offset);
     free(host);
     return b;
 }
 
 /* Both sides hold the same floats, where NaN is NaN: which one it is, the contract leaves open. */
-static void same_floats(door *d, const door_buffer *b, const char *what, int64_t i) {
+static void same_floats(sides *d, const sides_buffer *b, const char *what, int64_t i) {
     uint8_t *side[2];
     for (int s = 0; s < 2; s++) {
-        side[s] = door_take(d, b, s);
+        side[s] = sides_take(d, b, s);
         for (int64_t at = 0; at < b->bytes; at += 4) {
             float x;
             memcpy(&x, side[s] + BK_GUARD + at, 4);
@@ -76,21 +76,21 @@ static void routes(bk_run *run) {
     for (int64_t i = 0; i < BK_COUNT(shapes) * BK_COUNT(makers); i++) {
         const shape p = shapes[i / BK_COUNT(makers)];
         if (run->small && p.rows * p.n > 2000) continue;
-        door d = door_open(run);
-        const door_buffer logits =
+        sides d = sides_open(run);
+        const sides_buffer logits =
             put_floats(&d, "logits", p.rows * p.n, makers[i % BK_COUNT(makers)], (uint64_t)i, i % 3 * 4);
-        const door_buffer expert = door_put(&d, "expert", NULL, p.rows * p.top_k * 4, i % 2 * 4);
-        const door_buffer weight = door_put(&d, "weight", NULL, p.rows * p.top_k * 4, i % 4 * 4);
+        const sides_buffer expert = sides_put(&d, "expert", NULL, p.rows * p.top_k * 4, i % 2 * 4);
+        const sides_buffer weight = sides_put(&d, "weight", NULL, p.rows * p.top_k * 4, i % 4 * 4);
         for (int again = 0; again < 2; again++) {
-            DOOR_CALL(&d, moe_route, .logits = logits.at[s], .rows = p.rows, .n_experts = p.n, .top_k = p.top_k,
-                      .expert = expert.at[s], .weight = weight.at[s]);
-            door_same(&d, &expert, 4, "routing %lld", (long long)i);
-            door_same(&d, &weight, 4, "routing %lld", (long long)i);
-            DOOR_CALL(&d, moe_reweigh, .logits = logits.at[s], .rows = p.rows, .n_experts = p.n, .top_k = p.top_k,
-                      .expert = expert.at[s], .weight = weight.at[s]);
+            SIDES_CALL(&d, moe_route, .logits = logits.at[s], .rows = p.rows, .n_experts = p.n, .top_k = p.top_k,
+                       .expert = expert.at[s], .weight = weight.at[s]);
+            sides_same(&d, &expert, 4, "routing %lld", (long long)i);
+            sides_same(&d, &weight, 4, "routing %lld", (long long)i);
+            SIDES_CALL(&d, moe_reweigh, .logits = logits.at[s], .rows = p.rows, .n_experts = p.n, .top_k = p.top_k,
+                       .expert = expert.at[s], .weight = weight.at[s]);
             same_floats(&d, &weight, "weights of the chosen", i);
         }
-        door_close(&d);
+        sides_close(&d);
     }
 }
 
@@ -112,24 +112,24 @@ static void routes_backward(bk_run *run) {
     for (int64_t i = 0; i < BK_COUNT(shapes) * BK_COUNT(makers); i++) {
         const shape p = shapes[i / BK_COUNT(makers)];
         if (run->small && p.rows * p.n > 2000) continue;
-        door d = door_open(run);
+        sides d = sides_open(run);
         maker *make = makers[i % BK_COUNT(makers)];
         int32_t *choice = choices(p, 0, (uint64_t)i);
-        const door_buffer logits = put_floats(&d, "logits", p.rows * p.n, make, (uint64_t)i, i % 3 * 4);
-        const door_buffer d_weight =
+        const sides_buffer logits = put_floats(&d, "logits", p.rows * p.n, make, (uint64_t)i, i % 3 * 4);
+        const sides_buffer d_weight =
             put_floats(&d, "d_weight", p.rows * p.top_k, make == special ? special : bounded, (uint64_t)i + 1, 4);
-        const door_buffer expert = door_put(&d, "expert", choice, p.rows * p.top_k * 4, i % 2 * 4);
-        const door_buffer dlogits = door_put(&d, "dlogits", NULL, p.rows * p.n * 4, i % 4 * 4);
+        const sides_buffer expert = sides_put(&d, "expert", choice, p.rows * p.top_k * 4, i % 2 * 4);
+        const sides_buffer dlogits = sides_put(&d, "dlogits", NULL, p.rows * p.n * 4, i % 4 * 4);
         for (int again = 0; again < 2; again++) {
-            DOOR_CALL(&d, moe_route_backward, .logits = logits.at[s], .rows = p.rows, .n_experts = p.n,
-                      .top_k = p.top_k, .expert = expert.at[s], .d_weight = d_weight.at[s], .dlogits = dlogits.at[s]);
+            SIDES_CALL(&d, moe_route_backward, .logits = logits.at[s], .rows = p.rows, .n_experts = p.n,
+                       .top_k = p.top_k, .expert = expert.at[s], .d_weight = d_weight.at[s], .dlogits = dlogits.at[s]);
             same_floats(&d, &dlogits, "routing", i);
-            DOOR_CALL(&d, moe_reweigh_backward, .logits = logits.at[s], .rows = p.rows, .n_experts = p.n,
-                      .top_k = p.top_k, .expert = expert.at[s], .d_weight = d_weight.at[s], .dlogits = dlogits.at[s]);
+            SIDES_CALL(&d, moe_reweigh_backward, .logits = logits.at[s], .rows = p.rows, .n_experts = p.n,
+                       .top_k = p.top_k, .expert = expert.at[s], .d_weight = d_weight.at[s], .dlogits = dlogits.at[s]);
             same_floats(&d, &dlogits, "weights of the chosen", i);
         }
         free(choice);
-        door_close(&d);
+        sides_close(&d);
     }
 }
 
@@ -151,45 +151,45 @@ static void sigmoid_routes(bk_run *run) {
         int64_t groups, top;
         if (run->small && p.rows * p.n > 2000) continue;
         grouped(&p, &groups, &top);
-        door d = door_open(run);
-        const door_buffer logits = put_floats(&d, "logits", p.rows * p.n, make, (uint64_t)i, i % 3 * 4);
-        const door_buffer bias = put_floats(&d, "bias", p.n, make == level ? level : bounded, (uint64_t)i + 1, 4);
-        const door_buffer d_weight = put_floats(&d, "d_weight", p.rows * p.top_k, bounded, (uint64_t)i + 2, 0);
-        const door_buffer expert = door_put(&d, "expert", NULL, p.rows * p.top_k * 4, i % 2 * 4);
-        const door_buffer weight = door_put(&d, "weight", NULL, p.rows * p.top_k * 4, i % 4 * 4);
-        const door_buffer dlogits = door_put(&d, "dlogits", NULL, p.rows * p.n * 4, i % 4 * 4);
+        sides d = sides_open(run);
+        const sides_buffer logits = put_floats(&d, "logits", p.rows * p.n, make, (uint64_t)i, i % 3 * 4);
+        const sides_buffer bias = put_floats(&d, "bias", p.n, make == level ? level : bounded, (uint64_t)i + 1, 4);
+        const sides_buffer d_weight = put_floats(&d, "d_weight", p.rows * p.top_k, bounded, (uint64_t)i + 2, 0);
+        const sides_buffer expert = sides_put(&d, "expert", NULL, p.rows * p.top_k * 4, i % 2 * 4);
+        const sides_buffer weight = sides_put(&d, "weight", NULL, p.rows * p.top_k * 4, i % 4 * 4);
+        const sides_buffer dlogits = sides_put(&d, "dlogits", NULL, p.rows * p.n * 4, i % 4 * 4);
         for (int again = 0; again < 2; again++) {
-            DOOR_CALL(&d, moe_sigmoid_route, .logits = logits.at[s], .bias = bias.at[s], .rows = p.rows,
-                      .n_experts = p.n, .top_k = p.top_k, .n_groups = groups, .top_groups = top,
-                      .normalised = normalised, .scale = 2.5f, .expert = expert.at[s], .weight = weight.at[s]);
-            door_same(&d, &expert, 4, "routing by sigmoids %lld", (long long)i);
+            SIDES_CALL(&d, moe_sigmoid_route, .logits = logits.at[s], .bias = bias.at[s], .rows = p.rows,
+                       .n_experts = p.n, .top_k = p.top_k, .n_groups = groups, .top_groups = top,
+                       .normalised = normalised, .scale = 2.5f, .expert = expert.at[s], .weight = weight.at[s]);
+            sides_same(&d, &expert, 4, "routing by sigmoids %lld", (long long)i);
             same_floats(&d, &weight, "routing by sigmoids", i);
-            DOOR_CALL(&d, moe_sigmoid_route_backward, .logits = logits.at[s], .rows = p.rows, .n_experts = p.n,
-                      .top_k = p.top_k, .expert = expert.at[s], .d_weight = d_weight.at[s], .normalised = normalised,
-                      .scale = 2.5f, .dlogits = dlogits.at[s]);
+            SIDES_CALL(&d, moe_sigmoid_route_backward, .logits = logits.at[s], .rows = p.rows, .n_experts = p.n,
+                       .top_k = p.top_k, .expert = expert.at[s], .d_weight = d_weight.at[s], .normalised = normalised,
+                       .scale = 2.5f, .dlogits = dlogits.at[s]);
             same_floats(&d, &dlogits, "routing by sigmoids", i);
         }
-        door_close(&d);
+        sides_close(&d);
     }
 }
 
 /* ---- places ---- */
 
 typedef struct places {
-    door_buffer expert, pick, row, place, offsets;
+    sides_buffer expert, pick, row, place, offsets;
 } places;
 
-static places put_places(door *d, shape p, const int32_t *choice) {
+static places put_places(sides *d, shape p, const int32_t *choice) {
     const int64_t n = p.rows * p.top_k;
-    const places b = {door_put(d, "expert", choice, n * 4, 4), door_put(d, "pick", NULL, n * 8, 8),
-                      door_out(d, "row", n * 8), door_put(d, "place", NULL, n * 8, 8),
-                      door_put(d, "offsets", NULL, (p.n + 1) * 8, 8)};
+    const places b = {sides_put(d, "expert", choice, n * 4, 4), sides_put(d, "pick", NULL, n * 8, 8),
+                      sides_out(d, "row", n * 8), sides_put(d, "place", NULL, n * 8, 8),
+                      sides_put(d, "offsets", NULL, (p.n + 1) * 8, 8)};
     return b;
 }
 
-static void same_places(door *d, const places *b, int64_t i) {
-    const door_buffer *const all[] = {&b->expert, &b->pick, &b->row, &b->place, &b->offsets};
-    for (int64_t k = 0; k < BK_COUNT(all); k++) door_same(d, all[k], k == 0 ? 4 : 8, "places %lld", (long long)i);
+static void same_places(sides *d, const places *b, int64_t i) {
+    const sides_buffer *const all[] = {&b->expert, &b->pick, &b->row, &b->place, &b->offsets};
+    for (int64_t k = 0; k < BK_COUNT(all); k++) sides_same(d, all[k], k == 0 ? 4 : 8, "places %lld", (long long)i);
 }
 
 #define PLACES(p, b)                                                                                              \
@@ -201,15 +201,15 @@ static void picks_are_placed(bk_run *run) {
         const shape large = {bk_size(run, 100, 5000, 100003), i % 2 == 0 ? 1024 : 16, 3};
         const shape p = i < 2 * BK_COUNT(shapes) ? shapes[i / 2] : large;
         if (run->small && p.rows * p.n > 2000 && i < 2 * BK_COUNT(shapes)) continue;
-        door d = door_open(run);
+        sides d = sides_open(run);
         int32_t *choice = choices(p, (int)(i % 2), (uint64_t)i);
         const places b = put_places(&d, p, choice);
         for (int again = 0; again < 2; again++) {
-            DOOR_CALL(&d, moe_place, PLACES(p, b));
+            SIDES_CALL(&d, moe_place, PLACES(p, b));
             same_places(&d, &b, i);
         }
         free(choice);
-        door_close(&d);
+        sides_close(&d);
     }
 }
 
@@ -221,7 +221,7 @@ static void bad_picks_are_named(bk_run *run) {
         const int64_t at = i * 420 + 3;
         char row[40], value[40];
         const char *words[] = {"moe_place", row, value, "is not in 0..5"};
-        door d = door_open(run);
+        sides d = sides_open(run);
         int32_t *choice = choices(p, 0, 3);
         const int32_t good = choice[at];
         choice[at] = bad[i];
@@ -229,17 +229,17 @@ static void bad_picks_are_named(bk_run *run) {
         snprintf(row, sizeof row, "row %lld", (long long)(at / 2));
         snprintf(value, sizeof value, "expert %d", bad[i]);
         const places b = put_places(&d, p, choice);
-        DOOR_REFUSED(&d, "a bad expert", words, moe_place, PLACES(p, b));
+        SIDES_REFUSED(&d, "a bad expert", words, moe_place, PLACES(p, b));
         same_places(&d, &b, i);
         choice[at] = good;
         choice[p.rows * p.top_k - 1] = 5;
         for (int s = 0; s < 2; s++)
             if (ls_memory_write(d.device[s], b.expert.at[s], choice, p.rows * p.top_k * 4, &run->err) != LS_OK)
                 bk_fail(run, "write: %s", run->err.text);
-        DOOR_CALL(&d, moe_place, PLACES(p, b));
+        SIDES_CALL(&d, moe_place, PLACES(p, b));
         same_places(&d, &b, i);
         free(choice);
-        door_close(&d);
+        sides_close(&d);
     }
 }
 
@@ -255,23 +255,23 @@ static void bad_choices_are_named(bk_run *run) {
                {3, 3, 77, {"row 77", "expert 3", "moe_route_backward"}},
                {4, 1, 300, {"row 300", "expert 1", "moe_route_backward"}}};
     for (int64_t i = 0; i < BK_COUNT(bad); i++) {
-        door d = door_open(run);
+        sides d = sides_open(run);
         int32_t *choice = choices(p, 0, 3);
         choice[2 * bad[i].row] = bad[i].first;
         choice[2 * bad[i].row + 1] = bad[i].second;
-        const door_buffer logits = put_floats(&d, "logits", p.rows * p.n, plain, 1, 0);
-        const door_buffer d_weight = put_floats(&d, "d_weight", p.rows * p.top_k, plain, 2, 0);
-        const door_buffer expert = door_in(&d, "expert", choice, p.rows * p.top_k * 4);
-        const door_buffer dlogits = door_out(&d, "dlogits", p.rows * p.n * 4);
-        DOOR_REFUSED(&d, "a bad choice", bad[i].words, moe_route_backward, .logits = logits.at[s], .rows = p.rows,
-                     .n_experts = p.n, .top_k = p.top_k, .expert = expert.at[s], .d_weight = d_weight.at[s],
-                     .dlogits = dlogits.at[s]);
-        door_same(&d, &dlogits, 4, "bad choice %lld", (long long)i);
-        DOOR_CALL(&d, moe_route_backward, .logits = logits.at[s], .rows = bad[i].row, .n_experts = p.n,
-                  .top_k = p.top_k, .expert = expert.at[s], .d_weight = d_weight.at[s], .dlogits = dlogits.at[s]);
+        const sides_buffer logits = put_floats(&d, "logits", p.rows * p.n, plain, 1, 0);
+        const sides_buffer d_weight = put_floats(&d, "d_weight", p.rows * p.top_k, plain, 2, 0);
+        const sides_buffer expert = sides_in(&d, "expert", choice, p.rows * p.top_k * 4);
+        const sides_buffer dlogits = sides_out(&d, "dlogits", p.rows * p.n * 4);
+        SIDES_REFUSED(&d, "a bad choice", bad[i].words, moe_route_backward, .logits = logits.at[s], .rows = p.rows,
+                      .n_experts = p.n, .top_k = p.top_k, .expert = expert.at[s], .d_weight = d_weight.at[s],
+                      .dlogits = dlogits.at[s]);
+        sides_same(&d, &dlogits, 4, "bad choice %lld", (long long)i);
+        SIDES_CALL(&d, moe_route_backward, .logits = logits.at[s], .rows = bad[i].row, .n_experts = p.n,
+                   .top_k = p.top_k, .expert = expert.at[s], .d_weight = d_weight.at[s], .dlogits = dlogits.at[s]);
         same_floats(&d, &dlogits, "rows before the bad choice", i);
         free(choice);
-        door_close(&d);
+        sides_close(&d);
     }
 }
 
@@ -294,21 +294,21 @@ static void combines(bk_run *run) {
         const int64_t dim = dims[i / 6], n = i == 0 ? 0 : counts[i % BK_COUNT(counts)], all = 71;
         const int64_t ends[] = {0, n / 3, n / 3, n};
         if (run->small && dim > 300) continue;
-        door d = door_open(run);
+        sides d = sides_open(run);
         maker *make = makers[i % 3];
         int64_t *host_rows = distinct_rows(n, all);
-        const door_buffer y = put_floats(&d, "y", n * dim, make, (uint64_t)i, i % 2 * 4);
-        const door_buffer weight = put_floats(&d, "weight", n, make, (uint64_t)i + 1, 4);
-        const door_buffer acc = put_floats(&d, "acc", all * dim, make, (uint64_t)i + 2, i / 2 % 2 * 8);
-        const door_buffer rows = door_put(&d, "rows", host_rows, n * 8, 8);
-        const door_buffer range = door_in(&d, "range", ends, (int64_t)sizeof ends);
+        const sides_buffer y = put_floats(&d, "y", n * dim, make, (uint64_t)i, i % 2 * 4);
+        const sides_buffer weight = put_floats(&d, "weight", n, make, (uint64_t)i + 1, 4);
+        const sides_buffer acc = put_floats(&d, "acc", all * dim, make, (uint64_t)i + 2, i / 2 % 2 * 8);
+        const sides_buffer rows = sides_put(&d, "rows", host_rows, n * 8, 8);
+        const sides_buffer range = sides_in(&d, "range", ends, (int64_t)sizeof ends);
         for (int e = 0; e < 4; e++) {
-            DOOR_CALL(&d, moe_combine, .y = y.at[s], .rows = rows.at[s], .weight = weight.at[s], .acc = acc.at[s],
-                      .n = n, .dim = dim, .range = e < 3 ? (const int64_t *)range.at[s] + e : NULL);
+            SIDES_CALL(&d, moe_combine, .y = y.at[s], .rows = rows.at[s], .weight = weight.at[s], .acc = acc.at[s],
+                       .n = n, .dim = dim, .range = e < 3 ? (const int64_t *)range.at[s] + e : NULL);
             same_floats(&d, &acc, "combination", i * 4 + e);
         }
         free(host_rows);
-        door_close(&d);
+        sides_close(&d);
     }
 }
 
@@ -317,18 +317,18 @@ static void combines_many(bk_run *run) {
     const int64_t n = bk_size(run, 71, 3000, 20011), dim = bk_size(run, 33, 260, 1030);
     const int64_t ends[] = {1, n - 1};
     for (int unaligned = 0; unaligned < 2; unaligned++) {
-        door d = door_open(run);
+        sides d = sides_open(run);
         int64_t *host_rows = distinct_rows(n, n);
-        const door_buffer y = put_floats(&d, "y", n * dim, plain, 1, unaligned * 4);
-        const door_buffer weight = put_floats(&d, "weight", n, plain, 2, 0);
-        const door_buffer acc = put_floats(&d, "acc", n * dim, plain, 3, 0);
-        const door_buffer rows = door_in(&d, "rows", host_rows, n * 8);
-        const door_buffer range = door_in(&d, "range", ends, (int64_t)sizeof ends);
-        DOOR_CALL(&d, moe_combine, .y = y.at[s], .rows = rows.at[s], .weight = weight.at[s], .acc = acc.at[s], .n = n,
-                  .dim = dim, .range = range.at[s]);
-        door_same(&d, &acc, 4, "many rows");
+        const sides_buffer y = put_floats(&d, "y", n * dim, plain, 1, unaligned * 4);
+        const sides_buffer weight = put_floats(&d, "weight", n, plain, 2, 0);
+        const sides_buffer acc = put_floats(&d, "acc", n * dim, plain, 3, 0);
+        const sides_buffer rows = sides_in(&d, "rows", host_rows, n * 8);
+        const sides_buffer range = sides_in(&d, "range", ends, (int64_t)sizeof ends);
+        SIDES_CALL(&d, moe_combine, .y = y.at[s], .rows = rows.at[s], .weight = weight.at[s], .acc = acc.at[s], .n = n,
+                   .dim = dim, .range = range.at[s]);
+        sides_same(&d, &acc, 4, "many rows");
         free(host_rows);
-        door_close(&d);
+        sides_close(&d);
     }
 }
 
@@ -342,22 +342,22 @@ static void bad_ranges_are_named(bk_run *run) {
         {{7, 6}, N, {"moe_combine", "rows 7 to 6 of 40"}},   {{41, 41}, N, {"moe_combine", "rows 41 to 41 of 40"}},
         {{0, 1}, 0, {"moe_combine", "rows 0 to 1 of 0"}},    {{INT64_MIN, INT64_MAX}, N, {"moe_combine", "of 40"}}};
     for (int64_t i = 0; i < BK_COUNT(bad); i++) {
-        door d = door_open(run);
+        sides d = sides_open(run);
         int64_t *host_rows = distinct_rows(N, N + 1);
-        const door_buffer y = put_floats(&d, "y", N * DIM, plain, 1, 0);
-        const door_buffer weight = put_floats(&d, "weight", N, plain, 2, 0);
-        const door_buffer acc = put_floats(&d, "acc", (N + 1) * DIM, plain, 3, 0);
-        const door_buffer rows = door_in(&d, "rows", host_rows, N * 8);
-        const door_buffer range = door_in(&d, "range", bad[i].range, (int64_t)sizeof bad[i].range);
+        const sides_buffer y = put_floats(&d, "y", N * DIM, plain, 1, 0);
+        const sides_buffer weight = put_floats(&d, "weight", N, plain, 2, 0);
+        const sides_buffer acc = put_floats(&d, "acc", (N + 1) * DIM, plain, 3, 0);
+        const sides_buffer rows = sides_in(&d, "rows", host_rows, N * 8);
+        const sides_buffer range = sides_in(&d, "range", bad[i].range, (int64_t)sizeof bad[i].range);
 #define COMBINE(which, count) \
     .y = y.at[s], .rows = rows.at[s], .weight = weight.at[s], .acc = acc.at[s], .n = (count), .dim = DIM, .range = which
-        DOOR_REFUSED(&d, "a bad range", bad[i].words, moe_combine, COMBINE(range.at[s], bad[i].n));
-        door_same(&d, &acc, 4, "bad range %lld", (long long)i);
-        DOOR_CALL(&d, moe_combine, COMBINE(NULL, N));
-        door_same(&d, &acc, 4, "after a bad range %lld", (long long)i);
+        SIDES_REFUSED(&d, "a bad range", bad[i].words, moe_combine, COMBINE(range.at[s], bad[i].n));
+        sides_same(&d, &acc, 4, "bad range %lld", (long long)i);
+        SIDES_CALL(&d, moe_combine, COMBINE(NULL, N));
+        sides_same(&d, &acc, 4, "after a bad range %lld", (long long)i);
 #undef COMBINE
         free(host_rows);
-        door_close(&d);
+        sides_close(&d);
     }
 }
 
@@ -368,25 +368,25 @@ static void combines_backward(bk_run *run) {
     for (int64_t i = 0; i < BK_COUNT(dims) * 6; i++) {
         const int64_t dim = dims[i / 6], n = i == 0 ? 0 : counts[i % BK_COUNT(counts)], all = 23;
         if (run->small && dim > 300) continue;
-        door d = door_open(run);
+        sides d = sides_open(run);
         maker *make = makers[i % 3];
         int64_t *host_rows = distinct_rows(n, all);
-        const door_buffer y = put_floats(&d, "y", n * dim, make, (uint64_t)i, i % 2 * 4);
-        const door_buffer weight = put_floats(&d, "weight", n, make, (uint64_t)i + 1, 4);
-        const door_buffer dacc = put_floats(&d, "dacc", all * dim, make, (uint64_t)i + 2, i / 2 % 2 * 16);
-        const door_buffer rows = door_put(&d, "rows", host_rows, n * 8, 8);
-        const door_buffer dy = door_put(&d, "dy", NULL, n * dim * 4, i / 4 % 2 * 4);
-        const door_buffer dweight = door_put(&d, "dweight", NULL, n * 4, 4);
+        const sides_buffer y = put_floats(&d, "y", n * dim, make, (uint64_t)i, i % 2 * 4);
+        const sides_buffer weight = put_floats(&d, "weight", n, make, (uint64_t)i + 1, 4);
+        const sides_buffer dacc = put_floats(&d, "dacc", all * dim, make, (uint64_t)i + 2, i / 2 % 2 * 16);
+        const sides_buffer rows = sides_put(&d, "rows", host_rows, n * 8, 8);
+        const sides_buffer dy = sides_put(&d, "dy", NULL, n * dim * 4, i / 4 % 2 * 4);
+        const sides_buffer dweight = sides_put(&d, "dweight", NULL, n * 4, 4);
         for (int in_place = 0; in_place < 2; in_place++) {
-            DOOR_CALL(&d, moe_combine_backward, .y = y.at[s], .rows = rows.at[s], .weight = weight.at[s],
-                      .dacc = dacc.at[s], .dy = in_place ? y.at[s] : dy.at[s], .dweight = dweight.at[s], .n = n,
-                      .dim = dim, .acc_rows = all);
+            SIDES_CALL(&d, moe_combine_backward, .y = y.at[s], .rows = rows.at[s], .weight = weight.at[s],
+                       .dacc = dacc.at[s], .dy = in_place ? y.at[s] : dy.at[s], .dweight = dweight.at[s], .n = n,
+                       .dim = dim, .acc_rows = all);
             same_floats(&d, &dy, "combination", i);
             same_floats(&d, &y, "combination", i);
             same_floats(&d, &dweight, "combination", i);
         }
         free(host_rows);
-        door_close(&d);
+        sides_close(&d);
     }
 }
 
@@ -399,25 +399,25 @@ static void bad_rows_are_named(bk_run *run) {
                {1299, -1, {"row -1", "entry 1299", "is not in 0..8"}},
                {600, INT64_MAX, {"row 9223372036854775807", "entry 600", "is not in 0..8"}}};
     for (int64_t i = 0; i < BK_COUNT(bad); i++) {
-        door d = door_open(run);
+        sides d = sides_open(run);
         int64_t *host_rows = distinct_rows(N, ALL);
-        const door_buffer y = put_floats(&d, "y", N * DIM, plain, 1, 0);
-        const door_buffer weight = put_floats(&d, "weight", N, plain, 2, 0);
-        const door_buffer dacc = put_floats(&d, "dacc", ALL * DIM, plain, 3, 0);
-        const door_buffer dweight = door_out(&d, "dweight", N * 4);
+        const sides_buffer y = put_floats(&d, "y", N * DIM, plain, 1, 0);
+        const sides_buffer weight = put_floats(&d, "weight", N, plain, 2, 0);
+        const sides_buffer dacc = put_floats(&d, "dacc", ALL * DIM, plain, 3, 0);
+        const sides_buffer dweight = sides_out(&d, "dweight", N * 4);
         host_rows[bad[i].at] = bad[i].row;
         host_rows[N - 1] = bad[i].at == N - 1 ? bad[i].row : -5;
-        const door_buffer rows = door_in(&d, "rows", host_rows, N * 8);
-        DOOR_REFUSED(&d, "a bad row", bad[i].words, moe_combine_backward, .y = y.at[s], .rows = rows.at[s],
-                     .weight = weight.at[s], .dacc = dacc.at[s], .dy = y.at[s], .dweight = dweight.at[s], .n = N,
-                     .dim = DIM, .acc_rows = ALL);
-        door_same(&d, &y, 4, "bad row %lld", (long long)i);
-        door_same(&d, &dweight, 4, "bad row %lld", (long long)i);
-        DOOR_CALL(&d, moe_combine_backward, .y = y.at[s], .rows = (int64_t *)rows.at[s] + 1, .weight = weight.at[s],
-                  .dacc = dacc.at[s], .dy = y.at[s], .dweight = dweight.at[s], .n = 500, .dim = DIM, .acc_rows = ALL);
-        door_same(&d, &y, 4, "after a bad row %lld", (long long)i);
+        const sides_buffer rows = sides_in(&d, "rows", host_rows, N * 8);
+        SIDES_REFUSED(&d, "a bad row", bad[i].words, moe_combine_backward, .y = y.at[s], .rows = rows.at[s],
+                      .weight = weight.at[s], .dacc = dacc.at[s], .dy = y.at[s], .dweight = dweight.at[s], .n = N,
+                      .dim = DIM, .acc_rows = ALL);
+        sides_same(&d, &y, 4, "bad row %lld", (long long)i);
+        sides_same(&d, &dweight, 4, "bad row %lld", (long long)i);
+        SIDES_CALL(&d, moe_combine_backward, .y = y.at[s], .rows = (int64_t *)rows.at[s] + 1, .weight = weight.at[s],
+                   .dacc = dacc.at[s], .dy = y.at[s], .dweight = dweight.at[s], .n = 500, .dim = DIM, .acc_rows = ALL);
+        sides_same(&d, &y, 4, "after a bad row %lld", (long long)i);
         free(host_rows);
-        door_close(&d);
+        sides_close(&d);
     }
 }
 
@@ -425,24 +425,24 @@ static void bad_rows_are_named(bk_run *run) {
 static void layer(bk_run *run) {
     const shape p = {bk_size(run, 9, 200, 3000), 16, 2};
     const int64_t picks = p.rows * p.top_k, dim = 96;
-    door d = door_open(run);
+    sides d = sides_open(run);
     float *zeros = bk_alloc(p.rows * dim * 4);
     memset(zeros, 0, (size_t)(p.rows * dim * 4));
-    const door_buffer logits = put_floats(&d, "logits", p.rows * p.n, plain, 1, 0);
-    const door_buffer y = put_floats(&d, "y", picks * dim, plain, 2, 0);
-    const door_buffer weight = door_out(&d, "weight", picks * 4);
-    const door_buffer acc = door_in(&d, "acc", zeros, p.rows * dim * 4);
+    const sides_buffer logits = put_floats(&d, "logits", p.rows * p.n, plain, 1, 0);
+    const sides_buffer y = put_floats(&d, "y", picks * dim, plain, 2, 0);
+    const sides_buffer weight = sides_out(&d, "weight", picks * 4);
+    const sides_buffer acc = sides_in(&d, "acc", zeros, p.rows * dim * 4);
     const places b = put_places(&d, p, NULL);
-    DOOR_CALL(&d, moe_route, .logits = logits.at[s], .rows = p.rows, .n_experts = p.n, .top_k = p.top_k,
-              .expert = b.expert.at[s], .weight = weight.at[s]);
-    DOOR_CALL(&d, moe_place, PLACES(p, b));
+    SIDES_CALL(&d, moe_route, .logits = logits.at[s], .rows = p.rows, .n_experts = p.n, .top_k = p.top_k,
+               .expert = b.expert.at[s], .weight = weight.at[s]);
+    SIDES_CALL(&d, moe_place, PLACES(p, b));
     for (int64_t e = 0; e < p.n; e++)
-        DOOR_CALL(&d, moe_combine, .y = y.at[s], .rows = b.row.at[s], .weight = weight.at[s], .acc = acc.at[s],
-                  .n = picks, .dim = dim, .range = (const int64_t *)b.offsets.at[s] + e);
+        SIDES_CALL(&d, moe_combine, .y = y.at[s], .rows = b.row.at[s], .weight = weight.at[s], .acc = acc.at[s],
+                   .n = picks, .dim = dim, .range = (const int64_t *)b.offsets.at[s] + e);
     same_places(&d, &b, 0);
-    door_same(&d, &acc, 4, "layer");
+    sides_same(&d, &acc, 4, "layer");
     free(zeros);
-    door_close(&d);
+    sides_close(&d);
 }
 
 int main(int argc, char **argv) {

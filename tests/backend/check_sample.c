@@ -1,9 +1,10 @@
-/* Processing of logits and choice of tokens through the door, on the reference and on the device under test. */
+/* Processing of logits and choice of tokens through the device interface, on the reference and on the device under
+ * test. */
 #include <math.h>
 
-#include "door.h"
 #include "op/sample.h"
 #include "op/support.h"
+#include "sides.h"
 
 /* ---- values ---- */
 
@@ -64,10 +65,10 @@ typedef struct problem {
 } problem;
 
 typedef struct buffers {
-    door_buffer logits, sampling, mask, out, kept, space, draws, token;
+    sides_buffer logits, sampling, mask, out, kept, space, draws, token;
 } buffers;
 
-static buffers put(door *d, const problem *p, const float *logits, const ls_sampling *sampling, uint64_t seed) {
+static buffers put(sides *d, const problem *p, const float *logits, const ls_sampling *sampling, uint64_t seed) {
     uint8_t *mask = bk_alloc(p->rows);
     ls_draw *draws = bk_alloc(p->rows * (int64_t)sizeof *draws);
     for (int64_t r = 0; r < p->rows; r++) {
@@ -75,33 +76,33 @@ static buffers put(door *d, const problem *p, const float *logits, const ls_samp
         draws[r] = draw;
         mask[r] = (uint8_t)(r % 3 != 1 ? r + 1 : 0);
     }
-    const buffers b = {door_put(d, "logits", logits, p->rows * p->vocab * 4, p->offset),
-                       door_in(d, "sampling", sampling, p->rows * (int64_t)sizeof *sampling),
-                       door_put(d, "mask", mask, p->rows, 1),
-                       door_put(d, "out", NULL, p->rows * p->vocab * 4, (p->offset + 4) % 8),
-                       door_out(d, "kept", p->rows * 8),
-                       door_put(d, "sort space", NULL, p->rows * p->vocab * 8, 4),
-                       door_put(d, "draws", draws, p->rows * (int64_t)sizeof *draws, 4),
-                       door_out(d, "token", p->rows * 8)};
+    const buffers b = {sides_put(d, "logits", logits, p->rows * p->vocab * 4, p->offset),
+                       sides_in(d, "sampling", sampling, p->rows * (int64_t)sizeof *sampling),
+                       sides_put(d, "mask", mask, p->rows, 1),
+                       sides_put(d, "out", NULL, p->rows * p->vocab * 4, (p->offset + 4) % 8),
+                       sides_out(d, "kept", p->rows * 8),
+                       sides_put(d, "sort space", NULL, p->rows * p->vocab * 8, 4),
+                       sides_put(d, "draws", draws, p->rows * (int64_t)sizeof *draws, 4),
+                       sides_out(d, "token", p->rows * 8)};
     free(mask);
     free(draws);
     return b;
 }
 
-static void process(door *d, const problem *p, const buffers *b) {
-    DOOR_CALL(d, process, .logits = b->logits.at[s], .rows = p->rows, .vocab = p->vocab, .sampling = b->sampling.at[s],
-              .mask = p->with_mask ? b->mask.at[s] : NULL, .out = p->in_place ? b->logits.at[s] : b->out.at[s],
-              .kept = p->with_kept ? b->kept.at[s] : NULL, .sort_space = b->space.at[s]);
+static void process(sides *d, const problem *p, const buffers *b) {
+    SIDES_CALL(d, process, .logits = b->logits.at[s], .rows = p->rows, .vocab = p->vocab, .sampling = b->sampling.at[s],
+               .mask = p->with_mask ? b->mask.at[s] : NULL, .out = p->in_place ? b->logits.at[s] : b->out.at[s],
+               .kept = p->with_kept ? b->kept.at[s] : NULL, .sort_space = b->space.at[s]);
 }
 
 /* Processes, compares everything but the sort space, and draws where every row has its number kept. */
 static void check(bk_run *run, const problem *p, const float *logits, const ls_sampling *sampling, uint64_t seed) {
-    door d = door_open(run);
+    sides d = sides_open(run);
     const buffers b = put(&d, p, logits, sampling, seed);
-    const door_buffer *processed = p->in_place ? &b.logits : &b.out;
+    const sides_buffer *processed = p->in_place ? &b.logits : &b.out;
     const char *const what = "rows %lld, vocabulary %lld, number %lld";
 #define SAME(buffer, elem) \
-    door_same(&d, (buffer), (elem), what, (long long)p->rows, (long long)p->vocab, (long long)seed)
+    sides_same(&d, (buffer), (elem), what, (long long)p->rows, (long long)p->vocab, (long long)seed)
     for (int again = 0; again < (p->in_place ? 1 : 2); again++) {
         process(&d, p, &b);
         SAME(processed, 4);
@@ -109,12 +110,12 @@ static void check(bk_run *run, const problem *p, const float *logits, const ls_s
     }
     SAME(&b.logits, 4);
     if (p->with_kept && !p->with_mask) {
-        DOOR_CALL(&d, sample, .processed = processed->at[s], .rows = p->rows, .vocab = p->vocab, .kept = b.kept.at[s],
-                  .sampling = b.sampling.at[s], .draws = b.draws.at[s], .token = b.token.at[s]);
+        SIDES_CALL(&d, sample, .processed = processed->at[s], .rows = p->rows, .vocab = p->vocab, .kept = b.kept.at[s],
+                   .sampling = b.sampling.at[s], .draws = b.draws.at[s], .token = b.token.at[s]);
         SAME(&b.token, 8);
     }
 #undef SAME
-    door_close(&d);
+    sides_close(&d);
 }
 
 /* Row r of number i has options of its own. */
@@ -141,18 +142,18 @@ static void check_options(bk_run *run, const problem *p, uint64_t seed) {
 /* ---- supports and penalties ---- */
 
 static void check_support(bk_run *run, int64_t rows, int64_t vocab, uint64_t seed) {
-    door d = door_open(run);
+    sides d = sides_open(run);
     float *logits = make_logits(rows, vocab, seed), *others = make_logits(rows, vocab, seed + 1);
-    const door_buffer from = door_put(&d, "processed", logits, rows * vocab * 4, 4 * (int64_t)(seed % 3)),
-                      to = door_put(&d, "logits", others, rows * vocab * 4, 0),
-                      bits = door_out(&d, "bits", rows * ls_support_words(vocab) * 4);
+    const sides_buffer from = sides_put(&d, "processed", logits, rows * vocab * 4, 4 * (int64_t)(seed % 3)),
+                       to = sides_put(&d, "logits", others, rows * vocab * 4, 0),
+                       bits = sides_out(&d, "bits", rows * ls_support_words(vocab) * 4);
     const char *const what = "support, vocabulary %lld";
-    DOOR_CALL(&d, support, .logits = from.at[s], .rows = rows, .vocab = vocab, .bits = bits.at[s], .apply = false);
-    door_same(&d, &bits, 4, what, (long long)vocab);
-    door_same(&d, &from, 4, what, (long long)vocab);
-    DOOR_CALL(&d, support, .logits = to.at[s], .rows = rows, .vocab = vocab, .bits = bits.at[s], .apply = true);
-    door_same(&d, &to, 4, what, (long long)vocab);
-    door_close(&d);
+    SIDES_CALL(&d, support, .logits = from.at[s], .rows = rows, .vocab = vocab, .bits = bits.at[s], .apply = false);
+    sides_same(&d, &bits, 4, what, (long long)vocab);
+    sides_same(&d, &from, 4, what, (long long)vocab);
+    SIDES_CALL(&d, support, .logits = to.at[s], .rows = rows, .vocab = vocab, .bits = bits.at[s], .apply = true);
+    sides_same(&d, &to, 4, what, (long long)vocab);
+    sides_close(&d);
     free(logits);
     free(others);
 }
@@ -162,7 +163,7 @@ static void check_penalize(bk_run *run, int64_t rows, int64_t vocab, uint64_t se
     static const ls_penalties kinds[] = {
         {1.0f, 0.0f, 0.0f}, {1.3f, 0.0f, 0.0f}, {0.7f, 0.3f, -1.5f}, {1.0f, 2.5f, 0.1f}, {1e-3f, -1e3f, 1e6f}};
     const int64_t items_max = rows * vocab;
-    door d = door_open(run);
+    sides d = sides_open(run);
     float *logits = make_logits(rows, vocab, seed);
     ls_penalties *penalties = bk_alloc(rows * (int64_t)sizeof *penalties);
     ls_penalty_item *items = bk_alloc(items_max * (int64_t)sizeof *items);
@@ -176,21 +177,21 @@ static void check_penalize(bk_run *run, int64_t rows, int64_t vocab, uint64_t se
     }
     {
         const int64_t bytes = rows * vocab * 4;
-        const door_buffer at = door_put(&d, "logits", logits, bytes, 4 * (int64_t)(seed % 3)),
-                          p = door_in(&d, "penalties", penalties, rows * (int64_t)sizeof *penalties),
-                          b = door_in(&d, "begins", begins, (rows + 1) * 8),
-                          list = door_in(&d, "items", items, items_max * (int64_t)sizeof *items),
-                          saved = door_out(&d, "saved", items_max * 4);
+        const sides_buffer at = sides_put(&d, "logits", logits, bytes, 4 * (int64_t)(seed % 3)),
+                           p = sides_in(&d, "penalties", penalties, rows * (int64_t)sizeof *penalties),
+                           b = sides_in(&d, "begins", begins, (rows + 1) * 8),
+                           list = sides_in(&d, "items", items, items_max * (int64_t)sizeof *items),
+                           saved = sides_out(&d, "saved", items_max * 4);
         const char *const what = "penalties, vocabulary %lld, undone %lld";
         for (int undo = 0; undo < 2; undo++) {
-            DOOR_CALL(&d, penalize, .logits = at.at[s], .rows = rows, .vocab = vocab, .penalties = p.at[s],
-                      .begins = b.at[s], .items = list.at[s], .saved = saved.at[s], .items_max = items_max,
-                      .undo = undo == 1);
-            door_same(&d, &at, 4, what, (long long)vocab, (long long)undo);
-            door_same(&d, &saved, 4, what, (long long)vocab, (long long)undo);
+            SIDES_CALL(&d, penalize, .logits = at.at[s], .rows = rows, .vocab = vocab, .penalties = p.at[s],
+                       .begins = b.at[s], .items = list.at[s], .saved = saved.at[s], .items_max = items_max,
+                       .undo = undo == 1);
+            sides_same(&d, &at, 4, what, (long long)vocab, (long long)undo);
+            sides_same(&d, &saved, 4, what, (long long)vocab, (long long)undo);
         }
     }
-    door_close(&d);
+    sides_close(&d);
     free(logits);
     free(penalties);
     free(items);
@@ -290,7 +291,7 @@ static void draws(bk_run *run) {
     for (int64_t i = 0; i < 3 * BK_COUNT(vocabs); i++) {
         const problem p = {bk_size(run, 5, 40, 300), vocabs[i / 3], true, true, false, i % 3 * 4};
         if (run->small && p.vocab > 300) continue;
-        door d = door_open(run);
+        sides d = sides_open(run);
         float *logits = make_logits(p.rows, p.vocab, (uint64_t)i);
         ls_sampling *sampling = bk_alloc(p.rows * (int64_t)sizeof *sampling);
         int64_t *kept = bk_alloc(p.rows * 8);
@@ -299,16 +300,16 @@ static void draws(bk_run *run) {
             kept[r] = r % 5 == 4 ? -(r % 2) : 1 + r;
         }
         const buffers b = put(&d, &p, logits, sampling, (uint64_t)i);
-        const door_buffer counts = door_in(&d, "kept", kept, p.rows * 8);
+        const sides_buffer counts = sides_in(&d, "kept", kept, p.rows * 8);
         for (int again = 0; again < 2; again++) {
-            DOOR_CALL(&d, sample, .processed = b.logits.at[s], .rows = p.rows, .vocab = p.vocab, .kept = counts.at[s],
-                      .sampling = b.sampling.at[s], .draws = b.draws.at[s], .token = b.token.at[s]);
-            door_same(&d, &b.token, 8, "draws %lld", (long long)i);
+            SIDES_CALL(&d, sample, .processed = b.logits.at[s], .rows = p.rows, .vocab = p.vocab, .kept = counts.at[s],
+                       .sampling = b.sampling.at[s], .draws = b.draws.at[s], .token = b.token.at[s]);
+            sides_same(&d, &b.token, 8, "draws %lld", (long long)i);
         }
         free(logits);
         free(sampling);
         free(kept);
-        door_close(&d);
+        sides_close(&d);
     }
 }
 

@@ -1,8 +1,8 @@
 /* Likeliest entries of rows, with log-probabilities: sizes around warps, blocks and leaves, values of every kind. */
-#include "door.h"
 #include "elements.h"
 #include "op/logprob.h"
 #include "op/top.h"
+#include "sides.h"
 
 /* Many equals, both zeros among them. */
 static void level(float *logits, int64_t n, uint64_t seed) {
@@ -13,7 +13,7 @@ static void level(float *logits, int64_t n, uint64_t seed) {
 /* kind VALUE_KINDS: those of level. */
 static void check(bk_run *run, int64_t rows, int64_t vocab, int64_t k, int kind, int64_t offset) {
     const int64_t n_leaves = ls_logprob_leaves(vocab), n = rows * vocab;
-    door d = door_open(run);
+    sides d = sides_open(run);
     float *logits = values_make(LS_F32, n, kind == VALUE_KINDS ? VALUES_PLAIN : (value_kind)kind, (uint64_t)(n + k));
     int64_t *zeros = bk_alloc(rows * 8);
     const ls_logprob_shard_args sizes = {.rows = rows, .vocab = vocab};
@@ -23,22 +23,23 @@ static void check(bk_run *run, int64_t rows, int64_t vocab, int64_t k, int kind,
         if (ls_device_prepare(d.device[s], ls_op_logprob_shard_workspace(&sizes), &run->err) != LS_OK)
             bk_die(run, "workspace");
     {
-        const door_buffer from = door_put(&d, "logits", logits, n * 4, offset),
-                          targets = door_in(&d, "targets", zeros, rows * 8),
-                          leaves = door_out(&d, "leaves", rows * n_leaves * (int64_t)sizeof(ls_logprob_leaf)),
-                          z = door_out(&d, "target_z", rows * 4), id = door_put(&d, "id", NULL, rows * k * 4, offset),
-                          logprob = door_put(&d, "logprob", NULL, rows * k * 4, offset);
+        const sides_buffer from = sides_put(&d, "logits", logits, n * 4, offset),
+                           targets = sides_in(&d, "targets", zeros, rows * 8),
+                           leaves = sides_out(&d, "leaves", rows * n_leaves * (int64_t)sizeof(ls_logprob_leaf)),
+                           z = sides_out(&d, "target_z", rows * 4),
+                           id = sides_put(&d, "id", NULL, rows * k * 4, offset),
+                           logprob = sides_put(&d, "logprob", NULL, rows * k * 4, offset);
         const char *const what = "%lld of %lld, kind %d";
-        DOOR_CALL(&d, logprob_shard, .logits = from.at[s], .dtype = LS_F32, .rows = rows, .vocab = vocab,
-                  .row_stride = vocab, .total = vocab, .targets = targets.at[s], .ignore_index = -1,
-                  .leaves = leaves.at[s], .leaf_stride = n_leaves, .target_z = z.at[s]);
-        DOOR_CALL(&d, top, .logits = from.at[s], .rows = rows, .vocab = vocab, .k = k, .leaves = leaves.at[s],
-                  .id = id.at[s], .logprob = logprob.at[s]);
-        door_same(&d, &id, 4, what, (long long)k, (long long)vocab, kind);
-        door_same(&d, &logprob, 4, what, (long long)k, (long long)vocab, kind);
-        door_same(&d, &from, 4, what, (long long)k, (long long)vocab, kind);
+        SIDES_CALL(&d, logprob_shard, .logits = from.at[s], .dtype = LS_F32, .rows = rows, .vocab = vocab,
+                   .row_stride = vocab, .total = vocab, .targets = targets.at[s], .ignore_index = -1,
+                   .leaves = leaves.at[s], .leaf_stride = n_leaves, .target_z = z.at[s]);
+        SIDES_CALL(&d, top, .logits = from.at[s], .rows = rows, .vocab = vocab, .k = k, .leaves = leaves.at[s],
+                   .id = id.at[s], .logprob = logprob.at[s]);
+        sides_same(&d, &id, 4, what, (long long)k, (long long)vocab, kind);
+        sides_same(&d, &logprob, 4, what, (long long)k, (long long)vocab, kind);
+        sides_same(&d, &from, 4, what, (long long)k, (long long)vocab, kind);
     }
-    door_close(&d);
+    sides_close(&d);
     free(logits);
     free(zeros);
 }
@@ -64,11 +65,11 @@ static void whole_vocabularies(bk_run *run) {
 }
 
 static void no_rows(bk_run *run) {
-    door d = door_open(run);
-    DOOR_CALL(&d, top, .rows = 0, .vocab = 5, .k = 2);
+    sides d = sides_open(run);
+    SIDES_CALL(&d, top, .rows = 0, .vocab = 5, .k = 2);
     for (int s = 0; s < 2; s++)
-        if (door_wait(&d, s) != LS_OK) bk_fail(run, "no rows: %s", run->err.text);
-    door_close(&d);
+        if (sides_wait(&d, s) != LS_OK) bk_fail(run, "no rows: %s", run->err.text);
+    sides_close(&d);
 }
 
 int main(int argc, char **argv) {

@@ -10,15 +10,15 @@ static const int64_t sizes[] = {1, 2, 3, 4, 31, 33, 64, 255, 257, 1000, 1023, 10
 /* ---- swiglu_backward ---- */
 
 /* over: of gate, up, dy the input that dgate lies on, and the next one that dup does; -1: none. */
-static void swiglu_backward_one(door *d, int64_t rows, int64_t dim, value_kind kind, int64_t offset, int over) {
+static void swiglu_backward_one(sides *d, int64_t rows, int64_t dim, value_kind kind, int64_t offset, int over) {
     const int64_t n = rows * dim;
-    const door_buffer in[] = {values_put(d, "gate", LS_F32, n, kind, 1, offset),
-                              values_put(d, "up", LS_F32, n, kind, 2, 0),
-                              values_put(d, "dy", LS_F32, n, kind, 3, offset)},
-                      dgate = door_put(d, "dgate", NULL, n * 4, 0), dup = door_put(d, "dup", NULL, n * 4, offset);
-    DOOR_CALL(d, swiglu_backward, .gate = in[0].at[s], .up = in[1].at[s], .dy = in[2].at[s],
-              .dgate = over < 0 ? dgate.at[s] : in[over].at[s], .dup = over < 0 ? dup.at[s] : in[(over + 1) % 3].at[s],
-              .rows = rows, .dim = dim);
+    const sides_buffer in[] = {values_put(d, "gate", LS_F32, n, kind, 1, offset),
+                               values_put(d, "up", LS_F32, n, kind, 2, 0),
+                               values_put(d, "dy", LS_F32, n, kind, 3, offset)},
+                       dgate = sides_put(d, "dgate", NULL, n * 4, 0), dup = sides_put(d, "dup", NULL, n * 4, offset);
+    SIDES_CALL(d, swiglu_backward, .gate = in[0].at[s], .up = in[1].at[s], .dy = in[2].at[s],
+               .dgate = over < 0 ? dgate.at[s] : in[over].at[s], .dup = over < 0 ? dup.at[s] : in[(over + 1) % 3].at[s],
+               .rows = rows, .dim = dim);
     for (int i = 0; i < 5; i++)
         values_same(d,
                     i < 3    ? &in[i]
@@ -26,40 +26,41 @@ static void swiglu_backward_one(door *d, int64_t rows, int64_t dim, value_kind k
                              : &dup,
                     LS_F32, "%s, %lld x %lld, offset %lld, over %d", value_names[kind], (long long)rows, (long long)dim,
                     (long long)offset, over);
-    door_clear_to(d, 0);
+    sides_clear_to(d, 0);
 }
 
-static void swiglu_backward_rounded_one(door *d, int64_t rows, int64_t dim, value_kind kind, int64_t offset) {
+static void swiglu_backward_rounded_one(sides *d, int64_t rows, int64_t dim, value_kind kind, int64_t offset) {
     const int64_t n = rows * dim;
-    const door_buffer gate = values_put(d, "gate", LS_F32, n, kind, 1, offset),
-                      up = values_put(d, "up", LS_F32, n, kind, 2, 0), dy = values_put(d, "dy", LS_F32, n, kind, 3, 0),
-                      dgate = door_put(d, "dgate", NULL, n * 2, 0), dup = door_put(d, "dup", NULL, n * 2, offset / 2);
-    DOOR_CALL(d, swiglu_backward_rounded, .gate = gate.at[s], .up = up.at[s], .dy = dy.at[s], .dgate = dgate.at[s],
-              .dup = dup.at[s], .rows = rows, .dim = dim);
+    const sides_buffer gate = values_put(d, "gate", LS_F32, n, kind, 1, offset),
+                       up = values_put(d, "up", LS_F32, n, kind, 2, 0), dy = values_put(d, "dy", LS_F32, n, kind, 3, 0),
+                       dgate = sides_put(d, "dgate", NULL, n * 2, 0),
+                       dup = sides_put(d, "dup", NULL, n * 2, offset / 2);
+    SIDES_CALL(d, swiglu_backward_rounded, .gate = gate.at[s], .up = up.at[s], .dy = dy.at[s], .dgate = dgate.at[s],
+               .dup = dup.at[s], .rows = rows, .dim = dim);
     values_same(d, &dgate, LS_BF16, "%s, dgate, %lld x %lld", value_names[kind], (long long)rows, (long long)dim);
     values_same(d, &dup, LS_BF16, "%s, dup, %lld x %lld", value_names[kind], (long long)rows, (long long)dim);
-    door_clear_to(d, 0);
+    sides_clear_to(d, 0);
 }
 
 static void swiglu_backward_rounded(bk_run *run) {
-    door d = door_open(run);
+    sides d = sides_open(run);
     for (int64_t i = 0; i < BK_COUNT(sizes); i++)
         for (int k = 0; k < VALUE_KINDS; k++)
             swiglu_backward_rounded_one(&d, 1 + (i + k) % 3, sizes[i], (value_kind)k, (i + k) % 3 == 0 ? 4 : 0);
     swiglu_backward_rounded_one(&d, 0, 5, VALUES_PLAIN, 0);
     swiglu_backward_rounded_one(&d, bk_size(run, 2, 40, 2048), 8192, VALUES_WIDE, 0);
-    door_close(&d);
+    sides_close(&d);
 }
 
 static void swiglu_backward(bk_run *run) {
-    door d = door_open(run);
+    sides d = sides_open(run);
     for (int64_t i = 0; i < BK_COUNT(sizes); i++)
         for (int k = 0; k < 2 * VALUE_KINDS; k++)
             swiglu_backward_one(&d, 1 + (i + k) % 3, sizes[i], (value_kind)(k / 2), (i + k) % 3 == 0 ? 4 : 0,
                                 (int)(i + k) % 4 - 1);
     swiglu_backward_one(&d, 0, 5, VALUES_PLAIN, 0, -1);
     swiglu_backward_one(&d, bk_size(run, 2, 40, 2048), 8192, VALUES_WIDE, 0, -1);
-    door_close(&d);
+    sides_close(&d);
 }
 
 /* ---- embed_backward ---- */
@@ -86,42 +87,42 @@ typedef struct table_case {
 } table_case;
 
 /* In one call, and again in pieces, which are the same to the bit. */
-static void embed_backward_one(door *d, const table_case *c) {
+static void embed_backward_one(sides *d, const table_case *c) {
     const int64_t stride = c->dim + c->gap, n = c->vocab * c->dim, pad = c->tokens == PADDED ? c->vocab - 1 : -1;
     const int64_t cuts[] = {0, c->rows / 3, c->rows / 3, c->rows - c->rows / 5, c->rows};
     int32_t *host = bk_alloc(c->rows * 4);
     uint64_t state = (uint64_t)(c->rows * 31 + c->dim + 1);
     for (int64_t r = 0; r < c->rows; r++) host[r] = token_of(c->tokens, r, c->vocab, &state);
-    const door_buffer tokens = door_put(d, "tokens", host, c->rows * 4, c->offset),
-                      dy = values_put(d, "dy", LS_F32, c->rows * stride, c->values, 11, c->offset),
-                      whole = values_put(d, "dtable", LS_F32, n, c->values, 12, 0),
-                      pieces = values_put(d, "dtable", LS_F32, n, c->values, 12, c->offset);
+    const sides_buffer tokens = sides_put(d, "tokens", host, c->rows * 4, c->offset),
+                       dy = values_put(d, "dy", LS_F32, c->rows * stride, c->values, 11, c->offset),
+                       whole = values_put(d, "dtable", LS_F32, n, c->values, 12, 0),
+                       pieces = values_put(d, "dtable", LS_F32, n, c->values, 12, c->offset);
     char what[160];
     snprintf(what, sizeof what, "%s tokens, %s, %lld rows of %lld, vocab %lld, gap %lld, offset %lld",
              token_names[c->tokens], value_names[c->values], (long long)c->rows, (long long)c->dim, (long long)c->vocab,
              (long long)c->gap, (long long)c->offset);
-    DOOR_CALL(d, embed_backward, .tokens = tokens.at[s], .dy = dy.at[s], .dy_stride = stride, .dtable = whole.at[s],
-              .vocab = c->vocab, .dim = c->dim, .rows = c->rows, .pad = (int32_t)pad);
+    SIDES_CALL(d, embed_backward, .tokens = tokens.at[s], .dy = dy.at[s], .dy_stride = stride, .dtable = whole.at[s],
+               .vocab = c->vocab, .dim = c->dim, .rows = c->rows, .pad = (int32_t)pad);
     for (int64_t i = 0; i + 1 < BK_COUNT(cuts); i++)
-        DOOR_CALL(d, embed_backward, .tokens = (const int32_t *)tokens.at[s] + cuts[i],
-                  .dy = (const float *)dy.at[s] + cuts[i] * stride, .dy_stride = stride, .dtable = pieces.at[s],
-                  .vocab = c->vocab, .dim = c->dim, .rows = cuts[i + 1] - cuts[i], .pad = (int32_t)pad);
+        SIDES_CALL(d, embed_backward, .tokens = (const int32_t *)tokens.at[s] + cuts[i],
+                   .dy = (const float *)dy.at[s] + cuts[i] * stride, .dy_stride = stride, .dtable = pieces.at[s],
+                   .vocab = c->vocab, .dim = c->dim, .rows = cuts[i + 1] - cuts[i], .pad = (int32_t)pad);
     values_same(d, &whole, LS_F32, "%s", what);
     values_same(d, &pieces, LS_F32, "in pieces: %s", what);
     if (c->values == VALUES_WIDE || c->values == VALUES_CANCELLING) {
-        uint8_t *a = door_take(d, &whole, 1), *b = door_take(d, &pieces, 1);
+        uint8_t *a = sides_take(d, &whole, 1), *b = sides_take(d, &pieces, 1);
         bk_same(d->run, a + BK_GUARD, b + BK_GUARD, n, 4, "one call and pieces: %s", what);
         free(a);
         free(b);
     }
     free(host);
-    door_clear_to(d, 0);
+    sides_clear_to(d, 0);
 }
 
 static void embed_backward(bk_run *run) {
     static const int64_t rows[] = {0, 1, 2, 3, 31, 33, 255, 257, 1023, 1025, 2100};
     static const int64_t dims[] = {1, 3, 4, 33, 64, 100, 255, 1023, 1024, 1028, 2560};
-    door d = door_open(run);
+    sides d = sides_open(run);
     for (int64_t i = 0; i < BK_COUNT(rows); i++)
         for (int k = 0; k < TOKEN_KINDS; k++) {
             const table_case c = {.tokens = (token_kind)k,
@@ -141,7 +142,7 @@ static void embed_backward(bk_run *run) {
                               .vocab = bk_size(run, 50, 500, 9000)};
         embed_backward_one(&d, &c);
     }
-    door_close(&d);
+    sides_close(&d);
 }
 
 static void embed_backward_faults(bk_run *run) {
@@ -150,7 +151,7 @@ static void embed_backward_faults(bk_run *run) {
         int32_t token;
     } bad[] = {{0, -2}, {1998, 50}, {1024, INT32_MIN}, {5, -1}};
     enum { ROWS = 2000, DIM = 8, VOCAB = 50 };
-    door d = door_open(run);
+    sides d = sides_open(run);
     for (int64_t i = 0; i < BK_COUNT(bad); i++) {
         static int32_t tokens[ROWS];
         float *values = values_make(LS_F32, VOCAB * DIM, VALUES_PLAIN, 5);
@@ -161,20 +162,20 @@ static void embed_backward_faults(bk_run *run) {
         memset(tokens, 0, sizeof tokens);
         tokens[ROWS - 1] = INT32_MAX;
         tokens[bad[i].row] = bad[i].token;
-        const door_buffer dy = values_put(&d, "dy", LS_F32, ROWS * DIM, VALUES_PLAIN, 1, 0),
-                          wrong = door_in(&d, "tokens", tokens, sizeof tokens),
-                          dtable = door_in(&d, "dtable", values, VOCAB * DIM * 4);
+        const sides_buffer dy = values_put(&d, "dy", LS_F32, ROWS * DIM, VALUES_PLAIN, 1, 0),
+                           wrong = sides_in(&d, "tokens", tokens, sizeof tokens),
+                           dtable = sides_in(&d, "dtable", values, VOCAB * DIM * 4);
         /* The padding token's number does not excuse one that is no token. */
-        DOOR_REFUSED(&d, "a bad token", words, embed_backward, .tokens = wrong.at[s], .dy = dy.at[s], .dy_stride = DIM,
-                     .dtable = dtable.at[s], .vocab = VOCAB, .dim = DIM, .rows = ROWS, .pad = -1);
+        SIDES_REFUSED(&d, "a bad token", words, embed_backward, .tokens = wrong.at[s], .dy = dy.at[s], .dy_stride = DIM,
+                      .dtable = dtable.at[s], .vocab = VOCAB, .dim = DIM, .rows = ROWS, .pad = -1);
         values_are(&d, &dtable, values, "after a fault");
-        DOOR_CALL(&d, embed_backward, .tokens = (const int32_t *)wrong.at[s] + 10, .dy = dy.at[s], .dy_stride = DIM,
-                  .dtable = dtable.at[s], .vocab = VOCAB, .dim = DIM, .rows = 1000, .pad = -1);
-        door_same(&d, &dtable, 4, "after a fault");
+        SIDES_CALL(&d, embed_backward, .tokens = (const int32_t *)wrong.at[s] + 10, .dy = dy.at[s], .dy_stride = DIM,
+                   .dtable = dtable.at[s], .vocab = VOCAB, .dim = DIM, .rows = 1000, .pad = -1);
+        sides_same(&d, &dtable, 4, "after a fault");
         free(values);
-        door_clear_to(&d, 0);
+        sides_clear_to(&d, 0);
     }
-    door_close(&d);
+    sides_close(&d);
 }
 
 /* ---- rmsnorm_backward ---- */
@@ -187,36 +188,36 @@ typedef struct norm_case {
     bool add, dw;
 } norm_case;
 
-static void rmsnorm_backward_one(door *d, const norm_case *c) {
+static void rmsnorm_backward_one(sides *d, const norm_case *c) {
     const int64_t x_stride = c->dim + c->x_gap, dy_stride = c->dim + c->dy_gap, dx_stride = c->dim + c->dx_gap;
     const int64_t elem = ls_dtype_bytes(c->from);
-    const door_buffer x = values_put(d, "x", c->from, c->rows * x_stride, c->kind, (uint64_t)c->dim, c->offset * elem),
-                      w = values_put(d, "w", LS_F32, c->dim, VALUES_PLAIN, 2, 0),
-                      dy = values_put(d, "dy", LS_F32, c->rows * dy_stride, c->kind, 3, c->offset * 4),
-                      dx = values_put(d, "dx", LS_F32, c->rows * dx_stride, c->kind, 4, c->offset * 4),
-                      dw = values_put(d, "dw", LS_F32, c->dim, c->kind, 5, 0),
-                      scale = door_out(d, "scale", c->rows * 4);
+    const sides_buffer x = values_put(d, "x", c->from, c->rows * x_stride, c->kind, (uint64_t)c->dim, c->offset * elem),
+                       w = values_put(d, "w", LS_F32, c->dim, VALUES_PLAIN, 2, 0),
+                       dy = values_put(d, "dy", LS_F32, c->rows * dy_stride, c->kind, 3, c->offset * 4),
+                       dx = values_put(d, "dx", LS_F32, c->rows * dx_stride, c->kind, 4, c->offset * 4),
+                       dw = values_put(d, "dw", LS_F32, c->dim, c->kind, 5, 0),
+                       scale = sides_out(d, "scale", c->rows * 4);
     char what[160];
     snprintf(what, sizeof what, "%s %s, %lld x %lld, gaps %lld %lld %lld, offset %lld%s%s", value_names[c->kind],
              ls_dtype_name(c->from), (long long)c->rows, (long long)c->dim, (long long)c->x_gap, (long long)c->dy_gap,
              (long long)c->dx_gap, (long long)c->offset, c->add ? ", add" : "", c->dw ? "" : ", no dw");
-    DOOR_CALL(d, rmsnorm_backward, .x = x.at[s], .x_dtype = c->from, .x_stride = x_stride, .w = w.at[s], .eps = c->eps,
-              .dy = dy.at[s], .dy_stride = dy_stride, .dx = dx.at[s], .dx_stride = dx_stride, .add = c->add,
-              .dw = c->dw ? dw.at[s] : NULL, .scale = scale.at[s], .rows = c->rows, .dim = c->dim);
+    SIDES_CALL(d, rmsnorm_backward, .x = x.at[s], .x_dtype = c->from, .x_stride = x_stride, .w = w.at[s], .eps = c->eps,
+               .dy = dy.at[s], .dy_stride = dy_stride, .dx = dx.at[s], .dx_stride = dx_stride, .add = c->add,
+               .dw = c->dw ? dw.at[s] : NULL, .scale = scale.at[s], .rows = c->rows, .dim = c->dim);
     values_same(d, &dx, LS_F32, "%s", what);
     values_same(d, &dw, LS_F32, "%s", what);
     values_same(d, &scale, LS_F32, "%s", what);
-    door_clear_to(d, 0);
+    sides_clear_to(d, 0);
 }
 
 /* Three norms side by side, as those of dt, B and C are. */
-static void rmsnorm_parts_backward_one(door *d, int64_t rows, const int64_t dims[3], value_kind kind) {
+static void rmsnorm_parts_backward_one(sides *d, int64_t rows, const int64_t dims[3], value_kind kind) {
     const int64_t all = dims[0] + dims[1] + dims[2];
-    const door_buffer x = values_put(d, "x", LS_F32, rows * all, kind, (uint64_t)all, 0),
-                      w = values_put(d, "w", LS_F32, all, VALUES_PLAIN, 2, 0),
-                      dy = values_put(d, "dy", LS_F32, rows * all, kind, 3, 0),
-                      dx = values_put(d, "dx", LS_F32, rows * all, kind, 4, 0),
-                      dw = values_put(d, "dw", LS_F32, all, kind, 5, 0), scale = door_out(d, "scale", rows * 3 * 4);
+    const sides_buffer x = values_put(d, "x", LS_F32, rows * all, kind, (uint64_t)all, 0),
+                       w = values_put(d, "w", LS_F32, all, VALUES_PLAIN, 2, 0),
+                       dy = values_put(d, "dy", LS_F32, rows * all, kind, 3, 0),
+                       dx = values_put(d, "dx", LS_F32, rows * all, kind, 4, 0),
+                       dw = values_put(d, "dw", LS_F32, all, kind, 5, 0), scale = sides_out(d, "scale", rows * 3 * 4);
     ls_rmsnorm_parts_backward_args args[2];
     for (int s = 0; s < 2; s++) {
         int64_t at = 0;
@@ -240,18 +241,18 @@ static void rmsnorm_parts_backward_one(door *d, int64_t rows, const int64_t dims
     values_same(d, &dx, LS_F32, "parts, %lld x %lld, dx", (long long)rows, (long long)all);
     values_same(d, &dw, LS_F32, "parts, %lld x %lld, dw", (long long)rows, (long long)all);
     values_same(d, &scale, LS_F32, "parts, %lld x %lld, scale", (long long)rows, (long long)all);
-    door_clear_to(d, 0);
+    sides_clear_to(d, 0);
 }
 
 static void rmsnorm_parts_backward(bk_run *run) {
     static const int64_t dims[][3] = {{160, 16, 16}, {1, 3, 17}, {1024, 16, 5}, {16, 1025, 8}};
-    door d = door_open(run);
+    sides d = sides_open(run);
     for (int64_t i = 0; i < BK_COUNT(dims); i++)
         for (int kind = 0; kind < VALUE_KINDS; kind++)
             rmsnorm_parts_backward_one(&d, 1 + 300 * (i % 2), dims[i], (value_kind)kind);
     rmsnorm_parts_backward_one(&d, 0, dims[0], VALUES_PLAIN);
     rmsnorm_parts_backward_one(&d, bk_size(run, 40, 2051, 8192), dims[0], VALUES_PLAIN);
-    door_close(&d);
+    sides_close(&d);
 }
 
 static void rmsnorm_backward(bk_run *run) {
@@ -259,7 +260,7 @@ static void rmsnorm_backward(bk_run *run) {
                                    257, 511, 1000, 1024, 1025, 1028, 2560, 3333, 4096, 4097, 10004};
     static const int64_t rows[] = {1, 2, 15, 16, 129, 128, 33};
     static const float eps[] = {1e-6f, 0.0f, 1e-5f};
-    door d = door_open(run);
+    sides d = sides_open(run);
     for (int64_t i = 0; i < BK_COUNT(dims); i++)
         for (int64_t k = 0; k < 2 * VALUE_KINDS; k++) {
             const norm_case c = {.from = k % 2 == 0 ? LS_F32 : LS_BF16,
@@ -299,63 +300,63 @@ static void rmsnorm_backward(bk_run *run) {
                                           .kind = VALUES_CANCELLING,
                                           .eps = 1e-6f,
                                           .dw = true});
-    door_close(&d);
+    sides_close(&d);
 }
 
 /* dw of one call is that of two which follow one another. */
 static void rmsnorm_backward_continues(bk_run *run) {
     enum { ROWS = 77, DIM = 300, CUT = 29 };
     static const int64_t cuts[][2] = {{0, ROWS}, {0, CUT}, {CUT, ROWS}};
-    door d = door_open(run);
-    const door_buffer x = values_put(&d, "x", LS_F32, ROWS * DIM, VALUES_PLAIN, 1, 0),
-                      w = values_put(&d, "w", LS_F32, DIM, VALUES_PLAIN, 2, 0),
-                      dy = values_put(&d, "dy", LS_F32, ROWS * DIM, VALUES_CANCELLING, 3, 0),
-                      dx = door_out(&d, "dx", ROWS * DIM * 4), scale = door_out(&d, "scale", ROWS * 4),
-                      whole = values_put(&d, "dw", LS_F32, DIM, VALUES_PLAIN, 4, 0),
-                      pieces = values_put(&d, "dw", LS_F32, DIM, VALUES_PLAIN, 4, 0);
+    sides d = sides_open(run);
+    const sides_buffer x = values_put(&d, "x", LS_F32, ROWS * DIM, VALUES_PLAIN, 1, 0),
+                       w = values_put(&d, "w", LS_F32, DIM, VALUES_PLAIN, 2, 0),
+                       dy = values_put(&d, "dy", LS_F32, ROWS * DIM, VALUES_CANCELLING, 3, 0),
+                       dx = sides_out(&d, "dx", ROWS * DIM * 4), scale = sides_out(&d, "scale", ROWS * 4),
+                       whole = values_put(&d, "dw", LS_F32, DIM, VALUES_PLAIN, 4, 0),
+                       pieces = values_put(&d, "dw", LS_F32, DIM, VALUES_PLAIN, 4, 0);
     for (int64_t i = 0; i < BK_COUNT(cuts); i++)
-        DOOR_CALL(&d, rmsnorm_backward, .x = (const float *)x.at[s] + cuts[i][0] * DIM, .x_dtype = LS_F32,
-                  .x_stride = DIM, .w = w.at[s], .eps = 1e-6f, .dy = (const float *)dy.at[s] + cuts[i][0] * DIM,
-                  .dy_stride = DIM, .dx = (float *)dx.at[s] + cuts[i][0] * DIM, .dx_stride = DIM, .add = false,
-                  .dw = i == 0 ? whole.at[s] : pieces.at[s], .scale = (float *)scale.at[s] + cuts[i][0],
-                  .rows = cuts[i][1] - cuts[i][0], .dim = DIM);
-    door_same(&d, &whole, 4, "one call");
-    door_same(&d, &pieces, 4, "two calls");
+        SIDES_CALL(&d, rmsnorm_backward, .x = (const float *)x.at[s] + cuts[i][0] * DIM, .x_dtype = LS_F32,
+                   .x_stride = DIM, .w = w.at[s], .eps = 1e-6f, .dy = (const float *)dy.at[s] + cuts[i][0] * DIM,
+                   .dy_stride = DIM, .dx = (float *)dx.at[s] + cuts[i][0] * DIM, .dx_stride = DIM, .add = false,
+                   .dw = i == 0 ? whole.at[s] : pieces.at[s], .scale = (float *)scale.at[s] + cuts[i][0],
+                   .rows = cuts[i][1] - cuts[i][0], .dim = DIM);
+    sides_same(&d, &whole, 4, "one call");
+    sides_same(&d, &pieces, 4, "two calls");
     for (int s = 0; s < 2; s++) {
-        uint8_t *a = door_take(&d, &whole, s), *b = door_take(&d, &pieces, s);
+        uint8_t *a = sides_take(&d, &whole, s), *b = sides_take(&d, &pieces, s);
         bk_same(run, a + BK_GUARD, b + BK_GUARD, DIM, 4, "one call and two, side %d", s);
         free(a);
         free(b);
     }
-    door_close(&d);
+    sides_close(&d);
 }
 
 /* ---- adamw and squares ---- */
 
 /* `first`: number of the first element, of which moments in bf16 are rounded; -1: they are float32. */
-static void adamw_one(door *d, int64_t n, value_kind kind, int64_t step, double decay, int64_t offset, int64_t first) {
+static void adamw_one(sides *d, int64_t n, value_kind kind, int64_t step, double decay, int64_t offset, int64_t first) {
     const ls_dtype moments = first < 0 ? LS_F32 : LS_BF16;
     static const char *const names[] = {"w", "m", "v"};
     const ls_adamw_options options = {1e-3, 0.9, 0.95, 1e-8, decay};
-    const door_buffer w = values_put(d, "w", LS_F32, n, kind, 1, offset),
-                      m = values_put(d, "m", moments, n, kind == VALUES_SPECIAL && first < 0 ? VALUES_PLAIN : kind, 2,
-                                     0),
-                      grad = values_put(d, "grad", LS_F32, n, kind, 4, offset);
+    const sides_buffer w = values_put(d, "w", LS_F32, n, kind, 1, offset),
+                       m = values_put(d, "m", moments, n, kind == VALUES_SPECIAL && first < 0 ? VALUES_PLAIN : kind, 2,
+                                      0),
+                       grad = values_put(d, "grad", LS_F32, n, kind, 4, offset);
     const ls_dtype dtype = n % 3 == 0 ? LS_F32 : n % 3 == 1 ? LS_BF16 : LS_F16;
-    const door_buffer value = values_put(d, "value", dtype, n, VALUES_PLAIN, 5, offset);
+    const sides_buffer value = values_put(d, "value", dtype, n, VALUES_PLAIN, 5, offset);
     ls_adamw_factors factors;
     void *squares = values_make(moments, n, kind == VALUES_SPECIAL ? VALUES_PLAIN : kind, 3);
-    door_buffer v;
+    sides_buffer v;
     for (int64_t i = 0; i < n; i++) /* the sign's byte */
         ((uint8_t *)squares)[(i + 1) * ls_dtype_bytes(moments) - 1] &= 0x7F;
-    v = door_put(d, "v", squares, n * ls_dtype_bytes(moments), 2 * offset % 16);
+    v = sides_put(d, "v", squares, n * ls_dtype_bytes(moments), 2 * offset % 16);
     free(squares);
     if (ls_adamw_factors_make(&factors, &options, step, &d->run->err) != LS_OK) bk_die(d->run, "factors");
     for (int64_t call = 0; call < 2; call++)
-        DOOR_CALL(d, adamw, .w = w.at[s], .m = m.at[s], .v = v.at[s], .moments = moments,
-                  .rounding = {(uint64_t)n << 30, step + call, first}, .grad = grad.at[s],
-                  .scale = call == 0 ? 0.37f : 1.0f, .factors = factors, .n = n,
-                  .value = call == 0 ? NULL : value.at[s], .value_dtype = dtype);
+        SIDES_CALL(d, adamw, .w = w.at[s], .m = m.at[s], .v = v.at[s], .moments = moments,
+                   .rounding = {(uint64_t)n << 30, step + call, first}, .grad = grad.at[s],
+                   .scale = call == 0 ? 0.37f : 1.0f, .factors = factors, .n = n,
+                   .value = call == 0 ? NULL : value.at[s], .value_dtype = dtype);
     for (int i = 0; i < 3; i++)
         values_same(d,
                     i == 0   ? &w
@@ -365,13 +366,13 @@ static void adamw_one(door *d, int64_t n, value_kind kind, int64_t step, double 
                     (long long)n, value_names[kind], (long long)step, (long long)offset, (long long)first);
     values_same(d, &value, dtype, "value of %lld, %s, step %lld, offset %lld", (long long)n, value_names[kind],
                 (long long)step, (long long)offset);
-    door_clear_to(d, 0);
+    sides_clear_to(d, 0);
 }
 
 static void adamw(bk_run *run) {
     static const int64_t steps[] = {1, 2, 1000, 1000000}, late = INT64_C(1) << 40;
     static const int64_t firsts[] = {-1, 0, 3, 4096, (INT64_C(1) << 34) - 8, (INT64_C(1) << 34) - 7};
-    door d = door_open(run);
+    sides d = sides_open(run);
     for (int64_t i = 0; i < BK_COUNT(sizes); i++)
         for (int kind = 0; kind < VALUE_KINDS; kind++)
             for (int64_t f = 0; f < BK_COUNT(firsts); f++)
@@ -381,35 +382,35 @@ static void adamw(bk_run *run) {
         adamw_one(&d, 0, VALUES_PLAIN, 1, 0.0, 0, first);
         adamw_one(&d, bk_size(run, 5000, 300001, 20000001), VALUES_WIDE, 7, 0.01, 0, first);
     }
-    door_close(&d);
+    sides_close(&d);
 }
 
-static void squares_one(door *d, int64_t n, value_kind kind, int64_t offset) {
+static void squares_one(sides *d, int64_t n, value_kind kind, int64_t offset) {
     const int64_t blocks = n / LS_SQUARES_BLOCK + (n % LS_SQUARES_BLOCK != 0);
-    const door_buffer x = values_put(d, "x", LS_F32, n, kind, (uint64_t)n, offset),
-                      sums = door_put(d, "blocks", NULL, blocks * 4, offset);
+    const sides_buffer x = values_put(d, "x", LS_F32, n, kind, (uint64_t)n, offset),
+                       sums = sides_put(d, "blocks", NULL, blocks * 4, offset);
     for (int repeat = 0; repeat < 2; repeat++) {
-        DOOR_CALL(d, squares, .x = x.at[s], .n = n, .blocks = sums.at[s]);
+        SIDES_CALL(d, squares, .x = x.at[s], .n = n, .blocks = sums.at[s]);
         values_same(d, &sums, LS_F32, "%lld %s, offset %lld", (long long)n, value_names[kind], (long long)offset);
     }
-    door_clear_to(d, 0);
+    sides_clear_to(d, 0);
 }
 
 /* Blocks of three tensors that lie in one array, out of order and not side by side. */
-static void squares_of_ranges(door *d) {
+static void squares_of_ranges(sides *d) {
     static const ls_squares_range ranges[] = {{70001, 65536}, {135537, 1},   {0, 257},
                                               {261, 4096},    {4360, 65533}, {9, 0}};
     const int64_t n = 135538, n_ranges = BK_COUNT(ranges);
-    const door_buffer x = values_put(d, "x", LS_F32, n, VALUES_WIDE, 3, 0),
-                      of = door_in(d, "ranges", ranges, sizeof ranges), sums = door_out(d, "blocks", n_ranges * 4);
-    DOOR_CALL(d, squares, .x = x.at[s], .n = n, .blocks = sums.at[s], .ranges = of.at[s], .n_ranges = n_ranges);
+    const sides_buffer x = values_put(d, "x", LS_F32, n, VALUES_WIDE, 3, 0),
+                       of = sides_in(d, "ranges", ranges, sizeof ranges), sums = sides_out(d, "blocks", n_ranges * 4);
+    SIDES_CALL(d, squares, .x = x.at[s], .n = n, .blocks = sums.at[s], .ranges = of.at[s], .n_ranges = n_ranges);
     values_same(d, &sums, LS_F32, "ranges");
-    door_clear_to(d, 0);
+    sides_clear_to(d, 0);
 }
 
 static void squares(bk_run *run) {
     static const int64_t around[] = {65535, 65536, 65537, 65536 + 255, 131072, 200003};
-    door d = door_open(run);
+    sides d = sides_open(run);
     for (int kind = 0; kind < VALUE_KINDS; kind++) {
         for (int64_t i = 0; i < BK_COUNT(sizes); i++)
             squares_one(&d, sizes[i], (value_kind)kind, (i + kind) % 3 == 0 ? 4 : 0);
@@ -419,33 +420,34 @@ static void squares(bk_run *run) {
     squares_one(&d, 0, VALUES_PLAIN, 0);
     squares_of_ranges(&d);
     squares_one(&d, bk_size(run, 100001, 1000003, 50000003), VALUES_PLAIN, 0);
-    door_close(&d);
+    sides_close(&d);
 }
 
 /* ---- adapters ---- */
 
-static void adapters_one(door *d, int64_t n, int64_t k, int64_t rank, ls_dtype dtype, int64_t offset) {
-    const door_buffer w0 = values_put(d, "w0", dtype, n * k, VALUES_PLAIN, 1, 0),
-                      a = values_put(d, "a", LS_F32, rank * k, VALUES_PLAIN, 2, offset),
-                      b = values_put(d, "b", LS_F32, n * rank, VALUES_PLAIN, 3, 0),
-                      dw = values_put(d, "dw", LS_F32, n * k, VALUES_PLAIN, 4, offset),
-                      out = door_put(d, "out", NULL, n * k * ls_dtype_bytes(dtype), 0),
-                      da = door_put(d, "da", NULL, rank * k * 4, 0), db = door_put(d, "db", NULL, n * rank * 4, offset);
+static void adapters_one(sides *d, int64_t n, int64_t k, int64_t rank, ls_dtype dtype, int64_t offset) {
+    const sides_buffer w0 = values_put(d, "w0", dtype, n * k, VALUES_PLAIN, 1, 0),
+                       a = values_put(d, "a", LS_F32, rank * k, VALUES_PLAIN, 2, offset),
+                       b = values_put(d, "b", LS_F32, n * rank, VALUES_PLAIN, 3, 0),
+                       dw = values_put(d, "dw", LS_F32, n * k, VALUES_PLAIN, 4, offset),
+                       out = sides_put(d, "out", NULL, n * k * ls_dtype_bytes(dtype), 0),
+                       da = sides_put(d, "da", NULL, rank * k * 4, 0),
+                       db = sides_put(d, "db", NULL, n * rank * 4, offset);
     const char *const what = "%lld x %lld of rank %lld";
-    DOOR_CALL(d, lora_merge, .w0 = w0.at[s], .a = a.at[s], .b = b.at[s], .out = out.at[s], .dtype = dtype, .n = n,
-              .k = k, .rank = rank, .scale = 0.3f);
+    SIDES_CALL(d, lora_merge, .w0 = w0.at[s], .a = a.at[s], .b = b.at[s], .out = out.at[s], .dtype = dtype, .n = n,
+               .k = k, .rank = rank, .scale = 0.3f);
     values_same(d, &out, dtype, what, (long long)n, (long long)k, (long long)rank);
-    DOOR_CALL(d, lora_backward, .dw = dw.at[s], .a = a.at[s], .b = b.at[s], .da = da.at[s], .db = db.at[s], .n = n,
-              .k = k, .rank = rank, .scale = 0.3f);
+    SIDES_CALL(d, lora_backward, .dw = dw.at[s], .a = a.at[s], .b = b.at[s], .da = da.at[s], .db = db.at[s], .n = n,
+               .k = k, .rank = rank, .scale = 0.3f);
     values_same(d, &da, LS_F32, what, (long long)n, (long long)k, (long long)rank);
     values_same(d, &db, LS_F32, what, (long long)n, (long long)k, (long long)rank);
-    door_clear_to(d, 0);
+    sides_clear_to(d, 0);
 }
 
 static void adapters(bk_run *run) {
     static const int64_t ranks[] = {1, 2, 7, 8, 9, 16, 64};
     static const ls_dtype dtypes[] = {LS_F32, LS_BF16, LS_F16};
-    door d = door_open(run);
+    sides d = sides_open(run);
     for (int64_t i = 0; i < BK_COUNT(ranks); i++)
         for (int64_t k = 0; k < 3; k++)
             adapters_one(&d, 1 + 13 * i,
@@ -453,7 +455,7 @@ static void adapters(bk_run *run) {
                          : k == 1 ? 64 * i + 1
                                   : 256 + 255 * (i % 3),
                          ranks[i], dtypes[(i + k) % 3], i % 2 * 4);
-    door_close(&d);
+    sides_close(&d);
 }
 
 int main(int argc, char **argv) {

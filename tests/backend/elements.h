@@ -1,9 +1,9 @@
-/* Values for ops through the door, and comparisons of elements. */
+/* Values for ops through the device interface, and comparisons of elements. */
 #ifndef LS_TESTS_ELEMENTS_H
 #define LS_TESTS_ELEMENTS_H
 
-#include "door.h"
 #include "num/half.h"
+#include "sides.h"
 
 /* PLAIN: near 1. WIDE: every exponent, subnormals and both zeros, all finite. SPECIAL: PLAIN with infinities, NaN of
  * either kind and the ends of the range between. CANCELLING: neighbours nearly undo one another. */
@@ -40,10 +40,10 @@ static inline void *values_make(ls_dtype dtype, int64_t n, value_kind kind, uint
     return values;
 }
 
-static inline door_buffer values_put(door *d, const char *name, ls_dtype dtype, int64_t n, value_kind kind,
-                                     uint64_t seed, int64_t offset) {
+static inline sides_buffer values_put(sides *d, const char *name, ls_dtype dtype, int64_t n, value_kind kind,
+                                      uint64_t seed, int64_t offset) {
     void *values = values_make(dtype, n, kind, seed);
-    const door_buffer b = door_put(d, name, values, n * ls_dtype_bytes(dtype), offset);
+    const sides_buffer b = sides_put(d, name, values, n * ls_dtype_bytes(dtype), offset);
     free(values);
     return b;
 }
@@ -51,24 +51,24 @@ static inline door_buffer values_put(door *d, const char *name, ls_dtype dtype, 
 /* Fails unless both sides hold the same elements and whole guards. Of float32 a NaN is as good as another: which one an
  * operation gives is the processor's choice. */
 static inline bool __attribute__((format(printf, 4, 5)))
-values_same(door *d, const door_buffer *b, ls_dtype dtype, const char *format, ...) {
+values_same(sides *d, const sides_buffer *b, ls_dtype dtype, const char *format, ...) {
     char what[192];
     va_list args;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    return door_compare(d, b, ls_dtype_bytes(dtype), dtype == LS_F32, what);
+    return sides_compare(d, b, ls_dtype_bytes(dtype), dtype == LS_F32, what);
 }
 
 /* Fails unless the buffer holds these bytes on both sides; NULL: BK_PATTERN. */
-static inline void values_are(door *d, const door_buffer *b, const void *host, const char *what) {
+static inline void values_are(sides *d, const sides_buffer *b, const void *host, const char *what) {
     uint8_t *expected = bk_alloc(b->bytes);
     if (host == NULL)
         memset(expected, BK_PATTERN, (size_t)b->bytes);
     else
         memcpy(expected, host, (size_t)b->bytes);
     for (int s = 0; s < 2; s++) {
-        uint8_t *got = door_take(d, b, s);
+        uint8_t *got = sides_take(d, b, s);
         bk_same(d->run, expected, got + BK_GUARD, b->bytes, 1, "%s: side %d: %s", what, s, b->name);
         free(got);
     }

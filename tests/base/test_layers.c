@@ -226,7 +226,8 @@ static void drop_comments(char *text) {
     for (char *at = strstr(text, "/*"); at != NULL; at = strstr(at, "/*")) {
         char *end = strstr(at + 2, "*/");
         if (end == NULL) return;
-        memset(at, ' ', (size_t)(end + 2 - at));
+        for (; at < end + 2; at++)
+            if (*at != '\n') *at = ' ';
     }
 }
 
@@ -292,6 +293,89 @@ static void collect_names(report *r, names *list, const char *path, char *text) 
             if (strncmp(name, "ls_", 3) == 0 && name[length] == ';') add_name(r, list, 't', name, length, path);
         }
         if (*at == '\0') return;
+    }
+}
+
+/* Words that had two meanings, or that the field calls otherwise (docs/reference/glossary.md), as parts of identifiers.
+ * What a door is, the diagnosis alone says: that of its trials. */
+static const char *const retired[] = {"reading", "door",  "joint", "rung",   "rungs",   "ladder",  "sight",
+                                      "sights",  "tally", "told",  "settle", "settled", "meet",    "meets",
+                                      "come",    "comes", "go",    "goes",   "stands",  "kinship", "everywhere"};
+
+static bool is_retired(const char *path, const char *part, size_t n) {
+    for (size_t i = 0; i < sizeof retired / sizeof retired[0]; i++) {
+        if (strlen(retired[i]) != n || strncasecmp(retired[i], part, n) != 0) continue;
+        return n != 4 || strncasecmp(part, "door", 4) != 0 ||
+               (strncmp(path, "src/diagnose/", 13) != 0 && strncmp(path, "src/cli/", 8) != 0);
+    }
+    return false;
+}
+
+/* Behind the literal that begins here. */
+static const char *skip_literal(const char *at) {
+    const char quote = *at++;
+    for (; *at != '\0' && *at != '\n' && *at != quote; at++)
+        if (*at == '\\' && at[1] != '\0') at++;
+    return *at == quote ? at + 1 : at;
+}
+
+/* text: a source, whose comments are lost. */
+static void check_retired(report *r, const char *path, const char *text) {
+    int64_t line = 1;
+    while (*text != '\0') {
+        const size_t n = name_length(text);
+        for (size_t at = 0, end; at < n; at = end + 1) {
+            for (end = at; end < n && text[end] != '_'; end++) {
+            }
+            if (is_retired(path, text + at, end - at))
+                complain(r, "%s:%lld: %.*s: '%.*s' has had its day (docs/reference/glossary.md)\n", path,
+                         (long long)line, (int)n, text, (int)(end - at), text + at);
+        }
+        line += *text == '\n';
+        text = n > 0 ? text + n : *text == '"' || *text == '\'' ? skip_literal(text) : text + 1;
+    }
+}
+
+/* Static functions of one word: in three files they would tell nobody which one it is. Those of kernels are unfolded
+ * into their callers. */
+enum { STATICS_MAX = 4096, FILES_OF_A_NAME = 2 };
+
+typedef struct statics {
+    struct {
+        char name[NAME_BYTES];
+        const char *path;
+    } of[STATICS_MAX];
+    int64_t n;
+} statics;
+
+static void add_static(report *r, statics *list, const char *name, size_t n, const char *path) {
+    int64_t files = 1;
+    if (n >= NAME_BYTES || list->n == STATICS_MAX) {
+        complain(r, "%s: %.*s: no room for so many names, or for so long a one\n", path, (int)n, name);
+        return;
+    }
+    for (int64_t i = 0; i < list->n; i++) {
+        if (strlen(list->of[i].name) != n || memcmp(list->of[i].name, name, n) != 0) continue;
+        if (strcmp(list->of[i].path, path) == 0) return;
+        files++;
+    }
+    if (files > FILES_OF_A_NAME)
+        complain(r, "%s: static %.*s of %lld files: a noun is missing\n", path, (int)n, name, (long long)files);
+    memcpy(list->of[list->n].name, name, n);
+    list->of[list->n].name[n] = '\0';
+    list->of[list->n++].path = path;
+}
+
+/* text: a source, whose comments are lost. */
+static void collect_statics(report *r, statics *list, const char *path, const char *text) {
+    if (strncmp(path, "src/op/cpu/", 11) == 0 || strstr(path, "/cuda/") != NULL || strstr(path, ".cu") != NULL) return;
+    for (const char *at = text; at != NULL; at = strchr(at, '\n')) {
+        at += *at == '\n';
+        const size_t to = strcspn(at, "(;={\n");
+        size_t n = 0;
+        if (strncmp(at, "static ", 7) != 0 || at[to] != '(') continue;
+        while (is_of_name(at[to - n - 1])) n++;
+        if (n > 0 && memchr(at + to - n, '_', n) == NULL) add_static(r, list, at + to - n, n, path);
     }
 }
 
@@ -385,17 +469,22 @@ static int release(void **state) {
 
 static void the_tree_keeps_the_rules(void **state) {
     names *list = calloc(1, sizeof *list);
+    statics *functions = calloc(1, sizeof *functions);
     report r = {0};
     (void)state;
-    assert_true(n_found > 10 && list != NULL);
+    assert_true(n_found > 10 && list != NULL && functions != NULL);
     for (int64_t i = 0; i < n_found; i++) {
         char *text = read_all(found[i]);
         check_text(&r, found[i], text);
         if (found[i][strlen(found[i]) - 1] == 'h') collect_names(&r, list, found[i], text);
+        drop_comments(text);
+        check_retired(&r, found[i], text);
+        collect_statics(&r, functions, found[i], text);
         free(text);
     }
-    assert_true(list->n > 500 && list->n < NAMES_MAX);
+    assert_true(list->n > 500 && list->n < NAMES_MAX && functions->n > 100);
     free(list);
+    free(functions);
     check_unique(&r, (const char *const *)found, n_found);
     if (r.n != 0) fail_msg("%lld violations:\n%s", (long long)r.n, r.text);
 }
@@ -578,11 +667,49 @@ static void shared_names_are_reported(void **state) {
     }
 }
 
+static void retired_words_are_reported(void **state) {
+    static const struct {
+        const char *path, *text;
+        int64_t n;
+    } cases[] = {
+        {"src/op/x.c", "int64_t n_rungs = reading;", 2},
+        {"src/rl/x.c", "static void ls_Tally_free(void);", 1},
+        {"src/op/x.c", "ls_door d;", 1},
+        {"src/diagnose/trial/x.c", "ls_door d = ls_door_open(1);", 0},
+        {"src/op/x.c", "puts(\"a reading of \\\" the door\"); c = '\"'; sent = 1;", 0},
+        {"src/op/x.c", "category = readings_of = trundle = goal;", 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        report r = {0};
+        check_retired(&r, cases[i].path, cases[i].text);
+        if (r.n != cases[i].n) fail_msg("%s: %lld reports: '%s'", cases[i].text, (long long)r.n, r.text);
+    }
+}
+
+static void bare_verbs_are_reported(void **state) {
+    static const char *const paths[] = {"src/rl/a.c", "src/rl/b.c", "src/model/c.c", "src/op/cpu/d.c"};
+    static const char text[] =
+        "static int take(int a) {\n    return a;\n}\nstatic int take_node(void);\n"
+        "static const int most = 3;\nstatic int take(int b);\n";
+    statics *functions = calloc(1, sizeof *functions);
+    report r = {0};
+    (void)state;
+    assert_non_null(functions);
+    for (int i = 0; i < 4; i++) {
+        collect_statics(&r, functions, paths[i], text);
+        assert_int_equal(r.n, i >= 2);
+    }
+    assert_non_null(strstr(r.text, "src/model/c.c: static take of 3 files"));
+    free(functions);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_tree_keeps_the_rules),    cmocka_unit_test(good_lines_pass),
         cmocka_unit_test(bad_lines_are_reported),      cmocka_unit_test(bad_files_are_reported),
         cmocka_unit_test(compared_words_are_reported), cmocka_unit_test(shared_names_are_reported),
+        cmocka_unit_test(retired_words_are_reported),  cmocka_unit_test(bare_verbs_are_reported),
     };
     return cmocka_run_group_tests(tests, collect, release);
 }

@@ -171,7 +171,7 @@ static void assert_failed(int64_t i, const char *says) {
 }
 
 static void assert_message(const ls_reward *reward, const char *says) {
-    const char *message = ls_reward_tally_of(reward)->message;
+    const char *message = ls_reward_counts_of(reward)->message;
     if (strstr(message, says) == NULL) fail_msg("'%s' does not say '%s'", message, says);
 }
 
@@ -204,14 +204,14 @@ static void answers_stand_where_items_stand(void **state) {
     (void)state;
     for (int p = 0; p < 2; p++) {
         ls_reward *reward = open_part(parts[p], p == 0 ? 64 : 8, 20);
-        const ls_reward_tally *tally = ls_reward_tally_of(reward);
+        const ls_reward_counts *counts = ls_reward_counts_of(reward);
         ask_numbers(reward, 1000);
         assert_numbers(1000);
-        assert_string_equal(tally->message, "");
+        assert_string_equal(counts->message, "");
         if (p == 0) {
             ask_numbers(reward, 64); /* the same command, new ids */
             assert_numbers(64);
-            assert_true(tally->asked == 1064 && tally->ok == 1064 && tally->failed == 0 && tally->restarts == 0);
+            assert_true(counts->asked == 1064 && counts->ok == 1064 && counts->failed == 0 && counts->restarts == 0);
         }
         ask_numbers(reward, 0);
         ls_reward_close(reward);
@@ -251,7 +251,7 @@ static void items_go_out_as_documented(void **state) {
 static void a_dying_command_costs_its_killer_only(void **state) {
     static const char *const said[] = {"fine", "fine", "die", "fine", "crash", "fine", "fine", "shut", "fine"};
     ls_reward *reward = open_part("none", 64, 20);
-    const ls_reward_tally *tally = ls_reward_tally_of(reward);
+    const ls_reward_counts *counts = ls_reward_counts_of(reward);
     (void)state;
     ask_said(reward, said, 9);
     for (int64_t i = 0; i < 9; i++)
@@ -259,9 +259,9 @@ static void a_dying_command_costs_its_killer_only(void **state) {
     assert_failed(2, "the command ended with status 3 (last words: ValueError: no)");
     assert_failed(4, "the command was killed by signal 9");
     assert_failed(7, "the command closed its output");
-    assert_int_equal(tally->ok, 6);
-    assert_int_equal(tally->failed, 3);
-    assert_true(tally->restarts >= 3 && tally->retried >= 3);
+    assert_int_equal(counts->ok, 6);
+    assert_int_equal(counts->failed, 3);
+    assert_true(counts->restarts >= 3 && counts->retried >= 3);
     assert_message(reward, "the command ended with status 3");
     ls_reward_close(reward);
 }
@@ -275,7 +275,7 @@ static void a_hanging_item_costs_itself_only(void **state) {
     assert_failed(1, "no answer for 1 s");
     ask_said(reward, said, 1);
     assert_true(results[0].ok);
-    assert_string_equal(ls_reward_tally_of(reward)->message, "");
+    assert_string_equal(ls_reward_counts_of(reward)->message, "");
     ls_reward_close(reward);
 }
 
@@ -323,35 +323,35 @@ static void rubbish_is_counted_and_passed_over(void **state) {
     (void)state;
     ask_numbers(reward, 20);
     assert_numbers(20);
-    assert_int_equal(ls_reward_tally_of(reward)->unreadable, 20 * 5);
-    assert_int_equal(ls_reward_tally_of(reward)->strays, 20); /* the answer without an id */
+    assert_int_equal(ls_reward_counts_of(reward)->unreadable, 20 * 5);
+    assert_int_equal(ls_reward_counts_of(reward)->strays, 20); /* the answer without an id */
     assert_message(reward, "the command wrote \"loading\": answer: invalid JSON");
     ls_reward_close(reward);
 
     reward = open_part("long", 64, 20);
     ask_numbers(reward, 3);
     assert_numbers(3);
-    assert_int_equal(ls_reward_tally_of(reward)->unreadable, 3);
+    assert_int_equal(ls_reward_counts_of(reward)->unreadable, 3);
     assert_message(reward, "a line of more than 65536 bytes");
     ls_reward_close(reward);
 }
 
 static void the_first_of_several_answers_counts(void **state) {
     ls_reward *reward = open_part("twice", 1, 20);
-    const ls_reward_tally *tally = ls_reward_tally_of(reward);
+    const ls_reward_counts *counts = ls_reward_counts_of(reward);
     (void)state;
     for (int round = 0; round < 3; round++) { /* what is late from one ask must not reach the next */
         ask_numbers(reward, 50);
         assert_numbers(50);
     }
-    assert_in_range(tally->strays, 49 * 3, 150 * 3);
+    assert_in_range(counts->strays, 49 * 3, 150 * 3);
     assert_message(reward, "does not wait for one");
     ls_reward_close(reward);
 
     reward = open_part("ahead", 1, 20);
     ask_numbers(reward, 50);
     assert_numbers(50);
-    assert_int_equal(ls_reward_tally_of(reward)->strays, 50);
+    assert_int_equal(ls_reward_counts_of(reward)->strays, 50);
     ls_reward_close(reward);
 }
 
@@ -377,7 +377,7 @@ static void odd_rewards_are_failures(void **state) {
     assert_true(results[12].ok && results[12].reward == -2);
     assert_true(results[13].ok && results[13].reward == 0.125);
     assert_true(results[14].ok && results[14].reward == 0 && results[15].ok && results[15].reward == 0);
-    assert_int_equal(ls_reward_tally_of(reward)->failed, 11);
+    assert_int_equal(ls_reward_counts_of(reward)->failed, 11);
     assert_message(reward, "p: reward: \"NaN\", expected a finite number");
     ls_reward_close(reward);
 }
@@ -387,7 +387,7 @@ static void a_flood_of_complaints_stops_nothing(void **state) {
     (void)state;
     ask_numbers(reward, 20);
     assert_numbers(20);
-    assert_string_equal(ls_reward_tally_of(reward)->message, "");
+    assert_string_equal(ls_reward_counts_of(reward)->message, "");
     ls_reward_close(reward);
 }
 

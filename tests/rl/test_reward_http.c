@@ -194,8 +194,8 @@ static void answers_stand_where_items_stand(void **state) {
         ask_numbers(reward, 40);
         for (int64_t i = 0; i < 40; i++) assert_number(i);
     }
-    assert_string_equal(ls_reward_tally_of(reward)->message, "");
-    assert_int_equal(ls_reward_tally_of(reward)->ok, 80);
+    assert_string_equal(ls_reward_counts_of(reward)->message, "");
+    assert_int_equal(ls_reward_counts_of(reward)->ok, 80);
     assert_int_equal(atomic_load(&the_server.n_requests), 80);
     assert_in_range(atomic_load(&the_server.n_now_max), 2, 8);
     ls_reward_close(reward);
@@ -244,7 +244,7 @@ static void batches_come_back_in_any_order(void **state) {
         else
             assert_number(i);
     }
-    assert_int_equal(ls_reward_tally_of(reward)->failed, 15);
+    assert_int_equal(ls_reward_counts_of(reward)->failed, 15);
     ls_reward_close(reward);
     server_stop();
 }
@@ -258,9 +258,9 @@ static void a_request_that_failed_is_made_again(void **state) {
     reward = open_server(&options);
     ask_numbers(reward, 4);
     for (int64_t i = 0; i < 4; i++) assert_number(i);
-    assert_int_equal(ls_reward_tally_of(reward)->retried, 2);
-    assert_int_equal(ls_reward_tally_of(reward)->failed, 0);
-    assert_non_null(strstr(ls_reward_tally_of(reward)->message, "status 503"));
+    assert_int_equal(ls_reward_counts_of(reward)->retried, 2);
+    assert_int_equal(ls_reward_counts_of(reward)->failed, 0);
+    assert_non_null(strstr(ls_reward_counts_of(reward)->message, "status 503"));
     ls_reward_close(reward);
     server_stop();
 
@@ -268,7 +268,7 @@ static void a_request_that_failed_is_made_again(void **state) {
     reward = open_server(&options);
     ask_numbers(reward, 1);
     assert_number(0);
-    assert_int_equal(ls_reward_tally_of(reward)->retried, 1);
+    assert_int_equal(ls_reward_counts_of(reward)->retried, 1);
     ls_reward_close(reward);
     server_stop();
 }
@@ -277,7 +277,7 @@ static void a_failure_stops_nothing_else(void **state) {
     static const char *const said[] = {"1",    "500", "404",   "moved", "html", "nothing", "list", "nan",
                                        "text", "429", "error", "close", "slow", "other",   "fine"};
     ls_reward_http_options options = defaults();
-    const ls_reward_tally *tally;
+    const ls_reward_counts *counts;
     ls_reward *reward;
     (void)state;
     options.retries = 1;
@@ -299,13 +299,13 @@ static void a_failure_stops_nothing_else(void **state) {
     assert_failed(11, "Empty reply from server, 2 tries");
     assert_failed(12, "timed out");
     assert_failed(13, "leaves this item out");
-    tally = ls_reward_tally_of(reward);
-    assert_int_equal(tally->ok, 2);
-    assert_int_equal(tally->failed, 13);
-    assert_int_equal(tally->retried, 4);
-    assert_int_equal(tally->unreadable, 3);
-    assert_int_equal(tally->strays, 1);
-    assert_true(tally->message[0] != '\0');
+    counts = ls_reward_counts_of(reward);
+    assert_int_equal(counts->ok, 2);
+    assert_int_equal(counts->failed, 13);
+    assert_int_equal(counts->retried, 4);
+    assert_int_equal(counts->unreadable, 3);
+    assert_int_equal(counts->strays, 1);
+    assert_true(counts->message[0] != '\0');
     ls_reward_close(reward);
     server_stop();
 }
@@ -323,7 +323,7 @@ static void an_absent_server_is_an_error_of_each_item(void **state) {
     reward = open_server(&options);
     ask_numbers(reward, 20);
     for (int64_t i = 0; i < 20; i++) assert_failed(i, ", 3 tries");
-    assert_int_equal(ls_reward_tally_of(reward)->retried, 40);
+    assert_int_equal(ls_reward_counts_of(reward)->retried, 40);
     ls_reward_close(reward);
 
     options.url = "http://[::bad/";

@@ -245,8 +245,8 @@ static void what_goes_wrong_is_told(void **state) {
             if (cases[i].says != NULL && strstr(a.results[i].error, cases[i].says) == NULL)
                 fail_msg("%s: '%s'", words[i], a.results[i].error);
         }
-        assert_int_equal(ls_reward_tally_of(a.reward)->failed, 10);
-        assert_int_equal(ls_reward_tally_of(a.reward)->restarts, 0); /* the dispatcher has not suffered */
+        assert_int_equal(ls_reward_counts_of(a.reward)->failed, 10);
+        assert_int_equal(ls_reward_counts_of(a.reward)->restarts, 0); /* the dispatcher has not suffered */
         ask_close(&a);
     }
 }
@@ -259,7 +259,7 @@ static void words_are_told_with_the_sample(void **state) {
     need_python();
     ask_open(&a, "odd_group", 20, words, 2, 2, &item);
     assert_true(a.results[0].ok && a.results[1].ok);
-    assert_string_equal(ls_reward_tally_of(a.reward)->message, "q#0: it printed \"a word a word\" to standard output");
+    assert_string_equal(ls_reward_counts_of(a.reward)->message, "q#0: it printed \"a word a word\" to standard output");
     ask_close(&a);
 }
 

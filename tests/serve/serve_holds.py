@@ -215,6 +215,7 @@ def requests_are_refused_by_name(s):
             (400, "repetition_penalty", "/v1/completions", ask({"repetition_penalty": 0})),
             (400, "penalties", "/v1/completions", ask({"presence_penalty": 1, "lockstep": {"distributions": True}})),
             (400, "response_format", "/v1/completions", ask({"response_format": {"type": "json_object"}})),
+            (400, "echo: this is not supported; prompt_logprobs", "/v1/completions", ask({"echo": True})),
             (404, "does not exist", "/v1/completions", ask({"model": "other"})),
             (400, "invalid JSON", "/v1/completions", b"{"),
             (400, "invalid JSON", "/v1/completions", b"[" * 100000),
@@ -239,6 +240,7 @@ def requests_are_refused_by_name(s):
         s.refuses(status, word, path, body)
     same(s.refuses(405, "POST", "/v1/completions", None, method="GET")["Allow"], "POST")
     s.refuses(405, "GET", "/health", b"", method="DELETE")
+    same('lockstep:http_refused_total{model_name="tiny",status="other 4xx"}' in s.get("/metrics"), True)
     same(s.get("/openapi.json")["openapi"], "3.1.0")
     same(s.get("/get_world_size"), {"world_size": 1})
     same(s.get("/server_info")["enable_memory_saver"], False)

@@ -23,9 +23,9 @@ static bool has_sign(const ls_bits_pattern *pattern, const ls_observation *seen)
     return false;
 }
 
-static double share(int64_t part, int64_t whole) { return whole > 0 ? (double)part / (double)whole : 0.0; }
+static double share_of(int64_t part, int64_t whole) { return whole > 0 ? (double)part / (double)whole : 0.0; }
 
-static ls_ranked judge(ls_cause cause, const ls_observation *seen) {
+static ls_ranked judge_cause(ls_cause cause, const ls_observation *seen) {
     const ls_bits_pattern *pattern = &ls_cause_of(cause)->bits;
     int64_t met[2] = {0, 0}, asked[2] = {0, 0}; /* clean ones, others */
     ls_ranked r = {.cause = cause};
@@ -48,7 +48,8 @@ static ls_ranked judge(ls_cause cause, const ls_observation *seen) {
     }
     r.fits = met[1] == asked[1] && met[0] == asked[0] && met[1] > 0;
     /* A cause that expects nothing clean is judged by differences alone. */
-    r.score = asked[0] > 0 ? 0.5 * share(met[0], asked[0]) + 0.5 * share(met[1], asked[1]) : share(met[1], asked[1]);
+    r.score =
+        asked[0] > 0 ? 0.5 * share_of(met[0], asked[0]) + 0.5 * share_of(met[1], asked[1]) : share_of(met[1], asked[1]);
     if (met[1] == 0 || !has_sign(pattern, seen)) r.score = 0.0;
     return r;
 }
@@ -66,7 +67,7 @@ int64_t ls_causes_rank(ls_ranked out[LS_CAUSES], const ls_observation seen[LS_EX
         ls_ranked r;
         int64_t at = n;
         if (!ls_cause_is_of_bits((ls_cause)c)) continue;
-        r = judge((ls_cause)c, seen);
+        r = judge_cause((ls_cause)c, seen);
         for (; at > 0 && better(&r, &out[at - 1]); at--) out[at] = out[at - 1];
         out[at] = r;
         n++;

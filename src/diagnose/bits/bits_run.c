@@ -16,7 +16,7 @@
 
 enum { LEVER_MAX = 16, DDMIN_TRIALS = 400 };
 
-static void tell(const ls_runner *runner, const char *what) { ls_sweep_tell(&runner->sweep->opts, 0, 0, what); }
+static void tell_progress(const ls_runner *runner, const char *what) { ls_sweep_tell(&runner->sweep->opts, 0, 0, what); }
 
 /* ---- the experiments ---- */
 
@@ -166,20 +166,20 @@ static ls_status find_bounds(const ls_runner *runner, ls_error *err) {
         const int64_t least = differs(sweep, LS_TRY_CHUNK2) && !differs(sweep, LS_TRY_CHUNK1) ? 2 : 1;
         lever_search s = {runner, LS_BOUNDED_CHUNK,   place_chunk, LS_TRY_SOLO, dtype, first,
                           least,  LS_LONG_TOKENS / 2, 0,           false};
-        tell(runner, "bisecting the chunk");
+        tell_progress(runner, "bisecting the chunk");
         LS_TRY(find_bound(&s, err));
     }
     if (solo && (differs(sweep, LS_TRY_PAIR) || differs(sweep, LS_TRY_BATCH))) {
         /* One row a sequence, if that is right by itself. */
         const ls_experiment base = differs(sweep, LS_TRY_CHUNK1) ? LS_TRY_SOLO : LS_TRY_CHUNK1;
         lever_search s = {runner, LS_BOUNDED_BATCH, place_batch, base, dtype, false, 1, LEVER_MAX, 0, false};
-        tell(runner, "bisecting the batch");
+        tell_progress(runner, "bisecting the batch");
         LS_TRY(find_bound(&s, err));
     }
     if (solo && differs(sweep, LS_TRY_FAR)) {
         const int64_t last = sweep->opts.far_slots - 1;
         lever_search s = {runner, LS_BOUNDED_SLOT, place_slot, LS_TRY_FAR, dtype, false, 0, last, 0, false};
-        tell(runner, "bisecting the slot");
+        tell_progress(runner, "bisecting the slot");
         LS_TRY(find_bound(&s, err));
         /* A second type of activations tells parts of the pool apart whose elements have the same size in the first. */
         s = (lever_search){runner, LS_BOUNDED_SLOT, place_slot, LS_TRY_FAR, other, false, 0, last, 0, false};
@@ -189,7 +189,7 @@ static ls_status find_bounds(const ls_runner *runner, ls_error *err) {
         lever_search s = {
             runner, LS_BOUNDED_PAGE, place_page, LS_TRY_FAR_PAGES, dtype, false, 15, runner->trials->far_pages - 1, 0,
             false};
-        tell(runner, "bisecting the page");
+        tell_progress(runner, "bisecting the page");
         LS_TRY(find_bound(&s, err));
     }
     return LS_OK;
@@ -290,7 +290,7 @@ static ls_status find_repro(const ls_runner *runner, ls_error *err) {
         r.trial.levers.policy = LS_POLICY_LOWEST;
         r.trial.levers.slot_base = slot->value;
     }
-    tell(runner, "shrinking the requests");
+    tell_progress(runner, "shrinking the requests");
     sweep->repro_of = experiment;
     sweep->repro_from = n_all;
     max_tokens = r.trial.max_tokens;

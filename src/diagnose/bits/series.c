@@ -72,7 +72,7 @@ static void add_slot(ls_sweep *sweep, const ls_outcome *c) {
     sweep->slot_abs[bin] += ls_outcome_abs(c);
 }
 
-static ls_status measure(ls_sweep *sweep, ls_series *s, const ls_outcomes *outcomes, ls_error *err) {
+static ls_status measure_series(ls_sweep *sweep, ls_series *s, const ls_outcomes *outcomes, ls_error *err) {
     const int64_t per_step = outcomes->n / s->n_steps;
     uint8_t *bad = NULL;
     ls_status status;
@@ -118,7 +118,7 @@ static ls_status run_one(const ls_runner *runner, const ls_prompt *prompts, int6
     s->n_sequences = seen.n_sequences;
     s->n_sequences_different = seen.n_sequences_different;
     s->n_bits = seen.n_bits;
-    LS_TRY_DONE(measure(runner->sweep, s, &outcomes, err));
+    LS_TRY_DONE(measure_series(runner->sweep, s, &outcomes, err));
 done:
     ls_outcomes_deinit(&outcomes);
     return status;

@@ -30,7 +30,7 @@ int64_t ls_pooled_tensors(ls_pooled_tensor out[LS_POOLED_MAX], const ls_model_co
     return n;
 }
 
-static int64_t distance(const ls_wrap *w, int64_t threshold) { return llabs(w->first_bad - threshold); }
+static int64_t wrap_distance(const ls_wrap *w, int64_t threshold) { return llabs(w->first_bad - threshold); }
 
 int64_t ls_threshold_invert(ls_wrap out[LS_WRAPS_MAX], const ls_pooled_tensor *tensors, int64_t n_tensors,
                             ls_bounded id, int64_t threshold) {
@@ -45,7 +45,8 @@ int64_t ls_threshold_invert(ls_wrap out[LS_WRAPS_MAX], const ls_pooled_tensor *t
         w.first_bad = (limit + w.stride - 1) / w.stride;
         w.share = w.first_bad < t->n ? (double)(t->n - w.first_bad) / (double)t->n : 0.0;
         w.fits = w.first_bad == threshold && t->id == id;
-        for (; at > 0 && distance(&w, threshold) < distance(&out[at - 1], threshold); at--) out[at] = out[at - 1];
+        for (; at > 0 && wrap_distance(&w, threshold) < wrap_distance(&out[at - 1], threshold); at--)
+            out[at] = out[at - 1];
         out[at] = w;
     }
     return n;

@@ -225,7 +225,7 @@ static void count_circumstances(ls_comparison *out, const ls_record *a, const ls
 }
 
 /* Causes of what differs. Pairs of a sequence stand together, sequences in their order. */
-static ls_status explain(ls_comparison *out, const pair_list *list, const common *both, ls_error *err) {
+static ls_status explain_difference(ls_comparison *out, const pair_list *list, const common *both, ls_error *err) {
     const int64_t n_both = out->n_sequences;
     ls_compare_sequence *sequences = NULL;
     int64_t at = 0;
@@ -290,7 +290,7 @@ ls_status ls_compare(ls_comparison *out, const ls_compared *a, const ls_compared
         goto done;
     }
     result.digest = digest_of_all(both, result.n_sequences);
-    LS_TRY_DONE(explain(&result, &list, both, err));
+    LS_TRY_DONE(explain_difference(&result, &list, both, err));
     LS_TRY_DONE(ls_mismatch_of_pairs(&result.measures, list.pairs, list.n, err));
     result.measures.equal_fraction = (double)result.n_equal / (double)result.n_compared;
     if (result.measures.sequence_worst >= 0) result.sequence_worst = both[result.measures.sequence_worst].a->id;

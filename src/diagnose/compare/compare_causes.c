@@ -302,7 +302,7 @@ typedef struct half {
 } half;
 
 /* Sequences for which `what` is below `value`, and the others. */
-static void split(const study *x, int what, int64_t value, half *low, half *high) {
+static void split_sequences(const study *x, int what, int64_t value, half *low, half *high) {
     *low = *high = (half){0, 0};
     for (int64_t s = 0; s < x->n_s; s++) {
         const int64_t v = recorded(x, s, what);
@@ -324,7 +324,7 @@ static double contrast(half low, half high) {
                       (b * (1.0 - b) + 0.25 / (double)high.n) / (double)high.n);
 }
 
-static void try_told(study *x) {
+static void try_reported(study *x) {
     static const struct {
         ls_cause cause;
         const char *words;
@@ -335,7 +335,7 @@ static void try_told(study *x) {
     for (int what = 0; what < 2; what++) {
         half low, high;
         double c;
-        split(x, what, 1, &low, &high);
+        split_sequences(x, what, 1, &low, &high);
         c = contrast(low, high);
         if (c > 0.2)
             find(x, rows[what].cause, 0.7 + 0.3 * c - 0.5 * of(low),
@@ -352,12 +352,12 @@ static void try_threshold(study *x, int what, ls_cause cause, const char *words)
         const int64_t v = recorded(x, s, what);
         double c;
         if (v < 1 || (x->n_s > 4096 && s % (x->n_s / 4096))) continue;
-        split(x, what, v, &low, &high);
+        split_sequences(x, what, v, &low, &high);
         c = contrast(low, high) - of(low);
         if (c > best) best = c, at = v;
     }
     if (at < 0) return;
-    split(x, what, at, &low, &high);
+    split_sequences(x, what, at, &low, &high);
     if (what == 5) weight = 0.9; /* the order says least */
     if (best > 0.3)
         find(x, cause, weight * (0.62 + 0.4 * best),
@@ -399,7 +399,7 @@ done:
 static ls_status try_sequences(study *x, ls_error *err) {
     const double share = (double)x->out->n_sequences_off / (double)x->n_s;
     if (x->n_s < 8 || share > 0.95 || x->out->n_sequences_off == 0) return LS_OK;
-    try_told(x);
+    try_reported(x);
     LS_TRY(try_reuse(x, err));
     try_threshold(x, 2, LS_CAUSE_SLOT_WRAPS, "from slot");
     try_threshold(x, 3, LS_CAUSE_OLD_WEIGHTS, "from weights");
@@ -448,7 +448,7 @@ done:
     return status;
 }
 
-static void measure(study *x) {
+static void measure_study(study *x) {
     ls_compare_causes *o = x->out;
     for (int64_t i = 0; i < x->n; i++) x->work[i] = size_of(&x->p[i]);
     x->median = ls_quantile(x->work, x->n, 0.5, 0.0);
@@ -472,7 +472,7 @@ ls_status ls_compare_explain(ls_compare_causes *out, const ls_mismatch_pair *pai
     LS_TRY_DONE(ls_array_alloc((void **)&x.work, n, sizeof *x.work, "tokens", err));
     LS_TRY_DONE(ls_array_alloc((void **)&x.bad, n_sequences, sizeof *x.bad, "sequences", err));
     LS_TRY_DONE(find_floor(&x, err));
-    measure(&x);
+    measure_study(&x);
     if (x.median > 1e-6) {
         try_shifts(&x);
         try_scale(&x);

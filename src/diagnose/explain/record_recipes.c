@@ -296,7 +296,7 @@ try_recipe(explainer *x, how h, ls_cause cause, const char *format, ...) {
 }
 
 /* The x in [low, high] with the least median error; it has one valley, or is searched in steps first. */
-static double fit(explainer *x, recipe kind, int64_t k, double low, double high) {
+static double fit_parameter(explainer *x, recipe kind, int64_t k, double low, double high) {
     double best = low, least = (double)INFINITY, step = pow(high / low, 1.0 / 40.0);
     ls_explanation e;
     for (int round = 0; round < 4; round++) {
@@ -353,7 +353,7 @@ void ls_explain_values(explainer *x) {
     if (x->temperature != 1.0 && x->temperature > 0.0)
         try_recipe(x, (how){DIVIDED, 0.0, 0}, LS_CAUSE_TEMPERATURE,
                    "log-probabilities are divided by the temperature, not logits");
-    best = fit(x, TIMES, 0, 0.1, 8.0);
+    best = fit_parameter(x, TIMES, 0, 0.1, 8.0);
     try_recipe(x, (how){TIMES, best, 0}, LS_CAUSE_SCALED, "log-probabilities are multiplied by %.4g", best);
     for (int to = LS_ROUND_BF16; to <= LS_ROUND_E5M2; to++)
         try_recipe(x, (how){LOGPROBS_ROUNDED, 0.0, to}, LS_CAUSE_COARSE_RECORDS, "log-probabilities are rounded to %s",
@@ -396,7 +396,7 @@ void ls_explain_records(explainer *x) {
         try_recipe(x, (how){AT_TEMPERATURE, 1.0 / t, 0}, LS_CAUSE_TEMPERATURE,
                    "logits are multiplied by the temperature, not divided");
     }
-    best = fit(x, AT_TEMPERATURE, 0, 0.2, 8.0);
+    best = fit_parameter(x, AT_TEMPERATURE, 0, 0.2, 8.0);
     try_recipe(x, (how){AT_TEMPERATURE, best, 0}, LS_CAUSE_TEMPERATURE, "records are of temperature %.4g", best);
     for (int64_t k = 1; k < vocab; k = k < 128 ? k + 1 : k + k / 8)
         try_recipe(x, (how){TOP_K, 0.0, k}, LS_CAUSE_CUT, "renormalised over the %lld likeliest", (long long)k);
@@ -444,7 +444,7 @@ void ls_explain_records(explainer *x) {
         const bool factor = is_factor((recipe)p);
         for (int64_t last = 0; last <= 64; last = last == 0 ? 4 : 2 * last) {
             ls_explanation one;
-            best = fit(x, (recipe)p, last, factor ? 1.005 : 0.01, factor ? 3.0 : 4.0);
+            best = fit_parameter(x, (recipe)p, last, factor ? 1.005 : 0.01, factor ? 3.0 : 4.0);
             try_recipe(x, (how){(recipe)p, best, last}, LS_CAUSE_PENALTY, "%s %.3g%s%.0lld", words[p - REPETITION],
                        best, last > 0 ? ", of as many tokens as " : "", (long long)last);
             ls_explain_measure(x, (how){(recipe)p, best, last}, &one);

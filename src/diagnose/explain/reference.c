@@ -17,7 +17,7 @@ static void round_all(double *x, int64_t n, ls_rounding to) {
     for (int64_t i = 0; i < n; i++) x[i] = ls_rounded(x[i], to);
 }
 
-static double largest(const double *x, int64_t n) {
+static double largest_of(const double *x, int64_t n) {
     double most = 0.0;
     for (int64_t i = 0; i < n; i++) most = fabs(x[i]) > most ? fabs(x[i]) : most;
     return most;
@@ -25,7 +25,7 @@ static double largest(const double *x, int64_t n) {
 
 /* Integers up to `top`, or e4m3 for top 448, with one scale. */
 static void quantise(double *out, const double *in, int64_t n, double top) {
-    const double scale = largest(in, n) / top + 1e-30;
+    const double scale = largest_of(in, n) / top + 1e-30;
     for (int64_t i = 0; i < n; i++)
         out[i] = (top == 448.0 ? ls_rounded_fp8(in[i] / scale) : rint(in[i] / scale)) * scale;
 }
@@ -98,12 +98,12 @@ static ls_status room(scratch *s, double **out, int64_t rows, int64_t columns, l
     return LS_OK;
 }
 
-static void release(scratch *s, int64_t from) {
+static void release_scratch(scratch *s, int64_t from) {
     while (s->n > from) free(s->list[--s->n]);
 }
 
 static void release_all(scratch *s) {
-    release(s, 0);
+    release_scratch(s, 0);
     free(s->list);
 }
 
@@ -118,7 +118,7 @@ typedef struct pass {
 } pass;
 
 /* y [n][rows] = x [n][columns] . m + bias. */
-static void product(double *y, const double *x, int64_t n, const matrix *m, const matrix *bias) {
+static void matrix_product(double *y, const double *x, int64_t n, const matrix *m, const matrix *bias) {
     for (int64_t t = 0; t < n; t++)
         for (int64_t o = 0; o < m->rows; o++) {
             const double *w = m->at + o * m->columns, *in = x + t * m->columns;
@@ -198,7 +198,7 @@ static ls_status mamba(const pass *p, double *out, const double *x, const layer 
     LS_TRY(room(p->s, &a, d, states, p->err));
     for (int64_t i = 0; i < d * states; i++)
         a[i] = exp(l->of[A_LOG].at[i]) * (p->e.decay_scale > 0.0 ? p->e.decay_scale : 1.0);
-    product(uz, x, n, &l->of[IN_PROJ], &l->of[IN_BIAS]);
+    matrix_product(uz, x, n, &l->of[IN_PROJ], &l->of[IN_BIAS]);
     for (int64_t t = 0; t < n; t++) {
         const int64_t from = memory_from(p, t, LS_LOSE_WINDOW);
         for (int64_t i = 0; i < d; i++) {
@@ -212,7 +212,7 @@ static ls_status mamba(const pass *p, double *out, const double *x, const layer 
         }
     }
     round_all(u, n * d, p->e.activations);
-    product(xp, u, n, &l->of[X_PROJ], NULL);
+    matrix_product(xp, u, n, &l->of[X_PROJ], NULL);
     for (int64_t t = 0; t < n; t++) {
         double *row = xp + t * narrow;
         if (c->inner_norms && !p->e.no_inner_norms) {
@@ -222,7 +222,7 @@ static ls_status mamba(const pass *p, double *out, const double *x, const layer 
         }
         memcpy(kept + t * rank, row, (size_t)rank * sizeof *row);
     }
-    product(dt, kept, n, &l->of[DT_PROJ], NULL);
+    matrix_product(dt, kept, n, &l->of[DT_PROJ], NULL);
     for (int64_t i = 0; l->of[DT_BIAS].at != NULL && i < n * d; i++) dt[i] += bias_factor * l->of[DT_BIAS].at[i % d];
     for (int64_t i = 0; i < d * states; i++) h[i] = 0.0;
     for (int64_t t = 0; t < n; t++) {
@@ -241,8 +241,8 @@ static ls_status mamba(const pass *p, double *out, const double *x, const layer 
         }
     }
     round_all(y, n * d, p->e.activations);
-    product(out, y, n, &l->of[OUT_PROJ], &l->of[OUT_BIAS]);
-    release(p->s, mark);
+    matrix_product(out, y, n, &l->of[OUT_PROJ], &l->of[OUT_BIAS]);
+    release_scratch(p->s, mark);
     return LS_OK;
 }
 
@@ -286,7 +286,7 @@ static ls_status convolve_columns(const pass *p, double *rows, int64_t stride, i
 /* z | x | B | C | dt of x, of which x, B and C go through the convolution in place of themselves. */
 static ls_status mamba2_inputs(const pass *p, double *rows, const double *x, const layer *l) {
     const ls_model_config *c = p->c;
-    product(rows, x, p->n, &l->of[IN_PROJ], &l->of[IN_BIAS]);
+    matrix_product(rows, x, p->n, &l->of[IN_PROJ], &l->of[IN_BIAS]);
     return convolve_columns(p, rows, c->d_inner + ls_config_conv_dim(c) + c->ssd_heads, c->d_inner, l);
 }
 
@@ -328,8 +328,8 @@ static ls_status mamba2(const pass *p, double *out, const double *x, const layer
         gated_norm(p, y + t * d, rows + t * stride, l->of[GATED_NORM].at);
     }
     round_all(y, n * d, p->e.activations);
-    product(out, y, n, &l->of[OUT_PROJ], &l->of[OUT_BIAS]);
-    release(p->s, mark);
+    matrix_product(out, y, n, &l->of[OUT_PROJ], &l->of[OUT_BIAS]);
+    release_scratch(p->s, mark);
     return LS_OK;
 }
 
@@ -388,18 +388,18 @@ static ls_status delta_rule(const pass *p, double *out, const double *x, const l
     LS_TRY(room(p->s, &a, n, heads, p->err));
     LS_TRY(room(p->s, &states, 1, of_states, p->err));
     LS_TRY(room(p->s, &y, n, d, p->err));
-    product(rows, x, n, &l->of[IN_QKV], NULL);
-    product(z, x, n, &l->of[IN_Z], NULL);
-    product(b, x, n, &l->of[IN_B], NULL);
-    product(a, x, n, &l->of[IN_A], NULL);
+    matrix_product(rows, x, n, &l->of[IN_QKV], NULL);
+    matrix_product(z, x, n, &l->of[IN_Z], NULL);
+    matrix_product(b, x, n, &l->of[IN_B], NULL);
+    matrix_product(a, x, n, &l->of[IN_A], NULL);
     LS_TRY(convolve_columns(p, rows, qkv, 0, l));
     for (int64_t t = 0; t < n; t++) {
         if (t == 0 || memory_from(p, t, LS_LOSE_STATE) == t) memset(states, 0, (size_t)of_states * sizeof *states);
         delta_token(p, y + t * d, states, rows + t * qkv, z + t * d, b + t * heads, a + t * heads, l);
     }
     round_all(y, n * d, p->e.activations);
-    product(out, y, n, &l->of[OUT_PROJ], NULL);
-    release(p->s, mark);
+    matrix_product(out, y, n, &l->of[OUT_PROJ], NULL);
+    release_scratch(p->s, mark);
     return LS_OK;
 }
 
@@ -444,7 +444,7 @@ static ls_status heads_and_gates(const pass *p, double *q, double *gate, const d
     const int64_t size = p->c->head_dim, n = p->n * p->c->n_heads;
     double *both;
     LS_TRY(room(p->s, &both, n, 2 * size, p->err));
-    product(both, x, p->n, &l->of[WQ], NULL);
+    matrix_product(both, x, p->n, &l->of[WQ], NULL);
     for (int64_t i = 0; i < n; i++) {
         memcpy(q + i * size, both + 2 * i * size, (size_t)size * sizeof *q);
         memcpy(gate + i * size, both + (2 * i + 1) * size, (size_t)size * sizeof *q);
@@ -466,9 +466,9 @@ static ls_status attention(const pass *p, int64_t layer_i, double *out, const do
     if (c->head_gates)
         LS_TRY(heads_and_gates(p, q, gate, x, l));
     else
-        product(q, x, n, &l->of[WQ], &l->of[Q_BIAS]);
-    product(k, x, n, &l->of[WK], &l->of[K_BIAS]);
-    product(v, x, n, &l->of[WV], &l->of[V_BIAS]);
+        matrix_product(q, x, n, &l->of[WQ], &l->of[Q_BIAS]);
+    matrix_product(k, x, n, &l->of[WK], &l->of[K_BIAS]);
+    matrix_product(v, x, n, &l->of[WV], &l->of[V_BIAS]);
     if (l->of[Q_NORM].at != NULL) {
         for (int64_t i = 0; i < n * heads; i++) rms(p, q + i * size, q + i * size, size, l->of[Q_NORM].at, false);
         for (int64_t i = 0; i < n * groups; i++) rms(p, k + i * size, k + i * size, size, l->of[K_NORM].at, false);
@@ -517,8 +517,8 @@ static ls_status attention(const pass *p, int64_t layer_i, double *out, const do
         }
     for (int64_t i = 0; c->head_gates && i < n * heads * size; i++) y[i] /= 1.0 + exp(-gate[i]);
     round_all(y, n * heads * size, p->e.activations);
-    product(out, y, n, &l->of[WO], &l->of[O_BIAS]);
-    release(p->s, mark);
+    matrix_product(out, y, n, &l->of[WO], &l->of[O_BIAS]);
+    release_scratch(p->s, mark);
     return LS_OK;
 }
 
@@ -531,14 +531,14 @@ static ls_status dense(const pass *p, double *out, const double *x, int64_t n, c
     LS_TRY(room(p->s, &gate, n, f, p->err));
     LS_TRY(room(p->s, &up, n, f, p->err));
     LS_TRY(room(p->s, &y, n, hidden, p->err));
-    if (!p->c->ungated) product(gate, x, n, &expert[0], NULL);
-    product(up, x, n, &expert[1], NULL);
+    if (!p->c->ungated) matrix_product(gate, x, n, &expert[0], NULL);
+    matrix_product(up, x, n, &expert[1], NULL);
     for (int64_t i = 0; i < n * f; i++)
         gate[i] = p->c->ungated ? relu2(up[i]) : (p->e.gelu ? gelu(gate[i]) : silu(gate[i])) * up[i];
     round_all(gate, n * f, p->e.activations);
-    product(y, gate, n, &expert[2], NULL);
+    matrix_product(y, gate, n, &expert[2], NULL);
     for (int64_t i = 0; i < n * hidden; i++) out[i] += share * y[i];
-    release(p->s, mark);
+    release_scratch(p->s, mark);
     return LS_OK;
 }
 
@@ -601,7 +601,7 @@ static void route(const pass *p, double *share, double *logit, double *order, co
 static ls_status shared_expert(const pass *p, double *out, const double *x, const layer *l) {
     double gate = 0.0;
     if (l->of[SHARED_GATE].at == NULL) return dense(p, out, x, 1, l->shared, 1.0);
-    product(&gate, x, 1, &l->of[SHARED_GATE], NULL);
+    matrix_product(&gate, x, 1, &l->of[SHARED_GATE], NULL);
     return dense(p, out, x, 1, l->shared, 1.0 / (1.0 + exp(-gate)));
 }
 
@@ -612,13 +612,13 @@ static ls_status mixture(const pass *p, double *out, const double *x, const laye
     LS_TRY(room(p->s, &share, 1, experts, p->err));
     LS_TRY(room(p->s, &order, 1, experts, p->err));
     for (int64_t t = 0; t < p->n; t++) {
-        product(logit, x + t * hidden, 1, &l->of[ROUTER], NULL);
+        matrix_product(logit, x + t * hidden, 1, &l->of[ROUTER], NULL);
         route(p, share, logit, order, l);
         for (int64_t e = 0; e < experts; e++)
             if (share[e] > 0.0) LS_TRY(dense(p, out + t * hidden, x + t * hidden, 1, &l->expert[3 * e], share[e]));
         if (p->c->shared_ffn > 0) LS_TRY(shared_expert(p, out + t * hidden, x + t * hidden, l));
     }
-    release(p->s, mark);
+    release_scratch(p->s, mark);
     return LS_OK;
 }
 
@@ -733,7 +733,7 @@ static ls_status edited(const pass *p, layer *out, int32_t layer_i, ls_error *er
     return misplaced(p, out, experts, err);
 }
 
-static ls_status mix(const pass *p, int32_t layer_i, double *y, const double *x, const layer *l) {
+static ls_status mix_tokens(const pass *p, int32_t layer_i, double *y, const double *x, const layer *l) {
     if (p->c->is_attention[layer_i]) return attention(p, layer_i, y, x, l);
     switch (ls_config_recurrence(p->c)) {
         case LS_RECURRENCE_DELTA: return delta_rule(p, y, x, l);
@@ -757,7 +757,7 @@ static ls_status run_layer(const pass *p, double *h, double *x, double *y, int32
                 here && p->e.weights == LS_CHANGED_NORM_ONES);
         round_all(x, n * hidden, p->e.activations);
         if (!(here && p->e.weights == LS_CHANGED_NO_MIXER)) {
-            LS_TRY(mix(&mixing, layer_i, y, x, &l));
+            LS_TRY(mix_tokens(&mixing, layer_i, y, x, &l));
             for (int64_t i = 0; i < n * hidden; i++) h[i] += mixer * y[i];
         }
     }
@@ -768,7 +768,7 @@ static ls_status run_layer(const pass *p, double *h, double *x, double *y, int32
         round_all(x, n * hidden, p->e.activations);
         LS_TRY(p->c->is_moe[layer_i] ? mixture(p, h, x, &l) : dense(p, h, x, n, l.expert, ffn));
     }
-    release(p->s, mark);
+    release_scratch(p->s, mark);
     return LS_OK;
 }
 
@@ -787,7 +787,7 @@ static ls_status run_head(const pass *p, double *logits, const double *h, double
         for (int64_t t = 0; t < p->n; t++) quantise(x + t * hidden, x + t * hidden, hidden, 127.0);
     else
         round_all(x, p->n * hidden, p->e.head_input);
-    product(logits, x, p->n, &head, NULL);
+    matrix_product(logits, x, p->n, &head, NULL);
     round_all(logits, p->n * vocab, p->e.logits);
     for (int64_t i = 0; p->e.softcap > 0.0 && i < p->n * vocab; i++)
         logits[i] = p->e.softcap * tanh(logits[i] / p->e.softcap);

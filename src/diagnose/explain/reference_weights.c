@@ -63,7 +63,7 @@ static ls_status own(ls_reference *r, matrix *out, int64_t n, const char *name, 
     return LS_OK;
 }
 
-static ls_status take(ls_reference *r, matrix *out, const char *name, bool needed, ls_error *err) {
+static ls_status take_matrix(ls_reference *r, matrix *out, const char *name, bool needed, ls_error *err) {
     const ls_tensor_view *view = ls_checkpoint_find(r->checkpoint, name);
     void *bytes = NULL;
     ls_status status;
@@ -83,7 +83,7 @@ done:
 
 /* A norm of the stream or of heads, as it weighs. */
 static ls_status take_norm(ls_reference *r, matrix *out, const char *name, bool needed, ls_error *err) {
-    LS_TRY(take(r, out, name, needed, err));
+    LS_TRY(take_matrix(r, out, name, needed, err));
     for (int64_t i = 0; r->config.norms_above_one && i < out->rows * out->columns; i++) out->at[i] += 1.0;
     return LS_OK;
 }
@@ -102,13 +102,13 @@ static ls_status take_experts(ls_reference *r, layer *l, int32_t layer_i, ls_err
         if (c->ungated && i % 3 == 0) continue;
         if (c->is_moe[layer_i]) snprintf(expert, sizeof expert, "experts.%lld.", (long long)(i / 3));
         snprintf(name, sizeof name, "%s%d.%s%s%s", c->names->layers, layer_i, c->names->ffn, expert, names[i % 3]);
-        LS_TRY(take(r, &l->expert[i], name, true, err));
+        LS_TRY(take_matrix(r, &l->expert[i], name, true, err));
     }
     for (int64_t i = 0; c->is_moe[layer_i] && c->shared_ffn > 0 && i < 3; i++) {
         if (c->ungated && i == 0) continue;
         snprintf(name, sizeof name, "%s%d.%s%s%s", c->names->layers, layer_i, c->names->ffn, c->names->shared,
                  names[i]);
-        LS_TRY(take(r, &l->shared[i], name, true, err));
+        LS_TRY(take_matrix(r, &l->shared[i], name, true, err));
     }
     return LS_OK;
 }
@@ -173,7 +173,7 @@ static ls_status take_layer(ls_reference *r, int32_t layer_i, ls_error *err) {
         if (part == 0 || prefix == NULL || own_name == NULL) continue;
         if (part == 3 && (c->n_experts <= 1 || (i == SHARED_GATE && c->shared_ffn == 0))) continue;
         snprintf(name, sizeof name, "%s%d.%s%s", c->names->layers, layer_i, prefix, own_name);
-        LS_TRY((i == Q_NORM || i == K_NORM ? take_norm : take)(r, &l->of[i], name, false, err));
+        LS_TRY((i == Q_NORM || i == K_NORM ? take_norm : take_matrix)(r, &l->of[i], name, false, err));
     }
     if (l->of[IN_QKVZ].at != NULL && l->of[IN_BA].at != NULL) LS_TRY(part_by_head(r, l, err));
     return take_experts(r, l, layer_i, err);
@@ -199,12 +199,12 @@ ls_status ls_reference_create(ls_reference **out, const char *directory, const l
         goto done;
     }
     LS_TRY_DONE(ls_array_alloc((void **)&r->layers, r->config.n_layers, sizeof *r->layers, "layers", err));
-    LS_TRY_DONE(take(r, &r->embed, r->config.names->embed, true, err));
+    LS_TRY_DONE(take_matrix(r, &r->embed, r->config.names->embed, true, err));
     LS_TRY_DONE(take_norm(r, &r->final_norm, r->config.names->final_norm, true, err));
     if (r->config.tied)
         r->head = r->embed;
     else
-        LS_TRY_DONE(take(r, &r->head, r->config.names->head, true, err));
+        LS_TRY_DONE(take_matrix(r, &r->head, r->config.names->head, true, err));
     for (int32_t i = 0; i < r->config.n_layers; i++) LS_TRY_DONE(take_layer(r, i, err));
     *out = r;
     r = NULL;

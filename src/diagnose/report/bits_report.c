@@ -183,10 +183,7 @@ static void write_experiments(ls_json_out *json, const ls_sweep *s) {
         ls_json_begin_object(json, NULL);
         ls_json_string(json, "name", ls_experiment_name((ls_experiment)i));
         ls_json_string(json, "verdict", ls_verdict_name(o->verdict));
-        ls_json_int(json, "sequences", o->n_sequences);
-        ls_json_int(json, "sequences_different", o->n_sequences_different);
-        ls_json_int(json, "tokens", o->n_tokens);
-        ls_json_int(json, "tokens_different", o->n_different);
+        ls_report_counts_json(json, o->n_sequences, o->n_sequences_different, o->n_tokens, o->n_different);
         ls_json_int(json, "differing_bits", o->n_bits);
         ls_json_double(json, "mean_abs", o->abs_mean);
         ls_json_double(json, "max_abs", o->abs_max);
@@ -245,10 +242,7 @@ void ls_sweep_write(ls_json_out *json, const ls_sweep *s) {
     ls_json_bool(json, "different", s->different);
     ls_json_string(json, "dtype", ls_dtype_name(s->opts.dtype));
     ls_json_string(json, "profile", ls_profile_name(s->opts.dtype == LS_F32 ? LS_PROFILE_EXACT : s->opts.profile));
-    if (named != NULL)
-        ls_json_string(json, "cause", ls_cause_name(named->cause));
-    else
-        ls_json_null(json, "cause");
+    ls_json_string_or_null(json, "cause", named != NULL ? ls_cause_name(named->cause) : NULL);
     ls_json_begin_array(json, "ranked");
     for (int64_t i = 0; s->different && i < s->n_ranked; i++) {
         if (s->ranked[i].score == 0.0) break;

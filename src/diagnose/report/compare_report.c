@@ -109,19 +109,18 @@ static void draw_places(FILE *file, const ls_comparison *c) {
     }
     if (n < 2 || !(high > 0.0)) return;
     {
-        const ls_chart chart = {LS_CHART_POINTS,
-                                "Mean |d| by place",
-                                "place in the completion",
-                                "mean |d|",
-                                x,
-                                y,
-                                n,
-                                -0.5,
-                                x[n - 1] + 0.5,
-                                high,
-                                (double)NAN,
-                                NULL,
-                                "#b3261e"};
+        const ls_chart chart = {.kind = LS_CHART_POINTS,
+                                .title = "Mean |d| by place",
+                                .x_label = "place in the completion",
+                                .y_label = "mean |d|",
+                                .x = x,
+                                .y = y,
+                                .n = n,
+                                .x_low = -0.5,
+                                .x_high = x[n - 1] + 0.5,
+                                .y_high = high,
+                                .mark = (double)NAN,
+                                .colour = "#b3261e"};
         ls_chart_write(file, &chart);
     }
 }
@@ -154,19 +153,8 @@ void ls_comparison_html(FILE *file, const ls_comparison *c, const char *name_a, 
 static void write_causes(ls_json_out *json, const ls_comparison *c) {
     const ls_finding *named = ls_compare_named(&c->causes);
     ls_json_string(json, "verdict", verdict(c));
-    if (named != NULL)
-        ls_json_string(json, "cause", ls_cause_name(named->cause));
-    else
-        ls_json_null(json, "cause");
-    ls_json_begin_array(json, "ranked");
-    for (int64_t i = 0; i < c->causes.found.n; i++) {
-        ls_json_begin_object(json, NULL);
-        ls_json_string(json, "cause", ls_cause_name(c->causes.found.of[i].cause));
-        ls_json_double(json, "score", c->causes.found.of[i].confidence);
-        ls_json_string(json, "evidence", c->causes.found.of[i].evidence);
-        ls_json_end_object(json);
-    }
-    ls_json_end_array(json);
+    ls_json_string_or_null(json, "cause", named != NULL ? ls_cause_name(named->cause) : NULL);
+    ls_report_ranked_json(json, &c->causes.found, false);
 }
 
 /* What a reader must know before the numbers. */
@@ -336,11 +324,7 @@ void ls_comparison_write(ls_json_out *json, const ls_comparison *c, const char *
     ls_json_end_object(json);
     ls_json_begin_object(json, "measures");
     ls_mismatch_write(json, &c->measures);
-    if (c->sequence_worst != NULL) {
-        ls_json_string(json, "sequence_worst", c->sequence_worst);
-    } else {
-        ls_json_null(json, "sequence_worst");
-    }
+    ls_json_string_or_null(json, "sequence_worst", c->sequence_worst);
     ls_json_end_object(json);
     write_special(json, "special_a", &c->special_a);
     write_special(json, "special_b", &c->special_b);

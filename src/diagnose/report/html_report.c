@@ -8,7 +8,7 @@
 
 static const char *const colours[] = {"#1f6fb2", "#2e7d4f", "#a15c00", "#6a3fb5", "#b3261e"};
 
-static double largest(const double *y, int64_t n) {
+static double largest_point(const double *y, int64_t n) {
     double most = 0.0;
     for (int64_t i = 0; i < n; i++)
         if (isfinite(y[i]) && y[i] > most) most = y[i];
@@ -78,7 +78,8 @@ static void write_series(FILE *file, const ls_sweep *s) {
             "<h2>Mismatch by step</h2>\n<p>Steps of %" PRId64 " prompts through one engine with %" PRId64
             " slots in rotation, for each number of rollouts per prompt.</p>\n",
             s->series[0].n_prompts, s->opts.far_slots);
-    for (int64_t i = 0; i < s->n_series; i++) high = fmax(high, largest(s->series[i].step_abs, s->series[i].n_steps));
+    for (int64_t i = 0; i < s->n_series; i++)
+        high = fmax(high, largest_point(s->series[i].step_abs, s->series[i].n_steps));
     for (int64_t i = 0; i < s->n_series; i++) {
         const ls_series *x = &s->series[i];
         double step[LS_STEPS_MAX];
@@ -86,19 +87,19 @@ static void write_series(FILE *file, const ls_sweep *s) {
         for (int64_t t = 0; t < x->n_steps; t++) step[t] = (double)(t + 1);
         snprintf(title, sizeof title, "%" PRId64 " rollouts per prompt: %" PRId64 " of %" PRId64 " sequences differ",
                  x->rollouts, x->n_sequences_different, x->n_sequences);
-        const ls_chart chart = {LS_CHART_BARS,
-                                title,
-                                "step",
-                                "mean |d|",
-                                step,
-                                x->step_abs,
-                                x->n_steps,
-                                0.5,
-                                (double)s->series[0].n_steps + 0.5,
-                                high,
-                                x->onset >= 0.0 ? x->onset + 0.5 : (double)NAN,
-                                "first bad sequence",
-                                colours[i % 5]};
+        const ls_chart chart = {.kind = LS_CHART_BARS,
+                                .title = title,
+                                .x_label = "step",
+                                .y_label = "mean |d|",
+                                .x = step,
+                                .y = x->step_abs,
+                                .n = x->n_steps,
+                                .x_low = 0.5,
+                                .x_high = (double)s->series[0].n_steps + 0.5,
+                                .y_high = high,
+                                .mark = x->onset >= 0.0 ? x->onset + 0.5 : (double)NAN,
+                                .mark_label = "first bad sequence",
+                                .colour = colours[i % 5]};
         ls_chart_write(file, &chart);
     }
     fputs(
@@ -147,9 +148,19 @@ static void write_slots(FILE *file, const ls_sweep *s) {
     if (n == 0 && s->n_probes == 0) return;
     fputs("<h2>Mismatch by slot</h2>\n", file);
     if (n > 0) {
-        const ls_chart chart = {
-            LS_CHART_BARS, "all sequences of the series", "slot",        "mean |d|", x,     y,         n,
-            0.0,           (double)s->opts.far_slots,     largest(y, n), threshold,  label, colours[0]};
+        const ls_chart chart = {.kind = LS_CHART_BARS,
+                                .title = "all sequences of the series",
+                                .x_label = "slot",
+                                .y_label = "mean |d|",
+                                .x = x,
+                                .y = y,
+                                .n = n,
+                                .x_low = 0.0,
+                                .x_high = (double)s->opts.far_slots,
+                                .y_high = largest_point(y, n),
+                                .mark = threshold,
+                                .mark_label = label,
+                                .colour = colours[0]};
         ls_chart_write(file, &chart);
     }
     for (int64_t i = 0; i < s->n_probes; i++) {
@@ -157,19 +168,19 @@ static void write_slots(FILE *file, const ls_sweep *s) {
         py[i] = s->probes[i].abs_mean;
     }
     if (s->n_probes > 0) {
-        const ls_chart chart = {LS_CHART_POINTS,
-                                "one sequence placed at chosen slots",
-                                "slot",
-                                "mean |d|",
-                                px,
-                                py,
-                                s->n_probes,
-                                0.0,
-                                (double)s->opts.far_slots,
-                                largest(py, s->n_probes),
-                                threshold,
-                                label,
-                                colours[4]};
+        const ls_chart chart = {.kind = LS_CHART_POINTS,
+                                .title = "one sequence placed at chosen slots",
+                                .x_label = "slot",
+                                .y_label = "mean |d|",
+                                .x = px,
+                                .y = py,
+                                .n = s->n_probes,
+                                .x_low = 0.0,
+                                .x_high = (double)s->opts.far_slots,
+                                .y_high = largest_point(py, s->n_probes),
+                                .mark = threshold,
+                                .mark_label = label,
+                                .colour = colours[4]};
         ls_chart_write(file, &chart);
     }
 }
@@ -187,19 +198,19 @@ static void write_positions(FILE *file, const ls_sweep *s) {
     }
     if (!s->different || n == 0) return;
     snprintf(title, sizeof title, "%s", ls_experiment_text(s->repro_of));
-    const ls_chart chart = {LS_CHART_BARS,
-                            title,
-                            "token of the completion",
-                            "mean |d|",
-                            x,
-                            y,
-                            n,
-                            0.5,
-                            (double)n + 0.5,
-                            largest(y, n),
-                            (double)NAN,
-                            "",
-                            colours[0]};
+    const ls_chart chart = {.kind = LS_CHART_BARS,
+                            .title = title,
+                            .x_label = "token of the completion",
+                            .y_label = "mean |d|",
+                            .x = x,
+                            .y = y,
+                            .n = n,
+                            .x_low = 0.5,
+                            .x_high = (double)n + 0.5,
+                            .y_high = largest_point(y, n),
+                            .mark = (double)NAN,
+                            .mark_label = "",
+                            .colour = colours[0]};
     fputs("<h2>Mismatch by position</h2>\n", file);
     ls_chart_write(file, &chart);
 }

@@ -44,6 +44,29 @@ void ls_report_levers(FILE *file, const ls_trial *trial, const ls_levers *from) 
     }
 }
 
+void ls_report_ranked_json(ls_json_out *json, const ls_findings *findings, bool weighed) {
+    ls_json_begin_array(json, "ranked");
+    for (int64_t i = 0; i < findings->n; i++) {
+        const ls_finding *f = &findings->of[i];
+        ls_json_begin_object(json, NULL);
+        ls_json_string(json, "cause", ls_cause_name(f->cause));
+        ls_json_double(json, "score", f->confidence);
+        if (weighed) ls_json_bool(json, "fits", f->confidence >= LS_NAMED);
+        if (weighed) ls_json_double(json, "doubt", f->doubt);
+        ls_json_string(json, "evidence", f->evidence);
+        ls_json_end_object(json);
+    }
+    ls_json_end_array(json);
+}
+
+void ls_report_counts_json(ls_json_out *json, int64_t sequences, int64_t sequences_off, int64_t tokens,
+                           int64_t tokens_off) {
+    ls_json_int(json, "sequences", sequences);
+    ls_json_int(json, "sequences_different", sequences_off);
+    ls_json_int(json, "tokens", tokens);
+    ls_json_int(json, "tokens_different", tokens_off);
+}
+
 void ls_report_bounds_json(ls_json_out *json, const ls_sweep *s) {
     ls_json_begin_array(json, "bounds");
     for (int64_t i = 0; i < s->n_bounds; i++) {

@@ -17,6 +17,11 @@ void ls_report_findings_html(FILE *file, const ls_findings *findings);
 void ls_report_bounds(FILE *file, const ls_sweep *sweep);
 /* The levers that differ from these, as options. */
 void ls_report_levers(FILE *file, const ls_trial *trial, const ls_levers *from);
+/* "ranked": [..], the best first; weighed: with whether each is sure enough to be named, and what its control left. */
+void ls_report_ranked_json(ls_json_out *json, const ls_findings *findings, bool weighed);
+/* How many sequences and tokens an experiment has, and how many of them are off. */
+void ls_report_counts_json(ls_json_out *json, int64_t sequences, int64_t sequences_off, int64_t tokens,
+                           int64_t tokens_off);
 /* "bounds": [..] and "repro": [..] */
 void ls_report_bounds_json(ls_json_out *json, const ls_sweep *sweep);
 void ls_report_repro_json(ls_json_out *json, const ls_sweep *sweep);

@@ -8,7 +8,7 @@
 #include "diagnose/report/report_parts.h"
 #include "diagnose/rounding/inquiry.h"
 
-static void describe(char *text, size_t bytes, const ls_seen *s) {
+static void describe_seen(char *text, size_t bytes, const ls_seen *s) {
     int used = 0;
     text[0] = '\0';
     if (s->outcomes.n > 0 || s->n_tokens > 0)
@@ -36,8 +36,8 @@ static bool is_shown(const ls_foreign *f, int experiment) {
 }
 
 /* A server's decoded values are not those of its prompts, by more than float32 leaves. */
-#define TOLD_FROM 5e-5
-static bool has_two_kernels(const ls_foreign *f) { return f->is_server && f->paths[LS_PATH_DECODE].most > TOLD_FROM; }
+#define SHOWN_FROM 5e-5
+static bool has_two_kernels(const ls_foreign *f) { return f->is_server && f->paths[LS_PATH_DECODE].most > SHOWN_FROM; }
 
 static const char *verdict(const ls_sweep *s) {
     const ls_finding *named = ls_foreign_named(s->foreign);
@@ -130,7 +130,7 @@ void ls_foreign_print(FILE *file, const ls_sweep *s) {
     fprintf(file, "\n%-20s %-10s %s\n", "experiment", "verdict", "what is moved: what is seen");
     for (int i = 0; i < LS_STACK_EXPERIMENTS; i++) {
         if (!is_shown(f, i)) continue;
-        describe(text, sizeof text, &f->seen[i]);
+        describe_seen(text, sizeof text, &f->seen[i]);
         fprintf(file, "%-20s %-10s %s%s%s\n", ls_stack_experiment_name((ls_stack_experiment)i),
                 ls_look_name(f->seen[i].look), ls_stack_experiment_text((ls_stack_experiment)i, f->is_server),
                 text[0] != '\0' ? ": " : "", text);
@@ -184,10 +184,7 @@ static void write_paths(ls_json_out *json, const ls_foreign *f) {
     ls_json_double(json, "max", f->expected.most);
     ls_json_double(json, "apart", f->expected.apart);
     ls_json_end_object(json);
-    if (f->convention[0] != '\0')
-        ls_json_string(json, "convention", f->convention);
-    else
-        ls_json_null(json, "convention");
+    ls_json_string_or_null(json, "convention", f->convention[0] != '\0' ? f->convention : NULL);
 }
 
 void ls_foreign_write(ls_json_out *json, const ls_sweep *s) {
@@ -197,22 +194,9 @@ void ls_foreign_write(ls_json_out *json, const ls_sweep *s) {
     ls_json_bool(json, "different", s->different);
     ls_json_string(json, "verdict", verdict(s));
     ls_json_string(json, "dtype", ls_dtype_name(s->opts.dtype));
-    if (named != NULL)
-        ls_json_string(json, "cause", ls_cause_name(named->cause));
-    else
-        ls_json_null(json, "cause");
+    ls_json_string_or_null(json, "cause", named != NULL ? ls_cause_name(named->cause) : NULL);
     ls_json_double(json, "confidence", f->found.n > 0 ? f->found.of[0].confidence : 0.0);
-    ls_json_begin_array(json, "ranked");
-    for (int64_t i = 0; i < f->found.n; i++) {
-        ls_json_begin_object(json, NULL);
-        ls_json_string(json, "cause", ls_cause_name(f->found.of[i].cause));
-        ls_json_double(json, "score", f->found.of[i].confidence);
-        ls_json_bool(json, "fits", f->found.of[i].confidence >= LS_NAMED);
-        ls_json_double(json, "doubt", f->found.of[i].doubt);
-        ls_json_string(json, "evidence", f->found.of[i].evidence);
-        ls_json_end_object(json);
-    }
-    ls_json_end_array(json);
+    ls_report_ranked_json(json, &f->found, true);
     ls_json_begin_object(json, "floor");
     ls_json_double(json, "median", f->floor);
     ls_json_double(json, "q90", f->floor_q90);
@@ -229,10 +213,7 @@ void ls_foreign_write(ls_json_out *json, const ls_sweep *s) {
         ls_json_begin_object(json, NULL);
         ls_json_string(json, "name", ls_stack_experiment_name((ls_stack_experiment)i));
         ls_json_string(json, "verdict", ls_look_name(o->look));
-        ls_json_int(json, "sequences", o->n_sequences);
-        ls_json_int(json, "sequences_different", o->n_sequences_off);
-        ls_json_int(json, "tokens", o->n_tokens);
-        ls_json_int(json, "tokens_different", o->n_off);
+        ls_report_counts_json(json, o->n_sequences, o->n_sequences_off, o->n_tokens, o->n_off);
         ls_json_double(json, "median_abs", o->abs_median);
         ls_json_double(json, "max_abs", o->abs_max);
         if (o->note[0] != '\0') ls_json_string(json, "note", o->note);
@@ -262,7 +243,7 @@ static void draw_effects(FILE *file, const ls_foreign *f) {
         const double limit = width * log(f->limit / low) / log(high / low);
         char text[LS_NOTE_BYTES + 200];
         if (!is_shown(f, i)) continue;
-        describe(text, sizeof text, s);
+        describe_seen(text, sizeof text, s);
         fprintf(file, "<tr><td>%s</td><td>%s</td><td>", ls_stack_experiment_name((ls_stack_experiment)i),
                 ls_look_name(s->look));
         if (s->n_tokens > 0) {

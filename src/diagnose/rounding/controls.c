@@ -17,7 +17,7 @@ enum { WEIGHED_MOST = 6 };
 /* Texts of the second look. */
 #define OTHER_TEXTS 0x5DEECE66Du
 
-static double distance(const ls_outcome *c, int64_t i) {
+static double finite_distance(const ls_outcome *c, int64_t i) {
     const double d = fabs((double)c->scored[i] - (double)c->logprob[i]);
     return isfinite(d) ? d : 1e9;
 }
@@ -27,11 +27,11 @@ static double sequence_size(const ls_outcome *c) {
     double most = 0.0;
     if (c->failure != LS_FAILURE_NONE) return 1e9;
     for (int64_t i = 0; i < c->n; i++)
-        if (!(i < 64 && (c->excused >> i & 1))) most = fmax(most, distance(c, i));
+        if (!(i < 64 && (c->excused >> i & 1))) most = fmax(most, finite_distance(c, i));
     return most;
 }
 
-static double largest(const ls_outcomes *o, int64_t *n_tokens) {
+static double largest_of_sequences(const ls_outcomes *o, int64_t *n_tokens) {
     double most = 0.0;
     for (int64_t s = 0; s < o->n; s++) {
         most = fmax(most, sequence_size(&o->of[s]));
@@ -42,7 +42,7 @@ static double largest(const ls_outcomes *o, int64_t *n_tokens) {
 
 static double doubt_by_size(const ls_outcomes *with, const ls_outcomes *without) {
     int64_t n = 0, m = 0;
-    const double top = largest(with, &n), other = largest(without, &m);
+    const double top = largest_of_sequences(with, &n), other = largest_of_sequences(without, &m);
     if (n == 0 || m == 0 || !(top > 0.0)) return 1.0;
     return (double)n / ((double)n + (double)m * top / fmax(other, 1e-12));
 }

@@ -51,7 +51,7 @@ bool ls_foreign_is_slow(ls_inquiry *q, ls_stack_experiment experiment) {
 }
 
 /* Prompts of n tokens with pages of `page`, 0: the usual ones. Is one off? *told: the suspect says that it obeyed. */
-static ls_status try_page(ls_inquiry *q, int64_t n, int64_t page, bool *off, bool *told, ls_error *err) {
+static ls_status try_page(ls_inquiry *q, int64_t n, int64_t page, bool *off, bool *reported, ls_error *err) {
     const int64_t lever = ls_lever_find("page");
     ls_requests *r = calloc(1, sizeof *r);
     ls_seen seen = {0};
@@ -65,7 +65,7 @@ static ls_status try_page(ls_inquiry *q, int64_t n, int64_t page, bool *off, boo
     for (int64_t i = 0; i < 4; i++) LS_TRY_DONE(ls_requests_plain(q, r, 2500 + i, n, err));
     LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &seen, err));
     *off = seen.look == LS_LOOK_OFF;
-    *told = seen.outcomes.n > 0 && seen.outcomes.tells_levers && lever >= 0 && (seen.outcomes.levers >> lever & 1);
+    *reported = seen.outcomes.n > 0 && seen.outcomes.tells_levers && lever >= 0 && (seen.outcomes.levers >> lever & 1);
 done:
     ls_seen_deinit(&seen);
     if (r != NULL) free(r->ids);
@@ -74,16 +74,16 @@ done:
 }
 
 ls_status ls_foreign_page_moves(ls_inquiry *q, int64_t length, ls_page_moves *out, ls_error *err) {
-    bool usual, below, at, told, tells = true, moves = false;
+    bool usual, below, at, reported, tells = true, moves = false;
     *out = LS_PAGE_MOVES_UNKNOWN;
     if (length < 2 || length > 1024) return LS_OK;
-    LS_TRY(try_page(q, length, 0, &usual, &told, err));
+    LS_TRY(try_page(q, length, 0, &usual, &reported, err));
     for (int k = 0; k < 2; k++) {
         const int64_t page = k == 0 ? 4 : 64;
-        LS_TRY(try_page(q, length - 1, page, &below, &told, err));
-        tells = tells && told;
-        LS_TRY(try_page(q, length, page, &at, &told, err));
-        tells = tells && told && at;
+        LS_TRY(try_page(q, length - 1, page, &below, &reported, err));
+        tells = tells && reported;
+        LS_TRY(try_page(q, length, page, &at, &reported, err));
+        tells = tells && reported && at;
         moves = moves || below || (usual && !at);
     }
     *out = moves ? LS_PAGE_MOVES : tells ? LS_PAGE_STAYS : LS_PAGE_MOVES_UNKNOWN;

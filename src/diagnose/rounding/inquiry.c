@@ -29,17 +29,18 @@ typedef struct groups {
     int64_t n[GROUPS], n_unsure[GROUPS];
 } groups;
 
-static void add(groups *g, int group, const ls_outcome *c, int64_t i) {
+static void add_distance(groups *g, int group, const ls_outcome *c, int64_t i) {
     const double d = fabs((double)c->scored[i] - (double)c->logprob[i]);
     if (!isfinite(d) || g->n[group] == GROUP_MOST) return;
     g->of[group][g->n[group]++] = d;
     if ((double)c->scored[i] < LS_SURE_TOKEN) g->of_unsure[group][g->n_unsure[group]++] = d;
 }
 
-static void collect(groups *g, const ls_seen *seen, bool one_process) {
+static void collect_distances(groups *g, const ls_seen *seen, bool one_process) {
     for (int64_t s = 0; s < seen->outcomes.n; s++) {
         const ls_outcome *c = &seen->outcomes.of[s];
-        for (int64_t i = 0; i < c->n; i++) add(g, !one_process ? 0 : i > 0 ? 3 : c->n_prompt > 9 ? 2 : 1, c, i);
+        for (int64_t i = 0; i < c->n; i++)
+            add_distance(g, !one_process ? 0 : i > 0 ? 3 : c->n_prompt > 9 ? 2 : 1, c, i);
     }
 }
 
@@ -56,7 +57,7 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     LS_TRY_DONE(g != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "floor"));
     LS_TRY_DONE(ls_array_alloc((void **)&all, (int64_t)GROUPS * GROUP_MOST, sizeof *all, "floor", err));
     for (size_t i = 0; i < sizeof solo / sizeof solo[0]; i++)
-        collect(g, &f->seen[solo[i]], solo[i] == LS_STACK_LENGTHS);
+        collect_distances(g, &f->seen[solo[i]], solo[i] == LS_STACK_LENGTHS);
     for (int k = 0; k < GROUPS; k++) {
         const double median = ls_quantile(g->of_unsure[k], g->n_unsure[k], 0.5, (double)INFINITY);
         if (g->n_unsure[k] < 3) continue;

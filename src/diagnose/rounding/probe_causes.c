@@ -103,7 +103,7 @@ static bool decide_missing(ls_inquiry *q) {
 #define SURE 0.97
 
 /* The experiment of [from, to] that is off in the largest share of its requests; LS_STACK_EXPERIMENTS: none is. */
-static ls_stack_experiment largest(const ls_inquiry *q, ls_stack_experiment from, ls_stack_experiment to) {
+static ls_stack_experiment largest_share(const ls_inquiry *q, ls_stack_experiment from, ls_stack_experiment to) {
     ls_stack_experiment experiment = LS_STACK_EXPERIMENTS;
     double share = 0.0;
     for (int r = (int)from; r <= (int)to; r++) {
@@ -130,13 +130,13 @@ static ls_status weigh(ls_inquiry *q, ls_stack_experiment experiment, double *su
 
 static ls_status strongest(ls_inquiry *q, ls_stack_experiment from, ls_stack_experiment to,
                            ls_stack_experiment *experiment, double *sure, ls_error *err) {
-    *experiment = largest(q, from, to);
+    *experiment = largest_share(q, from, to);
     return weigh(q, *experiment, sure, err);
 }
 
 static bool holds(double sure) { return sure > SURE - FAMILY_ERROR; }
 
-static void list(ls_inquiry *q, ls_stack_experiment experiment, double sure, ls_cause cause, const char *what) {
+static void list_cause(ls_inquiry *q, ls_stack_experiment experiment, double sure, ls_cause cause, const char *what) {
     const ls_seen *s = &q->f->seen[experiment];
     if (holds(sure))
         ls_foreign_find(q->f, cause, experiment, sure,
@@ -228,11 +228,11 @@ static ls_status decide_draws(ls_inquiry *q, ls_error *err) {
     }
     LS_TRY(strongest(q, LS_STACK_TOP_K, LS_STACK_TOP_P, &experiment, &sure, err));
     if (experiment < LS_STACK_EXPERIMENTS)
-        list(q, experiment, sure, LS_CAUSE_CUT, experiment == LS_STACK_TOP_K ? "with top-k 5" : "with top-p 0.8");
+        list_cause(q, experiment, sure, LS_CAUSE_CUT, experiment == LS_STACK_TOP_K ? "with top-k 5" : "with top-p 0.8");
     if (f->found.n > 0 || f->convention[0] != '\0') return LS_OK;
     LS_TRY(strongest(q, LS_STACK_GREEDY, LS_STACK_GREEDY, &experiment, &sure, err));
     if (experiment < LS_STACK_EXPERIMENTS)
-        list(q, experiment, fmin(sure, 0.7), LS_CAUSE_TEMPERATURE, "at temperature 0 alone");
+        list_cause(q, experiment, fmin(sure, 0.7), LS_CAUSE_TEMPERATURE, "at temperature 0 alone");
     return LS_OK;
 }
 
@@ -380,9 +380,9 @@ static ls_status decide_cache(ls_inquiry *q, ls_error *err) {
     double sure;
     ls_stack_experiment experiment;
     ls_trial trial;
-    experiment = largest(q, LS_STACK_CACHED_SAME, LS_STACK_CACHED_TWINS_WHOLE);
-    if (experiment == LS_STACK_EXPERIMENTS) experiment = largest(q, LS_STACK_CACHED_RESET, LS_STACK_CACHED_RESET);
-    if (experiment == LS_STACK_EXPERIMENTS) experiment = largest(q, LS_STACK_CACHED_MANY, LS_STACK_CACHED_MANY);
+    experiment = largest_share(q, LS_STACK_CACHED_SAME, LS_STACK_CACHED_TWINS_WHOLE);
+    if (experiment == LS_STACK_EXPERIMENTS) experiment = largest_share(q, LS_STACK_CACHED_RESET, LS_STACK_CACHED_RESET);
+    if (experiment == LS_STACK_EXPERIMENTS) experiment = largest_share(q, LS_STACK_CACHED_MANY, LS_STACK_CACHED_MANY);
     if (experiment == LS_STACK_EXPERIMENTS) return LS_OK;
     /* Pairs have controls of their own, and a cache that no client can keep out is in the experiment's control as well.
      *  */
@@ -391,7 +391,7 @@ static ls_status decide_cache(ls_inquiry *q, ls_error *err) {
     LS_TRY(weigh(q, experiment, &sure, err));
     ls_stack_trial(q, experiment, &trial, NULL);
     if (trial.levers.batch == 1)
-        list(q, experiment, sure, LS_CAUSE_CACHE_HITS, "with the prefix cache");
+        list_cause(q, experiment, sure, LS_CAUSE_CACHE_HITS, "with the prefix cache");
     else if (holds(sure)) /* one at a time they are right: what is kept is not what is wrong */
         ls_foreign_find(q->f, LS_CAUSE_CACHE_HITS, experiment, 0.6,
                         "%s: %" PRId64 " of %" PRId64
@@ -433,7 +433,7 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
         ls_stack_experiment experiment;
         double sure;
         LS_TRY(strongest(q, rest[i].experiment, rest[i].experiment, &experiment, &sure, err));
-        if (experiment < LS_STACK_EXPERIMENTS) list(q, experiment, sure, rest[i].cause, rest[i].what);
+        if (experiment < LS_STACK_EXPERIMENTS) list_cause(q, experiment, sure, rest[i].cause, rest[i].what);
     }
     if (q->f->found.n == 0) LS_TRY(decide_load(q, err));
     if (q->f->found.n == 0) LS_TRY(ls_decide_failures(q, err));

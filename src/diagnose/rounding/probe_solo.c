@@ -205,7 +205,7 @@ static bool is_log_of_grid(float value, int bits) {
     return (bits > 13 || p >= finest) && fabsf(near - p) < 2e-6f * p;
 }
 
-static void look(void *context, const ls_outcome *c, int64_t i) {
+static void look_at_token(void *context, const ls_outcome *c, int64_t i) {
     shape *s = context;
     const double record = (double)c->logprob[i], scored = (double)c->scored[i];
     if (!(scored < LS_SURE_TOKEN) || c->lacks) return;
@@ -622,7 +622,7 @@ static void decide_rest(ls_inquiry *q) {
 
 static shape shape_of(const ls_inquiry *q) {
     shape s = {.from = moved_from(q), .least = (double)INFINITY};
-    each_solo(q, look, &s);
+    each_solo(q, look_at_token, &s);
     return s;
 }
 

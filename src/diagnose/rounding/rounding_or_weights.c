@@ -66,7 +66,7 @@ typedef struct pairs {
     int64_t n;
 } pairs;
 
-static ls_status compare(ls_inquiry *q, const ls_outcome *a, const ls_outcome *b, pairs *out, ls_error *err) {
+static ls_status compare_runs(ls_inquiry *q, const ls_outcome *a, const ls_outcome *b, pairs *out, ls_error *err) {
     double of_a[TOKENS], of_b[TOKENS];
     int64_t n = 0;
     while (n < a->n && n < b->n && n < TOKENS && a->completion[n] == b->completion[n]) n++;
@@ -93,7 +93,7 @@ typedef struct likeness {
 
 static bool is_rounding(const likeness *l) { return !(1.0 - l->seen < NEARER * (1.0 - l->rounding) && l->seen > 0.8); }
 
-static ls_status measure(ls_inquiry *q, likeness *out, ls_error *err) {
+static ls_status measure_likeness(ls_inquiry *q, likeness *out, ls_error *err) {
     ls_requests *r = calloc(2, sizeof *r);
     pairs *p = calloc(1, sizeof *p);
     ls_seen one = {0}, two = {0};
@@ -104,7 +104,7 @@ static ls_status measure(ls_inquiry *q, likeness *out, ls_error *err) {
     LS_TRY_DONE(run_once(q, true, &r[1], &two, err));
     if (one.outcomes.n == PROMPTS && two.outcomes.n == PROMPTS + 1)
         for (int64_t i = 0; i < PROMPTS; i++)
-            LS_TRY_DONE(compare(q, &one.outcomes.of[i], &two.outcomes.of[PROMPTS - i], p, err));
+            LS_TRY_DONE(compare_runs(q, &one.outcomes.of[i], &two.outcomes.of[PROMPTS - i], p, err));
     if (p->n >= VALUES_LEAST)
         *out = (likeness){ls_rank_correlation(p->one, p->two, p->n),
                           ls_rank_correlation(p->rounded_one, p->rounded_two, p->n), p->n};
@@ -121,7 +121,7 @@ ls_status ls_decide_rounding_or_weights(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     char where[256];
     likeness l;
-    LS_TRY(measure(q, &l, err));
+    LS_TRY(measure_likeness(q, &l, err));
     if (l.n == 0 || is_rounding(&l)) return LS_OK;
     const bool uniform = ls_foreign_is_uniform(f, where, sizeof where);
     ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, uniform ? 0.85 : 0.75,
@@ -135,7 +135,7 @@ ls_status ls_decide_rounding_or_weights(ls_inquiry *q, ls_error *err) {
 
 ls_status ls_foreign_is_drawn_anew(ls_inquiry *q, bool *is_drawn_anew, ls_error *err) {
     likeness l;
-    LS_TRY(measure(q, &l, err));
+    LS_TRY(measure_likeness(q, &l, err));
     *is_drawn_anew = l.n > 0 && is_rounding(&l);
     return LS_OK;
 }

@@ -13,7 +13,7 @@ const char *ls_look_name(ls_look look) {
 /* ---- requests ---- */
 
 /* splitmix64. */
-static uint64_t mix(uint64_t x) {
+static uint64_t mix_seed(uint64_t x) {
     x += 0x9E3779B97F4A7C15u;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
@@ -31,7 +31,7 @@ int32_t ls_plain_token(const ls_inquiry *q, int64_t text, int64_t i) {
     const ls_sweep_opts *o = &q->runner->sweep->opts;
     const uint64_t n = o->ids != NULL ? (uint64_t)o->n_ids : (uint64_t)q->config->vocab;
     for (uint64_t k = 0;; k++) {
-        const uint64_t drawn = mix(mix(q->seed ^ mix((uint64_t)text)) + (uint64_t)i * 64 + k) % n;
+        const uint64_t drawn = mix_seed(mix_seed(q->seed ^ mix_seed((uint64_t)text)) + (uint64_t)i * 64 + k) % n;
         const int32_t token = o->ids != NULL ? o->ids[drawn] : (int32_t)drawn;
         if (k == 63 || !is_special(q->config, token)) return token;
     }

@@ -6,8 +6,6 @@
 
 #include "base/mem.h"
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 typedef struct search {
     int64_t *items, n;
     int64_t *candidate;
@@ -62,7 +60,7 @@ ls_status ls_ddmin(int64_t *items, int64_t *n, ls_ddmin_test test, void *context
         else if (parts >= s.n)
             break;
         else
-            parts = smaller(2 * parts, s.n);
+            parts = ls_min_i64(2 * parts, s.n);
     }
 done:
     free(s.candidate);

@@ -68,8 +68,8 @@ static ls_status open_own(ls_device **out, const ls_engine_subject *s, const ls_
     return LS_OK;
 }
 
-static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
-                     ls_outcomes *out, ls_error *err) {
+static ls_status run_engine(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
+                            ls_outcomes *out, ls_error *err) {
     const ls_engine_subject *s = context;
     ls_device *own = NULL;
     ls_status status;
@@ -83,6 +83,6 @@ done:
 }
 
 ls_subject ls_subject_engine(ls_engine_subject *engine) {
-    const ls_subject subject = {.context = engine, .run = run};
+    const ls_subject subject = {.context = engine, .run = run_engine};
     return subject;
 }

@@ -241,7 +241,7 @@ static bool get_path(const ls_node *root, const char *a, const char *b, ls_node 
 }
 
 /* How many tokens the prompt had by its own account; -1: it does not say. */
-static int64_t told_prompt(const ls_probe_server *s, const ls_http_call *c) {
+static int64_t reported_prompt(const ls_probe_server *s, const ls_http_call *c) {
     static const char *const where[LS_DIALECTS][2] = {
         {"usage", "prompt_tokens"}, {"meta_info", "prompt_tokens"}, {"tokens_evaluated", NULL}};
     ls_json_doc *doc = NULL;
@@ -258,14 +258,15 @@ static int64_t told_prompt(const ls_probe_server *s, const ls_http_call *c) {
     return n;
 }
 
-static void compare_prompt(ls_probe_server *s, const int32_t *told, int64_t n_told, const int32_t *ids, int64_t n) {
+static void compare_prompt(ls_probe_server *s, const int32_t *reported, int64_t n_reported, const int32_t *ids,
+                           int64_t n) {
     s->odd.n_answers++;
-    if (n_told > n) {
+    if (n_reported > n) {
         s->odd.n_longer++;
-        s->odd.longer_by = n_told - n;
-    } else if (n_told < n) {
+        s->odd.longer_by = n_reported - n;
+    } else if (n_reported < n) {
         s->odd.n_shorter++;
-    } else if (told != NULL && memcmp(told, ids, (size_t)n * sizeof *ids) != 0) {
+    } else if (reported != NULL && memcmp(reported, ids, (size_t)n * sizeof *ids) != 0) {
         s->odd.n_other++;
     }
 }
@@ -298,7 +299,7 @@ static ls_status take_answer(ls_probe_server *s, ls_outcome *out, const ls_trial
                              ls_error *err) {
     const int64_t samples = trial->levers.samples;
     ls_record *records = NULL;
-    int64_t n = 0, told;
+    int64_t n = 0, reported;
     ls_status status;
     if (c->http >= 400 && c->http < 500) return blame(s, c, err);
     if (c->http < 200 || c->http >= 300) {
@@ -311,8 +312,8 @@ static ls_status take_answer(ls_probe_server *s, ls_outcome *out, const ls_trial
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s: %" PRId64 " completions for %" PRId64, c->path, n, samples);
         goto done;
     }
-    told = records[0].prompt_ids != NULL ? records[0].n_prompt : told_prompt(s, c);
-    if (told >= 0) compare_prompt(s, records[0].prompt_ids, told, out->prompt, out->n_prompt);
+    reported = records[0].prompt_ids != NULL ? records[0].n_prompt : reported_prompt(s, c);
+    if (reported >= 0) compare_prompt(s, records[0].prompt_ids, reported, out->prompt, out->n_prompt);
     for (int64_t i = 0; i < samples; i++)
         LS_TRY_DONE(take_sample(s, &out[i], &records[i], trial->max_tokens, s->dialect == LS_DIALECT_LLAMA_CPP, err));
 done:
@@ -415,8 +416,8 @@ done:
     return status;
 }
 
-static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
-                     ls_outcomes *out, ls_error *err) {
+static ls_status run_server(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
+                            ls_outcomes *out, ls_error *err) {
     ls_probe_server *s = context;
     /* What other trials left in the cache is none of this one's; a server of ours caches nothing that has a salt. */
     const bool salts = s->dialect == LS_DIALECT_VLLM && strcmp(s->who, "lockstep") != 0;
@@ -443,16 +444,16 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
 /* The values of one sequence from the answer to it as a prompt. False: they are not there. */
 static bool take_values(ls_probe_server *s, const ls_scored *one, const ls_http_call *c) {
     ls_record *records = NULL;
-    int64_t n = 0, told, offset;
+    int64_t n = 0, reported, offset;
     bool others = false;
     ls_error ignored;
     if (c->http < 200 || c->http >= 300 ||
         ls_answers_parse(&records, &n, c->answer, c->answer_bytes, c->path, dialects[s->dialect].scored, false,
                          &ignored) != LS_OK)
         return false;
-    told = records[0].n_logprobs + 1;
-    offset = told - one->n; /* aligned at the end */
-    compare_prompt(s, NULL, told, one->tokens, one->n);
+    reported = records[0].n_logprobs + 1;
+    offset = reported - one->n; /* aligned at the end */
+    compare_prompt(s, NULL, reported, one->tokens, one->n);
     for (int64_t i = 1; i < one->n; i++) {
         const int64_t at = i - 1 + offset, id = records[0].is_tokens ? at + 1 : at;
         s->odd.n_again++;
@@ -461,7 +462,7 @@ static bool take_values(ls_probe_server *s, const ls_scored *one, const ls_http_
         one->values[i - 1] = records[0].logprobs[at];
         others = others || (records[0].completion_ids != NULL && records[0].completion_ids[id] != one->tokens[i]);
     }
-    if (others && told == one->n) s->odd.n_other++;
+    if (others && reported == one->n) s->odd.n_other++;
     if (others) /* of other tokens: nobody knows which */
         for (int64_t i = 0; i + 1 < one->n; i++) one->values[i] = (float)NAN;
     ls_records_free(records, n);
@@ -520,8 +521,8 @@ static ls_status score_tokens(ls_probe_server *s, const ls_scored *one, const ls
         }
         if (call->http == 200 && ls_answers_parse(&records, &n, call->answer, call->answer_bytes, call->path,
                                                   LS_ANSWER_LLAMA_CPP, false, NULL) == LS_OK) {
-            const int64_t told = told_prompt(s, call);
-            if (told >= 0) compare_prompt(s, NULL, told, one->tokens, i);
+            const int64_t reported = reported_prompt(s, call);
+            if (reported >= 0) compare_prompt(s, NULL, reported, one->tokens, i);
             if (records[0].n_logprobs == 1 && records[0].completion_ids[0] == one->tokens[i])
                 one->values[i - 1] = records[0].logprobs[0];
             else
@@ -536,7 +537,8 @@ done:
     return status;
 }
 
-static ls_status score(void *context, const ls_trial *trial, const ls_scored *list, int64_t n, ls_error *err) {
+static ls_status score_by_server(void *context, const ls_trial *trial, const ls_scored *list, int64_t n,
+                                 ls_error *err) {
     ls_probe_server *s = context;
     for (int64_t i = 0; i < n; i++) {
         for (int64_t t = 0; t + 1 < list[i].n; t++) list[i].values[t] = (float)NAN;
@@ -603,7 +605,7 @@ static bool is_near_limit(void *context) {
 }
 
 ls_subject ls_subject_server(ls_probe_server *s) {
-    ls_subject subject = {.context = s, .run = run, .is_program = true, .is_server = true};
+    ls_subject subject = {.context = s, .run = run_server, .is_program = true, .is_server = true};
     subject.obeys = lever("batch") | lever("prefix"); /* a cache that cannot be kept out is on in all trials */
     if (s->dialect != LS_DIALECT_LLAMA_CPP) subject.obeys |= lever("samples") | lever("fork");
     if (s->dialect == LS_DIALECT_LLAMA_CPP && s->n_slots > 1) subject.obeys |= lever("slot-base") | lever("slots");
@@ -618,7 +620,7 @@ ls_subject ls_subject_server(ls_probe_server *s) {
 }
 
 ls_scorer ls_scorer_server(ls_probe_server *server) {
-    const ls_scorer scorer = {server, score};
+    const ls_scorer scorer = {server, score_by_server};
     return scorer;
 }
 

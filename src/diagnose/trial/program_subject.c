@@ -121,7 +121,8 @@ static void read_complaint(char *text, size_t bytes, const char *path) {
     free(all);
 }
 
-static ls_status start(ls_program_subject *s, pid_t *pid, char *const *argv, const char *complaints, ls_error *err) {
+static ls_status start_program(ls_program_subject *s, pid_t *pid, char *const *argv, const char *complaints,
+                               ls_error *err) {
     posix_spawn_file_actions_t files;
     int failure;
     if (posix_spawn_file_actions_init(&files) != 0) return LS_FAIL(err, LS_ERR_NOMEM, "%s", argv[0]);
@@ -162,7 +163,7 @@ static ls_status run_program(ls_program_subject *s, char *const *argv, const cha
     char why[256];
     pid_t pid;
     int code;
-    LS_TRY(start(s, &pid, argv, complaints, err));
+    LS_TRY(start_program(s, &pid, argv, complaints, err));
     LS_TRY(wait_for(s, &code, pid, s->timeout, err));
     if (WIFSIGNALED(code))
         return FAIL_AS(s, LS_FAILURE_DIED, err, LS_ERR_DEVICE, "%s: died of signal %d", argv[0], WTERMSIG(code));
@@ -383,8 +384,8 @@ static void begin_trial(ls_program_subject *s, const ls_trial *trial) {
     s->why = LS_FAILURE_NONE;
 }
 
-static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
-                     ls_outcomes *out, ls_error *err) {
+static ls_status run_trial(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
+                           ls_outcomes *out, ls_error *err) {
     ls_program_subject *s = context;
     char in[PATH_BYTES], records[PATH_BYTES], complaints[PATH_BYTES];
     words *w = calloc(1, sizeof *w);
@@ -470,7 +471,8 @@ done:
     return status;
 }
 
-static ls_status score(void *context, const ls_trial *trial, const ls_scored *list, int64_t n, ls_error *err) {
+static ls_status score_by_program(void *context, const ls_trial *trial, const ls_scored *list, int64_t n,
+                                  ls_error *err) {
     ls_program_subject *s = context;
     char in[PATH_BYTES], records[PATH_BYTES], complaints[PATH_BYTES], text[WORD_BYTES];
     words *w = calloc(1, sizeof *w);
@@ -506,11 +508,11 @@ done:
 }
 
 ls_scorer ls_scorer_program(ls_program_subject *program) {
-    const ls_scorer scorer = {program, score};
+    const ls_scorer scorer = {program, score_by_program};
     return scorer;
 }
 
 ls_subject ls_subject_program(ls_program_subject *program) {
-    const ls_subject subject = {.context = program, .run = run, .is_program = true};
+    const ls_subject subject = {.context = program, .run = run_trial, .is_program = true};
     return subject;
 }

@@ -150,7 +150,8 @@ static uint64_t hash_of(uint64_t condition, const int32_t *tokens, int64_t n) {
 }
 
 /* The entry of a sequence, or the empty place where it belongs. */
-static entry *find(const ls_sweep_trainer *t, uint64_t hash, uint64_t condition, const int32_t *tokens, int64_t n) {
+static entry *find_entry(const ls_sweep_trainer *t, uint64_t hash, uint64_t condition, const int32_t *tokens,
+                         int64_t n) {
     const uint64_t mask = ((uint64_t)1 << t->bits) - 1;
     for (uint64_t i = hash >> (64 - t->bits);; i = (i + 1) & mask) {
         entry *e = &t->table[i];
@@ -171,13 +172,13 @@ static ls_status grow_table(ls_sweep_trainer *t, ls_error *err) {
     }
     t->bits++;
     for (int64_t i = 0; i < n; i++)
-        if (old[i].n > 0) *find(t, old[i].hash, old[i].condition, t->tokens + old[i].token, old[i].n) = old[i];
+        if (old[i].n > 0) *find_entry(t, old[i].hash, old[i].condition, t->tokens + old[i].token, old[i].n) = old[i];
     free(old);
     return LS_OK;
 }
 
 /* Puts an outcome's tokens into t->sequence. */
-static ls_status join(ls_sweep_trainer *t, const ls_outcome *c, ls_error *err) {
+static ls_status join_tokens(ls_sweep_trainer *t, const ls_outcome *c, ls_error *err) {
     const int64_t n = c->n_prompt + c->n;
     LS_TRY(ls_array_grow((void **)&t->sequence, &t->sequence_cap, n, sizeof *t->sequence, "tokens", err));
     memcpy(t->sequence, c->prompt, (size_t)c->n_prompt * sizeof *t->sequence);
@@ -186,9 +187,10 @@ static ls_status join(ls_sweep_trainer *t, const ls_outcome *c, ls_error *err) {
 }
 
 /* Gives t->sequence a place; *fresh says that it has no values yet. */
-static ls_status keep(ls_sweep_trainer *t, uint64_t condition, int64_t n, bool *fresh, int64_t *value, ls_error *err) {
+static ls_status keep_score(ls_sweep_trainer *t, uint64_t condition, int64_t n, bool *fresh, int64_t *value,
+                            ls_error *err) {
     const uint64_t hash = hash_of(condition, t->sequence, n);
-    entry *e = find(t, hash, condition, t->sequence, n);
+    entry *e = find_entry(t, hash, condition, t->sequence, n);
     *fresh = e->n == 0;
     if (*fresh) {
         LS_TRY(ls_array_grow((void **)&t->tokens, &t->tokens_cap, t->n_tokens + n, sizeof *t->tokens, "tokens", err));
@@ -252,10 +254,10 @@ static ls_status score_version(ls_sweep_trainer *t, const ls_trial *trial, int32
         const int64_t n = c->n_prompt + c->n;
         bool fresh;
         if (c->version != version || c->n == 0) continue;
-        LS_TRY_DONE(join(t, c, err));
+        LS_TRY_DONE(join_tokens(t, c, err));
         /* Others may give the values of completions alone. */
-        LS_TRY_DONE(
-            keep(t, condition ^ (t->by.score != NULL ? (uint64_t)c->n_prompt << 20 : 0), n, &fresh, &value[i], err));
+        LS_TRY_DONE(keep_score(t, condition ^ (t->by.score != NULL ? (uint64_t)c->n_prompt << 20 : 0), n, &fresh,
+                               &value[i], err));
         if (fresh) list[n_pending++] = (pending){t->n_tokens - n, value[i], n, c->n_prompt};
     }
     if (n_pending > 0) LS_TRY_DONE(score_pending(t, trial, version, list, n_pending, err));

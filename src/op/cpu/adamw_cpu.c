@@ -1,10 +1,9 @@
 /* The optimizer on the CPU: lanes are elements; in the sum of squares they are chains. */
+#include "base/mem.h"
 #include "num/sum.h"
 #include "op/adamw_math.h"
 #include "op/cpu/adamw_kernel.h"
 #include "op/rows.h"
-
-static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Elements [first, first + n) of the call, which have the moments m and v. */
 static void move(const ls_adamw_args *a, int64_t first, int64_t n, float *restrict m, float *restrict v) {
@@ -42,7 +41,7 @@ static void move_narrow(const ls_adamw_args *a, int64_t first, int64_t last) {
     for (int64_t at = first, n; at < last; at += n) {
         const int64_t element = a->rounding.first + at, skip = element % PIECE;
         uint16_t *m_at = (uint16_t *)a->m + at, *v_at = (uint16_t *)a->v + at;
-        n = min_i64(PIECE - skip, last - at);
+        n = ls_min_i64(PIECE - skip, last - at);
         draw_words(word, &a->rounding, (element - skip) / 4);
         ls_row_widen(m, m_at, LS_BF16, n);
         ls_row_widen(v, v_at, LS_BF16, n);
@@ -56,7 +55,7 @@ static void move_narrow(const ls_adamw_args *a, int64_t first, int64_t last) {
 
 LS_KERNEL_DEFINE(ls_adamw_kernel) {
     const ls_adamw_args *a = context;
-    const int64_t first = begin * LS_ADAMW_BLOCK, last = min_i64(end * LS_ADAMW_BLOCK, a->n);
+    const int64_t first = begin * LS_ADAMW_BLOCK, last = ls_min_i64(end * LS_ADAMW_BLOCK, a->n);
     (void)scratch;
     if (first >= last) return;
     if (a->moments == LS_BF16)
@@ -73,11 +72,11 @@ LS_KERNEL_DEFINE(ls_squares_kernel) {
     for (int64_t block = begin; block < end; block++) {
         const ls_squares_range *range = call->ranges != NULL ? &call->ranges[block] : NULL;
         const int64_t first = range != NULL ? range->begin : block * LS_SQUARES_BLOCK;
-        const int64_t last = range != NULL ? first + range->n : min_i64(first + LS_SQUARES_BLOCK, call->n);
+        const int64_t last = range != NULL ? first + range->n : ls_min_i64(first + LS_SQUARES_BLOCK, call->n);
         float chain[LS_SUM_CHAINS] = {0};
         for (int64_t base = first; base < last; base += LS_SUM_CHAINS) {
             const float *x = call->x + base;
-            const int64_t n = min_i64(LS_SUM_CHAINS, last - base);
+            const int64_t n = ls_min_i64(LS_SUM_CHAINS, last - base);
             for (int64_t i = 0; i < n; i++) chain[i] = ls_fma(x[i], x[i], chain[i]);
         }
         call->blocks[block] = ls_sum_fold(chain);
@@ -86,7 +85,7 @@ LS_KERNEL_DEFINE(ls_squares_kernel) {
 
 LS_KERNEL_DEFINE(ls_weight_cast_kernel) {
     const ls_weight_cast_args *call = context;
-    const int64_t first = begin * LS_ADAMW_BLOCK, n = min_i64(end * LS_ADAMW_BLOCK, call->n) - first;
+    const int64_t first = begin * LS_ADAMW_BLOCK, n = ls_min_i64(end * LS_ADAMW_BLOCK, call->n) - first;
     (void)scratch;
     if (n > 0) ls_row_narrow(ls_at_mut(call->out, call->dtype, first), call->dtype, call->w + first, n);
 }

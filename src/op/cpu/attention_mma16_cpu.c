@@ -1,5 +1,6 @@
 /* attention of the profile mma16 on the CPU, forward and backward: tiles of queries that share a KV head, blocks of 128
  * keys. All chains are those of gemm_mma16_cpu.c, which are asked for a tile of outputs at a time. */
+#include "base/mem.h"
 #include "num/expf.h"
 #include "num/half.h"
 #include "num/sum.h"
@@ -14,8 +15,7 @@
 
 extern const ls_grid_kernel LS_KERNEL(ls_mma16_kernel);
 
-static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t clamp(int64_t x, int64_t most) { return x < 0 ? 0 : min_i64(x, most); }
+static int64_t clamp(int64_t x, int64_t most) { return x < 0 ? 0 : ls_min_i64(x, most); }
 
 /* The first factor of a product: element k of row i is at[i * row + k * step]; what is float32 is rounded. */
 typedef struct left {
@@ -98,7 +98,7 @@ static void load_block(const tile *t, int64_t first, int64_t n_keys) {
     const ls_attention_args *a = t->a;
     const int64_t dim = a->head_dim, page_tokens = a->page_tokens;
     for (int64_t base = 0; base < n_keys; base += page_tokens) {
-        const int64_t part = min_i64(page_tokens, n_keys - base);
+        const int64_t part = ls_min_i64(page_tokens, n_keys - base);
         const uint16_t *page = ls_pool_at(&a->pages, a->tables[t->span->table + (first + base) / page_tokens]);
         const uint16_t *keys = page + t->kv_head * dim * page_tokens;
         const uint16_t *values = page + (a->n_kv_heads + t->kv_head) * dim * page_tokens;
@@ -201,7 +201,7 @@ static void attend(tile *t, float *free) {
     memset(t->acc, 0, (size_t)(t->n * dim) * sizeof(float));
     memset(t->total, 0, (size_t)(t->n * dim) * sizeof(float));
     for (int64_t first = ls_attention_first(position(t, 0), a->window) / BLOCK * BLOCK; first < end; first += BLOCK) {
-        take_block(t, first, min_i64(BLOCK, end - first), c);
+        take_block(t, first, ls_min_i64(BLOCK, end - first), c);
         if (first + BLOCK >= end || (first + BLOCK) % LS_ATTENTION_SEGMENT == 0) join_segment(t);
     }
     store_rows(t);
@@ -218,7 +218,7 @@ LS_KERNEL_DEFINE(ls_attention_mma16_kernel) {
         const int64_t from = begin > first ? begin - first : 0, to = end - first < n ? end - first : n;
         for (int64_t item = from; item < to && span->slot >= 0; item++) {
             tile t = {.a = a, .span = span, .kv_head = item / n_tiles, .group = group, .first = item % n_tiles * TILE};
-            t.n = min_i64(TILE, span->n_rows * group - t.first);
+            t.n = ls_min_i64(TILE, span->n_rows * group - t.first);
             attend(&t, scratch);
         }
         first += n;
@@ -298,7 +298,7 @@ static void weigh(const key_block *b, float *p, float *ds, int64_t head, int64_t
 /* What a tile of queries, from position `from` on, and the block give each other. */
 static void add_block_tile(const key_block *b, int64_t from, int64_t head) {
     const ls_attention_backward_args *a = b->a;
-    const int64_t n = min_i64(TILE, b->span->n_rows - from), row = b->span->row + from, dim = a->head_dim;
+    const int64_t n = ls_min_i64(TILE, b->span->n_rows - from), row = b->span->row + from, dim = a->head_dim;
     const int64_t dout_row = a->n_heads * dim;
     const uint16_t *q = (const uint16_t *)a->q + row * a->q_stride + head * dim;
     const uint16_t *dout = b->kept.dout + row * dout_row + head * dim;
@@ -335,8 +335,8 @@ static void span_back(key_block *b, int64_t kv_head, float *free) {
     for (b->first = 0; b->first < b->span->n_rows; b->first += BLOCK) {
         const int64_t row = b->span->row + b->first;
         int64_t behind;
-        b->n = min_i64(BLOCK, b->span->n_rows - b->first);
-        behind = min_i64(b->span->n_rows, ls_attention_after(b->first + b->n - 1, a->window));
+        b->n = ls_min_i64(BLOCK, b->span->n_rows - b->first);
+        behind = ls_min_i64(b->span->n_rows, ls_attention_after(b->first + b->n - 1, a->window));
         b->k = (const uint16_t *)a->k + row * a->kv_stride + kv_head * dim;
         turn(b->k_turned, b->k, a->kv_stride, b->n, dim);
         turn(b->v_turned, (const uint16_t *)a->v + row * a->kv_stride + kv_head * dim, a->kv_stride, b->n, dim);

@@ -12,6 +12,7 @@
  *               [step][TILE_COLS]; the inner loop reads both in order
  *   panel       stays in the first-level cache while every tile of rows passes over it
  *   tile        TILE_ROWS x TILE_COLS accumulators in registers */
+#include "base/mem.h"
 #include "op/cpu/gemm_backward_kernel.h"
 #include "op/cpu/simd.h"
 #include "op/rows.h"
@@ -42,8 +43,6 @@
 _Static_assert(A_FLOATS + B_FLOATS + ROWS_MAX * COLS_MAX <= LS_SCRATCH_FLOATS, "a block fits scratch");
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a - 1) / b + 1; }
-static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Outputs [row, row + rows) x [col, col + cols), and where they rest: acc [panel][tile][TILE_ROWS][TILE_COLS]. */
 typedef struct block {
     const ls_gemm_chain *chain;
@@ -81,7 +80,7 @@ static void tile_run(float *rest, const float *a, const float *b, int64_t steps)
 static void a_pack(const block *b, int64_t step, int64_t steps) {
     const ls_gemm_chain *chain = b->chain;
     for (int64_t tile = 0; tile < b->n_tiles; tile++) {
-        const int64_t rows = min_i64(TILE_ROWS, b->rows - tile * TILE_ROWS);
+        const int64_t rows = ls_min_i64(TILE_ROWS, b->rows - tile * TILE_ROWS);
         const float *from = chain->a + (b->row + tile * TILE_ROWS) * chain->a_row + step * chain->a_step;
         float *to = b->a + tile * TILE_ROWS * steps;
         if (rows < TILE_ROWS) memset(to, 0, (size_t)(TILE_ROWS * steps) * sizeof *to);
@@ -99,12 +98,12 @@ static void a_pack(const block *b, int64_t step, int64_t steps) {
 static void b_pack(const block *b, int64_t step, int64_t steps) {
     const ls_gemm_chain *chain = b->chain;
     for (int64_t begin = 0; begin < b->cols; begin += PACK_COLS) {
-        const int64_t end = min_i64(begin + PACK_COLS, b->cols);
+        const int64_t end = ls_min_i64(begin + PACK_COLS, b->cols);
         for (int64_t s = 0; s < steps; s++) {
             const int64_t row = chain->b_rows != NULL ? chain->b_rows[step + s] : step + s;
             const int64_t at = row * chain->b_stride + b->col;
             for (int64_t col = begin; col < end; col += TILE_COLS) {
-                const int64_t cols = min_i64(TILE_COLS, end - col);
+                const int64_t cols = ls_min_i64(TILE_COLS, end - col);
                 float *to = b->b + col * steps + s * TILE_COLS;
                 if (cols == TILE_COLS) {
                     ls_row_widen(to, ls_at(chain->b, chain->b_dtype, at + col), chain->b_dtype, TILE_COLS);
@@ -132,7 +131,7 @@ static void block_start(const block *b) {
     if (b->chain->mode != LS_CHAIN_CONTINUE) return;
     for (int64_t i = 0; i < b->rows; i++)
         for (int64_t panel = 0; panel < b->n_panels; panel++) {
-            const int64_t col = panel * TILE_COLS, cols = min_i64(TILE_COLS, b->cols - col);
+            const int64_t col = panel * TILE_COLS, cols = ls_min_i64(TILE_COLS, b->cols - col);
             memcpy(acc_row(b, panel, i), out_row(b, i) + col, (size_t)cols * sizeof(float));
         }
 }
@@ -140,7 +139,7 @@ static void block_start(const block *b) {
 static void block_finish(const block *b) {
     for (int64_t i = 0; i < b->rows; i++)
         for (int64_t panel = 0; panel < b->n_panels; panel++) {
-            const int64_t col = panel * TILE_COLS, cols = min_i64(TILE_COLS, b->cols - col);
+            const int64_t col = panel * TILE_COLS, cols = ls_min_i64(TILE_COLS, b->cols - col);
             const float *acc = acc_row(b, panel, i);
             float *out = out_row(b, i) + col;
             if (b->chain->mode == LS_CHAIN_ADD)
@@ -173,10 +172,10 @@ static void run(const void *context, int64_t row_begin, int64_t row_end, int64_t
     b.b = b.a + A_FLOATS;
     b.acc = b.b + B_FLOATS;
     for (b.col = col_begin; b.col < col_end; b.col += COLS_MAX) {
-        b.cols = min_i64(COLS_MAX, col_end - b.col);
+        b.cols = ls_min_i64(COLS_MAX, col_end - b.col);
         b.n_panels = ceil_div(b.cols, TILE_COLS);
         for (b.row = row_begin; b.row < row_end; b.row += ROWS_MAX) {
-            b.rows = min_i64(ROWS_MAX, row_end - b.row);
+            b.rows = ls_min_i64(ROWS_MAX, row_end - b.row);
             b.n_tiles = ceil_div(b.rows, TILE_ROWS);
             block_run(&b);
         }
@@ -191,7 +190,7 @@ LS_KERNEL_DEFINE(ls_gemm_dbias_kernel) {
     const ls_gemm_backward_weight_args *args = context;
     (void)scratch;
     for (int64_t item = begin; item < end; item++) {
-        const int64_t column = item * LS_GEMM_BIAS_BLOCK, n = min_i64(LS_GEMM_BIAS_BLOCK, args->n - column);
+        const int64_t column = item * LS_GEMM_BIAS_BLOCK, n = ls_min_i64(LS_GEMM_BIAS_BLOCK, args->n - column);
         float acc[LS_GEMM_BIAS_BLOCK];
         memcpy(acc, args->dbias + column, (size_t)n * sizeof *acc);
         for (int64_t row = 0; row < args->m; row++) {

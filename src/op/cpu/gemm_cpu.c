@@ -13,6 +13,7 @@
  *   K block       a slice of the panels that stays in the first-level cache while every tile of rows passes over it;
  *                 meanwhile the next slice is prefetched into the second level, a share by each tile
  *   tile          rows x panels of accumulators in registers */
+#include "base/mem.h"
 #include "op/cpu/kernels.h"
 #include "op/cpu/simd.h"
 #include "op/gemm.h"
@@ -222,8 +223,6 @@ static const tile_fn tiles[TILE_ROWS][4][2] = {
 /* clang-format on */
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a - 1) / b + 1; }
-static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* A block of rows on its way through a range of panels. Tiles differ by at most one row, so that none is left with a
  * row or two and few chains. */
 typedef struct block {
@@ -266,7 +265,7 @@ static void x_pack(const block *b, int64_t k_begin, int64_t k) {
     for (int64_t tile_i = 0; tile_i < b->n_tiles; tile_i++) {
         const int64_t r_begin = b->tile_begin[tile_i], rows = b->tile_begin[tile_i + 1] - r_begin;
         for (int64_t begin = 0; begin < k; begin += X_STEPS) {
-            const int64_t steps = min_i64(X_STEPS, k - begin);
+            const int64_t steps = ls_min_i64(X_STEPS, k - begin);
             for (int64_t r = 0; r < rows; r++) {
                 const int64_t at = (b->row_begin + r_begin + r) * args->x_stride + k_begin + begin;
                 from[r] = args->x_dtype == LS_F32 ? (const float *)args->x + at : wide[r];
@@ -313,7 +312,7 @@ static void panels_add(const block *b, int64_t panel_i, int64_t wide, int64_t k_
 static void panel_finish(const block *b, int64_t panel_i) {
     const ls_gemm_args *args = b->args;
     const float *acc = b->acc + (panel_i - b->group_begin) * b->rows * PANEL;
-    const int64_t column = panel_i * PANEL, columns = min_i64(PANEL, args->weight->n - column);
+    const int64_t column = panel_i * PANEL, columns = ls_min_i64(PANEL, args->weight->n - column);
     float bias[PANEL] = {0};
     if (args->bias != NULL) memcpy(bias, args->bias + column, (size_t)columns * sizeof bias[0]);
     for (int64_t r = 0; r < b->rows; r++, acc += PANEL) {
@@ -345,7 +344,7 @@ static void block_run(const block *rows_block, int64_t panel_begin, int64_t pane
     const int64_t wide_max = TILE_WIDE(ceil_div(b.rows, b.n_tiles));
     const int64_t group = n_supers == 1 ? wide_max : ACC_FLOATS / (b.rows * PANEL);
     for (int64_t g = panel_begin; g < panel_end; g += group) {
-        const int64_t g_end = min_i64(g + group, panel_end);
+        const int64_t g_end = ls_min_i64(g + group, panel_end);
         b.group_begin = g;
         for (int64_t super_i = 0; super_i < n_supers; super_i++) {
             const int64_t k_begin = k * super_i / n_supers, k_end = k * (super_i + 1) / n_supers;

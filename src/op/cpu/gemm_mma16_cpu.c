@@ -12,6 +12,7 @@
  *   step        of all rows and columns of the block; the rows' step stays in the first-level cache
  *   panel       16 columns of b, whose step is decoded
  *   row         one step of one row with the 16 columns */
+#include "base/mem.h"
 #include "num/half.h"
 #include "num/mma16.h"
 #include "op/cpu/gemm_mma16.h"
@@ -101,8 +102,6 @@ typedef struct b_step {
 #define A_FLOATS ((int64_t)(ROWS_MAX * (K_MAX / STEP) * sizeof(a_step) / sizeof(float)))
 _Static_assert(A_FLOATS + ROWS_MAX * COLS_MAX <= LS_MMA16_SCRATCH_FLOATS, "a block fits scratch");
 
-static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Outputs [row, row + rows) x [col, col + cols); acc [panel][row][PANEL], a [step][row]. */
 typedef struct block {
     const ls_mma16_chain *chain;
@@ -128,7 +127,7 @@ static void a_pack(const block *b, int64_t k, int64_t count, int64_t steps) {
     for (int64_t i = 0; i < b->rows; i++)
         for (int64_t s = 0; s < steps; s++) {
             a_step *to = b->a + s * b->rows + i;
-            const int64_t n = min_i64(STEP, count - s * STEP);
+            const int64_t n = ls_min_i64(STEP, count - s * STEP);
             const int64_t at = (b->row + i) * chain->a_row + (k + s * STEP) * chain->a_k;
             for (int64_t j = 0; j < n; j++)
                 to->bits[j] = chain->a_dtype == LS_BF16
@@ -141,7 +140,7 @@ static void a_pack(const block *b, int64_t k, int64_t count, int64_t steps) {
 
 /* Rows [k, k + n) of one panel, n <= STEP; what is missing is +0. */
 static void b_decode(b_step *to, const ls_mma16_chain *chain, int64_t k, int64_t n, int64_t col) {
-    const int64_t cols = min_i64(PANEL, chain->cols - col);
+    const int64_t cols = ls_min_i64(PANEL, chain->cols - col);
     vi special = vi_set(0);
     memset(to->bits, 0, sizeof to->bits);
     for (int64_t i = 0; i < n; i++) {
@@ -240,7 +239,7 @@ static void block_start(const block *b) {
     for (int64_t panel = 0; panel < b->n_panels; panel++)
         for (int64_t i = 0; i < b->rows; i++)
             memcpy(acc_row(b, panel, i), (const float *)b->chain->out + out_at(b, panel, i),
-                   (size_t)min_i64(PANEL, b->cols - panel * PANEL) * sizeof(float));
+                   (size_t)ls_min_i64(PANEL, b->cols - panel * PANEL) * sizeof(float));
 }
 
 /* Canonical NaN, then the bias or what is there, then one rounding. */
@@ -248,7 +247,7 @@ static void block_finish(const block *b) {
     const ls_mma16_chain *chain = b->chain;
     for (int64_t panel = 0; panel < b->n_panels; panel++)
         for (int64_t i = 0; i < b->rows; i++) {
-            const int64_t at = out_at(b, panel, i), cols = min_i64(PANEL, b->cols - panel * PANEL);
+            const int64_t at = out_at(b, panel, i), cols = ls_min_i64(PANEL, b->cols - panel * PANEL);
             const uint32_t *acc = acc_row(b, panel, i);
             const float *bias = chain->bias != NULL ? chain->bias + b->col + panel * PANEL : NULL;
             for (int64_t c = 0; c < cols; c++) {
@@ -267,7 +266,7 @@ static void part_run(const block *b, int64_t k, int64_t count) {
     for (int64_t s = 0; s < steps; s++)
         for (int64_t panel = 0; panel < b->n_panels; panel++) {
             b_step decoded;
-            b_decode(&decoded, b->chain, k + s * STEP, min_i64(STEP, count - s * STEP), b->col + panel * PANEL);
+            b_decode(&decoded, b->chain, k + s * STEP, ls_min_i64(STEP, count - s * STEP), b->col + panel * PANEL);
             for (int64_t i = 0; i < b->rows; i++) row_step(acc_row(b, panel, i), b->a + s * b->rows + i, &decoded);
         }
 }
@@ -277,7 +276,7 @@ static void block_run(const block *b) {
     block_start(b);
     for (int64_t s = 0; s < chain->n_segments; s++)
         for (int64_t k = chain->segments[s]; k < chain->segments[s + 1]; k += K_MAX)
-            part_run(b, k, min_i64(K_MAX, chain->segments[s + 1] - k));
+            part_run(b, k, ls_min_i64(K_MAX, chain->segments[s + 1] - k));
     block_finish(b);
 }
 
@@ -288,10 +287,10 @@ static void run(const void *context, int64_t row_begin, int64_t row_end, int64_t
     b.a = (a_step *)(void *)scratch;
     b.acc = (uint32_t *)(void *)(scratch + A_FLOATS);
     for (b.col = col_begin; b.col < col_end; b.col += COLS_MAX) {
-        b.cols = min_i64(COLS_MAX, col_end - b.col);
+        b.cols = ls_min_i64(COLS_MAX, col_end - b.col);
         b.n_panels = (b.cols - 1) / PANEL + 1;
         for (b.row = row_begin; b.row < row_end; b.row += ROWS_MAX) {
-            b.rows = min_i64(ROWS_MAX, row_end - b.row);
+            b.rows = ls_min_i64(ROWS_MAX, row_end - b.row);
             block_run(&b);
         }
     }

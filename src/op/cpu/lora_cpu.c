@@ -1,10 +1,9 @@
 /* Low-rank adapters on the CPU. Vectors run over columns, or over chains that share a row. */
+#include "base/mem.h"
 #include "num/expf.h"
 #include "op/cpu/kernels.h"
 #include "op/cpu/lora_kernel.h"
 #include "op/rows.h"
-
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* An item is a row. */
 LS_KERNEL_DEFINE(ls_lora_merge_kernel) {
@@ -13,7 +12,7 @@ LS_KERNEL_DEFINE(ls_lora_merge_kernel) {
     (void)scratch;
     for (int64_t n = begin; n < end; n++)
         for (int64_t k = 0; k < a->k; k += LS_LORA_BLOCK) {
-            const int64_t count = smaller(LS_LORA_BLOCK, a->k - k), at = (n * a->k + k) * elem;
+            const int64_t count = ls_min_i64(LS_LORA_BLOCK, a->k - k), at = (n * a->k + k) * elem;
             float p[LS_LORA_BLOCK] = {0}, w[LS_LORA_BLOCK] = {0};
             for (int64_t j = 0; j < a->rank; j++)
                 for (int64_t i = 0; i < count; i++) p[i] = ls_fma(a->b[n * a->rank + j], a->a[j * a->k + k + i], p[i]);
@@ -29,9 +28,9 @@ LS_KERNEL_DEFINE(ls_lora_merge_kernel) {
 LS_KERNEL_DEFINE(ls_lora_backward_a_kernel) {
     const ls_lora_backward_args *a = context;
     (void)scratch;
-    for (int64_t k = begin * LS_LORA_BLOCK; k < smaller(end * LS_LORA_BLOCK, a->k); k += LS_LORA_BLOCK)
+    for (int64_t k = begin * LS_LORA_BLOCK; k < ls_min_i64(end * LS_LORA_BLOCK, a->k); k += LS_LORA_BLOCK)
         for (int64_t j = 0; j < a->rank; j++) {
-            const int64_t count = smaller(LS_LORA_BLOCK, a->k - k);
+            const int64_t count = ls_min_i64(LS_LORA_BLOCK, a->k - k);
             float sum[LS_LORA_BLOCK] = {0};
             for (int64_t n = 0; n < a->n; n++)
                 for (int64_t i = 0; i < count; i++)
@@ -46,7 +45,7 @@ LS_KERNEL_DEFINE(ls_lora_backward_b_kernel) {
     (void)scratch;
     for (int64_t n = begin; n < end; n++)
         for (int64_t j = 0; j < a->rank; j += CHAINS) {
-            const int64_t count = smaller(CHAINS, a->rank - j);
+            const int64_t count = ls_min_i64(CHAINS, a->rank - j);
             float sum[CHAINS] = {0};
             for (int64_t k = 0; k < a->k; k++)
                 for (int64_t i = 0; i < count; i++)

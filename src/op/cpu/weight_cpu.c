@@ -1,15 +1,14 @@
 /* Weights, rows by number and other movers of data on the CPU. */
+#include "base/mem.h"
 #include "num/expf.h"
 #include "op/cpu/adamw_kernel.h"
 #include "op/elementwise.h"
 #include "op/gather.h"
 #include "op/rows.h"
 
-static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-
 LS_KERNEL_DEFINE(ls_widen_kernel) {
     const ls_widen_args *a = context;
-    const int64_t first = begin * LS_ADAMW_BLOCK, n = min_i64(end * LS_ADAMW_BLOCK, a->n) - first;
+    const int64_t first = begin * LS_ADAMW_BLOCK, n = ls_min_i64(end * LS_ADAMW_BLOCK, a->n) - first;
     (void)scratch;
     if (n <= 0) return;
     ls_row_widen(a->out + first, ls_at(a->x, a->dtype, first), a->dtype, n);
@@ -18,7 +17,7 @@ LS_KERNEL_DEFINE(ls_widen_kernel) {
 
 LS_KERNEL_DEFINE(ls_decay_kernel) {
     const ls_decay_args *a = context;
-    const int64_t first = begin * LS_ADAMW_BLOCK, last = min_i64(end * LS_ADAMW_BLOCK, a->n);
+    const int64_t first = begin * LS_ADAMW_BLOCK, last = ls_min_i64(end * LS_ADAMW_BLOCK, a->n);
     (void)scratch;
     ls_row_widen(a->out + first, ls_at(a->x, a->dtype, first), a->dtype, last - first);
     for (int64_t i = first; i < last; i++) a->out[i] = ls_mul(-ls_exp(a->out[i]), LS_LOG2E);
@@ -26,7 +25,7 @@ LS_KERNEL_DEFINE(ls_decay_kernel) {
 
 LS_KERNEL_DEFINE(ls_rates_kernel) {
     const ls_rates_args *a = context;
-    const int64_t first = begin * LS_ADAMW_BLOCK, last = min_i64(end * LS_ADAMW_BLOCK, a->n);
+    const int64_t first = begin * LS_ADAMW_BLOCK, last = ls_min_i64(end * LS_ADAMW_BLOCK, a->n);
     (void)scratch;
     ls_row_widen(a->out + first, ls_at(a->x, a->dtype, first), a->dtype, last - first);
     for (int64_t i = first; i < last; i++) a->out[i] = -ls_exp(a->out[i]);
@@ -42,7 +41,7 @@ LS_KERNEL_DEFINE(ls_taps_kernel) {
 
 LS_KERNEL_DEFINE(ls_multiply_kernel) {
     const ls_multiply_args *a = context;
-    const int64_t last = min_i64(end * LS_ADAMW_BLOCK, a->n);
+    const int64_t last = ls_min_i64(end * LS_ADAMW_BLOCK, a->n);
     (void)scratch;
     for (int64_t i = begin * LS_ADAMW_BLOCK; i < last; i++) a->x[i] = ls_mul(ls_mul(a->x[i], a->scale), a->y[i]);
 }
