@@ -379,8 +379,24 @@ static void tell_sections(FILE *file, const ls_ranges *r) {
     if (n > 0) fputc('\n', file);
 }
 
+/* Names that no file declared come from a model's configuration; one that is read is enough. */
+static void tell_model_unused(FILE *file, const ls_ranges *r) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        if (r->entries[i].file != NULL) continue;
+        if (r->entries[i].is_used) return;
+        n++;
+    }
+    if (n > 0)
+        fputs(
+            "--for: no parameter of these kernels has a name of a model's sizes; a file of --ranges gives them by "
+            "number, counted from 0 (param 4 = slot_stride)\n",
+            file);
+}
+
 void ls_ranges_tell_unused(FILE *file, const ls_ranges *r) {
     int64_t reported = 0;
+    tell_model_unused(file, r);
     for (int64_t i = 0; i < r->n; i++) {
         const entry *e = &r->entries[i];
         if (e->file == NULL || e->is_used || (e->section != NULL && !e->has_kernel)) continue;

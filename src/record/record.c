@@ -149,8 +149,11 @@ static ls_status check_agreement(const ls_record *record, const json_t *values, 
         const json_t *value = json_array_get(values, (size_t)i), *meant = json_array_get(bits, (size_t)i);
         char shown[LS_JSON_SHOW_MAX], shown_bits[LS_JSON_SHOW_MAX];
         if (contradicts(value, meant))
-            return LS_FAIL(err, LS_ERR_FORMAT, "logprobs: item %lld is %s, and %s in logprob_bits", (long long)i,
-                           ls_json_show(value, shown), ls_json_show(meant, shown_bits));
+            return LS_FAIL(
+                err, LS_ERR_FORMAT,
+                "logprobs: item %lld is %s, and %s in logprob_bits, which must be the same value; change both, or "
+                "leave logprob_bits out",
+                (long long)i, ls_json_show(value, shown), ls_json_show(meant, shown_bits));
     }
     return LS_OK;
 }

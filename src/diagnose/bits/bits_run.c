@@ -16,7 +16,9 @@
 
 enum { LEVER_MAX = 16, DDMIN_TRIALS = 400 };
 
-static void tell_progress(const ls_runner *runner, const char *what) { ls_sweep_tell(&runner->sweep->opts, 0, 0, what); }
+static void tell_progress(const ls_runner *runner, const char *what) {
+    ls_sweep_tell(&runner->sweep->opts, 0, 0, what);
+}
 
 /* ---- the experiments ---- */
 

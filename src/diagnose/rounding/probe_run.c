@@ -103,6 +103,12 @@ static ls_status start_solo(ls_inquiry *q, ls_error *err) {
     return LS_OK;
 }
 
+static void leave_rest(ls_foreign *f) {
+    for (int i = LS_STACK_SEQUENCE; i < LS_STACK_EXPERIMENTS; i++)
+        if (f->seen[i].note[0] == '\0')
+            snprintf(f->seen[i].note, sizeof f->seen[i].note, "requests alone are off, or the server's answers are");
+}
+
 /* ---- the whole ---- */
 
 /* The first request with a value that is not there; nothing is smaller, since it does not make anything off. */
@@ -183,7 +189,9 @@ ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err) {
     LS_TRY(start_solo(q, err));
     f->undecided = false; /* experiments that were not tried decide nothing */
     /* Where requests alone are wrong nothing that is moved says more. */
-    if (!solo_is_off(f) && !ls_probe_is_odd(q)) {
+    if (solo_is_off(f) || ls_probe_is_odd(q)) {
+        leave_rest(f);
+    } else {
         LS_TRY(ls_probe_decide_pattern(q, err));
         if (f->found.n == 0) LS_TRY(ls_foreign_climb(q, err));
     }
