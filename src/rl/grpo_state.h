@@ -113,7 +113,7 @@ typedef struct grpo {
 /* What went wrong with the episodes, if anything did. */
 void ls_grpo_tell_episodes(const grpo *g, const ls_episodes *episodes, const char *what);
 
-static inline bool ls_grpo_writes(const grpo *g) { return g->o->train.place.rank == 0; }
+static inline bool ls_grpo_writes(const grpo *g) { return g->o->train.own_rank.rank == 0; }
 static inline bool ls_grpo_stops(const grpo *g) { return g->gate.n_differing > 0 && g->o->gate == LS_GATE_STOP; }
 
 /* The episode at a place. */

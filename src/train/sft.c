@@ -88,7 +88,7 @@ typedef struct sft {
         *drawn_order; /* [batch]: its sequences, their rows, which of them is at each place */
 } sft;
 
-static bool is_first(const sft *s) { return s->o->train.place.rank == 0; }
+static bool is_first(const sft *s) { return s->o->train.own_rank.rank == 0; }
 static const char *weights_of(const sft *s) { return ls_train_options_weights(&s->o->train, s->begin); }
 
 /* ---- data ---- */
@@ -502,7 +502,7 @@ static ls_status make_trainer(sft *s, const ls_config *config, ls_error *err) {
     identity = ls_fnv_mix(identity, &s->digest, (int64_t)sizeof s->digest);
     identity = ls_fnv_mix(identity, &o->train.steps, (int64_t)sizeof o->train.steps);
     if (s->on_paper)
-        LS_TRY(ls_comm_open_on_paper(&s->comm, (int32_t)o->train.place.rank, (int32_t)o->train.place.ranks, err));
+        LS_TRY(ls_comm_open_on_paper(&s->comm, (int32_t)o->train.own_rank.rank, (int32_t)o->train.own_rank.ranks, err));
     else
         LS_TRY(ls_train_options_comm(&s->comm, &o->train, s->device, identity, err));
     opts.comm = s->comm;
@@ -558,7 +558,7 @@ done:
 static ls_train_wish wish_of(const sft *s) {
     ls_train_wish wish = {0};
     ls_train_options_wish(&wish, &s->o->train);
-    wish.sequences = (s->o->batch - 1) / s->o->train.place.ranks + 1;
+    wish.sequences = (s->o->batch - 1) / s->o->train.own_rank.ranks + 1;
     wish.longest = s->longest;
     return wish;
 }
