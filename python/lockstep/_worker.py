@@ -92,7 +92,7 @@ def hint(module, name):
     import difflib
 
     near = difflib.get_close_matches(name, [n for n in dir(module) if not n.startswith("_")], 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def tell(error):
@@ -119,7 +119,7 @@ def parameters(function):
     return names, needed, takes_all
 
 
-def settle(value):
+def resolve(value):
     """What an async function promises."""
 
     async def wait():
@@ -151,7 +151,8 @@ class Reward:
 
     OF_GROUPS = ("completions", "prompts", "completion_ids", "completion_texts", "prompt_texts")
 
-    def __init__(self, spec):
+    def __init__(self, spec, may_pass):
+        self.may_pass = may_pass  # one of several: None gives no reward, and is no failure
         function = load(spec)
         if inspect.isclass(function):
             function = function()
@@ -193,7 +194,7 @@ class Reward:
             have.update(prompts=prompts, completions=completions, prompt_texts=[i.get("prompt") for i in items],
                         completion_texts=[i.get("completion") for i in items],
                         completion_ids=[i.get("completion_ids") for i in items])
-            result = settle(self.function(**self.arguments(have)))
+            result = resolve(self.function(**self.arguments(have)))
             try:
                 rewards = list(result)
             except TypeError:
@@ -206,11 +207,11 @@ class Reward:
                         prompt_text=items[0].get("prompt"), completion_text=items[0].get("completion"),
                         completion_ids=items[0].get("completion_ids"))
             have.setdefault("answer", None)
-            rewards = [settle(self.function(**self.arguments(have)))]
+            rewards = [resolve(self.function(**self.arguments(have)))]
         answers = []
         for reward in rewards:
             try:
-                answers.append({"reward": number(reward)})
+                answers.append({"reward": None if reward is None and self.may_pass else number(reward)})
             except Refusal as refusal:
                 answers.append({"error": str(refusal)})
         return answers
@@ -269,7 +270,7 @@ def given(name, function, have):
     missing = [n for n in needed if n not in have]
     if missing:
         raise Refusal(f"{name}() needs '{missing[0]}'; there are {', '.join(have)}")
-    return settle(function(**(have if takes_all else {n: have[n] for n in names if n in have})))
+    return resolve(function(**(have if takes_all else {n: have[n] for n in names if n in have})))
 
 
 def step_answer(name, result):
@@ -402,7 +403,7 @@ def work(spec, kind, source, sink):
         sys.argv = [spec]
         reader = os.fdopen(source, "rb")
         try:
-            target = (Environment if kind == "environment" else Reward)(spec)
+            target = Environment(spec) if kind == "environment" else Reward(spec, kind == "part")
         except BaseException as error:
             words = str(error) if isinstance(error, Refusal) else tell(error)
             os.write(sink, dump({"fatal": one_line(words, 180)}))

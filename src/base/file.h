@@ -39,6 +39,9 @@ ls_status ls_path_join(char *out, int64_t room, const char *directory, const cha
 ls_status ls_line_read(FILE *file, char **line, int64_t *cap, int64_t *bytes, int64_t bytes_max, bool *more,
                        ls_error *err);
 
+/* Whether a line has spaces, tabs and carriage returns alone, or nothing. */
+bool ls_line_is_blank(const char *line, int64_t bytes);
+
 /* Output that is written to a temporary name beside path and renamed on commit, so that a failure leaves no partial
  * file. Path "-" or NULL is standard output, which cannot be taken back. */
 typedef struct ls_output ls_output;

@@ -104,10 +104,12 @@ typedef struct sign {
     const char *says;
 } sign;
 
+#define RUN_SIGN "checkpoints"
 #define RESAVE BY_TRANSFORMERS "M.from_pretrained('DIRECTORY').save_pretrained('OUT')\""
 
 /* The first sign that is there counts. */
 static const sign signs[] = {
+    {RUN_SIGN, "", {true, true, true}, "a run's checkpoints, which are models; the newest is"},
     {"snapshots", "", {true, true, true}, "a folder of the Hub's cache: the model is the directory below snapshots/"},
     {"models--", "", {true, true, true}, "the Hub's cache: a model is a directory NAME/snapshots/HASH below it"},
     {"", ".gguf", {true, true, true}, "GGUF, llama.cpp's format; safetensors are read"},
@@ -148,6 +150,20 @@ static bool fits_sign(const sign *s, const char *name) {
     return n >= begin + end && strncmp(name, s->begin, begin) == 0 && strcmp(name + n - end, s->end) == 0;
 }
 
+/* A run's newest checkpoint by its name, "" without one. */
+static void find_newest(char out[280], const char *run) {
+    char path[4096];
+    const struct dirent *entry;
+    DIR *directory;
+    out[0] = '\0';
+    if (snprintf(path, sizeof path, "%s/" RUN_SIGN, run) >= (int)sizeof path) return;
+    if ((directory = opendir(path)) == NULL) return;
+    while ((entry = readdir(directory)) != NULL)
+        if (strncmp(entry->d_name, "step-", 5) == 0 && strcmp(entry->d_name, out) > 0)
+            snprintf(out, 280, "%s", entry->d_name);
+    closedir(directory);
+}
+
 ls_status ls_foreign_directory(const char *path, ls_foreign_want want, ls_error *err) {
     static const char *const wanted[] = {"config.json", "model.safetensors or model.safetensors.index.json",
                                          "tokenizer.json"};
@@ -160,5 +176,11 @@ ls_status ls_foreign_directory(const char *path, ls_foreign_want want, ls_error 
             if (signs[i].wants[want] && fits_sign(&signs[i], entry->d_name)) best = i;
     closedir(directory);
     if (best == N_SIGNS) return LS_OK;
+    if (strcmp(signs[best].begin, RUN_SIGN) == 0) {
+        char newest[280];
+        find_newest(newest, path);
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: holds no %s, but %s %s/" RUN_SIGN "/%s", path, wanted[want],
+                       signs[best].says, path, newest);
+    }
     return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: holds no %s, but %s", path, wanted[want], signs[best].says);
 }

@@ -1,5 +1,6 @@
 /* lockstep audit: index widths of compiled kernels. */
 #include <argp.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -143,7 +144,22 @@ done:
     return status;
 }
 
-static void show_kernels(int64_t n_kernels) { ls_progress_show(n_kernels, 0, ""); }
+static char place[100]; /* of the file that is read, for the line of progress */
+
+static void show_kernels(int64_t n_kernels) { ls_progress_show(n_kernels, 0, place); }
+
+static ls_status audit_files(ls_audit *audit, const audit_options *o, const ls_ranges *ranges, ls_error *err) {
+    ls_progress_begin("audited", "kernels");
+    for (int64_t i = 0; i < o->n_files; i++) {
+        const char *slash = strrchr(o->files[i], '/');
+        snprintf(place, sizeof place, "file %" PRId64 " of %" PRId64 ": %.60s", i + 1, o->n_files,
+                 slash != NULL && slash[1] != '\0' ? slash + 1 : o->files[i]);
+        show_kernels(audit->n_kernels);
+        LS_TRY(ls_audit_path(audit, o->files[i], ranges, err));
+    }
+    ls_progress_end();
+    return LS_OK;
+}
 
 int ls_cmd_audit(int argc, char **argv) {
     ls_status status;
@@ -159,10 +175,12 @@ int ls_cmd_audit(int argc, char **argv) {
     audit.arch = options->arch;
     audit.machine = options->machine;
     audit.only = options->only;
-    ls_progress_begin("audited", "kernels");
-    for (int64_t i = 0; i < options->n_files; i++) LS_TRY_DONE(ls_audit_path(&audit, options->files[i], ranges, &err));
-    ls_progress_end();
+    LS_TRY_DONE(audit_files(&audit, options, ranges, &err));
     ls_ranges_tell_unused(stderr, ranges);
+    if (options->only != NULL && audit.n_kernels == 0) {
+        status = LS_FAIL(&err, LS_ERR_ARG, "--kernel %s: no kernel of these files has this in its name", options->only);
+        goto done;
+    }
     LS_TRY_DONE(write_all(&audit, options, &err));
     if (options->reproduce != NULL) LS_TRY_DONE(ls_audit_reproduce(&audit, options->reproduce, stderr, &err));
 done:;

@@ -110,6 +110,7 @@ static int run_chat(const options *o) {
             goto done;
         }
         if (!more) break;
+        if (ls_line_is_blank(line, bytes)) continue;
         LS_TRY_DONE(ls_output_check(output, &err));
         LS_TRY_DONE(render_line(chat, tokenizer, o, line, bytes, number, ls_output_stream(output), &err));
     }

@@ -125,8 +125,8 @@ static const struct argp parser = {
     "Takes vLLM, SGLang, llama.cpp's server and lockstep serve. A plan of requests and tokens is printed first, on "
     "standard error. The server's prefix cache is emptied where it lets a client do that; nothing else of it is "
     "changed.\n\n"
-    "Exit status: 0 if nothing stands out of rounding, 3 if something does, 2 if the probe cannot be done, 1 for wrong "
-    "usage.",
+    "Exit status: 0 if nothing stands out of rounding, 3 if something does, 2 if the probe cannot be done or time was "
+    "left for less than half of it, 1 for wrong usage.",
     NULL,
     NULL,
     NULL,
@@ -197,7 +197,7 @@ static ls_status run_probe(ls_sweep *sweep, const probe_options *o, ls_door *doo
                           .length_max = server->length_max,
                           .temperature = o->temperature,
                           .checkpoint = checkpoint,
-                          .progress = ls_cli_progress()};
+                          .progress = ls_show_trial};
     ls_status status;
     door->subject = &subject;
     LS_TRY_DONE(ls_probe_plan(stderr, &opts, config, door, server, err));
@@ -239,6 +239,7 @@ int ls_cmd_probe(int argc, char **argv) {
     if (o.dry_run) goto done;
     different = sweep->different;
     LS_TRY_DONE(ls_reports_write(&reports, &o.paths, sweep, &err));
+    LS_TRY_DONE(ls_sweep_check_complete(sweep, &err));
 done:
     ls_reports_abandon(&reports);
     if (sweep != NULL) ls_sweep_deinit(sweep);

@@ -226,7 +226,7 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
                           .far_slots = o->slots,
                           .far_words = o->slot_words,
                           .story = o->story,
-                          .progress = ls_cli_progress()};
+                          .progress = ls_show_trial};
     ls_prompt *prompts = NULL;
     ls_engine_subject engine = {
         .device = job->device, .inject = o->run.inject, .threads = o->run.levers.threads, .isa = o->run.levers.isa};
@@ -293,6 +293,7 @@ int ls_cmd_sweep(int argc, char **argv) {
     LS_TRY_DONE(run_sweep(sweep, &o, &job, directory, &err));
     different = sweep->different;
     LS_TRY_DONE(ls_reports_write(&reports, &o.paths, sweep, &err));
+    LS_TRY_DONE(ls_sweep_check_complete(sweep, &err));
 done:
     ls_reports_abandon(&reports);
     if (has_directory) rmdir(directory);

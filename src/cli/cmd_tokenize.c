@@ -113,6 +113,7 @@ static int run_lines(const options *o, line_work work) {
             goto done;
         }
         if (!more) break;
+        if (ls_line_is_blank(line, bytes)) continue;
         LS_TRY_DONE(ls_output_check(output, &err));
         LS_TRY_DONE(work(tokenizer, o, line, bytes, line_number, ls_output_stream(output), &err));
     }
@@ -137,7 +138,7 @@ int ls_cmd_tokenize(int argc, char **argv) {
         parse_option,
         NULL,
         "Reads lines {\"text\": STRING} from standard input and writes lines {\"ids\": [..]}. A member \"id\" is "
-        "copied to the output. The first line that is not valid ends the command.",
+        "copied to the output. Blank lines are passed over; the first that is not valid ends the command.",
         NULL,
         NULL,
         NULL};
@@ -158,7 +159,7 @@ int ls_cmd_detokenize(int argc, char **argv) {
         parse_option,
         NULL,
         "Reads lines {\"ids\": [..]} from standard input and writes lines {\"text\": STRING}. A member \"id\" is "
-        "copied to the output. The first line that is not valid ends the command.",
+        "copied to the output. Blank lines are passed over; the first that is not valid ends the command.",
         NULL,
         NULL,
         NULL};

@@ -58,16 +58,40 @@ static ls_status take_up(const ls_config *config, const train_arguments *a, ls_e
     return ls_config_set(config, "resume=true", err);
 }
 
-static ls_status fill_config(const ls_config *config, const train_arguments *a, ls_error *err) {
+static bool is_set(const train_arguments *a, const char *key) {
+    const size_t n = strlen(key);
+    for (int64_t i = 0; i < a->n_sets; i++)
+        if (strncmp(a->sets[i], key, n) == 0 && a->sets[i][n] == '=') return true;
+    return false;
+}
+
+/* What the options are that `config` sets: the recorded run has so many updates a step. */
+typedef struct filled {
+    ls_train_options *train;
+    const int64_t *epochs, *minibatches; /* NULL: one */
+} filled;
+
+/* Whether the schedule of the recorded run ends within its steps. */
+static bool ends_within_steps(const filled *f) {
+    int64_t updates = f->train->steps;
+    if (f->epochs != NULL) updates *= *f->epochs * *f->minibatches;
+    return f->train->schedule_steps <= updates;
+}
+
+static ls_status fill_config(const ls_config *config, const filled *f, const train_arguments *a, ls_error *err) {
+    bool is_over = false;
     ls_status status = LS_OK;
     if (a->config != NULL) LS_TRY_DONE(ls_config_read(config, a->config, err));
     if (a->recorded != NULL) LS_TRY_DONE(ls_config_parse(config, a->recorded, a->recorded_bytes, a->run, err));
+    if (a->recorded != NULL) is_over = ends_within_steps(f);
     if (a->recorded != NULL) LS_TRY_DONE(take_up(config, a, err));
     for (int64_t i = 0; i < a->n_sets; i++)
         if ((status = ls_config_set(config, a->sets[i], err)) != LS_OK) {
             ls_error_prefix(err, "--set");
             goto done;
         }
+    /* A new schedule in the place of one that is over ends with the steps that there are now. */
+    if (is_over && f->train->new_schedule && !is_set(a, "schedule_steps")) f->train->schedule_steps = 0;
     if (!a->keys) goto done;
     ls_train_keys_print(stdout, config, a->required);
     printf("* carries bits: another value is another result, and a run cannot go on with it\n");
@@ -84,7 +108,7 @@ static ls_status run_sft(const train_arguments *a, int *code, ls_error *err) {
     ls_config config;
     ls_status status;
     ls_sft_options_init(&o, &config);
-    LS_TRY_DONE(fill_config(&config, a, err));
+    LS_TRY_DONE(fill_config(&config, &(filled){&o.train, NULL, NULL}, a, err));
     if (a->plans)
         status = ls_sft_plan(&o, &config, &a->target, stdout, err);
     else if (!a->keys)
@@ -100,7 +124,7 @@ static ls_status run_grpo(const train_arguments *a, int *code, ls_error *err) {
     ls_config config;
     ls_status status;
     ls_grpo_options_init(&o, &config);
-    LS_TRY_DONE(fill_config(&config, a, err));
+    LS_TRY_DONE(fill_config(&config, &(filled){&o.train, &o.epochs, &o.minibatches}, a, err));
     if (a->plans)
         status = ls_grpo_plan(&o, &config, &a->target, stdout, err);
     else if (!a->keys)

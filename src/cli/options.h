@@ -36,7 +36,7 @@ typedef struct ls_run_options {
     int64_t score_batch, score_chunk; /* chunk 0: whole */
     ls_levers levers;                 /* score has some of them: batch, chunk, page_tokens, threads, isa, ablation */
     ls_dtype dtype;
-    ls_profile profile; /* has_profile: as asked for; else ls_cli_profile_settle fills it in */
+    ls_profile profile; /* has_profile: as asked for; else ls_cli_profile_choose fills it in */
     bool has_profile;
     ls_logprob_of logprob_of;
     ls_sampling sampling;

@@ -1,5 +1,6 @@
 /* One line on standard error while work takes its time: what is done, of how much, and how fast. It is there only where
- * somebody looks, a terminal, and only of work that has taken two seconds. One piece of work has it at a time. */
+ * somebody looks, a terminal, and only of work that has taken two seconds. One piece of work has it at a time. What was
+ * told last is shown again, with its new rate, while nothing is told. */
 #ifndef LS_CLI_PROGRESS_H
 #define LS_CLI_PROGRESS_H
 

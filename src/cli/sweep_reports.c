@@ -43,11 +43,12 @@ void ls_reports_abandon(ls_reports *r) {
     ls_output_abandon(r->out);
 }
 
-static void show_progress(void *context, const char *what) {
-    static int64_t n; /* trials that have begun */
-    (void)context;
-    if (n == 0) ls_progress_begin("trying", "trials");
-    ls_progress_show(++n, 0, what);
+void ls_show_trial(int64_t done, int64_t total, const char *what) {
+    static int64_t last_done, last_total; /* what is no experiment comes behind these */
+    if (last_total == 0) ls_progress_begin("trying", "experiments");
+    if (total > 0) {
+        last_done = done;
+        last_total = total;
+    }
+    ls_progress_show(last_done, last_total, what);
 }
-
-ls_progress *ls_cli_progress(void) { return show_progress; }

@@ -21,8 +21,7 @@ ls_status ls_reports_write(ls_reports *reports, const ls_report_paths *paths, co
 /* What was opened and not written leaves nothing. */
 void ls_reports_abandon(ls_reports *reports);
 
-/* The function that shows what is being tried (cli/progress.h, whose end is the caller's). */
-typedef void ls_progress(void *context, const char *what);
-ls_progress *ls_cli_progress(void);
+/* Shows what is being tried, for ls_sweep_opts; the line of progress begins with the first. Its end is the caller's. */
+void ls_show_trial(int64_t done, int64_t total, const char *what);
 
 #endif

@@ -1,4 +1,5 @@
 /* JSON nodes over jansson; owns the parsed document. */
+#define _POSIX_C_SOURCE 200809L
 #include "json/json_node.h"
 
 #include <jansson.h>
@@ -8,12 +9,20 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "json/json_out.h"
+#include "json/json_numbers.h"
 #include "json/json_read.h"
+
+/* A number of the document that the library does not hold. */
+typedef struct kept_value {
+    const json_t *value;
+    const char *text;
+} kept_value;
 
 struct ls_json_doc {
     json_t *root;
     char *name;
+    ls_kept_numbers numbers;
+    kept_value *kept; /* [numbers.n] by address */
 };
 
 /* The library takes nodes it only reads through pointers to non-const. */
@@ -25,13 +34,43 @@ static json_t *json_of(const ls_node *node) {
     return pointer.out;
 }
 
-ls_status ls_json_doc_open(ls_json_doc **out, const char *text, int64_t bytes, const char *name, ls_error *err) {
+static int compare_kept(const void *a, const void *b) {
+    const uintptr_t x = (uintptr_t)((const kept_value *)a)->value, y = (uintptr_t)((const kept_value *)b)->value;
+    return x < y ? -1 : x > y;
+}
+
+/* Finds the values of kept numbers: all numbers in the order of the text. *index and *k are those met so far. */
+static void find_kept(ls_json_doc *doc, json_t *value, int64_t *index, int64_t *k) {
+    const char *key;
+    json_t *child;
+    size_t i;
+    if (json_is_object(value)) json_object_foreach(value, key, child) find_kept(doc, child, index, k);
+    if (json_is_array(value)) json_array_foreach(value, i, child) find_kept(doc, child, index, k);
+    if (!json_is_number(value) || *k == doc->numbers.n) return;
+    if (doc->numbers.list[*k].index == *index) {
+        doc->kept[*k] = (kept_value){value, doc->numbers.list[*k].text};
+        ++*k;
+    }
+    ++*index;
+}
+
+static ls_status open_doc(ls_json_doc **out, const char *text, int64_t bytes, ls_numbers_mode mode, const char *name,
+                          ls_error *err) {
     ls_json_doc *doc = calloc(1, sizeof *doc);
+    int64_t index = 0, k = 0;
     ls_status status = LS_OK;
     *out = NULL;
     if (doc == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "%s: document", name);
     LS_TRY_DONE(ls_text_copy(&doc->name, name, (int64_t)strlen(name), err));
-    LS_TRY_DONE(ls_json_parse_with_nul(&doc->root, text, bytes, name, err));
+    LS_TRY_DONE(ls_kept_numbers_open(&doc->numbers, text, bytes, mode, name, err));
+    LS_TRY_DONE(
+        ls_json_parse_with_nul(&doc->root, doc->numbers.json != NULL ? doc->numbers.json : text, bytes, name, err));
+    if (doc->numbers.n > 0) {
+        LS_TRY_DONE(ls_array_alloc((void **)&doc->kept, doc->numbers.n, sizeof *doc->kept, "numbers", err));
+        find_kept(doc, doc->root, &index, &k);
+        LS_ASSERT(k == doc->numbers.n, "%lld of %lld numbers", (long long)k, (long long)doc->numbers.n);
+        qsort(doc->kept, (size_t)k, sizeof *doc->kept, compare_kept);
+    }
     *out = doc;
     doc = NULL;
 done:
@@ -39,11 +78,28 @@ done:
     return status;
 }
 
+ls_status ls_json_doc_open(ls_json_doc **out, const char *text, int64_t bytes, const char *name, ls_error *err) {
+    return open_doc(out, text, bytes, LS_NUMBERS_PLAIN, name, err);
+}
+
+ls_status ls_json_doc_open_exact(ls_json_doc **out, const char *text, int64_t bytes, const char *name, ls_error *err) {
+    return open_doc(out, text, bytes, LS_NUMBERS_EXACT, name, err);
+}
+
 void ls_json_doc_free(ls_json_doc *doc) {
     if (doc == NULL) return;
     ls_json_release(doc->root);
+    ls_kept_numbers_close(&doc->numbers);
+    free(doc->kept);
     free(doc->name);
     free(doc);
+}
+
+static const char *kept_text(const ls_json_doc *doc, const json_t *value) {
+    const kept_value wanted = {value, NULL}, *found = NULL;
+    if (doc->numbers.n > 0)
+        found = bsearch(&wanted, doc->kept, (size_t)doc->numbers.n, sizeof *doc->kept, compare_kept);
+    return found != NULL ? found->text : NULL;
 }
 
 ls_node ls_json_root(const ls_json_doc *doc) { return (ls_node){.doc = doc, .value = doc->root}; }
@@ -170,8 +226,10 @@ ls_status ls_node_bool(const ls_node *node, bool *out, ls_error *err) {
 }
 
 ls_status ls_node_int(const ls_node *node, int64_t low, int64_t high, int64_t *out, ls_error *err) {
-    const ls_status status = ls_node_expect(node, LS_NODE_INT, err);
-    if (status != LS_OK) return status;
+    const char *kept = ls_node_kept(node);
+    if (kept != NULL && strpbrk(kept, ".eE") == NULL)
+        return ls_node_fail(node, LS_ERR_FORMAT, err, "%.60s is beyond 64 bits", kept);
+    LS_TRY(ls_node_expect(node, LS_NODE_INT, err));
     *out = (int64_t)json_integer_value(json_of(node));
     if (*out < low || *out > high)
         return ls_node_fail(node, LS_ERR_FORMAT, err, "%lld is not in %lld..%lld", (long long)*out, (long long)low,
@@ -179,42 +237,88 @@ ls_status ls_node_int(const ls_node *node, int64_t low, int64_t high, int64_t *o
     return LS_OK;
 }
 
-double ls_node_number(const ls_node *node) { return json_number_value(json_of(node)); }
+const char *ls_node_kept(const ls_node *node) { return kept_text(node->doc, node->value); }
 
-/* The library writes 0.1 as 0.10000000000000001, which a reader of decimals takes for another number. Every real
- * becomes its shortest text, in place: none gets longer. */
-static void shorten_reals(char *text) {
-    char *to = text;
-    for (const char *at = text; *at != '\0';) {
-        const size_t n = *at == '"' ? 0 : strspn(at, "-+.eE0123456789");
-        if (*at == '"') { /* a string, as it is */
-            do {
-                if (*at == '\\') *to++ = *at++;
-                *to++ = *at++;
-            } while (*at != '"');
-            *to++ = *at++;
-        } else if (n == 0 || strcspn(at, ".eE") >= n) { /* no real */
-            const size_t all = n == 0 ? strcspn(at, "-0123456789\"") : n;
-            memmove(to, at, all);
-            at += all;
-            to += all;
-        } else {
-            char number[LS_DOUBLE_TEXT_MAX + 2];
-            ls_double_show(number, strtod(at, NULL));
-            if (strpbrk(number, ".e") == NULL) strcat(number, ".0");
-            at += n;
-            memcpy(to, number, strlen(number));
-            to += strlen(number);
-        }
+double ls_node_number(const ls_node *node) {
+    const char *text = ls_node_kept(node);
+    return text != NULL ? strtod(text, NULL) : json_number_value(json_of(node));
+}
+
+ls_json_decimal ls_node_decimal(const ls_node *node, char text[LS_DOUBLE_TEXT_MAX]) {
+    const char *number = ls_node_kept(node);
+    ls_json_decimal out;
+    if (number == NULL && ls_node_kind_of(node) == LS_NODE_INT)
+        snprintf(text, LS_DOUBLE_TEXT_MAX, "%lld", (long long)json_integer_value(json_of(node)));
+    else if (number == NULL)
+        ls_double_show(text, json_real_value(json_of(node)));
+    if (number == NULL) number = text;
+    if (!ls_json_decimal_read(&out, number, (int64_t)strlen(number))) LS_ASSERT(false, "no number: %s", number);
+    return out;
+}
+
+/* ---- as text ---- */
+
+/* The library writes 0.1 as 0.10000000000000001, which a reader of decimals takes for another number. */
+static void write_real(FILE *out, const ls_json_doc *doc, const json_t *value) {
+    const char *kept = kept_text(doc, value);
+    char number[LS_DOUBLE_TEXT_MAX];
+    if (kept == NULL) ls_double_show(number, json_real_value(value));
+    fputs(kept != NULL ? kept : number, out);
+    if (kept == NULL && strpbrk(number, ".e") == NULL) fputs(".0", out);
+}
+
+/* Returns whether the library had the memory. */
+static bool write_value(FILE *out, const ls_json_doc *doc, json_t *value);
+
+static bool write_object(FILE *out, const ls_json_doc *doc, json_t *object) {
+    const char *key;
+    json_t *child;
+    bool ok = true, is_first = true;
+    fputc('{', out);
+    json_object_foreach(object, key, child) {
+        json_t *name = json_string(key);
+        if (!is_first) fputc(',', out);
+        is_first = false;
+        ok = ok && name != NULL && json_dumpf(name, out, JSON_ENCODE_ANY) == 0;
+        fputc(':', out);
+        ok = ok && write_value(out, doc, child);
+        json_decref(name);
     }
-    *to = '\0';
+    fputc('}', out);
+    return ok;
+}
+
+static bool write_array(FILE *out, const ls_json_doc *doc, json_t *array) {
+    json_t *child;
+    size_t i;
+    bool ok = true;
+    fputc('[', out);
+    json_array_foreach(array, i, child) {
+        if (i > 0) fputc(',', out);
+        ok = ok && write_value(out, doc, child);
+    }
+    fputc(']', out);
+    return ok;
+}
+
+static bool write_value(FILE *out, const ls_json_doc *doc, json_t *value) {
+    if (json_is_object(value)) return write_object(out, doc, value);
+    if (json_is_array(value)) return write_array(out, doc, value);
+    if (!json_is_real(value)) return json_dumpf(value, out, JSON_ENCODE_ANY) == 0;
+    write_real(out, doc, value);
+    return true;
 }
 
 ls_status ls_node_dump(const ls_node *node, char **out, ls_error *err) {
-    *out = json_dumps(json_of(node), JSON_COMPACT | JSON_ENCODE_ANY);
-    if (*out == NULL) return ls_node_fail(node, LS_ERR_NOMEM, err, "cannot write this value");
-    shorten_reals(*out);
-    return LS_OK;
+    size_t bytes;
+    FILE *stream = open_memstream(out, &bytes);
+    bool ok;
+    if (stream == NULL) return ls_node_fail(node, LS_ERR_NOMEM, err, "cannot write this value");
+    ok = write_value(stream, node->doc, json_of(node));
+    if (fclose(stream) == 0 && ok) return LS_OK;
+    free(*out);
+    *out = NULL;
+    return ls_node_fail(node, LS_ERR_NOMEM, err, "cannot write this value");
 }
 
 ls_status ls_node_only(const ls_node *object, const char *const *keys, ls_error *err) {

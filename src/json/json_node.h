@@ -4,12 +4,17 @@
 #define LS_JSON_JSON_NODE_H
 
 #include "base/status.h"
+#include "json/json_decimal.h"
+#include "json/json_out.h"
 
 typedef struct ls_json_doc ls_json_doc;
 
 /* Parses one object by the rules of json_read.h, NUL in strings allowed. `name` stands for the file in errors and is
  * copied. */
 ls_status ls_json_doc_open(ls_json_doc **out, const char *text, int64_t bytes, const char *name, ls_error *err);
+/* The same where numbers are compared as decimals: all that are not their doubles are kept, as ls_node_kept, and none
+ * is too large. */
+ls_status ls_json_doc_open_exact(ls_json_doc **out, const char *text, int64_t bytes, const char *name, ls_error *err);
 void ls_json_doc_free(ls_json_doc *doc);
 
 typedef enum ls_node_kind {
@@ -61,10 +66,15 @@ ls_status ls_node_text(const ls_node *node, const char **text, int64_t *bytes, l
 ls_status ls_node_string(const ls_node *node, const char **text, ls_error *err);
 ls_status ls_node_bool(const ls_node *node, bool *out, ls_error *err);
 ls_status ls_node_int(const ls_node *node, int64_t low, int64_t high, int64_t *out, ls_error *err);
-/* The value of a REAL or an INT. */
+/* The value of a REAL or an INT: the next double, of an exact document an infinity where there is none. */
 double ls_node_number(const ls_node *node);
+/* The text of a number that neither 64 bits nor a double hold (json_numbers.h), whose kind is REAL; else NULL. */
+const char *ls_node_kept(const ls_node *node);
+/* As a decimal; `text` is scratch memory that it may point to. */
+ls_json_decimal ls_node_decimal(const ls_node *node, char text[LS_DOUBLE_TEXT_MAX]);
 
-/* The value as JSON text on one line, released with free(). */
+/* The value as JSON text on one line, released with free(): numbers that are kept as they were, other reals as the
+ * shortest text of their double. */
 ls_status ls_node_dump(const ls_node *node, char **out, ls_error *err);
 
 /* Every member must have one of the keys (the list ends with NULL), else LS_ERR_UNSUPPORTED. */

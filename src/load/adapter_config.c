@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/other_forms.h"
 #include "json/json_node.h"
 
 enum { RANK_MAX = 1024, PATH_BYTES = 4096 };
@@ -126,6 +127,7 @@ ls_status ls_adapter_config_open(ls_adapter_config *out, const char *directory, 
     ls_status status;
     *out = (ls_adapter_config){0};
     snprintf(path, sizeof path, "%s/adapter_config.json", directory);
+    if (!ls_file_exists(path)) LS_TRY_DONE(ls_foreign_directory(directory, LS_WANT_CONFIG, err));
     LS_TRY_DONE(ls_file_read(&text, &bytes, path, CONFIG_BYTES_MAX, err));
     status = ls_adapter_config_parse(out, text, bytes, path, err);
 done:

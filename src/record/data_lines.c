@@ -219,12 +219,15 @@ static ls_status read_id(ls_data_line *out, const ls_node *root, const ls_data_f
         return ls_text_copy(&out->id, text, 16, err);
     }
     out->has_id = true;
-    if (ls_node_kind_of(&f.node) == LS_NODE_INT) {
+    if (ls_node_kept(&f.node) != NULL && strpbrk(ls_node_kept(&f.node), ".eE") == NULL) {
+        string = ls_node_kept(&f.node); /* a whole number beyond 64 bits */
+    } else if (ls_node_kind_of(&f.node) == LS_NODE_INT) {
         LS_TRY(ls_node_int(&f.node, INT64_MIN, INT64_MAX, &number, err));
         snprintf(text, sizeof text, "%lld", (long long)number);
         return ls_text_copy(&out->id, text, (int64_t)strlen(text), err);
+    } else {
+        LS_TRY(ls_node_string(&f.node, &string, err));
     }
-    LS_TRY(ls_node_string(&f.node, &string, err));
     if (string[0] == '\0' || strlen(string) > LS_DATA_ID_MAX)
         return ls_node_fail(&f.node, LS_ERR_FORMAT, err, "%zu bytes; an id has 1 to %d", strlen(string),
                             LS_DATA_ID_MAX);
@@ -237,12 +240,6 @@ typedef struct line_list {
     ls_data_line *lines;
     int64_t n, cap;
 } line_list;
-
-static bool is_blank(const char *line, int64_t bytes) {
-    for (int64_t i = 0; i < bytes; i++)
-        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r') return false;
-    return true;
-}
 
 /* What other trainers show their models beside the text; here it would be dropped. */
 static ls_status check_media(const ls_node *root, ls_error *err) {
@@ -266,7 +263,7 @@ static ls_status add_line(line_list *list, const char *text, int64_t bytes, cons
         text += 3;
         bytes -= 3;
     }
-    if (is_blank(text, bytes)) return LS_OK;
+    if (ls_line_is_blank(text, bytes)) return LS_OK;
     snprintf(place, sizeof place, "%.1100s: line %lld", name, (long long)number);
     LS_TRY_DONE(ls_json_doc_open(&doc, text, bytes, place, err));
     root = ls_json_root(doc);

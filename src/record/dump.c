@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "json/json_node.h"
 #include "json/json_words.h"
@@ -245,12 +246,6 @@ static ls_status read_sequence(ls_dump *dump, const line_view *line, ls_dump_for
 
 /* ---- lines ---- */
 
-static bool is_blank(const char *text, int64_t bytes) {
-    for (int64_t i = 0; i < bytes; i++)
-        if (text[i] != ' ' && text[i] != '\t' && text[i] != '\r') return false;
-    return true;
-}
-
 /* Members of another version may mean something else. */
 static ls_status check_schema(const ls_node *root, ls_error *err) {
     ls_node version;
@@ -272,7 +267,7 @@ static ls_status read_line(ls_dump *dump, const char *text, int64_t bytes, ls_du
     ls_node ids;
     int64_t plain_bytes = 0;
     ls_status status = LS_OK;
-    if (is_blank(text, bytes)) return LS_OK;
+    if (ls_line_is_blank(text, bytes)) return LS_OK;
     snprintf(place, sizeof place, "%.200s: line %lld", name, (long long)line_i);
     LS_TRY_DONE(ls_json_plain(&plain, &plain_bytes, text, bytes, err));
     LS_TRY_DONE(ls_json_doc_open(&doc, plain, plain_bytes, place, err));

@@ -53,7 +53,10 @@ ls_status ls_pair_parse(ls_pair *out, const char *line, int64_t bytes, const cha
     has_ids = ls_node_get_some(&root, "prompt_ids", &node) || ls_node_get_some(&root, "completion_ids", &node);
     if (has_text == has_ids) {
         status = ls_node_fail(&root, LS_ERR_FORMAT, err,
-                              "one of 'prompt' with 'completion' and 'prompt_ids' with 'completion_ids' is required");
+                              "one of 'prompt' with 'completion' and 'prompt_ids' with 'completion_ids' is required%s",
+                              has_text ? ""
+                                       : "; or messages, or a prompt and an answer under their usual names (question, "
+                                         "problem, answer, solution, ..) or those of data_prompt and data_answer");
     } else if (has_text) {
         LS_TRY_DONE(read_text(&root, "prompt", &out->prompt, &out->prompt_bytes, err));
         LS_TRY_DONE(read_text(&root, "completion", &out->completion, &out->completion_bytes, err));
@@ -80,12 +83,6 @@ void ls_pairs_free(ls_pair *pairs, int64_t n) {
     free(pairs);
 }
 
-static bool is_blank(const char *line, int64_t bytes) {
-    for (int64_t i = 0; i < bytes; i++)
-        if (strchr(" \t\r", line[i]) == NULL || line[i] == '\0') return false;
-    return true;
-}
-
 ls_status ls_pairs_read(ls_pair **out, int64_t *n, const char *path, ls_error *err) {
     FILE *file = NULL;
     char *line = NULL;
@@ -107,7 +104,7 @@ ls_status ls_pairs_read(ls_pair **out, int64_t *n, const char *path, ls_error *e
             ls_error_prefix(err, "%s", path);
             goto done;
         }
-        if (is_blank(line, bytes)) continue;
+        if (ls_line_is_blank(line, bytes)) continue;
         LS_TRY_DONE(ls_array_grow((void **)&pairs, &cap, count + 1, sizeof *pairs, "pairs", err));
         LS_TRY_DONE(ls_pair_parse(&pairs[count], line, bytes, path, line_number, err));
         count++;
@@ -149,7 +146,7 @@ ls_status ls_pairs_detect(bool *out, const char *path, ls_error *err) {
         if (ls_line_read(file, &line, &cap, &bytes, LINE_BYTES_MAX, &more, NULL) != LS_OK) goto done;
         if (is_first && more && ls_text_head(line, &bytes, NULL) != LS_OK) goto done;
         is_first = false;
-    } while (more && is_blank(line, bytes));
+    } while (more && ls_line_is_blank(line, bytes));
     if (!more || ls_json_doc_open(&doc, line, bytes, path, NULL) != LS_OK) goto done;
     root = ls_json_root(doc);
     *out = !ls_node_get_some(&root, "messages", &node);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "json/json_read.h"
 #include "json/json_words.h"
@@ -392,12 +393,6 @@ static ls_status read_record(ls_record *record, const json_t *line, int64_t numb
     return check_kind(record, kind, err);
 }
 
-static bool is_blank(const char *text, int64_t bytes) {
-    for (int64_t i = 0; i < bytes; i++)
-        if (text[i] != ' ' && text[i] != '\t' && text[i] != '\r') return false;
-    return true;
-}
-
 /* The error sentence lacks the file, which the caller puts in front. */
 static ls_status add_line(record_list *list, const char *text, int64_t bytes, int64_t line_i, ls_record_kind kind,
                           ls_error *err) {
@@ -406,7 +401,7 @@ static ls_status add_line(record_list *list, const char *text, int64_t bytes, in
     char *plain = NULL;
     char place[40];
     ls_record *record;
-    if (is_blank(text, bytes)) return LS_OK;
+    if (ls_line_is_blank(text, bytes)) return LS_OK;
     snprintf(place, sizeof place, "line %lld", (long long)line_i);
     if (ls_json_has_words(text, bytes)) {
         LS_TRY_DONE(ls_json_plain(&plain, &bytes, text, bytes, err));

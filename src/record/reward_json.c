@@ -51,12 +51,12 @@ static char *quote_odd_numbers(const char *text, int64_t bytes, int64_t *copy_by
 }
 
 static ls_status open_doc(ls_json_doc **out, const char *text, int64_t bytes, const char *name, ls_error *err) {
-    const ls_status status = ls_json_doc_open(out, text, bytes, name, err);
+    const ls_status status = ls_json_doc_open_exact(out, text, bytes, name, err);
     ls_status again = status;
     int64_t copy_bytes;
     char *copy;
     if (status == LS_OK || (copy = quote_odd_numbers(text, bytes, &copy_bytes)) == NULL) return status;
-    again = ls_json_doc_open(out, copy, copy_bytes, name, NULL);
+    again = ls_json_doc_open_exact(out, copy, copy_bytes, name, NULL);
     free(copy);
     return again == LS_OK ? LS_OK : status;
 }
@@ -190,6 +190,7 @@ static void read_value(ls_reward_answer *out, const ls_node *answer) {
             return;
         }
     }
+    out->is_none = ls_node_kind_of(&value) == LS_NODE_NULL;
     if (ls_node_dump(&value, &shown, NULL) != LS_OK) shown = NULL;
     snprintf(out->error, sizeof out->error, "reward: %.60s, expected a finite number", shown != NULL ? shown : "?");
     free(shown);

@@ -12,6 +12,7 @@
 typedef struct ls_reward_answer {
     int64_t id; /* -1 when absent */
     bool ok;
+    bool is_none;                    /* the reward is null */
     double reward;                   /* finite; 0 unless ok */
     char error[LS_REWARD_ERROR_MAX]; /* why it is not ok */
     /* Of environments. */

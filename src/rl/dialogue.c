@@ -116,30 +116,61 @@ done:
     return status;
 }
 
-static void write_message(ls_json_out *json, const char *role, const ls_reply *content) {
+/* The calls in a text, in the form of OpenAI's messages: nothing where there are none. */
+static ls_status write_calls(ls_json_out *json, ls_call_format format, const ls_reply *content, ls_error *err) {
+    ls_tool_calls calls;
+    if (format == LS_CALLS_NONE) return LS_OK;
+    LS_TRY(ls_tool_calls_find(&calls, format, content->text, content->bytes, err));
+    if (calls.n > 0) ls_json_begin_array(json, "tool_calls");
+    for (int64_t i = 0; i < calls.n; i++) {
+        ls_json_begin_object(json, NULL);
+        ls_json_string(json, "type", "function");
+        ls_json_begin_object(json, "function");
+        ls_json_string(json, "name", calls.items[i].name);
+        ls_json_raw(json, "arguments", calls.items[i].arguments);
+        ls_json_end_object(json);
+        ls_json_end_object(json);
+    }
+    if (calls.n > 0) ls_json_end_array(json);
+    ls_tool_calls_deinit(&calls);
+    return LS_OK;
+}
+
+/* format: of the calls that are told beside the content. */
+static ls_status write_message(ls_json_out *json, const char *role, const ls_reply *content, ls_call_format format,
+                               ls_error *err) {
+    ls_status status;
     ls_json_begin_object(json, NULL);
     ls_json_string(json, "role", role);
     ls_json_text(json, "content", content->text, content->bytes);
+    status = write_calls(json, format, content, err);
     ls_json_end_object(json);
+    return status;
 }
 
-/* The first n turns. plain: completions are the plain words. */
-static ls_status write_turns(ls_json_out *json, const ls_world *w, const ls_episode *x, int64_t n, bool plain,
-                             ls_error *err) {
-    for (int64_t k = 0; k < n; k++) {
+/* Of the first n turns. */
+typedef struct said {
+    int64_t n;
+    bool plain;            /* completions are the plain words */
+    ls_call_format format; /* of the calls that are told */
+} said;
+
+static ls_status write_turns(ls_json_out *json, const ls_world *w, const ls_episode *x, const said *s, ls_error *err) {
+    for (int64_t k = 0; k < s->n; k++) {
         const ls_reply words = {plain_words, (int64_t)sizeof plain_words - 1};
-        const ls_reply reply = plain ? words : content_of(w, &x->replies[k]);
-        write_message(json, "assistant", &reply);
+        const ls_reply reply = s->plain ? words : content_of(w, &x->replies[k]);
+        LS_TRY(write_message(json, "assistant", &reply, s->format, err));
         if (x->observations[k].text == NULL) continue;
         if (x->are_messages[k])
             LS_TRY(write_observed(json, x->observations[k].text, err));
         else
-            write_message(json, "user", &x->observations[k]);
+            LS_TRY(write_message(json, "user", &x->observations[k], LS_CALLS_NONE, err));
     }
     return LS_OK;
 }
 
 ls_status ls_dialogue_said(char **out, const ls_world *w, const ls_episode *x, ls_error *err) {
+    const said all = {x->n_replies, false, w->chat != NULL ? ls_chat_calls(w->chat) : LS_CALLS_NONE};
     size_t bytes = 0;
     ls_json_out json;
     ls_status status;
@@ -147,7 +178,7 @@ ls_status ls_dialogue_said(char **out, const ls_world *w, const ls_episode *x, l
     if (stream == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "conversation");
     ls_json_init(&json, stream);
     ls_json_begin_array(&json, NULL);
-    status = write_turns(&json, w, x, x->n_replies, false, err);
+    status = write_turns(&json, w, x, &all, err);
     ls_json_end_array(&json);
     if (fclose(stream) != 0 && status == LS_OK) status = LS_FAIL(err, LS_ERR_NOMEM, "conversation");
     if (status != LS_OK) {
@@ -161,6 +192,7 @@ ls_status ls_dialogue_said(char **out, const ls_world *w, const ls_episode *x, l
 static ls_status write_all(char **out, size_t *bytes, const ls_world *w, const ls_episode *x, int64_t n, bool plain,
                            ls_error *err) {
     const char *conversation = x->question.chat;
+    const said turns = {n, plain, LS_CALLS_NONE}; /* the template finds calls in the text, where it looks for any */
     ls_json_doc *doc = NULL;
     ls_node root, member;
     void *iterator = NULL;
@@ -180,7 +212,7 @@ static ls_status write_all(char **out, size_t *bytes, const ls_world *w, const l
         if (strcmp(member.key, "messages") == 0) {
             ls_json_begin_array(&json, "messages");
             LS_TRY_DONE(write_list(&json, &member, err));
-            LS_TRY_DONE(write_turns(&json, w, x, n, plain, err));
+            LS_TRY_DONE(write_turns(&json, w, x, &turns, err));
             ls_json_end_array(&json);
             continue;
         }

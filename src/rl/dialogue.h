@@ -20,7 +20,7 @@ ls_status ls_dialogue_replace(char **out, const char *conversation, const char *
 /* The messages of a conversation as a JSON list; released with free(). */
 ls_status ls_dialogue_messages(char **out, const char *conversation, ls_error *err);
 /* All that was said in an episode as a JSON list of messages: completions are the assistant's, texts of an environment
- * the user's. */
+ * the user's. Calls of tools that the template's format has in a completion are its tool_calls, too. */
 ls_status ls_dialogue_said(char **out, const ls_world *world, const ls_episode *episode, ls_error *err);
 /* The prompt of a conversation: its rendering with what begins the answer. */
 ls_status ls_dialogue_begin(ls_reply *prompt, const ls_world *world, const char *conversation, ls_error *err);

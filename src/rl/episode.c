@@ -58,16 +58,21 @@ static void free_replies(ls_episode *x) {
     x->rendered = NULL;
 }
 
-static void free_texts(ls_episodes *e) {
-    for (int64_t i = 0; e->list != NULL && i < e->n; i++) free_replies(&e->list[i]);
-    for (int64_t p = 0; e->prompts != NULL && p < e->n_problems; p++) {
+/* What an environment began problem p with. */
+static void free_prompt(ls_episodes *e, int64_t p) {
+    if (e->prompts != NULL) {
         free((char *)(uintptr_t)e->prompts[p].text);
         e->prompts[p] = (ls_reply){0};
     }
-    for (int64_t p = 0; e->chats != NULL && p < e->n_problems; p++) {
+    if (e->chats != NULL) {
         free(e->chats[p]);
         e->chats[p] = NULL;
     }
+}
+
+static void free_texts(ls_episodes *e) {
+    for (int64_t i = 0; e->list != NULL && i < e->n; i++) free_replies(&e->list[i]);
+    for (int64_t p = 0; p < e->n_problems; p++) free_prompt(e, p);
 }
 
 void ls_episodes_free(ls_episodes *e) {
@@ -158,19 +163,36 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
     return LS_OK;
 }
 
-/* What the environment says to begin with: always without data, with data where it is asked. */
-static ls_status reset(ls_episodes *e, const ls_world *w, ls_task_split split, ls_error *err) {
+/* What the environment says to begin the problems of `open` with, of which the first is problem `first`: always
+ * without data, with data where it is asked. */
+static ls_status reset(ls_episodes *e, const ls_world *w, ls_task_split split, const uint8_t *open, int64_t first,
+                       ls_error *err) {
     ls_question *questions = NULL;
+    ls_reply *prompts = NULL;
+    char **chats = NULL;
+    int64_t n = 0;
     ls_status status = LS_OK;
     if (w->environment == NULL || (w->data != NULL && !ls_reward_wants_resets(w->environment))) return LS_OK;
-    if (w->data != NULL) {
-        LS_TRY_DONE(ls_array_alloc((void **)&questions, e->n_problems, sizeof *questions, "problems", err));
-        for (int64_t p = 0; p < e->n_problems; p++)
-            LS_TRY_DONE(make_question(&questions[p], e, w, p, e->first_problem + p, split, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&questions, e->n_problems, sizeof *questions, "problems", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&prompts, e->n_problems, sizeof *prompts, "problems", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&chats, e->n_problems, sizeof *chats, "problems", err));
+    for (int64_t p = 0; p < e->n_problems; p++) {
+        if (open[p] == 0) continue;
+        free_prompt(e, p);
+        if (w->data != NULL) LS_TRY_DONE(make_question(&questions[n], e, w, p, first + n, split, err));
+        n++;
     }
-    status = ls_environment_reset(w, split, e->first_problem, e->n_problems, questions, e->prompts, e->chats, err);
+    status = ls_environment_reset(w, split, first, n, w->data != NULL ? questions : NULL, prompts, chats, err);
+    n = 0;
+    for (int64_t p = 0; p < e->n_problems; p++) { /* also of one that failed: from here on they are freed there */
+        if (open[p] == 0) continue;
+        e->prompts[p] = prompts[n];
+        e->chats[p] = chats[n++];
+    }
 done:
     free(questions);
+    free(prompts);
+    free((void *)chats);
     return status;
 }
 
@@ -209,28 +231,37 @@ static ls_status begin_group(ls_episodes *e, const ls_world *w, int64_t p, int64
     return status;
 }
 
+/* Problems from `first` on, in the places of `open`. */
+static ls_status begin_groups(ls_episodes *e, const ls_world *w, ls_task_split split, const uint8_t *open,
+                              int64_t first, ls_error *err) {
+    LS_TRY(reset(e, w, split, open, first, err));
+    for (int64_t p = 0; p < e->n_problems; p++)
+        if (open[p] != 0) LS_TRY(begin_group(e, w, p, first++, split, err));
+    return LS_OK;
+}
+
 ls_status ls_episodes_begin(ls_episodes *e, const ls_world *w, ls_task_split split, int64_t first, ls_error *err) {
+    uint8_t *all;
+    ls_status status;
     free_texts(e);
     e->first_problem = first;
     e->n_failed = 0;
     e->message[0] = '\0';
-    LS_TRY(reset(e, w, split, err));
-    for (int64_t p = 0; p < e->n_problems; p++) LS_TRY(begin_group(e, w, p, first + p, split, err));
-    return LS_OK;
+    LS_TRY(ls_array_alloc((void **)&all, e->n_problems, 1, "problems", err));
+    memset(all, 1, (size_t)e->n_problems);
+    status = begin_groups(e, w, split, all, first, err);
+    free(all);
+    return status;
 }
 
 ls_status ls_episodes_renew(ls_episodes *e, const ls_world *w, ls_task_split split, const uint8_t *open, int64_t first,
                             ls_error *err) {
-    LS_ASSERT(w->environment == NULL, "first %lld", (long long)first);
-    for (int64_t p = 0; p < e->n_problems; p++) {
-        ls_episode *group = e->list + p * e->samples;
-        for (int64_t k = 0; k < e->samples; k++) {
-            group[k].is_fixed = open[p] == 0;
-            if (open[p] != 0) free_replies(&group[k]);
-        }
-        if (open[p] != 0) LS_TRY(begin_group(e, w, p, first++, split, err));
+    for (int64_t i = 0; i < e->n; i++) {
+        ls_episode *x = &e->list[i];
+        x->is_fixed = open[i / e->samples] == 0;
+        if (!x->is_fixed) free_replies(x);
     }
-    return LS_OK;
+    return begin_groups(e, w, split, open, first, err);
 }
 
 /* ---- turns ---- */
@@ -287,8 +318,7 @@ static ls_status append_text(ls_episodes *e, const ls_world *w, ls_episode *x, c
     return LS_OK;
 }
 
-/* Keeps the sentence if it is the first. */
-static void note(ls_episodes *e, const char *id, const char *text) {
+void ls_episodes_note(ls_episodes *e, const char *id, const char *text) {
     if (e->message[0] == '\0' && text[0] != '\0')
         snprintf(e->message, sizeof e->message, "%s%s%.400s", id, id[0] != '\0' ? ": " : "", text);
 }
@@ -306,7 +336,7 @@ static ls_status append_messages(ls_episodes *e, const ls_world *w, ls_episode *
         append(e, x, ids, n);
     } else if (failed) {
         x->failed = x->ended = true;
-        note(e, id, why.text);
+        ls_episodes_note(e, id, why.text);
     } else {
         return LS_FAIL(err, status, "%s: %s", id, why.text);
     }
@@ -365,7 +395,7 @@ static ls_status ask_environment(ls_episodes *e, const ls_world *w, const int64_
     }
     const ls_environment_call call = {episodes, names, ends, n, e->items, e->results};
     LS_TRY_DONE(ls_environment_ask(w->environment, &call, answers, err));
-    note(e, "", ls_reward_counts_of(w->environment)->message);
+    ls_episodes_note(e, "", ls_reward_counts_of(w->environment)->message);
     for (int64_t i = 0; i < n; i++) {
         if (status != LS_OK) {
             free((char *)(uintptr_t)answers[i].said.text);
@@ -386,7 +416,7 @@ static ls_status ask_the_cut(ls_episodes *e, const ls_world *w, int64_t begin, i
     int64_t n = 0;
     for (int64_t i = begin; i < end; i++) {
         const ls_episode *x = &e->list[i];
-        if (x->overlong && !x->failed && !x->is_judged) e->owners[n++] = i;
+        if (x->overlong && !x->failed && !x->is_judged && !x->is_fixed) e->owners[n++] = i;
     }
     for (int64_t i = 0; i < n; i++) {
         ls_reply *last = &e->list[e->owners[i]].observations[e->list[e->owners[i]].n_replies - 1];
@@ -431,7 +461,7 @@ ls_status ls_episodes_run(ls_episodes *e, const ls_world *w, const ls_drawer *dr
     return w->environment != NULL ? ask_the_cut(e, w, begin, end, err) : LS_OK;
 }
 
-/* ---- rewards ---- */
+/* ---- what others see of it ---- */
 
 ls_status ls_episode_text(const ls_episode *x, char **out, int64_t *bytes, ls_error *err) {
     int64_t at = 0;
@@ -441,103 +471,6 @@ ls_status ls_episode_text(const ls_episode *x, char **out, int64_t *bytes, ls_er
     for (int64_t k = 0; k < x->n_replies; k++) {
         memcpy(*out + at, x->replies[k].text, (size_t)x->replies[k].bytes);
         at += x->replies[k].bytes;
-    }
-    return LS_OK;
-}
-
-/* One episode as an item; lists: its messages, released with free(). */
-static ls_status make_item(ls_reward_item *out, const ls_episodes *e, const ls_world *w, int64_t i, char *lists[2],
-                           const char *name, ls_error *err) {
-    const ls_episode *x = &e->list[i];
-    const bool is_reported = w->reward != NULL && x->question.chat != NULL;
-    char *text = NULL;
-    int64_t bytes = 0;
-    LS_TRY(ls_episode_text(x, &text, &bytes, err));
-    *out = (ls_reward_item){.problem = x->question.id,
-                            .sample = name,
-                            .prompt = x->question.prompt,
-                            .completion = {text, bytes},
-                            .answer = x->question.answer.text,
-                            .answer_bytes = x->question.answer.bytes,
-                            .data = x->question.whole};
-    if (is_reported) LS_TRY(ls_dialogue_messages(&lists[0], x->question.chat, err));
-    if (is_reported) LS_TRY(ls_dialogue_said(&lists[1], w, x, err));
-    out->prompt_messages = lists[0];
-    out->completion_messages = lists[1];
-    if (w->reward == NULL || !ls_reward_wants_groups(w->reward)) return LS_OK;
-    out->completion_ids = x->tokens + x->n_prompt;
-    out->n_completion_ids = x->n - x->n_prompt;
-    out->group = i / e->samples;
-    out->group_n = e->samples;
-    return LS_OK;
-}
-
-/* Rewards that are not the task's own: item k is of episode owners[k]. */
-static ls_status ask_outside(ls_episodes *e, const ls_world *w, ls_error *err) {
-    char(*names)[LS_EPISODE_ID_MAX] = NULL, *(*lists)[2] = NULL;
-    int64_t n = 0;
-    ls_status status = LS_OK;
-    memset(e->items, 0, (size_t)e->n * sizeof *e->items);
-    LS_TRY_DONE(ls_array_alloc((void **)&names, e->n, sizeof *names, "rewards", err));
-    LS_TRY_DONE(ls_array_alloc((void **)&lists, e->n, sizeof *lists, "rewards", err));
-    for (int64_t i = 0; i < e->n; i++) {
-        if (e->list[i].is_fixed) continue;
-        e->owners[n] = i;
-        ls_episode_id(names[n], &e->list[i]);
-        LS_TRY_DONE(make_item(&e->items[n], e, w, i, lists[n], names[n], err));
-        n++;
-    }
-    if (w->reward != NULL) {
-        LS_TRY_DONE(ls_reward_ask(w->reward, e->results, e->items, n, err));
-        note(e, "", ls_reward_counts_of(w->reward)->message);
-    } else {
-        for (int64_t k = 0; k < n; k++) {
-            const ls_question *q = &e->list[e->owners[k]].question;
-            LS_TRY_DONE(ls_verify_judge(w->verify, e->items[k].completion, q->answer, q->any_of, &e->results[k], err));
-            if (!e->results[k].ok) note(e, names[k], e->results[k].error);
-        }
-    }
-    for (int64_t k = 0; k < n; k++) {
-        ls_episode *x = &e->list[e->owners[k]];
-        x->failed = x->failed || !e->results[k].ok; /* or its environment did */
-        x->reward = x->failed ? (double)NAN : e->results[k].reward;
-    }
-    for (int64_t i = 0; i < e->n; i++) e->n_failed += e->list[i].failed;
-    if (e->n_failed == e->n)
-        status = LS_FAIL(err, LS_ERR_IO, "all %lld rewards failed: %s", (long long)e->n,
-                         e->message[0] != '\0' ? e->message : e->results[0].error);
-done:
-    for (int64_t i = 0; i < e->n; i++) free((char *)(uintptr_t)e->items[i].completion.text);
-    for (int64_t i = 0; lists != NULL && i < e->n; i++) {
-        free(lists[i][0]);
-        free(lists[i][1]);
-    }
-    free(names);
-    free((void *)lists);
-    return status;
-}
-
-/* What the environment has said in the course of the episodes. */
-static ls_status take_earned(ls_episodes *e, ls_error *err) {
-    for (int64_t i = 0; i < e->n; i++) {
-        ls_episode *x = &e->list[i];
-        x->failed = x->failed || !x->is_judged;
-        x->reward = x->failed ? (double)NAN : x->earned;
-        e->n_failed += x->failed;
-    }
-    if (e->n_failed < e->n) return LS_OK;
-    return LS_FAIL(err, LS_ERR_IO, "environment: all %lld episodes failed: %s", (long long)e->n,
-                   e->message[0] != '\0' ? e->message : "they ended without a reward");
-}
-
-ls_status ls_episodes_judge(ls_episodes *e, const ls_world *w, ls_error *err) {
-    e->n_failed = 0;
-    if (w->environment != NULL && w->reward == NULL && w->verify == NULL) return take_earned(e, err);
-    if (w->reward != NULL || w->verify != NULL) return ask_outside(e, w, err);
-    for (int64_t i = 0; i < e->n; i++) {
-        ls_episode *x = &e->list[i];
-        if (x->is_fixed) continue;
-        x->reward = ls_task_reward(w->task, x->problem, x->replies, x->n_replies);
     }
     return LS_OK;
 }

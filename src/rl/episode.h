@@ -19,20 +19,29 @@
 
 #define LS_TURNS_MAX 64
 #define LS_EPISODE_MESSAGE_MAX 800
+#define LS_JUDGES_MAX 8
+
+/* Who gives rewards: a source from outside, a verifier, the environment, or, where it is none of them, the task. */
+typedef struct ls_judge {
+    ls_reward *source;
+    ls_verify *verify;
+    bool is_environment;
+    double weight;
+} ls_judge;
 
 /* Where problems, words and rewards come from; all borrowed. */
 typedef struct ls_world {
     const ls_task *task; /* NULL with data */
     const ls_tokenizer *tokenizer;
-    const ls_stop *stop;     /* texts that end a completion; NULL: none */
-    ls_reward *reward;       /* NULL: the verifier's or the task's own */
-    ls_data *data;           /* NULL with a task */
-    const ls_verify *verify; /* a built-in verifier judges, or NULL */
-    ls_reward *environment;  /* says what comes between turns, and judges unless a judge is named; or NULL */
-    int64_t turns_max;       /* completions of an episode with an environment */
-    const ls_chat *chat;     /* of environments that speak messages; NULL: the model has no template */
-    const char *model;       /* directory of the template, for errors */
-    const char *stop_text;   /* of `stop`, or NULL */
+    const ls_stop *stop;    /* texts that end a completion; NULL: none */
+    const ls_judge *judges; /* [n_judges] whose rewards are added by their weights */
+    int64_t n_judges;
+    ls_data *data;          /* NULL with a task */
+    ls_reward *environment; /* says what comes between turns; or NULL */
+    int64_t turns_max;      /* completions of an episode with an environment */
+    const ls_chat *chat;    /* of environments that speak messages; NULL: the model has no template */
+    const char *model;      /* directory of the template, for errors */
+    const char *stop_text;  /* of `stop`, or NULL */
 } ls_world;
 
 /* Who draws the completions of a round: fills the results of n requests, as ls_engine_run does. */
@@ -71,9 +80,10 @@ typedef struct ls_episode {
     bool is_judged;                                      /* by an environment; it has said a reward */
     bool is_fixed;                                       /* it stays as it is: neither drawn nor judged again */
     bool ended;
-    bool overlong; /* its last completion did not come to an end by itself */
-    bool failed;   /* there is no reward */
-    double reward; /* NaN where it failed */
+    bool overlong;               /* its last completion did not come to an end by itself */
+    bool failed;                 /* there is no reward */
+    double reward;               /* NaN where it failed */
+    double parts[LS_JUDGES_MAX]; /* of each judge; NaN: it gave none */
     /* How its last turn came about. */
     int32_t slot;
     int64_t n_hit, n_preempted;
@@ -112,14 +122,17 @@ ls_status ls_episodes_begin(ls_episodes *episodes, const ls_world *world, ls_tas
                             ls_error *err);
 /* Puts other problems in the place of those of `open` (n_problems flags), in their order: the first becomes problem
  * `first` of the split, the next the one behind it. Their draws are addressed as those before in the same place. The
- * others are settled. Of an environment problems cannot be exchanged. */
+ * others are fixed. */
 ls_status ls_episodes_renew(ls_episodes *episodes, const ls_world *world, ls_task_split split, const uint8_t *open,
                             int64_t first, ls_error *err);
 /* All turns of episodes [begin, end). The others stay as they began, until somebody else's are put in their place. */
 ls_status ls_episodes_run(ls_episodes *episodes, const ls_world *world, const ls_drawer *drawer, int64_t begin,
                           int64_t end, ls_error *err);
-/* The rewards of those that are not settled. That all failed is an error; else those that did are marked. */
+/* The rewards of those that are not fixed (judge.c): the weighted sum of what the judges gave. One whose judge
+ * failed, or that got nothing, has failed. That all failed is an error; else those that did are marked. */
 ls_status ls_episodes_judge(ls_episodes *episodes, const ls_world *world, ls_error *err);
+/* Keeps the sentence as the message if it is the first; id may be "". */
+void ls_episodes_note(ls_episodes *episodes, const char *id, const char *text);
 
 /* All completions one behind the other; *text is released with free(). */
 ls_status ls_episode_text(const ls_episode *episode, char **text, int64_t *bytes, ls_error *err);

@@ -88,7 +88,7 @@ static ls_status find_beginning(grpo *g, ls_error *err) {
     return LS_OK;
 }
 
-/* A judge or an environment; neither is named: *out stays NULL. */
+/* A judge or an environment; without a command and a URL *out stays NULL. */
 static ls_status open_source(ls_reward **out, const ls_grpo_options *o, const char *command, const char *command_name,
                              const char *url, const char *url_name, ls_error *err) {
     if (command[0] != '\0') {
@@ -121,17 +121,30 @@ static ls_status open_python(ls_reward **out, const ls_grpo_options *o, const ch
                                         .python = o->python,
                                         .option = is_environment ? "environment" : "reward",
                                         .is_environment = is_environment,
+                                        .takes_none = o->n_judges > 1,
                                         .workers = o->reward_workers,
                                         .timeout_s = o->reward_timeout};
     return ls_reward_python_open(out, &p, err);
 }
 
-static ls_status open_reward(grpo *g, ls_error *err) {
+static ls_status open_judge(ls_judge *out, const ls_grpo_options *o, const ls_grpo_judge *judge, ls_error *err) {
+    if (judge->mode == LS_REWARD_PYTHON) return open_python(&out->source, o, judge->spec, false, err);
+    if (judge->mode == LS_REWARD_COMMAND)
+        LS_TRY(open_source(&out->source, o, o->reward_command, "reward_command", "", "", err));
+    if (judge->mode == LS_REWARD_SERVER) LS_TRY(open_source(&out->source, o, "", "", o->reward_url, "reward_url", err));
+    if (out->source != NULL && o->n_judges > 1) ls_reward_take_none(out->source);
+    return LS_OK;
+}
+
+static ls_status open_sources(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
+    for (int64_t j = 0; j < o->n_judges; j++) {
+        g->judges[j].weight = o->judges[j].weight;
+        g->judges[j].is_environment = o->judges[j].mode == LS_REWARD_ENVIRONMENT;
+        if (ls_grpo_writes(g)) LS_TRY(open_judge(&g->judges[j], o, &o->judges[j], err));
+    }
     if (!ls_grpo_writes(g)) return LS_OK;
-    if (o->judge == LS_REWARD_PYTHON) LS_TRY(open_python(&g->reward, o, o->reward, false, err));
     if (o->environment[0] != '\0') LS_TRY(open_python(&g->environment, o, o->environment, true, err));
-    LS_TRY(open_source(&g->reward, o, o->reward_command, "reward_command", o->reward_url, "reward_url", err));
     return open_source(&g->environment, o, o->environment_command, "environment_command", o->environment_url,
                        "environment_url", err);
 }
@@ -175,23 +188,30 @@ done:
 }
 
 /* Every answer is looked at now, not when its turn comes. */
-static ls_status open_verifier(grpo *g, ls_error *err) {
-    const ls_grpo_options *o = g->o;
+static ls_status check_answers(const grpo *g, const ls_verify *verify, ls_error *err) {
+    const char *field = g->o->data.answer;
     const ls_data_line *line;
     const char *path;
-    ls_status status;
-    if (o->judge < LS_REWARD_EXACT || o->judge > LS_REWARD_JSON) return LS_OK;
-    LS_TRY_DONE(ls_verify_open(&g->verify, (ls_verify_kind)(o->judge - LS_REWARD_EXACT), o->reward_pattern,
-                               o->reward_schema, err));
     for (int64_t i = 0; g->problems != NULL && ls_data_each(g->problems, i, &line, &path); i++) {
         const ls_reply answer = {line->answer, line->answer_bytes};
-        if ((status = ls_verify_check(g->verify, answer, line->is_list, err)) == LS_OK) continue;
-        ls_error_prefix(err, "%s: line %lld: %s", path, (long long)line->line,
-                        o->data.answer[0] != '\0' ? o->data.answer : "answer");
-        break;
+        const ls_status status = ls_verify_check(verify, answer, line->is_list, err);
+        if (status == LS_OK) continue;
+        ls_error_prefix(err, "%s: line %lld: %s", path, (long long)line->line, field[0] != '\0' ? field : "answer");
+        return status;
     }
-done:
-    return status;
+    return LS_OK;
+}
+
+static ls_status open_verifiers(grpo *g, ls_error *err) {
+    const ls_grpo_options *o = g->o;
+    for (int64_t j = 0; j < o->n_judges; j++) {
+        const ls_reward_mode mode = o->judges[j].mode;
+        if (mode < LS_REWARD_EXACT || mode > LS_REWARD_JSON) continue;
+        LS_TRY(ls_verify_open(&g->judges[j].verify, (ls_verify_kind)(mode - LS_REWARD_EXACT), o->reward_pattern,
+                              o->reward_schema, err));
+        LS_TRY(check_answers(g, g->judges[j].verify, err));
+    }
+    return LS_OK;
 }
 
 static ls_status open_world(grpo *g, ls_error *err) {
@@ -199,21 +219,21 @@ static ls_status open_world(grpo *g, ls_error *err) {
     const char *stop = o->stop;
     ls_status status;
     LS_TRY_DONE(ls_tokenizer_open(&g->tokenizer, weights_of(g), err));
-    LS_TRY_DONE(open_reward(g, err));
+    LS_TRY_DONE(open_sources(g, err));
     LS_TRY_DONE(open_problems(g, err));
     if (stop[0] != '\0' && (status = ls_stop_create(&g->stop, g->tokenizer, &stop, 1, err)) != LS_OK) {
         ls_error_prefix(err, "stop");
         goto done;
     }
-    LS_TRY_DONE(open_verifier(g, err));
+    LS_TRY_DONE(open_verifiers(g, err));
     /* A model without a template may do without: whoever needs it says that it is missing. */
     if (g->environment != NULL && ls_chat_open(&g->chat, o->train.model, NULL, NULL) != LS_OK) g->chat = NULL;
     g->world = (ls_world){.task = g->task,
                           .tokenizer = g->tokenizer,
                           .stop = g->stop,
-                          .reward = g->reward,
                           .data = g->problems,
-                          .verify = g->verify,
+                          .judges = g->judges,
+                          .n_judges = o->n_judges,
                           .environment = g->environment,
                           .turns_max = o->environment_turns,
                           .chat = g->chat,
@@ -364,7 +384,7 @@ static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan,
     void *recordings = NULL;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&o, 1, sizeof *o, "plan", err));
-    *o = *run->o; /* whose profile the model settles */
+    *o = *run->o; /* whose profile the model chooses */
     g.o = o;
     g.device = device;
     g.plan = *plan;
@@ -507,6 +527,8 @@ static void print_plan(const grpo *g) {
     ls_train_options_tell_weights(g->progress, ls_trainer_state(g->trainer)->weights);
     ls_memory_tell(g->device, memory, sizeof memory);
     fprintf(g->progress, "%s\n", memory);
+    if (g->step > 0 && g->step >= o->train.steps) ls_stop_tell_done(g->progress, g->step, o->train.steps);
+    ls_train_options_tell_rate(g->progress, &o->train, g->begin_update, o->train.steps * o->epochs * o->minibatches);
 }
 
 static ls_status open_records(grpo *g, ls_error *err) {
@@ -555,11 +577,13 @@ static void close_all(grpo *g) {
     close_memory(g);
     ls_episodes_free(g->episodes);
     ls_episodes_free(g->held_out);
-    ls_reward_close(g->reward);
+    for (int64_t j = 0; j < LS_JUDGES_MAX; j++) {
+        ls_reward_close(g->judges[j].source);
+        ls_verify_close(g->judges[j].verify);
+    }
     ls_reward_close(g->environment);
     ls_chat_free(g->chat);
     ls_stop_free(g->stop);
-    ls_verify_close(g->verify);
     ls_task_free(g->task);
     ls_data_close(g->problems);
     ls_tokenizer_free(g->tokenizer);
@@ -666,7 +690,24 @@ done:
     return status;
 }
 
+/* What the run leaves, and whether anything was learnt behind step `first`. */
+static ls_status tell_end(const grpo *g, int64_t first, ls_error *err) {
+    char path[LS_SAVES_PATH_MAX];
+    int64_t update;
+    if (g->progress == NULL) return LS_OK;
+    if (g->step > first && !g->any_differ)
+        fprintf(g->progress,
+                "no step had a group whose rewards differ: nothing was learnt from them; lockstep report %s shows "
+                "completions\n",
+                g->o->train.run);
+    LS_TRY(ls_saves_newest(g->saves, &update, path, err));
+    if (update >= 0 && !g->result->stopped) fprintf(g->progress, "the model is in %s\n", path);
+    fprintf(g->progress, "digest %016llx\n", (unsigned long long)g->result->digest);
+    return LS_OK;
+}
+
 static ls_status run_steps(grpo *g, ls_error *err) {
+    const int64_t first = g->step;
     bool stopped = false;
     g->result->step = g->step;
     if (g->step == 0 && is_evaluated(g)) {
@@ -685,9 +726,7 @@ static ls_status run_steps(grpo *g, ls_error *err) {
         LS_TRY(run_step(g, &stopped, err));
     }
     LS_TRY(ls_saves_wait(g->saves, ls_trainer_state(g->trainer), err));
-    if (g->progress != NULL && !stopped)
-        fprintf(g->progress, "digest %016llx\n", (unsigned long long)g->result->digest);
-    return LS_OK;
+    return stopped ? LS_OK : tell_end(g, first, err);
 }
 
 ls_status ls_grpo_run(ls_grpo_options *o, const ls_config *config, FILE *progress, ls_grpo_result *result,

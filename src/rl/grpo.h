@@ -5,7 +5,8 @@
  *   problems   [(t - 1) prompts, t prompts) of the train split, `samples` episodes each (rl/episode.h), drawn by one
  *              engine that computes with the very weights that the trainer publishes, or by servers that get them from
  *              disk (rl/rollout.h)
- *   rewards    of the task, of a command, a server or a Python function; then advantages (rl/advantage.h)
+ *   rewards    of the task, of verifiers, commands, servers and Python functions, added by weights; then advantages
+ *              (rl/advantage.h)
  *   gate       the trainer's forward gives every drawn token its log-probability, which must have the bits that the
  *              rollout recorded (rl/gate.h). It is the forward of the first update; only sequences of other minibatches
  *              take a forward of their own. Where bits differ the run ends before it learns from them, with a bundle
@@ -32,6 +33,7 @@
 #include "base/inject.h"
 #include "rl/advantage.h"
 #include "rl/correction.h"
+#include "rl/episode.h"
 #include "rl/loss.h"
 #include "rl/replay.h"
 #include "train/data.h"
@@ -42,7 +44,7 @@
 typedef enum ls_gate_mode { LS_GATE_STOP, LS_GATE_WARN } ls_gate_mode;
 
 /* Who judges: with auto the command or server that is named, else the task. "python:SPEC" is a function
- * (rl/reward_python.h). */
+ * (rl/reward_python.h). Several, with commas between, are added by reward_weights. */
 typedef enum ls_reward_mode {
     LS_REWARD_AUTO,
     LS_REWARD_TASK,
@@ -58,6 +60,13 @@ typedef enum ls_reward_mode {
 } ls_reward_mode;
 
 #define LS_PYTHON_PREFIX "python:"
+
+typedef struct ls_grpo_judge {
+    ls_reward_mode mode;
+    char spec[LS_OPTION_TEXT_MAX]; /* as it was given */
+    char name[64];                 /* in records: of a function its own name */
+    double weight;
+} ls_grpo_judge;
 
 #define LS_STOP_AUTO "auto"
 
@@ -84,8 +93,9 @@ typedef struct ls_grpo_options {
     char correction[LS_OPTION_TEXT_MAX];
     int64_t epochs, minibatches;
     /* These do not, as long as rewards are the same. */
-    char reward[LS_OPTION_TEXT_MAX];
-    ls_reward_mode judge; /* what that says, once it is checked */
+    char reward[LS_OPTION_TEXT_MAX], reward_weights[LS_OPTION_TEXT_MAX];
+    ls_grpo_judge judges[LS_JUDGES_MAX]; /* what these say, once they are checked */
+    int64_t n_judges;
     char reward_pattern[LS_OPTION_TEXT_MAX], reward_schema[LS_OPTION_TEXT_MAX];
     char reward_command[LS_OPTION_TEXT_MAX], reward_url[LS_OPTION_TEXT_MAX];
     double reward_timeout;
@@ -120,6 +130,8 @@ ls_sampling ls_grpo_sampling(const ls_grpo_options *options);
 ls_loss_options ls_grpo_loss(const ls_grpo_options *options);
 ls_advantage_options ls_grpo_advantages(const ls_grpo_options *options);
 ls_inject ls_grpo_inject(const ls_grpo_options *options);
+/* Whether such a judge is among them. */
+bool ls_grpo_judged_by(const ls_grpo_options *options, ls_reward_mode mode);
 
 typedef struct ls_grpo_result {
     int64_t step;    /* steps done */

@@ -1,5 +1,7 @@
 /* The options of a run as a table, and what their values mean to the parts that it is made of. */
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -70,7 +72,10 @@ static const ls_option rows[] = {
     TEXT(false, reward,
          "Who judges: task, a verifier (exact, number, choice, regex, json: docs/guide/data.md), command, server, "
          "environment, "
-         "python:MODULE:FUNCTION or python:FILE.py:FUNCTION (docs/guide/python-functions.md), or auto"),
+         "python:MODULE:FUNCTION or python:FILE.py:FUNCTION (docs/guide/python-functions.md), or auto; several: with "
+         "commas between, whose rewards are added"),
+    TEXT(false, reward_weights,
+         "Of several rewards: a number for each, with commas between, by which it is multiplied (empty: 1)"),
     TEXT(false, reward_pattern, "Of reward=regex: the pattern (empty: each answer is one)"),
     TEXT(false, reward_schema, "Of reward=json: the file of the schema (empty: each answer is one)"),
     TEXT(false, reward_command, "Rewards from this command, for /bin/sh (docs/reference/tasks.md)"),
@@ -255,22 +260,84 @@ static bool is_python(const char *text) {
     return colon != NULL && colon > spec && colon[1] != '\0';
 }
 
-static ls_status read_judge(ls_grpo_options *o, ls_error *err) {
+bool ls_grpo_judged_by(const ls_grpo_options *o, ls_reward_mode mode) {
+    for (int64_t j = 0; j < o->n_judges; j++)
+        if (o->judges[j].mode == mode) return true;
+    return false;
+}
+
+static ls_status read_mode(ls_reward_mode *out, const char *text, ls_error *err) {
     char list[256] = "";
     size_t used = 0;
-    if (is_python(o->reward)) {
-        o->judge = LS_REWARD_PYTHON;
-        return LS_OK;
-    }
+    *out = LS_REWARD_PYTHON;
+    if (is_python(text)) return LS_OK;
     for (int32_t i = 0; i < LS_REWARD_PYTHON; i++) {
-        if (strcmp(o->reward, rewards[i]) == 0) {
-            o->judge = (ls_reward_mode)i;
-            return LS_OK;
-        }
+        *out = (ls_reward_mode)i;
+        if (strcmp(text, rewards[i]) == 0) return LS_OK;
         used += (size_t)snprintf(list + used, sizeof list - used, "%s, ", rewards[i]);
     }
     return LS_FAIL(err, LS_ERR_ARG, "reward: '%.100s' is not one of %spython:MODULE:FUNCTION, python:FILE.py:FUNCTION",
-                   o->reward, list);
+                   text, list);
+}
+
+/* In records a judge has its own name, a function the one that it has in its module; the second of a name has its
+ * number behind it. */
+static void name_judge(ls_grpo_options *o, int64_t j) {
+    const char *own = o->judges[j].mode == LS_REWARD_PYTHON ? strrchr(o->judges[j].spec, ':') + 1 : o->judges[j].spec;
+    int64_t n = 1;
+    for (int64_t i = 0; i < j; i++) {
+        const char *other = o->judges[i].spec;
+        if (o->judges[i].mode == LS_REWARD_PYTHON) other = strrchr(other, ':') + 1;
+        n += strcmp(other, own) == 0;
+    }
+    if (n == 1)
+        snprintf(o->judges[j].name, sizeof o->judges[j].name, "%.50s", own);
+    else
+        snprintf(o->judges[j].name, sizeof o->judges[j].name, "%.50s_%lld", own, (long long)n);
+}
+
+/* The part of a list up to the next comma; *at is behind it, or NULL. */
+static void next_part(char out[LS_OPTION_TEXT_MAX], const char **at) {
+    const size_t n = strcspn(*at, ",");
+    snprintf(out, LS_OPTION_TEXT_MAX, "%.*s", (int)n, *at);
+    *at = (*at)[n] == ',' ? *at + n + 1 : NULL;
+}
+
+static ls_status read_judges(ls_grpo_options *o, ls_error *err) {
+    const char *at = o->reward;
+    for (o->n_judges = 0; at != NULL; o->n_judges++) {
+        ls_grpo_judge *judge = &o->judges[o->n_judges];
+        if (o->n_judges == LS_JUDGES_MAX)
+            return LS_FAIL(err, LS_ERR_ARG, "reward: at most %d are added", LS_JUDGES_MAX);
+        next_part(judge->spec, &at);
+        LS_TRY(read_mode(&judge->mode, judge->spec, err));
+        for (int64_t j = 0; j < o->n_judges; j++)
+            if (strcmp(o->judges[j].spec, judge->spec) == 0)
+                return LS_FAIL(err, LS_ERR_ARG, "reward: '%.100s' is there twice", judge->spec);
+        if (judge->mode == LS_REWARD_AUTO && (o->n_judges > 0 || at != NULL))
+            return LS_FAIL(err, LS_ERR_ARG, "reward: auto stands alone; a list names every reward");
+        name_judge(o, o->n_judges);
+    }
+    return LS_OK;
+}
+
+static ls_status read_weights(ls_grpo_options *o, ls_error *err) {
+    const char *at = o->reward_weights[0] != '\0' ? o->reward_weights : NULL;
+    char text[LS_OPTION_TEXT_MAX], *end;
+    int64_t n = 0;
+    for (int64_t j = 0; j < o->n_judges; j++) o->judges[j].weight = 1;
+    for (; at != NULL; n++) {
+        double weight;
+        next_part(text, &at);
+        weight = strtod(text, &end);
+        if (end == text || *end != '\0' || !isfinite(weight))
+            return LS_FAIL(err, LS_ERR_ARG, "reward_weights: '%.60s' is no number", text);
+        if (n < o->n_judges) o->judges[n].weight = weight;
+    }
+    if (n > 0 && n != o->n_judges)
+        return LS_FAIL(err, LS_ERR_ARG, "reward_weights: %lld numbers for %lld rewards", (long long)n,
+                       (long long)o->n_judges);
+    return LS_OK;
 }
 
 static ls_status check_environment(const ls_grpo_options *o, ls_error *err) {
@@ -284,47 +351,68 @@ static ls_status check_environment(const ls_grpo_options *o, ls_error *err) {
     return LS_OK;
 }
 
+/* Who judges where nobody is named. */
+static ls_status choose_judge(ls_grpo_options *o, ls_error *err) {
+    ls_grpo_judge *judge = &o->judges[0];
+    const bool command = o->reward_command[0] != '\0', url = o->reward_url[0] != '\0';
+    if (judge->mode != LS_REWARD_AUTO) return LS_OK;
+    if (command && url) return LS_FAIL(err, LS_ERR_ARG, "reward_url: there is a reward_command, too; give one of them");
+    if (!command && !url && !has_environment(o) && o->data.data[0] != '\0')
+        return LS_FAIL(
+            err, LS_ERR_ARG,
+            "reward: missing; data has no judge of its own: exact, number, choice, regex, json, command, server "
+            "or python:MODULE:FUNCTION");
+    judge->mode = command              ? LS_REWARD_COMMAND
+                  : url                ? LS_REWARD_SERVER
+                  : has_environment(o) ? LS_REWARD_ENVIRONMENT
+                                       : LS_REWARD_TASK;
+    snprintf(judge->spec, sizeof judge->spec, "%s", rewards[judge->mode]);
+    snprintf(o->reward, sizeof o->reward, "%s", judge->spec);
+    name_judge(o, 0);
+    return LS_OK;
+}
+
+static bool is_verifier(ls_reward_mode mode) { return mode >= LS_REWARD_EXACT && mode <= LS_REWARD_JSON; }
+
+/* Whether a judge has what it judges by. */
+static ls_status check_judge(const ls_grpo_options *o, const ls_grpo_judge *judge, ls_error *err) {
+    const bool data = o->data.data[0] != '\0';
+    if (judge->mode == LS_REWARD_TASK && (has_environment(o) || data))
+        return LS_FAIL(err, LS_ERR_ARG, "reward: task; there is %s instead",
+                       has_environment(o) ? "an environment" : "data");
+    if (has_environment(o) && !data && is_verifier(judge->mode) && judge->mode != LS_REWARD_REGEX)
+        return LS_FAIL(err, LS_ERR_ARG, "reward: problems of an environment have no answer for %s", judge->spec);
+    return LS_OK;
+}
+
 static ls_status resolve_reward(ls_grpo_options *o, ls_error *err) {
     const bool command = o->reward_command[0] != '\0', url = o->reward_url[0] != '\0', data = o->data.data[0] != '\0';
     const bool environment = has_environment(o);
-    LS_TRY(read_judge(o, err));
+    LS_TRY(read_judges(o, err));
     LS_TRY(check_environment(o, err));
     if (o->environment_command[0] != '\0' && o->environment_url[0] != '\0')
         return LS_FAIL(err, LS_ERR_ARG, "environment_url: there is an environment_command, too; give one of them");
     if (environment && o->train.own_rank.ranks > 1)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "ranks: %lld; an environment is asked by one process",
                        (long long)o->train.own_rank.ranks);
-    if (!environment && (o->judge == LS_REWARD_ENVIRONMENT || o->environment_record[0] != '\0'))
+    if (!environment && (ls_grpo_judged_by(o, LS_REWARD_ENVIRONMENT) || o->environment_record[0] != '\0'))
         return LS_FAIL(err, LS_ERR_ARG, "environment_command: missing; %s needs it or environment_url",
-                       o->judge == LS_REWARD_ENVIRONMENT ? "reward=environment" : "environment_record");
-    if (environment && o->judge == LS_REWARD_AUTO && !command && !url) o->judge = LS_REWARD_ENVIRONMENT;
-    if (environment && o->judge == LS_REWARD_TASK)
-        return LS_FAIL(err, LS_ERR_ARG, "reward: task; there is an environment instead");
-    if (environment && !data && o->judge >= LS_REWARD_EXACT && o->judge <= LS_REWARD_JSON &&
-        o->judge != LS_REWARD_REGEX)
-        return LS_FAIL(err, LS_ERR_ARG, "reward: problems of an environment have no answer for %s", rewards[o->judge]);
-    if (command && url) return LS_FAIL(err, LS_ERR_ARG, "reward_url: there is a reward_command, too; give one of them");
-    if (o->judge == LS_REWARD_AUTO && !command && !url && data)
-        return LS_FAIL(
-            err, LS_ERR_ARG,
-            "reward: missing; data has no judge of its own: exact, number, choice, regex, json, command, server "
-            "or python:MODULE:FUNCTION");
-    if (o->judge == LS_REWARD_AUTO) o->judge = command ? LS_REWARD_COMMAND : url ? LS_REWARD_SERVER : LS_REWARD_TASK;
-    if (o->judge == LS_REWARD_TASK && data) return LS_FAIL(err, LS_ERR_ARG, "reward: task; there is data instead");
-    if (command != (o->judge == LS_REWARD_COMMAND))
-        return LS_FAIL(err, LS_ERR_ARG, "reward_command: it is %s, and reward is %s", command ? "given" : "missing",
-                       rewards[o->judge]);
-    if (url != (o->judge == LS_REWARD_SERVER))
-        return LS_FAIL(err, LS_ERR_ARG, "reward_url: it is %s, and reward is %s", url ? "given" : "missing",
-                       rewards[o->judge]);
-    if (o->reward_pattern[0] != '\0' && o->judge != LS_REWARD_REGEX)
+                       o->environment_record[0] == '\0' ? "reward=environment" : "environment_record");
+    LS_TRY(choose_judge(o, err));
+    for (int64_t j = 0; j < o->n_judges; j++) LS_TRY(check_judge(o, &o->judges[j], err));
+    if (command != ls_grpo_judged_by(o, LS_REWARD_COMMAND))
+        return LS_FAIL(err, LS_ERR_ARG, "reward_command: it is %s, and reward is %.100s", command ? "given" : "missing",
+                       o->reward);
+    if (url != ls_grpo_judged_by(o, LS_REWARD_SERVER))
+        return LS_FAIL(err, LS_ERR_ARG, "reward_url: it is %s, and reward is %.100s", url ? "given" : "missing",
+                       o->reward);
+    if (o->reward_pattern[0] != '\0' && !ls_grpo_judged_by(o, LS_REWARD_REGEX))
         return LS_FAIL(err, LS_ERR_ARG, "reward_pattern: without reward=regex it has no effect");
-    if (o->reward_schema[0] != '\0' && o->judge != LS_REWARD_JSON)
+    if (o->reward_schema[0] != '\0' && !ls_grpo_judged_by(o, LS_REWARD_JSON))
         return LS_FAIL(err, LS_ERR_ARG, "reward_schema: without reward=json it has no effect");
-    if (o->judge != LS_REWARD_PYTHON) snprintf(o->reward, sizeof o->reward, "%s", rewards[o->judge]);
     if (!data && o->data.eval_data[0] != '\0')
         return LS_FAIL(err, LS_ERR_ARG, "eval_data: without data it has no effect");
-    return LS_OK;
+    return read_weights(o, err);
 }
 
 static ls_status check_rollout(const ls_grpo_options *o, ls_error *err) {
@@ -343,9 +431,6 @@ static ls_status check_rollout(const ls_grpo_options *o, ls_error *err) {
 static ls_status check_dapo(ls_grpo_options *o, ls_error *err) {
     if (!o->filter_groups && o->max_num_gen_batches > 0)
         return LS_FAIL(err, LS_ERR_ARG, "max_num_gen_batches: without filter_groups it has no effect");
-    if (o->filter_groups && has_environment(o))
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED,
-                       "filter_groups: problems of an environment are asked for all together, not again one by one");
     if (o->filter_groups && o->samples == 1)
         return LS_FAIL(err, LS_ERR_ARG, "filter_groups: the rewards of groups of one sample are always equal");
     if ((o->overlong_buffer > 0) != (o->overlong_penalty > 0))

@@ -53,6 +53,22 @@ static void tell_rewards(const grpo *g) {
     if (g->o->overlong_buffer > 0) ls_run_metric(g->records, "reward/overlong_penalty", g->overlong_penalty);
 }
 
+/* What each of several judges gave, without its weight, over the episodes that it gave anything. */
+static void tell_judges(const grpo *g) {
+    for (int64_t j = 0; j < g->o->n_judges && g->o->n_judges > 1; j++) {
+        char name[sizeof g->o->judges[j].name + sizeof LS_METRIC_JUDGES + 8];
+        double sum = 0, n = 0;
+        for (int64_t i = 0; i < g->episodes->n; i++) {
+            const ls_episode *x = &g->episodes->list[i];
+            if (x->failed || isnan(x->parts[j])) continue;
+            sum += x->parts[j];
+            n++;
+        }
+        snprintf(name, sizeof name, LS_METRIC_JUDGES "%s/mean", g->o->judges[j].name);
+        ls_run_metric(g->records, name, sum / n);
+    }
+}
+
 /* What truncation left to draw from, over all drawn tokens. */
 static void tell_support(const grpo *g) {
     double mass = 0, least = 1, kept = 0, n = 0;
@@ -184,6 +200,7 @@ ls_status ls_grpo_log(grpo *g, double seconds, ls_error *err) {
     LS_TRY_DONE(ls_run_step_begin(g->records, g->step, err));
     ls_run_step_seconds(g->records, seconds);
     tell_rewards(g);
+    tell_judges(g);
     tell_support(g);
     tell_updates(g);
     LS_TRY_DONE(tell_gate(g, err));

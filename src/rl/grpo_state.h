@@ -52,7 +52,7 @@ typedef struct grpo_part {
 typedef enum grpo_awake { GRPO_ENGINE = 0, GRPO_TRAINER } grpo_awake;
 
 typedef struct grpo {
-    ls_grpo_options *o; /* their profile is settled when the model is open */
+    ls_grpo_options *o; /* their profile is chosen when the model is open */
     const ls_config *config;
     FILE *progress; /* NULL: none */
     FILE *notes;    /* the same, of every process: progress is of rank 0 */
@@ -83,9 +83,9 @@ typedef struct grpo {
     ls_tokenizer *tokenizer;
     ls_stop *stop;
     ls_chat *chat; /* of an environment; NULL: the model has no template */
-    ls_reward *reward, *environment;
-    ls_verify *verify; /* NULL: none judges */
-    ls_data *problems; /* NULL: a task makes them */
+    ls_reward *environment;
+    ls_judge judges[LS_JUDGES_MAX]; /* sources are of rank 0 */
+    ls_data *problems;              /* NULL: a task makes them */
     int64_t eval_n;
     ls_world world;
     ls_episodes *episodes, *held_out;
@@ -107,6 +107,7 @@ typedef struct grpo {
     ls_loss_metrics first_loss, last_loss; /* of the first update, over the last epoch */
     ls_train_stats stats;                  /* of the last update */
     int64_t n_updates;
+    bool any_differ;                 /* some step of this process had a group whose rewards differ */
     double eval_reward, eval_length; /* NaN: there was no evaluation */
 } grpo;
 

@@ -119,8 +119,8 @@ static void lay_out(grpo *g) {
 static ls_status judge_episodes(grpo *g, ls_error *err) {
     ls_episodes *e = g->episodes;
     const int64_t bytes = e->n * (int64_t)sizeof(float);
-    const bool outside =
-        g->o->reward_command[0] != '\0' || g->o->reward_url[0] != '\0' || g->o->judge == LS_REWARD_PYTHON;
+    const bool outside = ls_grpo_judged_by(g->o, LS_REWARD_COMMAND) || ls_grpo_judged_by(g->o, LS_REWARD_SERVER) ||
+                         ls_grpo_judged_by(g->o, LS_REWARD_PYTHON);
     int64_t begins[LS_RANKS_MAX + 1] = {0};
     if (ls_grpo_writes(g) || !outside) LS_TRY(ls_episodes_judge(e, &g->world, err));
     ls_grpo_tell_episodes(g, e, "");
@@ -181,8 +181,8 @@ static void write_episode(ls_json_out *json, const grpo *g, const ls_episode *x,
     ls_json_newline(json);
 }
 
-/* All turns of the step's episodes, behind those that the file has. */
-static ls_status record_turns(const grpo *g, ls_error *err) {
+/* All turns of the step's episodes, or of the groups that are to be replaced, behind those that the file has. */
+static ls_status record_turns(const grpo *g, const uint8_t *groups, ls_error *err) {
     const char *path = g->o->environment_record;
     ls_json_out json;
     ls_status status = LS_OK;
@@ -193,6 +193,7 @@ static ls_status record_turns(const grpo *g, ls_error *err) {
     ls_json_init(&json, file);
     for (int64_t i = 0; i < g->episodes->n && status == LS_OK; i++) {
         char *turns = NULL;
+        if (groups != NULL && groups[i / g->o->samples] == 0) continue;
         status = ls_environment_turns(&g->episodes->list[i], &turns, err);
         if (status == LS_OK) write_episode(&json, g, &g->episodes->list[i], turns);
         free(turns);
@@ -213,6 +214,8 @@ static ls_status find_advantages(grpo *g, ls_error *err) {
     }
     const ls_group_rewards of = {.rewards = r->rewards, .failed = r->failed, .n = r->n, .group_size = g->o->samples};
     LS_TRY(ls_advantages(r->advantages, r->keep, &g->advantage_metrics, &of, &g->advantages, err));
+    if (g->advantage_metrics.n_groups_equal + g->advantage_metrics.n_groups_empty < g->advantage_metrics.n_groups)
+        g->any_differ = true;
     put_in_places(r, r->advantages, sizeof *r->advantages);
     put_in_places(r, r->keep, sizeof *r->keep);
     return LS_OK;
@@ -263,6 +266,7 @@ static ls_status draw_groups(grpo *g, ls_error *err) {
                         (long long)g->step, (long long)most, (long long)left, (long long)o->prompts);
             break;
         }
+        LS_TRY(record_turns(g, g->rows.equal, err));
         LS_TRY(ls_episodes_renew(g->episodes, &g->world, LS_TASK_SPLIT_TRAIN, g->rows.equal,
                                  first + g->n_batches * o->prompts, err));
         LS_TRY(draw_and_judge(g, err));
@@ -291,7 +295,7 @@ static ls_status make_episodes(grpo *g, ls_error *err) {
     LS_TRY(draw_groups(g, err));
     start = ls_clock_seconds();
     punish_length(g);
-    LS_TRY(record_turns(g, err));
+    LS_TRY(record_turns(g, NULL, err));
     LS_TRY(find_places(g, err));
     lay_out(g);
     LS_TRY(find_advantages(g, err));

@@ -91,7 +91,7 @@ int64_t ls_reward_resolve(ls_reward *reward, ls_reward_result *results, bool *do
     done[i] = true;
     if (reward->is_environment && answer->is_broken)
         ls_reward_fail(&results[i], answer->broken);
-    else if (answer->ok || (reward->is_environment && answer->is_turn))
+    else if (answer->ok || (reward->is_environment ? answer->is_turn : reward->takes_none && answer->is_none))
         results[i] = (ls_reward_result){.ok = true, .reward = answer->ok ? answer->reward : (double)NAN};
     else
         ls_reward_fail(&results[i], answer->error);
@@ -149,6 +149,8 @@ ls_status ls_reward_ask(ls_reward *reward, ls_reward_result *results, const ls_r
     }
     return status;
 }
+
+void ls_reward_take_none(ls_reward *reward) { reward->takes_none = true; }
 
 bool ls_reward_wants_groups(const ls_reward *reward) { return reward->wants_groups; }
 bool ls_reward_wants_resets(const ls_reward *reward) { return reward->wants_resets; }

@@ -36,7 +36,7 @@ typedef struct ls_reward_item {
 
 typedef struct ls_reward_result {
     bool ok;
-    double reward; /* NaN unless ok, so that it cannot pass for one */
+    double reward; /* NaN unless ok, so that it cannot pass for one; ok and NaN: ls_reward_take_none */
     char error[LS_REWARD_ERROR_MAX];
     /* Of environments: reward may be NaN though it is ok, where the answer has none. */
     bool done;
@@ -99,6 +99,8 @@ ls_status ls_reward_http_open(ls_reward **out, const ls_reward_http_options *opt
 ls_status ls_reward_ask(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,
                         ls_error *err);
 const ls_reward_counts *ls_reward_counts_of(const ls_reward *reward);
+/* From here on a reward of null is none and no failure: the result is ok, and NaN. For one judge of several. */
+void ls_reward_take_none(ls_reward *reward);
 /* Whether items are to say which belong to one problem (group, group_n); whether an environment is asked for beginnings
  * of problems of data, too. */
 bool ls_reward_wants_groups(const ls_reward *reward);

@@ -42,8 +42,11 @@ static ls_status make_command(char **out, const ls_reward_python_options *o, ls_
             "exec(compile(text, \"lockstep/_worker.py\", \"exec\"))'",
             (long long)ls_python_worker_bytes);
     write_word(stream, o->spec);
-    fprintf(stream, " %s %lld %.17g", o->is_environment ? "environment" : "reward", (long long)o->workers,
-            o->timeout_s);
+    fprintf(stream, " %s %lld %.17g",
+            o->is_environment ? "environment"
+            : o->takes_none   ? "part"
+                              : "reward",
+            (long long)o->workers, o->timeout_s);
     return fclose(stream) == 0 ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "command");
 }
 
@@ -75,6 +78,7 @@ ls_status ls_reward_python_open(ls_reward **out, const ls_reward_python_options 
     LS_TRY_DONE(ls_reward_command_open(&reward, &c, err));
     reward->wants_groups = !o->is_environment;
     reward->wants_resets = o->is_environment;
+    reward->takes_none = o->takes_none;
     LS_TRY_DONE(check(reward, o, err));
     *out = reward;
     reward = NULL;

@@ -16,6 +16,7 @@ typedef struct ls_reward_python_options {
     const char *python; /* the interpreter; NULL or "": python3 of PATH */
     const char *option; /* that gave the spec, for errors */
     bool is_environment;
+    bool takes_none; /* of a function that is one of several: None is no failure (ls_reward_take_none) */
     int64_t workers;
     double timeout_s; /* of a call */
 } ls_reward_python_options;

@@ -12,7 +12,7 @@ struct ls_reward {
     void (*close)(ls_reward *reward);
     int64_t first_id;
     bool is_environment; /* of the ask that runs */
-    bool wants_groups, wants_resets;
+    bool wants_groups, wants_resets, takes_none;
     ls_reward_counts counts;
 };
 

@@ -279,7 +279,7 @@ static ls_status open_list(list *l, ls_reply answer, ls_error *err) {
     memcpy(l->text, begin, (size_t)n);
     memcpy(l->text + n, answer.text, (size_t)answer.bytes);
     l->text[n + answer.bytes] = '}';
-    LS_TRY(ls_json_doc_open(&l->doc, l->text, n + answer.bytes + 1, "answer", err));
+    LS_TRY(ls_json_doc_open_exact(&l->doc, l->text, n + answer.bytes + 1, "answer", err));
     root = ls_json_root(l->doc);
     if (!ls_node_get(&root, "list", &l->list) || ls_node_kind_of(&l->list) != LS_NODE_ARRAY)
         return LS_FAIL(err, LS_ERR_FORMAT, "no list");

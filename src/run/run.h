@@ -16,6 +16,7 @@
 #include "json/json_out.h"
 
 #define LS_METRIC_REWARD "reward/mean"
+#define LS_METRIC_JUDGES "rewards/"    /* NAME/mean: of each of several judges */
 #define LS_METRIC_LENGTH "length/mean" /* tokens of a completion */
 #define LS_METRIC_LOSS "loss/loss"     /* ls_loss_metrics_write with the key "loss" */
 #define LS_METRIC_HELD_OUT "held_out/reward"

@@ -476,6 +476,8 @@ static ls_status render_learnt(const ls_chat *chat, conversation *c, ls_template
     return check_spans(&c->messages, out, err);
 }
 
+#define REMOVE_IT "remove them, and mark what is learnt in the template, by {%% generation %%}"
+
 /* Marks of other stacks that say what is learnt: nothing here reads them, and learning what they leave out would go
  * unseen. */
 static ls_status check_marks(const ls_node *root, ls_error *err) {
@@ -485,7 +487,8 @@ static ls_status check_marks(const ls_node *root, ls_error *err) {
     ls_node messages, mark;
     for (size_t i = 0; i < sizeof of_rows / sizeof of_rows[0]; i++)
         if (ls_node_get_some(root, of_rows[i], &mark))
-            return ls_node_fail(&mark, LS_ERR_UNSUPPORTED, err, "says which messages are learnt, and is not read");
+            return ls_node_fail(&mark, LS_ERR_UNSUPPORTED, err,
+                                "says which messages are learnt; such marks are not used: " REMOVE_IT);
     if (!ls_node_get_some(root, "messages", &messages) || ls_node_kind_of(&messages) != LS_NODE_ARRAY) return LS_OK;
     for (int64_t m = 0; m < ls_node_count(&messages); m++) {
         const ls_node message = ls_node_at(&messages, m);
@@ -493,7 +496,7 @@ static ls_status check_marks(const ls_node *root, ls_error *err) {
         for (size_t i = 0; i < sizeof of_messages / sizeof of_messages[0]; i++)
             if (ls_node_get_some(&message, of_messages[i], &mark))
                 return ls_node_fail(&mark, LS_ERR_UNSUPPORTED, err,
-                                    "says whether the message is learnt, and is not read");
+                                    "says whether the message is learnt; such marks are not used: " REMOVE_IT);
     }
     return LS_OK;
 }

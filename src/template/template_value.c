@@ -94,6 +94,15 @@ static ls_status from_object(ls_tpl_run *run, const ls_node *node, ls_tpl_value 
     return LS_OK;
 }
 
+/* As Python reads it: a double, but a whole number has all its digits there. */
+static ls_status from_real(const ls_node *node, ls_tpl_value *out, ls_error *err) {
+    const char *kept = ls_node_kept(node);
+    if (kept != NULL && strpbrk(kept, ".eE") == NULL)
+        return ls_node_fail(node, LS_ERR_UNSUPPORTED, err, "templates have whole numbers of 64 bits, not %.60s", kept);
+    *out = ls_tpl_real(ls_node_number(node));
+    return LS_OK;
+}
+
 ls_status ls_tpl_from_node(ls_tpl_run *run, const ls_node *node, ls_tpl_value *out) {
     const char *text;
     int64_t bytes;
@@ -109,7 +118,7 @@ ls_status ls_tpl_from_node(ls_tpl_run *run, const ls_node *node, ls_tpl_value *o
             LS_TRY(ls_node_int(node, INT64_MIN, INT64_MAX, &bytes, run->err));
             *out = ls_tpl_int(bytes);
             return LS_OK;
-        case LS_NODE_REAL: *out = ls_tpl_real(ls_node_number(node)); return LS_OK;
+        case LS_NODE_REAL: return from_real(node, out, run->err);
         case LS_NODE_TEXT:
             LS_TRY(ls_node_text(node, &text, &bytes, run->err));
             *out = ls_tpl_text_of(text, bytes);

@@ -8,7 +8,6 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "json/json_node.h"
-#include "text/json_decimal.h"
 #include "text/regex.h"
 
 enum { DEPTH_MAX = 64 };
@@ -121,9 +120,13 @@ static ls_status check_members(ls_json_schema *s, const ls_node *object, int dep
         if (ls_node_get(object, bounds[i], &child) && !is_number(&child))
             return ls_node_fail(&child, LS_ERR_FORMAT, err, "a number is required");
     if (ls_node_get(object, "multipleOf", &child)) {
-        const ls_json_decimal step = ls_json_decimal_of(&child);
-        if (step.digits == 0 || step.is_negative)
+        char text[LS_DOUBLE_TEXT_MAX];
+        const ls_json_decimal step = ls_node_decimal(&child, text);
+        if (step.n == 0 || step.is_negative)
             return ls_node_fail(&child, LS_ERR_FORMAT, err, "a number above 0 is required");
+        if (step.n > LS_DECIMAL_DIVISOR_DIGITS)
+            return ls_node_fail(&child, LS_ERR_UNSUPPORTED, err, "a number of more than %d digits",
+                                LS_DECIMAL_DIVISOR_DIGITS);
     }
     for (int i = 0; lists[i] != NULL; i++) {
         if (!ls_node_get(object, lists[i], &child)) continue;
@@ -166,7 +169,7 @@ ls_status ls_json_schema_parse(ls_json_schema **out, const char *text, int64_t b
     ls_status status;
     *out = NULL;
     if (s == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "%s: schema", name);
-    LS_TRY_DONE(ls_json_doc_open(&s->doc, text, bytes, name, err));
+    LS_TRY_DONE(ls_json_doc_open_exact(&s->doc, text, bytes, name, err));
     root = ls_json_root(s->doc);
     LS_TRY_DONE(check_schema(s, &root, 0, err));
     *out = s;
@@ -195,7 +198,8 @@ static bool refuse_keyword(const ls_node *value, ls_error *err, const char *keyw
 }
 
 static int compare_numbers(const ls_node *a, const ls_node *b) {
-    const ls_json_decimal x = ls_json_decimal_of(a), y = ls_json_decimal_of(b);
+    char first[LS_DOUBLE_TEXT_MAX], second[LS_DOUBLE_TEXT_MAX];
+    const ls_json_decimal x = ls_node_decimal(a, first), y = ls_node_decimal(b, second);
     return ls_json_decimal_compare(&x, &y);
 }
 
@@ -241,7 +245,8 @@ static bool is_type(const ls_node *value, const ls_node *type) {
     while (strcmp(type_names[i], name) != 0) i++;
     if (kinds[i] == LS_NODE_REAL) return is_number(value);
     if (kinds[i] == LS_NODE_INT && ls_node_kind_of(value) == LS_NODE_REAL) {
-        const ls_json_decimal x = ls_json_decimal_of(value);
+        char text[LS_DOUBLE_TEXT_MAX];
+        const ls_json_decimal x = ls_node_decimal(value, text);
         return ls_json_decimal_is_integer(&x);
     }
     return ls_node_kind_of(value) == kinds[i];
@@ -289,7 +294,8 @@ static bool accepts_number(const ls_node *schema, const ls_node *value, ls_error
         (ls_node_get(schema, "exclusiveMaximum", &b) && compare_numbers(value, &b) >= 0))
         return refuse_keyword(value, err, "is beyond a bound");
     if (ls_node_get(schema, "multipleOf", &b)) {
-        const ls_json_decimal x = ls_json_decimal_of(value), y = ls_json_decimal_of(&b);
+        char first[LS_DOUBLE_TEXT_MAX], second[LS_DOUBLE_TEXT_MAX];
+        const ls_json_decimal x = ls_node_decimal(value, first), y = ls_node_decimal(&b, second);
         if (!ls_json_decimal_is_multiple(&x, &y)) return refuse_keyword(value, err, "is no multiple");
     }
     return true;
@@ -406,7 +412,7 @@ bool ls_json_schema_accepts(const ls_json_schema *s, const char *text, int64_t b
     memcpy(wrapped, before, (size_t)n);
     if (bytes > 0) memcpy(wrapped + n, text, (size_t)bytes);
     wrapped[n + bytes] = '}';
-    if (ls_json_doc_open(&doc, wrapped, bytes + n + 1, "value", err) == LS_OK) {
+    if (ls_json_doc_open_exact(&doc, wrapped, bytes + n + 1, "value", err) == LS_OK) {
         root = ls_json_root(doc);
         if (ls_node_count(&root) == 1 && ls_node_get(&root, "value", &value))
             ok = accepts(s, &schema, &value, err);

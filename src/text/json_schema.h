@@ -4,8 +4,9 @@
  * minItems, maxItems, minLength, maxLength (in code points), pattern (PCRE2 syntax, found anywhere), minimum, maximum,
  * exclusiveMinimum, exclusiveMaximum, multipleOf, anyOf, allOf, oneOf, not; true and false as schemas. $schema, $id,
  * title, description, default, examples and $comment say nothing about values. Every other keyword is refused by name
- * when the schema is read, so that no rule is passed over. Numbers are compared as decimals (text/json_decimal.h): 0.3
- * is a multiple of 0.1. An integer is a number without a fraction. Patterns that give up on a text do not match it. */
+ * when the schema is read, so that no rule is passed over. Numbers are compared as decimals with all their digits
+ * (json/json_decimal.h): 0.3 is a multiple of 0.1. A step of multipleOf has at most 18 digits, an exponent at most 15;
+ * others are refused. An integer is a number without a fraction. Patterns that give up on a text do not match it. */
 #ifndef LS_TEXT_JSON_SCHEMA_H
 #define LS_TEXT_JSON_SCHEMA_H
 

@@ -35,12 +35,40 @@ static const ls_option *find_option(const ls_config *config, const char *name, s
     return NULL;
 }
 
-/* "; did you mean rate?", or nothing. */
+static bool has_option(const ls_config *config, const char *name) {
+    void *value;
+    return find_option(config, name, strlen(name), &value) != NULL;
+}
+
+/* "; did you mean rate?": of the word that other trainers have for it, or of a near one; else where all are. */
 static const char *hint(char out[LS_CLOSEST_HINT_MAX], const ls_config *config, const char *name, size_t n) {
+    static const char *const words[][2] = {{"lr", "rate"},
+                                           {"learning_rate", "rate"},
+                                           {"lr_scheduler_type", "schedule"},
+                                           {"warmup_steps", "warmup"},
+                                           {"weight_decay", "decay"},
+                                           {"max_grad_norm", "clip"},
+                                           {"batch_size", "batch"},
+                                           {"per_device_train_batch_size", "batch"},
+                                           {"num_train_epochs", "epochs"},
+                                           {"max_steps", "steps"},
+                                           {"num_generations", "samples"},
+                                           {"max_completion_length", "max_tokens"},
+                                           {"max_new_tokens", "max_tokens"},
+                                           {"reward_funcs", "reward"},
+                                           {"template", "data_template"}};
     ls_closest closest = {0};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (strlen(words[i][0]) == n && memcmp(words[i][0], name, n) == 0 && has_option(config, words[i][1]))
+            closest.name = words[i][1];
+    if (closest.name != NULL) return ls_closest_hint(out, &closest, "");
     for (int64_t t = 0; t < config->n; t++)
         for (int64_t i = 0; i < config->tables[t].n; i++)
             ls_closest_try(&closest, name, (int64_t)n, config->tables[t].options[i].name);
+    if (closest.name == NULL) {
+        snprintf(out, LS_CLOSEST_HINT_MAX, "; --keys lists all");
+        return out;
+    }
     return ls_closest_hint(out, &closest, "");
 }
 
@@ -165,10 +193,12 @@ static const char *kind_name(ls_option_kind kind) {
 
 /* The node's value as set() reads it; *text is released with free(). */
 static ls_status text_of(const ls_node *node, const ls_option *o, char **text, ls_error *err) {
-    const char *string;
+    const char *string, *kept = ls_node_kept(node);
+    const bool is_long = kept != NULL && strpbrk(kept, ".eE") == NULL; /* a whole number, perhaps a seed */
     *text = NULL;
-    if (!fits_kind(o, ls_node_kind_of(node)))
+    if (!fits_kind(o, is_long ? LS_NODE_INT : ls_node_kind_of(node)))
         return ls_node_fail(node, LS_ERR_FORMAT, err, "%s is required", kind_name(o->kind));
+    if (is_long) return ls_text_copy(text, kept, (int64_t)strlen(kept), err);
     if (o->kind == LS_OPTION_NUMBER || ls_node_kind_of(node) == LS_NODE_REAL) {
         char number[LS_DOUBLE_TEXT_MAX];
         ls_double_text(number, ls_node_number(node));
@@ -328,6 +358,7 @@ static bool is_off(const ls_option *o, const char *value) {
 }
 
 ls_status ls_config_agree(const ls_config *config, const ls_node *options, const char *const *except, ls_error *err) {
+    static const char *const of_schedule[] = {"schedule", "rate", "rate_floor", "warmup", "schedule_steps", NULL};
     char mine[LS_OPTION_TEXT_MAX], *stored = NULL;
     ls_status status = LS_OK;
     for (int64_t t = 0; t < config->n; t++)
@@ -343,7 +374,7 @@ ls_status ls_config_agree(const ls_config *config, const ls_node *options, const
                 if (o->kind == LS_OPTION_NUMBER) show_numbers(stored, mine);
                 status =
                     ls_node_fail(&child, LS_ERR_ARG, err,
-                                 strcmp(o->name, "schedule_steps") == 0
+                                 is_named(of_schedule, o->name)
                                      ? "was %.100s and is %.100s now; set it as it was to keep the old schedule, or "
                                        "new_schedule=true to go on with another one"
                                      : "was %.100s and is %.100s now; to go on with another value, begin a new run "

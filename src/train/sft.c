@@ -50,7 +50,7 @@ void ls_sft_options_init(ls_sft_options *o, ls_config *config) {
 }
 
 typedef struct sft {
-    ls_sft_options *o;                   /* whose leaf and profile are settled */
+    ls_sft_options *o;                   /* whose leaf and profile are chosen */
     FILE *progress;                      /* NULL: none */
     char checkpoints[LS_SAVES_PATH_MAX]; /* RUN/checkpoints */
     ls_saves *run;
@@ -536,7 +536,7 @@ static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan,
     sft s = *r->run;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&o, 1, sizeof *o, "plan", err));
-    *o = *r->run->o; /* whose profile the model settles */
+    *o = *r->run->o; /* whose profile the model chooses */
     s.o = o;
     s.device = device;
     s.plan = *plan;
@@ -620,14 +620,17 @@ static ls_status make_plan(sft *s, const ls_config *config, ls_error *err) {
 
 static void print_plan(const sft *s) {
     const ls_sft_options *o = s->o;
+    int64_t learnt = 0;
     char memory[400];
     if (s->progress == NULL) return;
+    for (int64_t i = 0; i < s->offsets[s->n]; i++) learnt += s->learnt[i];
     if (s->begin_step > 0) fprintf(s->progress, "going on from %s\n", s->begin);
     fprintf(s->progress,
-            "%lld sequences, %lld tokens, the longest %lld; %lld steps of %lld sequences\n"
+            "%lld sequences, %lld tokens of which %lld are learnt, the longest %lld; %lld steps of %lld sequences\n"
             "%lld parameters; weights, moments and gradients %.1f MB, forwards of at most %lld tokens\n",
-            (long long)s->n_train, (long long)s->offsets[s->n], (long long)s->longest, (long long)o->train.steps,
-            (long long)o->batch, (long long)ls_trainer_state(s->trainer)->parameters->n_elements,
+            (long long)s->n_train, (long long)s->offsets[s->n], (long long)learnt, (long long)s->longest,
+            (long long)o->train.steps, (long long)o->batch,
+            (long long)ls_trainer_state(s->trainer)->parameters->n_elements,
             (double)ls_trainer_bytes(s->trainer) * 1e-6, (long long)s->rows_max);
     if (ls_trainer_host_bytes(s->trainer) > 0)
         fprintf(s->progress, "%.1f MB of gradients and moments wait in the host's memory\n",
@@ -637,6 +640,23 @@ static void print_plan(const sft *s) {
     ls_train_options_tell_weights(s->progress, ls_trainer_state(s->trainer)->weights);
     ls_memory_tell(s->device, memory, sizeof memory);
     fprintf(s->progress, "%s\n", memory);
+    if (s->model->config.positions_max > 0 && s->longest > s->model->config.positions_max)
+        fprintf(s->progress,
+                "the longest sequence has %lld tokens, and the model is made for %lld (max_position_embeddings); "
+                "length refuses longer ones\n",
+                (long long)s->longest, (long long)s->model->config.positions_max);
+    if (s->begin_step >= o->train.steps) ls_stop_tell_done(s->progress, s->begin_step, o->train.steps);
+    ls_train_options_tell_rate(s->progress, &o->train, s->begin_step, o->train.steps);
+}
+
+/* Where the model is that the run leaves. */
+static ls_status tell_model(const sft *s, ls_error *err) {
+    char path[LS_SAVES_PATH_MAX];
+    int64_t step;
+    if (s->progress == NULL || s->stopped) return LS_OK;
+    LS_TRY(ls_saves_newest(s->run, &step, path, err));
+    if (step >= 0) fprintf(s->progress, "the model is in %s\n", path);
+    return LS_OK;
 }
 
 static ls_status make_batch(sft *s, ls_error *err) {
@@ -734,6 +754,7 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
     print_plan(&s);
     LS_TRY_DONE(run_steps(&s, config, &reason));
     LS_TRY_DONE(ls_trainer_end(s.trainer, &reason));
+    LS_TRY_DONE(tell_model(&s, &reason));
 done:
     ls_interrupt_defer(false);
     if (status != LS_OK && s.comm != NULL) ls_comm_abort(s.comm, &reason);

@@ -26,3 +26,7 @@ void ls_stop_tell(FILE *file, int64_t step, const char *run) {
     fprintf(file, "stopped behind step %lld by signal %d; go on with: lockstep train resume %s\n", (long long)step,
             ls_interrupt_pending(), run);
 }
+
+void ls_stop_tell_done(FILE *file, int64_t step, int64_t steps) {
+    fprintf(file, "step %lld of %lld is done; set steps to go further\n", (long long)step, (long long)steps);
+}

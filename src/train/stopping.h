@@ -11,5 +11,7 @@
 ls_status ls_stop_asked(bool *out, ls_comm *comm, ls_error *err);
 /* What people are told; file NULL: nobody. */
 void ls_stop_tell(FILE *file, int64_t step, const char *run);
+/* That a run that goes on has nothing left to do. */
+void ls_stop_tell_done(FILE *file, int64_t step, int64_t steps);
 
 #endif

@@ -299,6 +299,17 @@ static ls_rate rate_of(const ls_train_options *o) {
     return rate;
 }
 
+void ls_train_options_tell_rate(FILE *file, const ls_train_options *o, int64_t done, int64_t updates) {
+    const int64_t last = o->schedule_steps - 1; /* that has another rate than the floor */
+    const int64_t zero = updates - (done > last ? done : last), left = updates - done;
+    if (file == NULL || o->schedule == LS_RATE_CONSTANT || o->rate_floor > 0 || zero <= 0 || zero * 10 < left) return;
+    fprintf(file,
+            "%lld of %lld updates have rate 0 and teach nothing: schedule=%s ends at rate_floor=0 in update %lld; set "
+            "%sschedule=constant, rate_floor or schedule_steps\n",
+            (long long)zero, (long long)left, ls_rate_name((ls_rate_kind)o->schedule), (long long)o->schedule_steps,
+            done > 0 && !o->new_schedule ? "new_schedule=true, perhaps with " : "");
+}
+
 /* Which process this one is. */
 static ls_status find_own_rank(ls_train_options *o, ls_error *err) {
     ls_own_rank *p = &o->own_rank;

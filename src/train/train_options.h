@@ -109,6 +109,8 @@ ls_status ls_train_options_comm(ls_comm **out, const ls_train_options *options, 
 void ls_train_options_tell_weights(FILE *file, const ls_parameters *parameters);
 /* The first line of a run: its device and its profile. */
 void ls_train_options_tell(FILE *file, const ls_device_choice *choice, const ls_train_options *options);
+/* Where the schedule leaves a rate of 0 for a tenth or more of the updates (done, updates]: how many, what to set. */
+void ls_train_options_tell_rate(FILE *file, const ls_train_options *options, int64_t done, int64_t updates);
 /* The digest of the run's numerics. */
 void ls_train_options_numerics(char text[LS_NUMERICS_BYTES], const ls_train_options *options);
 /* Names of options that need not be those of the run that is resumed, up to NULL: the schedule where a new one is asked

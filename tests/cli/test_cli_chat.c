@@ -151,8 +151,8 @@ static void parts_of_content_are_text_everywhere(void **state) {
     must_refuse("image.jsonl: line 1: messages[0].content[1]: a part of type 'image'");
 }
 
-/* What Windows writes in front of a text is no part of it, whoever reads it. */
-static void byte_order_marks_are_skipped(void **state) {
+/* What Windows writes in front of a text is no part of it, whoever reads it; nor are blank lines. */
+static void marks_and_blank_lines_are_skipped(void **state) {
 #define MARK "\xEF\xBB\xBF"
     static const char *const commands[] = {"tokenize", "detokenize", "chat"};
     static const char *const lines[] = {"{\"text\":\"hello\"}\n", "{\"ids\":[72,101]}\n",
@@ -173,6 +173,10 @@ static void byte_order_marks_are_skipped(void **state) {
         text_write(at("marked"), marked);
         run_args(at("marked"), -1, (const char *const[]){commands[i], "--model", TINY, NULL});
         must_refuse("standard input: line 2");
+        snprintf(marked, sizeof marked, "\n%s \t\r\n\n", lines[i]);
+        text_write(at("blank"), marked);
+        run_args(at("blank"), -1, (const char *const[]){commands[i], "--model", TINY, NULL});
+        if (last.code != 0 || strcmp(last.out, plain) != 0) fail_msg("%s: %s%s", commands[i], last.out, last.err);
     }
     text_write(at("marked.jsonl"), MARK "{\"id\":\"a\",\"prompt\":\"hello\"}\n");
     RUN_OK("generate", "--model", TINY, "--prompts", at("marked.jsonl"), "--max-tokens", "1");
@@ -187,7 +191,7 @@ static void byte_order_marks_are_skipped(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(byte_order_marks_are_skipped),
+        cmocka_unit_test(marks_and_blank_lines_are_skipped),
         cmocka_unit_test(parts_of_content_are_text_everywhere),
         cmocka_unit_test(templates_write_text_ids_and_what_is_learnt),
         cmocka_unit_test(conversations_are_prompts_and_sequences),

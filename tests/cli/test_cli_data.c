@@ -257,6 +257,23 @@ static void credentials_stay_out_of_a_run(void **state) {
     assert_null(strstr(last.out, "sesame"));
 }
 
+/* What generate would refuse is told where it is trained on. */
+static void sequences_beyond_the_positions_are_told(void **state) {
+    char line[700];
+    int n = snprintf(line, sizeof line, "{\"prompt\":\"");
+    (void)state;
+    for (int i = 0; i < 260; i++) n += snprintf(line + n, sizeof line - (size_t)n, "%d ", i % 10);
+    snprintf(line + n, sizeof line - (size_t)n, "\",\"completion\":\"1\"}\n");
+    text_write(at("long.jsonl"), line);
+    RUN_OK("train", "sft", "--set", "model=" SORT, "--set", with_path(1, "run=", at("longer")), "--set",
+           with_path(0, "data=", at("long.jsonl")), "--set", "steps=1", "--set", "batch=1");
+    assert_non_null(strstr(last.err, " tokens, and the model is made for 256 (max_position_embeddings); length"));
+    assert_non_null(strstr(last.err, " tokens of which 2 are learnt, the longest "));
+    RUN_OK("train", "sft", "--set", "model=" TINY, "--set", with_path(1, "run=", at("shorter")), "--set",
+           with_path(0, "data=", at("long.jsonl")), "--set", "steps=1", "--set", "batch=1");
+    assert_null(strstr(last.err, "max_position_embeddings"));
+}
+
 static void a_schedule_is_kept_or_named(void **state) {
     (void)state;
     RUN_OK(GRPO(at("plan"), "--set", "reward=number", "--set", "steps=2", "--set", "schedule=cosine"));
@@ -265,8 +282,9 @@ static void a_schedule_is_kept_or_named(void **state) {
     must_refuse(
         "options.schedule_steps: was 2 and is 4 now; set it as it was to keep the old schedule, or new_schedule=true");
     RUN_OK("train", "resume", at("plan"), "--set", "steps=3"); /* the old one, at its floor */
+    assert_non_null(strstr(last.err, "\n1 of 1 updates have rate 0 and teach nothing: schedule=cosine ends at"));
     RUN("train", "resume", at("plan"), "--set", "steps=4", "--set", "rate=1e-4");
-    must_refuse("options.rate: was 1e-5 and is 0.0001 now");
+    must_refuse("options.rate: was 1e-5 and is 0.0001 now; set it as it was to keep the old schedule, or new_schedule");
     RUN_OK("train", "resume", at("plan"), "--set", "steps=4", "--set", "rate=1e-4", "--set", "schedule_steps=6",
            "--set", "new_schedule=true");
     {
@@ -275,6 +293,22 @@ static void a_schedule_is_kept_or_named(void **state) {
         assert_true(rate > 1e-6 && rate < 1e-4);
         json_decref(line);
     }
+    RUN_OK("train", "resume", at("plan"), "--set", "steps=6"); /* to the end of that one */
+    assert_non_null(strstr(last.err, "\n1 of 2 updates have rate 0"));
+    RUN_OK("train", "resume", at("plan"), "--set", "steps=8", "--set", "new_schedule=true"); /* which ends at 8 */
+    {
+        json_t *line = line_read(at("plan/metrics.jsonl"), 6);
+        assert_true(json_number_value(member(line, "learning_rate")) > 1e-6);
+        json_decref(line);
+    }
+    RUN_OK("train", "resume", at("plan"));
+    assert_non_null(strstr(last.err, "\nstep 8 of 8 is done; set steps to go further\n"));
+    assert_non_null(strstr(last.err, "/plan/checkpoints/step-00000008\n"));
+    RUN("inspect", at("plan"));
+    must_refuse("a run's checkpoints, which are models; the newest is ");
+    must_refuse("/plan/checkpoints/step-00000008");
+    RUN("merge", at("plan"), "--out", at("merged"));
+    must_refuse("a run's checkpoints");
     RUN("train", "resume", at("plan"), "--set", "temperature=0.5");
     must_refuse("options.temperature: was 1 and is 0.5 now");
     RUN("train", "resume", at("nowhere"));
@@ -285,11 +319,17 @@ static void a_schedule_is_kept_or_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_data_drives_a_run),         cmocka_unit_test(data_without_sense_is_refused),
-        cmocka_unit_test(long_prompts_are_named_or_left_out),  cmocka_unit_test(judges_get_the_line),
-        cmocka_unit_test(supervised_runs_take_the_same_files), cmocka_unit_test(stopped_runs_go_on_with_their_bits),
-        cmocka_unit_test(a_second_signal_ends_at_once),        cmocka_unit_test(a_silent_judge_does_not_keep_a_run),
-        cmocka_unit_test(credentials_stay_out_of_a_run),       cmocka_unit_test(a_schedule_is_kept_or_named),
+        cmocka_unit_test(published_data_drives_a_run),
+        cmocka_unit_test(data_without_sense_is_refused),
+        cmocka_unit_test(long_prompts_are_named_or_left_out),
+        cmocka_unit_test(judges_get_the_line),
+        cmocka_unit_test(supervised_runs_take_the_same_files),
+        cmocka_unit_test(stopped_runs_go_on_with_their_bits),
+        cmocka_unit_test(a_second_signal_ends_at_once),
+        cmocka_unit_test(a_silent_judge_does_not_keep_a_run),
+        cmocka_unit_test(credentials_stay_out_of_a_run),
+        cmocka_unit_test(a_schedule_is_kept_or_named),
+        cmocka_unit_test(sequences_beyond_the_positions_are_told),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

@@ -175,7 +175,7 @@ static double seconds_now(void) {
 }
 
 /* Runs the program on a terminal of its own; returns what that showed, to be freed, and how long it took. */
-static char *run_on_terminal(const char *const *args, double *seconds) {
+static char *run_on_terminal(const char *const *args, int code, double *seconds) {
     const char *argv[40] = {LS_PROGRAM};
     char *text = calloc(1, OUTPUT_BYTES);
     size_t n = 0;
@@ -199,7 +199,7 @@ static char *run_on_terminal(const char *const *args, double *seconds) {
     assert_int_equal(waitpid(child, &status, 0), child);
     close(terminal);
     *seconds = seconds_now() - *seconds;
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) fail_msg("on a terminal: %.1000s", text);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != code) fail_msg("on a terminal: %.1000s", text);
     return text;
 }
 
@@ -213,7 +213,7 @@ static void progress_is_for_terminals(void **state) {
         snprintf(samples, sizeof samples, "%lld", (long long)n);
         text = run_on_terminal((const char *const[]){"check", "--model", TINY, "--threads", "1", "--isa", "generic",
                                                      "--samples", samples, NULL},
-                               &seconds);
+                               0, &seconds);
         if (seconds < 1.9) assert_null(strstr(text, "\r\033[K")); /* nothing that is over at once has a line */
     }
     assert_non_null(strstr(text, " of "));
@@ -225,6 +225,43 @@ static void progress_is_for_terminals(void **state) {
     assert_null(strstr(last.err, " sequences, "));
 }
 
+/* A program that sleeps when it is run for the first time, and then does what the words say. */
+static const char *write_sleeper(const char *name, const char *words) {
+    static char path[512];
+    FILE *file;
+    snprintf(path, sizeof path, "%s", at(name));
+    file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "#!/bin/sh\n[ -e %s.slept ] || { : > %s.slept; sleep 2.4; }\n%s\n", path, path, words);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(chmod(path, 0755), 0);
+    return path;
+}
+
+/* Also while the first experiment or file takes its time: what is done, and of how much. */
+static void progress_of_diagnosis(void **state) {
+    FILE *file;
+    char *text;
+    double seconds;
+    (void)state;
+    text = run_on_terminal((const char *const[]){"sweep", "--model", TINY, "--suspect",
+                                                 write_sleeper("suspect", "exec " LS_PROGRAM " \"$@\""), NULL},
+                           0, &seconds);
+    if (strstr(text, "trying: 0 of 38 experiments, the prompts as given") == NULL) fail_msg("%.2000s", text);
+    free(text);
+    setenv("LOCKSTEP_CUOBJDUMP", write_sleeper("cuobjdump", "exec cat " LS_SOURCE_DIR "/tests/audit/corpus/newer.ptx"),
+           1);
+    file = fopen(at("k.so"), "w");
+    assert_non_null(file);
+    fputs("\177ELF", file);
+    assert_int_equal(fclose(file), 0);
+    text = run_on_terminal(
+        (const char *const[]){"audit", LS_SOURCE_DIR "/tests/audit/corpus/newer.ptx", at("k.so"), NULL}, 3, &seconds);
+    unsetenv("LOCKSTEP_CUOBJDUMP");
+    if (strstr(text, " kernels, ") == NULL || strstr(text, "/s, file 2 of 2: k.so") == NULL) fail_msg("%.2000s", text);
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(short_help_is_help),
@@ -234,6 +271,7 @@ int main(void) {
         cmocka_unit_test(numbers_are_as_given),
         cmocka_unit_test(hub_names_are_told),
         cmocka_unit_test(progress_is_for_terminals),
+        cmocka_unit_test(progress_of_diagnosis),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

@@ -61,6 +61,10 @@ static void refusals_are_one_line(void **state) {
     must_refuse("state.json: options.rate: was 0.001 and is 0.002 now");
     RUN("train", "sft", "--set", "bach=2");
     must_refuse("--set: 'bach' is no option of this run");
+    RUN("train", "sft", "--set", "learning_rate=1e-4");
+    must_refuse("'learning_rate' is no option of this run; did you mean rate?");
+    RUN("train", "sft", "--set", "num_generations=4"); /* whose word sft does not have */
+    must_refuse("'num_generations' is no option of this run; --keys lists all");
     RUN("train", "sft");
     must_refuse("data: missing");
     RUN("train", "sft", "--config", at("pairs.jsonl"));

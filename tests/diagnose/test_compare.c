@@ -329,6 +329,32 @@ static void words_of_python_are_missing_values(void **state) {
     release(&s);
 }
 
+/* Records of one digest have equal bits, so that no difference between them is rounding. */
+static void one_digest_leaves_no_rounding(void **state) {
+    static const char *const digests[][2] = {{"exact/3/f32", "exact/3/f32"}, {"exact/3/f32", "exact/3/bf16"}, {"", ""}};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        char a[300], b[300], *text = NULL;
+        size_t bytes = 0;
+        FILE *file = open_memstream(&text, &bytes);
+        const bool same = i == 0;
+        both s;
+        snprintf(a, sizeof a, "{\"id\":\"x\",\"logprobs\":[-1,-2,-3]%s%s%s}", i < 2 ? ",\"meta\":{\"digest\":\"" : "",
+                 digests[i][0], i < 2 ? "\"}" : "");
+        snprintf(b, sizeof b, "{\"id\":\"x\",\"logprobs\":[-1,-2.000001,-3]%s%s%s}",
+                 i < 2 ? ",\"meta\":{\"digest\":\"" : "", digests[i][1], i < 2 ? "\"}" : "");
+        s = compare(a, b, 3);
+        ls_comparison_print(file, &s.c, "A", "B");
+        fclose(file);
+        assert_true((s.c.digest != NULL) == same);
+        assert_true((strstr(text, "both sides say exact/3/f32, which promises equal bits") != NULL) == same);
+        assert_true((strstr(text, "\nrecords of one digest differ\n") != NULL) == same);
+        assert_true((strstr(text, "ordinary rounding") != NULL) == !same);
+        free(text);
+        release(&s);
+    }
+}
+
 static void json_has_every_part(void **state) {
     both s = compare(SIDE_A, SIDE_B, 1);
     char *text = NULL;
@@ -533,6 +559,7 @@ int main(void) {
         cmocka_unit_test(unequal_sets_are_compared_where_they_meet),
         cmocka_unit_test(circumstances_are_told),
         cmocka_unit_test(words_of_python_are_missing_values),
+        cmocka_unit_test(one_digest_leaves_no_rounding),
         cmocka_unit_test(json_has_every_part),
         cmocka_unit_test(causes_are_told_by_structure),
         cmocka_unit_test(exit_codes_tell_the_outcome),

@@ -58,6 +58,23 @@ static void fields_have_any_name(void **state) {
     ls_data_lines_free(x, 3);
 }
 
+/* What neither 64 bits nor a double hold stays as it was written; with 17 digits or fewer it is the double. */
+static void long_numbers_keep_their_digits(void **state) {
+    ls_data_line *x = parse(
+        "{\"prompt\":\"x\",\"answer\":123456789012345678901234567890,\"id\":18446744073709551615}\n"
+        "{\"prompt\":\"x\",\"answer\":[-9223372036854775809,0.1234567890123456789,0.10000000000000001],\"id\":2,"
+        "\"n\":{\"k\":[1,\"20000000000000000000\",20000000000000000000,2]}}",
+        &usual, 2);
+    (void)state;
+    assert_string_equal(x[0].answer, "123456789012345678901234567890");
+    assert_string_equal(x[0].id, "18446744073709551615");
+    assert_string_equal(x[1].answer, "[-9223372036854775809,0.1234567890123456789,0.1]");
+    assert_non_null(strstr(x[1].whole, "{\"k\":[1,\"20000000000000000000\",20000000000000000000,2]}"));
+    ls_data_lines_free(x, 2);
+    refused("{\"prompt\":\"x\",\"answer\":1e400}", &usual, "F: line 1: invalid JSON at line 1, column");
+    refused("{\"prompt\":\"x\",\"id\":18446744073709551615.5}", &usual, "F: line 1: id: a string is required");
+}
+
 /* Decimals as they were written: 0.1 and not the 17 digits of its double. */
 static void answers_keep_their_decimals(void **state) {
     ls_data_line *x = parse(
@@ -151,11 +168,11 @@ static void errors_name_file_line_and_field(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_formats_are_read),           cmocka_unit_test(fields_have_any_name),
-        cmocka_unit_test(answers_keep_their_decimals),          cmocka_unit_test(an_answer_may_be_missing),
-        cmocka_unit_test(other_names_of_an_answer_are_read),    cmocka_unit_test(an_instruction_is_never_dropped),
-        cmocka_unit_test(marks_of_a_conversation_stay_with_it), cmocka_unit_test(a_byte_order_mark_is_skipped),
-        cmocka_unit_test(errors_name_file_line_and_field),
+        cmocka_unit_test(published_formats_are_read),      cmocka_unit_test(fields_have_any_name),
+        cmocka_unit_test(answers_keep_their_decimals),     cmocka_unit_test(long_numbers_keep_their_digits),
+        cmocka_unit_test(an_answer_may_be_missing),        cmocka_unit_test(other_names_of_an_answer_are_read),
+        cmocka_unit_test(an_instruction_is_never_dropped), cmocka_unit_test(marks_of_a_conversation_stay_with_it),
+        cmocka_unit_test(a_byte_order_mark_is_skipped),    cmocka_unit_test(errors_name_file_line_and_field),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

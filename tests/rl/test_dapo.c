@@ -97,6 +97,76 @@ static void several_processes_filter_alike(void **state) {
     }
 }
 
+/* An environment of two turns whose problems are its own: 1 for a B in the last completion. */
+#define WORLD                                                                                                  \
+    "environment_command=while IFS= read -r line; do id=${line#*'\"id\":\"'}; id=${id%%'\"'*}; "               \
+    "i=${line#*'\"index\":'}; i=${i%%[!0-9]*}; last=${line##*'\"completion\":\"'}; last=${last%%'\"'*}; "      \
+    "r=0; case $last in *B*) r=1;; esac; case $line in "                                                       \
+    "*'\"op\":\"reset\"'*) echo \"{\\\"id\\\":$id,\\\"prompt\\\":\\\"p$i:\\\"}\";; "                           \
+    "*'\"op\":\"end\"'*|*'\"observation\"'*) echo \"{\\\"id\\\":$id,\\\"done\\\":true,\\\"reward\\\":$r}\";; " \
+    "*) echo \"{\\\"id\\\":$id,\\\"observation\\\":\\\"+\\\"}\";; esac; done"
+static const char *const world[] = {WORLD,    "samples=3",     "filter_groups=true", "max_num_gen_batches=4",
+                                    "stop=e", "max_tokens=24", "length=64",          "steps=4"};
+
+/* Groups of an environment are replaced by its next problems, with all their turns. */
+static void groups_of_environments_are_replaced(void **state) {
+    static char ids[4 * 4 * 12][80];
+    char assignment[256], *text;
+    int64_t bytes, n = 0, n_two = 0;
+    ls_history h = {0};
+    ls_error err;
+    job j = job_make("world");
+    (void)state;
+    for (int64_t i = 0; i < COUNT(world); i++) job_set(&j, world[i]);
+    snprintf(assignment, sizeof assignment, "environment_record=%s", run_dir("world.jsonl"));
+    job_set(&j, assignment);
+    job_must_run(&j);
+    assert_false(j.result.differs);
+    assert_ok(ls_history_read(&h, j.o->train.run, &err), err);
+    for (int64_t k = 0; k < h.n_steps; k++) {
+        const double batches = metric(&h, "reward/batches", k), equal = metric(&h, "reward/groups_equal", k);
+        if (equal > 0 && batches < 4)
+            fail_msg("step %lld: %g equal groups after %g batches", (long long)k, equal, batches);
+    }
+    /* Every episode that was drawn is there once: of another problem each time. */
+    assert_ok(ls_file_read(&text, &bytes, strchr(assignment, '=') + 1, 1 << 24, &err), err);
+    for (char *at = text, *end; (end = strchr(at, '\n')) != NULL; at = end + 1, n++) {
+        const char *id = strstr(at, "\"episode\":");
+        *end = '\0';
+        n_two += strstr(at, "\"observation\":\"+\"") != NULL;
+        assert_non_null(id);
+        snprintf(ids[n], sizeof ids[n], "%.*s", (int)strcspn(id, ","), id);
+        for (int64_t i = 0; i < n; i++)
+            if (strcmp(ids[i], ids[n]) == 0) fail_msg("%s is there twice", ids[n]);
+    }
+    assert_true(n > 4 * 12 && n % 3 == 0 && n_two > 0);
+    free(text);
+    ls_history_deinit(&h);
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
+static void filtered_environments_carry_one_digest(void **state) {
+    static const char *const others[] = {"threads=2", "reward_concurrency=1", "engine.batch=3"};
+    const uint64_t want = digest_with(world, COUNT(world));
+    const char *sets[COUNT(world) + COUNT(others)];
+    job j;
+    (void)state;
+    memcpy(sets, world, sizeof world);
+    memcpy(sets + COUNT(world), others, sizeof others);
+    assert_true(digest_with(sets, COUNT(sets)) == want);
+    j = job_make("parts");
+    for (int64_t i = 0; i < COUNT(world); i++) job_set(&j, world[i]);
+    job_set(&j, "steps=2");
+    job_must_run(&j);
+    job_set(&j, "resume=true");
+    job_set(&j, "steps=4");
+    job_must_run(&j);
+    assert_true(j.result.digest == want);
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
 /* Where every reward is equal the tries end, it is said, and nothing is learnt. */
 static void tries_are_bounded(void **state) {
     char data[600], *said = NULL;
@@ -120,6 +190,18 @@ static void tries_are_bounded(void **state) {
     fclose(stream);
     if (strstr(said, "step 2: after 3 batches of problems 4 of 4 groups have equal rewards\n") == NULL)
         fail_msg("%s", said);
+    if (strstr(said, "\nno step had a group whose rewards differ: nothing was learnt from them") == NULL)
+        fail_msg("%s", said);
+    free(said);
+    remove_tree(j.o->train.run);
+    job_free(&j);
+    /* Where some differ it is not said. */
+    j = job_make("some");
+    job_set(&j, "steps=1");
+    stream = open_memstream(&said, &n);
+    assert_ok(ls_grpo_run(j.o, &j.config, stream, &j.result, &err), err);
+    fclose(stream);
+    if (strstr(said, "no step had a group") != NULL) fail_msg("%s", said);
     free(said);
     remove_tree(j.o->train.run);
     job_free(&j);
@@ -169,7 +251,6 @@ static void what_has_no_effect_is_refused(void **state) {
     } cases[] = {
         {{"max_num_gen_batches=3"}, "max_num_gen_batches: without filter_groups"},
         {{"filter_groups=true", "samples=1"}, "filter_groups: the rewards of groups of one sample"},
-        {{"filter_groups=true", "environment_command=cat"}, "filter_groups: problems of an environment"},
         {{"overlong_buffer=2"}, "overlong_penalty: missing"},
         {{"overlong_penalty=2"}, "overlong_buffer: missing"},
         {{"overlong_buffer=7", "overlong_penalty=1"}, "overlong_buffer: 7 tokens of 6"},
@@ -191,6 +272,8 @@ int main(void) {
         cmocka_unit_test(equal_groups_are_replaced),
         cmocka_unit_test(filtering_carries_one_digest),
         cmocka_unit_test(several_processes_filter_alike),
+        cmocka_unit_test(groups_of_environments_are_replaced),
+        cmocka_unit_test(filtered_environments_carry_one_digest),
         cmocka_unit_test(tries_are_bounded),
         cmocka_unit_test(length_costs_reward),
         cmocka_unit_test(what_has_no_effect_is_refused),

@@ -2,7 +2,9 @@
  * conversation, and what was drawn stays as it was drawn. A template that writes earlier turns otherwise is refused by
  * name and turn. */
 #define _GNU_SOURCE
+#include "base/mem.h"
 #include "harness.h"
+#include "rl/dialogue.h"
 #include "rl/grpo_run.h"
 #include "rl/reward_source.h"
 
@@ -67,6 +69,8 @@ static ls_status draw(void *context, ls_request *requests, int64_t n, ls_error *
     return LS_OK;
 }
 
+static const ls_judge of_environment = {.is_environment = true, .weight = 1};
+
 static void scene_open(scene *s, const char *template, const char *environment, const char *line) {
     ls_reward_command_options c;
     char path[512];
@@ -90,6 +94,8 @@ static void scene_open(scene *s, const char *template, const char *environment, 
     s->world.model = model_dir;
     s->world.data = s->data;
     s->world.turns_max = 8;
+    s->world.judges = &of_environment;
+    s->world.n_judges = 1;
     assert_ok(ls_episodes_create(&s->episodes, 1, 2, 400, 40, &err), err);
 }
 
@@ -283,6 +289,31 @@ static void what_does_not_go_together(void **state) {
             CHAT, "there are messages and a prompt or observation");
 }
 
+/* Whoever judges hears of calls beside the content, in the form that the template's marks name. */
+static void calls_are_told(void **state) {
+    static const char *const words[] = {"calc", "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>"};
+    char *said = NULL;
+    scene s;
+    ls_error err;
+    (void)state;
+    scene_open(&s, AS_IS "{# <tool_call> #}", SHELL(TOOL, TWO), CHAT);
+    assert_ok(ls_episodes_begin(s.episodes, &s.world, LS_TASK_SPLIT_TRAIN, 0, &err), err);
+    for (int k = 0; k < 2; k++) {
+        ls_episode *x = &s.episodes->list[0];
+        char *copy;
+        assert_ok(ls_text_copy(&copy, words[k], (int64_t)strlen(words[k]), &err), err);
+        x->replies[x->n_replies++] = (ls_reply){copy, (int64_t)strlen(copy)};
+    }
+    assert_ok(ls_dialogue_said(&said, &s.world, &s.episodes->list[0], &err), err);
+    assert_string_equal(said,
+                        "[{\"role\":\"assistant\",\"content\":\"calc\"},{\"role\":\"assistant\",\"content\":"
+                        "\"<tool_call>{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": {\\\"a\\\": 1}}</tool_call>\","
+                        "\"tool_calls\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":"
+                        "{\"a\": 1}}}]}]");
+    free(said);
+    scene_close(&s);
+}
+
 /* Messages for which there is no room end an episode as a text does. */
 static void episodes_without_room_end(void **state) {
     scene s;
@@ -306,6 +337,7 @@ int main(void) {
         cmocka_unit_test(one_completion_may_fail),
         cmocka_unit_test(what_does_not_go_together),
         cmocka_unit_test(episodes_without_room_end),
+        cmocka_unit_test(calls_are_told),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

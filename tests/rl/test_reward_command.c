@@ -478,13 +478,15 @@ static void a_command_does_not_outlive_a_killed_parent(void **state) {
 
 /* Learning is in float32: what it cannot hold would be an infinity there, and pass for a failed reward unsaid. */
 static void rewards_beyond_float32_are_failures(void **state) {
-    static const char *const said[] = {"1e300", "-4e38", "3e38", "1e-300"};
+    static const char *const said[] = {"1e300", "-4e38", "3e38", "1e-300", "1e400", "100000000000000000000"};
     ls_reward *reward = open_part("values", 64, 20);
     (void)state;
-    ask_said(reward, said, 4);
+    ask_said(reward, said, 6);
     assert_failed(0, "reward: 1e+300 is beyond float32");
     assert_failed(1, "reward: -4e+38 is beyond float32");
     assert_true(results[2].ok && results[2].reward == 3e38 && results[3].ok);
+    assert_failed(4, "reward: 1e400, expected a finite number");
+    assert_true(results[5].ok && results[5].reward == 1e20); /* as Python writes 10**20 */
     assert_message(reward, "beyond float32");
     ls_reward_close(reward);
 }

@@ -6,6 +6,7 @@
 #include "harness.h"
 #include "rl/grpo_run.h"
 #include "rl/reward_python.h"
+#include "run/history.h"
 
 static const char functions[] =
     "import asyncio, os, signal, sys, time\n"
@@ -286,7 +287,7 @@ static void what_cannot_be_used_is_refused(void **state) {
         bool is_environment;
         const char *says;
     } cases[] = {
-        {"of_groups", false, "functions.py has no 'of_groups'; did you mean of_group?"},
+        {"of_groups", false, "functions.py has no 'of_groups'; did you mean 'of_group'?"},
         {"value", false, "is no function: 5"},
         {"neither", false, "neither(text) has neither a parameter 'completions'"},
         {"Lacking", true, "the class Lacking has no method step"},
@@ -438,6 +439,85 @@ static void refuse_run(const char *option, const char *name, const char *more, c
     job_free(&j);
 }
 
+/* The mean of a measure's name in a run of one step. */
+static double measure(const ls_history *h, const char *name) {
+    for (int64_t i = 0; i < h->n_names; i++)
+        if (strcmp(h->names[i], name) == 0) return h->values[i * h->n_steps];
+    fail_msg("no measure %s", name);
+    return 0;
+}
+
+/* Samples have the weighted sum of what was given, None is nothing, and each function's mean is recorded. */
+static void several_rewards_are_added(void **state) {
+    ls_history h = {0};
+    ls_history_sample *samples;
+    char text[700];
+    double sum[3] = {0};
+    int64_t n, n_half = 0;
+    ls_error err;
+    job j = python_job("reward", "half", 2);
+    (void)state;
+    need_python();
+    write_file(scratch, "parts.py",
+               "def half(completions, prompts, completion_ids, n, **kwargs):\n"
+               "    assert n == [7] * len(completions) and len(completion_ids) == len(prompts)\n"
+               "    return [None if ord(c[0]) % 2 else 0.25 for c in completions]\n"
+               "def size(completion): return len(completion)\n");
+    write_file(scratch, "seven.jsonl",
+               "{\"prompt\":\"a\",\"answer\":\"x\",\"n\":7}\n{\"prompt\":\"b\",\"answer\":\"x\",\"n\":7}\n");
+    snprintf(text, sizeof text, "reward=exact,python:%s/parts.py:half,python:%s/parts.py:size", scratch, scratch);
+    job_set(&j, text);
+    snprintf(text, sizeof text, "data=%s/seven.jsonl", scratch);
+    job_set(&j, text);
+    job_set(&j, "held_out=0");
+    job_set(&j, "reward_weights=3,2,-0.5");
+    job_set(&j, "steps=1");
+    job_set(&j, "record_samples=16");
+    job_must_run(&j);
+    assert_ok(ls_history_read(&h, j.o->train.run, &err), err);
+    assert_ok(ls_history_samples(&samples, &n, j.o->train.run, h.steps, 1, 100, &err), err);
+    assert_int_equal(n, 16);
+    for (int64_t i = 0; i < n; i++) {
+        const double size = (double)samples[i].sample.completion_bytes;
+        const double half = samples[i].sample.completion[0] % 2 != 0 ? 0 : 0.25;
+        if (samples[i].sample.reward != 2 * half - 0.5 * size) fail_msg("%g: %g", size, samples[i].sample.reward);
+        sum[1] += half;
+        sum[2] += size;
+        n_half += half > 0;
+    }
+    assert_true(n_half > 0 && n_half < 16);
+    assert_true(measure(&h, "rewards/exact/mean") == 0);
+    assert_true(measure(&h, "rewards/half/mean") == sum[1] / (double)n_half); /* of those that it gave */
+    assert_true(measure(&h, "rewards/size/mean") == sum[2] / 16);
+    ls_history_samples_free(samples, n);
+    ls_history_deinit(&h);
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
+/* One of weight 1 beside one of weight 0 is what it is alone; and nothing from all of them is a failure. */
+static void sums_are_what_they_are_alone(void **state) {
+    const uint64_t want = python_digest("reward", "of_group", 1, NULL);
+    char text[1400];
+    job j = job_make("python");
+    ls_error err;
+    (void)state;
+    need_python();
+    snprintf(text, sizeof text, "reward=task,python:%s:of_group", script);
+    job_set(&j, text);
+    job_set(&j, "reward_weights=0,1");
+    job_set(&j, "steps=3");
+    job_must_run(&j);
+    assert_true(j.result.digest == want);
+    remove_tree(j.o->train.run);
+    write_file(scratch, "none.py", "def a(completion): return None\ndef b(completion): return None\n");
+    snprintf(text, sizeof text, "reward=python:%s/none.py:a,python:%s/none.py:b", scratch, scratch);
+    job_set(&j, text);
+    check_failed(job_run(&j, &err), &err, "all 16 rewards failed: reverse-text/train/0#0: no reward was given");
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
 static void runs_tell_what_went_wrong(void **state) {
     job j;
     ls_error err;
@@ -473,6 +553,14 @@ static void options_that_do_not_go_together(void **state) {
         {{"environment=python:a:C", "environment_command=true"}, "environment: there is an environment_command, too"},
         {{"environment=python:a:C", "environment_url=http://localhost:1/"}, "there is an environment_url, too"},
         {{"reward=python:a:f", "reward_command=true"}, "reward_command: it is given, and reward is python"},
+        {{"reward=task,jury", "steps=1"}, "reward: 'jury' is not one of auto, task, "},
+        {{"reward=task,", "steps=1"}, "reward: '' is not one of auto, task, "},
+        {{"reward=task,auto", "steps=1"}, "reward: auto stands alone"},
+        {{"reward=task,task", "steps=1"}, "reward: 'task' is there twice"},
+        {{"reward=task,command", "steps=1"}, "reward_command: it is missing, and reward is task,command"},
+        {{"reward=task,exact", "reward_weights=1"}, "reward_weights: 1 numbers for 2 rewards"},
+        {{"reward=task,exact", "reward_weights=1,x"}, "reward_weights: 'x' is no number"},
+        {{"reward_weights=1,2", "steps=1"}, "reward_weights: 2 numbers for 1 rewards"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -491,6 +579,7 @@ int main(void) {
         cmocka_unit_test(words_are_told_with_the_sample),  cmocka_unit_test(groups_of_a_wrong_length_fail),
         cmocka_unit_test(what_cannot_be_used_is_refused),  cmocka_unit_test(odd_messages_are_answered),
         cmocka_unit_test(runs_do_not_depend_on_workers),   cmocka_unit_test(environments_do_not_depend_on_workers),
+        cmocka_unit_test(several_rewards_are_added),       cmocka_unit_test(sums_are_what_they_are_alone),
         cmocka_unit_test(environments_take_data),          cmocka_unit_test(runs_tell_what_went_wrong),
         cmocka_unit_test(options_that_do_not_go_together),
     };

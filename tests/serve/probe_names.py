@@ -5,7 +5,9 @@ Usage: probe_names.py LOCKSTEP SOURCE_DIRECTORY
 
 import json
 import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -75,7 +77,7 @@ def try_case(directory, dialect, fault, noise, code, cause):
     process, url = stand_in(directory, dialect, fault, noise)
     try:
         # The experiments that any of these faults shows in; crowds are tried on the real one.
-        found, said, errors = probe(url, "--max-requests", "300" if fault == "two-kernels" else "900")
+        found, said, errors = probe(url, "--max-requests", "900")
     finally:
         process.kill()
         process.wait()
@@ -109,6 +111,23 @@ def try_hangs(directory):
     check("  its time", took < 3 * (seconds + timeout), took, said["seconds"])
 
 
+def try_terminal(server):
+    """The line of progress, while the server stands still after the plan was written."""
+    terminal, end = pty.openpty()
+    process = subprocess.Popen([LOCKSTEP, "probe", server.url], stdout=subprocess.DEVNULL, stderr=end)
+    os.close(end)
+    shown, last = b"", time.time() + 60
+    while b"trying: " not in shown and time.time() < last and process.poll() is None:
+        if b"plan" in shown:
+            server.process.send_signal(signal.SIGSTOP)
+        if select.select([terminal], [], [], 0.1)[0]:
+            shown += os.read(terminal, 4096)
+    server.process.send_signal(signal.SIGCONT)
+    code = process.wait(60)
+    os.close(terminal)
+    check("its progress on a terminal", code == 0 and re.search(rb"trying: \d+ of \d+ experiments, ", shown), code, shown[-300:])
+
+
 def main():
     server = Server(LOCKSTEP, os.path.join(SOURCE, "models/tiny-text"))
     code, said, errors = probe(server.url)
@@ -119,16 +138,19 @@ def main():
         probe(server.url, "--max-requests", "60", "--html", page.name)
         drawn = re.findall("<svg[^>]*>", open(page.name).read())
         check("every drawing has a size of its own", drawn and all("viewBox=" in one for one in drawn), drawn[:1])
+    try_terminal(server)
     code, said, errors = probe(server.url, "--dry-run")
     check("a plan asks nothing", code == 0 and said is None and "not tried" in errors and "limits" in errors, errors)
     code, said, errors = probe(server.url, "--max-requests", "30")
-    check("a limit is kept", code == 0 and any("no room" in e.get("note", "") for e in said["experiments"]), errors)
+    check("a limit is kept", any("no room" in e.get("note", "") for e in said["experiments"]), errors)
+    check("and few experiments say nothing", code == 2 and said["verdict"].startswith("stopped early") and
+          not said["different"] and "5 of 38 experiments were run" in errors, code, said["verdict"], errors)
     code, _, errors = probe(server.url + "/nothing")
     check("what is no server is refused", code == 2 and "--dialect" in errors, code, errors)
     server.stop(signal.SIGTERM)
     weights = os.path.join(SOURCE, "tests/fixtures/jamba-dense")
     server = Server(LOCKSTEP, weights)
-    code, said, errors = probe(server.url, "--model", weights, "--max-requests", "300")
+    code, said, errors = probe(server.url, "--model", weights)
     check("a checkpoint in float32 has one order of bf16", code == 0 and said["expected"]["tokens"] > 0, code, errors)
     server.stop(signal.SIGTERM)
     with tempfile.TemporaryDirectory() as directory:

@@ -149,6 +149,9 @@ static void arguments_of_calls_are_objects_to_templates(void **state) {
     static const char both[] =
         "{\"messages\":[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{"
         "\"name\":\"f\",\"arguments\":\"{\\\"x\\\": 0.1}\"}}]}]}";
+    static const char vast[] =
+        "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":"
+        "{\"x\": 18446744073709551616}}}]}]}";
     ls_chat *learnt = open_chat(
         "{% for m in messages %}{% if m.tool_calls %}{% generation %}{% for c in m.tool_calls %}"
         "{{ c.function.arguments | tojson }};{% endfor %}{% endgeneration %}{% else %}"
@@ -177,6 +180,9 @@ static void arguments_of_calls_are_objects_to_templates(void **state) {
     check_failed(ls_chat_render(chat, &root, true, &out, &err), &err,
                  "line: messages[0].tool_calls[0].function.arguments: no JSON object");
     ls_json_doc_free(doc);
+    /* Python would write all digits, which no value of a template has here. */
+    check_failed(ls_chat_render_text(chat, vast, sizeof vast - 1, "line", true, &out, &err), &err,
+                 "templates have whole numbers of 64 bits, not 18446744073709551616");
     ls_chat_free(chat);
 }
 

@@ -38,6 +38,9 @@ static void values_come_from_json_and_texts(void **state) {
     assert_int_equal(o.train.schedule, LS_RATE_LINEAR);
     assert_int_equal(o.batch, 7);
     assert_string_equal(o.data.data, "d \xC3\xA9");
+    o.train.seed = 0;
+    assert_ok(parse("{\"seed\":18446744073709551615}", &err), err);
+    assert_true(o.train.seed == UINT64_MAX);
     assert_ok(ls_config_set(&config, "rate=2.5e-4", &err), err);
     assert_ok(ls_config_set(&config, "data=a=b", &err), err);
     assert_ok(ls_config_set(&config, "dtype=f32", &err), err);
@@ -82,7 +85,7 @@ static void what_is_wrong_is_named(void **state) {
         {"{\"batch\":null}", "run.json: batch: an integer is required"},
         {"{\"batch\":0}", "run.json: batch: '0' is not an integer in 1..1048576"},
         {"{\"batch\":1048577}", "'1048577' is not an integer"},
-        {"{\"batch\":99999999999999999999}", "run.json: invalid JSON"},
+        {"{\"batch\":99999999999999999999}", "run.json: batch: '99999999999999999999' is not an integer in 1..1048576"},
         {"{\"rate\":\"fast\"}", "run.json: rate: a number is required"},
         {"{\"rate\":-1e-5}", "run.json: rate: '-1e-05' is not a number in 0..1000"},
         {"{\"resume\":1}", "run.json: resume: true or false is required"},
@@ -90,6 +93,8 @@ static void what_is_wrong_is_named(void **state) {
         {"{\"dtype\":[]}", "run.json: dtype: a string is required"},
         {"{\"seed\":-1}", "run.json: seed: '-1' is not an integer in 0..2^64-1"},
         {"{\"seed\":\"x\"}", "run.json: seed: 'x'"},
+        {"{\"seed\":18446744073709551616}", "run.json: seed: '18446744073709551616'"},
+        {"{\"data\":18446744073709551616}", "run.json: data: a string is required"},
         {"{\"seed\":\"18446744073709551616\"}", "run.json: seed: '18446744073709551616'"},
         {"{\"data\":\"a\\u0000b\"}", "NUL"},
         {"{\"leaf\":1,\"leaf\":2}", "duplicate"},

@@ -411,7 +411,9 @@ static void bad_data_are_named(void **state) {
         {"{\"prompt_ids\":[1.5],\"completion_ids\":[1]}", "line 1: prompt_ids[0]: a whole number is required"},
         {"{\"prompt_ids\":[1]}", "line 1: 'completion_ids' is missing"},
         {"{\"prompt\":\"a\",\"completion_ids\":[1]}", "line 1: one of 'prompt' with 'completion' and"},
-        {"{\"text\":\"a\"}", "line 1: one of 'prompt' with 'completion' and"},
+        {"{\"text\":\"a\"}",
+         "line 1: one of 'prompt' with 'completion' and 'prompt_ids' with 'completion_ids' is required; or messages, "
+         "or"},
         {"{\"prompt\":\"a\",\"completion\":\"\"}", "line 1: completion: is empty"},
         {"{\"prompt\":\"a\",\"completion\":7}", "line 1: completion: a string is required"},
         {"{\"prompt\":\"a\",\"completion\":\"b\"}", "tokenizer.json"},

@@ -17,8 +17,7 @@
 enum { LEVER_MAX = 16, DDMIN_TRIALS = 400 };
 
 static void tell_progress(const ls_runner *runner, const char *what) {
-    const ls_sweep_opts *o = &runner->sweep->opts;
-    if (o->progress != NULL) o->progress(o->progress_context, what);
+    ls_sweep_tell(&runner->sweep->opts, 0, 0, what);
 }
 
 /* ---- the experiments ---- */
@@ -32,7 +31,7 @@ static ls_status climb(const ls_runner *runner, bool *foreign, ls_error *err) {
         const ls_experiment baseline = ls_experiment_baseline((ls_experiment)i);
         const ls_prompt_set set = ls_experiment_set((ls_experiment)i);
         ls_trial trial;
-        tell_progress(runner, ls_experiment_text((ls_experiment)i));
+        ls_sweep_tell(&sweep->opts, i, LS_EXPERIMENTS, ls_experiment_text((ls_experiment)i));
         if (i == LS_TRY_FAR_PAGES && runner->trials->far_pages == 0) {
             const ls_failures none = {.whole = LS_FAILURE_UNABLE, .first = "the model has no attention layer"};
             ls_observe_failure(&sweep->seen[i], &none);

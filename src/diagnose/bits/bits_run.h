@@ -106,8 +106,8 @@ typedef struct ls_sweep_opts {
     ls_isa isa;
     int64_t far_slots, far_words; /* the pool with far slots */
     bool story;                   /* the series over rollouts per prompt */
-    void (*progress)(void *context, const char *what);
-    void *progress_context;
+    /* What begins now, behind so many of `total` experiments; total 0: it is none of them. */
+    void (*progress)(int64_t done, int64_t total, const char *what);
     const int32_t *ids; /* [n_ids] that prompts are made of; NULL: all of the vocabulary */
     int64_t n_ids;
     const int32_t *text_ids; /* of the texts of LS_OUTSIDE_TEXT, one behind the other */
@@ -118,6 +118,10 @@ typedef struct ls_sweep_opts {
     bool hot_differs;             /* far above 1 its records were not the prompt's values */
     int64_t length_max;           /* of a sequence; 0: not known */
 } ls_sweep_opts;
+
+static inline void ls_sweep_tell(const ls_sweep_opts *opts, int64_t done, int64_t total, const char *what) {
+    if (opts->progress != NULL) opts->progress(done, total, what);
+}
 
 typedef struct ls_sweep {
     ls_sweep_opts opts; /* dtype is the one of the last experiments: float32 after bf16 that showed rounding alone */
@@ -161,6 +165,9 @@ ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, ls_door *door, 
 /* A server against itself. opts->model stands for it in the report. */
 ls_status ls_sweep_run_server(ls_sweep *out, const ls_sweep_opts *opts, const ls_model_config *config, ls_door *door,
                               ls_error *err);
+/* An error where a stack that promises no bits showed no difference, and time was left for so few experiments that this
+ * says nothing of it. */
+ls_status ls_sweep_check_complete(const ls_sweep *sweep, ls_error *err);
 void ls_sweep_deinit(ls_sweep *sweep);
 /* Copies the smallest requests into the sweep; gives them up again. */
 ls_status ls_sweep_keep_repro(ls_sweep *sweep, const ls_prompt *prompts, int64_t n, const ls_trial *trial,

@@ -144,7 +144,7 @@ ls_status ls_series_run(const ls_runner *runner, ls_error *err) {
     for (size_t i = 0; i < sizeof rollouts / sizeof rollouts[0]; i++) {
         char what[64];
         snprintf(what, sizeof what, "series with %" PRId64 " rollouts per prompt", rollouts[i]);
-        if (sweep->opts.progress != NULL) sweep->opts.progress(sweep->opts.progress_context, what);
+        ls_sweep_tell(&sweep->opts, (int64_t)i, (int64_t)(sizeof rollouts / sizeof rollouts[0]), what);
         LS_TRY_DONE(run_one(runner, prompts, rollouts[i], &sweep->series[sweep->n_series], err));
         x[i] = (double)rollouts[i];
         onset[i] = sweep->series[sweep->n_series].onset;

@@ -252,6 +252,16 @@ done:
     return status;
 }
 
+/* The digest that all of them have; NULL: some do not say it, or say another one. */
+static const char *digest_of_all(const common *both, int64_t n) {
+    const char *digest = n > 0 ? both[0].a->digest : NULL;
+    for (int64_t i = 0; i < n && digest != NULL; i++) {
+        const char *a = both[i].a->digest, *b = both[i].b->digest;
+        if (a == NULL || b == NULL || strcmp(a, digest) != 0 || strcmp(b, digest) != 0) digest = NULL;
+    }
+    return digest;
+}
+
 ls_status ls_compare(ls_comparison *out, const ls_compared *a, const ls_compared *b, int64_t worst_max, ls_error *err) {
     ls_status status;
     ls_comparison result = {0};
@@ -279,6 +289,7 @@ ls_status ls_compare(ls_comparison *out, const ls_compared *a, const ls_compared
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s and %s: no token has a log-probability in both", a->name, b->name);
         goto done;
     }
+    result.digest = digest_of_all(both, result.n_sequences);
     LS_TRY_DONE(explain_difference(&result, &list, both, err));
     LS_TRY_DONE(ls_mismatch_of_pairs(&result.measures, list.pairs, list.n, err));
     result.measures.equal_fraction = (double)result.n_equal / (double)result.n_compared;

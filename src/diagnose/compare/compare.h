@@ -60,6 +60,8 @@ typedef struct ls_comparison {
     double place_abs[LS_COMPARE_PLACES]; /* mean abs d by place in the common tail; the last holds all further ones */
     int64_t place_n[LS_COMPARE_PLACES];
 
+    const char *digest; /* of numerics, that every compared record has; NULL: not all say it, or not the same */
+
     ls_worst_token *worst; /* largest abs d first; not-finite pairs before all */
     int64_t n_worst;
 } ls_comparison;

@@ -76,6 +76,7 @@ static const char *verdict(const ls_comparison *c) {
     const ls_finding *named = ls_compare_named(&c->causes);
     if (c->n_different == 0) return "no difference";
     if (named != NULL) return ls_cause_name(named->cause);
+    if (c->digest != NULL) return LS_REPORT_BROKEN; /* which is never rounding */
     return c->causes.rounding ? LS_REPORT_ROUNDING : LS_REPORT_UNNAMED;
 }
 
@@ -184,6 +185,11 @@ void ls_comparison_print(FILE *file, const ls_comparison *c, const char *name_a,
                 " more are on one side only\n",
                 c->n_different, c->n_compared, c->missing_a + c->missing_b);
     }
+    if (c->digest != NULL && c->n_different > 0)
+        fprintf(file,
+                "both sides say %s, which promises equal bits for the same tokens and weights: the weights are not the "
+                "same, or one side is wrong\n",
+                c->digest);
     print_notes(file, c);
     fprintf(file, "\ntokens\n");
     row_count(file, "sequences", c->n_sequences);
@@ -322,6 +328,10 @@ void ls_comparison_write(ls_json_out *json, const ls_comparison *c, const char *
     ls_json_end_object(json);
     write_special(json, "special_a", &c->special_a);
     write_special(json, "special_b", &c->special_b);
+    if (c->digest != NULL)
+        ls_json_string(json, "digest", c->digest);
+    else
+        ls_json_null(json, "digest");
     write_worst(json, c);
     write_causes(json, c);
     ls_json_begin_object(json, "aliases");

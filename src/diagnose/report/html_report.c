@@ -261,11 +261,12 @@ static void write_repro(FILE *file, const ls_sweep *s) {
 }
 
 void ls_sweep_html(FILE *file, const ls_sweep *s) {
-    ls_html_begin(file, "lockstep sweep");
+    ls_html_begin(file, s->foreign != NULL && s->foreign->is_server ? "lockstep probe" : "lockstep sweep");
     fputs("<p>", file);
     ls_html_text(file, s->opts.model);
-    fprintf(file, ": %" PRId64 " trials, %" PRId64 " sequences, %" PRId64 " differing bits, %.1f s</p>\n", s->n_trials,
-            s->n_sequences, s->n_bits, s->seconds);
+    fprintf(file, ": %" PRId64 " trials, %" PRId64 " sequences", s->n_trials, s->n_sequences);
+    if (s->foreign == NULL) fprintf(file, ", %" PRId64 " differing bits", s->n_bits);
+    fprintf(file, ", seed %" PRIu64 ", %.1f s</p>\n", s->opts.seed, s->seconds);
     if (s->foreign != NULL) {
         ls_foreign_html(file, s);
         ls_html_end(file);

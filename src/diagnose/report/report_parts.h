@@ -6,6 +6,8 @@
 #include "diagnose/finding.h"
 
 #define LS_REPORT_UNNAMED "a difference that no cause explains well enough to be named"
+#define LS_REPORT_STOPPED "stopped early, too few experiments were run"
+#define LS_REPORT_BROKEN "records of one digest differ"
 #define LS_REPORT_ROUNDING "ordinary rounding, no structure"
 #define LS_REPORT_KERNELS "decode and prefill are different kernels, nothing else found"
 

@@ -1,6 +1,8 @@
 /* The report on a stack that promises no bits: text, JSON, HTML. */
+#define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 
 #include "base/html_out.h"
 #include "diagnose/report/report_parts.h"
@@ -41,6 +43,7 @@ static const char *verdict(const ls_sweep *s) {
     const ls_finding *named = ls_foreign_named(s->foreign);
     if (named != NULL) return ls_cause_name(named->cause);
     if (s->different) return LS_REPORT_UNNAMED;
+    if (ls_foreign_is_incomplete(s->foreign)) return LS_REPORT_STOPPED;
     return has_two_kernels(s->foreign) ? LS_REPORT_KERNELS : LS_REPORT_ROUNDING;
 }
 
@@ -129,14 +132,16 @@ void ls_foreign_print(FILE *file, const ls_sweep *s) {
         if (!is_shown(f, i)) continue;
         describe_seen(text, sizeof text, &f->seen[i]);
         fprintf(file, "%-20s %-10s %s%s%s\n", ls_stack_experiment_name((ls_stack_experiment)i),
-                ls_look_name(f->seen[i].look), ls_stack_experiment_text((ls_stack_experiment)i),
+                ls_look_name(f->seen[i].look), ls_stack_experiment_text((ls_stack_experiment)i, f->is_server),
                 text[0] != '\0' ? ": " : "", text);
     }
     if (f->out_of_time)
-        fprintf(file, "\nno time or no requests were left for all experiments; --seconds%s gives more\n",
-                f->is_server ? ", --max-requests or --max-tokens" : "");
+        fprintf(file,
+                "\n%" PRId64 " of %" PRId64
+                " experiments were run; no time or no requests were left for the others; --seconds%s gives more\n",
+                f->n_tried, f->n_tried + f->n_untried, f->is_server ? ", --max-requests or --max-tokens" : "");
     if (!s->different) {
-        if (has_two_kernels(f)) print_kernels(file, f);
+        if (has_two_kernels(f) && !ls_foreign_is_incomplete(f)) print_kernels(file, f);
         fprintf(file, "\n%s: |d| at most %.2g; %" PRId64 " trials, %" PRId64 " sequences (%.1f s)\n", verdict(s),
                 f->floor_max, s->n_trials, s->n_sequences, s->seconds);
         return;
@@ -257,6 +262,20 @@ static void draw_effects(FILE *file, const ls_foreign *f) {
     fputs("</table>\n", file);
 }
 
+/* The lines of the text report. */
+static void html_floor(FILE *file, const ls_foreign *f) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *lines = open_memstream(&text, &bytes);
+    if (lines != NULL) print_floor(lines, f);
+    if (lines != NULL && fclose(lines) == 0) {
+        fputs("<pre>", file);
+        ls_html_text(file, text);
+        fputs("</pre>\n", file);
+    }
+    free(text);
+}
+
 void ls_foreign_html(FILE *file, const ls_sweep *s) {
     const ls_foreign *f = s->foreign;
     const ls_finding *named = ls_foreign_named(f);
@@ -264,10 +283,7 @@ void ls_foreign_html(FILE *file, const ls_sweep *s) {
     ls_html_cause(file, verdict(s), named != NULL ? ls_cause_of(named->cause)->text : NULL,
                   named != NULL ? ls_cause_of(named->cause)->look : NULL);
     fputs("</div>\n", file);
-    fprintf(file,
-            "<p>Floor: median |d| %.2g of %" PRId64 " tokens alone; a token is off from %.2g on. %" PRId64
-            " trials, %.1f s.</p>\n",
-            f->floor, f->floor_tokens, f->limit, s->n_trials, s->seconds);
+    html_floor(file, f);
     ls_report_findings_html(file, &f->found);
     for (int64_t i = 0; i < s->n_bounds; i++)
         fprintf(file, "<p>Threshold: %s <b>%" PRId64 "</b> and %s.</p>\n", ls_bounded_name(s->bounds[i].lever),

@@ -51,27 +51,34 @@ ls_status ls_foreign_run_experiment(ls_inquiry *q, ls_stack_experiment experimen
     ls_seen *seen = &q->f->seen[experiment];
     ls_trial trial;
     uint64_t needs;
-    ls_foreign_tell(q, ls_stack_experiment_text(experiment));
-    if (past(q)) {
-        q->f->out_of_time = true;
-        snprintf(seen->note, sizeof seen->note, "no time was left");
-        return LS_OK;
-    }
+    ls_sweep_tell(&q->runner->sweep->opts, experiment, LS_STACK_EXPERIMENTS,
+                  ls_stack_experiment_text(experiment, q->f->is_server));
     if (ls_stack_refused(q, experiment) != NULL) {
         snprintf(seen->note, sizeof seen->note, "%s", ls_stack_refused(q, experiment));
+        return LS_OK;
+    }
+    if (past(q)) {
+        q->f->out_of_time = true;
+        q->f->n_untried++;
+        snprintf(seen->note, sizeof seen->note, "no time was left");
         return LS_OK;
     }
     if (q->runner->door->subject->is_near_limit != NULL &&
         q->runner->door->subject->is_near_limit(q->runner->door->subject->context)) {
         q->f->out_of_time = true;
+        q->f->n_untried++;
         snprintf(seen->note, sizeof seen->note, "--max-requests or --max-tokens leaves no room for it");
         return LS_OK;
     }
     ls_stack_trial(q, experiment, &trial, &needs);
     LS_TRY(ls_stack_requests(q, experiment, err));
     if (q->runner->door->subject->is_server) needs = 0; /* what it cannot do is refused */
-    if (ls_slot_of(experiment) >= 0 && !q->f->is_server) return run_slot(q, experiment, seen, err);
-    return ls_foreign_try(q, &trial, needs, q->requests[experiment].of, q->requests[experiment].n, seen, err);
+    if (ls_slot_of(experiment) >= 0 && !q->f->is_server)
+        LS_TRY(run_slot(q, experiment, seen, err));
+    else
+        LS_TRY(ls_foreign_try(q, &trial, needs, q->requests[experiment].of, q->requests[experiment].n, seen, err));
+    *(seen->failures.whole == LS_FAILURE_NO_TIME ? &q->f->n_untried : &q->f->n_tried) += 1;
+    return LS_OK;
 }
 
 bool ls_foreign_any_off(const ls_foreign *f) {

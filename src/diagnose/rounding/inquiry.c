@@ -288,6 +288,18 @@ done:
 
 void ls_foreign_free(ls_foreign *f) { free(f); }
 
+bool ls_foreign_is_incomplete(const ls_foreign *f) { return f->out_of_time && f->n_tried < f->n_untried; }
+
+ls_status ls_sweep_check_complete(const ls_sweep *s, ls_error *err) {
+    const ls_foreign *f = s->foreign;
+    if (f == NULL || s->different || !ls_foreign_is_incomplete(f)) return LS_OK;
+    return LS_FAIL(err, LS_ERR_CAPACITY,
+                   "stopped early: %lld of %lld experiments were run, and nothing is known of what the others would "
+                   "show; --seconds%s gives more",
+                   (long long)f->n_tried, (long long)(f->n_tried + f->n_untried),
+                   f->is_server ? ", --max-requests or --max-tokens" : "");
+}
+
 const ls_finding *ls_foreign_named(const ls_foreign *f) {
     if (f->rival != LS_CAUSE_NONE) return NULL;
     return ls_findings_named(&f->found);

@@ -80,19 +80,23 @@ typedef struct ls_foreign {
     int64_t n_best;
     char no_reference[LS_NOTE_BYTES]; /* why there is no third opinion; "" when there is */
     ls_stack_experiment repro_of;
-    bool repro_shown; /* the smallest requests were run again and were off again */
+    bool repro_shown;           /* the smallest requests were run again and were off again */
+    int64_t n_tried, n_untried; /* experiments that were run; that were not, for want of time or of requests */
     bool out_of_time;
     bool undecided; /* a trial that tells causes apart was not to be had in time */
 } ls_foreign;
 
 bool ls_stack_is_of_servers(ls_stack_experiment experiment);
 const char *ls_stack_experiment_name(ls_stack_experiment experiment);
-const char *ls_stack_experiment_text(ls_stack_experiment experiment);
+/* What it moves, of a server or of a program. */
+const char *ls_stack_experiment_text(ls_stack_experiment experiment, bool is_server);
 const char *ls_look_name(ls_look look);
 
 /* Fills sweep->foreign, different, bounds and repro. */
 ls_status ls_foreign_run(const ls_runner *runner, const char *directory, ls_error *err);
 void ls_foreign_free(ls_foreign *foreign);
+/* So few experiments were run that no difference says nothing of the suspect: fewer than were not for want of time. */
+bool ls_foreign_is_incomplete(const ls_foreign *foreign);
 /* The best finding when it is sure enough; else NULL. */
 const ls_finding *ls_foreign_named(const ls_foreign *foreign);
 
@@ -156,6 +160,7 @@ enum { LS_STACK_LENGTHS_MOST = 12 };
 
 typedef struct ls_stack_row {
     const char *name, *text;
+    const char *text_of_server; /* what is moved there, where it is not what text says */
     ls_status (*add)(ls_inquiry *q, ls_stack_experiment experiment,
                      ls_error *err);                    /* its requests; NULL: plain ones of these lengths */
     int64_t first_text, lengths[LS_STACK_LENGTHS_MOST]; /* texts from this number on; 0: no more */

@@ -48,8 +48,7 @@ ls_status ls_foreign_bisect(ls_inquiry *q, ls_bounded lever, int64_t low, int64_
     search s = {q, lay, 0};
     bool fails;
     *value = -1;
-    if (q->runner->sweep->opts.progress != NULL)
-        q->runner->sweep->opts.progress(q->runner->sweep->opts.progress_context, ls_bounded_name(lever));
+    ls_foreign_tell(q, ls_bounded_name(lever));
     LS_TRY(try_value(&s, low, &fails, err));
     if (fails) return LS_OK; /* from the first value on: no threshold */
     LS_TRY(try_value(&s, high, &fails, err));

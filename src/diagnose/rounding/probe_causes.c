@@ -479,6 +479,13 @@ static bool decide_checkpoint(ls_inquiry *q) {
     const ls_expected *e = &q->f->expected;
     const double limit = fmax(OTHER_MODEL * e->median, 1e-3);
     if (e->n < 20 || e->apart <= limit) return false;
+    if (q->f->repeat > q->f->limit) { /* no weights and no formula give one request two values */
+        ls_foreign_find(q->f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, 0.7,
+                        "the same request twice differs by up to %.2g, where a token is off from %.2g on; what changed "
+                        "between them was not found",
+                        q->f->repeat, q->f->limit);
+        return true;
+    }
     ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, 0.98 - 0.4 * e->median / e->apart,
                     "the server's values of prompts are %.2g away from the checkpoint's in the middle of %" PRId64
                     " tokens, and orders of addition in bf16 make %.2g; what it generates agrees with its prompts "

@@ -66,7 +66,7 @@ ls_status ls_probe_plan(FILE *file, const ls_sweep_opts *opts, const ls_model_co
         }
         fprintf(file, "  %-20s %4" PRId64 " requests, %6" PRId64 " tokens: %s\n",
                 ls_stack_experiment_name((ls_stack_experiment)r), requests, tokens,
-                ls_stack_experiment_text((ls_stack_experiment)r));
+                ls_stack_experiment_text((ls_stack_experiment)r, true));
         all_requests += requests;
         all_tokens += tokens;
         n_tried++;
@@ -101,6 +101,7 @@ ls_status ls_probe_temperature(ls_sweep_opts *opts, const ls_model_config *confi
     q = open_inquiry(&runner, config, err);
     LS_TRY_DONE(q != NULL ? LS_OK : LS_ERR_NOMEM);
     ls_stack_trial(q, LS_STACK_SOLO_B, &trial, NULL);
+    ls_sweep_tell(opts, 0, LS_STACK_EXPERIMENTS, "the temperature of its values");
     LS_TRY_DONE(ls_stack_requests(q, LS_STACK_SOLO_B, err));
     LS_TRY_DONE(ls_runner_try(&runner, &trial, q->requests[LS_STACK_SOLO_B].of, 1, NULL, &outcomes, &seen, err));
     for (int64_t s = 0; s < outcomes.n; s++)

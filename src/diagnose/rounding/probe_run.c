@@ -189,8 +189,10 @@ ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err) {
     }
     LS_TRY(measure_paths(q, hits, 1, LS_PATH_HIT, LS_PATH_HIT, NULL, err));
     LS_TRY(ls_probe_decide(q, err));
-    sweep->different = f->found.n > 0;
+    /* What is off and was not looked into, for want of time, is no clean server's. */
+    sweep->different = f->found.n > 0 || (ls_foreign_is_incomplete(f) && any_sequence_off(f));
     if (!sweep->different) return LS_OK;
+    if (f->found.n == 0) return keep_first_off(q, err);
     f->repro_of = f->found.of[0].experiment;
     if (sweep->n_repro > 0) { /* found on the way */
         sweep->repro_from = sweep->n_repro;

@@ -4,10 +4,7 @@
 
 #include "diagnose/rounding/inquiry.h"
 
-void ls_foreign_tell(const ls_inquiry *q, const char *what) {
-    const ls_sweep_opts *o = &q->runner->sweep->opts;
-    if (o->progress != NULL) o->progress(o->progress_context, what);
-}
+void ls_foreign_tell(const ls_inquiry *q, const char *what) { ls_sweep_tell(&q->runner->sweep->opts, 0, 0, what); }
 
 /* What is found without the trials that tell it from others is not to be named. */
 #define UNDECIDED 0.8
@@ -19,8 +16,7 @@ void ls_foreign_find(ls_foreign *f, ls_cause cause, ls_stack_experiment experime
     va_start(args, format);
     vsnprintf(found.evidence, sizeof found.evidence, format, args);
     va_end(args);
-    if (f->out_of_time && ls_cause_of(cause)->is_fallback) found.confidence *= 0.9;
-    if (f->undecided) found.confidence *= UNDECIDED;
+    if (f->undecided || (f->out_of_time && ls_cause_of(cause)->is_fallback)) found.confidence *= UNDECIDED;
     ls_findings_add(&f->found, &found, LS_FINDINGS_MAX);
 }
 

@@ -222,7 +222,10 @@ static const ls_stack_row rows[LS_STACK_EXPERIMENTS] = {
 
 const ls_stack_row *ls_stack_experiment_of(ls_stack_experiment experiment) { return &rows[experiment]; }
 const char *ls_stack_experiment_name(ls_stack_experiment experiment) { return rows[experiment].name; }
-const char *ls_stack_experiment_text(ls_stack_experiment experiment) { return rows[experiment].text; }
+const char *ls_stack_experiment_text(ls_stack_experiment experiment, bool is_server) {
+    const ls_stack_row *row = &rows[experiment];
+    return is_server && row->text_of_server != NULL ? row->text_of_server : row->text;
+}
 bool ls_stack_is_of_servers(ls_stack_experiment experiment) { return rows[experiment].is_of_servers; }
 int64_t ls_slot_of(ls_stack_experiment experiment) { return rows[experiment].slot > 0 ? rows[experiment].slot : -1; }
 
