@@ -156,16 +156,16 @@ bool ls_file_exists(const char *path) {
     return stat(path, &st) == 0;
 }
 
-ls_status ls_path_join(char *out, int64_t room, const char *directory, const char *name, ls_error *err) {
-    const int n = snprintf(out, (size_t)room, "%s/%s", directory, name);
-    if (n >= 0 && n < room) return LS_OK;
-    return LS_FAIL(err, LS_ERR_ARG, "%.200s...: the path is longer than %lld bytes", directory, (long long)room - 1);
-}
-
 bool ls_line_is_blank(const char *line, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i++)
         if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r') return false;
     return true;
+}
+
+ls_status ls_path_join(char *out, int64_t room, const char *directory, const char *name, ls_error *err) {
+    const int n = snprintf(out, (size_t)room, "%s/%s", directory, name);
+    if (n >= 0 && n < room) return LS_OK;
+    return LS_FAIL(err, LS_ERR_ARG, "%.200s...: the path is longer than %lld bytes", directory, (long long)room - 1);
 }
 
 ls_status ls_line_read(FILE *file, char **line, int64_t *cap, int64_t *bytes, int64_t bytes_max, bool *more,
