@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "op/cuda/gemm_size_cuda.h"
 #include "op/cuda/product_cuda.h"
 #include "op/gemm_cuda.h"
 

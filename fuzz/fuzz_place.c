@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/place.h"
+#include "train/own_rank.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
@@ -25,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
     for (int launcher = LS_LAUNCHER_AUTO; launcher <= LS_LAUNCHER_SRUN; launcher++) {
         ls_place p = {.ranks = 1};
         ls_error err;
-        if (ls_place_read(&p, (ls_launcher)launcher, 256, look, copy, &err) != LS_OK) {
+        if (ls_own_rank_read(&p, (ls_launcher)launcher, 256, look, copy, &err) != LS_OK) {
             if (err.text[0] == '\0') abort();
             continue;
         }

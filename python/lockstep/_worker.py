@@ -119,7 +119,7 @@ def parameters(function):
     return names, needed, takes_all
 
 
-def settle(value):
+def resolve(value):
     """What an async function promises."""
 
     async def wait():
@@ -194,7 +194,7 @@ class Reward:
             have.update(prompts=prompts, completions=completions, prompt_texts=[i.get("prompt") for i in items],
                         completion_texts=[i.get("completion") for i in items],
                         completion_ids=[i.get("completion_ids") for i in items])
-            result = settle(self.function(**self.arguments(have)))
+            result = resolve(self.function(**self.arguments(have)))
             try:
                 rewards = list(result)
             except TypeError:
@@ -207,7 +207,7 @@ class Reward:
                         prompt_text=items[0].get("prompt"), completion_text=items[0].get("completion"),
                         completion_ids=items[0].get("completion_ids"))
             have.setdefault("answer", None)
-            rewards = [settle(self.function(**self.arguments(have)))]
+            rewards = [resolve(self.function(**self.arguments(have)))]
         answers = []
         for reward in rewards:
             try:
@@ -270,7 +270,7 @@ def given(name, function, have):
     missing = [n for n in needed if n not in have]
     if missing:
         raise Refusal(f"{name}() needs '{missing[0]}'; there are {', '.join(have)}")
-    return settle(function(**(have if takes_all else {n: have[n] for n in names if n in have})))
+    return resolve(function(**(have if takes_all else {n: have[n] for n in names if n in have})))
 
 
 def step_answer(name, result):

@@ -49,9 +49,15 @@ static bool is_kept(const ls_json_decimal *d, const char *text, ls_numbers_mode 
     return !is_its_double(d, text, mode);
 }
 
-/* Keeps number `index`, json[at..at + bytes), if it must be kept. */
-static ls_status look_at_number(ls_kept_numbers *out, const char *json, int64_t all, int64_t at, int64_t bytes,
-                                int64_t index, ls_numbers_mode mode, const char *name, ls_error *err) {
+/* Number `index` of a text, json[at..at + bytes). */
+typedef struct number_span {
+    int64_t at, bytes, index;
+} number_span;
+
+/* Keeps it if it must be kept. all: bytes of the text. */
+static ls_status look_at_number(ls_kept_numbers *out, const char *json, int64_t all, number_span number,
+                                ls_numbers_mode mode, const char *name, ls_error *err) {
+    const int64_t at = number.at, bytes = number.bytes;
     ls_json_decimal d;
     char *text = NULL;
     int64_t first;
@@ -67,7 +73,7 @@ static ls_status look_at_number(ls_kept_numbers *out, const char *json, int64_t 
     memset(out->json + first, '0', (size_t)(at + bytes - first));
     out->json[first + 1] = '.'; /* 0.000, with at least one digit behind: five characters are the fewest */
     LS_TRY_DONE(ls_array_grow((void **)&out->list, &out->cap, out->n + 1, sizeof *out->list, "numbers", err));
-    out->list[out->n++] = (ls_kept_number){index, text};
+    out->list[out->n++] = (ls_kept_number){number.index, text};
     text = NULL;
 done:
     free(text);
@@ -86,7 +92,7 @@ ls_status ls_kept_numbers_open(ls_kept_numbers *out, const char *json, int64_t b
         while (end < bytes && is_of_number(json[end])) end++;
         if (end - at > DIGITS_SAFE || memchr(json + at, 'e', (size_t)(end - at)) != NULL ||
             memchr(json + at, 'E', (size_t)(end - at)) != NULL)
-            status = look_at_number(out, json, bytes, at, end - at, index, mode, name, err);
+            status = look_at_number(out, json, bytes, (number_span){at, end - at, index}, mode, name, err);
         index++;
     }
     if (status != LS_OK) ls_kept_numbers_close(out);

@@ -11,7 +11,7 @@ static LS_HD uint32_t ls_order_of(float z) {
 }
 
 /* The contract's order: descending z, the lower id among equals. */
-static LS_HD uint64_t ls_place_of(float z, int64_t id) { return (uint64_t)ls_order_of(z) << 32 | (uint64_t)id; }
+static LS_HD uint64_t ls_order_word(float z, int64_t id) { return (uint64_t)ls_order_of(z) << 32 | (uint64_t)id; }
 
 /* g of a word, given as (float)(word >> 9). */
 static LS_HD float ls_gumbel(float word_23) {

@@ -122,13 +122,13 @@ ls_status ls_episodes_begin(ls_episodes *episodes, const ls_world *world, ls_tas
                             ls_error *err);
 /* Puts other problems in the place of those of `open` (n_problems flags), in their order: the first becomes problem
  * `first` of the split, the next the one behind it. Their draws are addressed as those before in the same place. The
- * others are settled. */
+ * others are fixed. */
 ls_status ls_episodes_renew(ls_episodes *episodes, const ls_world *world, ls_task_split split, const uint8_t *open,
                             int64_t first, ls_error *err);
 /* All turns of episodes [begin, end). The others stay as they began, until somebody else's are put in their place. */
 ls_status ls_episodes_run(ls_episodes *episodes, const ls_world *world, const ls_drawer *drawer, int64_t begin,
                           int64_t end, ls_error *err);
-/* The rewards of those that are not settled (judge.c): the weighted sum of what the judges gave. One whose judge
+/* The rewards of those that are not fixed (judge.c): the weighted sum of what the judges gave. One whose judge
  * failed, or that got nothing, has failed. That all failed is an error; else those that did are marked. */
 ls_status ls_episodes_judge(ls_episodes *episodes, const ls_world *world, ls_error *err);
 /* Keeps the sentence as the message if it is the first; id may be "". */

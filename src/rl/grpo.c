@@ -321,7 +321,7 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
         return LS_FAIL(err, LS_ERR_NOMEM, "a leaf of %lld sequences of %lld tokens", (long long)o->train.leaf,
                        (long long)o->length);
     if (g->on_paper)
-        LS_TRY(ls_comm_open_on_paper(&g->comm, (int32_t)o->train.place.rank, (int32_t)o->train.place.ranks, err));
+        LS_TRY(ls_comm_open_on_paper(&g->comm, (int32_t)o->train.own_rank.rank, (int32_t)o->train.own_rank.ranks, err));
     else
         LS_TRY(ls_train_options_comm(&g->comm, &o->train, g->device, identity, err));
     opts.comm = g->comm;
@@ -384,7 +384,7 @@ static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan,
     void *recordings = NULL;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&o, 1, sizeof *o, "plan", err));
-    *o = *run->o; /* whose profile the model settles */
+    *o = *run->o; /* whose profile the model chooses */
     g.o = o;
     g.device = device;
     g.plan = *plan;
@@ -416,7 +416,7 @@ static ls_status make_wish(ls_train_wish *out, const grpo *g, ls_error *err) {
     ls_train_options_wish(out, &o->train);
     out->batch = levers.batch;
     out->has_engine = o->rollout_url[0] == '\0';
-    out->sequences = (o->prompts * o->samples - 1) / o->train.place.ranks + 1;
+    out->sequences = (o->prompts * o->samples - 1) / o->train.own_rank.ranks + 1;
     out->longest = o->length;
     out->new_tokens = o->max_tokens;
     return LS_OK;
@@ -656,7 +656,7 @@ static ls_status leave_step(grpo *g, ls_error *err) {
 }
 
 /* One that is given up for a signal is left out. */
-static ls_status evaluate_behind(grpo *g, ls_error *err) {
+static ls_status evaluate_update(grpo *g, ls_error *err) {
     const ls_status status = evaluate(g, err);
     if (!was_given_up(g, status)) return status;
     g->eval_reward = g->eval_length = (double)NAN;
@@ -673,7 +673,7 @@ static ls_status run_step(grpo *g, bool *stopped, ls_error *err) {
     if (was_given_up(g, status) && g->n_updates == 0) return leave_step(g, err);
     LS_TRY_DONE(status);
     if (g->gate.n_differing > 0) LS_TRY_DONE(ls_grpo_bundle(g, err));
-    if (!*stopped && is_evaluated(g)) LS_TRY_DONE(evaluate_behind(g, err));
+    if (!*stopped && is_evaluated(g)) LS_TRY_DONE(evaluate_update(g, err));
     LS_TRY_DONE(ls_grpo_log(g, ls_clock_seconds() - start, err));
     if (*stopped) goto done;
     g->result->step = g->step;

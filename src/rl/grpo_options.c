@@ -392,9 +392,9 @@ static ls_status resolve_reward(ls_grpo_options *o, ls_error *err) {
     LS_TRY(check_environment(o, err));
     if (o->environment_command[0] != '\0' && o->environment_url[0] != '\0')
         return LS_FAIL(err, LS_ERR_ARG, "environment_url: there is an environment_command, too; give one of them");
-    if (environment && o->train.place.ranks > 1)
+    if (environment && o->train.own_rank.ranks > 1)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "ranks: %lld; an environment is asked by one process",
-                       (long long)o->train.place.ranks);
+                       (long long)o->train.own_rank.ranks);
     if (!environment && (ls_grpo_judged_by(o, LS_REWARD_ENVIRONMENT) || o->environment_record[0] != '\0'))
         return LS_FAIL(err, LS_ERR_ARG, "environment_command: missing; %s needs it or environment_url",
                        o->environment_record[0] == '\0' ? "reward=environment" : "environment_record");

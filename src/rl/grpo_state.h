@@ -52,7 +52,7 @@ typedef struct grpo_part {
 typedef enum grpo_awake { GRPO_ENGINE = 0, GRPO_TRAINER } grpo_awake;
 
 typedef struct grpo {
-    ls_grpo_options *o; /* their profile is settled when the model is open */
+    ls_grpo_options *o; /* their profile is chosen when the model is open */
     const ls_config *config;
     FILE *progress; /* NULL: none */
     FILE *notes;    /* the same, of every process: progress is of rank 0 */
@@ -114,7 +114,7 @@ typedef struct grpo {
 /* What went wrong with the episodes, if anything did. */
 void ls_grpo_tell_episodes(const grpo *g, const ls_episodes *episodes, const char *what);
 
-static inline bool ls_grpo_writes(const grpo *g) { return g->o->train.place.rank == 0; }
+static inline bool ls_grpo_writes(const grpo *g) { return g->o->train.own_rank.rank == 0; }
 static inline bool ls_grpo_stops(const grpo *g) { return g->gate.n_differing > 0 && g->o->gate == LS_GATE_STOP; }
 
 /* The episode at a place. */

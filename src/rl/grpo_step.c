@@ -402,7 +402,7 @@ static ls_status correct(grpo *g, int64_t begin, int64_t end, ls_error *err) {
 }
 
 /* Scores and gates episodes whose log-probabilities no update will bring in time. */
-static ls_status score_ahead(grpo *g, int64_t begin, int64_t end, ls_error *err) {
+static ls_status score_episodes(grpo *g, int64_t begin, int64_t end, ls_error *err) {
     const double start = ls_clock_seconds();
     const ls_train_batch batch = batch_of(g, begin, end);
     if (begin == end) return LS_OK;
@@ -496,11 +496,11 @@ static int64_t first_minibatch(const grpo *g, const int64_t *order) {
 static ls_status score_minibatches(grpo *g, int64_t first, ls_error *err) {
     for (int64_t m = 0; m < g->o->minibatches; m++) {
         const grpo_part part = part_of(g, m);
-        if (m != first) LS_TRY(score_ahead(g, part.begin, part.end, err));
+        if (m != first) LS_TRY(score_episodes(g, part.begin, part.end, err));
     }
     if (ls_grpo_stops(g) && first >= 0) {
         const grpo_part part = part_of(g, first);
-        return score_ahead(g, part.begin, part.end, err);
+        return score_episodes(g, part.begin, part.end, err);
     }
     return LS_OK;
 }
@@ -509,10 +509,10 @@ static ls_status score_minibatches(grpo *g, int64_t first, ls_error *err) {
 static ls_status score_others(grpo *g, int64_t first, ls_error *err) {
     const grpo_part part = first < 0 ? (grpo_part){0} : part_of(g, first);
     if (g->rows.supports != NULL) return score_minibatches(g, first, err);
-    if (first < 0) return score_ahead(g, 0, g->rows.n, err);
-    LS_TRY(score_ahead(g, 0, part.begin, err));
-    LS_TRY(score_ahead(g, part.end, g->rows.n, err));
-    if (ls_grpo_stops(g)) LS_TRY(score_ahead(g, part.begin, part.end, err));
+    if (first < 0) return score_episodes(g, 0, g->rows.n, err);
+    LS_TRY(score_episodes(g, 0, part.begin, err));
+    LS_TRY(score_episodes(g, part.end, g->rows.n, err));
+    if (ls_grpo_stops(g)) LS_TRY(score_episodes(g, part.begin, part.end, err));
     return LS_OK;
 }
 

@@ -12,7 +12,7 @@
 static ls_status make_item(ls_reward_item *out, const ls_episodes *e, const ls_world *w, const ls_reward *source,
                            int64_t i, char *lists[2], const char *name, ls_error *err) {
     const ls_episode *x = &e->list[i];
-    const bool is_told = source != NULL && x->question.chat != NULL;
+    const bool is_reported = source != NULL && x->question.chat != NULL;
     char *text = NULL;
     int64_t bytes = 0;
     LS_TRY(ls_episode_text(x, &text, &bytes, err));
@@ -23,8 +23,8 @@ static ls_status make_item(ls_reward_item *out, const ls_episodes *e, const ls_w
                             .answer = x->question.answer.text,
                             .answer_bytes = x->question.answer.bytes,
                             .data = x->question.whole};
-    if (is_told) LS_TRY(ls_dialogue_messages(&lists[0], x->question.chat, err));
-    if (is_told) LS_TRY(ls_dialogue_said(&lists[1], w, x, err));
+    if (is_reported) LS_TRY(ls_dialogue_messages(&lists[0], x->question.chat, err));
+    if (is_reported) LS_TRY(ls_dialogue_said(&lists[1], w, x, err));
     out->prompt_messages = lists[0];
     out->completion_messages = lists[1];
     if (source == NULL || !ls_reward_wants_groups(source)) return LS_OK;
@@ -50,7 +50,7 @@ static ls_status ask_judge(ls_episodes *e, const ls_judge *judge, char (*names)[
     return LS_OK;
 }
 
-/* What a source or a verifier says of those that are not settled: item k is of episode owners[k]. */
+/* What a source or a verifier says of those that are not fixed: item k is of episode owners[k]. */
 static ls_status ask_about_all(ls_episodes *e, const ls_world *w, int64_t j, ls_error *err) {
     const ls_judge *judge = &w->judges[j];
     char(*names)[LS_EPISODE_ID_MAX] = NULL, *(*lists)[2] = NULL;

@@ -237,7 +237,7 @@ static int64_t first_difference(const replay *r, int64_t sublayer, int64_t limit
 }
 
 /* The first row that differs anywhere, and in it the first sublayer. */
-static ls_status find_place(const replay *r, int64_t n, ls_replay_finding *out, ls_error *err) {
+static ls_status find_difference(const replay *r, int64_t n, ls_replay_finding *out, ls_error *err) {
     int64_t row = n - 1;
     for (int64_t sublayer = 0; sublayer <= r->n_sublayers; sublayer++) {
         const float *e, *t;
@@ -276,7 +276,7 @@ static ls_status look_for_difference(replay *r, const surroundings *around, ls_r
     out->differs = failed || out->n_differing > 0;
     if (!out->differs) goto done;
     out->surroundings = around->name;
-    LS_TRY_DONE(find_place(r, n, out, err));
+    LS_TRY_DONE(find_difference(r, n, out, err));
 done:
     free(tokens);
     return status;

@@ -57,10 +57,10 @@ struct ls_prefix {
 };
 
 /* Where a sequence leaves the tree: at depth, on the edge of node or at its end. */
-typedef struct ls_place {
+typedef struct ls_prefix_position {
     ls_prefix_node *node;
     int64_t depth;
-} ls_place;
+} ls_prefix_position;
 
 /* Blocks. */
 
@@ -284,16 +284,16 @@ static int64_t follow(const ls_prefix *prefix, const ls_prefix_node *node, const
     return depth;
 }
 
-static ls_place find_place_of(const ls_prefix *prefix, const int32_t *tokens, int64_t n) {
+static ls_prefix_position find_position(const ls_prefix *prefix, const int32_t *tokens, int64_t n) {
     /* The place is where the caller will change the tree, if it may. */
-    ls_place place = {(ls_prefix_node *)&prefix->root, 0};
-    while (place.depth < n && place.depth == place.node->end) {
-        ls_prefix_node *child = find_child(prefix, place.node, tokens[place.depth]);
+    ls_prefix_position position = {(ls_prefix_node *)&prefix->root, 0};
+    while (position.depth < n && position.depth == position.node->end) {
+        ls_prefix_node *child = find_child(prefix, position.node, tokens[position.depth]);
         if (child == NULL) break;
-        place.node = child;
-        place.depth = follow(prefix, child, tokens, n);
+        position.node = child;
+        position.depth = follow(prefix, child, tokens, n);
     }
-    return place;
+    return position;
 }
 
 /* Eviction. */
@@ -484,17 +484,18 @@ static void share_pages(ls_prefix *prefix, const ls_prefix_node *node, int32_t *
 
 void ls_prefix_lookup(ls_prefix *prefix, const int32_t *tokens, int64_t n, int64_t depth_max, bool quiet,
                       ls_prefix_hit *hit, int32_t *pages) {
-    const ls_place place = find_place_of(prefix, tokens, n);
-    ls_prefix_node *node = place.node;
-    while (node->parent != NULL && (node->snapshot < 0 || node->end > place.depth || node->end > depth_max))
+    const ls_prefix_position position = find_position(prefix, tokens, n);
+    ls_prefix_node *node = position.node;
+    while (node->parent != NULL && (node->snapshot < 0 || node->end > position.depth || node->end > depth_max))
         node = node->parent;
-    *hit = (ls_prefix_hit){.snapshot = -1, .n_matched = place.depth};
+    *hit = (ls_prefix_hit){.snapshot = -1, .n_matched = position.depth};
     if (!quiet) {
         prefix->stats.lookups++;
         prefix->stats.tokens_asked += n;
     }
     if (node->parent == NULL) return;
-    *hit = (ls_prefix_hit){.n_tokens = node->end, .snapshot = node->snapshot, .node = node, .n_matched = place.depth};
+    *hit =
+        (ls_prefix_hit){.n_tokens = node->end, .snapshot = node->snapshot, .node = node, .n_matched = position.depth};
     node->saved += node->end;
     node->used = ++prefix->clock;
     add_pins(prefix, node, 1);
@@ -529,8 +530,8 @@ int32_t ls_prefix_page(const ls_prefix *prefix, const ls_prefix_node *node, int6
 }
 
 bool ls_prefix_has(const ls_prefix *prefix, const int32_t *tokens, int64_t n) {
-    const ls_place place = find_place_of(prefix, tokens, n);
-    return place.depth == n && place.node->end == n && place.node->snapshot >= 0;
+    const ls_prefix_position position = find_position(prefix, tokens, n);
+    return position.depth == n && position.node->end == n && position.node->snapshot >= 0;
 }
 
 /* Publication. */
@@ -555,28 +556,28 @@ void ls_prefix_return(ls_prefix *prefix, int32_t snapshot) {
 }
 
 /* Evicts until there is room for so many nodes and tokens at a place, which stays. */
-static bool reserve_nodes(ls_prefix *prefix, ls_place place, int64_t n_nodes, int64_t n_tokens) {
+static bool reserve_nodes(ls_prefix *prefix, ls_prefix_position position, int64_t n_nodes, int64_t n_tokens) {
     const int64_t nodes = prefix->opts.nodes_max - n_nodes, tokens = prefix->opts.tokens_max - n_tokens;
     bool fits;
-    if (nodes < 0 || tokens < place.depth) return false; /* not even alone */
-    add_pins(prefix, place.node, 1);
+    if (nodes < 0 || tokens < position.depth) return false; /* not even alone */
+    add_pins(prefix, position.node, 1);
     do fits = prefix->stats.nodes <= nodes && prefix->n_tokens <= tokens;
     while (!fits && evict_leaf(prefix));
-    add_pins(prefix, place.node, -1);
-    if (!fits) tidy(prefix, place.node);
+    add_pins(prefix, position.node, -1);
+    if (!fits) tidy(prefix, position.node);
     return fits;
 }
 
 /* The node at the end of tokens [n], made where there was none; NULL without room. */
 static ls_prefix_node *node_of(ls_prefix *prefix, const int32_t *tokens, int64_t n, const int32_t *pages) {
-    const ls_place place = find_place_of(prefix, tokens, n);
-    const bool inside = place.depth < place.node->end, more = place.depth < n;
-    ls_prefix_node *node = place.node;
+    const ls_prefix_position position = find_position(prefix, tokens, n);
+    const bool inside = position.depth < position.node->end, more = position.depth < n;
+    ls_prefix_node *node = position.node;
     if (!inside && !more) return node;
-    if (!reserve_nodes(prefix, place, inside + more, n - place.depth)) return NULL;
+    if (!reserve_nodes(prefix, position, inside + more, n - position.depth)) return NULL;
     if (inside) {
-        node = split_edge(prefix, node, place.depth);
-        tidy(prefix, place.node); /* where room was made below it */
+        node = split_edge(prefix, node, position.depth);
+        tidy(prefix, position.node); /* where room was made below it */
     }
     if (more) node = append_leaf(prefix, node, tokens, n, pages);
     return node;

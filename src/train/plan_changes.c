@@ -24,7 +24,7 @@ static void list_change(listing *l, const char *text) {
 static void try_adapters(listing *l, ls_train_options *o, ls_train_fits *fits, void *context) {
     const ls_train_options kept = *o;
     char text[40];
-    if (o->lora_rank > 0 || o->place.ranks > 1) return;
+    if (o->lora_rank > 0 || o->own_rank.ranks > 1) return;
     o->lora_rank = LORA_RANK;
     snprintf(text, sizeof text, "lora_rank=%d", LORA_RANK);
     if (fits(context)) list_change(l, text);
@@ -35,11 +35,11 @@ static void try_adapters(listing *l, ls_train_options *o, ls_train_fits *fits, v
 static void try_ranks(listing *l, ls_train_options *o, ls_train_fits *fits, void *context) {
     const ls_train_options kept = *o;
     bool found = false;
-    for (int64_t ranks = o->place.ranks; ranks <= RANKS_MOST && o->lora_rank == 0 && !found; ranks *= 2)
+    for (int64_t ranks = o->own_rank.ranks; ranks <= RANKS_MOST && o->lora_rank == 0 && !found; ranks *= 2)
         for (int kind = LS_WEIGHTS_WHOLE; kind <= LS_WEIGHTS_BY_LAYER && !found; kind++) {
             char text[80];
-            if (ranks == 1 || (ranks == kept.place.ranks && kind <= kept.weights)) continue;
-            o->place.ranks = ranks;
+            if (ranks == 1 || (ranks == kept.own_rank.ranks && kind <= kept.weights)) continue;
+            o->own_rank.ranks = ranks;
             o->weights = kind;
             found = fits(context);
             snprintf(text, sizeof text, "%lld processes, a GPU each%s", (long long)ranks,

@@ -32,7 +32,7 @@ typedef struct saving {
 } saving;
 
 /* A checkpoint that is written while the run goes on. */
-typedef struct behind {
+typedef struct writer {
     ls_saved *saved; /* with room for a copy */
     saving now;
     bool is_under_way;
@@ -40,14 +40,14 @@ typedef struct behind {
     atomic_bool stop, is_written;
     ls_status status; /* of the thread, once it has been joined */
     ls_error err;
-} behind;
+} writer;
 
 struct ls_saves {
     char directory[LS_SAVES_PATH_MAX];
     int lock; /* -1: not a writer */
     char *files[LS_MODEL_FILES];
     int64_t file_bytes[LS_MODEL_FILES];
-    behind *behind; /* NULL: the run waits for its checkpoints */
+    writer *writer; /* NULL: the run waits for its checkpoints */
 };
 
 /* The step of "step-N", or -1. */
@@ -100,11 +100,11 @@ done:
     return status;
 }
 
-static void close_behind(behind *b);
+static void close_writer(writer *b);
 
 void ls_saves_close(ls_saves *run) {
     if (run == NULL) return;
-    close_behind(run->behind);
+    close_writer(run->writer);
     for (int i = 0; i < LS_MODEL_FILES; i++) free(run->files[i]);
     ls_directory_unlock(run->lock);
     free(run);
@@ -491,34 +491,34 @@ done:
 /* ---- the same while the run goes on ---- */
 
 ls_status ls_saves_start_writer(ls_saves *run, const ls_train_state *s, ls_error *err) {
-    behind *b = NULL;
+    writer *b = NULL;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&b, 1, sizeof *b, "checkpoint", err));
     LS_TRY_DONE(ls_saved_open(&b->saved, s, err));
     LS_TRY_DONE(ls_saved_reserve(b->saved, err));
-    run->behind = b;
+    run->writer = b;
     b = NULL;
 done:
-    close_behind(b);
+    close_writer(b);
     return status;
 }
 
 void ls_saves_tell(FILE *file, const ls_saves *run) {
-    if (file == NULL || run->behind == NULL) return;
+    if (file == NULL || run->writer == NULL) return;
     fprintf(file, "checkpoints are written while the run goes on, from a copy of %.1f MB on the host\n",
-            (double)ls_saved_bytes(run->behind->saved) * 1e-6);
+            (double)ls_saved_bytes(run->writer->saved) * 1e-6);
 }
 
-static void *write_behind(void *context) {
-    behind *b = context;
+static void *write_saved(void *context) {
+    writer *b = context;
     b->status = ls_saved_write_copy(b->saved, b->now.fresh, &b->stop, &b->err);
     atomic_store(&b->is_written, true);
     return NULL;
 }
 
-static ls_status start_behind(const ls_saves *run, const ls_train_state *s, const ls_saves_description *d, int64_t keep,
+static ls_status start_writer(const ls_saves *run, const ls_train_state *s, const ls_saves_description *d, int64_t keep,
                               ls_error *err) {
-    behind *b = run->behind;
+    writer *b = run->writer;
     int failed;
     b->now = (saving){.keep = keep};
     LS_TRY(begin_it(&b->now, run, s, b->saved, err));
@@ -527,13 +527,13 @@ static ls_status start_behind(const ls_saves *run, const ls_train_state *s, cons
     LS_TRY(describe_it(&b->now, run, s, d, err));
     atomic_store(&b->stop, false);
     atomic_store(&b->is_written, false);
-    failed = ls_thread_start(&b->thread, write_behind, b);
+    failed = ls_thread_start(&b->thread, write_saved, b);
     if (failed != 0) return LS_FAIL(err, LS_ERR_NOMEM, "checkpoint: no thread: %s", strerror(failed));
     b->is_under_way = true;
     return LS_OK;
 }
 
-static ls_status join_thread(behind *b, ls_error *err) {
+static ls_status join_thread(writer *b, ls_error *err) {
     (void)pthread_join(b->thread, NULL);
     b->is_under_way = false;
     if (b->status != LS_OK && err != NULL) *err = b->err;
@@ -541,7 +541,7 @@ static ls_status join_thread(behind *b, ls_error *err) {
 }
 
 ls_status ls_saves_wait(ls_saves *run, const ls_train_state *s, ls_error *err) {
-    behind *b = run->behind;
+    writer *b = run->writer;
     ls_status status;
     if (b == NULL || !b->is_under_way) return LS_OK;
     LS_TRY_DONE(join_thread(b, err));
@@ -552,7 +552,7 @@ done:
 }
 
 /* Whether all processes have written theirs. */
-static ls_status all_written(bool *out, behind *b, const ls_train_state *s, ls_error *err) {
+static ls_status all_written(bool *out, writer *b, const ls_train_state *s, ls_error *err) {
     uint8_t written[LS_RANKS_MAX] = {0};
     int64_t begins[LS_RANKS_MAX + 1];
     const int32_t n_ranks = s->comm == NULL ? 1 : ls_comm_ranks(s->comm);
@@ -566,13 +566,13 @@ static ls_status all_written(bool *out, behind *b, const ls_train_state *s, ls_e
 
 ls_status ls_saves_look(ls_saves *run, const ls_train_state *s, ls_error *err) {
     bool is_written;
-    if (run->behind == NULL || !run->behind->is_under_way) return LS_OK;
-    LS_TRY(all_written(&is_written, run->behind, s, err));
+    if (run->writer == NULL || !run->writer->is_under_way) return LS_OK;
+    LS_TRY(all_written(&is_written, run->writer, s, err));
     return is_written ? ls_saves_wait(run, s, err) : LS_OK;
 }
 
 /* A checkpoint that is not complete is none. */
-static void close_behind(behind *b) {
+static void close_writer(writer *b) {
     if (b == NULL) return;
     atomic_store(&b->stop, true);
     if (b->is_under_way) (void)join_thread(b, NULL);
@@ -584,10 +584,10 @@ static void close_behind(behind *b) {
 ls_status ls_saves_save(ls_saves *run, const ls_train_state *s, const ls_saves_description *d, int64_t keep,
                         ls_error *err) {
     ls_status status;
-    if (run->behind == NULL) return save_now(run, s, d, keep, err);
+    if (run->writer == NULL) return save_now(run, s, d, keep, err);
     LS_TRY(ls_saves_wait(run, s, err));
-    status = start_behind(run, s, d, keep, err);
-    if (!run->behind->is_under_way) drop_it(&run->behind->now);
+    status = start_writer(run, s, d, keep, err);
+    if (!run->writer->is_under_way) drop_it(&run->writer->now);
     return status;
 }
 

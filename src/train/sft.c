@@ -50,7 +50,7 @@ void ls_sft_options_init(ls_sft_options *o, ls_config *config) {
 }
 
 typedef struct sft {
-    ls_sft_options *o;                   /* whose leaf and profile are settled */
+    ls_sft_options *o;                   /* whose leaf and profile are chosen */
     FILE *progress;                      /* NULL: none */
     char checkpoints[LS_SAVES_PATH_MAX]; /* RUN/checkpoints */
     ls_saves *run;
@@ -88,7 +88,7 @@ typedef struct sft {
         *drawn_order; /* [batch]: its sequences, their rows, which of them is at each place */
 } sft;
 
-static bool is_first(const sft *s) { return s->o->train.place.rank == 0; }
+static bool is_first(const sft *s) { return s->o->train.own_rank.rank == 0; }
 static const char *weights_of(const sft *s) { return ls_train_options_weights(&s->o->train, s->begin); }
 
 /* ---- data ---- */
@@ -502,7 +502,7 @@ static ls_status make_trainer(sft *s, const ls_config *config, ls_error *err) {
     identity = ls_fnv_mix(identity, &s->digest, (int64_t)sizeof s->digest);
     identity = ls_fnv_mix(identity, &o->train.steps, (int64_t)sizeof o->train.steps);
     if (s->on_paper)
-        LS_TRY(ls_comm_open_on_paper(&s->comm, (int32_t)o->train.place.rank, (int32_t)o->train.place.ranks, err));
+        LS_TRY(ls_comm_open_on_paper(&s->comm, (int32_t)o->train.own_rank.rank, (int32_t)o->train.own_rank.ranks, err));
     else
         LS_TRY(ls_train_options_comm(&s->comm, &o->train, s->device, identity, err));
     opts.comm = s->comm;
@@ -536,7 +536,7 @@ static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan,
     sft s = *r->run;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&o, 1, sizeof *o, "plan", err));
-    *o = *r->run->o; /* whose profile the model settles */
+    *o = *r->run->o; /* whose profile the model chooses */
     s.o = o;
     s.device = device;
     s.plan = *plan;
@@ -558,7 +558,7 @@ done:
 static ls_train_wish wish_of(const sft *s) {
     ls_train_wish wish = {0};
     ls_train_options_wish(&wish, &s->o->train);
-    wish.sequences = (s->o->batch - 1) / s->o->train.place.ranks + 1;
+    wish.sequences = (s->o->batch - 1) / s->o->train.own_rank.ranks + 1;
     wish.longest = s->longest;
     return wish;
 }

@@ -177,7 +177,7 @@ done:
 #define PINNED_SHARE 0.8
 
 int64_t ls_train_options_host_bytes(const ls_train_options *o) {
-    return (int64_t)(PINNED_SHARE * (double)ls_host_memory_available()) / o->place.ranks;
+    return (int64_t)(PINNED_SHARE * (double)ls_host_memory_available()) / o->own_rank.ranks;
 }
 
 void ls_train_options_cards(ls_train_options *o, const ls_train_target *target) {
@@ -288,9 +288,9 @@ ls_status ls_train_options_device(ls_device **out, ls_device_choice *choice, con
     const ls_device_wish wish = {.name = o->device,
                                  .n_threads = o->threads == 0 ? ls_cpu_count() : (int32_t)o->threads,
                                  .isa = ls_train_options_isa(o),
-                                 .rank = o->place.rank,
-                                 .ranks = o->place.ranks,
-                                 .local = o->place.local};
+                                 .rank = o->own_rank.rank,
+                                 .ranks = o->own_rank.ranks,
+                                 .local = o->own_rank.local};
     return ls_device_open_wished(out, choice, &wish, err);
 }
 
@@ -311,13 +311,13 @@ void ls_train_options_tell_rate(FILE *file, const ls_train_options *o, int64_t d
 }
 
 /* Which process this one is. */
-static ls_status find_place(ls_train_options *o, ls_error *err) {
-    ls_place *p = &o->place;
+static ls_status find_own_rank(ls_train_options *o, ls_error *err) {
+    ls_own_rank *p = &o->own_rank;
     if (o->rank >= o->ranks)
         return LS_FAIL(err, LS_ERR_ARG, "rank: %lld of %lld", (long long)o->rank, (long long)o->ranks);
-    *p = (ls_place){.rank = o->rank, .ranks = o->ranks};
+    *p = (ls_own_rank){.rank = o->rank, .ranks = o->ranks};
     snprintf(p->address, sizeof p->address, "%s", o->address);
-    LS_TRY(ls_place_find(p, (ls_launcher)o->launcher, LS_RANKS_MAX, err));
+    LS_TRY(ls_own_rank_find(p, (ls_launcher)o->launcher, LS_RANKS_MAX, err));
     if (p->ranks > 1 && p->address[0] == '\0')
         return LS_FAIL(err, LS_ERR_ARG, "address: missing; %lld processes meet there%s", (long long)p->ranks,
                        p->launcher == LS_LAUNCHER_NONE ? "" : ", unless MASTER_ADDR and MASTER_PORT say where");
@@ -326,7 +326,7 @@ static ls_status find_place(ls_train_options *o, ls_error *err) {
 
 ls_status ls_train_options_comm(ls_comm **out, const ls_train_options *o, ls_device *device, uint64_t identity,
                                 ls_error *err) {
-    const ls_place *p = &o->place;
+    const ls_own_rank *p = &o->own_rank;
     const ls_comm_opts comm = {
         (int32_t)p->rank, (int32_t)p->ranks, p->address, o->timeout, (ls_transport_kind)o->transport, device};
     *out = NULL;
@@ -338,18 +338,18 @@ ls_status ls_train_options_check(ls_train_options *o, ls_error *err) {
     ls_rate rate;
     if (o->model[0] == '\0') return LS_FAIL(err, LS_ERR_ARG, "model: missing; it names a checkpoint directory");
     if (o->run[0] == '\0') return LS_FAIL(err, LS_ERR_ARG, "run: missing; it names the directory of the run");
-    LS_TRY(find_place(o, err));
+    LS_TRY(find_own_rank(o, err));
     if (ls_device_name_check(o->device, err) != LS_OK) {
         ls_error_prefix(err, "device");
         return LS_ERR_ARG;
     }
     if (!ls_isa_available(ls_train_options_isa(o)))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "isa: this processor has no %s", ls_isa_name(ls_train_options_isa(o)));
-    if (o->weights == LS_WEIGHTS_BY_LAYER && o->place.ranks == 1)
+    if (o->weights == LS_WEIGHTS_BY_LAYER && o->own_rank.ranks == 1)
         return LS_FAIL(err, LS_ERR_ARG, "weights: by_layer with one process, which has nobody to share them with");
-    if (o->lora_rank > 0 && o->place.ranks > 1)
+    if (o->lora_rank > 0 && o->own_rank.ranks > 1)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "lora_rank: %lld with %lld processes; adapters are trained by one",
-                       (long long)o->lora_rank, (long long)o->place.ranks);
+                       (long long)o->lora_rank, (long long)o->own_rank.ranks);
     if (o->lora_rank > 0 && !(o->lora_alpha > 0)) return LS_FAIL(err, LS_ERR_ARG, "lora_alpha: it is not above 0");
     if (o->steps == 0) return LS_OK;
     if (o->schedule == LS_RATE_CONSTANT)

@@ -4,7 +4,7 @@
 
 #include "op/choice.h"
 #include "train/config.h"
-#include "train/place.h"
+#include "train/own_rank.h"
 #include "train/train_plan.h"
 #include "train/trainer.h"
 
@@ -61,7 +61,7 @@ typedef struct ls_train_options {
     int32_t transport; /* ls_transport_kind */
     int32_t weights;   /* ls_weights_kind */
     /* No option: which process this one is, by options and environment, once they are checked. */
-    ls_place place;
+    ls_own_rank own_rank;
 } ls_train_options;
 
 void ls_train_options_init(ls_train_options *options); /* the defaults */

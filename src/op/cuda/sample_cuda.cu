@@ -127,7 +127,7 @@ static __device__ __forceinline__ void count_places(room *r, const z_row *row, u
         }
 #pragma unroll
         for (int b = 0; b < BATCH; b++) {
-            const uint64_t place = ls_place_of(z[b], first + b * THREADS + lane_of());
+            const uint64_t place = ls_order_word(z[b], first + b * THREADS + lane_of());
             const bool counts = z[b] > -infinite() && (place & mask) == prefix;
             if (__any_sync(LS_ALL_LANES, counts))
                 count_digits(r, counts ? (uint32_t)(place >> shift) % DIGITS : DIGITS);
@@ -181,8 +181,8 @@ static __device__ __forceinline__ void load_digits(const z_row *row, const pass 
     for (int b = 0; b < BATCH; b++) z[b] = id[b] < 0 ? -infinite() : row->z[id[b]];
 #pragma unroll
     for (int b = 0; b < BATCH; b++) {
-        const bool takes =
-            id[b] >= 0 && (p->from != NULL || (ls_sub(z[b], row->max) >= TAIL && ls_place_of(z[b], id[b]) <= p->bound));
+        const bool takes = id[b] >= 0 && (p->from != NULL ||
+                                          (ls_sub(z[b], row->max) >= TAIL && ls_order_word(z[b], id[b]) <= p->bound));
         digit[b] = takes ? (ls_order_of(z[b]) >> p->shift) % DIGITS : DIGITS;
     }
 }
@@ -307,7 +307,7 @@ static __device__ __forceinline__ uint64_t reach(room *r, const z_row *row, floa
     for (int64_t i = threadIdx.x; i < n; i += THREADS) {
         const bool there = !(ls_from_bits((uint32_t)sums[i]) < goal);
         if (there && (i == 0 || ls_from_bits((uint32_t)sums[i - 1]) < goal))
-            r->last = ls_place_of(row->z[space[i]], space[i]);
+            r->last = ls_order_word(row->z[space[i]], space[i]);
     }
     __syncthreads();
     return r->last;
@@ -364,7 +364,7 @@ static __device__ __forceinline__ int64_t cut_row(room *r, const z_row *row, flo
             const int64_t id = first + b * THREADS;
             bool keeps;
             if (id >= row->vocab) break;
-            keeps = z[b] > -infinite() && ls_place_of(z[b], id) <= bound;
+            keeps = z[b] > -infinite() && ls_order_word(z[b], id) <= bound;
             if (min_p > 0.0f) keeps = keeps && !(ls_exp(ls_sub(z[b], row->max)) < min_p);
             if (!keeps) out[id] = -infinite();
             kept += keeps;

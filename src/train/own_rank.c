@@ -1,5 +1,5 @@
 /* The launchers as a table of their variables. */
-#include "train/place.h"
+#include "train/own_rank.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static const struct launcher {
 #define N_LAUNCHERS (sizeof launchers / sizeof launchers[0])
 
 typedef struct reader {
-    ls_place_variable variable;
+    ls_own_rank_variable variable;
     void *context;
 } reader;
 
@@ -46,7 +46,7 @@ static ls_status number(const reader *r, const char *name, int64_t *out, ls_erro
 
 /* ---- where rank 0 is ---- */
 
-static ls_status copy_address(ls_place *p, const char *host, size_t host_n, int64_t port, ls_error *err) {
+static ls_status copy_address(ls_own_rank *p, const char *host, size_t host_n, int64_t port, ls_error *err) {
     const bool is_six = memchr(host, ':', host_n) != NULL;
     const int n = snprintf(p->address, sizeof p->address, is_six ? "[%.*s]:%lld" : "%.*s:%lld", (int)host_n, host,
                            (long long)port);
@@ -56,7 +56,7 @@ static ls_status copy_address(ls_place *p, const char *host, size_t host_n, int6
 }
 
 /* MASTER_ADDR and MASTER_PORT; *found where they are there. */
-static ls_status master(ls_place *p, const reader *r, bool *found, ls_error *err) {
+static ls_status master(ls_own_rank *p, const reader *r, bool *found, ls_error *err) {
     const char *host = look_up(r, "MASTER_ADDR");
     int64_t port;
     *found = host != NULL || look_up(r, "MASTER_PORT") != NULL;
@@ -82,7 +82,7 @@ static ls_status first_host(const char *list, char *out, size_t bytes, ls_error 
     return LS_OK;
 }
 
-static ls_status slurm_address(ls_place *p, const reader *r, ls_error *err) {
+static ls_status slurm_address(ls_own_rank *p, const reader *r, ls_error *err) {
     const char *list = look_up(r, "SLURM_STEP_NODELIST");
     char host[256];
     int64_t job, step = 0;
@@ -94,7 +94,7 @@ static ls_status slurm_address(ls_place *p, const reader *r, ls_error *err) {
 }
 
 /* An address of the options stays. */
-static ls_status find_address(ls_place *p, const reader *r, ls_error *err) {
+static ls_status find_address(ls_own_rank *p, const reader *r, ls_error *err) {
     bool found;
     if (p->address[0] != '\0' || p->ranks < 2) return LS_OK;
     LS_TRY(master(p, r, &found, err));
@@ -109,7 +109,7 @@ static bool is_there(const struct launcher *l, const reader *r) {
     return look_up(r, l->rank) != NULL || look_up(r, l->ranks) != NULL;
 }
 
-static ls_status read_launcher(const struct launcher *l, const reader *r, int64_t ranks_max, ls_place *out,
+static ls_status read_launcher(const struct launcher *l, const reader *r, int64_t ranks_max, ls_own_rank *out,
                                ls_error *err) {
     LS_TRY(number(r, l->rank, &out->rank, err));
     LS_TRY(number(r, l->ranks, &out->ranks, err));
@@ -125,8 +125,8 @@ static ls_status read_launcher(const struct launcher *l, const reader *r, int64_
     return LS_OK;
 }
 
-static ls_status check_equal(const struct launcher *a, const ls_place *x, const struct launcher *b, const ls_place *y,
-                             ls_error *err) {
+static ls_status check_equal(const struct launcher *a, const ls_own_rank *x, const struct launcher *b,
+                             const ls_own_rank *y, ls_error *err) {
     static const char hint[] = "launcher= says which one counts";
     if (x->ranks != y->ranks)
         return LS_FAIL(err, LS_ERR_ARG, "%s is %lld and %s is %lld; %s", a->ranks, (long long)x->ranks, b->ranks,
@@ -137,7 +137,7 @@ static ls_status check_equal(const struct launcher *a, const ls_place *x, const 
     return LS_OK;
 }
 
-static ls_status check_options(const ls_place *o, const struct launcher *l, const ls_place *x, ls_error *err) {
+static ls_status check_options(const ls_own_rank *o, const struct launcher *l, const ls_own_rank *x, ls_error *err) {
     static const char hint[] = "launcher=none leaves the environment out";
     if (o->ranks > 1 && o->ranks != x->ranks)
         return LS_FAIL(err, LS_ERR_ARG, "ranks is %lld and %s is %lld; %s", (long long)o->ranks, l->ranks,
@@ -148,17 +148,17 @@ static ls_status check_options(const ls_place *o, const struct launcher *l, cons
     return LS_OK;
 }
 
-ls_status ls_place_read(ls_place *place, ls_launcher wanted, int64_t ranks_max, ls_place_variable variable,
-                        void *context, ls_error *err) {
+ls_status ls_own_rank_read(ls_own_rank *own, ls_launcher wanted, int64_t ranks_max, ls_own_rank_variable variable,
+                           void *context, ls_error *err) {
     const reader r = {variable, context};
     const struct launcher *first = NULL;
-    ls_place found = *place;
-    place->local = place->rank;
-    place->launcher = LS_LAUNCHER_NONE;
+    ls_own_rank found = *own;
+    own->local = own->rank;
+    own->launcher = LS_LAUNCHER_NONE;
     if (wanted == LS_LAUNCHER_NONE) return LS_OK;
     for (size_t i = 0; i < N_LAUNCHERS; i++) {
         const struct launcher *l = &launchers[i];
-        ls_place one = *place;
+        ls_own_rank one = *own;
         if (wanted == l->kind ? false : wanted != LS_LAUNCHER_AUTO || !is_there(l, &r)) continue;
         LS_TRY(read_launcher(l, &r, ranks_max, &one, err));
         if (first != NULL) LS_TRY(check_equal(first, &found, l, &one, err));
@@ -167,9 +167,9 @@ ls_status ls_place_read(ls_place *place, ls_launcher wanted, int64_t ranks_max, 
         found = one;
     }
     if (first == NULL) return LS_OK;
-    LS_TRY(check_options(place, first, &found, err));
+    LS_TRY(check_options(own, first, &found, err));
     LS_TRY(find_address(&found, &r, err));
-    *place = found;
+    *own = found;
     return LS_OK;
 }
 
@@ -178,6 +178,6 @@ static const char *from_environment(void *context, const char *name) {
     return getenv(name);
 }
 
-ls_status ls_place_find(ls_place *place, ls_launcher launcher, int64_t ranks_max, ls_error *err) {
-    return ls_place_read(place, launcher, ranks_max, from_environment, NULL, err);
+ls_status ls_own_rank_find(ls_own_rank *own, ls_launcher launcher, int64_t ranks_max, ls_error *err) {
+    return ls_own_rank_read(own, launcher, ranks_max, from_environment, NULL, err);
 }

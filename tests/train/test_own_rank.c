@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "harness.h"
-#include "train/place.h"
+#include "train/own_rank.h"
 
 typedef struct variables {
     const char *const *list; /* NAME, value, .., NULL */
@@ -15,9 +15,9 @@ static const char *look(void *context, const char *name) {
     return NULL;
 }
 
-static ls_status read_place(ls_place *p, const char *const *list, ls_launcher launcher, ls_error *err) {
+static ls_status read_rank(ls_own_rank *p, const char *const *list, ls_launcher launcher, ls_error *err) {
     variables v = {list};
-    return ls_place_read(p, launcher, 256, look, &v, err);
+    return ls_own_rank_read(p, launcher, 256, look, &v, err);
 }
 
 static const char *const torchrun[] = {"RANK",        "5",           "WORLD_SIZE",  "8",     "LOCAL_RANK", "1",
@@ -40,9 +40,9 @@ static const char *const srun[] = {"SLURM_PROCID",
 
 static void must_be(const char *const *list, ls_launcher launcher, int64_t rank, int64_t ranks, int64_t local,
                     const char *address) {
-    ls_place p = {.ranks = 1};
+    ls_own_rank p = {.ranks = 1};
     ls_error err;
-    assert_ok(read_place(&p, list, launcher, &err), err);
+    assert_ok(read_rank(&p, list, launcher, &err), err);
     assert_int_equal(p.rank, rank);
     assert_int_equal(p.ranks, ranks);
     assert_int_equal(p.local, local);
@@ -80,17 +80,17 @@ static void launchers_are_understood(void **state) {
     must_be(nothing, LS_LAUNCHER_AUTO, 0, 1, 0, "");
 }
 
-static void must_fail(const char *const *list, ls_launcher launcher, const ls_place *options, const char *words) {
-    ls_place p = *options;
+static void must_fail(const char *const *list, ls_launcher launcher, const ls_own_rank *options, const char *words) {
+    ls_own_rank p = *options;
     ls_error err;
-    check_failed(read_place(&p, list, launcher, &err), &err, words);
+    check_failed(read_rank(&p, list, launcher, &err), &err, words);
 }
 
 static void what_disagrees_is_named(void **state) {
-    static const ls_place plain = {.ranks = 1}, four = {.rank = 1, .ranks = 4}, eight = {.rank = 1, .ranks = 8};
+    static const ls_own_rank plain = {.ranks = 1}, four = {.rank = 1, .ranks = 4}, eight = {.rank = 1, .ranks = 8};
     static const struct {
         const char *list[16];
-        const ls_place *options;
+        const ls_own_rank *options;
         const char *words;
     } cases[] = {
         {{"RANK", "1"}, &plain, "WORLD_SIZE: missing"},
@@ -123,9 +123,9 @@ static void what_disagrees_is_named(void **state) {
     {
         static const char *const two[] = {"RANK", "1", "WORLD_SIZE", "2", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS",
                                           "1",    NULL};
-        ls_place p = {.ranks = 1, .address = "here:7"};
+        ls_own_rank p = {.ranks = 1, .address = "here:7"};
         ls_error err;
-        assert_ok(read_place(&p, two, LS_LAUNCHER_TORCHRUN, &err), err);
+        assert_ok(read_rank(&p, two, LS_LAUNCHER_TORCHRUN, &err), err);
         assert_int_equal(p.rank, 1);
         assert_string_equal(p.address, "here:7");
     }
