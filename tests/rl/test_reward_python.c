@@ -287,7 +287,7 @@ static void what_cannot_be_used_is_refused(void **state) {
         bool is_environment;
         const char *says;
     } cases[] = {
-        {"of_groups", false, "functions.py has no 'of_groups'; did you mean of_group?"},
+        {"of_groups", false, "functions.py has no 'of_groups'; did you mean 'of_group'?"},
         {"value", false, "is no function: 5"},
         {"neither", false, "neither(text) has neither a parameter 'completions'"},
         {"Lacking", true, "the class Lacking has no method step"},
