@@ -29,7 +29,7 @@ typedef struct train_arguments {
 
 static const struct argp_option options[] = {
     {"config", OPT_CONFIG, "FILE", 0, "One JSON object of keys and values; // and /* */ are comments", 0},
-    {"set", OPT_SET, "KEY=VALUE", 0, "Set one key, after the file; may be given again", 0},
+    {"set", OPT_SET, "KEY=VALUE", 0, "Set one key, over what there was; may be given again", 0},
     {"keys", OPT_KEYS, NULL, 0, "Print all keys, their values as set so far and what they mean", 0},
     {0},
 };
@@ -211,7 +211,7 @@ static const char plan_text[] =
 
 static const struct argp_option plan_options[] = {
     {"config", OPT_CONFIG, "FILE", 0, "One JSON object of keys and values; // and /* */ are comments", 0},
-    {"set", OPT_SET, "KEY=VALUE", 0, "Set one key, after the file; may be given again", 0},
+    {"set", OPT_SET, "KEY=VALUE", 0, "Set one key, over what there was; may be given again", 0},
     {"card", OPT_CARD, "NAME", 0, "A card that need not be here: h100-80, h200, b200, a100-80, a100-40 (the device)",
      0},
     {"cards", OPT_CARDS, "N", 0, "So many of them share a step (as the options say)", 0},

@@ -20,9 +20,7 @@ static ls_status commit(ls_output **output, ls_error *err) {
 }
 
 ls_status ls_reports_write(ls_reports *r, const ls_report_paths *paths, const ls_sweep *sweep, ls_error *err) {
-    if (r->repro != NULL && sweep->n_repro == 0)
-        fputs("# no request fails\n", ls_output_stream(r->repro));
-    else if (r->repro != NULL && sweep->repro_text != NULL)
+    if (r->repro != NULL && sweep->repro_text != NULL)
         fputs(sweep->repro_text, ls_output_stream(r->repro));
     else if (r->repro != NULL)
         ls_sweep_repro(ls_output_stream(r->repro), sweep);

@@ -49,31 +49,34 @@ static bool is_kept(const ls_json_decimal *d, const char *text, ls_numbers_mode 
     return !is_its_double(d, text, mode);
 }
 
-/* Number `index` of a text, json[at..at + bytes). */
-typedef struct number_span {
-    int64_t at, bytes, index;
-} number_span;
+/* A text that is gone through. */
+typedef struct passage {
+    const char *json;
+    int64_t bytes;
+    ls_numbers_mode mode;
+    const char *name;
+} passage;
 
-/* Keeps it if it must be kept. all: bytes of the text. */
-static ls_status look_at_number(ls_kept_numbers *out, const char *json, int64_t all, number_span number,
-                                ls_numbers_mode mode, const char *name, ls_error *err) {
-    const int64_t at = number.at, bytes = number.bytes;
+/* Keeps number `index`, json[at..at + bytes), if it must be kept. */
+static ls_status look_at_number(ls_kept_numbers *out, const passage *p, int64_t at, int64_t bytes, int64_t index,
+                                ls_error *err) {
+    const char *json = p->json;
     ls_json_decimal d;
     char *text = NULL;
     int64_t first;
     ls_status status = LS_OK;
     if (!ls_json_decimal_read(&d, json + at, bytes)) return LS_OK; /* the library says what is wrong with it */
     if (d.is_vast)
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: a number has an exponent of more than 15 digits: %.*s", name,
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: a number has an exponent of more than 15 digits: %.*s", p->name,
                        (int)(bytes < 60 ? bytes : 60), json + at);
     LS_TRY_DONE(ls_text_copy(&text, json + at, bytes, err));
-    if (!is_kept(&d, text, mode)) goto done;
-    if (out->json == NULL) LS_TRY_DONE(ls_text_copy(&out->json, json, all, err));
+    if (!is_kept(&d, text, p->mode)) goto done;
+    if (out->json == NULL) LS_TRY_DONE(ls_text_copy(&out->json, json, p->bytes, err));
     first = at + (json[at] == '-');
     memset(out->json + first, '0', (size_t)(at + bytes - first));
     out->json[first + 1] = '.'; /* 0.000, with at least one digit behind: five characters are the fewest */
     LS_TRY_DONE(ls_array_grow((void **)&out->list, &out->cap, out->n + 1, sizeof *out->list, "numbers", err));
-    out->list[out->n++] = (ls_kept_number){number.index, text};
+    out->list[out->n++] = (ls_kept_number){index, text};
     text = NULL;
 done:
     free(text);
@@ -82,6 +85,7 @@ done:
 
 ls_status ls_kept_numbers_open(ls_kept_numbers *out, const char *json, int64_t bytes, ls_numbers_mode mode,
                                const char *name, ls_error *err) {
+    const passage p = {json, bytes, mode, name};
     int64_t index = 0, end;
     ls_status status = LS_OK;
     *out = (ls_kept_numbers){0};
@@ -92,7 +96,7 @@ ls_status ls_kept_numbers_open(ls_kept_numbers *out, const char *json, int64_t b
         while (end < bytes && is_of_number(json[end])) end++;
         if (end - at > DIGITS_SAFE || memchr(json + at, 'e', (size_t)(end - at)) != NULL ||
             memchr(json + at, 'E', (size_t)(end - at)) != NULL)
-            status = look_at_number(out, json, bytes, (number_span){at, end - at, index}, mode, name, err);
+            status = look_at_number(out, &p, at, end - at, index, err);
         index++;
     }
     if (status != LS_OK) ls_kept_numbers_close(out);

@@ -360,12 +360,29 @@ static ls_status add_absent(conversation *c, ls_json_doc **doc, ls_node *none, l
         err);
 }
 
+/* A template that wants content where there is none is told with the message. */
+static void blame_message(const conversation *c, ls_error *err) {
+    ls_error said;
+    ls_node content;
+    if (err == NULL || strstr(err->text, "'content' is undefined") == NULL) return;
+    said = *err;
+    for (int64_t i = 0; i < ls_node_count(&c->messages); i++) {
+        const ls_node message = ls_node_at(&c->messages, i);
+        if (ls_node_get_some(&message, "content", &content)) continue;
+        ls_error_set(err, said.status, "%s: messages[%lld] has none", said.text, (long long)i);
+        return;
+    }
+}
+
 /* Renders the first `count` messages (0: all). */
 static ls_status render(const ls_chat *chat, conversation *c, int64_t count, bool add_prompt, ls_template_output *out,
                         ls_error *err) {
+    ls_status status;
     c->variables[0].first = count;
     c->variables[1].truth = add_prompt;
-    return ls_template_render(template_of(chat, c), c->variables, c->n, chat->now, NULL, out, err);
+    status = ls_template_render(template_of(chat, c), c->variables, c->n, chat->now, NULL, out, err);
+    if (status != LS_OK) blame_message(c, err);
+    return status;
 }
 
 static ls_status render_node(const ls_chat *chat, const ls_node *root, bool add_prompt, ls_template_output *out,

@@ -76,7 +76,7 @@ static const ls_option rows[] = {
     NUMBER("lora_alpha", true, lora_alpha, 0, 1e6, "Of adapters: their product counts lora_alpha / lora_rank times"),
     {"lora_targets", LS_OPTION_TEXT, true, AT(lora_targets), 0, 0, NULL,
      "Of adapters: names of modules, in_proj,o_proj, or all-linear, as PEFT has them"},
-    INT("steps", false, steps, 0, STEPS_MAX, "Steps of the run (0: as the kind of training says)"),
+    INT("steps", false, steps, 0, STEPS_MAX, "Steps of the run (0: of sft, by epochs)"),
     INT("save_every", false, save_every, 0, STEPS_MAX, "Steps between checkpoints (0: only the last step's)"),
     SWITCH("save_behind", save_behind,
            "Go on while a checkpoint is written, from a copy in the host's memory; it counts when it is complete"),

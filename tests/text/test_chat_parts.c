@@ -149,6 +149,9 @@ static void arguments_of_calls_are_objects_to_templates(void **state) {
     static const char both[] =
         "{\"messages\":[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{"
         "\"name\":\"f\",\"arguments\":\"{\\\"x\\\": 0.1}\"}}]}]}";
+    static const char alone[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"assistant\",\"content\":null,"
+        "\"tool_calls\":[]}]}";
     static const char vast[] =
         "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":"
         "{\"x\": 18446744073709551616}}}]}]}";
@@ -175,11 +178,16 @@ static void arguments_of_calls_are_objects_to_templates(void **state) {
     assert_string_equal(out.text, "u;{\"x\": 0.1};");
     ls_template_output_deinit(&out);
     ls_chat_free(learnt);
+    learnt = open_chat("{% for m in messages %}{{ m.role + m.content }}{% endfor %}");
     assert_ok(ls_json_doc_open(&doc, broken, sizeof broken - 1, "line", &err), err);
     root = ls_json_root(doc);
     check_failed(ls_chat_render(chat, &root, true, &out, &err), &err,
                  "line: messages[0].tool_calls[0].function.arguments: no JSON object");
     ls_json_doc_free(doc);
+    /* A template that wants text where the message has calls alone. */
+    check_failed(ls_chat_render_text(learnt, alone, sizeof alone - 1, "line", true, &out, &err), &err,
+                 "'content' is undefined: messages[1] has none");
+    ls_chat_free(learnt);
     /* Python would write all digits, which no value of a template has here. */
     check_failed(ls_chat_render_text(chat, vast, sizeof vast - 1, "line", true, &out, &err), &err,
                  "templates have whole numbers of 64 bits, not 18446744073709551616");
