@@ -52,8 +52,8 @@ static ls_status set_profile(lockstep_model *m, const lockstep_model_options *o,
     return LS_OK;
 }
 
-static ls_status open_model(lockstep_model **out, const char *directory, const lockstep_model_options *theirs,
-                            ls_error *err) {
+static ls_status open_api_model(lockstep_model **out, const char *directory, const lockstep_model_options *theirs,
+                                ls_error *err) {
     lockstep_model_options o = option_defaults;
     lockstep_model *m = NULL;
     ls_status status;
@@ -78,7 +78,7 @@ done:
 
 ls_status lockstep_model_open(lockstep_model **out, const char *directory, const lockstep_model_options *options,
                               ls_error *err) {
-    LS_API_RETURN(open_model(out, directory, options, err));
+    LS_API_RETURN(open_api_model(out, directory, options, err));
 }
 
 void ls_api_model_release(lockstep_model *m) {

@@ -13,7 +13,7 @@ typedef struct source {
     int64_t n_kernels, n_findings;
 } source;
 
-static int by_name(const void *x, const void *y) {
+static int by_kernel_name(const void *x, const void *y) {
     const source *a = x, *b = y;
     const int c = strcmp(a->name, b->name);
     return c != 0 ? c : (a->place > b->place) - (a->place < b->place);
@@ -35,7 +35,7 @@ static ls_status gather(source *all, int64_t *n, const ls_audit *audit, const ls
         LS_TRY(ls_text_copy(&all[*n].name, name, (int64_t)strlen(name), err));
         (*n)++;
     }
-    qsort(all, (size_t)*n, sizeof *all, by_name);
+    qsort(all, (size_t)*n, sizeof *all, by_kernel_name);
     for (int64_t i = 0; i < *n; i++) {
         if (n_names > 0 && strcmp(all[n_names - 1].name, all[i].name) == 0) {
             all[n_names - 1].n_kernels++;

@@ -50,7 +50,7 @@ static bool is_end(ls_ptx_name op) {
 
 /* Labels ---------------------------------------------------------------------------------------------------------- */
 
-static int by_name(const void *a, const void *b) {
+static int by_label_name(const void *a, const void *b) {
     const ls_ptx_label *x = a, *y = b;
     const int c = ls_ptx_compare(x->name, y->name);
     return c != 0 ? c : (x->scope > y->scope) - (x->scope < y->scope);
@@ -67,7 +67,7 @@ static ls_status find_label(const build *b, const ls_ptx_label *sorted, ls_ptx_n
     const ls_ptx_label *found = NULL;
     for (int32_t scope = in->scope; scope >= 0 && found == NULL; scope = b->f->scopes[scope]) {
         const ls_ptx_label key = {name, 0, scope, 0};
-        found = bsearch(&key, sorted, (size_t)b->f->n_labels, sizeof *sorted, by_name);
+        found = bsearch(&key, sorted, (size_t)b->f->n_labels, sizeof *sorted, by_label_name);
     }
     if (found == NULL) return refuse_function(b, in->line, err, "a jump to a label that is not in its function:", name);
     *at = found->at;
@@ -174,9 +174,9 @@ static ls_status make_edges(build *b, ls_error *err) {
     flow->n_edges = 0;
     LS_TRY(ls_array_alloc((void **)&sorted, b->f->n_labels, sizeof *sorted, "labels", err));
     if (b->f->n_labels > 0) memcpy(sorted, b->f->labels, sizeof *sorted * (size_t)b->f->n_labels);
-    qsort(sorted, (size_t)b->f->n_labels, sizeof *sorted, by_name);
+    qsort(sorted, (size_t)b->f->n_labels, sizeof *sorted, by_label_name);
     for (int64_t i = 1; i < b->f->n_labels; i++)
-        if (by_name(&sorted[i - 1], &sorted[i]) == 0) {
+        if (by_label_name(&sorted[i - 1], &sorted[i]) == 0) {
             status = refuse_function(b, sorted[i].line, err, "a label that is there twice:", sorted[i].name);
             goto done;
         }

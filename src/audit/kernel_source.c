@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 enum { DEPTH_MAX = 64 };
 
 typedef struct reader {
@@ -15,12 +17,10 @@ typedef struct reader {
     bool is_cut; /* it ends within the arguments of a template, as a long name that was cut does */
 } reader;
 
-static bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 /* A length and so many bytes; added to the name where `keeps`. */
 static void read_word(reader *r, bool keeps) {
     size_t n = 0;
-    while (is_digit(*r->at) && n < LS_KERNEL_SOURCE_MAX) n = n * 10 + (size_t)(*r->at++ - '0');
+    while (ls_is_digit(*r->at) && n < LS_KERNEL_SOURCE_MAX) n = n * 10 + (size_t)(*r->at++ - '0');
     if (!keeps && n > 0 && strnlen(r->at, n) < n) r->is_cut = true;
     if (n == 0 || strnlen(r->at, n) < n || (keeps && r->n + n + 3 > LS_KERNEL_SOURCE_MAX)) {
         r->at = NULL;
@@ -45,11 +45,11 @@ static void read_word(reader *r, bool keeps) {
 /* S_, S0_, T_, T12_, or St and its like. */
 static void skip_number(reader *r) {
     r->at++;
-    if (r->at[0] != '_' && !is_digit(r->at[0]) && !(r->at[0] >= 'A' && r->at[0] <= 'Z')) {
+    if (r->at[0] != '_' && !ls_is_digit(r->at[0]) && !(r->at[0] >= 'A' && r->at[0] <= 'Z')) {
         r->at = r->at[0] == '\0' ? NULL : r->at + 1;
         return;
     }
-    while (is_digit(*r->at) || (*r->at >= 'A' && *r->at <= 'Z')) r->at++;
+    while (ls_is_digit(*r->at) || (*r->at >= 'A' && *r->at <= 'Z')) r->at++;
     r->at = *r->at == '_' ? r->at + 1 : NULL;
 }
 
@@ -61,7 +61,7 @@ static void skip_to_end(reader *r, int depth) {
         if (c == '\0') {
             r->is_cut = true;
             r->at = NULL;
-        } else if (is_digit(c)) {
+        } else if (ls_is_digit(c)) {
             read_word(r, false);
         } else if (c == 'S' || c == 'T') {
             skip_number(r);
@@ -73,7 +73,7 @@ static void skip_to_end(reader *r, int depth) {
             if (*r->at == 'N') {
                 r->at++;
                 skip_to_end(r, depth + 1);
-            } else if (is_digit(*r->at)) {
+            } else if (ls_is_digit(*r->at)) {
                 read_word(r, false);
             } else {
                 r->at = NULL;
@@ -85,7 +85,7 @@ static void skip_to_end(reader *r, int depth) {
             skip_to_end(r, depth + 1);
         } else if (c == 'A' || (c == 'D' && r->at[1] == 'v')) { /* A4_i, Dv4_f */
             r->at += c == 'A' ? 1 : 2;
-            while (is_digit(*r->at)) r->at++;
+            while (ls_is_digit(*r->at)) r->at++;
             r->at = *r->at == '_' ? r->at + 1 : NULL;
         } else if ((c >= 'a' && c <= 'z') || c == 'P' || c == 'R' || c == 'O' || c == 'K' || c == 'V' || c == 'D') {
             r->at++;
@@ -98,7 +98,7 @@ static void skip_to_end(reader *r, int depth) {
 
 static void read_part(reader *r) {
     if (*r->at == 'L') r->at++; /* of one file */
-    if (is_digit(*r->at))
+    if (ls_is_digit(*r->at))
         read_word(r, true);
     else
         r->at = NULL;

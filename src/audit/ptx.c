@@ -10,7 +10,8 @@
 
 /* Registers ------------------------------------------------------------------------------------------------------- */
 
-static ls_status read_type(const ls_ptx_reader *r, ls_ptx_name name, ls_ptx_type *out, int64_t *bytes, ls_error *err) {
+static ls_status read_ptx_type(const ls_ptx_reader *r, ls_ptx_name name, ls_ptx_type *out, int64_t *bytes,
+                               ls_error *err) {
     static const struct {
         const char *name;
         ls_ptx_type type;
@@ -110,7 +111,7 @@ static ls_status read_registers(ls_ptx_reader *r, ls_error *err) {
     bool more = true;
     LS_TRY(ls_ptx_read_name(r, &name, err));
     if (ls_ptx_begins(name, ".v")) LS_TRY(ls_ptx_read_name(r, &name, err));
-    LS_TRY(read_type(r, name, &type, &bytes, err));
+    LS_TRY(read_ptx_type(r, name, &type, &bytes, err));
     while (more) {
         bool counted;
         ls_ptx_operand count = {.value = -1};
@@ -336,7 +337,7 @@ static ls_status read_parameter(ls_ptx_reader *r, ls_ptx_parameter *out, ls_erro
             LS_TRY(ls_ptx_read_number(r, &number, err));
         } else if (ls_ptx_begins(name, ".b") || ls_ptx_begins(name, ".u") || ls_ptx_begins(name, ".s") ||
                    ls_ptx_begins(name, ".f") || ls_ptx_begins(name, ".pred") || ls_ptx_begins(name, ".texref")) {
-            LS_TRY(read_type(r, name, &type, &bytes, err));
+            LS_TRY(read_ptx_type(r, name, &type, &bytes, err));
         } else if (name.text[0] != '.') {
             break;
         } /* .ptr and its space */

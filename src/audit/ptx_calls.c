@@ -30,7 +30,7 @@ struct ls_ptx_calls {
     char reason[REASON_BYTES];
 };
 
-static int by_name(const void *a, const void *b) {
+static int by_function_name(const void *a, const void *b) {
     const callee *x = a, *y = b;
     if (x->place.module != y->place.module) return x->place.module < y->place.module ? -1 : 1;
     return ls_ptx_compare(x->name, y->name);
@@ -39,7 +39,7 @@ static int by_name(const void *a, const void *b) {
 static callee *find_callee(const ls_ptx_calls *c, ls_ptx_name name, int32_t module) {
     const callee key = {.name = name, .place = {.module = module}};
     if (c->n_callees == 0 || name.text == NULL) return NULL;
-    return bsearch(&key, c->callees, (size_t)c->n_callees, sizeof key, by_name);
+    return bsearch(&key, c->callees, (size_t)c->n_callees, sizeof key, by_function_name);
 }
 
 static bool is_call(const ls_ptx_instruction *in) {
@@ -112,7 +112,7 @@ static ls_status find_callees(ls_ptx_calls *c, ls_error *err) {
                              err));
         c->callees[c->n_callees++] = (callee){.name = f->name, .place = ls_ptx_tell(c->reader)};
     }
-    if (c->n_callees > 0) qsort(c->callees, (size_t)c->n_callees, sizeof *c->callees, by_name);
+    if (c->n_callees > 0) qsort(c->callees, (size_t)c->n_callees, sizeof *c->callees, by_function_name);
     return LS_OK;
 }
 

@@ -136,12 +136,12 @@ static void forget(slots *s, const ls_ptx_instruction *in, int32_t except) {
     }
 }
 
-static int32_t *bucket_of(slots *s, int32_t of, int64_t offset) {
+static int32_t *slot_bucket(slots *s, int32_t of, int64_t offset) {
     return &s->slot_buckets[((uint64_t)(uint32_t)of * 2654435761u + (uint64_t)offset) % BUCKETS];
 }
 
 static slot *find_slot(slots *s, int32_t of, int64_t offset) {
-    for (int32_t i = *bucket_of(s, of, offset); i >= 0; i = s->slots[i].next)
+    for (int32_t i = *slot_bucket(s, of, offset); i >= 0; i = s->slots[i].next)
         if (s->slots[i].variable == of && s->slots[i].offset == offset) return &s->slots[i];
     return NULL;
 }
@@ -174,7 +174,7 @@ static ls_status add_slots(slots *s, const ls_ptx_instruction *in, int32_t addre
             continue;
         }
         LS_TRY(ls_array_grow((void **)&s->slots, &s->cap_slots, s->n_slots + 1, sizeof *s->slots, "places", err));
-        int32_t *bucket = bucket_of(s, at.variable, offset);
+        int32_t *bucket = slot_bucket(s, at.variable, offset);
         s->slots[s->n_slots] = (slot){at.variable, *bucket, bytes, -1, offset};
         *bucket = (int32_t)s->n_slots++;
     }

@@ -73,16 +73,16 @@ static ls_status next_line(ls_sass_reader *r, ls_ptx_name *line, bool *any, ls_e
 
 /* .nv.info -------------------------------------------------------------------------------------------------------- */
 
-static uint64_t bucket_of(ls_ptx_name name) { return ls_fnv_mix(LS_FNV_START, name.text, name.bytes) % BUCKETS; }
+static uint64_t label_bucket(ls_ptx_name name) { return ls_fnv_mix(LS_FNV_START, name.text, name.bytes) % BUCKETS; }
 
 static int32_t find_info(const ls_sass_reader *r, ls_ptx_name name) {
-    for (int32_t i = r->buckets[bucket_of(name)]; i >= 0; i = r->infos[i].next)
+    for (int32_t i = r->buckets[label_bucket(name)]; i >= 0; i = r->infos[i].next)
         if (ls_ptx_same(r->infos[i].name, name)) return i;
     return -1;
 }
 
 static ls_status open_info(ls_sass_reader *r, ls_ptx_name name, ls_error *err) {
-    const uint64_t bucket = bucket_of(name);
+    const uint64_t bucket = label_bucket(name);
     if (r->n_infos == 1000000) return fail_at(r, err, "more than a million kernels", (ls_ptx_name){0});
     LS_TRY(ls_array_grow((void **)&r->infos, &r->cap_infos, r->n_infos + 1, sizeof *r->infos, "kernels", err));
     r->info = (int32_t)r->n_infos++;
@@ -286,7 +286,7 @@ static ls_ptx_operand as_result(ls_ptx_operand o, bool is_tail) {
 }
 
 /* The register behind, as the next part of a wide result or summand. */
-static ls_ptx_operand part_of(ls_ptx_operand o, int32_t part, bool is_tail) {
+static ls_ptx_operand operand_part(ls_ptx_operand o, int32_t part, bool is_tail) {
     const int32_t end = o.reg < LS_SASS_UNIFORM ? LS_SASS_UNIFORM : LS_SASS_PREDICATE;
     o.is_tail = is_tail;
     if (o.kind == LS_PTX_BANK) o.value += 4 * part;
@@ -299,7 +299,7 @@ static ls_ptx_operand part_of(ls_ptx_operand o, int32_t part, bool is_tail) {
 
 static ls_status push_results(ls_sass_reader *r, const ls_ptx_operand *o, int32_t width, bool *any, ls_error *err) {
     for (int32_t part = 0; part < width; part++) {
-        LS_TRY(push_operand(r, as_result(part_of(*o, part, *any), *any), err));
+        LS_TRY(push_operand(r, as_result(operand_part(*o, part, *any), *any), err));
         *any = true;
     }
     return LS_OK;
@@ -341,7 +341,7 @@ static ls_status push_address(ls_sass_reader *r, ls_ptx_operand o, ls_error *err
     LS_TRY(push_operand(r, o, err));
     if (uniform == 0 && !o.is_wide) return LS_OK;
     ls_ptx_operand upper = {.kind = LS_PTX_INT, .reg = -1, .is_tail = true};
-    if (o.is_wide && o.reg >= 0) upper = part_of((ls_ptx_operand){.kind = LS_PTX_REG, .reg = o.reg}, 1, true);
+    if (o.is_wide && o.reg >= 0) upper = operand_part((ls_ptx_operand){.kind = LS_PTX_REG, .reg = o.reg}, 1, true);
     return push_operand(r, upper, err);
 }
 
@@ -355,7 +355,7 @@ static ls_status push_sources(ls_sass_reader *r, ls_ptx_name op, const line_oper
             continue;
         }
         LS_TRY(push_operand(r, *o, err));
-        if (is_wide && at - first == 2) LS_TRY(push_operand(r, part_of(*o, 1, true), err));
+        if (is_wide && at - first == 2) LS_TRY(push_operand(r, operand_part(*o, 1, true), err));
     }
     return LS_OK;
 }
@@ -386,7 +386,7 @@ static ls_status read_operands(ls_sass_reader *r, ls_ptx_name text, line_operand
         if (!has_uniform) continue;
         all->all[all->n++] = uniform;
         if (uniform.is_wide) {
-            all->all[all->n] = part_of(uniform, 1, true);
+            all->all[all->n] = operand_part(uniform, 1, true);
             all->all[all->n++].is_wide = false;
         }
         if (all->n + 2 > OPERANDS_MAX) return fail_at(r, err, "an instruction has too many operands", token);
@@ -569,7 +569,7 @@ static int64_t find_address(const ls_sass_reader *r, int64_t address) {
     return low;
 }
 
-static int by_name(const void *a, const void *b) {
+static int by_sass_name(const void *a, const void *b) {
     const ls_ptx_label *x = a, *y = b;
     return ls_ptx_compare(x->name, y->name);
 }
@@ -586,9 +586,9 @@ static ls_status label_addresses(ls_sass_reader *r, ls_error *err) {
         LS_TRY(add_label(r, name, find_address(r, address), err));
     }
     if (f->n_labels == n) return LS_OK;
-    qsort(f->labels + n, (size_t)(f->n_labels - n), sizeof *f->labels, by_name);
+    qsort(f->labels + n, (size_t)(f->n_labels - n), sizeof *f->labels, by_sass_name);
     for (int64_t i = n; i < f->n_labels; i++)
-        if (n == i || by_name(&f->labels[n - 1], &f->labels[i]) != 0) f->labels[n++] = f->labels[i];
+        if (n == i || by_sass_name(&f->labels[n - 1], &f->labels[i]) != 0) f->labels[n++] = f->labels[i];
     f->n_labels = n;
     return LS_OK;
 }

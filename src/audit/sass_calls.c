@@ -14,7 +14,7 @@ typedef struct callee {
 
 static bool is_call(const ls_ptx_instruction *in) { return ls_sass_is_op(in->op, "CALL"); }
 
-static int by_name(const void *a, const void *b) {
+static int by_callee_name(const void *a, const void *b) {
     const ls_ptx_label *x = a, *y = b;
     return ls_ptx_compare(x->name, y->name);
 }
@@ -70,7 +70,7 @@ static int32_t target_of(const ls_ptx_function *f, const ls_ptx_label *sorted, c
     const ls_ptx_operand *o = in->n > 0 ? &f->operands[in->first] : NULL;
     if (o == NULL || o->kind != LS_PTX_SYMBOL || f->n_labels == 0) return -1;
     const ls_ptx_label key = {o->name, 0, 0, 0};
-    const ls_ptx_label *found = bsearch(&key, sorted, (size_t)f->n_labels, sizeof *sorted, by_name);
+    const ls_ptx_label *found = bsearch(&key, sorted, (size_t)f->n_labels, sizeof *sorted, by_callee_name);
     return found == NULL || found->at >= f->n_instructions ? -1 : found->at;
 }
 
@@ -86,7 +86,7 @@ ls_status ls_sass_calls(ls_ptx_function *f, ls_error *err) {
     LS_TRY_DONE(ls_array_alloc((void **)&sorted, f->n_labels + 1, sizeof *sorted, "labels", err));
     LS_TRY_DONE(ls_array_alloc((void **)&callees, n_calls, sizeof *callees, "calls", err));
     if (f->n_labels > 0) memcpy(sorted, f->labels, sizeof *sorted * (size_t)f->n_labels);
-    qsort(sorted, (size_t)f->n_labels, sizeof *sorted, by_name);
+    qsort(sorted, (size_t)f->n_labels, sizeof *sorted, by_callee_name);
     for (int64_t i = 0; i < f->n_instructions; i++) {
         const int32_t at = is_call(&f->instructions[i]) ? target_of(f, sorted, &f->instructions[i]) : -1;
         if (at >= 0) callees[n++].at = at;

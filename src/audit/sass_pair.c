@@ -137,7 +137,7 @@ static bool is_shifted(const ls_sass_lowering *l, ls_register_half h, ls_registe
 
 /* Pairs ----------------------------------------------------------------------------------------------------------- */
 
-static uint32_t bucket_of(const ls_sass_lowering *l, ls_register_half low, ls_register_half high) {
+static uint32_t pair_bucket(const ls_sass_lowering *l, ls_register_half low, ls_register_half high) {
     uint64_t h = (uint64_t)(uint32_t)low.value * 0x9E3779B97F4A7C15u + (uint64_t)(uint32_t)high.value;
     h = (h ^ (uint64_t)low.kind << 8 ^ (uint64_t)high.kind << 12 ^ (uint64_t)(uint32_t)l->guard << 16 ^
          (uint64_t)l->guard_not) *
@@ -146,7 +146,7 @@ static uint32_t bucket_of(const ls_sass_lowering *l, ls_register_half low, ls_re
 }
 
 int32_t ls_sass_pair_of(const ls_sass_lowering *l, ls_register_half low, ls_register_half high) {
-    for (int32_t i = l->buckets[bucket_of(l, low, high)]; i >= 0; i = l->pairs[i].next) {
+    for (int32_t i = l->buckets[pair_bucket(l, low, high)]; i >= 0; i = l->pairs[i].next) {
         const ls_register_pair *p = &l->pairs[i];
         if (same(p->low, low) && same(p->high, high) && p->guard == l->guard && p->guard_not == l->guard_not) return i;
     }
@@ -160,7 +160,7 @@ static ls_status want(ls_sass_lowering *l, ls_register_half low, ls_register_hal
     if (low.kind == LS_REGISTER_HALF_NONE || high.kind == LS_REGISTER_HALF_NONE) return LS_OK;
     *out = ls_sass_pair_of(l, low, high);
     if (*out >= 0) return LS_OK;
-    const uint32_t bucket = bucket_of(l, low, high);
+    const uint32_t bucket = pair_bucket(l, low, high);
     if (l->n_pairs == PAIRS_MAX) return LS_FAIL(err, LS_ERR_FORMAT, "%s: a function has too many pairs", l->name);
     LS_TRY(ls_array_grow((void **)&l->pairs, &l->cap_pairs, l->n_pairs + 1, sizeof *l->pairs, "pairs", err));
     *out = (int32_t)l->n_pairs++;

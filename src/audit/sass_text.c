@@ -7,11 +7,11 @@
 
 #include "audit/sass.h"
 
-static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\0'; }
+static bool is_gap(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\0'; }
 
 ls_ptx_name ls_sass_trim(ls_ptx_name t) {
-    while (t.bytes > 0 && is_space(t.text[0])) t.text++, t.bytes--;
-    while (t.bytes > 0 && is_space(t.text[t.bytes - 1])) t.bytes--;
+    while (t.bytes > 0 && is_gap(t.text[0])) t.text++, t.bytes--;
+    while (t.bytes > 0 && is_gap(t.text[t.bytes - 1])) t.bytes--;
     return t;
 }
 

@@ -211,7 +211,7 @@ typedef struct bucket {
     line_range range;
 } bucket;
 
-static bucket bucket_of(const double *x, const double *y, int64_t begin, int64_t end) {
+static bucket chart_bucket(const double *x, const double *y, int64_t begin, int64_t end) {
     bucket b = {0};
     for (int64_t i = begin; i < end; i++) {
         if (!isfinite(y[i])) continue;
@@ -256,7 +256,7 @@ static void write_line(FILE *file, const frame *f, const ls_line_chart *c, const
     int64_t begin = 0;
     for (int64_t i = 0; i < n; i++) {
         const int64_t from = band ? i * n_points / n : i;
-        b[i] = bucket_of(x, line->y, from, band ? (i + 1) * n_points / n : i + 1);
+        b[i] = chart_bucket(x, line->y, from, band ? (i + 1) * n_points / n : i + 1);
     }
     for (int64_t i = 0; i <= n; i++) {
         if (i < n && b[i].range.n > 0) continue;

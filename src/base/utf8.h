@@ -13,4 +13,8 @@ bool ls_utf8_valid(const uint8_t *text, int64_t bytes);
 /* Bytes of the mark of byte order that Windows writes in front of a text: 3, or 0 where there is none. */
 int64_t ls_utf8_mark(const char *text, int64_t bytes);
 
+/* ASCII alone, whatever the locale. */
+static inline bool ls_is_digit(char c) { return c >= '0' && c <= '9'; }
+static inline bool ls_is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+
 #endif

@@ -47,7 +47,7 @@ static void take_size(int64_t *out, const char *option, const char *text, const 
     if (ls_cli_int(out, option, text, 1, INT64_C(1) << 40, &err) != LS_OK) ls_cli_wrong(state, "%s", err.text);
 }
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
+static error_t parse_audit_option(int key, char *arg, struct argp_state *state) {
     audit_options *options = state->input;
     switch (key) {
         case KEY_RANGES: options->ranges = arg; return 0;
@@ -96,7 +96,7 @@ static const struct argp_option options_known[] = {
 
 static const struct argp parser = {
     options_known,
-    parse_option,
+    parse_audit_option,
     "FILE...",
     "Find 32-bit indices that wrap on their way to an address, in PTX, cubins, fat binaries, shared libraries and "
     "Triton's "

@@ -20,7 +20,7 @@ typedef struct options {
 
 enum { OPT_MODEL = 'm', OPT_OUT = 'o', OPT_TEMPLATE = 256, OPT_NO_PROMPT, OPT_LEARNT, OPT_IDS };
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
+static error_t parse_chat_option(int key, char *arg, struct argp_state *state) {
     options *o = state->input;
     switch (key) {
         case OPT_MODEL: o->model = arg; return 0;
@@ -44,8 +44,8 @@ static void write_spans(ls_json_out *json, const ls_template_output *r) {
     ls_json_end_array(json);
 }
 
-static ls_status write_ids(ls_json_out *json, const ls_tokenizer *tokenizer, const options *o,
-                           const ls_template_output *r, ls_error *err) {
+static ls_status write_chat_ids(ls_json_out *json, const ls_tokenizer *tokenizer, const options *o,
+                                const ls_template_output *r, ls_error *err) {
     int32_t *ids;
     uint8_t *learnt;
     int64_t n;
@@ -80,7 +80,7 @@ static ls_status render_line(const ls_chat *chat, const ls_tokenizer *tokenizer,
     ls_json_begin_object(&json, NULL);
     ls_json_text(&json, "text", r.text, r.bytes);
     if (o->learnt) write_spans(&json, &r);
-    if (o->ids) LS_TRY_DONE(write_ids(&json, tokenizer, o, &r, err));
+    if (o->ids) LS_TRY_DONE(write_chat_ids(&json, tokenizer, o, &r, err));
     ls_json_end_object(&json);
     ls_json_newline(&json);
 done:
@@ -136,7 +136,7 @@ int ls_cmd_chat(int argc, char **argv) {
         {0}};
     static const struct argp parser = {
         list,
-        parse_option,
+        parse_chat_option,
         NULL,
         "Reads lines {\"messages\": [..]}, which may have \"tools\", \"documents\" and \"chat_template_kwargs\", from "
         "standard input and writes lines {\"text\": STRING}: what the model's chat template makes of them. The first "

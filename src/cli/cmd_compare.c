@@ -26,7 +26,7 @@ static int take_format(struct argp_state *state, const char *option, const char 
     return format;
 }
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
+static error_t parse_compare_option(int key, char *arg, struct argp_state *state) {
     compare_options *options = state->input;
     ls_error err;
     switch (key) {
@@ -73,7 +73,7 @@ static const struct argp_option options_known[] = {
 
 static const struct argp parser = {
     options_known,
-    parse_option,
+    parse_compare_option,
     "A B",
     "Compare the log-probabilities of two record files, A from the rollout and B from the trainer.\v"
     "Sequences are matched by id and checked by token id, never by text. Where one file has entries for whole "

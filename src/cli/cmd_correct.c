@@ -21,7 +21,7 @@ typedef struct correct_options {
     ls_correction correction;
 } correct_options;
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
+static error_t parse_correct_option(int key, char *arg, struct argp_state *state) {
     correct_options *options = state->input;
     ls_error err;
     switch (key) {
@@ -63,7 +63,7 @@ static const struct argp_option options_known[] = {
 
 static const struct argp parser = {
     options_known,
-    parse_option,
+    parse_correct_option,
     NULL,
     "Measure what a correction of the rollout-trainer mismatch does to a step's tokens.\v"
     "Example: --correction token-truncate=2,geometric-reject=0.99:1.01,veto=1e-4\n\n"

@@ -49,7 +49,7 @@ static ls_status find_shape(init_options *o, const char *name) {
     return LS_FAIL(&o->err, LS_ERR_ARG, "--shape: '%.64s' is none of %s", name, names);
 }
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
+static error_t parse_init_option(int key, char *arg, struct argp_state *state) {
     init_options *o = state->input;
     switch (key) {
         case OPT_CONFIG:
@@ -121,7 +121,7 @@ static ls_status report(const char *directory, const char *name, ls_dtype dtype,
     return LS_OK;
 }
 
-static ls_status read_config(const init_options *o, char **text, int64_t *bytes, ls_error *err) {
+static ls_status read_init_config(const init_options *o, char **text, int64_t *bytes, ls_error *err) {
     if (o->shape == NULL) return ls_file_read(text, bytes, o->config, LS_MODEL_FILE_BYTES_MAX, err);
     *bytes = (int64_t)strlen(o->shape->config);
     return ls_text_copy(text, o->shape->config, *bytes, err);
@@ -137,7 +137,7 @@ static ls_status run_init(const init_options *o, ls_error *err) {
     if (ls_file_exists(o->out)) return LS_FAIL(err, LS_ERR_IO, "%s: exists already", o->out);
     if (snprintf(fresh, sizeof fresh, "%s.new", o->out) >= (int)sizeof fresh)
         return LS_FAIL(err, LS_ERR_ARG, "--out: the path is longer than %d bytes", PATH_MAX_BYTES - 1);
-    LS_TRY_DONE(read_config(o, &text, &bytes, err));
+    LS_TRY_DONE(read_init_config(o, &text, &bytes, err));
     LS_TRY_DONE(ls_model_config_parse(&config, text, bytes, o->config, err));
     if (o->tokenizer != NULL) LS_TRY_DONE(check_tokenizer(o, &config, err));
     if (ls_file_exists(fresh)) {
@@ -179,7 +179,7 @@ int ls_cmd_init(int argc, char **argv) {
         {"out", OPT_OUT, "DIR", 0, "The directory to make", 0},
         {0}};
     char text[1024];
-    const struct argp parser = {list, parse_option, NULL, text, NULL, NULL, NULL};
+    const struct argp parser = {list, parse_init_option, NULL, text, NULL, NULL, NULL};
     init_options o = {0};
     describe_init(text, sizeof text);
     ls_cli_parse(&parser, argc, argv, &o);

@@ -228,7 +228,7 @@ static void print_json(const summary *s, const inspect_options *o) {
     ls_json_newline(&json);
 }
 
-static error_t on_option(int key, char *text, struct argp_state *state) {
+static error_t on_inspect_option(int key, char *text, struct argp_state *state) {
     inspect_options *o = state->input;
     switch (key) {
         case 'm': o->model = text; return 0;
@@ -254,8 +254,8 @@ int ls_cmd_inspect(int argc, char **argv) {
         {"tensors", 't', NULL, 0, "List every tensor", 0},
         {"json", 'j', NULL, 0, "Everything as JSON", 0},
         {0}};
-    static const struct argp argp = {options, on_option, "[DIR]", "Shows what a checkpoint is and what it costs.",
-                                     NULL,    NULL,      NULL};
+    static const struct argp argp = {
+        options, on_inspect_option, "[DIR]", "Shows what a checkpoint is and what it costs.", NULL, NULL, NULL};
     ls_error err;
     inspect_options o = {.dtype = LS_BF16, .err = &err};
     ls_device *device = NULL;

@@ -21,7 +21,7 @@ typedef struct merge_options {
     const char *adapter, *base, *out; /* base NULL: the one that the adapter names */
 } merge_options;
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
+static error_t parse_merge_option(int key, char *arg, struct argp_state *state) {
     merge_options *o = state->input;
     switch (key) {
         case OPT_BASE: o->base = arg; return 0;
@@ -96,7 +96,7 @@ int ls_cmd_merge(int argc, char **argv) {
         {"out", OPT_OUT, "DIR", 0, "The directory to make", 0},
         {0}};
     static const struct argp parser = {
-        list, parse_option, "ADAPTER", "Makes a whole model of a base and a LoRA adapter.", NULL, NULL, NULL};
+        list, parse_merge_option, "ADAPTER", "Makes a whole model of a base and a LoRA adapter.", NULL, NULL, NULL};
     merge_options o = {0};
     ls_error err;
     ls_cli_parse(&parser, argc, argv, &o);

@@ -77,7 +77,7 @@ static ls_status parse_dialect(ls_dialect *out, const char *text, ls_error *err)
     return LS_FAIL(err, LS_ERR_ARG, "--dialect: '%s' is not vllm, sglang or llama.cpp", text);
 }
 
-static ls_status parse_option(probe_options *o, int key, char *text, ls_error *err) {
+static ls_status parse_probe_option(probe_options *o, int key, char *text, ls_error *err) {
     switch (key) {
         case OPT_DIALECT: return parse_dialect(&o->dialect, text, err);
         case OPT_MODEL: o->model = text; break;
@@ -99,7 +99,7 @@ static ls_status parse_option(probe_options *o, int key, char *text, ls_error *e
     return LS_OK;
 }
 
-static error_t on_option(int key, char *text, struct argp_state *state) {
+static error_t on_probe_option(int key, char *text, struct argp_state *state) {
     parse_context *context = state->input;
     if (key == ARGP_KEY_ARG) {
         if (context->o->url != NULL) ls_cli_wrong(state, "unexpected argument '%s'", text);
@@ -109,13 +109,13 @@ static error_t on_option(int key, char *text, struct argp_state *state) {
     }
     if (key == ARGP_KEY_NO_ARGS) ls_cli_wrong(state, "the server's address is missing: http://HOST:PORT");
     if (key < OPT_DIALECT || key > OPT_JSON) return ARGP_ERR_UNKNOWN;
-    if (context->status == LS_OK) context->status = parse_option(context->o, key, text, context->err);
+    if (context->status == LS_OK) context->status = parse_probe_option(context->o, key, text, context->err);
     return 0;
 }
 
 static const struct argp parser = {
     options_known,
-    on_option,
+    on_probe_option,
     "URL",
     "Hold a server against itself: what it records while it decodes, against its values of the same tokens as a "
     "prompt. "

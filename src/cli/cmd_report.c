@@ -10,7 +10,7 @@ typedef struct report_options {
     int64_t n;
 } report_options;
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
+static error_t parse_report_option(int key, char *arg, struct argp_state *state) {
     report_options *options = state->input;
     switch (key) {
         case 'o': options->out = arg; return 0;
@@ -32,7 +32,7 @@ static const struct argp_option options_known[] = {
 
 static const struct argp parser = {
     options_known,
-    parse_option,
+    parse_report_option,
     "RUN...",
     "Write the records in the directory RUN as one HTML page: curves of held-out reward, reward, length, entropy, KL "
     "and mismatch, gate "

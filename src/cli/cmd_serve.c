@@ -20,7 +20,7 @@ typedef struct served {
 } served;
 
 /* Weights of the state file, on the device that loads. */
-static ls_status open_model(served *x, ls_run_options *o, ls_model **model, ls_error *err) {
+static ls_status open_served_model(served *x, ls_run_options *o, ls_model **model, ls_error *err) {
     uint64_t version;
     ls_levers one = o->levers;
     ls_status status;
@@ -39,7 +39,7 @@ static ls_status open_model(served *x, ls_run_options *o, ls_model **model, ls_e
 static ls_status start_server(served *x, ls_run_options *o, ls_error *err) {
     ls_serve_engine engine = {0};
     const int64_t most = o->max_length;
-    LS_TRY(open_model(x, o, &engine.model, err));
+    LS_TRY(open_served_model(x, o, &engine.model, err));
     ls_cli_device_tell("device", &x->choice, o->profile);
     engine.device = x->device;
     engine.load_device = x->load_device;

@@ -100,7 +100,7 @@ static ls_status parse_lever(ls_levers *levers, const char *name, const char *te
     return status;
 }
 
-static ls_status parse_option(sweep_options *o, int key, char *text, ls_error *err) {
+static ls_status parse_sweep_option(sweep_options *o, int key, char *text, ls_error *err) {
     int64_t number = 0;
     ls_status status = LS_OK;
     switch (key) {
@@ -158,17 +158,17 @@ static ls_status parse_option(sweep_options *o, int key, char *text, ls_error *e
     return status;
 }
 
-static error_t on_option(int key, char *text, struct argp_state *state) {
+static error_t on_sweep_option(int key, char *text, struct argp_state *state) {
     parse_context *context = state->input;
     if (key == ARGP_KEY_ARG) ls_cli_wrong(state, "unexpected argument '%s'", text);
     if (key < OPT_MODEL || key > OPT_JSON) return ARGP_ERR_UNKNOWN;
-    if (context->status == LS_OK) context->status = parse_option(context->o, key, text, context->err);
+    if (context->status == LS_OK) context->status = parse_sweep_option(context->o, key, text, context->err);
     return 0;
 }
 
 static const struct argp parser = {
     options_known,
-    on_option,
+    on_sweep_option,
     NULL,
     "Find out why rollout and trainer disagree: run small experiments, each with one lever moved, compare every bit "
     "with the "

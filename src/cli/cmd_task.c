@@ -42,7 +42,7 @@ static ls_status parse_value(options *o, int key, const char *text) {
     }
 }
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
+static error_t parse_problem_option(int key, char *arg, struct argp_state *state) {
     options *o = state->input;
     switch (key) {
         case OPT_N:
@@ -227,7 +227,7 @@ int ls_cmd_task(int argc, char **argv) {
         {"list", OPT_LIST, NULL, 0, "Print the tasks and their options, with defaults in parentheses", 0},
         {0}};
     static const struct argp parser = {list,
-                                       parse_option,
+                                       parse_problem_option,
                                        "NAME",
                                        "Writes problems of a task, or judges completions. Problem I depends on the "
                                        "task, its options, the seed, the split and I alone.",

@@ -21,7 +21,7 @@ typedef struct options {
 
 enum { OPT_MODEL = 'm', OPT_OUT = 'o', OPT_NO_SPECIAL = 256, OPT_SKIP_SPECIAL, OPT_KEEP_SPECIAL };
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
+static error_t parse_tokenize_option(int key, char *arg, struct argp_state *state) {
     options *o = state->input;
     switch (key) {
         case OPT_MODEL: o->model = arg; return 0;
@@ -135,7 +135,7 @@ int ls_cmd_tokenize(int argc, char **argv) {
         {0}};
     static const struct argp parser = {
         list,
-        parse_option,
+        parse_tokenize_option,
         NULL,
         "Reads lines {\"text\": STRING} from standard input and writes lines {\"ids\": [..]}. A member \"id\" is "
         "copied to the output. Blank lines are passed over; the first that is not valid ends the command.",
@@ -156,7 +156,7 @@ int ls_cmd_detokenize(int argc, char **argv) {
         {0}};
     static const struct argp parser = {
         list,
-        parse_option,
+        parse_tokenize_option,
         NULL,
         "Reads lines {\"ids\": [..]} from standard input and writes lines {\"text\": STRING}. A member \"id\" is "
         "copied to the output. Blank lines are passed over; the first that is not valid ends the command.",

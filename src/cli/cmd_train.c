@@ -34,7 +34,7 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static error_t on_option(int key, char *text, struct argp_state *state) {
+static error_t on_train_option(int key, char *text, struct argp_state *state) {
     train_arguments *a = state->input;
     switch (key) {
         case OPT_CONFIG: a->config = text; return 0;
@@ -165,7 +165,7 @@ static error_t on_resume_option(int key, char *text, struct argp_state *state) {
         case ARGP_KEY_END:
             if (a->run == NULL) ls_cli_wrong(state, "RUN is missing");
             return 0;
-        default: return on_option(key, text, state);
+        default: return on_train_option(key, text, state);
     }
 }
 
@@ -235,7 +235,7 @@ static error_t on_plan_option(int key, char *text, struct argp_state *state) {
         case ARGP_KEY_END:
             if (a->kind == NULL) ls_cli_wrong(state, "KIND is missing: sft or grpo");
             return 0;
-        default: return on_option(key, text, state);
+        default: return on_train_option(key, text, state);
     }
 }
 
@@ -339,7 +339,7 @@ static int run_replay(int argc, char **argv) {
 int ls_cmd_train(int argc, char **argv) {
     char name[64];
     for (size_t i = 0; argc > 1 && i < N_KINDS; i++) {
-        const struct argp argp = {options, on_option, NULL, kinds[i].text, NULL, NULL, NULL};
+        const struct argp argp = {options, on_train_option, NULL, kinds[i].text, NULL, NULL, NULL};
         train_arguments a = {.required = kinds[i].required};
         int code = LS_EXIT_OK;
         ls_error err;

@@ -255,7 +255,7 @@ static ls_status parse_tool_calls(ls_run_options *o, const char *text, ls_error 
     return LS_OK;
 }
 
-static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_error *err) {
+static ls_status parse_run_option(ls_run_options *o, int key, const char *text, ls_error *err) {
     switch (key) {
         case OPT_MODEL: o->model = text; return LS_OK;
         case OPT_ADAPTER: o->adapter = text; return LS_OK;
@@ -331,11 +331,11 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
     }
 }
 
-static error_t on_option(int key, char *text, struct argp_state *state) {
+static error_t on_run_option(int key, char *text, struct argp_state *state) {
     parse_context *context = state->input;
     if (key == ARGP_KEY_ARG) ls_cli_wrong(state, "unexpected argument '%s'", text);
     if (key < OPT_MODEL || key >= OPT_LEVER + ls_levers_count()) return ARGP_ERR_UNKNOWN;
-    if (context->status == LS_OK) context->status = parse_option(context->o, key, text, context->err);
+    if (context->status == LS_OK) context->status = parse_run_option(context->o, key, text, context->err);
     return 0;
 }
 
@@ -413,7 +413,7 @@ static ls_status resolve_adapter(ls_run_options *o, ls_error *err) {
 
 ls_status ls_run_options_parse(ls_run_options *out, ls_command_kind command, int argc, char **argv, ls_error *err) {
     struct argp_option options[OPTIONS_MAX];
-    struct argp argp = {options, on_option, NULL, command_text(command), NULL, NULL, NULL};
+    struct argp argp = {options, on_run_option, NULL, command_text(command), NULL, NULL, NULL};
     parse_context context = {out, err, LS_OK};
     set_defaults(out, command);
     list_options(options, command);

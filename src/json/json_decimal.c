@@ -2,17 +2,16 @@
 #include "json/json_decimal.h"
 
 #include "base/mem.h"
+#include "base/utf8.h"
 
 enum { EXPONENT_DIGITS = 15 };
 
 __extension__ typedef unsigned __int128 wide;
 
-static bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 /* Passes over digits; returns how many. */
 static int64_t skip_digits(const char **at, const char *end) {
     const char *begin = *at;
-    while (*at < end && is_digit(**at)) ++*at;
+    while (*at < end && ls_is_digit(**at)) ++*at;
     return *at - begin;
 }
 

@@ -89,7 +89,7 @@ static ls_status read_numbers(ls_adapter_config *out, const ls_node *root, ls_er
     return LS_OK;
 }
 
-static ls_status read_config(ls_adapter_config *out, const ls_node *root, ls_error *err) {
+static ls_status read_adapter_config(ls_adapter_config *out, const ls_node *root, ls_error *err) {
     const char *text = NULL;
     ls_node value;
     LS_TRY(ls_node_need(root, "peft_type", &value, err));
@@ -111,7 +111,7 @@ ls_status ls_adapter_config_parse(ls_adapter_config *out, const char *json, int6
     *out = (ls_adapter_config){0};
     LS_TRY_DONE(ls_json_doc_open(&doc, json, bytes, name, err));
     root = ls_json_root(doc);
-    status = read_config(out, &root, err);
+    status = read_adapter_config(out, &root, err);
 done:
     ls_json_doc_free(doc);
     if (status != LS_OK) {

@@ -75,7 +75,8 @@ static ls_status check_class(const ls_architecture *architecture, const json_t *
                    ls_json_show(json_array_get(names, 0), shown), architecture->class_name);
 }
 
-static ls_status read_config(ls_model_config *out, const ls_architecture *const *list, json_t *config, ls_error *err) {
+static ls_status read_model_config(ls_model_config *out, const ls_architecture *const *list, json_t *config,
+                                   ls_error *err) {
     const ls_architecture *architecture = NULL;
     /* The kind goes first: fields of another model would otherwise be reported one by one. */
     LS_TRY(find_type(&architecture, list, config, err));
@@ -94,7 +95,7 @@ ls_status ls_architectures_parse(ls_model_config *out, const ls_architecture *co
         json = plain;
     }
     LS_TRY_DONE(ls_json_parse(&config, json, bytes, name, err));
-    if ((status = read_config(&read, list, config, err)) != LS_OK) {
+    if ((status = read_model_config(&read, list, config, err)) != LS_OK) {
         ls_error_prefix(err, "%s", name);
         goto done;
     }

@@ -29,8 +29,8 @@ static const json_t *some(const json_t *object, const char *key) {
 }
 
 /* A number of the object, low <= it <= high; by_default where it is absent, NaN: it must be there. */
-static ls_status read_number(double *out, const rope_source *s, const char *key, double by_default, double low,
-                             double high, ls_error *err) {
+static ls_status read_rope_number(double *out, const rope_source *s, const char *key, double by_default, double low,
+                                  double high, ls_error *err) {
     const json_t *value = some(s->object, key);
     char expected[64];
     *out = by_default;
@@ -87,17 +87,17 @@ static float power_of(double base, int64_t j, int64_t dim) {
 
 static ls_status scale_linear(ls_rope_config *out, const rope_source *s, ls_error *err) {
     double factor;
-    LS_TRY(read_number(&factor, s, "factor", NEEDED, 1.0, 1e6, err));
+    LS_TRY(read_rope_number(&factor, s, "factor", NEEDED, 1.0, 1e6, err));
     for (int32_t j = 0; j < out->half; j++) out->inv_freq[j] = ls_div(out->inv_freq[j], (float)factor);
     return LS_OK;
 }
 
 static ls_status scale_llama3(ls_rope_config *out, const rope_source *s, int64_t positions_max, ls_error *err) {
     double factor, low, high, original;
-    LS_TRY(read_number(&factor, s, "factor", NEEDED, 1.0, 1e6, err));
-    LS_TRY(read_number(&low, s, "low_freq_factor", NEEDED, 1e-6, 1e6, err));
-    LS_TRY(read_number(&high, s, "high_freq_factor", NEEDED, 1e-6, 1e6, err));
-    LS_TRY(read_number(&original, s, "original_max_position_embeddings", (double)positions_max, 1.0, 1e18, err));
+    LS_TRY(read_rope_number(&factor, s, "factor", NEEDED, 1.0, 1e6, err));
+    LS_TRY(read_rope_number(&low, s, "low_freq_factor", NEEDED, 1e-6, 1e6, err));
+    LS_TRY(read_rope_number(&high, s, "high_freq_factor", NEEDED, 1e-6, 1e6, err));
+    LS_TRY(read_rope_number(&original, s, "original_max_position_embeddings", (double)positions_max, 1.0, 1e18, err));
     if (!(high > low))
         return LS_FAIL(err, LS_ERR_FORMAT, "%s: high_freq_factor %g is not above low_freq_factor %g", s->field, high,
                        low);
@@ -124,13 +124,13 @@ static ls_status scale_yarn(ls_rope_config *out, const rope_source *s, double ba
     const int64_t dim = 2 * (int64_t)out->half;
     const json_t *truncate = some(s->object, "truncate");
     double original, factor, fast, slow, m, m_all, attention, low, high;
-    LS_TRY(read_number(&original, s, "original_max_position_embeddings", (double)positions_max, 1.0, 1e18, err));
-    LS_TRY(read_number(&factor, s, "factor", (double)positions_max / original, 1.0, 1e6, err));
-    LS_TRY(read_number(&fast, s, "beta_fast", 32.0, 1e-6, 1e9, err));
-    LS_TRY(read_number(&slow, s, "beta_slow", 1.0, 1e-6, 1e9, err));
-    LS_TRY(read_number(&m, s, "mscale", 0.0, 0.0, 1e3, err));
-    LS_TRY(read_number(&m_all, s, "mscale_all_dim", 0.0, 0.0, 1e3, err));
-    LS_TRY(read_number(
+    LS_TRY(read_rope_number(&original, s, "original_max_position_embeddings", (double)positions_max, 1.0, 1e18, err));
+    LS_TRY(read_rope_number(&factor, s, "factor", (double)positions_max / original, 1.0, 1e6, err));
+    LS_TRY(read_rope_number(&fast, s, "beta_fast", 32.0, 1e-6, 1e9, err));
+    LS_TRY(read_rope_number(&slow, s, "beta_slow", 1.0, 1e-6, 1e9, err));
+    LS_TRY(read_rope_number(&m, s, "mscale", 0.0, 0.0, 1e3, err));
+    LS_TRY(read_rope_number(&m_all, s, "mscale_all_dim", 0.0, 0.0, 1e3, err));
+    LS_TRY(read_rope_number(
         &attention, s, "attention_factor",
         m > 0.0 && m_all > 0.0 ? yarn_scale(factor, m) / yarn_scale(factor, m_all) : yarn_scale(factor, 1.0), 1e-6, 1e3,
         err));
@@ -181,7 +181,7 @@ static ls_status check_share(const rope_source *s, double share, ls_error *err) 
                    share);
 }
 
-static ls_status read_type(const char **out, const rope_source *s, ls_error *err) {
+static ls_status read_rope_type(const char **out, const rope_source *s, ls_error *err) {
     const json_t *value = some(s->object, "rope_type");
     if (value == NULL) value = some(s->object, "type");
     *out = value == NULL ? "default" : json_string_value(value);
@@ -195,7 +195,7 @@ static ls_status read_rope(ls_rope_config *out, const rope_source *source, int64
     const char *type;
     double theta;
     LS_TRY(read_theta(&theta, &s, default_theta, err));
-    LS_TRY(read_type(&type, &s, err));
+    LS_TRY(read_rope_type(&type, &s, err));
     if (head_dim % 2 != 0 || head_dim > 2 * LS_ROPE_HALF_MAX)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "head_dim: %lld; heads that rotate are even and at most %d",
                        (long long)head_dim, 2 * LS_ROPE_HALF_MAX);

@@ -23,7 +23,7 @@ static ls_status bytes_of(const ls_tensor_out *t, int64_t *bytes, ls_error *err)
 }
 
 /* The order of the data: *order is released with free(). */
-static ls_status lay_out(const ls_tensor_out ***order, const ls_tensor_out *tensors, int64_t n, ls_error *err) {
+static ls_status lay_out_tensors(const ls_tensor_out ***order, const ls_tensor_out *tensors, int64_t n, ls_error *err) {
     int64_t at = 0;
     ls_status status = ls_array_alloc((void **)order, n, sizeof **order, "tensors", err);
     for (int64_t bytes = 8; status == LS_OK && bytes >= 1; bytes /= 2)
@@ -87,7 +87,7 @@ static void heading_free(heading *h) {
 /* heading_free, whatever this returns. `name` stands for the file in errors. */
 static ls_status heading_make(heading *h, const char *name, const ls_tensor_out *tensors, int64_t n, ls_error *err) {
     *h = (heading){NULL, NULL, 0};
-    LS_TRY(lay_out(&h->order, tensors, n, err));
+    LS_TRY(lay_out_tensors(&h->order, tensors, n, err));
     LS_TRY(make_header(&h->text, &h->bytes, h->order, n, err));
     if (h->bytes <= LS_ST_HEADER_MAX) return LS_OK;
     return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: a header of %zu bytes; the format's limit is %d", name, h->bytes,

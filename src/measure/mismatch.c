@@ -115,7 +115,7 @@ static const named_field aliases[] = {
 };
 
 static double *field_of(ls_mismatch *m, size_t offset) { return (double *)((char *)m + offset); }
-static double value_of(const ls_mismatch *m, size_t offset) { return *(const double *)((const char *)m + offset); }
+static double measure_value(const ls_mismatch *m, size_t offset) { return *(const double *)((const char *)m + offset); }
 
 /* ---- statistics ---- */
 
@@ -261,7 +261,7 @@ static int64_t sum_sequence(sequence_sums *sums, const ls_mismatch_pair *pairs, 
     return i;
 }
 
-static void add_sequence(ls_mismatch *out, const sequence_sums *s, int64_t sequence) {
+static void add_measured_sequence(ls_mismatch *out, const sequence_sums *s, int64_t sequence) {
     const double abs = s->abs / s->n, mult = s->mult / s->n, r = s->r / s->n, t = s->t / s->n, diff = r - t;
     const bool first = out->n_sequences == 0;
     if (first || abs > out->sequence_abs_max) {
@@ -296,7 +296,7 @@ static void measure_sequences(ls_mismatch *out, const ls_mismatch_pair *pairs, i
         sequence_sums sums;
         const int64_t sequence = pairs[i].sequence;
         i = sum_sequence(&sums, pairs, n, i);
-        add_sequence(out, &sums, sequence);
+        add_measured_sequence(out, &sums, sequence);
     }
     for (int k = 0; k < N_MEANS; k++) *means[k] /= (double)out->n_sequences;
     out->chi2_sequence -= 1.0;
@@ -371,7 +371,7 @@ done:
 
 void ls_mismatch_write(ls_json_out *json, const ls_mismatch *m) {
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        ls_json_double(json, fields[i].name, value_of(m, fields[i].offset));
+        ls_json_double(json, fields[i].name, measure_value(m, fields[i].offset));
     ls_json_begin_object(json, "abs_quantiles");
     for (int i = 0; i < LS_QUANTILES; i++) {
         char name[16];
@@ -391,5 +391,5 @@ void ls_mismatch_write(ls_json_out *json, const ls_mismatch *m) {
 void ls_mismatch_write_aliases(ls_json_out *json, const ls_mismatch *m) {
     ls_json_int(json, "training/rollout_probs_diff_valid", m->n > 0);
     for (size_t i = 0; i < sizeof aliases / sizeof aliases[0]; i++)
-        ls_json_double(json, aliases[i].name, value_of(m, aliases[i].offset));
+        ls_json_double(json, aliases[i].name, measure_value(m, aliases[i].offset));
 }

@@ -76,7 +76,7 @@ static bool ends_with(const char *name, const char *end) {
 }
 
 /* Of what is not drawn from normals. */
-static double value_of(const piece *p, int64_t i) {
+static double weight_value(const piece *p, int64_t i) {
     if (p->slot->kind == LS_SLOT_RATES) return ls_log64((double)(i + 1));
     if (p->slot->kind == LS_SLOT_DECAY) return ls_log64((double)(i % p->slot->dims[1] + 1));
     if (p->slot->above_one) return 0.0;
@@ -93,7 +93,7 @@ static void fill_part(void *context, int64_t begin, int64_t end, int32_t thread_
     for (int64_t i = begin; i < end; i += BLOCK) {
         const int64_t n = end - i < BLOCK ? end - i : BLOCK;
         if (is_normal) draw_block(block, p, p->at + i);
-        for (int64_t k = 0; !is_normal && k < n; k++) block[k] = (float)value_of(p, p->at + i + k);
+        for (int64_t k = 0; !is_normal && k < n; k++) block[k] = (float)weight_value(p, p->at + i + k);
         ls_row_narrow(ls_at_mut(p->to, p->f->dtype, i), p->f->dtype, block, n);
     }
 }

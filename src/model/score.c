@@ -104,7 +104,7 @@ static ls_status score_span(scorer *s, const ls_span *span, const ls_score_item 
 
 /* Lays out the next chunk of every item that has tokens left from pos on; owner[i] is span i's. Returns their
  * number. */
-static int64_t lay_out(scorer *s, const ls_score_item *items, int64_t n, int64_t pos, int64_t *owner) {
+static int64_t lay_out_items(scorer *s, const ls_score_item *items, int64_t n, int64_t pos, int64_t *owner) {
     int64_t rows = 0, live = 0;
     for (int64_t i = 0; i < n; i++) {
         const int64_t left = items[i].n_tokens - pos, chunk = s->opts->chunk > 0 ? s->opts->chunk : left;
@@ -121,7 +121,7 @@ static int64_t lay_out(scorer *s, const ls_score_item *items, int64_t n, int64_t
 static ls_status score_batch(scorer *s, const ls_score_item *items, int64_t n) {
     const ls_forward f = {s->model, s->cache, s->ws, s->batch, s->h, 0, false};
     int64_t owner[BATCH_MAX], live;
-    for (int64_t pos = 0; (live = lay_out(s, items, n, pos, owner)) > 0;
+    for (int64_t pos = 0; (live = lay_out_items(s, items, n, pos, owner)) > 0;
          pos += s->opts->chunk > 0 ? s->opts->chunk : INT64_MAX / 2) {
         LS_TRY(ls_batch_write(s->batch, s->tokens, s->spans, live, s->pages, n * s->pages_each, s->err));
         LS_TRY(ls_model_forward(&f, NULL, NULL, s->err));

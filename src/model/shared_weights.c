@@ -37,7 +37,7 @@ static int64_t byte_of(const ls_shared_weights *g, int64_t at) {
     return end;
 }
 
-static void lay_out(ls_shared_weights *g) {
+static void lay_out_shares(ls_shared_weights *g) {
     const ls_parameters *all = g->parameters;
     int64_t bytes = 0, layer_i = 0;
     for (int64_t i = 0; i < all->n; i++) {
@@ -55,7 +55,7 @@ static void lay_out(ls_shared_weights *g) {
 }
 
 /* Where the elements of parameter i from `begin` on lie in share r's memory. */
-static uint8_t *part_of(const ls_shared_weights *g, int64_t r, int64_t i, int64_t begin) {
+static uint8_t *share_part(const ls_shared_weights *g, int64_t r, int64_t i, int64_t begin) {
     const int64_t size = ls_dtype_bytes(g->parameters->list[i].dtype);
     return (uint8_t *)g->shared[r].memory + (g->places[i] + begin * size - g->bytes[r]);
 }
@@ -75,12 +75,12 @@ ls_status ls_shared_weights_open(ls_shared_weights **out, ls_parameters *p, int6
     LS_TRY_DONE(ls_array_alloc((void **)&g->places, p->n, sizeof *g->places, "weights by layer", err));
     LS_TRY_DONE(
         ls_array_alloc((void **)&g->first, p->model->config.n_layers + 1, sizeof *g->first, "weights by layer", err));
-    lay_out(g);
+    lay_out_shares(g);
     LS_TRY_DONE(
         ls_memory_share(p->device, &g->shared[share], g->bytes[share + 1] - g->bytes[share], "weights by layer", err));
     for (int64_t i = 0; i < p->n; i++)
         if (!ls_parameter_is_whole(p, &p->list[i]) && p->list[i].begin < p->list[i].end)
-            p->list[i].part = part_of(g, share, i, p->list[i].begin);
+            p->list[i].part = share_part(g, share, i, p->list[i].begin);
     *out = g;
     g = NULL;
 done:
@@ -113,7 +113,7 @@ static ls_status bring_parameter(const ls_shared_weights *g, int64_t i, ls_error
         ls_parameter_part(p, g->owned[r], g->owned[r + 1], &begin, &end);
         if (begin < end)
             LS_TRY(ls_memory_copy(g->parameters->device, (uint8_t *)ls_parameter_value(p) + begin * size,
-                                  part_of(g, r, i, begin), (end - begin) * size, err));
+                                  share_part(g, r, i, begin), (end - begin) * size, err));
     }
     return ls_parameter_store(g->parameters, p, err);
 }

@@ -124,7 +124,7 @@ bool ls_tape_recomputes(const ls_tape *t, int64_t sublayer) {
 }
 
 /* NULL: the sublayer computes nothing. */
-static const ls_part *part_of(const ls_tape *t, int64_t sublayer) {
+static const ls_part *sublayer_part(const ls_tape *t, int64_t sublayer) {
     const ls_layer *layer = &t->model->layers[sublayer / 2];
     return sublayer % 2 == LS_SUBLAYER_MIXER ? layer->mixer : layer->ffn;
 }
@@ -153,7 +153,7 @@ static ls_status make_forward(ls_tape *t, const ls_model_config *c, ls_error *er
     for (int64_t i = 0; i <= t->n_sublayers; i++) LS_TRY(floats(t, &t->h[i], rows, c->hidden, err));
     LS_TRY(ls_workspace_create(&t->shared, t->device, t->model, t->opts.dtype, rows, true, err));
     for (int64_t i = 0; i < t->n_sublayers; i++) {
-        const ls_part *part = part_of(t, i);
+        const ls_part *part = sublayer_part(t, i);
         t->ws[i] = t->shared;
         if (part != NULL && !ls_tape_recomputes(t, i))
             LS_TRY(ls_workspace_keep(&t->ws[i], t->shared, t->model, part, err));

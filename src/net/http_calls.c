@@ -42,7 +42,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static CURLcode global_code;
 static void init_library(void) { global_code = curl_global_init(CURL_GLOBAL_DEFAULT); }
 
-static size_t take_answer(char *data, size_t size, size_t count, void *context) {
+static size_t take_call_answer(char *data, size_t size, size_t count, void *context) {
     transfer *t = context;
     ls_http_call *c = t->call;
     const int64_t n = (int64_t)(size * count);
@@ -69,7 +69,7 @@ static ls_status begin_call(run *r, transfer *t, ls_http_call *c, ls_error *err)
     t->begun = ls_clock_seconds();
     curl_easy_setopt(t->curl, CURLOPT_PRIVATE, (char *)t);
     curl_easy_setopt(t->curl, CURLOPT_ERRORBUFFER, t->error);
-    curl_easy_setopt(t->curl, CURLOPT_WRITEFUNCTION, take_answer);
+    curl_easy_setopt(t->curl, CURLOPT_WRITEFUNCTION, take_call_answer);
     curl_easy_setopt(t->curl, CURLOPT_WRITEDATA, t);
     curl_easy_setopt(t->curl, CURLOPT_HTTPHEADER, r->http->headers);
     curl_easy_setopt(t->curl, CURLOPT_NOSIGNAL, 1L);

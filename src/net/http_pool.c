@@ -57,7 +57,7 @@ bool ls_http_is_url(const char *url) { return strncmp(url, "http://", 7) == 0 ||
 /* ---- one transfer ---- */
 
 /* There is always room for a NUL. */
-static size_t take_answer(char *data, size_t size, size_t count, void *context) {
+static size_t take_try_answer(char *data, size_t size, size_t count, void *context) {
     transfer *t = context;
     const int64_t n = (int64_t)(size * count);
     void *answer = t->answer;
@@ -233,7 +233,7 @@ static ls_status prepare_transfer(const ls_http_pool *p, transfer *t, ls_error *
     if (curl == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "transfers to a server");
     curl_easy_setopt(curl, CURLOPT_PRIVATE, (char *)t);
     curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, t->error);
-    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, take_answer);
+    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, take_try_answer);
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, t);
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER, p->headers);
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);

@@ -6,7 +6,7 @@
 /* The widest row: twice of it lies in a thread's scratch as float32. */
 #define DIM_MAX (288 * 1024)
 
-static ls_status check_sizes(const char *op, int64_t rows, int64_t dim, int64_t groups, ls_error *err) {
+static ls_status check_gated_norm(const char *op, int64_t rows, int64_t dim, int64_t groups, ls_error *err) {
     if (dim < 1 || dim > DIM_MAX)
         return LS_FAIL(err, LS_ERR_ARG, "%s: dim %lld is not in 1..%d", op, (long long)dim, DIM_MAX);
     if (groups < 1 || dim % groups != 0)
@@ -25,7 +25,7 @@ ls_status ls_gated_norm_check(const ls_gated_norm_args *a, ls_error *err) {
     };
     if (!ls_dtype_is_stored(a->y_dtype))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "gated_norm: y %s; f32 and bf16 are built", ls_dtype_name(a->y_dtype));
-    LS_TRY(check_sizes("gated_norm", a->rows, a->dim, a->groups, err));
+    LS_TRY(check_gated_norm("gated_norm", a->rows, a->dim, a->groups, err));
     return ls_operands_check("gated_norm", operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
 }
 
@@ -43,6 +43,6 @@ ls_status ls_gated_norm_backward_check(const ls_gated_norm_backward_args *a, ls_
     };
     if (!ls_dtype_is_stored(a->dz_dtype))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: dz %s; f32 and bf16 are built", op, ls_dtype_name(a->dz_dtype));
-    LS_TRY(check_sizes(op, a->rows, a->dim, a->groups, err));
+    LS_TRY(check_gated_norm(op, a->rows, a->dim, a->groups, err));
     return ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
 }

@@ -8,7 +8,7 @@
 static const char input_op[] = "gemm_backward_input";
 static const char weight_op[] = "gemm_backward_weight";
 
-static ls_status check_sizes(const char *op, int64_t m, int64_t n, int64_t k, ls_error *err) {
+static ls_status check_gemm_backward(const char *op, int64_t m, int64_t n, int64_t k, ls_error *err) {
     int64_t elements;
     if (m < 0) return LS_FAIL(err, LS_ERR_ARG, "%s: m %lld is negative", op, (long long)m);
     if (n < 1) return LS_FAIL(err, LS_ERR_ARG, "%s: n %lld is less than 1", op, (long long)n);
@@ -36,7 +36,7 @@ static ls_operand of_dy(ls_profile profile, const float *dy, int64_t dy_stride, 
 }
 
 ls_status ls_gemm_backward_input_check(const ls_gemm_backward_input_args *a, ls_error *err) {
-    LS_TRY(check_sizes(input_op, a->m, a->n, a->k, err));
+    LS_TRY(check_gemm_backward(input_op, a->m, a->n, a->k, err));
     if (ls_dtype_bytes(a->w_dtype) == 0)
         return LS_FAIL(err, LS_ERR_ARG, "%s: w_dtype %d is unknown", input_op, (int)a->w_dtype);
     LS_TRY(check_count(input_op, "dx", a->dx_rows, a->m, a->dx_count, err));
@@ -50,7 +50,7 @@ ls_status ls_gemm_backward_input_check(const ls_gemm_backward_input_args *a, ls_
 }
 
 ls_status ls_gemm_backward_weight_check(const ls_gemm_backward_weight_args *a, ls_error *err) {
-    LS_TRY(check_sizes(weight_op, a->m, a->n, a->k, err));
+    LS_TRY(check_gemm_backward(weight_op, a->m, a->n, a->k, err));
     if (a->x_dtype != LS_F32 && a->x_dtype != LS_BF16)
         return LS_FAIL(err, LS_ERR_ARG, "%s: x_dtype %d (%s) is neither f32 nor bf16", weight_op, (int)a->x_dtype,
                        ls_dtype_name(a->x_dtype));

@@ -7,7 +7,7 @@
 
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof(array)[0]))
 
-static ls_status check_sizes(const char *op, int64_t n_groups, int64_t m, int64_t n, int64_t k, ls_error *err) {
+static ls_status check_groups_sizes(const char *op, int64_t n_groups, int64_t m, int64_t n, int64_t k, ls_error *err) {
     int64_t elements;
     if (n_groups < 1 || n_groups > LS_EXPERTS_MAX)
         return LS_FAIL(err, LS_ERR_ARG, "%s: %lld groups, not 1..%d", op, (long long)n_groups, LS_EXPERTS_MAX);
@@ -38,7 +38,7 @@ static ls_status check_dy(const char *op, ls_profile profile, ls_dtype dtype, ls
 ls_status ls_gemm_groups_check(const ls_gemm_groups_args *a, ls_error *err) {
     static const char op[] = "gemm_groups";
     const ls_gemm_weight *first = NULL;
-    LS_TRY(check_sizes(op, a->n_groups, a->m, 1, 1, err));
+    LS_TRY(check_groups_sizes(op, a->n_groups, a->m, 1, 1, err));
     LS_TRY(check_groups(op, "weight", (const void *const *)a->weights, a->n_groups, err));
     first = a->weights[0];
     for (int64_t g = 0; g < a->n_groups; g++) {
@@ -49,7 +49,7 @@ ls_status ls_gemm_groups_check(const ls_gemm_groups_args *a, ls_error *err) {
                            "first",
                            (long long)g);
     }
-    LS_TRY(check_sizes(op, a->n_groups, a->m, first->n, first->k, err));
+    LS_TRY(check_groups_sizes(op, a->n_groups, a->m, first->n, first->k, err));
     if ((a->x_dtype != LS_F32 && a->x_dtype != LS_BF16) || (a->out_dtype != LS_F32 && a->out_dtype != LS_BF16))
         return LS_FAIL(err, LS_ERR_ARG, "%s: x is %s and out is %s, not f32 or bf16", op, ls_dtype_name(a->x_dtype),
                        ls_dtype_name(a->out_dtype));
@@ -64,7 +64,7 @@ ls_status ls_gemm_groups_check(const ls_gemm_groups_args *a, ls_error *err) {
 
 ls_status ls_gemm_groups_backward_input_check(const ls_gemm_groups_backward_input_args *a, ls_error *err) {
     static const char op[] = "gemm_groups_backward_input";
-    LS_TRY(check_sizes(op, a->n_groups, a->m, a->n, a->k, err));
+    LS_TRY(check_groups_sizes(op, a->n_groups, a->m, a->n, a->k, err));
     LS_TRY(check_groups(op, "w", a->w, a->n_groups, err));
     if (ls_dtype_bytes(a->w_dtype) == 0)
         return LS_FAIL(err, LS_ERR_ARG, "%s: w_dtype %d is unknown", op, (int)a->w_dtype);
@@ -79,7 +79,7 @@ ls_status ls_gemm_groups_backward_input_check(const ls_gemm_groups_backward_inpu
 ls_status ls_gemm_groups_backward_weight_check(const ls_gemm_groups_backward_weight_args *a, ls_error *err) {
     static const char op[] = "gemm_groups_backward_weight";
     const bool no_sequences = a->profile != LS_PROFILE_MMA16 || a->m == 0;
-    LS_TRY(check_sizes(op, a->n_groups, a->m, a->n, a->k, err));
+    LS_TRY(check_groups_sizes(op, a->n_groups, a->m, a->n, a->k, err));
     LS_TRY(check_groups(op, "dw", (const void *const *)a->dw, a->n_groups, err));
     if (a->x_dtype != LS_F32 && a->x_dtype != LS_BF16)
         return LS_FAIL(err, LS_ERR_ARG, "%s: x is %s, not f32 or bf16", op, ls_dtype_name(a->x_dtype));

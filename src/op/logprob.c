@@ -4,8 +4,8 @@
 #include "base/mem.h"
 #include "op/operand.h"
 
-static ls_status check_sizes(const char *op, ls_dtype dtype, int64_t rows, const char *name, int64_t vocab,
-                             ls_error *err) {
+static ls_status check_logprob_sizes(const char *op, ls_dtype dtype, int64_t rows, const char *name, int64_t vocab,
+                                     ls_error *err) {
     if (ls_dtype_bytes(dtype) == 0) return LS_FAIL(err, LS_ERR_ARG, "%s: data type %d is unknown", op, (int)dtype);
     if (rows < 0) return LS_FAIL(err, LS_ERR_ARG, "%s: rows is %lld", op, (long long)rows);
     if (vocab < 1 || vocab > LS_LOGPROB_VOCAB_MAX)
@@ -21,7 +21,7 @@ ls_status ls_logprob_check(const ls_logprob_args *args, ls_error *err) {
         {"targets", args->targets, rows, 1, 1, 8, false},
         {"logprob", args->logprob, rows, 1, 1, 4, false},
     };
-    const ls_status status = check_sizes("logprob", args->dtype, rows, "vocab", args->vocab, err);
+    const ls_status status = check_logprob_sizes("logprob", args->dtype, rows, "vocab", args->vocab, err);
     return status != LS_OK ? status : ls_operands_check("logprob", operands, 3, err);
 }
 
@@ -34,7 +34,7 @@ ls_status ls_logprob_shard_check(const ls_logprob_shard_args *args, ls_error *er
         {"leaves", args->leaves, rows, n_leaves, args->leaf_stride, (int64_t)sizeof(ls_logprob_leaf), false},
         {"target_z", args->target_z, rows, 1, 1, 4, false},
     };
-    const ls_status status = check_sizes(op, args->dtype, rows, "total", args->total, err);
+    const ls_status status = check_logprob_sizes(op, args->dtype, rows, "total", args->total, err);
     if (status != LS_OK) return status;
     if (args->first < 0 || args->first >= args->total || args->first % LS_LOGPROB_LEAF != 0)
         return LS_FAIL(err, LS_ERR_ARG, "%s: first %lld is not a multiple of %d below %lld", op, (long long)args->first,
@@ -56,7 +56,7 @@ ls_status ls_logprob_combine_check(const ls_logprob_combine_args *args, ls_error
         {"targets", args->targets, rows, 1, 1, 8, false},
         {"logprob", args->logprob, rows, 1, 1, 4, false},
     };
-    const ls_status status = check_sizes("logprob_combine", LS_F32, rows, "total", args->total, err);
+    const ls_status status = check_logprob_sizes("logprob_combine", LS_F32, rows, "total", args->total, err);
     return status != LS_OK ? status : ls_operands_check("logprob_combine", operands, 4, err);
 }
 
@@ -69,7 +69,7 @@ ls_status ls_logprob_backward_check(const ls_logprob_backward_args *args, ls_err
         {"lse", args->lse, rows, 1, 1, 4, false},
         {"d_logits", args->d_logits, rows, args->vocab, args->d_stride, elem, false},
     };
-    ls_status status = check_sizes(op, args->dtype, rows, "vocab", args->vocab, err);
+    ls_status status = check_logprob_sizes(op, args->dtype, rows, "vocab", args->vocab, err);
     if (status != LS_OK) return status;
     status = ls_operands_check(op, operands, 4, err);
     if (status != LS_OK) return status;

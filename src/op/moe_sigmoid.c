@@ -3,7 +3,7 @@
 
 #include "op/operand.h"
 
-static ls_status check_sizes(const char *op, int64_t rows, int64_t n_experts, int64_t top_k, ls_error *err) {
+static ls_status check_moe_sizes(const char *op, int64_t rows, int64_t n_experts, int64_t top_k, ls_error *err) {
     if (rows >= 0 && n_experts >= 1 && n_experts <= LS_EXPERTS_MAX && top_k >= 1 && top_k <= n_experts) return LS_OK;
     return LS_FAIL(err, LS_ERR_ARG, "%s: %lld rows, top %lld of %lld experts (at most %d)", op, (long long)rows,
                    (long long)top_k, (long long)n_experts, LS_EXPERTS_MAX);
@@ -13,7 +13,7 @@ ls_status ls_moe_sigmoid_route_check(const ls_moe_sigmoid_route_args *a, ls_erro
     static const char op[] = "moe_sigmoid_route";
     const int64_t groups = a->n_groups;
     const bool none = a->rows == 0;
-    LS_TRY(check_sizes(op, a->rows, a->n_experts, a->top_k, err));
+    LS_TRY(check_moe_sizes(op, a->rows, a->n_experts, a->top_k, err));
     if (groups < 1 || a->n_experts % groups != 0 || (groups > 1 && a->n_experts / groups < 2))
         return LS_FAIL(err, LS_ERR_ARG, "%s: %lld groups of %lld experts", op, (long long)groups,
                        (long long)a->n_experts);
@@ -32,7 +32,7 @@ ls_status ls_moe_sigmoid_route_check(const ls_moe_sigmoid_route_args *a, ls_erro
 ls_status ls_moe_sigmoid_route_backward_check(const ls_moe_sigmoid_route_backward_args *a, ls_error *err) {
     static const char op[] = "moe_sigmoid_route_backward";
     const bool none = a->rows == 0;
-    LS_TRY(check_sizes(op, a->rows, a->n_experts, a->top_k, err));
+    LS_TRY(check_moe_sizes(op, a->rows, a->n_experts, a->top_k, err));
     {
         const ls_operand operands[] = {{"logits", a->logits, a->rows, a->n_experts, a->n_experts, 4, none},
                                        {"expert", a->expert, a->rows, a->top_k, a->top_k, 4, none},

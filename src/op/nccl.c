@@ -226,7 +226,7 @@ static ls_status put_call(ls_nccl *g, int result, const char *what, ls_error *er
 }
 
 /* One of the calls between begin and end, which begin with it. */
-static ls_status add_call(const ls_nccl *g, int result, const char *what, ls_error *err) {
+static ls_status add_nccl_call(const ls_nccl *g, int result, const char *what, ls_error *err) {
     return result == NCCL_IN_PROGRESS ? LS_OK : ask_status(g->lib, g->comm, result, what, err);
 }
 
@@ -237,12 +237,12 @@ ls_status ls_nccl_begin(ls_nccl *g, ls_error *err) {
 
 ls_status ls_nccl_send(ls_nccl *g, int32_t peer, const void *memory, int64_t bytes, ls_error *err) {
     void *stream = g->device->exec.stream;
-    return add_call(g, g->lib->send(memory, (size_t)bytes, NCCL_INT8, peer, g->comm, stream), "a send", err);
+    return add_nccl_call(g, g->lib->send(memory, (size_t)bytes, NCCL_INT8, peer, g->comm, stream), "a send", err);
 }
 
 ls_status ls_nccl_receive(ls_nccl *g, int32_t peer, void *memory, int64_t bytes, ls_error *err) {
     void *stream = g->device->exec.stream;
-    return add_call(g, g->lib->recv(memory, (size_t)bytes, NCCL_INT8, peer, g->comm, stream), "a receive", err);
+    return add_nccl_call(g, g->lib->recv(memory, (size_t)bytes, NCCL_INT8, peer, g->comm, stream), "a receive", err);
 }
 
 ls_status ls_nccl_end(ls_nccl *g, ls_error *err) { return put_call(g, g->lib->group_end(), "a group of moves", err); }

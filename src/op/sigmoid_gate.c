@@ -6,7 +6,7 @@
 /* The widest row: its gates lie in a thread's scratch. */
 #define DIM_MAX (288 * 1024)
 
-static ls_status check_sizes(const char *op, int64_t rows, int64_t dim, int64_t gates, ls_error *err) {
+static ls_status check_gate_sizes(const char *op, int64_t rows, int64_t dim, int64_t gates, ls_error *err) {
     if (rows < 0 || dim < 1 || dim > DIM_MAX)
         return LS_FAIL(err, LS_ERR_ARG, "%s: rows %lld, dim %lld (dim is at most %d)", op, (long long)rows,
                        (long long)dim, DIM_MAX);
@@ -24,7 +24,7 @@ static ls_status check_stored(const char *op, const char *name, ls_dtype dtype, 
 ls_status ls_sigmoid_gate_check(const ls_sigmoid_gate_args *a, ls_error *err) {
     static const char op[] = "sigmoid_gate";
     const int64_t rows = a->rows;
-    LS_TRY(check_sizes(op, rows, a->dim, a->gates, err));
+    LS_TRY(check_gate_sizes(op, rows, a->dim, a->gates, err));
     LS_TRY(check_stored(op, "x", a->x_dtype, err));
     LS_TRY(check_stored(op, "y", a->y_dtype, err));
     {
@@ -40,7 +40,7 @@ ls_status ls_sigmoid_gate_check(const ls_sigmoid_gate_args *a, ls_error *err) {
 ls_status ls_sigmoid_gate_backward_check(const ls_sigmoid_gate_backward_args *a, ls_error *err) {
     static const char op[] = "sigmoid_gate_backward";
     const int64_t rows = a->rows;
-    LS_TRY(check_sizes(op, rows, a->dim, a->gates, err));
+    LS_TRY(check_gate_sizes(op, rows, a->dim, a->gates, err));
     LS_TRY(check_stored(op, "x", a->x_dtype, err));
     LS_TRY(check_stored(op, "dgate", a->dgate_dtype, err));
     {

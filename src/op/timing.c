@@ -54,7 +54,7 @@ static ls_status row_of(ls_timing *t, int64_t *out, const char *name, ls_error *
     return LS_OK;
 }
 
-static void add_call(ls_timing *t, int64_t row, double ms) {
+static void add_timed_call(ls_timing *t, int64_t row, double ms) {
     t->rows[row].calls++;
     t->rows[row].ms += ms;
 }
@@ -97,7 +97,7 @@ static ls_status read_pending(ls_timing *t, ls_error *err) {
         const pending *p = &t->pending[i];
         double ms = 0.0;
         if (status == LS_OK) status = ls_cuda_event_ms(&ms, p->begin, p->end, err);
-        if (status == LS_OK) add_call(t, p->row, ms);
+        if (status == LS_OK) add_timed_call(t, p->row, ms);
         event_give(t, p->begin);
         event_give(t, p->end);
     }
@@ -132,7 +132,7 @@ done:
 static ls_status call_end(call *c, ls_status status, ls_error *err) {
     ls_timing *t = c->timing;
     if (!t->uses_events) {
-        if (status == LS_OK) add_call(t, c->row, clock_ms() - c->start_ms);
+        if (status == LS_OK) add_timed_call(t, c->row, clock_ms() - c->start_ms);
         return status;
     }
     if (status == LS_OK) status = ls_cuda_event_record(&t->device->exec, c->events.end, err);

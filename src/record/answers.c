@@ -55,7 +55,7 @@ static ls_status add_record(reader *r, ls_record **out, const char *id, int64_t 
     return LS_OK;
 }
 
-static ls_status read_value(ls_record *one, int64_t i, const ls_node *item, ls_error *err) {
+static ls_status read_answer_value(ls_record *one, int64_t i, const ls_node *item, ls_error *err) {
     const ls_node_kind kind = ls_node_kind_of(item);
     double value;
     one->logprobs[i] = 0.0f;
@@ -73,7 +73,7 @@ static ls_status read_value(ls_record *one, int64_t i, const ls_node *item, ls_e
     return LS_OK;
 }
 
-static ls_status read_id(int32_t *out, const ls_node *item, ls_error *err) {
+static ls_status read_answer_id(int32_t *out, const ls_node *item, ls_error *err) {
     int64_t id = 0;
     LS_TRY(ls_node_int(item, 0, INT32_MAX, &id, err));
     *out = (int32_t)id;
@@ -81,12 +81,13 @@ static ls_status read_id(int32_t *out, const ls_node *item, ls_error *err) {
 }
 
 /* Items [from, to) of a list of ids. */
-static ls_status read_ids(int32_t **out, int64_t *n, const ls_node *list, int64_t from, int64_t to, ls_error *err) {
+static ls_status read_answer_ids(int32_t **out, int64_t *n, const ls_node *list, int64_t from, int64_t to,
+                                 ls_error *err) {
     *n = to - from;
     LS_TRY(ls_array_alloc((void **)out, *n > 0 ? *n : 1, sizeof **out, "token ids", err));
     for (int64_t i = from; i < to; i++) {
         const ls_node item = ls_node_at(list, i);
-        LS_TRY(read_id(&(*out)[i - from], &item, err));
+        LS_TRY(read_answer_id(&(*out)[i - from], &item, err));
     }
     return LS_OK;
 }
@@ -157,7 +158,7 @@ static ls_status read_choice_ids(ls_record *one, const ls_node *choice, const ls
     if (ls_node_get_some(choice, "token_ids", &ids)) {
         LS_TRY(ls_node_expect(&ids, LS_NODE_ARRAY, err));
         LS_TRY(need_count(&ids, one->n_logprobs, err));
-        return read_ids(&one->completion_ids, &one->n_completion, &ids, 0, one->n_logprobs, err);
+        return read_answer_ids(&one->completion_ids, &one->n_completion, &ids, 0, one->n_logprobs, err);
     }
     LS_TRY(ls_array_alloc((void **)&one->completion_ids, one->n_logprobs > 0 ? one->n_logprobs : 1,
                           sizeof *one->completion_ids, "token ids", err));
@@ -167,7 +168,7 @@ static ls_status read_choice_ids(ls_record *one, const ls_node *choice, const ls
         ls_node token = item;
         bool known = false;
         if (is_content && ls_node_get_some(&item, "id", &token)) {
-            LS_TRY(read_id(&one->completion_ids[i], &token, err));
+            LS_TRY(read_answer_id(&one->completion_ids[i], &token, err));
             known = true;
         } else if (!is_content || ls_node_get_some(&item, "token", &token)) {
             LS_TRY(read_token(&one->completion_ids[i], &known, &token, err));
@@ -190,7 +191,7 @@ static ls_status read_valueless(reader *r, const ls_node *choice, const char *id
     if (reported) LS_TRY(ls_node_expect(&ids, LS_NODE_ARRAY, err));
     LS_TRY(add_record(r, &one, id, part, n_parts, reported ? ls_node_count(&ids) : 0, err));
     memset(one->logprob_missing, 1, (size_t)one->n_logprobs);
-    return reported ? read_ids(&one->completion_ids, &one->n_completion, &ids, 0, one->n_logprobs, err) : LS_OK;
+    return reported ? read_answer_ids(&one->completion_ids, &one->n_completion, &ids, 0, one->n_logprobs, err) : LS_OK;
 }
 
 static ls_status read_choice(reader *r, const ls_node *body, const ls_node *choice, const char *id, int64_t part,
@@ -214,7 +215,7 @@ static ls_status read_choice(reader *r, const ls_node *body, const ls_node *choi
             LS_TRY(ls_node_expect(&item, LS_NODE_OBJECT, err));
             LS_TRY(ls_node_need(&item, "logprob", &value, err));
         }
-        LS_TRY(read_value(one, i, &value, err));
+        LS_TRY(read_answer_value(one, i, &value, err));
     }
     tokens = list;
     if (!is_content) {
@@ -227,7 +228,7 @@ static ls_status read_choice(reader *r, const ls_node *body, const ls_node *choi
     if (!ls_node_get_some(choice, "prompt_token_ids", &prompt) && !ls_node_get_some(body, "prompt_token_ids", &prompt))
         return LS_OK;
     LS_TRY(ls_node_expect(&prompt, LS_NODE_ARRAY, err));
-    return read_ids(&one->prompt_ids, &one->n_prompt, &prompt, 0, ls_node_count(&prompt), err);
+    return read_answer_ids(&one->prompt_ids, &one->n_prompt, &prompt, 0, ls_node_count(&prompt), err);
 }
 
 /* Entry i of prompt_logprobs: {"ID": {"logprob": X, ..}, ..}, the prompt's own token among perhaps several. */
@@ -252,9 +253,9 @@ static ls_status read_prompt_entry(ls_record *one, int64_t i, const ls_node *ent
         snprintf(key, sizeof key, "%" PRId32, one->completion_ids[i + 1]);
         LS_TRY(ls_node_need(entry, key, &found, err));
     }
-    if (ls_node_kind_of(&found) != LS_NODE_OBJECT) return read_value(one, i, &found, err);
+    if (ls_node_kind_of(&found) != LS_NODE_OBJECT) return read_answer_value(one, i, &found, err);
     LS_TRY(ls_node_need(&found, "logprob", &value, err));
-    return read_value(one, i, &value, err);
+    return read_answer_value(one, i, &value, err);
 }
 
 static ls_status read_prompt_logprobs(reader *r, const ls_node *body, const ls_node *choice, const char *id,
@@ -276,7 +277,7 @@ static ls_status read_prompt_logprobs(reader *r, const ls_node *body, const ls_n
     if (has_ids) {
         LS_TRY(ls_node_expect(&ids, LS_NODE_ARRAY, err));
         LS_TRY(need_count(&ids, n, err));
-        LS_TRY(read_ids(&one->completion_ids, &one->n_completion, &ids, 0, n, err));
+        LS_TRY(read_answer_ids(&one->completion_ids, &one->n_completion, &ids, 0, n, err));
         one->is_tokens = true;
     } else {
         LS_TRY(ls_array_alloc((void **)&one->completion_ids, n, sizeof *one->completion_ids, "token ids", err));
@@ -342,8 +343,8 @@ static ls_status read_sglang(reader *r, const ls_node *root, ls_error *err) {
         if (ls_node_count(&item) < 2) return ls_node_fail(&item, LS_ERR_FORMAT, err, "[value, id, text] is required");
         value = ls_node_at(&item, 0);
         id = ls_node_at(&item, 1);
-        LS_TRY(read_id(&one->completion_ids[i], &id, err));
-        if (!whole || i > 0) LS_TRY(read_value(one, whole ? i - 1 : i, &value, err));
+        LS_TRY(read_answer_id(&one->completion_ids[i], &id, err));
+        if (!whole || i > 0) LS_TRY(read_answer_value(one, whole ? i - 1 : i, &value, err));
     }
     one->has_meta = true;
     return read_count(&meta, "cached_tokens", &one->cache_hit, err);
@@ -357,7 +358,7 @@ static ls_status read_item(const ls_node *item, int32_t *id, ls_node *value, ls_
                             "post_sampling_probs are probabilities of a distribution that was cut");
     LS_TRY(ls_node_need(item, "id", &node, err));
     LS_TRY(ls_node_need(item, "logprob", value, err));
-    return read_id(id, &node, err);
+    return read_answer_id(id, &node, err);
 }
 
 /* llama.cpp's server leaves out the record of a token that ends within a character: the items stand among the tokens,
@@ -386,7 +387,7 @@ static ls_status place_values(ls_record *one, const int64_t *late, const ls_node
         int32_t id = 0;
         LS_TRY(read_item(&item, &id, &value, err));
         while (one->completion_ids[at] != id) at++;
-        if (at == late[i]) LS_TRY(read_value(one, at, &value, err));
+        if (at == late[i]) LS_TRY(read_answer_value(one, at, &value, err));
     }
     return LS_OK;
 }
@@ -423,7 +424,7 @@ static ls_status read_llama_cpp(reader *r, const ls_node *root, ls_error *err) {
     reported = reported && ls_node_count(&tokens) > 0;
     n = ls_node_count(reported ? &tokens : &list);
     LS_TRY(add_record(r, &one, NULL, 0, 1, n, err));
-    LS_TRY(reported ? read_ids(&one->completion_ids, &one->n_completion, &tokens, 0, n, err)
+    LS_TRY(reported ? read_answer_ids(&one->completion_ids, &one->n_completion, &tokens, 0, n, err)
                     : read_item_ids(one, root, &list, err));
     LS_TRY(ls_array_alloc((void **)&late, ls_node_count(&list) + 1, sizeof *late, "places", err));
     LS_TRY_DONE(find_late(late, one, &list, err));
@@ -439,21 +440,21 @@ done:
 static ls_status read_candidate(ls_record *one, int64_t i, const ls_node *value, const ls_node *ids, ls_error *err) {
     int64_t at = 0;
     ls_node item;
-    if (ls_node_kind_of(value) != LS_NODE_ARRAY) return read_value(one, i, value, err);
+    if (ls_node_kind_of(value) != LS_NODE_ARRAY) return read_answer_value(one, i, value, err);
     if (ls_node_count(value) == 0) return ls_node_fail(value, LS_ERR_FORMAT, err, "is empty");
     if (ids != NULL && ls_node_kind_of(ids) == LS_NODE_ARRAY) {
         LS_TRY(need_count(ids, ls_node_count(value), err));
         for (at = 0; at < ls_node_count(ids); at++) {
             int32_t id;
             item = ls_node_at(ids, at);
-            LS_TRY(read_id(&id, &item, err));
+            LS_TRY(read_answer_id(&id, &item, err));
             if (id == one->completion_ids[i]) break;
         }
         if (at == ls_node_count(ids))
             return ls_node_fail(ids, LS_ERR_FORMAT, err, "token %d is not among them", (int)one->completion_ids[i]);
     }
     item = ls_node_at(value, at);
-    return read_value(one, i, &item, err);
+    return read_answer_value(one, i, &item, err);
 }
 
 static ls_status read_trl(reader *r, const ls_node *root, ls_error *err) {
@@ -482,8 +483,8 @@ static ls_status read_trl(reader *r, const ls_node *root, ls_error *err) {
         LS_TRY(expect_list_or_null(&list, &n_values, err));
         LS_TRY(ls_node_expect(&prompt, LS_NODE_ARRAY, err));
         LS_TRY(add_record(r, &one, NULL, 0, 1, n_ids, err));
-        LS_TRY(read_ids(&one->completion_ids, &one->n_completion, &ids, 0, n_ids, err));
-        LS_TRY(read_ids(&one->prompt_ids, &one->n_prompt, &prompt, 0, ls_node_count(&prompt), err));
+        LS_TRY(read_answer_ids(&one->completion_ids, &one->n_completion, &ids, 0, n_ids, err));
+        LS_TRY(read_answer_ids(&one->prompt_ids, &one->n_prompt, &prompt, 0, ls_node_count(&prompt), err));
         if (ls_node_kind_of(&list) == LS_NODE_NULL) {
             memset(one->logprob_missing, 1, (size_t)n_ids);
             continue;
@@ -534,7 +535,7 @@ static ls_status read_values(ls_record *one, const ls_node *list, ls_error *err)
     LS_TRY(need_count(list, one->n_logprobs, err));
     for (int64_t i = 0; i < one->n_logprobs; i++) {
         const ls_node item = ls_node_at(list, i);
-        LS_TRY(read_value(one, i, &item, err));
+        LS_TRY(read_answer_value(one, i, &item, err));
     }
     return LS_OK;
 }
@@ -606,7 +607,7 @@ static ls_status read_verl(reader *r, const ls_node *root, ls_error *err) {
         LS_TRY(pick(root, key, s, n, &held[2], &values, &n_values, err));
         LS_TRY(read_uid(root, s, n, digits, &id, err));
         LS_TRY(add_record(r, &one, id, 0, 1, n_ids, err));
-        LS_TRY(read_ids(&one->completion_ids, &one->n_completion, &ids, 0, n_ids, err));
+        LS_TRY(read_answer_ids(&one->completion_ids, &one->n_completion, &ids, 0, n_ids, err));
         LS_TRY(read_values(one, &values, err));
         LS_TRY(read_mask(one, &mask, err));
     }
@@ -628,8 +629,8 @@ static ls_status read_slime_sample(reader *r, const ls_node *sample, ls_error *e
     LS_TRY(read_name(sample, "index", digits, &id, err));
     if (id == NULL) LS_TRY(read_name(sample, "sample_index", digits, &id, err));
     LS_TRY(add_record(r, &one, id, 0, 1, n, err));
-    LS_TRY(read_ids(&one->prompt_ids, &one->n_prompt, &tokens, 0, n_all - n, err));
-    LS_TRY(read_ids(&one->completion_ids, &one->n_completion, &tokens, n_all - n, n_all, err));
+    LS_TRY(read_answer_ids(&one->prompt_ids, &one->n_prompt, &tokens, 0, n_all - n, err));
+    LS_TRY(read_answer_ids(&one->completion_ids, &one->n_completion, &tokens, n_all - n, n_all, err));
     LS_TRY(read_values(one, &values, err));
     return ls_node_get_some(sample, "loss_mask", &mask) ? read_mask(one, &mask, err) : LS_OK;
 }
@@ -660,7 +661,7 @@ static ls_status read_openrlhf(reader *r, const ls_node *root, ls_error *err) {
             return ls_node_fail(&ids, LS_ERR_FORMAT, err, "two tokens are the fewest");
         LS_TRY(add_record(r, &one, NULL, 0, 1, n_ids > 0 ? n_ids - 1 : 0, err));
         one->is_tokens = true;
-        LS_TRY(read_ids(&one->completion_ids, &one->n_completion, &ids, 0, n_ids, err));
+        LS_TRY(read_answer_ids(&one->completion_ids, &one->n_completion, &ids, 0, n_ids, err));
         LS_TRY(read_values(one, &values, err));
         LS_TRY(read_mask(one, &mask, err));
     }

@@ -206,7 +206,7 @@ static ls_status read_answer(ls_data_line *out, const ls_node *root, const ls_da
     return ls_text_copy(&out->answer, text, out->answer_bytes, err);
 }
 
-static ls_status read_id(ls_data_line *out, const ls_node *root, const ls_data_fields *fields, ls_error *err) {
+static ls_status read_line_id(ls_data_line *out, const ls_node *root, const ls_data_fields *fields, ls_error *err) {
     found_field f;
     char text[32];
     const char *string;
@@ -273,7 +273,7 @@ static ls_status add_line(line_list *list, const char *text, int64_t bytes, cons
     LS_TRY_DONE(check_media(&root, err));
     LS_TRY_DONE(read_prompt(line, &root, fields, err));
     LS_TRY_DONE(read_answer(line, &root, fields, err));
-    LS_TRY_DONE(read_id(line, &root, fields, err));
+    LS_TRY_DONE(read_line_id(line, &root, fields, err));
     LS_TRY_DONE(ls_node_dump(&root, &line->whole, err));
 done:
     ls_json_doc_free(doc);

@@ -78,7 +78,7 @@ static ls_status grow_tokens(ls_dump *dump, int64_t more, ls_error *err) {
 
 /* ---- values ---- */
 
-static ls_status read_value(float *out, const ls_node *item, ls_error *err) {
+static ls_status read_dump_value(float *out, const ls_node *item, ls_error *err) {
     const ls_node_kind kind = ls_node_kind_of(item);
     double value;
     *out = NAN;
@@ -141,7 +141,7 @@ static ls_status read_floats(float *out, const line_view *line, const char *key,
     for (int64_t i = 0; i < length; i++) out[i] = NAN;
     for (int64_t i = 0; i < length && ls_node_kind_of(&list) != LS_NODE_NULL; i++) {
         const ls_node item = ls_node_at(&list, i);
-        LS_TRY_DONE(read_value(&out[i], &item, err));
+        LS_TRY_DONE(read_dump_value(&out[i], &item, err));
         if ((double)out[i] <= SENTINEL) out[i] = NAN;
         if (is_logprob && out[i] > LS_LOGPROB_MAX) {
             status =
@@ -178,7 +178,7 @@ static ls_status find_scalar(bool *found, ls_node *item, ls_node *holder, const 
 
 /* ---- sequences ---- */
 
-static ls_status read_ids(int32_t *out, const ls_node *list, int64_t length, ls_error *err) {
+static ls_status read_dump_ids(int32_t *out, const ls_node *list, int64_t length, ls_error *err) {
     for (int64_t i = 0; i < length; i++) {
         const ls_node item = ls_node_at(list, i);
         int64_t id = 0;
@@ -220,10 +220,10 @@ static ls_status read_sequence(ls_dump *dump, const line_view *line, ls_dump_for
     LS_TRY(find_scalar(&found, &item, &holder, line, keys->length, s, err));
     if (found) LS_TRY(ls_node_int(&item, 0, n, &length, err));
     LS_TRY(find_scalar(&found, &item, &holder, line, "rewards", s, err));
-    if (found) LS_TRY(read_value(&reward, &item, err));
+    if (found) LS_TRY(read_dump_value(&reward, &item, err));
     LS_TRY(grow_sequences(dump, err));
     LS_TRY(grow_tokens(dump, length, err));
-    LS_TRY(read_ids(dump->token_ids + at, &list, length, err));
+    LS_TRY(read_dump_ids(dump->token_ids + at, &list, length, err));
     LS_TRY(read_mask(dump->mask + at, line, keys, s, n, length, err));
     LS_TRY(read_floats(dump->rollout + at, line, keys->rollout, s, n, length, true, err));
     LS_TRY(read_floats(dump->trainer + at, line, keys->trainer, s, n, length, true, err));

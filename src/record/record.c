@@ -126,7 +126,7 @@ static bool read_bits(float *out, const json_t *item) {
     return true;
 }
 
-static bool read_number(float *out, const json_t *item) {
+static bool read_record_number(float *out, const json_t *item) {
     const double value = json_number_value(item);
     if (!json_is_number(item) || !(fabs(value) <= (double)FLT_MAX)) return false;
     *out = (float)value;
@@ -140,7 +140,7 @@ static bool contradicts(const json_t *value, const json_t *bits) {
     if (json_is_null(bits)) return !json_is_null(value);
     if (!read_bits(&meant, bits)) return false; /* told when the bits are read */
     if (json_is_null(value)) return isfinite(meant);
-    return read_number(&shown, value) &&
+    return read_record_number(&shown, value) &&
            (!isfinite(meant) || fabs((double)shown - (double)meant) > 1e-4 * fabs((double)meant) + 1e-6);
 }
 
@@ -171,7 +171,7 @@ static ls_status read_logprob_list(ls_record *record, const json_t *list, const 
         record->logprobs[i] = 0.0f;
         record->logprob_missing[i] = json_is_null(item);
         if (json_is_null(item)) continue;
-        if (!(is_bits ? read_bits(&record->logprobs[i], item) : read_number(&record->logprobs[i], item)))
+        if (!(is_bits ? read_bits(&record->logprobs[i], item) : read_record_number(&record->logprobs[i], item)))
             return LS_FAIL(err, LS_ERR_FORMAT, "%s: item %lld is %s, expected %s or null", field, (long long)i,
                            ls_json_show(item, shown), is_bits ? "8 hex digits" : "a float32 number");
         if (kind != LS_RECORD_VALUE && isfinite(record->logprobs[i]) && record->logprobs[i] > LS_LOGPROB_MAX)

@@ -297,7 +297,7 @@ static ls_status check_pair(const ls_bundle *b, const ls_record *r, const ls_rec
     return LS_OK;
 }
 
-static ls_status lay_out(ls_bundle *b, ls_error *err) {
+static ls_status lay_out_bundle(ls_bundle *b, ls_error *err) {
     struct ls_bundle_store *store = b->store;
     const ls_bundle_records *records = &store->records;
     int64_t at = 0;
@@ -362,7 +362,7 @@ ls_status ls_bundle_parse(ls_bundle **out, const char *text, int64_t bytes, cons
     LS_TRY_DONE(ls_json_doc_open(&doc, text, bytes, path, err));
     root = ls_json_root(doc);
     LS_TRY_DONE(read_members(&root, b, err));
-    if ((status = lay_out(b, err)) != LS_OK) {
+    if ((status = lay_out_bundle(b, err)) != LS_OK) {
         ls_error_prefix(err, "%s", directory);
         goto done;
     }

@@ -131,7 +131,7 @@ static sequence_values values_of(const ls_tokens *tokens, const float *r, const 
 }
 
 /* What a step bounds, of a token with the log ratio d in this sequence. */
-static double value_of(ls_correction_kind kind, const sequence_values *v, double d) {
+static double metric_value(ls_correction_kind kind, const sequence_values *v, double d) {
     const double n = (double)v->n;
     switch (kind) {
         case LS_CORRECT_TOKEN_TRUNCATE:
@@ -220,7 +220,8 @@ static void add_weight(ls_correction_metrics *m, sequence_outcome *s, float weig
     *(zero ? &m->k3_zero : &m->k3_kept) += k3_of(d);
 }
 
-static void add_sequence(ls_correction_metrics *m, const sequence_outcome *s, const ls_correction *correction) {
+static void add_corrected_sequence(ls_correction_metrics *m, const sequence_outcome *s,
+                                   const ls_correction *correction) {
     const double n = (double)s->n;
     if (s->n == 0) return;
     widen(&m->sequence_weight_min, &m->sequence_weight_max, m->n_sequences == 0, s->weight / n);
@@ -291,7 +292,7 @@ static token_outcome outcome_of(ls_correction_metrics *m, sequence_outcome *s, c
     token_outcome token = {.raw = bounded_exp(d), .weight = 1.0};
     for (int k = 0; k < correction->n; k++) {
         const ls_correction_step *step = &correction->steps[k];
-        const double value = value_of(step->kind, v, d);
+        const double value = metric_value(step->kind, v, d);
         const bool outside = is_outside(step, v, value);
         if (is_of_tokens(step->kind))
             add_share(&m->shares[k], m->n_tokens - m->n_missing == 1, value);
@@ -335,7 +336,7 @@ ls_status ls_correction_apply(float *weights, uint8_t *kept, ls_correction_metri
             add_token(&m, &sequence, &token, d, weight);
             add_weight(&m, &sequence, weights[i], d);
         }
-        add_sequence(&m, &sequence, correction);
+        add_corrected_sequence(&m, &sequence, correction);
     }
     finish_metrics(&m, correction);
     measure_spread(&m, weights, tokens, r, t);

@@ -331,7 +331,7 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status open_model(grpo *g, ls_error *err) {
+static ls_status open_grpo_model(grpo *g, ls_error *err) {
     return ls_train_options_open(&g->model, g->device, weights_of(g), (ls_weights_kind)g->o->train.weights,
                                  g->o->rollout_url[0] == '\0', &g->o->train, err);
 }
@@ -389,7 +389,7 @@ static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan,
     g.device = device;
     g.plan = *plan;
     g.on_paper = true;
-    LS_TRY_DONE(open_model(&g, err));
+    LS_TRY_DONE(open_grpo_model(&g, err));
     LS_TRY_DONE(open_reference(&g, err));
     LS_TRY_DONE(open_engine(&g, err));
     LS_TRY_DONE(open_trainer(&g, err));
@@ -554,7 +554,7 @@ static ls_status open_all(grpo *g, ls_error *err) {
     LS_TRY(find_beginning(g, err));
     LS_TRY(ls_train_options_device(&g->device, &g->choice, &g->o->train, err));
     LS_TRY(make_plan(g, err));
-    LS_TRY(open_model(g, err));
+    LS_TRY(open_grpo_model(g, err));
     LS_TRY(open_world(g, err));
     LS_TRY(open_reference(g, err));
     LS_TRY(digest_data(g, err));
@@ -663,7 +663,7 @@ static ls_status evaluate_update(grpo *g, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status run_step(grpo *g, bool *stopped, ls_error *err) {
+static ls_status run_grpo_step(grpo *g, bool *stopped, ls_error *err) {
     const ls_train_options *t = &g->o->train;
     const double start = ls_clock_seconds();
     bool asked = false;
@@ -723,7 +723,7 @@ static ls_status run_steps(grpo *g, ls_error *err) {
     }
     while (g->step < g->o->train.steps && !stopped && !g->result->stopped) {
         g->step++;
-        LS_TRY(run_step(g, &stopped, err));
+        LS_TRY(run_grpo_step(g, &stopped, err));
     }
     LS_TRY(ls_saves_wait(g->saves, ls_trainer_state(g->trainer), err));
     return stopped ? LS_OK : tell_end(g, first, err);

@@ -95,7 +95,7 @@ static void put_in_places(const grpo_rows *r, void *list, size_t bytes) {
     memcpy(list, r->moved, (size_t)r->n * bytes);
 }
 
-static void lay_out(grpo *g) {
+static void lay_out_rows(grpo *g) {
     grpo_rows *r = &g->rows;
     int64_t row = 0;
     for (int64_t s = 0; s < r->n; s++) {
@@ -297,7 +297,7 @@ static ls_status make_episodes(grpo *g, ls_error *err) {
     punish_length(g);
     LS_TRY(record_turns(g, NULL, err));
     LS_TRY(find_places(g, err));
-    lay_out(g);
+    lay_out_rows(g);
     LS_TRY(find_advantages(g, err));
     g->times.reward += ls_clock_seconds() - start;
     start = ls_clock_seconds();
@@ -370,7 +370,7 @@ static ls_status differentiate(grpo *g, const ls_train_rows *rows, ls_error *err
 
 /* ---- updates ---- */
 
-static grpo_part part_of(const grpo *g, int64_t m) {
+static grpo_part update_part(const grpo *g, int64_t m) {
     grpo_part part = {0};
     update_share(g, m, &part.begin, &part.end);
     const ls_loss_input input = {.tokens = tokens_of(g, part.begin, part.end),
@@ -488,18 +488,18 @@ static ls_status run_update(grpo *g, ls_error *err) {
 /* The step's first update: the minibatch whose forward is the gate's, or -1 where none counts. */
 static int64_t first_minibatch(const grpo *g, const int64_t *order) {
     for (int64_t k = 0; k < g->o->minibatches; k++)
-        if (part_of(g, order[k]).totals.n_tokens > 0) return order[k];
+        if (update_part(g, order[k]).totals.n_tokens > 0) return order[k];
     return -1;
 }
 
 /* The same by minibatches: each process finds the supports of the leaves that it is going to learn from. */
 static ls_status score_minibatches(grpo *g, int64_t first, ls_error *err) {
     for (int64_t m = 0; m < g->o->minibatches; m++) {
-        const grpo_part part = part_of(g, m);
+        const grpo_part part = update_part(g, m);
         if (m != first) LS_TRY(score_episodes(g, part.begin, part.end, err));
     }
     if (ls_grpo_stops(g) && first >= 0) {
-        const grpo_part part = part_of(g, first);
+        const grpo_part part = update_part(g, first);
         return score_episodes(g, part.begin, part.end, err);
     }
     return LS_OK;
@@ -507,7 +507,7 @@ static ls_status score_minibatches(grpo *g, int64_t first, ls_error *err) {
 
 /* Everything that the first update's forward does not bring. */
 static ls_status score_others(grpo *g, int64_t first, ls_error *err) {
-    const grpo_part part = first < 0 ? (grpo_part){0} : part_of(g, first);
+    const grpo_part part = first < 0 ? (grpo_part){0} : update_part(g, first);
     if (g->rows.supports != NULL) return score_minibatches(g, first, err);
     if (first < 0) return score_episodes(g, 0, g->rows.n, err);
     LS_TRY(score_episodes(g, 0, part.begin, err));
@@ -528,7 +528,7 @@ static ls_status run_updates(grpo *g, ls_error *err) {
         order_minibatches(g, epoch, order);
         memset(g->rows.sums, 0, (size_t)g->rows.n * sizeof *g->rows.sums);
         for (int64_t k = 0; k < g->o->minibatches && !ls_grpo_stops(g); k++) {
-            g->part = part_of(g, order[k]);
+            g->part = update_part(g, order[k]);
             g->part.is_first = g->n_updates == 0;
             if (g->part.totals.n_tokens > 0) LS_TRY_DONE(run_update(g, err));
         }

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/utf8.h"
+
 /* Of a power of ten, at most: what is larger is no number that anybody writes. */
 #define EXPONENT_MAX 400
 
@@ -12,9 +14,7 @@ typedef struct text {
     const char *at, *end;
 } text;
 
-static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 static bool is_letter(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); }
-static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
 static bool starts_with(const text *t, const char *word) {
     const size_t n = strlen(word);
@@ -63,15 +63,15 @@ static bool is_group(const text *t, text *after) {
     } /* ,\! */
     if (after->end - after->at < 3) return false;
     for (int i = 0; i < 3; i++)
-        if (!is_digit(after->at[i])) return false;
-    return after->end - after->at == 3 || !is_digit(after->at[3]);
+        if (!ls_is_digit(after->at[i])) return false;
+    return after->end - after->at == 3 || !ls_is_digit(after->at[3]);
 }
 
 /* Digits, maybe in groups; false where there are none or too many. */
 static bool read_integer(text *t, uint8_t *digits, int32_t *n) {
     const char *begin = t->at;
     text group;
-    for (; t->at < t->end && is_digit(*t->at); t->at++)
+    for (; t->at < t->end && ls_is_digit(*t->at); t->at++)
         if (!push(digits, n, *t->at)) return false;
     if (t->at == begin || t->at - begin > 3) return t->at > begin;
     while (is_group(t, &group)) {
@@ -89,7 +89,7 @@ static bool read_power(text *t, int32_t *exponent) {
     int32_t value = 0;
     bool braces = false, negative;
     if (take(&a, "e") || take(&a, "E")) {
-        if (a.at == a.end || !(is_digit(*a.at) || *a.at == '-' || *a.at == '+')) return true;
+        if (a.at == a.end || !(ls_is_digit(*a.at) || *a.at == '-' || *a.at == '+')) return true;
     } else {
         skip_spaces(&a);
         if (!take_any(&a, times)) return true;
@@ -99,8 +99,8 @@ static bool read_power(text *t, int32_t *exponent) {
     }
     negative = take_any(&a, minus_signs);
     if (!negative) (void)take(&a, "+");
-    if (a.at == a.end || !is_digit(*a.at)) return true;
-    for (; a.at < a.end && is_digit(*a.at); a.at++) {
+    if (a.at == a.end || !ls_is_digit(*a.at)) return true;
+    for (; a.at < a.end && ls_is_digit(*a.at); a.at++) {
         value = 10 * value + (*a.at - '0');
         if (value > EXPONENT_MAX) return false;
     }
@@ -112,10 +112,10 @@ static bool read_power(text *t, int32_t *exponent) {
 
 /* Digits with a point, or a point and digits. The point is at the exponent's cost. */
 static bool read_decimal(text *t, ls_number *x) {
-    const bool leads = t->end - t->at > 1 && t->at[0] == '.' && is_digit(t->at[1]);
+    const bool leads = t->end - t->at > 1 && t->at[0] == '.' && ls_is_digit(t->at[1]);
     if (!leads && !read_integer(t, x->numerator, &x->n_numerator)) return false;
-    if (t->end - t->at > 1 && t->at[0] == '.' && is_digit(t->at[1])) {
-        for (t->at++; t->at < t->end && is_digit(*t->at); t->at++) {
+    if (t->end - t->at > 1 && t->at[0] == '.' && ls_is_digit(t->at[1])) {
+        for (t->at++; t->at < t->end && ls_is_digit(*t->at); t->at++) {
             if (!push(x->numerator, &x->n_numerator, *t->at)) return false;
             x->exponent--;
         }
@@ -150,7 +150,7 @@ static bool read_argument(text *t, uint8_t *digits, int32_t *n, bool *negative) 
         skip_spaces(t);
         return take(t, "}");
     }
-    return t->at < t->end && is_digit(*t->at) && push(digits, n, *t->at++);
+    return t->at < t->end && ls_is_digit(*t->at) && push(digits, n, *t->at++);
 }
 
 static bool read_frac(text *t, ls_number *x) {
@@ -183,7 +183,7 @@ static bool read_slash(text *t, ls_number *x) {
     skip_spaces(&a);
     if (!take(&a, "/")) return true;
     skip_spaces(&a);
-    if (a.at == a.end || !is_digit(*a.at)) return true;
+    if (a.at == a.end || !ls_is_digit(*a.at)) return true;
     if (x->exponent != 0) return false;
     if (!read_integer(&a, x->denominator, &x->n_denominator) || x->n_denominator == 0) return false;
     *t = a;
@@ -229,8 +229,8 @@ static bool ends_with(const text *t, const char *word) {
 }
 
 static void trim(text *t) {
-    while (t->at < t->end && is_space(*t->at)) t->at++;
-    while (t->end > t->at && is_space(t->end[-1])) t->end--;
+    while (t->at < t->end && ls_is_space(*t->at)) t->at++;
+    while (t->end > t->at && ls_is_space(t->end[-1])) t->end--;
 }
 
 /* Whether the brace in front of t->at closes at the very end. */
@@ -294,7 +294,7 @@ static void skip_unit(text *t) {
         return;
     }
     if (t->at == begin) return;
-    while (t->at < t->end && (is_letter(*t->at) || is_space(*t->at))) t->at++;
+    while (t->at < t->end && (is_letter(*t->at) || ls_is_space(*t->at))) t->at++;
 }
 
 bool ls_number_read(ls_number *out, const char *string, int64_t bytes) {
@@ -313,7 +313,7 @@ bool ls_number_read(ls_number *out, const char *string, int64_t bytes) {
 /* Whether a number may begin here: what stands before is no part of one. */
 static bool may_begin(const char *begin, const char *at) {
     const char before = at > begin ? at[-1] : ' ';
-    return !is_digit(before) && before != '.' && !(before == ',' && at - begin > 1 && is_digit(at[-2]));
+    return !ls_is_digit(before) && before != '.' && !(before == ',' && at - begin > 1 && ls_is_digit(at[-2]));
 }
 
 /* Whether what stands around makes a number a part of a formula, a list or a word. */
@@ -324,8 +324,8 @@ static bool is_part(const char *begin, const char *from, const text *rest) {
     const char next = rest->end - rest->at > 1 ? rest->at[1] : ' ';
     text r = *rest;
     if (strchr("^_/:*{\\", before) != NULL || before == '\x9A') return true; /* the last byte of a root */
-    if (strchr(",-+", before) != NULL && from - begin > 1 && is_digit(from[-2])) return true;
-    if (strchr(":/,-+", after) != NULL && is_digit(next)) return true;
+    if (strchr(",-+", before) != NULL && from - begin > 1 && ls_is_digit(from[-2])) return true;
+    if (strchr(":/,-+", after) != NULL && ls_is_digit(next)) return true;
     return take_any(&r, joins);
 }
 
@@ -349,7 +349,7 @@ static const char *sign_of(const char *begin, const char *at) {
     } else {
         return from;
     }
-    return from > begin && (is_digit(from[-1]) || is_letter(from[-1]) || from[-1] == ')') ? at : from;
+    return from > begin && (ls_is_digit(from[-1]) || is_letter(from[-1]) || from[-1] == ')') ? at : from;
 }
 
 bool ls_number_last(ls_number *out, const char *string, int64_t bytes) {
@@ -358,7 +358,7 @@ bool ls_number_last(ls_number *out, const char *string, int64_t bytes) {
     for (const char *at = string; at < end;) {
         text t = {at, end};
         ls_number x;
-        const bool begins = (is_digit(*at) || (*at == '.' && at + 1 < end && is_digit(at[1])) ||
+        const bool begins = (ls_is_digit(*at) || (*at == '.' && at + 1 < end && ls_is_digit(at[1])) ||
                              starts_with(&t, "\\frac") || starts_with(&t, "\\dfrac") || starts_with(&t, "\\tfrac")) &&
                             may_begin(string, at);
         t.at = begins ? sign_of(string, at) : at;
@@ -370,7 +370,7 @@ bool ls_number_last(ls_number *out, const char *string, int64_t bytes) {
             const char *const from = t.at;
             const bool is_number = read_number(&t, &x);
             if (t.at <= at) t.at = at + 1;
-            while (!is_number && t.at < end && is_digit(*t.at)) t.at++;
+            while (!is_number && t.at < end && ls_is_digit(*t.at)) t.at++;
             found = true;
             by_itself = is_number && !is_part(string, from, &t);
             if (by_itself) *out = x;

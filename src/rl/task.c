@@ -95,7 +95,7 @@ static ls_status parse_value(int64_t *out, const ls_task_option *option, const c
 }
 
 /* One NAME=VALUE, which it cuts in two. */
-static ls_status parse_option(ls_task *task, char *text, ls_error *err) {
+static ls_status parse_task_option(ls_task *task, char *text, ls_error *err) {
     char *value = strchr(text, '=');
     const int64_t n = options_count(task->family);
     if (value == NULL) return LS_FAIL(err, LS_ERR_ARG, "option '%.60s': expected NAME=VALUE", text);
@@ -114,7 +114,7 @@ static ls_status parse_options(ls_task *task, const char *options, ls_error *err
         char *text = next;
         next = strchr(text, ',');
         if (next != NULL) *next++ = '\0';
-        LS_TRY_DONE(parse_option(task, text, err));
+        LS_TRY_DONE(parse_task_option(task, text, err));
     }
 done:
     free(copy);

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "json/json_node.h"
 #include "rl/number.h"
 #include "rl/reward_source.h"
@@ -25,14 +26,12 @@ struct ls_verify {
 
 static const ls_reply nothing = {NULL, 0};
 
-static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
-static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 static bool is_letter(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); }
 static bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
 
 static ls_reply trim(ls_reply r) {
-    while (r.bytes > 0 && is_space(r.text[0])) r = (ls_reply){r.text + 1, r.bytes - 1};
-    while (r.bytes > 0 && is_space(r.text[r.bytes - 1])) r.bytes--;
+    while (r.bytes > 0 && ls_is_space(r.text[0])) r = (ls_reply){r.text + 1, r.bytes - 1};
+    while (r.bytes > 0 && ls_is_space(r.text[r.bytes - 1])) r.bytes--;
     return r;
 }
 
@@ -106,7 +105,8 @@ static bool is_alone(ls_reply r, int64_t at) {
     const unsigned char before = at > 0 ? (unsigned char)r.text[at - 1] : ' ';
     const unsigned char behind = at + 1 < r.bytes ? (unsigned char)r.text[at + 1] : ' ';
     if (before >= 128 || behind >= 128 || before == '\'' || behind == '\'') return false;
-    return !is_letter((char)before) && !is_digit((char)before) && !is_letter((char)behind) && !is_digit((char)behind);
+    return !is_letter((char)before) && !ls_is_digit((char)before) && !is_letter((char)behind) &&
+           !ls_is_digit((char)behind);
 }
 
 /* 'A' to 'Z', or 0. */
@@ -114,7 +114,7 @@ static char letter_of(ls_reply r) {
     const ls_reply tail = behind_last(r, "answer", true);
     int64_t letters = 0, at_letter = 0;
     for (int64_t i = 0; i < r.bytes; i++)
-        if ((unsigned char)r.text[i] >= 128 || is_letter(r.text[i]) || is_digit(r.text[i])) {
+        if ((unsigned char)r.text[i] >= 128 || is_letter(r.text[i]) || ls_is_digit(r.text[i])) {
             letters++;
             at_letter = i;
         }

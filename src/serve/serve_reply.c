@@ -72,7 +72,7 @@ static ls_status write_reason(ls_json_out *json, const ls_part *p, ls_error *err
     return LS_OK;
 }
 
-static void write_ids(ls_json_out *json, const char *key, const int32_t *ids, int64_t n) {
+static void write_reply_ids(ls_json_out *json, const char *key, const int32_t *ids, int64_t n) {
     ls_json_begin_array(json, key);
     for (int64_t i = 0; i < n; i++) ls_json_int(json, NULL, ids[i]);
     ls_json_end_array(json);
@@ -100,7 +100,7 @@ static void write_masks(ls_json_out *json, const char *key, const ls_part *p) {
         const int32_t *ids = p->sample->stats.mask + i * LS_STATS_MASK_MAX;
         int64_t n = 0;
         while (n < LS_STATS_MASK_MAX && ids[n] >= 0) n++;
-        write_ids(json, NULL, ids, n);
+        write_reply_ids(json, NULL, ids, n);
     }
     ls_json_end_array(json);
 }
@@ -344,8 +344,8 @@ static ls_status completion_choice(ls_json_out *json, const ls_part *p, const ch
     LS_TRY(write_columns(json, p, err));
     LS_TRY(write_reason(json, p, err));
     if (a->return_ids) {
-        write_ids(json, "token_ids", p->sample->completion + p->first, p->n - p->first);
-        if (p->first == 0) write_ids(json, "prompt_token_ids", r->prompt, r->n_prompt);
+        write_reply_ids(json, "token_ids", p->sample->completion + p->first, p->n - p->first);
+        if (p->first == 0) write_reply_ids(json, "prompt_token_ids", r->prompt, r->n_prompt);
     }
     if (!is_chunk) LS_TRY(write_prompt_logprobs(json, p, err));
     return LS_OK;
@@ -398,13 +398,14 @@ static ls_status chat_choice(ls_json_out *json, const ls_part *p, const char *te
     ls_json_end_object(json);
     LS_TRY(write_content(json, p, err));
     LS_TRY(write_reason(json, p, err));
-    if (p->group->ask->return_ids) write_ids(json, "token_ids", p->sample->completion + p->first, p->n - p->first);
+    if (p->group->ask->return_ids)
+        write_reply_ids(json, "token_ids", p->sample->completion + p->first, p->n - p->first);
     return LS_OK;
 }
 
 static ls_status tokens_choice(ls_json_out *json, const ls_part *p, ls_error *err) {
     ls_json_int(json, "index", index_of(p));
-    write_ids(json, "token_ids", p->sample->completion + p->first, p->n - p->first);
+    write_reply_ids(json, "token_ids", p->sample->completion + p->first, p->n - p->first);
     LS_TRY(write_content(json, p, err));
     LS_TRY(write_reason(json, p, err));
     if (p->group->ask->mask)
@@ -471,7 +472,7 @@ static ls_status sglang_object(ls_json_out *json, const ls_part *p, ls_error *er
     LS_TRY(ls_part_text(p, &text, &bytes, err));
     ls_json_text(json, "text", text, bytes);
     free(text);
-    write_ids(json, "output_ids", s->completion, p->n);
+    write_reply_ids(json, "output_ids", s->completion, p->n);
     ls_json_begin_object(json, "meta_info");
     ls_json_string(json, "id", p->group->ask->id != NULL ? p->group->ask->id : p->group->name);
     if (reason == NULL) {
@@ -612,7 +613,7 @@ ls_status ls_reply_whole(FILE *out, const ls_reply_about *about, ls_group *g, ls
     if (g->ask->kind & (LS_ASK_CHAT | LS_ASK_TOKENS)) {
         LS_TRY(write_prompt_logprobs(&json, &first, err));
         if (g->ask->return_ids || g->ask->kind == LS_ASK_TOKENS)
-            write_ids(&json, "prompt_token_ids", first.sample->request.prompt, first.sample->request.n_prompt);
+            write_reply_ids(&json, "prompt_token_ids", first.sample->request.prompt, first.sample->request.n_prompt);
     }
     ls_json_end_object(&json);
     return LS_OK;

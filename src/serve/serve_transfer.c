@@ -27,7 +27,7 @@ static const struct {
     int64_t bytes;
 } types[] = {{"bfloat16", "BF16", 2}, {"float16", "F16", 2}, {"float32", "F32", 4}};
 
-static ls_status read_type(ls_transfer_tensor *t, const ls_node *node, ls_error *err) {
+static ls_status read_tensor_type(ls_transfer_tensor *t, const ls_node *node, ls_error *err) {
     const char *text;
     LS_TRY(ls_node_string(node, &text, err));
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
@@ -71,7 +71,7 @@ static ls_status read_tensors(ls_transfer_plan *p, const ls_node *names, const l
         LS_TRY(ls_node_string(&name, &text, err));
         if (text[0] == '\0') return ls_node_fail(&name, LS_ERR_ARG, err, "the name is empty");
         LS_TRY(ls_text_copy(&t->name, text, (int64_t)strlen(text), err));
-        LS_TRY(read_type(t, &dtype, err));
+        LS_TRY(read_tensor_type(t, &dtype, err));
         LS_TRY(read_shape(t, &shape, err));
         if (total > INT64_MAX - t->bytes)
             return ls_node_fail(&shape, LS_ERR_CAPACITY, err, "the tensors together are too large");

@@ -90,7 +90,7 @@ static void add_bytes(query *q, const void *data, size_t bytes) {
 
 static query begin_query(uint8_t kind) { return (query){{kind}, 1}; }
 
-static void add_text(query *q, const char *text) {
+static void add_query_text(query *q, const char *text) {
     const uint64_t n = strlen(text);
     add_bytes(q, &n, sizeof n);
     add_bytes(q, text, (size_t)n);
@@ -107,7 +107,7 @@ static ls_status greet(const store *s, ls_error *err) {
 static ls_status join_workers(const store *s, ls_error *err) {
     query q = begin_query(QUERY_ADD);
     int64_t one = 1, count;
-    add_text(&q, "init/");
+    add_query_text(&q, "init/");
     add_bytes(&q, &one, sizeof one);
     LS_TRY(put_bytes(s, q.bytes, q.n, err));
     return get(s, &count, sizeof count, err);
@@ -118,17 +118,17 @@ static ls_status wait_for(const store *s, const char *key, ls_error *err) {
     const uint64_t n_keys = 1;
     uint8_t answer;
     add_bytes(&q, &n_keys, sizeof n_keys);
-    add_text(&q, key);
+    add_query_text(&q, key);
     LS_TRY(put_bytes(s, q.bytes, q.n, err));
     LS_TRY(get(s, &answer, sizeof answer, err));
     return answer == 0 ? LS_OK : fail_store(s, err, "it gave up the wait");
 }
 
-static ls_status read_value(const store *s, const char *key, uint8_t **out, int64_t *bytes, ls_error *err) {
+static ls_status read_store_value(const store *s, const char *key, uint8_t **out, int64_t *bytes, ls_error *err) {
     query q = begin_query(QUERY_GET);
     uint64_t n;
     ls_status status;
-    add_text(&q, key);
+    add_query_text(&q, key);
     LS_TRY(put_bytes(s, q.bytes, q.n, err));
     LS_TRY(get(s, &n, sizeof n, err));
     if (n > VALUE_BYTES_MAX) return fail_store(s, err, "the value is too long");
@@ -192,7 +192,7 @@ ls_status ls_torch_store_get(uint8_t **out, int64_t *bytes, const char *host, in
     LS_TRY_DONE(greet(&s, err));
     LS_TRY_DONE(join_workers(&s, err));
     LS_TRY_DONE(wait_for(&s, full, err));
-    status = read_value(&s, full, out, bytes, err);
+    status = read_store_value(&s, full, out, bytes, err);
 done:
     disconnect(&s);
     return status;

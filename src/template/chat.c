@@ -143,7 +143,7 @@ static ls_status read_named(ls_chat *chat, const ls_node *list, const char *path
     return LS_OK;
 }
 
-static ls_status read_config(ls_chat *chat, const ls_node *root, const char *path, ls_error *err) {
+static ls_status read_chat_config(ls_chat *chat, const ls_node *root, const char *path, ls_error *err) {
     char place[PATH_BYTES + 100];
     ls_node value;
     LS_TRY(read_tokens(chat, root, err));
@@ -165,7 +165,7 @@ static ls_status read_json_file(ls_chat *chat, const char *directory, const char
     LS_TRY_DONE(ls_file_read(&text, &bytes, path, CONFIG_BYTES_MAX, err));
     LS_TRY_DONE(ls_json_doc_open(&doc, text, bytes, path, err));
     root = ls_json_root(doc);
-    status = is_config ? read_config(chat, &root, path, err) : read_tokens(chat, &root, err);
+    status = is_config ? read_chat_config(chat, &root, path, err) : read_tokens(chat, &root, err);
 done:
     ls_json_doc_free(doc);
     free(text);

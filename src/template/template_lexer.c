@@ -83,7 +83,7 @@ static int64_t text_end(const lexer *l, int64_t begin, int64_t end, char sign, b
     return line;
 }
 
-static ls_status add_text(lexer *l, int64_t begin, int64_t end) {
+static ls_status add_text_token(lexer *l, int64_t begin, int64_t end) {
     if (end <= begin) return LS_OK;
     return add_token_of(
         l, (ls_tpl_token){.kind = LS_TPL_DATA, .line = l->run->line, .text = l->s + begin, .bytes = end - begin});
@@ -129,7 +129,7 @@ static ls_status lex_raw(lexer *l, int64_t begin) {
         if (!is_here(l, at, "endraw")) continue;
         at = skip_spaces(l, at + 6);
         if ((end = tag_end(l, at, "%}")) < 0) continue;
-        LS_TRY(add_text(l, begin, text_end(l, begin, i, sign, false)));
+        LS_TRY(add_text_token(l, begin, text_end(l, begin, i, sign, false)));
         move_to(l, end);
         return LS_OK;
     }
@@ -216,11 +216,11 @@ static ls_status lex_string(lexer *l) {
     return LS_OK;
 }
 
-static bool is_digit(const lexer *l, int64_t at) { return at < l->n && l->s[at] >= '0' && l->s[at] <= '9'; }
+static bool digit_at(const lexer *l, int64_t at) { return at < l->n && l->s[at] >= '0' && l->s[at] <= '9'; }
 
 /* Digits, with _ between; returns where they end. */
 static int64_t skip_digits(const lexer *l, int64_t at) {
-    while (is_digit(l, at) || (at < l->n && l->s[at] == '_' && is_digit(l, at + 1))) at++;
+    while (digit_at(l, at) || (at < l->n && l->s[at] == '_' && digit_at(l, at + 1))) at++;
     return at;
 }
 
@@ -229,10 +229,10 @@ static ls_status lex_number(lexer *l) {
     int64_t end = whole, n = 0;
     char text[NUMBER_BYTES_MAX];
     ls_tpl_token token = {.line = l->run->line, .text = l->s + l->at};
-    if (is_here(l, end, ".") && is_digit(l, end + 1)) end = skip_digits(l, end + 1);
+    if (is_here(l, end, ".") && digit_at(l, end + 1)) end = skip_digits(l, end + 1);
     if (end < l->n && (l->s[end] == 'e' || l->s[end] == 'E')) {
         const int64_t sign = end + 1 < l->n && (l->s[end + 1] == '+' || l->s[end + 1] == '-') ? 1 : 0;
-        if (is_digit(l, end + 1 + sign)) end = skip_digits(l, end + 1 + sign);
+        if (digit_at(l, end + 1 + sign)) end = skip_digits(l, end + 1 + sign);
     }
     token.bytes = end - l->at;
     if (end < l->n && is_word(l->s[end]))
@@ -308,7 +308,7 @@ static ls_status lex_inside(lexer *l, bool is_print) {
             move_to(l, skip_spaces(l, l->at));
         } else if (l->s[l->at] == '"' || l->s[l->at] == '\'') {
             LS_TRY(lex_string(l));
-        } else if (is_digit(l, l->at)) {
+        } else if (digit_at(l, l->at)) {
             LS_TRY(lex_number(l));
         } else if (is_word(l->s[l->at])) {
             int64_t stop = l->at;
@@ -337,11 +337,11 @@ static ls_status lex_all(lexer *l) {
         const char kind = tag < l->n ? l->s[tag + 1] : '\0', sign = tag < l->n ? sign_at(l, tag + 2) : '\0';
         int64_t raw;
         if (tag == l->n) {
-            LS_TRY(add_text(l, begin, tag));
+            LS_TRY(add_text_token(l, begin, tag));
             move_to(l, tag);
             return add_token_of(l, (ls_tpl_token){.kind = LS_TPL_END, .line = l->run->line});
         }
-        LS_TRY(add_text(l, begin, text_end(l, begin, tag, sign, kind == '{')));
+        LS_TRY(add_text_token(l, begin, text_end(l, begin, tag, sign, kind == '{')));
         move_to(l, tag);
         if (kind == '#') {
             LS_TRY(lex_comment(l, tag + (sign != '\0')));

@@ -415,7 +415,7 @@ static ls_status m_format(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl_arg
 
 static bool is_alpha(int32_t code) { return ls_code_is_letter(code); }
 
-static bool is_digit(int32_t code) { return ls_code_is_digit(code); }
+static bool code_is_digit(int32_t code) { return ls_code_is_digit(code); }
 
 /* Whether all characters are of a kind, and there is one. */
 static ls_status all_are(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl_args *args, bool (*is)(int32_t),
@@ -436,7 +436,7 @@ static ls_status all_are(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl_args
 }
 
 static ls_status m_isdigit(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl_args *a, ls_tpl_value *o) {
-    return all_are(r, s, a, is_digit, o);
+    return all_are(r, s, a, code_is_digit, o);
 }
 
 static ls_status m_isalpha(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl_args *a, ls_tpl_value *o) {

@@ -12,7 +12,7 @@ enum { CLUSTER_BYTES_MAX = 6, UNIT_BYTES = 4 };
 
 /* ---- reading ---- */
 
-static int value_of(char c) {
+static int unit_value(char c) {
     if (c >= 'A' && c <= 'Z') return c - 'A';
     if (c >= 'a' && c <= 'z') return c - 'a' + 26;
     if (c >= '0' && c <= '9') return c - '0' + 52;
@@ -26,7 +26,7 @@ static ls_status decode_base64(uint8_t *out, int64_t *n, const char *text, int64
     if (bytes % 4 != 0) return LS_FAIL(err, LS_ERR_FORMAT, "%lld characters are no base64", (long long)bytes);
     while (bytes > 0 && text[bytes - 1] == '=') bytes--;
     for (int64_t i = 0; i < bytes; i++) {
-        const int value = value_of(text[i]);
+        const int value = unit_value(text[i]);
         if (value < 0) return LS_FAIL(err, LS_ERR_FORMAT, "character %lld is not of base64", (long long)i);
         bits = (bits << 6 | (uint32_t)value) & 0xFFFFFFu;
         n_bits += 6;

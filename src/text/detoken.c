@@ -111,7 +111,7 @@ static ls_status strip_piece(const ls_dec_step *step, const char *text, int64_t 
     return ls_pieces_append(out, text + begin, end - begin, false, err);
 }
 
-static ls_status run_step(const ls_dec_step *step, const ls_pieces *in, ls_pieces *out, ls_error *err) {
+static ls_status run_detoken_step(const ls_dec_step *step, const ls_pieces *in, ls_pieces *out, ls_error *err) {
     if (step->kind == LS_DEC_BYTE_LEVEL) return byte_level(in, out, err);
     if (step->kind == LS_DEC_BYTE_FALLBACK) return byte_fallback(in, out, err);
     if (step->kind == LS_DEC_FUSE) return ls_pieces_append(out, in->text.data, in->text.bytes, false, err);
@@ -143,7 +143,7 @@ ls_status ls_detokenize(const ls_dec_step *steps, int64_t n_steps, ls_pieces *to
     for (int64_t i = 0; i < n_steps; i++) {
         ls_pieces swap;
         ls_pieces_clear(&next);
-        LS_TRY_DONE(run_step(&steps[i], tokens, &next, err));
+        LS_TRY_DONE(run_detoken_step(&steps[i], tokens, &next, err));
         swap = *tokens;
         *tokens = next;
         next = swap;

@@ -82,8 +82,8 @@ static ls_status each_code(ls_norm_kind kind, const char *text, int64_t bytes, l
     return LS_OK;
 }
 
-static ls_status run_step(const ls_norm_step *step, const char *text, int64_t bytes, ls_text *out, bool *at_start,
-                          ls_error *err) {
+static ls_status run_normal_step(const ls_norm_step *step, const char *text, int64_t bytes, ls_text *out,
+                                 bool *at_start, ls_error *err) {
     ls_status status;
     switch (step->kind) {
         case LS_NORM_FORM: return ls_unicode_normalize(text, bytes, step->form, out, err);
@@ -112,7 +112,7 @@ ls_status ls_normalize(const ls_norm_step *steps, int64_t n_steps, const char *t
     for (int64_t i = 0; i < n_steps; i++) {
         ls_text swap;
         next.bytes = 0;
-        LS_TRY_DONE(run_step(&steps[i], out->data, out->bytes, &next, at_start, err));
+        LS_TRY_DONE(run_normal_step(&steps[i], out->data, out->bytes, &next, at_start, err));
         swap = *out;
         *out = next;
         next = swap;

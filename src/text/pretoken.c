@@ -136,7 +136,7 @@ static ls_status cut(cutter *c, const char *text, int64_t bytes, bool at_start) 
     return emit_spans(c, text, step->behavior, step->invert, at_start);
 }
 
-static ls_status run_step(const ls_pre_step *step, const ls_pieces *in, ls_pieces *out, ls_error *err) {
+static ls_status run_pretoken_step(const ls_pre_step *step, const ls_pieces *in, ls_pieces *out, ls_error *err) {
     cutter c = {.step = step, .out = out, .err = err};
     ls_status status = LS_OK;
     c.rewritten.bytes_max = out->text.bytes_max;
@@ -162,7 +162,7 @@ ls_status ls_pretokenize(const ls_pre_step *steps, int64_t n_steps, const char *
     for (int64_t i = 0; i < n_steps; i++) {
         ls_pieces swap;
         ls_pieces_clear(&next);
-        LS_TRY_DONE(run_step(&steps[i], words, &next, err));
+        LS_TRY_DONE(run_pretoken_step(&steps[i], words, &next, err));
         swap = *words;
         *words = next;
         next = swap;

@@ -123,7 +123,7 @@ static int32_t next_node(const stop_node *nodes, int32_t node, uint8_t byte) {
     return child;
 }
 
-static void add_text(ls_stop *stop, const char *text) {
+static void add_stop_text(ls_stop *stop, const char *text) {
     int32_t node = 0;
     for (const char *c = text; *c != '\0'; c++) {
         int32_t child = child_by(stop->nodes, node, (uint8_t)*c);
@@ -165,7 +165,7 @@ static ls_status build_automaton(ls_stop *stop, const char *const *texts, int64_
     LS_TRY_DONE(ls_array_alloc((void **)&stop->nodes, nodes_max, sizeof *stop->nodes, "stop texts", err));
     LS_TRY_DONE(ls_array_alloc((void **)&queue, nodes_max, sizeof *queue, "stop texts", err));
     stop->n_nodes = 1;
-    for (int64_t i = 0; i < n_texts; i++) add_text(stop, texts[i]);
+    for (int64_t i = 0; i < n_texts; i++) add_stop_text(stop, texts[i]);
     resolve(stop, queue);
 done:
     free(queue);

@@ -12,7 +12,8 @@
 #define TEMPLATE_MAX 256
 
 /* A component's "type", which selects a row of `names` (ends with NULL): its index, or LS_ERR_UNSUPPORTED. */
-static ls_status read_type(const ls_node *node, const char *const *names, const char *what, int *index, ls_error *err) {
+static ls_status read_step_type(const ls_node *node, const char *const *names, const char *what, int *index,
+                                ls_error *err) {
     ls_node type;
     const char *text = NULL;
     LS_TRY(ls_node_expect(node, LS_NODE_OBJECT, err));
@@ -136,7 +137,7 @@ static ls_status read_normalizer(ls_tokenizer *tokenizer, const ls_node *node, i
     ls_norm_step *step;
     int type;
     ls_status status;
-    LS_TRY_DONE(read_type(node, names, "normalizer", &type, err));
+    LS_TRY_DONE(read_step_type(node, names, "normalizer", &type, err));
     if (type == SEQUENCE) return read_sequence(tokenizer, node, "normalizers", read_normalizer, depth, err);
     LS_TRY_DONE(ls_node_only(node, keys[type][0] != NULL ? keys[type] : keys[STRIP_ACCENTS], err));
     LS_TRY_DONE(
@@ -253,7 +254,7 @@ static ls_status read_pre_tokenizer(ls_tokenizer *tokenizer, const ls_node *node
     int type;
     bool flag = false;
     ls_status status;
-    LS_TRY_DONE(read_type(node, names, "pre-tokenizer", &type, err));
+    LS_TRY_DONE(read_step_type(node, names, "pre-tokenizer", &type, err));
     if (type == SEQUENCE) return read_sequence(tokenizer, node, "pretokenizers", read_pre_tokenizer, depth, err);
     LS_TRY_DONE(ls_node_only(node, keys[type], err));
     LS_TRY_DONE(
@@ -393,7 +394,7 @@ static ls_status read_post_processor(ls_tokenizer *tokenizer, const ls_node *nod
                                         "BertProcessing", "RobertaProcessing", NULL};
     static const char *const surround_keys[] = {"type", "sep", "cls", "trim_offsets", "add_prefix_space", NULL};
     int type;
-    LS_TRY(read_type(node, names, "post-processor", &type, err));
+    LS_TRY(read_step_type(node, names, "post-processor", &type, err));
     if (type == SEQUENCE) return read_sequence(tokenizer, node, "processors", read_post_processor, depth, err);
     if (type == BYTE_LEVEL) return ls_node_only(node, byte_level_keys, err); /* about offsets only */
     if (tokenizer->has_post)
@@ -436,7 +437,7 @@ static ls_status read_decoder(ls_tokenizer *tokenizer, const ls_node *node, int 
     ls_prepend_scheme scheme;
     int type;
     ls_status status;
-    LS_TRY_DONE(read_type(node, names, "decoder", &type, err));
+    LS_TRY_DONE(read_step_type(node, names, "decoder", &type, err));
     if (type == SEQUENCE) return read_sequence(tokenizer, node, "decoders", read_decoder, depth, err);
     LS_TRY_DONE(ls_node_only(node, keys[type], err));
     LS_TRY_DONE(

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "json/json_node.h"
 
 static const struct {
@@ -50,10 +51,8 @@ typedef struct cursor {
     const char *at, *end;
 } cursor;
 
-static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
-
 static void skip_space(cursor *c) {
-    while (c->at < c->end && is_space(*c->at)) c->at++;
+    while (c->at < c->end && ls_is_space(*c->at)) c->at++;
 }
 
 static bool take_text(cursor *c, const char *what) {
@@ -96,7 +95,7 @@ static bool skip_brackets(cursor *c) {
 static bool skip_value(cursor *c) {
     if (c->at < c->end && *c->at == '"') return skip_string(c);
     if (c->at < c->end && (*c->at == '{' || *c->at == '[')) return skip_brackets(c);
-    while (c->at < c->end && *c->at != ',' && *c->at != '}' && *c->at != ']' && !is_space(*c->at)) c->at++;
+    while (c->at < c->end && *c->at != ',' && *c->at != '}' && *c->at != ']' && !ls_is_space(*c->at)) c->at++;
     return true;
 }
 
@@ -137,7 +136,7 @@ static ls_status bad(found *f) {
     return LS_OK;
 }
 
-static ls_status add_call(found *f, const char *name, cursor arguments) {
+static ls_status add_tool_call(found *f, const char *name, cursor arguments) {
     ls_tool_calls *calls = f->out;
     ls_tool_call *call;
     LS_TRY(
@@ -176,7 +175,7 @@ static ls_status add_object(found *f, cursor object) {
         text[0] == '\0')
         status = bad(f);
     else
-        status = add_call(f, text, arguments);
+        status = add_tool_call(f, text, arguments);
     ls_json_doc_free(doc);
     return status;
 }
@@ -250,7 +249,7 @@ static ls_status take_mistral(found *f, cursor *c) {
     object.end = c->at;
     if ((doc = open_object(object)) == NULL) return bad(f);
     ls_json_doc_free(doc);
-    return add_call(f, name, object);
+    return add_tool_call(f, name, object);
 }
 
 static ls_status add_content(found *f, const char *text, int64_t bytes) {
@@ -264,7 +263,7 @@ static ls_status add_content(found *f, const char *text, int64_t bytes) {
 }
 
 static bool is_blank(const char *text, const char *end) {
-    while (text < end && is_space(*text)) text++;
+    while (text < end && ls_is_space(*text)) text++;
     return text == end;
 }
 

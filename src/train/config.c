@@ -22,14 +22,16 @@ void ls_config_add(ls_config *config, ls_option_table table) {
     config->tables[config->n++] = table;
 }
 
-static void *value_of(const ls_option_table *table, const ls_option *o) { return (uint8_t *)table->values + o->offset; }
+static void *option_value(const ls_option_table *table, const ls_option *o) {
+    return (uint8_t *)table->values + o->offset;
+}
 
 static const ls_option *find_option(const ls_config *config, const char *name, size_t n, void **value) {
     for (int64_t t = 0; t < config->n; t++)
         for (int64_t i = 0; i < config->tables[t].n; i++) {
             const ls_option *o = &config->tables[t].options[i];
             if (strlen(o->name) != n || memcmp(o->name, name, n) != 0) continue;
-            *value = value_of(&config->tables[t], o);
+            *value = option_value(&config->tables[t], o);
             return o;
         }
     return NULL;
@@ -293,7 +295,7 @@ void ls_config_write(ls_json_out *json, const ls_config *config) {
     for (int64_t t = 0; t < config->n; t++)
         for (int64_t i = 0; i < config->tables[t].n; i++) {
             const ls_option *o = &config->tables[t].options[i];
-            write_option(json, o, value_of(&config->tables[t], o));
+            write_option(json, o, option_value(&config->tables[t], o));
         }
 }
 
@@ -325,8 +327,8 @@ static void show_breaks(char text[LS_OPTION_TEXT_MAX]) {
 void ls_config_print(FILE *file, const ls_option_table *table, int64_t i) {
     char text[LS_OPTION_TEXT_MAX];
     const ls_option *o = &table->options[i];
-    format(text, o, value_of(table, o));
-    if (o->kind == LS_OPTION_NUMBER) ls_double_show(text, *(const double *)value_of(table, o));
+    format(text, o, option_value(table, o));
+    if (o->kind == LS_OPTION_NUMBER) ls_double_show(text, *(const double *)option_value(table, o));
     show_breaks(text);
     fprintf(file, "  %-23s %-10s %s%s\n", o->name, text[0] != '\0' ? text : "-", o->help, o->carries_bits ? " *" : "");
 }
@@ -366,7 +368,7 @@ ls_status ls_config_agree(const ls_config *config, const ls_node *options, const
             const ls_option *o = &config->tables[t].options[i];
             ls_node child;
             if (!o->carries_bits || is_named(except, o->name)) continue;
-            format(mine, o, value_of(&config->tables[t], o));
+            format(mine, o, option_value(&config->tables[t], o));
             if (is_off(o, mine) && !ls_node_get(options, o->name, &child)) continue;
             LS_TRY_DONE(ls_node_need(options, o->name, &child, err));
             LS_TRY_DONE(text_of(&child, o, &stored, err));
@@ -397,7 +399,7 @@ uint64_t ls_config_digest(const ls_config *config) {
         for (int64_t i = 0; i < config->tables[t].n; i++) {
             const ls_option *o = &config->tables[t].options[i];
             if (!o->carries_bits) continue;
-            format(text, o, value_of(&config->tables[t], o));
+            format(text, o, option_value(&config->tables[t], o));
             hash = ls_fnv_mix(hash, o->name, (int64_t)strlen(o->name) + 1);
             hash = ls_fnv_mix(hash, text, (int64_t)strlen(text) + 1);
         }

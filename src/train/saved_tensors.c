@@ -63,7 +63,7 @@ typedef struct part {
     int64_t first, bytes;
 } part;
 
-static part part_of(const ls_saved *saved, int file, int64_t i) {
+static part process_part(const ls_saved *saved, int file, int64_t i) {
     const ls_train_state *s = saved->state;
     const ls_parameter *p = &s->parameters->list[i % s->parameters->n];
     const int array = (int)(i / s->parameters->n);
@@ -92,7 +92,7 @@ static ls_status open_files(ls_saved *saved, ls_error *err) {
     }
     for (int f = 0; f < N_FILES; f++) {
         LS_TRY(ls_safetensors_places(saved->files[f].places, saved->files[f].tensors, saved->files[f].n, err));
-        for (int64_t i = 0; i < saved->files[f].n; i++) saved->bytes += part_of(saved, f, i).bytes;
+        for (int64_t i = 0; i < saved->files[f].n; i++) saved->bytes += process_part(saved, f, i).bytes;
     }
     return LS_OK;
 }
@@ -155,7 +155,7 @@ static ls_status write_parts(const ls_saved *saved, const char *directory, part_
         LS_TRY(path_of(path, directory, f, err));
         LS_TRY(ls_durable_open(&file, path, err));
         for (int64_t i = 0; i < f->n && status == LS_OK; i++) {
-            const part p = part_of(saved, k, i);
+            const part p = process_part(saved, k, i);
             if (p.bytes > 0) status = write(context, &file, &p, f->places[i] + p.first, err);
         }
         LS_TRY(ls_durable_close(&file, status, err));
@@ -206,7 +206,7 @@ ls_status ls_saved_copy(ls_saved *saved, ls_error *err) {
     int64_t at = 0;
     for (int f = 0; f < N_FILES; f++)
         for (int64_t i = 0; i < saved->files[f].n; i++) {
-            const part p = part_of(saved, f, i);
+            const part p = process_part(saved, f, i);
             if (p.bytes > 0) LS_TRY(ls_memory_copy(device, saved->copy + at, p.memory, p.bytes, err));
             at += p.bytes;
         }

@@ -139,7 +139,7 @@ static ls_status add_tokens(sft *s, int64_t i, const int32_t *ids, const uint8_t
     return LS_OK;
 }
 
-static ls_status add_sequence(sft *s, int64_t i, const ls_pair *p, const char *path, ls_error *err) {
+static ls_status add_trained_sequence(sft *s, int64_t i, const ls_pair *p, const char *path, ls_error *err) {
     const int64_t n = p->n_prompt + p->n_completion;
     int32_t *ids = NULL;
     uint8_t *learnt = NULL;
@@ -177,7 +177,7 @@ static ls_status read_pairs(sft *s, ls_error *err) {
             if (tokenizer == NULL) LS_TRY_DONE(ls_tokenizer_open(&tokenizer, weights_of(s), err));
             LS_TRY_DONE(encode_pair(s, tokenizer, &pairs[i], path, err));
         }
-        LS_TRY_DONE(add_sequence(s, i, &pairs[i], path, err));
+        LS_TRY_DONE(add_trained_sequence(s, i, &pairs[i], path, err));
         ls_pair_deinit(&pairs[i]);
     }
     s->n_train = n;
@@ -228,7 +228,7 @@ static ls_status add_data_line(sft *s, int64_t i, const ls_tokenizer *tokenizer,
         return LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: %s: missing or empty", path, (long long)line->line,
                        s->o->data.answer[0] != '\0' ? s->o->data.answer : "answer");
     LS_TRY_DONE(encode_pair(s, tokenizer, &pair, path, err));
-    LS_TRY_DONE(add_sequence(s, i, &pair, path, err));
+    LS_TRY_DONE(add_trained_sequence(s, i, &pair, path, err));
 done:
     free(pair.prompt_ids);
     free(pair.completion_ids);
@@ -313,7 +313,7 @@ static ls_status completion_loss(void *context, const ls_train_rows *rows, ls_er
 }
 
 /* Sequence k at the batch's row `row`; returns how many completion tokens it adds, and moves row on. */
-static int64_t lay_out(sft *s, int64_t k, int64_t *row) {
+static int64_t lay_out_batch(sft *s, int64_t k, int64_t *row) {
     const int32_t *tokens = s->tokens + s->offsets[k];
     const int64_t n_rows = s->offsets[k + 1] - s->offsets[k] - 1;
     int64_t count = 0;
@@ -339,7 +339,7 @@ static ls_status draw_batch(ls_train_batch *out, sft *s, int64_t step, ls_error 
     }
     LS_TRY(ls_train_options_order(s->drawn_order, s->drawn_lengths, n, &s->o->train, err));
     for (int64_t i = 0; i < n; i++) {
-        count += lay_out(s, s->drawn[s->drawn_order[i]], &row);
+        count += lay_out_batch(s, s->drawn[s->drawn_order[i]], &row);
         s->batch_offsets[i + 1] = row;
     }
     *out = (ls_train_batch){s->batch_tokens, s->batch_offsets, s->batch_targets, n, (double)count, NULL};
@@ -354,7 +354,7 @@ static ls_status measure_held_out(sft *s, double *loss, ls_error *err) {
         int64_t n = 0, row = 0;
         for (; k < s->n && n < s->o->batch; k++) {
             if (!s->is_held_out[k]) continue;
-            total += lay_out(s, k, &row);
+            total += lay_out_batch(s, k, &row);
             s->batch_offsets[++n] = row;
         }
         if (n == 0) break;
@@ -512,7 +512,7 @@ static ls_status make_trainer(sft *s, const ls_config *config, ls_error *err) {
 
 /* ---- the plan ---- */
 
-static ls_status open_model(sft *s, ls_error *err) {
+static ls_status open_sft_model(sft *s, ls_error *err) {
     return ls_train_options_open(&s->model, s->device, weights_of(s), (ls_weights_kind)s->o->train.weights, false,
                                  &s->o->train, err);
 }
@@ -542,7 +542,7 @@ static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan,
     s.plan = *plan;
     s.on_paper = true;
     s.model = NULL;
-    LS_TRY_DONE(open_model(&s, err));
+    LS_TRY_DONE(open_sft_model(&s, err));
     LS_TRY_DONE(make_trainer(&s, r->config, err));
     LS_TRY_DONE(ls_trainer_rehearse(s.trainer, s.longest, err));
     plan->workspace = device->exec.workspace_bytes;
@@ -735,7 +735,7 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
     LS_TRY_DONE(ls_train_options_device(&s.device, &s.choice, &o->train, &reason));
     LS_TRY_DONE(ls_train_options_choose_leaf(&o->train, o->batch, weights_of(&s), &reason));
     LS_TRY_DONE(ls_device_memory(s.device, &s.memory, &reason));
-    LS_TRY_DONE(open_model(&s, &reason));
+    LS_TRY_DONE(open_sft_model(&s, &reason));
     LS_TRY_DONE(read_data(&s, &reason));
     if (o->train.steps == 0) {
         int64_t taken;
@@ -780,7 +780,7 @@ ls_status ls_sft_plan(ls_sft_options *o, const ls_config *config, const ls_train
     snprintf(s.begin, sizeof s.begin, "%s", o->train.model);
     LS_TRY_DONE(ls_device_open_planned(&s.device, &paper, err));
     LS_TRY_DONE(ls_train_options_choose_leaf(&o->train, o->batch, weights_of(&s), err));
-    LS_TRY_DONE(open_model(&s, err));
+    LS_TRY_DONE(open_sft_model(&s, err));
     LS_TRY_DONE(read_data(&s, err));
     LS_TRY_DONE(plan_for(&s, config, card, total, taken, err));
     ls_train_plan_tell(out, &s.planned, s.card, &s.wish);

@@ -132,8 +132,8 @@ static int32_t token_at(const ls_record *record, int64_t from_end) {
     return record->completion_ids[record->n_completion - from_end];
 }
 
-static ls_status add_sequence(ls_comparison *out, pair_list *list, const ls_record *a, const ls_record *b,
-                              int64_t sequence_i, int64_t worst_max, ls_error *err) {
+static ls_status add_compared_sequence(ls_comparison *out, pair_list *list, const ls_record *a, const ls_record *b,
+                                       int64_t sequence_i, int64_t worst_max, ls_error *err) {
     const int64_t n = a->n_logprobs < b->n_logprobs ? a->n_logprobs : b->n_logprobs;
     const int64_t skip_a = a->n_logprobs - n, skip_b = b->n_logprobs - n;
     bool different = false;
@@ -283,7 +283,7 @@ ls_status ls_compare(ls_comparison *out, const ls_compared *a, const ls_compared
             goto done;
         }
         count_circumstances(&result, one, other);
-        LS_TRY_DONE(add_sequence(&result, &list, one, other, i, worst_max, err));
+        LS_TRY_DONE(add_compared_sequence(&result, &list, one, other, i, worst_max, err));
     }
     if (result.n_compared == 0) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s and %s: no token has a log-probability in both", a->name, b->name);

@@ -258,7 +258,7 @@ static ls_status decide_rows(ls_inquiry *q, bool *found, ls_error *err) {
 }
 
 /* Prompts that are filled up to a multiple of so many tokens: those that need no filling are right. 0: none. */
-static int64_t bucket_of(const ls_inquiry *q, const ls_seen *seen) {
+static int64_t value_bucket(const ls_inquiry *q, const ls_seen *seen) {
     for (int64_t b = 64; b >= 4; b /= 2) {
         int64_t full = 0, full_off = 0, filled = 0, filled_off = 0;
         for (int64_t s = 0; s < seen->outcomes.n; s++) {
@@ -289,7 +289,7 @@ static ls_status try_pages_of(ls_inquiry *q, int64_t page, ls_seen *seen, ls_err
 static ls_status bucket_with_pages(ls_inquiry *q, int64_t page, int64_t *bucket, ls_error *err) {
     ls_seen seen;
     LS_TRY(try_pages_of(q, page, &seen, err));
-    *bucket = bucket_of(q, &seen);
+    *bucket = value_bucket(q, &seen);
     ls_seen_deinit(&seen);
     return LS_OK;
 }
@@ -395,7 +395,7 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
         q->decode_solo = true;
         LS_TRY(ls_explain_experiment(q, LS_STACK_LENGTHS, 0.95, &found, err));
         q->decode_solo = false;
-        if (!found && (bucket = bucket_of(q, seen)) > 0) {
+        if (!found && (bucket = value_bucket(q, seen)) > 0) {
             LS_TRY(bucket_with_pages(q, 4, &of_pages, err));
             ls_foreign_find(f, of_pages == bucket ? LS_CAUSE_PADDING : LS_CAUSE_PAGE_SIZE, LS_STACK_LENGTHS, 0.9,
                             "decoded tokens are right behind prompts whose length is a multiple of %" PRId64

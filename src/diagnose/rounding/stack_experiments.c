@@ -57,8 +57,8 @@ ls_status ls_requests_plain(const ls_inquiry *q, ls_requests *out, int64_t text,
 }
 
 /* A text of n tokens, of which the first `head` are those of text `front`. */
-static ls_status add_text(ls_inquiry *q, ls_stack_experiment experiment, int64_t front, int64_t head, int64_t text,
-                          int64_t n, ls_error *err) {
+static ls_status add_prompt_text(ls_inquiry *q, ls_stack_experiment experiment, int64_t front, int64_t head,
+                                 int64_t text, int64_t n, ls_error *err) {
     int32_t ids[LS_PLAIN_MOST];
     for (int64_t i = 0; i < n; i++) ids[i] = ls_plain_token(q, i < head ? front : text, i);
     return ls_requests_add(&q->requests[experiment], ids, n, err);
@@ -118,7 +118,7 @@ static ls_status add_extended(ls_inquiry *q, ls_stack_experiment experiment, ls_
     } of[] = {{740, 33}, {741, 34}, {742, 36}, {740, 33}, {743, 41},
               {743, 49}, {741, 34}, {740, 35}, {744, 34}, {740, 33}};
     for (size_t p = 0; p < sizeof of / sizeof of[0]; p++)
-        LS_TRY(add_text(q, experiment, 740, 32, of[p].text, of[p].n, err));
+        LS_TRY(add_prompt_text(q, experiment, 740, 32, of[p].text, of[p].n, err));
     return LS_OK;
 }
 
@@ -126,7 +126,7 @@ static ls_status add_extended(ls_inquiry *q, ls_stack_experiment experiment, ls_
 static ls_status add_twins(ls_inquiry *q, ls_stack_experiment experiment, ls_error *err) {
     for (int64_t p = 0; p < 12; p++) {
         const int64_t front = 750 + 10 * (p / 4), own = front + (p % 4 < 2 ? 1 : p % 4);
-        LS_TRY(add_text(q, experiment, front, p < 4 ? 36 : p < 8 ? 33 : 17, own, 41 - p % 4 / 2 * 3, err));
+        LS_TRY(add_prompt_text(q, experiment, front, p < 4 ? 36 : p < 8 ? 33 : 17, own, 41 - p % 4 / 2 * 3, err));
     }
     return LS_OK;
 }
@@ -173,7 +173,7 @@ static ls_status add_many(ls_inquiry *q, ls_stack_experiment experiment, ls_erro
 
 static ls_status add_sharing(ls_inquiry *q, ls_stack_experiment experiment, ls_error *err) {
     for (int64_t p = 0; p < MANY; p++)
-        LS_TRY(add_text(q, experiment, 900 + p % 6, 16 * (1 + p % 2) + 1, 910 + p % 36, 36, err));
+        LS_TRY(add_prompt_text(q, experiment, 900 + p % 6, 16 * (1 + p % 2) + 1, 910 + p % 36, 36, err));
     return LS_OK;
 }
 

@@ -48,7 +48,7 @@ typedef struct ask {
     int64_t slot_id; /* llama.cpp; -1: any */
 } ask;
 
-static void write_ids(ls_json_out *json, const char *key, const ask *a) {
+static void write_prompt_ids(ls_json_out *json, const char *key, const ask *a) {
     if (a->text != NULL) {
         ls_json_string(json, key, a->text);
         return;
@@ -80,7 +80,7 @@ static void write_salt(ls_json_out *json, const ask *a) {
 
 static void write_vllm(ls_json_out *json, const ls_probe_server *s, const ask *a) {
     if (s->model[0] != '\0') ls_json_string(json, "model", s->model);
-    write_ids(json, "prompt", a);
+    write_prompt_ids(json, "prompt", a);
     ls_json_int(json, "max_tokens", a->n_new);
     write_draws(json, a, "seed");
     if (a->samples > 1) ls_json_int(json, "n", a->samples);
@@ -91,7 +91,7 @@ static void write_vllm(ls_json_out *json, const ls_probe_server *s, const ask *a
 }
 
 static void write_sglang(ls_json_out *json, const ask *a) {
-    write_ids(json, a->text != NULL ? "text" : "input_ids", a);
+    write_prompt_ids(json, a->text != NULL ? "text" : "input_ids", a);
     ls_json_begin_object(json, "sampling_params");
     ls_json_int(json, "max_new_tokens", a->n_new);
     write_draws(json, a, NULL);
@@ -104,7 +104,7 @@ static void write_sglang(ls_json_out *json, const ask *a) {
 /* Its server gives values to tokens it draws alone: a token is scored by leaving it no other to draw. Biases are not
  * seen in what it reports. */
 static void write_llama_cpp(ls_json_out *json, const ask *a) {
-    write_ids(json, "prompt", a);
+    write_prompt_ids(json, "prompt", a);
     ls_json_int(json, "n_predict", a->n_new);
     write_draws(json, a, "seed");
     if (a->draws == NULL || a->draws->top_k == 0) ls_json_int(json, "top_k", 0);
@@ -158,8 +158,8 @@ static void free_calls(calls *c) {
     free(c->of);
 }
 
-static ls_status add_call(calls *c, ls_probe_server *s, const ask *a, double start, double leave, bool is_extra,
-                          ls_error *err) {
+static ls_status add_server_call(calls *c, ls_probe_server *s, const ask *a, double start, double leave, bool is_extra,
+                                 ls_error *err) {
     char *body = NULL;
     int64_t bytes = 0;
     LS_TRY(ls_array_grow((void **)&c->of, &c->cap, c->n + 1, sizeof *c->of, "requests", err));
@@ -295,8 +295,8 @@ static ls_status take_sample(ls_probe_server *s, ls_outcome *c, const ls_record 
 }
 
 /* The samples of one request, to `out` and those behind it. */
-static ls_status take_answer(ls_probe_server *s, ls_outcome *out, const ls_trial *trial, const ls_http_call *c,
-                             ls_error *err) {
+static ls_status take_server_answer(ls_probe_server *s, ls_outcome *out, const ls_trial *trial, const ls_http_call *c,
+                                    ls_error *err) {
     const int64_t samples = trial->levers.samples;
     ls_record *records = NULL;
     int64_t n = 0, reported;
@@ -368,7 +368,7 @@ static ls_status add_strangers(calls *c, ls_probe_server *s, const ls_trial *tri
                  .slot_id = -1};
         for (int64_t i = 0; i < a.n; i++) ids[i] = p->ids[(a.n - 1 - i + k / n) % p->n];
         if (s->dialect == LS_DIALECT_VLLM) a.salt = ++s->n_salts;
-        LS_TRY(add_call(c, s, &a, 0.0, load ? 0.0 : LEAVE_S + 0.005 * (double)k, true, err));
+        LS_TRY(add_server_call(c, s, &a, 0.0, load ? 0.0 : LEAVE_S + 0.005 * (double)k, true, err));
     }
     return LS_OK;
 }
@@ -402,15 +402,15 @@ static ls_status run_round(ls_probe_server *s, const ls_trial *trial, const ls_p
         if (s->dialect == LS_DIALECT_LLAMA_CPP && trial->levers.slot_base > 0)
             a.slot_id = trial->levers.slot_base % (s->n_slots > 0 ? s->n_slots : 1);
         a.salt = a.cache ? shared_salt : s->dialect == LS_DIALECT_VLLM ? ++s->n_salts : 0;
-        LS_TRY_DONE(add_call(&c, s, &a,
-                             staggered ? STAGGER_S * (double)i
-                             : strange ? BEHIND_LEAVERS_S
-                                       : 0.0,
-                             0.0, false, err));
+        LS_TRY_DONE(add_server_call(&c, s, &a,
+                                    staggered ? STAGGER_S * (double)i
+                                    : strange ? BEHIND_LEAVERS_S
+                                              : 0.0,
+                                    0.0, false, err));
     }
     LS_TRY_DONE(send_calls(s, c.of, c.n, trial->levers.batch, &trial->limits, err));
     for (int64_t i = 0; i < n; i++)
-        LS_TRY_DONE(take_answer(s, &out[i * trial->levers.samples], trial, &c.of[first + i], err));
+        LS_TRY_DONE(take_server_answer(s, &out[i * trial->levers.samples], trial, &c.of[first + i], err));
 done:
     free_calls(&c);
     return status;
@@ -484,7 +484,7 @@ static ls_status score_whole(ls_probe_server *s, const ls_scored *one, const ls_
                        .salt = s->dialect == LS_DIALECT_VLLM ? ++s->n_salts : 0,
                        .slot_id = -1};
         calls c = {0};
-        ls_status status = add_call(&c, s, &a, 0.0, 0.0, false, err);
+        ls_status status = add_server_call(&c, s, &a, 0.0, 0.0, false, err);
         bool done = false;
         if (status == LS_OK) status = send_calls(s, c.of, 1, 1, limits, err);
         if (status == LS_OK && failure_of(&c.of[0]) == LS_FAILURE_NO_TIME) status = no_time(err);
@@ -504,7 +504,7 @@ static ls_status score_tokens(ls_probe_server *s, const ls_scored *one, const ls
     ls_status status;
     for (int64_t i = one->from; i < one->n; i++) {
         const ask a = {.ids = one->tokens, .n = i, .samples = 1, .n_new = 1, .forced = one->tokens[i], .slot_id = -1};
-        LS_TRY_DONE(add_call(&c, s, &a, 0.0, 0.0, false, err));
+        LS_TRY_DONE(add_server_call(&c, s, &a, 0.0, 0.0, false, err));
     }
     LS_TRY_DONE(send_calls(s, c.of, c.n, 1, limits, err));
     for (int64_t i = one->from; i < one->n; i++) {
@@ -699,7 +699,7 @@ static int64_t ask_text(ls_probe_server *s, const char *text, int32_t *ids, int6
     ls_record *records = NULL;
     int64_t n = 0, n_ids = 0;
     ls_error ignored;
-    if (s->dialect != LS_DIALECT_LLAMA_CPP && add_call(&c, s, &a, 0.0, 0.0, false, &ignored) == LS_OK &&
+    if (s->dialect != LS_DIALECT_LLAMA_CPP && add_server_call(&c, s, &a, 0.0, 0.0, false, &ignored) == LS_OK &&
         send_calls(s, c.of, 1, 1, &s->limits, &ignored) == LS_OK && c.of[0].http == 200 &&
         ls_answers_parse(&records, &n, c.of[0].answer, c.of[0].answer_bytes, "text", dialects[s->dialect].scored, false,
                          &ignored) == LS_OK &&
