@@ -336,6 +336,29 @@ static void check_retired(report *r, const char *path, const char *text) {
     }
 }
 
+/* A list of more fields than that names them (C++ sources): a stride in its neighbour's field is no error to the
+ * compiler. Arrays are lists, too, and have no names. */
+enum { FIELDS_MAX = 6 };
+
+/* text: a source, whose comments are lost. */
+static void check_fields(report *r, const char *path, const char *text) {
+    int64_t line = 1;
+    if (strstr(path, ".cu") == NULL && strstr(path, "_cuda.h") == NULL) return;
+    for (const char *at = text; *at != '\0'; at++) {
+        line += *at == '\n';
+        if (at - text < 4 || strncmp(at, "= {", 3) != 0 || at[-2] == ']') continue;
+        const char *first = at + 3 + strspn(at + 3, " \n"), *to = first;
+        int64_t depth = 1, n = 1;
+        for (; *to != '\0' && depth > 0; to += *to == '"' ? skip_literal(to) - to : 1) {
+            depth += (*to == '{' || *to == '(') - (*to == '}' || *to == ')');
+            n += depth == 1 && *to == ',';
+        }
+        if (n > FIELDS_MAX && *first != '.')
+            complain(r, "%s:%lld: %lld fields without their names, more than %d\n", path, (long long)line, (long long)n,
+                     FIELDS_MAX);
+    }
+}
+
 /* Static functions of one word: in three files they would tell nobody which one it is. Those of kernels are unfolded
  * into their callers. */
 enum { STATICS_MAX = 4096, FILES_OF_A_NAME = 2 };
@@ -479,6 +502,7 @@ static void the_tree_keeps_the_rules(void **state) {
         if (found[i][strlen(found[i]) - 1] == 'h') collect_names(&r, list, found[i], text);
         drop_comments(text);
         check_retired(&r, found[i], text);
+        check_fields(&r, found[i], text);
         collect_statics(&r, functions, found[i], text);
         free(text);
     }
@@ -687,6 +711,25 @@ static void retired_words_are_reported(void **state) {
     }
 }
 
+static void unnamed_fields_are_reported(void **state) {
+    static const struct {
+        const char *path, *text;
+        int64_t n;
+    } cases[] = {
+        {"src/op/cuda/x.cu", "int;\nproduct p = {a, b, {1, 2}, f(c, d), e, 0,\n 0};", 1},
+        {"src/op/cuda/x_cuda.h", "product p = {1, 2, 3, 4, 5, 6, \"}\"};", 1},
+        {"src/op/cuda/x.cu", "product p = {.a = 1, .b = 2, .c = 3, .d = 4, .e = 5, .f = 6, .g = 7};", 0},
+        {"src/op/cuda/x.cu", "product p = {1, {2, 3, 4}, f(5, 6, 7, 8), 9}; int x[7] = {1, 2, 3, 4, 5, 6, 7};", 0},
+        {"src/op/x.c", "product p = {1, 2, 3, 4, 5, 6, 7};", 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        report r = {0};
+        check_fields(&r, cases[i].path, cases[i].text);
+        if (r.n != cases[i].n) fail_msg("%s: %lld reports: '%s'", cases[i].text, (long long)r.n, r.text);
+    }
+}
+
 static void bare_verbs_are_reported(void **state) {
     static const char *const paths[] = {"src/rl/a.c", "src/rl/b.c", "src/model/c.c", "src/op/cpu/d.c"};
     static const char text[] =
@@ -709,7 +752,8 @@ int main(void) {
         cmocka_unit_test(the_tree_keeps_the_rules),    cmocka_unit_test(good_lines_pass),
         cmocka_unit_test(bad_lines_are_reported),      cmocka_unit_test(bad_files_are_reported),
         cmocka_unit_test(compared_words_are_reported), cmocka_unit_test(shared_names_are_reported),
-        cmocka_unit_test(retired_words_are_reported),  cmocka_unit_test(bare_verbs_are_reported),
+        cmocka_unit_test(retired_words_are_reported),  cmocka_unit_test(unnamed_fields_are_reported),
+        cmocka_unit_test(bare_verbs_are_reported),
     };
     return cmocka_run_group_tests(tests, collect, release);
 }

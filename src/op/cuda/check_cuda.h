@@ -14,6 +14,18 @@ typedef struct ls_row_check {
     ls_fault *fault;
 } ls_row_check;
 
+/* Of an op's arguments. */
+template <typename ARGS>
+static ls_row_check ls_row_check_of(const ARGS *a, const float *temperature, int64_t vocab, ls_fault *fault) {
+    return {.targets = a->targets,
+            .mask = a->mask,
+            .temperature = temperature,
+            .rows = a->rows,
+            .vocab = vocab,
+            .ignore_index = a->ignore_index,
+            .fault = fault};
+}
+
 /* The spans of an op with state. */
 typedef struct ls_span_check {
     const ls_span *spans;

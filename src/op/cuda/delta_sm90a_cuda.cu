@@ -505,9 +505,10 @@ typedef struct walk_kernel_of {
 
 template <int PER, int MODE>
 static walk_kernel_of sized(ls_dtype in) {
-    const walk_kernel_of kernel = {
-        in == LS_F32 ? (const void *)walk_kernel<PER, MODE, LS_F32> : (const void *)walk_kernel<PER, MODE, LS_BF16>,
-        walk_memory<PER>::COLUMNS, (int64_t)sizeof(walk_memory<PER>)};
+    const walk_kernel_of kernel = {.entry = in == LS_F32 ? (const void *)walk_kernel<PER, MODE, LS_F32>
+                                                         : (const void *)walk_kernel<PER, MODE, LS_BF16>,
+                                   .columns = walk_memory<PER>::COLUMNS,
+                                   .shared_bytes = (int64_t)sizeof(walk_memory<PER>)};
     return kernel;
 }
 

@@ -164,13 +164,7 @@ ls_status ls_cuda_logprob_backward(const ls_exec *exec, const ls_logprob_backwar
                                    : kernel_of<LS_F16>(a->d_entropy != NULL);
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("logprob_backward", exec, &fault, err));
-    ls_row_check check = {.targets = a->targets,
-                          .mask = a->mask,
-                          .temperature = a->temperature,
-                          .rows = a->rows,
-                          .vocab = a->vocab,
-                          .ignore_index = a->ignore_index,
-                          .fault = fault};
+    ls_row_check check = ls_row_check_of(a, a->temperature, a->vocab, fault);
     p.fault = fault;
     LS_CUDA_TRY(ls_cuda_check_rows("logprob_backward", exec, &check, err));
     return ls_cuda_launch(exec, &launch, kernel, &p, err);

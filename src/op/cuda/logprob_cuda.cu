@@ -568,13 +568,7 @@ ls_status ls_cuda_logprob(const ls_exec *exec, const ls_logprob_args *a, ls_erro
     const ls_launch whole_rows = {"logprob", {a->rows, 1, 1}, 32 * ROW_WARPS, 0, index, 2};
     LS_CUDA_TRY(ls_launch_check(&whole_rows, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("logprob", exec, &fault, err));
-    ls_row_check check = {.targets = a->targets,
-                          .mask = a->mask,
-                          .temperature = a->temperature,
-                          .rows = a->rows,
-                          .vocab = a->vocab,
-                          .ignore_index = a->ignore_index,
-                          .fault = fault};
+    ls_row_check check = ls_row_check_of(a, a->temperature, a->vocab, fault);
     const rows in = {.logits = (const char *)a->logits,
                      .n = a->rows,
                      .vocab = a->vocab,
@@ -610,13 +604,7 @@ ls_status ls_cuda_logprob_shard(const ls_exec *exec, const ls_logprob_shard_args
     LS_CUDA_TRY(ls_cuda_check("logprob_shard", exec, operands, n_operands, ls_op_logprob_shard_workspace(a), err));
     if (a->rows == 0) return LS_OK;
     LS_CUDA_TRY(ls_cuda_fault_begin("logprob_shard", exec, &fault, err));
-    ls_row_check check = {.targets = a->targets,
-                          .mask = a->mask,
-                          .temperature = a->temperature,
-                          .rows = a->rows,
-                          .vocab = a->total,
-                          .ignore_index = a->ignore_index,
-                          .fault = fault};
+    ls_row_check check = ls_row_check_of(a, a->temperature, a->total, fault);
     leaves_params p = {{.logits = (const char *)a->logits,
                         .n = a->rows,
                         .vocab = a->vocab,
@@ -644,13 +632,7 @@ ls_status ls_cuda_logprob_combine(const ls_exec *exec, const ls_logprob_combine_
     LS_CUDA_TRY(ls_cuda_check("logprob_combine", exec, operands, n_operands, ls_op_logprob_combine_workspace(a), err));
     if (a->rows == 0) return LS_OK;
     LS_CUDA_TRY(ls_cuda_fault_begin("logprob_combine", exec, &fault, err));
-    ls_row_check check = {.targets = a->targets,
-                          .mask = a->mask,
-                          .temperature = NULL,
-                          .rows = a->rows,
-                          .vocab = a->total,
-                          .ignore_index = a->ignore_index,
-                          .fault = fault};
+    ls_row_check check = ls_row_check_of(a, NULL, a->total, fault);
     combine_params p = {{.logits = NULL,
                          .n = a->rows,
                          .vocab = a->total,

@@ -369,9 +369,10 @@ typedef struct walk_kernel_of {
 
 template <int PER, int GROUPS, int HEADS>
 static walk_kernel_of sized(ls_dtype in) {
-    const walk_kernel_of kernel = {in == LS_F32 ? (const void *)walk_kernel<PER, GROUPS, HEADS, LS_F32>
-                                                : (const void *)walk_kernel<PER, GROUPS, HEADS, LS_BF16>,
-                                   HEADS, (int64_t)sizeof(walk_memory<walk_size<PER, GROUPS, HEADS>, HEADS>)};
+    const walk_kernel_of kernel = {.entry = in == LS_F32 ? (const void *)walk_kernel<PER, GROUPS, HEADS, LS_F32>
+                                                         : (const void *)walk_kernel<PER, GROUPS, HEADS, LS_BF16>,
+                                   .heads = HEADS,
+                                   .shared_bytes = (int64_t)sizeof(walk_memory<walk_size<PER, GROUPS, HEADS>, HEADS>)};
     return kernel;
 }
 
