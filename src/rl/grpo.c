@@ -528,6 +528,7 @@ static void print_plan(const grpo *g) {
     ls_memory_tell(g->device, memory, sizeof memory);
     fprintf(g->progress, "%s\n", memory);
     if (g->step > 0 && g->step >= o->train.steps) ls_stop_tell_done(g->progress, g->step, o->train.steps);
+    ls_train_options_tell_adapters(g->progress, ls_trainer_state(g->trainer)->parameters);
     ls_train_options_tell_rate(g->progress, &o->train, g->begin_update, o->train.steps * o->epochs * o->minibatches);
 }
 

@@ -646,6 +646,7 @@ static void print_plan(const sft *s) {
                 "length refuses longer ones\n",
                 (long long)s->longest, (long long)s->model->config.positions_max);
     if (s->begin_step >= o->train.steps) ls_stop_tell_done(s->progress, s->begin_step, o->train.steps);
+    ls_train_options_tell_adapters(s->progress, ls_trainer_state(s->trainer)->parameters);
     ls_train_options_tell_rate(s->progress, &o->train, s->begin_step, o->train.steps);
 }
 

@@ -310,6 +310,23 @@ void ls_train_options_tell_rate(FILE *file, const ls_train_options *o, int64_t d
             done > 0 && !o->new_schedule ? "new_schedule=true, perhaps with " : "");
 }
 
+void ls_train_options_tell_adapters(FILE *file, const ls_parameters *p) {
+    bool is_refused = false, is_passed_over = false;
+    for (int64_t i = 0; file != NULL && i < p->n; i++) {
+        is_refused = is_refused || strstr(p->list[i].slot.name, ".mixer.out_proj.lora_") != NULL;
+        is_passed_over = is_passed_over || strstr(p->list[i].slot.name, ".mamba.dt_proj.lora_") != NULL;
+    }
+    if (is_refused)
+        fputs(
+            "PEFT refuses adapters of out_proj in models of this kind; name other lora_targets if it is to load them, "
+            "or pass on what lockstep merge makes\n",
+            file);
+    if (is_passed_over)
+        fputs(
+            "transformers computes Jamba's dt_proj without its adapter until PEFT, or lockstep merge, has merged it\n",
+            file);
+}
+
 /* Which process this one is. */
 static ls_status find_own_rank(ls_train_options *o, ls_error *err) {
     ls_own_rank *p = &o->own_rank;

@@ -111,6 +111,8 @@ void ls_train_options_tell_weights(FILE *file, const ls_parameters *parameters);
 void ls_train_options_tell(FILE *file, const ls_device_choice *choice, const ls_train_options *options);
 /* Where the schedule leaves a rate of 0 for a tenth or more of the updates (done, updates]: how many, what to set. */
 void ls_train_options_tell_rate(FILE *file, const ls_train_options *options, int64_t done, int64_t updates);
+/* What PEFT and transformers do not do with some adapters (docs/guide/adapters.md); of other weights nothing. */
+void ls_train_options_tell_adapters(FILE *file, const ls_parameters *parameters);
 /* The digest of the run's numerics. */
 void ls_train_options_numerics(char text[LS_NUMERICS_BYTES], const ls_train_options *options);
 /* Names of options that need not be those of the run that is resumed, up to NULL: the schedule where a new one is asked

@@ -25,6 +25,7 @@ static void merged_weights_are_those_of_the_run(void **state) {
     RUN_OK("train", "sft", "--set", "model=" BASE, "--set", with_path(0, "run=", at("run")), "--set",
            with_path(1, "data=", at("data.jsonl")), "--set", "lora_rank=3", "--set", "lora_alpha=7", "--set",
            "rate=0.05", "--set", "steps=2", "--set", "batch=2", "--set", "threads=1");
+    assert_non_null(strstr(last.err, "\ntransformers computes Jamba's dt_proj without its adapter until "));
     RUN_OK("merge", at("run/checkpoints/step-00000002"), "--out", at("merged"));
     file = json_load_file(at("run/checkpoints/step-00000002/state.json"), 0, NULL);
     assert_non_null(file);
@@ -35,6 +36,10 @@ static void merged_weights_are_those_of_the_run(void **state) {
     RUN_OK("score", "--model", at("merged"), "--tokens", at("tokens.jsonl"), "--out", at("scored.jsonl"));
     RUN("merge", at("run/checkpoints/step-00000002"), "--out", at("merged"));
     must_refuse("merged: exists already");
+    RUN_OK("train", "sft", "--set", "model=" LS_FIXTURES "/mamba-small", "--set", with_path(0, "run=", at("mamba")),
+           "--set", with_path(1, "data=", at("data.jsonl")), "--set", "lora_rank=1", "--set", "steps=1", "--set",
+           "batch=2", "--set", "threads=1");
+    assert_non_null(strstr(last.err, "\nPEFT refuses adapters of out_proj in models of this kind"));
 }
 
 /* A directory with an adapter is opened as a model: with the bits of the merged one, whoever opens it. */

@@ -112,6 +112,11 @@ static void print_findings(FILE *file, const ls_sweep *s) {
     row = ls_cause_of(named->cause);
     fprintf(file, "\nCAUSE: %s\n  %s\n  look at    %s\n  confidence %.2f\n  seen       %s\n",
             ls_cause_name(named->cause), row->text, row->look, named->confidence, named->evidence);
+    if (f->is_server && (named->cause == LS_CAUSE_STALE_SLOT || named->cause == LS_CAUSE_NOT_REPEATABLE))
+        fputs(
+            "  show it    start the server anew and send the last request below several times: each of its values must "
+            "stay what it is\n",
+            file);
 }
 
 void ls_foreign_print(FILE *file, const ls_sweep *s) {
