@@ -144,7 +144,7 @@ done:
     return status;
 }
 
-static char place[100]; /* of the file that is read, for the line of progress */
+static char place[160]; /* of the file that is read, for the line of progress */
 
 static void show_kernels(int64_t n_kernels) { ls_progress_show(n_kernels, 0, place); }
 

@@ -20,7 +20,7 @@ static struct {
     double begin, shown; /* shown 0: not yet */
     bool is_known;       /* what follows was told */
     int64_t done, total;
-    char more[100];
+    char more[160];
 } line;
 
 static bool is_due(void) {
