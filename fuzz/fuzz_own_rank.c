@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
     for (size_t i = 0; i < n_bytes; i++)
         if (copy[i] == '\n') copy[i] = '\0';
     for (int launcher = LS_LAUNCHER_AUTO; launcher <= LS_LAUNCHER_SRUN; launcher++) {
-        ls_place p = {.ranks = 1};
+        ls_own_rank p = {.ranks = 1};
         ls_error err;
         if (ls_own_rank_read(&p, (ls_launcher)launcher, 256, look, copy, &err) != LS_OK) {
             if (err.text[0] == '\0') abort();
