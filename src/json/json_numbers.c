@@ -67,7 +67,7 @@ static ls_status look_at_number(ls_kept_numbers *out, const passage *p, int64_t 
     ls_status status = LS_OK;
     if (!ls_json_decimal_read(&d, json + at, bytes)) return LS_OK; /* the library says what is wrong with it */
     if (d.is_vast)
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: a number has an exponent of more than 15 digits: %.*s", p->name,
+        return LS_FAIL(err, LS_ERR_FORMAT, "%s: a number has an exponent of more than 15 digits: %.*s", p->name,
                        (int)(bytes < 60 ? bytes : 60), json + at);
     LS_TRY_DONE(ls_text_copy(&text, json + at, bytes, err));
     if (!is_kept(&d, text, p->mode)) goto done;
