@@ -77,7 +77,7 @@ static void old_tokens_are_checked(void **state) {
 static void everything_goes_with_it(void **state) {
     static const char *const bases[][5] = {
         {"epochs=2", "minibatches=3", "beta=0.05", "correction=token-truncate=2"},
-        {"dtype=bf16", "moments=bf16", "leaf=3", "task=guess-number"},
+        {"dtype=bf16", "moments=bf16", "task=guess-number", "task_options=turns=2"},
         {"lora_rank=2", "minibatches=2"},
         {"samples=3", "task_options=words=1,letters=2", "filter_groups=true", "max_num_gen_batches=4"},
     };
@@ -167,12 +167,15 @@ static void processes_have_the_bits_of_one(void **state) {
 /* A judge that fails does so in its step, whoever was ahead. */
 static void failures_end_the_run_in_their_step(void **state) {
     job j = job_make("failing");
+    char command[600];
     ls_error err;
     (void)state;
     job_set(&j, "lag=3");
-    job_set(&j,
-            "reward_command=n=0; while IFS= read -r l; do n=$((n+1)); [ $n -gt 40 ] && exit 7; id=${l#*'\"id\":\"'}; "
-            "id=${id%%'\"'*}; echo \"{\\\"id\\\":\\\"$id\\\",\\\"reward\\\":1}\"; done");
+    snprintf(command, sizeof command,
+             "reward_command=while IFS= read -r l; do echo >> %s; [ $(wc -l < %s) -gt 32 ] && exit 7; "
+             "id=${l#*'\"id\":\"'}; id=${id%%%%'\"'*}; echo \"{\\\"id\\\":\\\"$id\\\",\\\"reward\\\":1}\"; done",
+             run_dir("asked"), run_dir("asked"));
+    job_set(&j, command);
     check_failed(job_run(&j, &err), &err, "step 3: ");
     remove_tree(j.o->train.run);
     job_free(&j);
