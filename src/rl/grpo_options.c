@@ -301,7 +301,7 @@ static void name_judge(ls_grpo_options *o, int64_t j) {
     if (n == 1)
         snprintf(o->judges[j].name, sizeof o->judges[j].name, "%.50s", own);
     else
-        snprintf(o->judges[j].name, sizeof o->judges[j].name, "%.50s_%lld", own, (long long)n);
+        snprintf(o->judges[j].name, sizeof o->judges[j].name, "%.40s_%lld", own, (long long)n);
 }
 
 /* The part of a list up to the next comma; *at is behind it, or NULL. */
