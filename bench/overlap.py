@@ -51,7 +51,7 @@ def make_model(program, directory, hidden):
 
 def run(program, model, scratch, name, settings, steps):
     directory = os.path.join(scratch, name)
-    words = [program, "train", "grpo", "--set", "model=" + model, "--set", "run=" + directory, "--set", "steps=%d" % steps,
+    words = [program, "train", "grpo", "--set", "device=cpu", "--set", "model=" + model, "--set", "run=" + directory, "--set", "steps=%d" % steps,
              "--set", "save_every=0"]
     for setting in settings:
         words += ["--set", setting]
