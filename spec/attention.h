@@ -6,7 +6,7 @@
 
 /* ---- attention: op/attention.h ---- */
 
-enum { BLOCK = 64, SEGMENT = 1024 };
+enum { BLOCK = 64, WIDE_BLOCK = 128, SEGMENT = 1024 };
 
 /* What a segment of keys comes to. */
 typedef struct segment {
@@ -15,18 +15,18 @@ typedef struct segment {
 
 /* One block of keys [from, to), which lies at a multiple of 64: online softmax. */
 static void attend_block(segment *s, const attention_part *a, const float *q, int64_t group, int64_t from, int64_t to) {
-    const int64_t dim = m.head_dim, width = a->k.rows, block = from / BLOCK * BLOCK;
+    const int64_t dim = m.head_dim, width = a->k.rows;
     const float scale = 1.0f / sqrtf((float)dim);
     float score[BLOCK], e[BLOCK] = {0}, largest = s->m;
     for (int64_t j = from; j < to; j++) {
-        score[j - block] = scale * chain_exact(q, a->keys + j * width + group * dim, dim);
-        largest = fmaxf(largest, score[j - block]);
+        score[j % BLOCK] = scale * chain_exact(q, a->keys + j * width + group * dim, dim);
+        largest = fmaxf(largest, score[j % BLOCK]);
     }
     const float c = exp_law(s->m - largest);
-    for (int64_t j = from; j < to; j++) e[j - block] = exp_law(score[j - block] - largest);
+    for (int64_t j = from; j < to; j++) e[j % BLOCK] = exp_law(score[j % BLOCK] - largest);
     for (int64_t d = 0; d < dim; d++) {
         float acc = s->acc[d] * c;
-        for (int64_t j = from; j < to; j++) acc = fmaf(e[j - block], a->values[j * width + group * dim + d], acc);
+        for (int64_t j = from; j < to; j++) acc = fmaf(e[j % BLOCK], a->values[j * width + group * dim + d], acc);
         s->acc[d] = acc;
     }
     for (int half = BLOCK / 2; half >= 1; half /= 2)
@@ -78,16 +78,16 @@ static void attend_mma16(float *out, const attention_part *a, const float *q, in
     const int64_t dim = m.head_dim, width = a->k.rows, at = group * dim, first = first_key(a, position);
     const float c = 1.0f / sqrtf((float)dim) * LOG2E;
     float top = -INFINITY, all_top = -INFINITY, l[8] = {0}, all[8] = {0}, acc[256] = {0}, result[256] = {0};
-    for (int64_t block = first / 128 * 128; block <= position; block += 128) {
-        const int64_t from = block < first ? first - block : 0, to = smaller(128, position + 1 - block);
-        float s[128], e[128] = {0}, p[128] = {0}, v[128] = {0}, largest = -INFINITY;
+    for (int64_t block = first / WIDE_BLOCK * WIDE_BLOCK; block <= position; block += WIDE_BLOCK) {
+        const int64_t from = block < first ? first - block : 0, to = smaller(WIDE_BLOCK, position + 1 - block);
+        float s[WIDE_BLOCK], e[WIDE_BLOCK] = {0}, p[WIDE_BLOCK] = {0}, v[WIDE_BLOCK] = {0}, largest = -INFINITY;
         for (int64_t j = from; j < to; j++) s[j] = chain_mma16(q, a->keys + (block + j) * width + at, dim);
         for (int64_t j = from; j < to; j++) largest = fmaxf(largest, s[j]);
         const float before = top;
         top = fmaxf(top, c * largest);
         const float w = power(before - top, false);
         for (int64_t j = from; j < to; j++) p[j] = round_bf16(e[j] = power(fmaf(s[j], c, -top), true));
-        for (int half = 64; half >= 8; half /= 2)
+        for (int half = WIDE_BLOCK / 2; half >= 8; half /= 2)
             for (int j = 0; j < half; j++) e[j] = e[j] + e[j + half];
         for (int i = 0; i < 8; i++) l[i] = fmaf(l[i], w, e[i]);
         for (int64_t d = 0; d < dim; d++) {
@@ -95,7 +95,7 @@ static void attend_mma16(float *out, const attention_part *a, const float *q, in
             acc[d] = acc[d] * w;
             for (int64_t j = 0; j < to; j += 16) acc[d] = mma16_step(acc[d], p + j, v + j, 16);
         }
-        if (block + 128 <= position && (block + 128) % SEGMENT != 0) continue;
+        if (block + WIDE_BLOCK <= position && (block + WIDE_BLOCK) % SEGMENT != 0) continue;
         const float most = fmaxf(all_top, top), x = power(all_top - most, false), y = power(top - most, false);
         for (int i = 0; i < 8; i++) all[i] = fmaf(all[i], x, l[i] * y), l[i] = 0.0f;
         for (int64_t d = 0; d < dim; d++) result[d] = fmaf(result[d], x, acc[d] * y), acc[d] = 0.0f;

@@ -57,7 +57,7 @@ static float score_of_group(const float *c, int n) {
 static void route_sigmoid(float *weight, bool *chosen, const float *logit, const float *bias, int n) {
     const int groups = (int)count("n_group", 1), size = n / groups;
     const float scale = (float)figure(config, "routed_scaling_factor", 1.0);
-    float s[EXPERTS], c[EXPERTS], score[EXPERTS], d = 0.0f;
+    float s[EXPERTS], c[EXPERTS], score[EXPERTS] = {0}, d = 0.0f;
     bool stays[EXPERTS], may[EXPERTS];
     memset(may, 1, sizeof may);
     for (int e = 0; e < n; e++) s[e] = sigmoid(logit[e]), c[e] = s[e] + bias[e];

@@ -12,14 +12,14 @@ typedef struct node {
 } node;
 
 static node leaf_of(const float *z, int64_t n) {
-    float m = -INFINITY, chain[256] = {0};
+    float top = -INFINITY, chain[256] = {0};
     bool near = true;
     for (int64_t i = 0; i < n; i++) {
-        m = fmaxf(m, z[i]);
+        top = fmaxf(top, z[i]);
         near = near && fabsf(z[i]) <= 64.0f;
     }
-    if (m < -0x1p20f) return (node){-0x1p24f, 0.0f};
-    const float q = fmaf(m, LOG2E, MAGIC) - MAGIC, k = near ? 0.0f : q, low = near ? -64.0f : floorf(m - 80.0f);
+    if (top < -0x1p20f) return (node){-0x1p24f, 0.0f};
+    const float q = fmaf(top, LOG2E, MAGIC) - MAGIC, k = near ? 0.0f : q, low = near ? -64.0f : floorf(top - 80.0f);
     const float shift = MAGIC - k;
     for (int64_t i = 0; i < n; i++) {
         const float x = fmaxf(z[i], low), r = fmaf(x, LOG2E, shift), f = fmaf(x, LOG2E, -(r - shift));

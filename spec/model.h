@@ -106,38 +106,54 @@ static void begin_sequence(void) {
 
 #define PI 3.14159265358979323846
 
-/* Numbers of the rotation. */
+/* A parameter of the rotation. */
 static double turn(const char *name, double otherwise) {
     return figure(field(config, "rope_parameters"), name, otherwise);
 }
 
-static void scale_llama3(float *f) {
-    const double factor = turn("factor", 0), low = turn("low_freq_factor", 0), high = turn("high_freq_factor", 0);
-    const double original = turn("original_max_position_embeddings", figure(config, "max_position_embeddings", 0));
-    const float length = (float)(2.0 * PI) / *f, slow = *f / (float)factor;
-    const float smooth = ((float)original / length - (float)low) / (float)(high - low);
-    if (length > (float)(original / low))
-        *f = slow;
-    else if (length >= (float)(original / high))
-        *f = ((1.0f - smooth) * *f) / (float)factor + smooth * *f;
+static double original_length(void) {
+    return turn("original_max_position_embeddings", figure(config, "max_position_embeddings", 0));
+}
+
+/* p[j]: the quotient in float32, the power in binary64. */
+static float power_of_theta(int64_t j) {
+    return (float)pow(turn("rope_theta", 0), (float)(2 * j) / (float)(2 * m.half));
+}
+
+static float llama3_frequency(float f) {
+    const double low = turn("low_freq_factor", 0), high = turn("high_freq_factor", 0), original = original_length();
+    const float factor = (float)turn("factor", 0), length = (float)(2.0 * PI) / f;
+    if (length > (float)(original / low)) return f / factor;
+    if (length < (float)(original / high)) return f;
+    const float s = ((float)original / length - (float)low) / (float)(high - low);
+    return ((1.0f - s) * f) / factor + s * f;
 }
 
 /* The number of the frequency whose wave turns so often in the original length. */
-static double yarn_border(double turns, double original) {
-    return (double)(2 * m.half) * log(original / (turns * 2.0 * PI)) / (2.0 * log(turn("rope_theta", 0)));
+static double yarn_border(double turns) {
+    return (double)(2 * m.half) * log(original_length() / (turns * 2.0 * PI)) / (2.0 * log(turn("rope_theta", 0)));
+}
+
+static double yarn_scale(double factor, double mscale) {
+    return factor <= 1.0 ? 1.0 : 0.1 * mscale * log(factor) + 1.0;
 }
 
 static void scale_yarn(void) {
-    const double original = turn("original_max_position_embeddings", 0), factor = turn("factor", 0);
-    double low = fmax(floor(yarn_border(turn("beta_fast", 32.0), original)), 0.0);
-    double high = fmin(ceil(yarn_border(turn("beta_slow", 1.0), original)), (double)(2 * m.half - 1));
+    const double factor = turn("factor", figure(config, "max_position_embeddings", 0) / original_length());
+    const double mscale = turn("mscale", 0), of_all = turn("mscale_all_dim", 0);
+    const value *truncate = field(field(config, "rope_parameters"), "truncate");
+    double low = yarn_border(turn("beta_fast", 32.0)), high = yarn_border(turn("beta_slow", 1.0)), scale;
+    if (truncate == NULL || truncate->kind == 't') low = floor(low), high = ceil(high);
+    low = fmax(low, 0.0);
+    high = fmin(high, (double)(2 * m.half - 1));
     if (low == high) high += 0.001;
     for (int64_t j = 0; j < m.half; j++) {
-        const float p = (float)pow(turn("rope_theta", 0), (float)(2 * j) / (float)(2 * m.half));
-        const float ramp = ((float)j - (float)low) / (float)(high - low), kept = 1.0f - fminf(fmaxf(ramp, 0.0f), 1.0f);
-        m.inv_freq[j] = (1.0f / ((float)factor * p)) * (1.0f - kept) + (1.0f / p) * kept;
+        const float p = power_of_theta(j), ramp = ((float)j - (float)low) / (float)(high - low);
+        const float k = 1.0f - fminf(fmaxf(ramp, 0.0f), 1.0f);
+        m.inv_freq[j] = (1.0f / ((float)factor * p)) * (1.0f - k) + (1.0f / p) * k;
     }
-    m.rope_scale = (float)turn("attention_factor", factor <= 1.0 ? 1.0 : 0.1 * log(factor) + 1.0);
+    scale = mscale > 0 && of_all > 0 ? yarn_scale(factor, mscale) / yarn_scale(factor, of_all) : yarn_scale(factor, 1);
+    m.rope_scale = (float)turn("attention_factor", scale);
 }
 
 static void read_rotation(void) {
@@ -149,14 +165,12 @@ static void read_rotation(void) {
     m.half = (int64_t)((double)m.head_dim * share) / 2;
     m.rope_scale = 1.0f;
     for (int64_t j = 0; j < m.half; j++) {
-        m.inv_freq[j] = 1.0f / (float)pow(turn("rope_theta", 0), (float)(2 * j) / (float)(2 * m.half));
+        m.inv_freq[j] = 1.0f / power_of_theta(j);
         if (strcmp(type, "linear") == 0) m.inv_freq[j] = m.inv_freq[j] / (float)turn("factor", 0);
-        if (strcmp(type, "llama3") == 0) scale_llama3(&m.inv_freq[j]);
+        if (strcmp(type, "llama3") == 0) m.inv_freq[j] = llama3_frequency(m.inv_freq[j]);
     }
-    if (strcmp(type, "yarn") == 0)
-        scale_yarn();
-    else if (!is_among(type, "default|linear|llama3"))
-        fail("no such rotation", type);
+    if (strcmp(type, "yarn") == 0) scale_yarn();
+    if (!is_among(type, "default|linear|llama3|yarn")) fail("no such rotation", type);
 }
 
 /* ---- parts ---- */
@@ -184,16 +198,16 @@ static float *rate_of(const char *prefix) {
 }
 
 /* Some layers have a window: those that layer_types names, or those from max_window_layers on, or all. */
-static int64_t window_of(int64_t layer) {
+static int64_t window_of(int64_t layer_i) {
     const value *types = field(config, "layer_types"), *type = types != NULL ? types->first : NULL;
     if (!is_true("use_sliding_window", true)) return 0;
-    for (int64_t i = 0; type != NULL && i < layer; i++) type = type->next;
+    for (int64_t i = 0; type != NULL && i < layer_i; i++) type = type->next;
     if (type != NULL && strcmp(type->text, "sliding_attention") != 0) return 0;
-    if (type == NULL && is_kind("qwen2|qwen3") && layer < count("max_window_layers", 28)) return 0;
+    if (type == NULL && is_kind("qwen2|qwen3") && layer_i < count("max_window_layers", 28)) return 0;
     return count("sliding_window", 0);
 }
 
-static void read_attention(attention_part *a, const char *prefix, int64_t layer) {
+static void read_attention(attention_part *a, const char *prefix, int64_t i) {
     a->q = matrix_of(prefix, "q_proj.weight");
     a->k = matrix_of(prefix, "k_proj.weight");
     a->v = matrix_of(prefix, "v_proj.weight");
@@ -205,7 +219,7 @@ static void read_attention(attention_part *a, const char *prefix, int64_t layer)
     a->q_norm = norm_of(prefix, "q_norm.weight");
     a->k_norm = norm_of(prefix, "k_norm.weight");
     a->has_gates = a->q.rows == 2 * m.heads * m.head_dim;
-    a->window = window_of(layer);
+    a->window = window_of(i);
     a->keys = floats((size_t)(POSITIONS * a->k.rows));
     a->values = floats((size_t)(POSITIONS * a->v.rows));
 }
