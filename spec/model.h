@@ -117,12 +117,12 @@ static double original_length(void) {
 
 /* p[j]: the quotient in float32, the power in binary64. */
 static float power_of_theta(int64_t j) {
-    return (float)pow(turn("rope_theta", 0), (float)(2 * j) / (float)(2 * m.half));
+    return (float)pow(turn("rope_theta", NAN), (float)(2 * j) / (float)(2 * m.half));
 }
 
 static float llama3_frequency(float f) {
-    const double low = turn("low_freq_factor", 0), high = turn("high_freq_factor", 0), original = original_length();
-    const float factor = (float)turn("factor", 0), length = (float)(2.0 * PI) / f;
+    const double low = turn("low_freq_factor", NAN), high = turn("high_freq_factor", NAN), original = original_length();
+    const float factor = (float)turn("factor", NAN), length = (float)(2.0 * PI) / f;
     if (length > (float)(original / low)) return f / factor;
     if (length < (float)(original / high)) return f;
     const float s = ((float)original / length - (float)low) / (float)(high - low);
@@ -131,7 +131,7 @@ static float llama3_frequency(float f) {
 
 /* The number of the frequency whose wave turns so often in the original length. */
 static double yarn_border(double turns) {
-    return (double)(2 * m.half) * log(original_length() / (turns * 2.0 * PI)) / (2.0 * log(turn("rope_theta", 0)));
+    return (double)(2 * m.half) * log(original_length() / (turns * 2.0 * PI)) / (2.0 * log(turn("rope_theta", NAN)));
 }
 
 static double yarn_scale(double factor, double mscale) {
@@ -166,7 +166,7 @@ static void read_rotation(void) {
     m.rope_scale = 1.0f;
     for (int64_t j = 0; j < m.half; j++) {
         m.inv_freq[j] = 1.0f / power_of_theta(j);
-        if (strcmp(type, "linear") == 0) m.inv_freq[j] = m.inv_freq[j] / (float)turn("factor", 0);
+        if (strcmp(type, "linear") == 0) m.inv_freq[j] = m.inv_freq[j] / (float)turn("factor", NAN);
         if (strcmp(type, "llama3") == 0) m.inv_freq[j] = llama3_frequency(m.inv_freq[j]);
     }
     if (strcmp(type, "yarn") == 0) scale_yarn();
@@ -200,7 +200,7 @@ static float *rate_of(const char *prefix) {
 /* Some layers have a window: those that layer_types names, or those from max_window_layers on, or all. */
 static int64_t window_of(int64_t layer_i) {
     const value *types = field(config, "layer_types"), *type = types != NULL ? types->first : NULL;
-    if (!is_true("use_sliding_window", true)) return 0;
+    if (!is_true("use_sliding_window", is_kind("mistral|mixtral"))) return 0;
     for (int64_t i = 0; type != NULL && i < layer_i; i++) type = type->next;
     if (type != NULL && strcmp(type->text, "sliding_attention") != 0) return 0;
     if (type == NULL && is_kind("qwen2|qwen3") && layer_i < count("max_window_layers", 28)) return 0;
@@ -264,9 +264,9 @@ static void read_mamba2(mamba2_part *p, const char *prefix) {
     p->norm = vector(prefix, "norm.weight");
     p->heads = find(prefix, "A_log")->n;
     p->dim = inner / p->heads;
-    p->groups = count("n_groups|mamba_n_groups", 0);
+    p->groups = count("n_groups|mamba_n_groups", NAN);
     p->states = (p->conv.channels - inner) / (2 * p->groups);
-    p->dt_min = is_kind("nemotron_h") ? (float)figure(config, "time_step_min", 0) : (float)number(limit->first);
+    p->dt_min = is_kind("nemotron_h") ? (float)figure(config, "time_step_min", NAN) : (float)number(limit->first);
     p->dt_max = is_kind("nemotron_h") ? INFINITY : (float)number(limit->first->next);
     p->state = keep(inner * p->states, 0.0f);
     p->scale = keep(p->heads, 1.0f);
@@ -286,7 +286,7 @@ static void read_delta(delta_part *p, const char *prefix) {
     p->rate = rate_of(prefix);
     p->heads = find(prefix, "A_log")->n;
     p->dim = find(prefix, "norm.weight")->n;
-    p->key_heads = count("linear_num_key_heads", 0);
+    p->key_heads = count("linear_num_key_heads", NAN);
     p->key_dim = (p->conv.channels - p->heads * p->dim) / (2 * p->key_heads);
     p->state = keep(p->heads * p->key_dim * p->dim, 0.0f);
     p->scale = keep(p->heads, 1.0f);
@@ -335,16 +335,19 @@ static void read_layer(layer *l, const char *stem, int i) {
 static void read_model(const char *directory) {
     static const char *const embeddings = "model.embed_tokens.weight|backbone.embeddings.weight";
     read_directory(directory);
+    if (!is_kind("jamba|mamba|falcon_mamba|mamba2|bamba|nemotron_h|llama|mistral|mixtral|qwen2|qwen3|qwen3_moe|"
+                 "qwen3_next|qwen3_5_text|qwen3_5_moe_text"))
+        fail("no such model", field(config, "model_type")->text);
     m.vocab = find("", embeddings)->shape[0];
     m.hidden = find("", embeddings)->shape[1];
     m.heads = count("num_attention_heads", 1);
-    m.kv_heads = count("num_key_value_heads", m.heads);
-    m.head_dim = count("head_dim", m.hidden / m.heads);
+    m.kv_heads = count("num_key_value_heads", (double)m.heads);
+    m.head_dim = count("head_dim", (double)(m.hidden / m.heads));
     m.picks = count("num_experts_per_tok", 0);
-    m.eps = (float)figure(config, "rms_norm_eps|layer_norm_epsilon", 1e-6);
-    m.inner_eps = (float)figure(config, "mixer_rms_eps", m.eps);
+    m.eps = (float)figure(config, "rms_norm_eps|layer_norm_epsilon", NAN);
+    m.inner_eps = is_kind("falcon_mamba") ? (float)figure(config, "mixer_rms_eps", NAN) : m.eps;
     m.adds_one = is_kind("qwen3_next|qwen3_5_text|qwen3_5_moe_text");
-    m.reweighs = is_true("norm_topk_prob", is_kind("mixtral|qwen3_next|qwen3_5_moe_text"));
+    m.reweighs = is_true("norm_topk_prob", is_kind("mixtral|qwen3_next|qwen3_5_moe_text|nemotron_h"));
     m.normalises = is_kind("jamba|falcon_mamba");
     read_rotation();
     m.embed = vector("", embeddings);

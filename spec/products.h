@@ -73,6 +73,7 @@ static float chain_mma16(const float *x, const float *w, int64_t k) {
 
 /* out = x w^T + bias, before R. */
 static void product(float *out, const float *x, const matrix *w, const float *bias) {
+    if (w->w == NULL) fail("no tensor", "of a product");
     for (int64_t n = 0; n < w->rows; n++) {
         const float *row = w->w + n * w->columns;
         const float chain = is_mma16 ? chain_mma16(x, row, w->columns) : chain_exact(x, row, w->columns);

@@ -107,12 +107,14 @@ static const value *field(const value *object, const char *names) {
 /* A number, which may be written as {"__float__": "Infinity"}. */
 static double number(const value *v) { return v->kind == '{' ? strtod(v->first->text, NULL) : v->number; }
 
+/* Without a figure for it, NAN, it must be there. */
 static double figure(const value *object, const char *names, double otherwise) {
     const value *v = field(object, names);
+    if (v == NULL && isnan(otherwise)) fail("no field", names);
     return v != NULL ? number(v) : otherwise;
 }
 
-static int64_t count(const char *names, int64_t otherwise) { return (int64_t)figure(config, names, (double)otherwise); }
+static int64_t count(const char *names, double otherwise) { return (int64_t)figure(config, names, otherwise); }
 
 static bool is_true(const char *names, bool otherwise) {
     const value *v = field(config, names);

@@ -1,13 +1,14 @@
 /* The law, read once more: log-probabilities of given tokens, one token after the other, in plain C.
  *
- * This program was written from NUMERICS.md and the comments on top of the headers in src/op and src/num, and shares no
- * line with what it is compared with. It is slow and has no options; each function stands below the words of the law
- * that it follows. Read it beside them.
+ * This program was written from NUMERICS.md and the comments on top of the headers that it names, and shares no line
+ * with what it is compared with. It is slow and has no options; each part stands below the name of the law that it
+ * follows. Read it beside them: numbers.h, products.h, then attention.h, mamba.h, delta.h, experts.h and logprob.h.
+ * model.h and read.h say what a checkpoint's files mean.
  *
  *   cc -std=c11 -O2 -o score spec/score.c -lm
  *   score DIRECTORY f32|bf16 exact|mma16 < sequences
  *
- * DIRECTORY holds config.json and safetensors of a Jamba or Mamba model. A line of the input is the tokens of a
+ * DIRECTORY holds config.json and safetensors of a model that the engine reads. A line of the input is the tokens of a
  * sequence, as numbers; a line of the output has the bits of the log-probability of each but the first, in hexadecimal.
  *
  * A model that the engine would refuse is no subject here: it is expected to be sound. */
