@@ -10,7 +10,7 @@ enum { BLOCK = 64, WIDE_BLOCK = 128, SEGMENT = 1024 };
 
 /* What a segment of keys comes to. */
 typedef struct segment {
-    float m, l, acc[512];
+    float m, l, acc[HEAD];
 } segment;
 
 /* One block of keys [from, to), which lies at a multiple of 64: online softmax. */
@@ -77,7 +77,7 @@ static float power(float x, bool is_weight) {
 static void attend_mma16(float *out, const attention_part *a, const float *q, int64_t position, int64_t group) {
     const int64_t dim = m.head_dim, width = a->k.rows, at = group * dim, first = first_key(a, position);
     const float c = 1.0f / sqrtf((float)dim) * LOG2E;
-    float top = -INFINITY, all_top = -INFINITY, l[8] = {0}, all[8] = {0}, acc[256] = {0}, result[256] = {0};
+    float top = -INFINITY, all_top = -INFINITY, l[8] = {0}, all[8] = {0}, acc[HEAD] = {0}, result[HEAD] = {0};
     for (int64_t block = first / WIDE_BLOCK * WIDE_BLOCK; block <= position; block += WIDE_BLOCK) {
         const int64_t from = block < first ? first - block : 0, to = smaller(WIDE_BLOCK, position + 1 - block);
         float s[WIDE_BLOCK], e[WIDE_BLOCK] = {0}, p[WIDE_BLOCK] = {0}, v[WIDE_BLOCK] = {0}, largest = -INFINITY;

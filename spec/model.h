@@ -6,7 +6,7 @@
 
 #include "products.h"
 
-enum { POSITIONS = 4096, LAYERS = 256, EXPERTS = 1024 };
+enum { POSITIONS = 4096, LAYERS = 256, EXPERTS = 1024, HEAD = 512 };
 
 typedef struct attention_part {
     matrix q, k, v, o;
@@ -74,7 +74,7 @@ static struct {
     bool reweighs, adds_one, normalises; /* normalises: dt, B and C of Mamba-1 */
     float eps, inner_eps;
     int64_t half; /* columns that rotate, halved */
-    float inv_freq[256], rope_scale;
+    float inv_freq[HEAD / 2], rope_scale;
     float *embed, *final_norm;
     matrix head;
     layer *layers;
@@ -160,7 +160,8 @@ static void read_rotation(void) {
     const value *parameters = field(config, "rope_parameters");
     if (parameters == NULL && field(config, "rope_theta|rope_scaling") != NULL) fail("no", "rope_parameters");
     if (parameters == NULL) return; /* attention knows no positions */
-    const char *type = field(parameters, "rope_type")->text;
+    const value *named_type = field(parameters, "rope_type|type");
+    const char *type = named_type != NULL ? named_type->text : "default";
     const double share = turn("partial_rotary_factor", is_kind("bamba") ? 0.5 : 1.0);
     m.half = (int64_t)((double)m.head_dim * share) / 2;
     m.rope_scale = 1.0f;
@@ -302,6 +303,7 @@ static void read_ffn(ffn_part *f, const char *prefix) {
     f->router = matrix_of(prefix, "router.weight|gate.weight");
     f->router_bias = vector(prefix, "gate.e_score_correction_bias");
     f->n_experts = f->router.w != NULL ? (int)f->router.rows : 1;
+    if (f->n_experts > EXPERTS) fail("too many experts", prefix);
     if (f->router.w == NULL) f->experts[0] = expert_of(prefix);
     for (int e = 0; f->router.w != NULL && e < f->n_experts; e++)
         f->experts[e] = expert_of(named("%sexperts.%d.", prefix, e));
@@ -343,6 +345,7 @@ static void read_model(const char *directory) {
     m.heads = count("num_attention_heads", 1);
     m.kv_heads = count("num_key_value_heads", (double)m.heads);
     m.head_dim = count("head_dim", (double)(m.hidden / m.heads));
+    if (m.head_dim > HEAD) fail("heads too wide", directory);
     m.picks = count("num_experts_per_tok", 0);
     m.eps = (float)figure(config, "rms_norm_eps|layer_norm_epsilon", NAN);
     m.inner_eps = is_kind("falcon_mamba") ? (float)figure(config, "mixer_rms_eps", NAN) : m.eps;

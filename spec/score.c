@@ -5,7 +5,7 @@
  * follows. Read it beside them: numbers.h, products.h, then attention.h, mamba.h, delta.h, experts.h and logprob.h.
  * model.h and read.h say what a checkpoint's files mean.
  *
- *   cc -std=c11 -O2 -o score spec/score.c -lm
+ *   cc -std=c11 -O2 -ffp-contract=off -o score spec/score.c -lm
  *   score DIRECTORY f32|bf16 exact|mma16 < sequences
  *
  * DIRECTORY holds config.json and safetensors of a model that the engine reads. A line of the input is the tokens of a
