@@ -87,8 +87,7 @@ def main():
                   "length=%d" % (options.tokens + 64), "rate=1e-5", "microbatch=64", "reward_concurrency=4096",
                   "reward_command=%s %s %g" % (sys.executable, judge, options.judge)]
         base = None
-        for lag, threads in ((0, options.threads), (1, options.threads), (2, options.threads),
-                             (1, max(1, options.threads // 2))):
+        for lag, threads in ((0, options.threads), (1, options.threads), (2, options.threads)):
             settings = common + ["lag=%d" % lag, "threads=%d" % threads]
             digest, busy, rows = run(options.program, model, scratch, "lag-%d-%d" % (lag, threads), settings, options.steps)
             seconds = sum(row["seconds"] for row in rows)
