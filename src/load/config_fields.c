@@ -277,6 +277,24 @@ ls_status ls_field_read_pairs(uint8_t *out, int64_t n, const json_t *config, con
     return LS_OK;
 }
 
+ls_status ls_field_read_word(int64_t *out, const json_t *config, const char *field, const char *const *words,
+                             int64_t by_default, ls_error *err) {
+    const json_t *value = json_object_get(config, field);
+    char expected[80];
+    size_t used = 0;
+    *out = by_default;
+    if (value == NULL || json_is_null(value)) return LS_OK;
+    for (int64_t i = 0; words[i] != NULL; i++) {
+        if (json_is_string(value) && strcmp(json_string_value(value), words[i]) == 0) {
+            *out = i;
+            return LS_OK;
+        }
+        used += (size_t)snprintf(expected + used, sizeof expected - used, "%s\"%s\"", i > 0 ? " or " : "", words[i]);
+        LS_ASSERT(used < sizeof expected, "%s: too many words", field);
+    }
+    return fail_value(err, LS_ERR_UNSUPPORTED, field, value, expected);
+}
+
 /* The letter of a word; 0: none. */
 static char letter_of(const char *word, const char *letters, const char *const kinds[][3]) {
     for (size_t k = 0; word != NULL && letters[k] != '\0'; k++)
