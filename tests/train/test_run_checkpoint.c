@@ -161,10 +161,10 @@ static int64_t count_entries(void) {
 /* ---- what comes back ---- */
 
 static void a_resumed_run_has_the_bits_of_one_that_did_not_stop(void **state) {
-    static const char *const names[] = {"jamba-nobias",       "jamba-odd",    "jamba-moe",        "jamba-sharded",
-                                        "mamba-small",        "mamba-odd",    "llama-odd",        "qwen3-small",
-                                        "falcon-mamba-small", "mamba2-small", "nemotron-h-small", "qwen3.5-small",
-                                        "qwen3.5-moe-small"};
+    static const char *const names[] = {"jamba-nobias",       "jamba-odd",         "jamba-moe",        "jamba-sharded",
+                                        "mamba-small",        "mamba-odd",         "llama-odd",        "qwen3-small",
+                                        "falcon-mamba-small", "mamba2-small",      "nemotron-h-small", "qwen3.5-small",
+                                        "qwen3.5-moe-small",  "granite-moe-small", "granite-odd"};
     (void)state;
     for (size_t m = 0; m < sizeof names / sizeof names[0]; m++) {
         ls_trainer_opts opts = usual_opts();
