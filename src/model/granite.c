@@ -160,19 +160,17 @@ static ls_status check_granite(const raw_config *raw, ls_error *err) {
         {"2 x shared_intermediate_size x hidden_size", {2, raw->shared_size, raw->hidden_size, 1}}};
     LS_TRY(ls_field_check_rows(rows, COUNT(rows), err));
     LS_TRY(ls_field_check_products(products, COUNT(products), err));
-    if (has_kind(raw, '*')) LS_TRY(check_attention(raw, err));
+    LS_TRY(check_attention(raw, err));
     if (has_kind(raw, 'M')) LS_TRY(check_mamba(raw, err));
     return raw->n_experts > 0 ? check_experts(raw, err) : LS_OK;
 }
 
 static void take_mixers(ls_model_config *out, const raw_config *raw) {
     for (int64_t i = 0; i < raw->n_layers; i++) out->is_attention[i] = raw->layers[i] == '*';
-    if (has_kind(raw, '*')) {
-        out->n_heads = (int32_t)raw->n_heads;
-        out->n_kv_heads = (int32_t)raw->n_kv_heads;
-        out->head_dim = (int32_t)raw->head_dim;
-        out->qkv_bias = out->o_bias = raw->attention_bias != 0;
-    }
+    out->n_heads = (int32_t)raw->n_heads;
+    out->n_kv_heads = (int32_t)raw->n_kv_heads;
+    out->head_dim = (int32_t)raw->head_dim;
+    out->qkv_bias = out->o_bias = raw->attention_bias != 0;
     if (!has_kind(raw, 'M')) return;
     out->d_inner = (int32_t)(raw->ssd_heads * raw->ssd_head_dim);
     out->d_state = (int32_t)raw->d_state;
@@ -215,7 +213,7 @@ static ls_status read_positions(ls_model_config *out, const raw_config *raw, con
     static const char *const types[] = {"rope", "nope", NULL};
     int64_t type;
     LS_TRY(ls_field_read_word(&type, config, "position_embedding_type", types, 1, err));
-    if (type != 0 || !has_kind(raw, '*')) return LS_OK;
+    if (type != 0) return LS_OK;
     return ls_rope_fields_read(&out->rope, config, raw->head_dim, 10000.0, raw->positions_max, err);
 }
 

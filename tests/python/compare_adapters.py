@@ -18,7 +18,7 @@ FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "fixtures"
 NAMES = {"jamba-dense": "all-linear", "jamba-moe": "all-linear", "jamba-bf16": "all-linear",
          "bamba-small": "all-linear", "llama-small": "all-linear", "mistral-small": "all-linear",
          "mixtral-small": "all-linear", "qwen2-small": "all-linear", "qwen3-small": "all-linear",
-         "qwen3-moe-small": "all-linear",
+         "qwen3-moe-small": "all-linear", "granite-moe-small": "all-linear", "granite-odd": "all-linear",
          "mamba-small": "in_proj,x_proj,dt_proj", "falcon-mamba-small": "in_proj,x_proj,dt_proj",
          "mamba2-small": "in_proj"}  # PEFT refuses out_proj, and finds no module of Nemotron-H
 TOKENS = [[1, 5, 9, 11, 3, 7, 21, 40, 8], [1, 30, 31, 17, 2]]

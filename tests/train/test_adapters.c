@@ -138,13 +138,13 @@ typedef struct learner {
 
 enum { ROWS = 21 };
 
-static void learner_open(learner *l, const char *targets) {
+static void learner_open(learner *l, const char *name, const char *targets) {
     const ls_adapters_opts opts = {3, 6.0, targets, 7};
     const ls_tape_opts tape = {LS_F32, ROWS, 2, LS_RECOMPUTE_ALL, 1.0f, 0, NULL, NULL};
     const int64_t lengths[] = {13, 8};
     char directory[400];
     ls_error err;
-    snprintf(directory, sizeof directory, "%s/jamba-dense", LS_FIXTURES);
+    snprintf(directory, sizeof directory, "%s/%s", LS_FIXTURES, name);
     assert_ok(ls_model_open(&l->model, test_home(), directory, &err), err);
     assert_ok(ls_parameters_open_share(&l->base, l->model, test_home(), directory, 1, 1, &err), err);
     assert_int_equal(l->base->end - l->base->begin, 0);
@@ -182,12 +182,11 @@ static void put(const ls_parameter *p, const float *from, const float *along, do
 }
 
 /* Along its own gradient, each of A and B; B is another one than the +0 that it begins with. */
-static void gradients_are_differences(void **state) {
+static void check_differences(const char *name, const char *targets) {
     learner l;
     float *base, *there, *gradient;
     ls_error err;
-    (void)state;
-    learner_open(&l, "in_proj,x_proj,q_proj,o_proj,gate_proj,down_proj");
+    learner_open(&l, name, targets);
     for (int64_t i = 1; i < l.adapters->list->n; i += 2) {
         const ls_parameter *p = &l.adapters->list->list[i];
         float *b = random_floats(p->n_elements, (uint64_t)i);
@@ -227,6 +226,12 @@ static void gradients_are_differences(void **state) {
     learner_close(&l);
 }
 
+static void gradients_are_differences(void **state) {
+    (void)state;
+    check_differences("jamba-dense", "in_proj,x_proj,q_proj,o_proj,gate_proj,down_proj");
+    check_differences("granite-moe-small", "all-linear"); /* gate and up of a feed-forward have one adapter */
+}
+
 /* Nothing is changed at first, names are PEFT's, A lies within its bound and is another one in every matrix. */
 static void adapters_begin_as_nothing(void **state) {
     learner l;
@@ -234,7 +239,7 @@ static void adapters_begin_as_nothing(void **state) {
     float a[2][16];
     ls_error err;
     (void)state;
-    learner_open(&l, "mamba.in_proj,model.layers.0.feed_forward.down_proj");
+    learner_open(&l, "jamba-dense", "mamba.in_proj,model.layers.0.feed_forward.down_proj");
     assert_true(l.adapters->n >= 2 && l.adapters->scale == 2.0f);
     for (int64_t i = 0; i < l.adapters->list->n; i++) {
         const ls_parameter *p = &l.adapters->list->list[i];
@@ -261,16 +266,14 @@ static void adapters_begin_as_nothing(void **state) {
 
 /* A mixture of experts has adapters outside of it alone: PEFT would refuse those of routers and pass over those of
  * experts, which are no linear modules in the models that it adapts. */
-static void mixtures_have_no_adapters(void **state) {
-    static const char *const refused[] = {"router", "gate_proj", "in_proj,down_proj", "experts.1.up_proj"};
+static void check_mixture(const char *name, const char *const *refused, int64_t n) {
     ls_adapters_opts opts = {3, 6.0, "all-linear", 7};
     ls_model *model;
     ls_parameters *base;
     ls_adapters *adapters;
     char directory[400];
     ls_error err;
-    (void)state;
-    snprintf(directory, sizeof directory, "%s/jamba-moe", LS_FIXTURES);
+    snprintf(directory, sizeof directory, "%s/%s", LS_FIXTURES, name);
     assert_ok(ls_model_open(&model, test_home(), directory, &err), err);
     assert_ok(ls_parameters_open_share(&base, model, test_home(), directory, 1, 1, &err), err);
     assert_ok(ls_adapters_open(&adapters, base, directory, &opts, &err), err);
@@ -278,9 +281,10 @@ static void mixtures_have_no_adapters(void **state) {
     for (int64_t i = 0; i < adapters->n; i++) {
         assert_null(strstr(adapters->adapters[i].module, "router"));
         assert_null(strstr(adapters->adapters[i].module, "experts"));
+        assert_null(strstr(adapters->adapters[i].module, "block_sparse_moe"));
     }
     ls_adapters_free(adapters);
-    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+    for (int64_t i = 0; i < n; i++) {
         opts.targets = refused[i];
         assert_int_equal(ls_adapters_open(&adapters, base, directory, &opts, &err), LS_ERR_UNSUPPORTED);
         assert_non_null(strstr(err.text, "of a mixture of experts"));
@@ -289,12 +293,34 @@ static void mixtures_have_no_adapters(void **state) {
     ls_model_close(model);
 }
 
+static void mixtures_have_no_adapters(void **state) {
+    static const char *const jamba[] = {"router", "gate_proj", "in_proj,down_proj", "experts.1.up_proj"};
+    static const char *const granite[] = {"layer", "block_sparse_moe.input_linear", "output_linear"};
+    (void)state;
+    check_mixture("jamba-moe", jamba, 4);
+    check_mixture("granite-moe-small", granite, 3);
+}
+
+/* A tensor that has several matrices of the model has one adapter, with the shape of all of it, as PEFT has it. */
+static void joined_matrices_have_one_adapter(void **state) {
+    const ls_parameter *a, *b;
+    learner l;
+    (void)state;
+    learner_open(&l, "granite-moe-small", "shared_mlp.input_linear");
+    assert_true(l.adapters->n == 2 && l.adapters->list->n == 4);
+    assert_string_equal(l.adapters->adapters[1].module, "model.layers.1.shared_mlp.input_linear");
+    a = &l.adapters->list->list[0];
+    b = &l.adapters->list->list[1];
+    assert_string_equal(a->slot.name, "base_model.model.model.layers.0.shared_mlp.input_linear.lora_A.weight");
+    assert_true(a->slot.dims[0] == 3 && a->slot.dims[1] == 20 && b->slot.dims[0] == 18 && b->slot.dims[1] == 3);
+    learner_close(&l);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ops_are_the_dense_products),
-        cmocka_unit_test(gradients_are_differences),
-        cmocka_unit_test(adapters_begin_as_nothing),
-        cmocka_unit_test(mixtures_have_no_adapters),
+        cmocka_unit_test(ops_are_the_dense_products),       cmocka_unit_test(gradients_are_differences),
+        cmocka_unit_test(adapters_begin_as_nothing),        cmocka_unit_test(mixtures_have_no_adapters),
+        cmocka_unit_test(joined_matrices_have_one_adapter),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
