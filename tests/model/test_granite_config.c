@@ -149,7 +149,11 @@ static void other_arithmetic_is_refused_by_name(void **state) {
     refused("\"hidden_act\":\"gelu\"", "hidden_act: \"gelu\", expected \"silu\"");
     refused("\"mamba_d_head\":15", "mamba_n_heads x mamba_d_head: 180 is not mamba_expand x hidden_size 192");
     refused("\"mamba_n_groups\":5", "n_groups 5 does not divide n_heads 12");
-    refused("\"num_key_value_heads\":4", "num_key_value_heads: 4 does not divide num_attention_heads 6");
+    check_failed(parse(&c,
+                       "{\"model_type\":\"granitemoehybrid\",\"num_hidden_layers\":1,\"layer_types\":[\"attention\"],"
+                       "\"num_key_value_heads\":5}",
+                       &err),
+                 &err, "num_key_value_heads: 5 does not divide num_attention_heads 32");
     refused("\"shared_intermediate_size\":2147483647", "2 x shared_intermediate_size: 4294967294 exceeds 32 bits");
     refused("\"sliding_window\":128", "sliding_window: 128");
     refused("\"architectures\":[\"BambaForCausalLM\"]", "expected \"GraniteMoeHybridForCausalLM\"");

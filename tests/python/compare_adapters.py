@@ -8,6 +8,7 @@ The merged model must have, in float32 of transformers, the log-probabilities th
 base and adapter that PEFT has merged, as far as weights in bf16 allow. The exit code is 1 where one differs.
 """
 
+import functools
 import json
 import pathlib
 import subprocess
@@ -71,7 +72,7 @@ def try_fixture(program, name, torch, transformers, peft, load_file):
         lockstep(program, "merge", adapter, "--out", merged)
         own = own_values(program, merged, folder)
         before = own_values(program, base, folder)
-        load = transformers.AutoModelForCausalLM.from_pretrained
+        load = functools.partial(transformers.AutoModelForCausalLM.from_pretrained, experts_implementation="eager")
         held = peft.PeftModel.from_pretrained(load(base, dtype=torch.float32), adapter).eval()
         state = {k.replace(".default.", "."): v for k, v in held.state_dict().items() if "lora_" in k}
         file = load_file(adapter / "adapter_model.safetensors")
