@@ -449,6 +449,20 @@ ls_status ls_field_read_tokens(ls_model_config *out, const json_t *config, int64
 
 /* ---- sizes ---- */
 
+ls_status ls_field_derive_heads(int64_t *n_kv_heads, int64_t *head_dim, int64_t n_heads, int64_t hidden,
+                                ls_error *err) {
+    if (*n_kv_heads == LS_FIELD_ABSENT) *n_kv_heads = n_heads;
+    if (n_heads % *n_kv_heads != 0)
+        return LS_FAIL(err, LS_ERR_FORMAT, "num_key_value_heads: %lld does not divide num_attention_heads %lld",
+                       (long long)*n_kv_heads, (long long)n_heads);
+    if (*head_dim != LS_FIELD_ABSENT) return LS_OK;
+    if (hidden % n_heads != 0)
+        return LS_FAIL(err, LS_ERR_FORMAT, "num_attention_heads: %lld does not divide hidden_size %lld",
+                       (long long)n_heads, (long long)hidden);
+    *head_dim = hidden / n_heads;
+    return LS_OK;
+}
+
 ls_status ls_field_check_rows(const ls_field_rows *rows, int64_t n, ls_error *err) {
     for (int64_t i = 0; i < n; i++)
         if (rows[i].rows > INT32_MAX)

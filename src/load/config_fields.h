@@ -83,6 +83,9 @@ ls_status ls_field_read_eos(ls_model_config *out, const struct json_t *config, l
 ls_status ls_field_read_tokens(ls_model_config *out, const struct json_t *config, int64_t bos, int64_t pad,
                                int64_t eos_by_default, ls_error *err);
 
+/* Where *n_kv_heads is absent it is n_heads, which it divides; where *head_dim is absent, hidden over n_heads. */
+ls_status ls_field_derive_heads(int64_t *n_kv_heads, int64_t *head_dim, int64_t n_heads, int64_t hidden, ls_error *err);
+
 /* Rows of a matrix must fit 32 bits. */
 typedef struct ls_field_rows {
     const char *name;

@@ -95,30 +95,6 @@ static ls_status read_layers(raw_config *raw, const struct json_t *config, ls_er
 
 static bool has_kind(const raw_config *raw, char kind) { return strchr(raw->layers, kind) != NULL; }
 
-static ls_status derive_heads(raw_config *raw, ls_error *err) {
-    if (raw->n_kv_heads == ABSENT) raw->n_kv_heads = raw->n_heads;
-    if (raw->n_heads % raw->n_kv_heads != 0)
-        return LS_FAIL(err, LS_ERR_FORMAT, "num_key_value_heads: %lld does not divide num_attention_heads %lld",
-                       (long long)raw->n_kv_heads, (long long)raw->n_heads);
-    if (raw->head_dim == ABSENT && raw->hidden_size % raw->n_heads != 0)
-        return LS_FAIL(err, LS_ERR_FORMAT, "num_attention_heads: %lld does not divide hidden_size %lld",
-                       (long long)raw->n_heads, (long long)raw->hidden_size);
-    if (raw->head_dim == ABSENT) raw->head_dim = raw->hidden_size / raw->n_heads;
-    return LS_OK;
-}
-
-static ls_status derive_mamba(raw_config *raw, const struct json_t *config, ls_error *err) {
-    const int64_t inner = raw->expand * raw->hidden_size;
-    if (inner % raw->ssd_heads != 0)
-        return LS_FAIL(err, LS_ERR_FORMAT, "mamba_n_heads: %lld does not divide mamba_expand x hidden_size %lld",
-                       (long long)raw->ssd_heads, (long long)inner);
-    LS_TRY(ls_field_read_auto(&raw->ssd_head_dim, config, "mamba_d_head", inner / raw->ssd_heads, err));
-    if (raw->ssd_head_dim * raw->ssd_heads != inner)
-        return LS_FAIL(err, LS_ERR_FORMAT, "mamba_n_heads x mamba_d_head: %lld is not mamba_expand x hidden_size %lld",
-                       (long long)(raw->ssd_head_dim * raw->ssd_heads), (long long)inner);
-    return LS_OK;
-}
-
 static ls_status check_attention(const raw_config *raw, ls_error *err) {
     const ls_field_rows rows[] = {{"(num_attention_heads + 2 x num_key_value_heads) x head_dim",
                                    (raw->n_heads + 2 * raw->n_kv_heads) * raw->head_dim}};
@@ -141,7 +117,7 @@ static ls_status check_mamba(const raw_config *raw, ls_error *err) {
     return ls_mamba2_check_sizes(&sizes, err);
 }
 
-static ls_status check_experts(const raw_config *raw, ls_error *err) {
+static ls_status check_granite_experts(const raw_config *raw, ls_error *err) {
     const ls_field_product products[] = {{"num_local_experts x 2 x intermediate_size x hidden_size",
                                           {raw->n_experts, 2, raw->intermediate_size, raw->hidden_size}}};
     if (raw->n_experts == 1)
@@ -162,7 +138,7 @@ static ls_status check_granite(const raw_config *raw, ls_error *err) {
     LS_TRY(ls_field_check_products(products, COUNT(products), err));
     LS_TRY(check_attention(raw, err));
     if (has_kind(raw, 'M')) LS_TRY(check_mamba(raw, err));
-    return raw->n_experts > 0 ? check_experts(raw, err) : LS_OK;
+    return raw->n_experts > 0 ? check_granite_experts(raw, err) : LS_OK;
 }
 
 static void take_mixers(ls_model_config *out, const raw_config *raw) {
@@ -221,8 +197,9 @@ static ls_status read_granite(ls_model_config *out, struct json_t *config, ls_er
     raw_config raw = {0};
     LS_TRY(ls_field_read_tables(&raw, config, &fields, err));
     LS_TRY(read_layers(&raw, config, err));
-    LS_TRY(derive_heads(&raw, err));
-    if (has_kind(&raw, 'M')) LS_TRY(derive_mamba(&raw, config, err));
+    LS_TRY(ls_field_derive_heads(&raw.n_kv_heads, &raw.head_dim, raw.n_heads, raw.hidden_size, err));
+    if (has_kind(&raw, 'M'))
+        LS_TRY(ls_mamba2_read_head_dim(&raw.ssd_head_dim, config, raw.ssd_heads, raw.expand * raw.hidden_size, err));
     LS_TRY(check_granite(&raw, err));
     out->n_layers = (int32_t)raw.n_layers;
     out->hidden = (int32_t)raw.hidden_size;

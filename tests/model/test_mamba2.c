@@ -1,5 +1,5 @@
-/* Mamba-2 alone, Nemotron-H, Bamba and Granite against Hugging Face's numbers: what is read of the configuration, logits and
- * log-probabilities in both activation types, and the bits of a sequence that arrives in chunks. */
+/* Mamba-2 alone, Nemotron-H, Bamba and Granite against Hugging Face's numbers: what is read of the configuration,
+ * logits and log-probabilities in both activation types, and the bits of a sequence that arrives in chunks. */
 #include <math.h>
 
 #include "measure.h"
