@@ -21,9 +21,9 @@ typedef struct ls_tensor_names {
     /* Within a feed-forward; of experts behind "experts.NUMBER.". */
     const char *router, *gate, *up, *down;
     const char *gate_up; /* in place of gate and up: one tensor, the rows of gate before those of up */
-    const char
-        *experts; /* prefix of the experts of a layer, each of whose tensors is one of three dimensions, an expert
-                            behind the other; NULL: each expert has its own */
+    /* Prefix of the experts of a layer, each of whose tensors is one of three dimensions, an expert behind the other;
+     * NULL: each expert has its own. */
+    const char *experts;
     const char *router_bias;          /* of routing by sigmoids */
     const char *shared, *shared_gate; /* prefix of the shared expert; its gate, NULL without one */
     /* Beginnings of the names of tensors that files may have and no forward reads; ends with NULL. NULL: there are
