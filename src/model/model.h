@@ -14,12 +14,12 @@
  *                      Wo R(attention(q, k, v)), scale 1/sqrt(P)
  *                      With positions, biases or norms of heads what a product gives is float32, and op/rope.h makes
  *                      q, k and v of it in one go: bias, norm of each head of q and k, their rotation, R
+ *                      With output gates Wq gives each head of q and its gate: Wo R(R(attention(q, k, v)) *
+ *                      sigmoid(gate)), op/sigmoid_gate.h
  *   mixer, Mamba-1:    u|z = Win x;  u = conv1d(R(u));  dt|B|C = Wx u;  each rms-normalised where the model has
  *                      inner norms, with weights or without;  dt = Wdt dt;  Wout R(scan(u, dt, B, C, z))
  *   mixer, Mamba-2:    z|x|B|C|dt = Win x;  x|B|C = conv1d(R(x|B|C));  Wout R(norm(ssd(x, dt, B, C), z)): op/ssd.h with
  *                      heads and groups of B and C, op/gated_norm.h over as many groups
- *                      With output gates Wq gives each head of q and its gate: Wo R(R(attention(q, k, v)) *
- *                      sigmoid(gate)), op/sigmoid_gate.h
  *   mixer, delta rule: q|k|v = Wqkv x, z = Wz x, b = Wb x, a = Wa x;  q|k|v = conv1d(R(q|k|v));
  *                      Wout R(silu(z) * rms(delta(q, k, v, a, b); norm)), the norm over each head: op/delta.h
  *                      By head (delta_by_head) one product gives q, k, v and z of every key head in turn, another b and

@@ -40,6 +40,7 @@ static void describe_run(const grpo *g, description *out) {
 static ls_status save_run(grpo *g, ls_error *err) {
     description d;
     describe_run(g, &d);
+    if (g->ahead != NULL) LS_TRY(ls_grpo_ahead_save(g, err));
     return ls_saves_save(g->saves, ls_trainer_state(g->trainer), &d.d, g->o->train.keep, err);
 }
 
@@ -239,7 +240,9 @@ static ls_status open_world(grpo *g, ls_error *err) {
                           .chat = g->chat,
                           .model = o->train.model,
                           .stop_text = stop[0] != '\0' ? stop : NULL};
-    LS_TRY_DONE(ls_episodes_create(&g->episodes, o->prompts, o->samples, o->length, o->max_tokens, err));
+    LS_TRY_DONE(ls_grpo_draws_create(&g->own_draws, g, err));
+    g->draws = &g->own_draws;
+    g->episodes = g->draws->episodes;
     if (o->eval_every > 0) LS_TRY_DONE(ls_episodes_create(&g->held_out, g->eval_n, 1, o->length, o->max_tokens, err));
 done:
     return status;
@@ -306,7 +309,7 @@ static ls_status open_engine(grpo *g, ls_error *err) {
     if (g->plan.pages > 0) g->engine_opts.levers.pages = g->plan.pages;
     if (!g->on_paper) g->episodes->weighs = g->engine_opts.weighs;
     if (o->rollout_url[0] != '\0') return g->on_paper ? LS_OK : ls_grpo_open_rollout(g, err);
-    return make_engine(&g->engine, g, &sampling, err);
+    return o->lag > 0 && !g->on_paper ? LS_OK : make_engine(&g->engine, g, &sampling, err);
 }
 
 static ls_status open_trainer(grpo *g, ls_error *err) {
@@ -339,7 +342,7 @@ static ls_status open_grpo_model(grpo *g, ls_error *err) {
 /* An engine for held-out problems, while the first one sleeps: there is memory for one. */
 static ls_status open_second(ls_engine **out, grpo *g, const ls_sampling *sampling, ls_error *err) {
     LS_TRY(ls_grpo_wake(g, GRPO_ENGINE, err));
-    LS_TRY(ls_engine_sleep(g->engine, err));
+    if (g->engine != NULL) LS_TRY(ls_engine_sleep(g->engine, err));
     return make_engine(out, g, sampling, err);
 }
 
@@ -565,6 +568,7 @@ static ls_status open_all(grpo *g, ls_error *err) {
     if (g->begin_update > 0) LS_TRY(resume_run(g, err));
     if (g->begin_update == 0) tell_device(g);
     LS_TRY(ls_trainer_agree(g->trainer, err));
+    if (g->o->lag > 0) LS_TRY(ls_grpo_ahead_open(g, err));
     if (g->o->train.save_behind) LS_TRY(ls_saves_start_writer(g->saves, ls_trainer_state(g->trainer), err));
     print_plan(g);
     return open_records(g, err);
@@ -572,11 +576,12 @@ static ls_status open_all(grpo *g, ls_error *err) {
 
 static void close_all(grpo *g) {
     ls_run_close(g->records);
+    ls_grpo_ahead_close(g->ahead); /* whose thread has the judges and writes models */
     ls_grpo_rows_free(&g->rows);
     ls_saves_close(g->saves); /* which may be writing what the trainer has */
     ls_rollout_close(g->rollout);
     close_memory(g);
-    ls_episodes_free(g->episodes);
+    ls_grpo_draws_free(&g->own_draws);
     ls_episodes_free(g->held_out);
     for (int64_t j = 0; j < LS_JUDGES_MAX; j++) {
         ls_reward_close(g->judges[j].source);
@@ -605,12 +610,16 @@ static ls_status evaluate(grpo *g, ls_error *err) {
     ls_status status;
     sampling.temperature = (float)g->o->eval_temperature;
     sampling.seed = g->o->train.seed ^ EVAL_SEED;
+    if (g->ahead != NULL) ls_grpo_ahead_rest(g); /* it has the judges, and the servers other weights */
     if (g->rollout == NULL) LS_TRY_DONE(open_second(&engine, g, &sampling, err));
+    const grpo_drawer drawer = {
+        engine, {ls_trainer_state(g->trainer)->weights, ls_trainer_state(g->trainer)->step}, &sampling, false};
     LS_TRY_DONE(ls_episodes_begin(g->held_out, &g->world, LS_TASK_SPLIT_HELD_OUT, 0, err));
-    LS_TRY_DONE(ls_grpo_draw(g, g->held_out, engine, &sampling, err));
+    LS_TRY_DONE(ls_grpo_draw(g, g->held_out, &drawer, err));
+    if (g->comm != NULL) LS_TRY_DONE(ls_grpo_gather(g, g->held_out, err));
     if (!ls_grpo_writes(g)) goto done; /* who records it judges it */
     LS_TRY_DONE(ls_episodes_judge(g->held_out, &g->world, err));
-    ls_grpo_tell_episodes(g, g->held_out, "evaluation: ");
+    ls_grpo_tell_episodes(g, g->step, g->held_out, "evaluation: ");
     for (int64_t i = 0; i < g->held_out->n; i++) {
         const ls_episode *x = &g->held_out->list[i];
         length += (double)x->n_drawn;
@@ -678,6 +687,7 @@ static ls_status run_grpo_step(grpo *g, bool *stopped, ls_error *err) {
     LS_TRY_DONE(ls_grpo_log(g, ls_clock_seconds() - start, err));
     if (*stopped) goto done;
     g->result->step = g->step;
+    if (g->ahead != NULL) LS_TRY_DONE(ls_grpo_ahead_publish(g, err));
     LS_TRY_DONE(ls_stop_asked(&asked, g->comm, err));
     g->result->stopped = asked && g->step < t->steps;
     if (g->result->stopped || g->step == t->steps || (t->save_every > 0 && g->step % t->save_every == 0))

@@ -24,6 +24,11 @@
  * The gate's equality makes every ratio of the step's first update exactly 1 and k1, k2, k3 and the clipped fraction
  * exactly 0, which is asserted.
  *
+ * With a lag of k the episodes of step t are drawn with the weights behind step max(0, t - 1 - k), by a thread that draws
+ * while the trainer trains. The gate of those that are not of the step's own weights is a forward of the weights that
+ * drew them; the trainer's log-probabilities then differ from the record by the staleness alone, which is reported as
+ * such, and ratios are not 1.
+ *
  * A run has one result: its digest covers the tokens, recorded log-probabilities and rewards of every step and the
  * weights behind it. It depends on the options that carry bits, the model and the rewards; not on microbatches,
  * recomputation, threads, instruction set, processes, levers of the engine, evaluations, or stops in between. */
@@ -40,6 +45,7 @@
 #include "train/train_options.h"
 
 #define LS_GRPO_LEVERS_MAX 32
+#define LS_GRPO_LAG_MAX 16
 
 typedef enum ls_gate_mode { LS_GATE_STOP, LS_GATE_WARN } ls_gate_mode;
 
@@ -92,6 +98,7 @@ typedef struct ls_grpo_options {
     int32_t overlong_prompts; /* 0: refused; 1: left out */
     char correction[LS_OPTION_TEXT_MAX];
     int64_t epochs, minibatches;
+    int64_t lag;
     /* These do not, as long as rewards are the same. */
     char reward[LS_OPTION_TEXT_MAX], reward_weights[LS_OPTION_TEXT_MAX];
     ls_grpo_judge judges[LS_JUDGES_MAX]; /* what these say, once they are checked */
@@ -109,7 +116,9 @@ typedef struct ls_grpo_options {
     double rollout_timeout;
     int64_t rollout_concurrency;
     char reference[LS_OPTION_TEXT_MAX];
-    int32_t gate; /* ls_gate_mode */
+    int32_t gate;         /* ls_gate_mode */
+    int64_t draw_threads; /* of a lag; 0: as many as threads */
+    double check_share;   /* of a lag: of the episodes whose weights are not the step's own */
     int64_t eval_every, eval_n, record_samples;
     double eval_temperature;
     /* Levers of the engine, as texts. */

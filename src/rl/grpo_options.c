@@ -69,6 +69,9 @@ static const ls_option rows[] = {
     TEXT(true, correction, "Corrections of trainer against rollout: token-truncate=2,... (docs/reference/losses.md)"),
     INT(true, epochs, 1, 1 << 20, "How often a step learns from its episodes"),
     INT(true, minibatches, 1, 1 << 20, "Updates of an epoch: parts that the prompts are cut into"),
+    INT(true, lag, 0, LS_GRPO_LAG_MAX,
+        "Steps that rollouts are behind: a thread draws step s with the weights behind step s - 1 - lag while the "
+        "trainer trains (0: they take turns; docs/guide/overlap.md)"),
     TEXT(false, reward,
          "Who judges: task, a verifier (exact, number, choice, regex, json: docs/guide/data.md), command, server, "
          "environment, "
@@ -101,6 +104,10 @@ static const ls_option rows[] = {
     INT(false, rollout_concurrency, 1, 1024, "Rollouts that such servers are asked for at a time"),
     TEXT(false, reference, "Model directory of the KL term's reference (empty: the model that the run begins with)"),
     CHOICE(false, gate, gates, "What happens when rollout and trainer differ: stop (exit 3) or warn"),
+    INT(false, draw_threads, 0, LS_THREADS_MAX, "Of a lag: threads of the engine that draws (0: as many as threads)"),
+    NUMBER(false, check_share, 0, 1,
+           "Of a lag: the share of older episodes that the weights that drew them score once more; one that differs is "
+           "the gate's"),
     INT(false, eval_every, 0, 1e12, "Steps between evaluations on held-out problems, also before the first (0: none)"),
     INT(false, eval_n, 1, 1 << 20, "Problems of an evaluation, always the same"),
     NUMBER(false, eval_temperature, 0, 1e6, "Of evaluations; 0 is greedy"),
@@ -160,6 +167,7 @@ void ls_grpo_options_init(ls_grpo_options *o, ls_config *config) {
     o->kl = LS_KL_K3;
     o->eps_low = o->eps_high = 0.2;
     o->epochs = o->minibatches = 1;
+    o->check_share = 1;
     o->reward_timeout = 60;
     o->reward_batch = 1;
     o->reward_concurrency = 8;
@@ -293,7 +301,7 @@ static void name_judge(ls_grpo_options *o, int64_t j) {
     if (n == 1)
         snprintf(o->judges[j].name, sizeof o->judges[j].name, "%.50s", own);
     else
-        snprintf(o->judges[j].name, sizeof o->judges[j].name, "%.50s_%lld", own, (long long)n);
+        snprintf(o->judges[j].name, sizeof o->judges[j].name, "%.40s_%lld", own, (long long)n);
 }
 
 /* The part of a list up to the next comma; *at is behind it, or NULL. */
@@ -446,6 +454,23 @@ static ls_status check_dapo(ls_grpo_options *o, ls_error *err) {
     return LS_OK;
 }
 
+/* What a lag does not go with. */
+static ls_status check_lag(const ls_grpo_options *o, ls_error *err) {
+    const ls_sampling sampling = ls_grpo_sampling(o);
+    const char *what = NULL;
+    if (o->lag == 0 && (o->draw_threads > 0 || o->check_share != 1))
+        return LS_FAIL(err, LS_ERR_ARG, "%s: without lag it has no effect",
+                       o->draw_threads > 0 ? "draw_threads" : "check_share");
+    if (o->lag == 0) return LS_OK;
+    if (ls_sampling_truncates(&sampling)) what = "top_k, top_p or min_p, whose support the older weights chose";
+    if (o->train.weights == LS_WEIGHTS_BY_LAYER) what = "weights=by_layer, of which no process has a version whole";
+    if (o->filter_groups && o->train.own_rank.ranks > 1) what = "filter_groups of several ranks";
+    if (o->rollout_url[0] != '\0' && o->train.own_rank.ranks > 1) what = "rollout_url of several ranks";
+    if (o->train.sleep == 2) what = "sleep=true: engine and trainer are awake together";
+    if (what == NULL) return LS_OK;
+    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "lag: %lld with %s", (long long)o->lag, what);
+}
+
 ls_status ls_grpo_options_check(ls_grpo_options *o, ls_error *err) {
     const ls_loss_options loss = ls_grpo_loss(o);
     const ls_sampling sampling = ls_grpo_sampling(o);
@@ -482,6 +507,7 @@ ls_status ls_grpo_options_check(ls_grpo_options *o, ls_error *err) {
         return LS_FAIL(err, LS_ERR_ARG, "steps: %lld of %lld prompts are more than 2^32 problems",
                        (long long)o->train.steps, (long long)o->prompts);
     LS_TRY_DONE(check_rollout(o, err));
+    LS_TRY_DONE(check_lag(o, err));
     if (o->reference[0] != '\0' && o->beta == 0)
         return LS_FAIL(err, LS_ERR_ARG, "reference: without beta it has no effect");
     LS_TRY_DONE(ls_sampling_check(&sampling, err));

@@ -49,7 +49,7 @@ static void tell_rewards(const grpo *g) {
         {"reward/kept", (double)a->n_kept},      {LS_METRIC_LENGTH, mean_drawn(g)},
         {"length/overlong", share_overlong(g)},  {"length/turns", mean_turns(g)}};
     tell_numbers(g->records, numbers, sizeof numbers / sizeof numbers[0]);
-    if (g->o->filter_groups) ls_run_metric(g->records, "reward/batches", (double)g->n_batches);
+    if (g->o->filter_groups) ls_run_metric(g->records, "reward/batches", (double)g->draws->n_batches);
     if (g->o->overlong_buffer > 0) ls_run_metric(g->records, "reward/overlong_penalty", g->overlong_penalty);
 }
 
@@ -107,13 +107,27 @@ static void tell_updates(const grpo *g) {
     ls_json_double(json, "k3", g->first_loss.old_k3);
 }
 
-static ls_status tell_gate(const grpo *g, ls_error *err) {
+/* How far the trainer's weights have gone from those that drew: nothing that a kernel or an engine did. */
+static ls_status tell_staleness(const grpo *g, ls_error *err) {
     const ls_tokens tokens = {g->rows.n, g->rows.offsets, g->rows.mask};
+    const number numbers[] = {{"lag/steps", (double)(g->step - 1 - g->draws->behind)},
+                              {"lag/checked", (double)g->gate.n_tokens}};
+    ls_mismatch m;
+    if (g->ahead == NULL) return LS_OK;
+    tell_numbers(g->records, numbers, sizeof numbers / sizeof numbers[0]);
+    if (ls_grpo_stops(g)) return LS_OK;
+    LS_TRY(ls_mismatch_of(&m, &tokens, g->rows.recorded, g->rows.trainer, err));
+    ls_mismatch_write(ls_run_metrics(g->records, "staleness"), &m);
+    return LS_OK;
+}
+
+static ls_status tell_gate(const grpo *g, ls_error *err) {
+    const bool fresh = ls_grpo_is_fresh(g);
+    const ls_tokens tokens = {g->rows.n, g->rows.offsets, fresh ? g->rows.mask : g->rows.is_checked};
     ls_mismatch m;
     ls_run_gate gate;
     ls_json_out *json;
-    const ls_status status = ls_mismatch_of(&m, &tokens, g->rows.recorded, g->rows.trainer, err);
-    if (status != LS_OK) return status;
+    LS_TRY(ls_mismatch_of(&m, &tokens, g->rows.recorded, fresh ? g->rows.trainer : g->rows.checked, err));
     m.equal_fraction = g->gate.n_tokens == 0
                            ? (double)NAN
                            : (double)(g->gate.n_tokens - g->gate.n_differing) / (double)g->gate.n_tokens;
@@ -142,6 +156,10 @@ static void tell_times(const grpo *g, double seconds) {
         {"seconds/gate", t->gate},       {"seconds/update", t->update},
         {"seconds/evaluation", t->eval}, {LS_METRIC_SPEED, mean_drawn(g) * (double)g->rows.n / seconds}};
     tell_numbers(g->records, numbers, sizeof numbers / sizeof numbers[0]);
+    if (g->ahead == NULL) return;
+    const number ahead[] = {
+        {"seconds/wait", t->wait}, {"seconds/idle", g->draws->idle}, {"seconds/check", g->draws->check}};
+    tell_numbers(g->records, ahead, sizeof ahead / sizeof ahead[0]);
 }
 
 /* The first groups, whole, with record_samples episodes or a few more. */
@@ -204,6 +222,7 @@ ls_status ls_grpo_log(grpo *g, double seconds, ls_error *err) {
     tell_support(g);
     tell_updates(g);
     LS_TRY_DONE(tell_gate(g, err));
+    LS_TRY_DONE(tell_staleness(g, err));
     if (!isnan(g->eval_reward)) {
         ls_run_metric(g->records, "held_out/reward", g->eval_reward);
         ls_run_metric(g->records, "held_out/length", g->eval_length);
@@ -232,8 +251,9 @@ ls_status ls_grpo_log_beginning(grpo *g, ls_error *err) {
 static int64_t slots_of(const grpo *g) {
     ls_engine_plan plan;
     int64_t slots = 1;
-    if (g->engine != NULL) {
-        ls_engine_get_plan(g->engine, &plan);
+    const ls_engine *engine = g->ahead != NULL ? ls_grpo_ahead_engine(g) : g->engine;
+    if (engine != NULL) {
+        ls_engine_get_plan(engine, &plan);
         return plan.slots;
     }
     for (int64_t s = 0; s < g->rows.n; s++)
@@ -241,13 +261,18 @@ static int64_t slots_of(const grpo *g) {
     return slots;
 }
 
-void ls_grpo_tell_episodes(const grpo *g, const ls_episodes *e, const char *what) {
+void ls_grpo_tell_episodes(const grpo *g, int64_t step, const ls_episodes *e, const char *what) {
     if (g->progress == NULL || e->message[0] == '\0') return;
     if (e->n_failed > 0)
-        fprintf(g->progress, "step %lld: %s%lld of %lld episodes failed: %s\n", (long long)g->step, what,
+        fprintf(g->progress, "step %lld: %s%lld of %lld episodes failed: %s\n", (long long)step, what,
                 (long long)e->n_failed, (long long)e->n, e->message);
     else
-        fprintf(g->progress, "step %lld: %s%s\n", (long long)g->step, what, e->message);
+        fprintf(g->progress, "step %lld: %s%s\n", (long long)step, what, e->message);
+}
+
+/* That its episodes were drawn with. */
+static const ls_parameters *weights_of_step(const grpo *g) {
+    return g->ahead != NULL ? ls_grpo_ahead_weights(g) : ls_trainer_state(g->trainer)->weights;
 }
 
 static ls_status describe_bundle(const grpo *g, ls_bundle *b, ls_error *err) {
@@ -266,7 +291,7 @@ static ls_status describe_bundle(const grpo *g, ls_bundle *b, ls_error *err) {
                      .sequence = g->gate.sequence,
                      .row = g->gate.row,
                      .n = g->rows.n};
-    return ls_parameters_digest(ls_trainer_state(g->trainer)->weights, &b->weights, err);
+    return ls_parameters_digest(weights_of_step(g), &b->weights, err);
 }
 
 static ls_status list_sequences(const grpo *g, ls_bundle *b, char (**ids)[LS_EPISODE_ID_MAX], ls_error *err) {
@@ -282,7 +307,7 @@ static ls_status list_sequences(const grpo *g, ls_bundle *b, char (**ids)[LS_EPI
                                                x->n_prompt,
                                                g->rows.mask + row,
                                                g->rows.recorded + row,
-                                               g->rows.trainer + row,
+                                               (ls_grpo_is_fresh(g) ? g->rows.trainer : g->rows.checked) + row,
                                                x->slot,
                                                x->n_hit,
                                                x->n_preempted};
@@ -299,7 +324,7 @@ static ls_status write_bundle(const grpo *g, const ls_bundle *b, ls_error *err) 
     snprintf(fresh, sizeof fresh, "%s/.step-%08lld.mismatch", g->checkpoints, (long long)g->step);
     LS_TRY_DONE(ls_directory_make(fresh, err));
     is_made = true;
-    LS_TRY_DONE(ls_saves_save_model(g->saves, fresh, ls_trainer_state(g->trainer)->weights, err));
+    LS_TRY_DONE(ls_saves_save_model(g->saves, fresh, weights_of_step(g), err));
     LS_TRY_DONE(ls_bundle_write(fresh, b, g->config, err));
     LS_TRY_DONE(ls_replay(&g->result->finding, fresh, &replay, err));
     LS_TRY_DONE(ls_finding_save(fresh, &g->result->finding, err));

@@ -31,43 +31,43 @@ done:
 }
 
 /* The model directory appears under its name when it is complete. */
-static ls_status write_weights(const grpo *g, const char *directory, const char *name, ls_error *err) {
+static ls_status write_weights(const grpo *g, const ls_parameters *weights, const char *directory, const char *name,
+                               ls_error *err) {
     char fresh[LS_SAVES_PATH_MAX + 64], path[LS_SAVES_PATH_MAX + 64];
     snprintf(fresh, sizeof fresh, "%s/.%s.new", directory, name);
     snprintf(path, sizeof path, "%s/%s", directory, name);
     LS_TRY(ls_directory_make(directory, err));
     if (ls_file_exists(fresh)) LS_TRY(ls_directory_remove(fresh, err));
     LS_TRY(ls_directory_make(fresh, err));
-    LS_TRY(ls_saves_save_model(g->saves, fresh, ls_trainer_state(g->trainer)->weights, err));
+    LS_TRY(ls_saves_save_model(g->saves, fresh, weights, err));
     if (ls_file_exists(path)) LS_TRY(ls_directory_remove(path, err)); /* of a run that began in this directory */
     return ls_path_rename(fresh, path, err);
 }
 
 /* Rank 0 writes the weights, has them served and tells their versions. */
-static ls_status send_weights(grpo *g, int64_t update, ls_error *err) {
+static ls_status send_weights(grpo *g, const grpo_weights *weights, ls_error *err) {
     char directory[LS_SAVES_PATH_MAX], name[40], path[LS_SAVES_PATH_MAX + 64], *full;
     ls_status status;
     snprintf(directory, sizeof directory, "%s/rollout", g->o->train.run);
-    snprintf(name, sizeof name, WEIGHTS_PREFIX "%08lld", (long long)update);
+    snprintf(name, sizeof name, WEIGHTS_PREFIX "%08lld", (long long)weights->update);
     snprintf(path, sizeof path, "%s/%s", directory, name);
-    LS_TRY(write_weights(g, directory, name, err));
+    LS_TRY(write_weights(g, weights->list, directory, name, err));
     if ((full = realpath(path, NULL)) == NULL) return LS_FAIL(err, LS_ERR_IO, "%s: %s", path, strerror(errno));
-    status = ls_rollout_publish(g->rollout, full, (uint64_t)update, err);
+    status = ls_rollout_publish(g->rollout, full, (uint64_t)weights->update, err);
     free(full);
     return status == LS_OK ? remove_others(directory, name, err) : status;
 }
 
-/* The servers draw with what the trainer has now. */
-static ls_status publish_weights(grpo *g, ls_error *err) {
-    const int64_t update = ls_trainer_state(g->trainer)->step;
+/* The servers draw with these. */
+static ls_status publish_weights(grpo *g, const grpo_weights *weights, ls_error *err) {
     ls_rollout_versions versions;
-    if (g->published == update) return LS_OK;
-    if (ls_grpo_writes(g)) LS_TRY(send_weights(g, update, err));
+    if (g->published == weights->update) return LS_OK;
+    if (ls_grpo_writes(g)) LS_TRY(send_weights(g, weights, err));
     versions = *ls_rollout_versions_of(g->rollout);
     if (g->comm != NULL)
         LS_TRY(ls_comm_tell(g->comm, 0, &versions, (int64_t)sizeof versions, "the servers' versions", err));
     ls_rollout_versions_set(g->rollout, &versions);
-    g->published = update;
+    g->published = weights->update;
     return LS_OK;
 }
 
@@ -96,24 +96,22 @@ ls_status ls_grpo_open_rollout(grpo *g, ls_error *err) {
 
 typedef struct drawing {
     const grpo *g;
-    ls_engine *engine;
-    const ls_sampling *sampling;
-    bool is_recorded;
+    const grpo_drawer *drawer;
 } drawing;
 
 static ls_status draw_requests(void *context, ls_request *requests, int64_t n, ls_error *err) {
     const drawing *d = context;
-    if (d->engine != NULL) return ls_engine_run(d->engine, requests, n, NULL, NULL, err);
-    return ls_rollout_draw(d->g->rollout, requests, n, d->sampling, d->is_recorded, err);
+    const grpo_drawer *by = d->drawer;
+    if (by->engine != NULL) return ls_engine_run(by->engine, requests, n, NULL, NULL, err);
+    return ls_rollout_draw(d->g->rollout, requests, n, by->sampling, by->is_recorded, err);
 }
 
-ls_status ls_grpo_draw(grpo *g, ls_episodes *e, ls_engine *engine, const ls_sampling *sampling, ls_error *err) {
-    drawing d = {g, engine, sampling, e == g->episodes};
+ls_status ls_grpo_draw(grpo *g, ls_episodes *e, const grpo_drawer *by, ls_error *err) {
+    drawing d = {g, by};
     const ls_drawer drawer = {draw_requests, &d};
     int64_t begin, end;
-    if (engine == NULL) LS_TRY(publish_weights(g, err));
+    if (by->engine == NULL) LS_TRY(publish_weights(g, &by->weights, err));
     LS_TRY(ls_grpo_wake(g, GRPO_ENGINE, err));
     ls_grpo_share(g, e->n, &begin, &end);
-    LS_TRY(ls_episodes_run(e, &g->world, &drawer, begin, end, err));
-    return g->comm != NULL ? ls_grpo_gather(g, e, err) : LS_OK;
+    return ls_episodes_run(e, &g->world, &drawer, begin, end, err);
 }

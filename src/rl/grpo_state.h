@@ -1,7 +1,9 @@
 /* What the parts of a policy-gradient run share. Private to src/rl.
  *
  *   grpo.c          the run: opening, going on, evaluating, saving, closing
- *   grpo_step.c     one step: episodes, rewards, gate, updates
+ *   grpo_step.c     one step: advantages, gate, updates
+ *   grpo_draws.c    a step's episodes: draws and rewards
+ *   grpo_ahead.c    the same by a thread of its own, steps ahead of the trainer (lag)
  *   grpo_rollout.c  who draws: the engine, or servers
  *   grpo_ranks.c    episodes from process to process
  *   grpo_report.c   what is told of a step: metrics, progress, the bundle of a mismatch */
@@ -26,20 +28,39 @@ typedef struct grpo_rows {
     int64_t *offsets; /* [n + 1] */
     int64_t *targets; /* -1 where the token was given */
     uint8_t *mask;
-    float *recorded, *trainer;  /* log-probabilities of targets: of the rollout, of the step's beginning */
+    float *recorded, *trainer; /* log-probabilities of targets: of the rollout, of the step's beginning */
+    float *checked;            /* with a lag: by the weights that drew, where is_checked; else NULL */
+    uint8_t *is_checked;
     float *reference, *weights; /* NULL without KL, without correction */
     ls_supports *supports;      /* NULL without truncation */
     float *rewards;             /* [n], by number */
     uint8_t *failed;            /* [n], by number */
     float *advantages;
     uint8_t *keep, *overlong;
-    uint8_t *equal;     /* [groups] those whose rewards are all equal */
     ls_loss_sums *sums; /* [n] of the last epoch */
 } grpo_rows;
+
+/* The episodes of one step, and how they came about. */
+typedef struct grpo_draws {
+    ls_episodes *episodes;
+    int64_t step;
+    int64_t behind;                      /* their weights are those behind this step: step - 1 without a lag */
+    int64_t n_batches;                   /* how often it drew */
+    uint8_t *equal;                      /* [groups] those whose rewards are all equal */
+    float *rewards;                      /* [n], by number */
+    double rollout, reward, check, idle; /* seconds */
+    /* With a lag: what the weights that drew give each episode's tokens, by number; of [n][length] row i is that of
+     * token i + 1. */
+    float *logprob;
+    uint8_t *is_checked; /* [n] */
+} grpo_draws;
+
+typedef struct grpo_ahead grpo_ahead;
 
 /* Seconds of the parts of a step. */
 typedef struct grpo_times {
     double rollout, reward, reference, gate, update, eval;
+    double wait; /* for episodes that a thread draws */
 } grpo_times;
 
 /* Episodes [begin, end): what one update learns from. */
@@ -75,9 +96,10 @@ typedef struct grpo {
     ls_train_plan plan;
     grpo_awake awake;    /* with plan.sleeps */
     bool on_paper;       /* only to see what it takes: there are no other processes */
-    ls_engine *engine;   /* NULL: servers draw */
-    ls_rollout *rollout; /* NULL: the engine does */
+    ls_engine *engine;   /* NULL: servers draw, or the engine of `ahead` */
+    ls_rollout *rollout; /* NULL: an engine does */
     int64_t published;   /* the update whose weights the servers have; -1: none */
+    grpo_ahead *ahead;   /* NULL without a lag */
     ls_engine_opts engine_opts;
     ls_task *task;
     ls_tokenizer *tokenizer;
@@ -88,7 +110,10 @@ typedef struct grpo {
     ls_data *problems;              /* NULL: a task makes them */
     int64_t eval_n;
     ls_world world;
-    ls_episodes *episodes, *held_out;
+    grpo_draws own_draws;  /* without a lag */
+    grpo_draws *draws;     /* of the step */
+    ls_episodes *episodes; /* of draws */
+    ls_episodes *held_out;
     ls_loss_options loss;
     ls_advantage_options advantages;
     ls_correction correction;
@@ -100,7 +125,6 @@ typedef struct grpo {
     grpo_part part;
     ls_gate gate;
     grpo_times times;
-    int64_t n_batches;       /* how often it drew */
     double overlong_penalty; /* the mean of what length cost */
     ls_advantage_metrics advantage_metrics;
     ls_correction_metrics correction_metrics;
@@ -112,9 +136,12 @@ typedef struct grpo {
 } grpo;
 
 /* What went wrong with the episodes, if anything did. */
-void ls_grpo_tell_episodes(const grpo *g, const ls_episodes *episodes, const char *what);
+void ls_grpo_tell_episodes(const grpo *g, int64_t step, const ls_episodes *episodes, const char *what);
 
 static inline bool ls_grpo_writes(const grpo *g) { return g->o->train.own_rank.rank == 0; }
+/* Whether the step's episodes were drawn with the weights that it begins with: the trainer's own forward is their
+ * check. */
+static inline bool ls_grpo_is_fresh(const grpo *g) { return g->draws->behind == g->step - 1; }
 static inline bool ls_grpo_stops(const grpo *g) { return g->gate.n_differing > 0 && g->o->gate == LS_GATE_STOP; }
 
 /* The episode at a place. */
@@ -135,11 +162,54 @@ static inline void ls_grpo_share(const grpo *g, int64_t n, int64_t *begin, int64
 /* grpo_ranks.c: every process has drawn its share of the episodes; afterwards all have all. */
 ls_status ls_grpo_gather(const grpo *g, ls_episodes *episodes, ls_error *err);
 
+/* Weights that are drawn with: the model's as the trainer has them, or a copy of an earlier version. */
+typedef struct grpo_weights {
+    const ls_parameters *list;
+    int64_t update; /* that they are behind */
+} grpo_weights;
+
 /* grpo_rollout.c: the servers of rollout_url, in the engine's place. */
 ls_status ls_grpo_open_rollout(grpo *g, ls_error *err);
-/* Draws all episodes that were begun, each process its share, with the trainer's weights as they are: by the engine,
- * or, where it is NULL, by the servers with this sampling. */
-ls_status ls_grpo_draw(grpo *g, ls_episodes *episodes, ls_engine *engine, const ls_sampling *sampling, ls_error *err);
+/* Who draws, with which weights and sampling: the engine, which has the weights, or, where it is NULL, the servers, who
+ * get them. */
+typedef struct grpo_drawer {
+    ls_engine *engine;
+    grpo_weights weights;
+    const ls_sampling *sampling;
+    bool is_recorded; /* the episodes are to be learnt from */
+} grpo_drawer;
+/* Draws this process's share of all episodes that were begun. */
+ls_status ls_grpo_draw(grpo *g, ls_episodes *episodes, const grpo_drawer *drawer, ls_error *err);
+
+/* grpo_draws.c */
+ls_status ls_grpo_draws_create(grpo_draws *draws, const grpo *g, ls_error *err);
+void ls_grpo_draws_free(grpo_draws *draws);
+/* All episodes of draws->step with their rewards. Of several processes each draws its share, and ls_grpo_draws_join
+ * makes them all; alone it has nothing to join. */
+ls_status ls_grpo_draws_make(grpo *g, grpo_draws *draws, const grpo_drawer *drawer, ls_error *err);
+/* Of several processes: the others' episodes, then rewards. */
+ls_status ls_grpo_draws_join(grpo *g, grpo_draws *draws, ls_error *err);
+/* environment_record: all turns of the episodes, or of the groups that are to be replaced, behind those that the file
+ * has. */
+ls_status ls_grpo_record_turns(const grpo *g, const grpo_draws *draws, const uint8_t *groups, ls_error *err);
+
+/* grpo_ahead.c: with a lag of k the episodes of step s are drawn with the weights behind step max(0, s - 1 - k), by a
+ * thread that has an engine, a share of the processors and copies of the last k + 1 versions. */
+ls_status ls_grpo_ahead_open(grpo *g, ls_error *err);
+void ls_grpo_ahead_close(grpo_ahead *ahead); /* waits for what is being drawn; accepts NULL */
+/* Waits for the episodes of g->step, which become those of the step. */
+ls_status ls_grpo_ahead_take(grpo *g, ls_error *err);
+/* Waits until nothing is drawn, nor will be before the next version is published. */
+void ls_grpo_ahead_rest(grpo *g);
+/* The weights behind g->step, which is over: nobody looks at its episodes any more. */
+ls_status ls_grpo_ahead_publish(grpo *g, ls_error *err);
+/* Beside a checkpoint of g->step: the versions that draws to come take. */
+ls_status ls_grpo_ahead_save(grpo *g, ls_error *err);
+/* Checks all episodes of the step, whatever share is checked otherwise. */
+ls_status ls_grpo_ahead_check_all(grpo *g, ls_error *err);
+/* Of the episodes of the step. */
+const ls_parameters *ls_grpo_ahead_weights(const grpo *g);
+const ls_engine *ls_grpo_ahead_engine(const grpo *g); /* NULL: servers draw */
 
 /* grpo_sleep.c: wakes one of engine and trainer, and the other sleeps; does nothing without plan.sleeps. */
 ls_status ls_grpo_wake(grpo *g, grpo_awake who, ls_error *err);

@@ -1,9 +1,7 @@
 /* One step of a policy-gradient run. */
 #define _POSIX_C_SOURCE 200809L
-#include <errno.h>
 #include <math.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +10,6 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "model/score.h"
-#include "rl/environment.h"
 #include "rl/grpo_state.h"
 
 /* ---- rows ---- */
@@ -31,6 +28,10 @@ ls_status ls_grpo_rows_create(grpo *g, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&r->mask, rows, sizeof *r->mask, "rows", err));
     LS_TRY(ls_array_alloc((void **)&r->recorded, rows, sizeof *r->recorded, "rows", err));
     LS_TRY(ls_array_alloc((void **)&r->trainer, rows, sizeof *r->trainer, "rows", err));
+    if (g->o->lag > 0) {
+        LS_TRY(ls_array_alloc((void **)&r->checked, rows, sizeof *r->checked, "rows", err));
+        LS_TRY(ls_array_alloc((void **)&r->is_checked, rows, sizeof *r->is_checked, "rows", err));
+    }
     if (g->loss.beta != 0) LS_TRY(ls_array_alloc((void **)&r->reference, rows, sizeof *r->reference, "rows", err));
     if (g->correction.n > 0) LS_TRY(ls_array_alloc((void **)&r->weights, rows, sizeof *r->weights, "rows", err));
     if (ls_grpo_truncates(g)) LS_TRY(ls_supports_create(&r->supports, rows, g->model->config.vocab, err));
@@ -39,7 +40,6 @@ ls_status ls_grpo_rows_create(grpo *g, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&r->failed, n, sizeof *r->failed, "episodes", err));
     LS_TRY(ls_array_alloc((void **)&r->keep, n, sizeof *r->keep, "episodes", err));
     LS_TRY(ls_array_alloc((void **)&r->overlong, n, sizeof *r->overlong, "episodes", err));
-    LS_TRY(ls_array_alloc((void **)&r->equal, g->episodes->n_problems, sizeof *r->equal, "groups", err));
     return ls_array_alloc((void **)&r->sums, n, sizeof *r->sums, "episodes", err);
 }
 
@@ -54,6 +54,8 @@ void ls_grpo_rows_free(grpo_rows *r) {
     free(r->mask);
     free(r->recorded);
     free(r->trainer);
+    free(r->checked);
+    free(r->is_checked);
     free(r->reference);
     free(r->weights);
     ls_supports_free(r->supports);
@@ -62,7 +64,6 @@ void ls_grpo_rows_free(grpo_rows *r) {
     free(r->failed);
     free(r->keep);
     free(r->overlong);
-    free(r->equal);
     free(r->sums);
 }
 
@@ -113,27 +114,7 @@ static void lay_out_rows(grpo *g) {
     if (r->supports != NULL) ls_supports_clear(r->supports);
 }
 
-/* ---- episodes and what they earn ---- */
-
-/* Rewards from outside are asked for once, whatever the number of processes. */
-static ls_status judge_episodes(grpo *g, ls_error *err) {
-    ls_episodes *e = g->episodes;
-    const int64_t bytes = e->n * (int64_t)sizeof(float);
-    const bool outside = ls_grpo_judged_by(g->o, LS_REWARD_COMMAND) || ls_grpo_judged_by(g->o, LS_REWARD_SERVER) ||
-                         ls_grpo_judged_by(g->o, LS_REWARD_PYTHON);
-    int64_t begins[LS_RANKS_MAX + 1] = {0};
-    if (ls_grpo_writes(g) || !outside) LS_TRY(ls_episodes_judge(e, &g->world, err));
-    ls_grpo_tell_episodes(g, e, "");
-    for (int64_t s = 0; s < e->n; s++) g->rows.rewards[s] = (float)e->list[s].reward;
-    if (g->comm == NULL || !outside) return LS_OK;
-    for (int32_t r = 1; r <= ls_comm_ranks(g->comm); r++) begins[r] = bytes;
-    LS_TRY(ls_comm_share(g->comm, g->rows.rewards, begins, "the rewards", err));
-    for (int64_t s = 0; s < e->n; s++) {
-        e->list[s].reward = (double)g->rows.rewards[s];
-        e->list[s].failed = isnan(g->rows.rewards[s]);
-    }
-    return LS_OK;
-}
+/* ---- what episodes earn ---- */
 
 /* The reference's log-probabilities: of this process's share of the episodes, then of all. */
 static ls_status share_reference(grpo *g, ls_error *err) {
@@ -166,45 +147,6 @@ done:
     return status;
 }
 
-static void write_episode(ls_json_out *json, const grpo *g, const ls_episode *x, const char *turns) {
-    char id[LS_EPISODE_ID_MAX];
-    ls_episode_id(id, x);
-    ls_json_begin_object(json, NULL);
-    ls_json_int(json, "step", g->step);
-    ls_json_string(json, "episode", id);
-    ls_json_text(json, "prompt", x->question.prompt.text, x->question.prompt.bytes);
-    ls_json_raw(json, "turns", turns);
-    ls_json_double(json, "reward", x->reward);
-    ls_json_bool(json, "failed", x->failed);
-    ls_json_string(json, "finish", x->overlong ? "length" : "stop");
-    ls_json_end_object(json);
-    ls_json_newline(json);
-}
-
-/* All turns of the step's episodes, or of the groups that are to be replaced, behind those that the file has. */
-static ls_status record_turns(const grpo *g, const uint8_t *groups, ls_error *err) {
-    const char *path = g->o->environment_record;
-    ls_json_out json;
-    ls_status status = LS_OK;
-    FILE *file;
-    if (path[0] == '\0') return LS_OK;
-    if ((file = fopen(path, "a")) == NULL)
-        return LS_FAIL(err, LS_ERR_IO, "environment_record: cannot write to %.200s: %s", path, strerror(errno));
-    ls_json_init(&json, file);
-    for (int64_t i = 0; i < g->episodes->n && status == LS_OK; i++) {
-        char *turns = NULL;
-        if (groups != NULL && groups[i / g->o->samples] == 0) continue;
-        status = ls_environment_turns(&g->episodes->list[i], &turns, err);
-        if (status == LS_OK) write_episode(&json, g, &g->episodes->list[i], turns);
-        free(turns);
-    }
-    if (ferror(file) != 0 && status == LS_OK)
-        status = LS_FAIL(err, LS_ERR_IO, "environment_record: cannot write to %.200s", path);
-    if (fclose(file) != 0 && status == LS_OK)
-        status = LS_FAIL(err, LS_ERR_IO, "environment_record: cannot write to %.200s", path);
-    return status;
-}
-
 /* Over groups, which are neighbours by number. */
 static ls_status find_advantages(grpo *g, ls_error *err) {
     grpo_rows *r = &g->rows;
@@ -218,59 +160,6 @@ static ls_status find_advantages(grpo *g, ls_error *err) {
         g->any_differ = true;
     put_in_places(r, r->advantages, sizeof *r->advantages);
     put_in_places(r, r->keep, sizeof *r->keep);
-    return LS_OK;
-}
-
-/* Groups that teach nothing: rewards.equal; returns how many. */
-static int64_t find_equal(grpo *g) {
-    const ls_episodes *e = g->episodes;
-    int64_t n = 0;
-    for (int64_t p = 0; p < e->n_problems; p++) {
-        const ls_episode *group = e->list + p * e->samples, *first = NULL;
-        bool equal = true;
-        for (int64_t k = 0; k < e->samples; k++) {
-            if (group[k].failed) continue;
-            if (first == NULL) first = &group[k];
-            if ((float)group[k].reward != (float)first->reward) equal = false;
-        }
-        g->rows.equal[p] = equal;
-        n += equal;
-    }
-    return n;
-}
-
-static ls_status draw_and_judge(grpo *g, ls_error *err) {
-    double start = ls_clock_seconds(), now;
-    LS_TRY(ls_grpo_draw(g, g->episodes, g->engine, &g->engine_opts.sampling, err));
-    now = ls_clock_seconds();
-    g->times.rollout += now - start;
-    LS_TRY(judge_episodes(g, err));
-    g->times.reward += ls_clock_seconds() - now;
-    return LS_OK;
-}
-
-/* With filter_groups a step has so many batches of problems to itself, whether it takes them or not: which problem is
- * drawn when depends on no other step. */
-static ls_status draw_groups(grpo *g, ls_error *err) {
-    const ls_grpo_options *o = g->o;
-    const int64_t most = o->filter_groups ? o->max_num_gen_batches : 1, first = (g->step - 1) * most * o->prompts;
-    int64_t left;
-    g->times.rollout = g->times.reward = 0;
-    LS_TRY(ls_episodes_begin(g->episodes, &g->world, LS_TASK_SPLIT_TRAIN, first, err));
-    LS_TRY(draw_and_judge(g, err));
-    for (g->n_batches = 1; o->filter_groups && (left = find_equal(g)) > 0; g->n_batches++) {
-        if (g->n_batches == most) {
-            if (g->progress != NULL)
-                fprintf(g->progress,
-                        "step %lld: after %lld batches of problems %lld of %lld groups have equal rewards\n",
-                        (long long)g->step, (long long)most, (long long)left, (long long)o->prompts);
-            break;
-        }
-        LS_TRY(record_turns(g, g->rows.equal, err));
-        LS_TRY(ls_episodes_renew(g->episodes, &g->world, LS_TASK_SPLIT_TRAIN, g->rows.equal,
-                                 first + g->n_batches * o->prompts, err));
-        LS_TRY(draw_and_judge(g, err));
-    }
     return LS_OK;
 }
 
@@ -290,16 +179,29 @@ static void punish_length(grpo *g) {
     g->overlong_penalty = sum / (double)e->n;
 }
 
+static ls_status take_episodes(grpo *g, ls_error *err) {
+    const grpo_drawer drawer = {g->engine,
+                                {ls_trainer_state(g->trainer)->weights, ls_trainer_state(g->trainer)->step},
+                                &g->engine_opts.sampling,
+                                true};
+    if (g->ahead != NULL) return ls_grpo_ahead_take(g, err);
+    g->draws->step = g->step;
+    g->draws->behind = g->step - 1;
+    LS_TRY(ls_grpo_draws_make(g, g->draws, &drawer, err));
+    return g->o->filter_groups ? LS_OK : ls_grpo_draws_join(g, g->draws, err);
+}
+
 static ls_status make_episodes(grpo *g, ls_error *err) {
     double start;
-    LS_TRY(draw_groups(g, err));
+    LS_TRY(take_episodes(g, err));
+    g->times.rollout = g->draws->rollout;
     start = ls_clock_seconds();
     punish_length(g);
-    LS_TRY(record_turns(g, NULL, err));
+    LS_TRY(ls_grpo_record_turns(g, g->draws, NULL, err));
     LS_TRY(find_places(g, err));
     lay_out_rows(g);
     LS_TRY(find_advantages(g, err));
-    g->times.reward += ls_clock_seconds() - start;
+    g->times.reward = g->draws->reward + ls_clock_seconds() - start;
     start = ls_clock_seconds();
     LS_TRY(score_reference(g, err));
     g->times.reference = ls_clock_seconds() - start;
@@ -386,11 +288,37 @@ static ls_train_batch batch_of(const grpo *g, int64_t begin, int64_t end) {
     return batch;
 }
 
-/* Compares what the trainer gave episodes [begin, end) with the record. */
+/* Compares what the trainer gave episodes [begin, end) with the record: of those that its weights drew. */
 static void compare_logprobs(grpo *g, int64_t begin, int64_t end) {
     const grpo_rows *r = &g->rows;
+    if (!ls_grpo_is_fresh(g)) return;
     for (int64_t s = begin; s < end; s++)
         ls_gate_compare(&g->gate, r->order[s], r->offsets[s], r->offsets[s + 1], r->mask, r->recorded, r->trainer);
+}
+
+/* Compares what the weights that drew gave the episodes that they scored once more. */
+static void compare_checks(grpo *g) {
+    const grpo_rows *r = &g->rows;
+    for (int64_t s = 0; s < r->n; s++) {
+        const int64_t i = r->order[s], begin = r->offsets[s], n = r->offsets[s + 1] - begin;
+        memset(r->is_checked + begin, 0, (size_t)n);
+        if (g->draws->is_checked[i] == 0) continue;
+        memcpy(r->is_checked + begin, r->mask + begin, (size_t)n);
+        memcpy(r->checked + begin, g->draws->logprob + i * g->o->length, (size_t)n * sizeof(float));
+        ls_gate_compare(&g->gate, i, begin, begin + n, r->mask, r->recorded, r->checked);
+    }
+}
+
+/* The gate of episodes that older weights drew. One that stops the run looks at all of them: the bundle has both sides
+ * of each. */
+static ls_status gate_older(grpo *g, ls_error *err) {
+    if (ls_grpo_is_fresh(g)) return LS_OK;
+    compare_checks(g);
+    if (!ls_grpo_stops(g)) return LS_OK;
+    LS_TRY(ls_grpo_ahead_check_all(g, err));
+    ls_gate_begin(&g->gate);
+    compare_checks(g);
+    return LS_OK;
 }
 
 /* What the correction makes of the same episodes. */
@@ -427,7 +355,7 @@ static void order_minibatches(const grpo *g, int64_t epoch, int64_t *order) {
 /* With the gate passed these are equalities. */
 static void check_first(const grpo *g) {
     const ls_loss_metrics *m = &g->first_loss;
-    if (g->gate.n_differing > 0 || m->n_tokens == 0) return;
+    if (g->gate.n_differing > 0 || m->n_tokens == 0 || !ls_grpo_is_fresh(g)) return;
     LS_ASSERT(m->ratio_min == 1 && m->ratio_max == 1 && m->old_k1 == 0 && m->old_k2 == 0 && m->old_k3 == 0 &&
                   m->clip_fraction == 0,
               "step %lld: equal bits, yet ratios of %.17g to %.17g, k1 %g, k2 %g, k3 %g, clipped %g",
@@ -572,7 +500,8 @@ ls_status ls_grpo_step(grpo *g, bool *stopped, ls_error *err) {
     g->times = (grpo_times){0};
     ls_gate_begin(&g->gate);
     LS_TRY(make_episodes(g, err));
-    LS_TRY(run_updates(g, err));
+    LS_TRY(gate_older(g, err));
+    if (!ls_grpo_stops(g)) LS_TRY(run_updates(g, err));
     *stopped = ls_grpo_stops(g);
     g->result->gate = g->gate;
     if (g->gate.n_differing > 0) g->result->differs = true;

@@ -29,6 +29,16 @@ static const fault_case cases[] = {
     {"no-reset-packed", {"engine.fork=off", "engine.prefix=off", "leaves=by_length", "leaf=2"}, 1, "group", 0},
     {"lag-one", {"minibatches=2"}, 1, "alone", -2},
     {"conv-short-chunk", {"engine.chunk=2", "dtype=bf16", "profile=mma16"}, 1, "alone", 0},
+    {"stale-weights-prefix",
+     {"task=guess-number", "task_options=turns=1", "entropy_bonus=0.1", "lag=1"},
+     3,
+     "new-weights",
+     0},
+    {"stale-slot",
+     {"engine.chunk=1", "engine.prefix=off", "engine.fork=off", "engine.batch=4", "lag=2"},
+     1,
+     "again",
+     0},
 };
 
 static void run_case(const fault_case *c, job *j) {

@@ -525,6 +525,7 @@ ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backwar
     list_check list = {
         .rows = a->dx_rows, .range = a->range, .m = a->m, .count = a->dx_count, .ascending = true, .fault = NULL};
     LS_CUDA_TRY(check_list(op, exec, &list, err));
+    fault = list.fault;
     ls_product product = {.op = op,
                           .rows = a->m,
                           .cols = a->k,

@@ -121,10 +121,40 @@ static __device__ __forceinline__ void load_head(float b[RUNS][RUN], const float
     }
 }
 
+/* How a head turns: `half` pairs, of which a part that does not rotate takes none. In the usual case all columns turn
+ * and each lane's partner is as many lanes away as half of the group. */
+typedef struct turning {
+    const float *table; /* of the row; NULL: nothing turns, in any head */
+    int64_t half;
+    bool rotates; /* this head */
+    bool by_lanes;
+} turning;
+
+/* The partners' columns come by shuffles, in which all lanes of the warp take part. */
+template <int LANES, bool BACK>
+static __device__ __forceinline__ void rotate_by_lanes(float n[RUN], const turning *t, int64_t lane) {
+    const bool low = lane < LANES / 2;
+    const int64_t at = lane % (LANES / 2) * RUN;
+    float cosine[RUN], sine[RUN];
+    load_run(t->table, at, t->half, true, cosine);
+    load_run(t->table + t->half, at, t->half, true, sine);
+#pragma unroll
+    for (int j = 0; j < RUN; j++) {
+        const float turn = ls_mul(__shfl_xor_sync(LS_ALL_LANES, n[j], LANES / 2), sine[j]);
+        if (t->rotates) n[j] = ls_fma(n[j], cosine[j], low != BACK ? -turn : turn);
+    }
+}
+
 /* Rotates the group's head, or back; the other half of each pair comes by shared memory. */
 template <int LANES, int RUNS, bool BACK>
-static __device__ __forceinline__ void rotate(float n[RUNS][RUN], float *shared, const float *table, int64_t lane,
-                                              int64_t dim, int64_t half) {
+static __device__ __forceinline__ void rotate(float n[RUNS][RUN], float *shared, const turning *t, int64_t lane,
+                                              int64_t dim) {
+    const int64_t half = t->half;
+    if (t->table == NULL) return;
+    if (RUNS == 1 && t->by_lanes) {
+        rotate_by_lanes<LANES, BACK>(n[0], t, lane);
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < RUNS; i++)
         for (int j = 0; j < RUN; j++)
@@ -135,11 +165,11 @@ static __device__ __forceinline__ void rotate(float n[RUNS][RUN], float *shared,
 #pragma unroll
         for (int j = 0; j < RUN; j++) {
             const int64_t c = (lane + i * LANES) * RUN + j;
-            if (c >= 2 * half) continue;
+            if (c >= 2 * half || !t->rotates) continue;
             const bool low = c < half;
             const int64_t at = low ? c : c - half;
-            const float turn = ls_mul(shared[low ? c + half : at], table[half + at]);
-            n[i][j] = ls_fma(n[i][j], table[at], low != BACK ? -turn : turn);
+            const float turn = ls_mul(shared[low ? c + half : at], t->table[half + at]);
+            n[i][j] = ls_fma(n[i][j], t->table[at], low != BACK ? -turn : turn);
         }
     __syncwarp();
 }
@@ -147,7 +177,7 @@ static __device__ __forceinline__ void rotate(float n[RUNS][RUN], float *shared,
 typedef struct rope_params {
     ls_rope_args a;
     int64_t heads;
-    bool vector;
+    bool vector, by_lanes;
 } rope_params;
 
 template <int LANES, int RUNS, int Y>
@@ -171,9 +201,8 @@ static __global__ void __launch_bounds__(THREADS) rope_kernel(const __grid_const
             for (int j = 0; j < RUN; j++) n[i][j] = ls_mul(ls_mul(n[i][j], s), w[j]);
         }
     }
-    if (p.a.half > 0)
-        rotate<LANES, RUNS, false>(n, shared[threadIdx.x / LANES], p.a.table + row * 2 * p.a.half, at.lane, dim,
-                                   part->rotates ? p.a.half : 0);
+    const turning t = {p.a.half > 0 ? p.a.table + row * 2 * p.a.half : NULL, p.a.half, part->rotates, p.by_lanes};
+    rotate<LANES, RUNS, false>(n, shared[threadIdx.x / LANES], &t, at.lane, dim);
     if (!at.is_there) return;
 #pragma unroll
     for (int i = 0; i < RUNS; i++) {
@@ -196,6 +225,11 @@ static int64_t blocks_of(int64_t rows, int64_t heads, int64_t lanes) {
     return items / groups + (items % groups != 0);
 }
 
+/* Whether partners lie as many lanes apart as half of a group, and the table's rows can be read in fours. */
+static bool turns_by_lanes(const float *table, int64_t half, int64_t dim) {
+    return 2 * half == dim && (dim == 8 * RUN || dim == 16 * RUN || dim == 32 * RUN) && ls_four_fits(table, LS_F32);
+}
+
 /* Whether rows of these parts can be read and written in fours. */
 static bool parts_fit(const ls_rope_part *part, int64_t n_parts) {
     for (int64_t i = 0; i < n_parts; i++)
@@ -209,12 +243,13 @@ ls_status ls_cuda_rope(const ls_exec *exec, const ls_rope_args *a, ls_error *err
                                         {"table", a->table, 4, a->rows == 0 || a->half == 0},
                                         {"part 0's bias", a->part[0].bias, 4, true},
                                         {"part 0's norm", a->part[0].norm, 4, true}};
-    rope_params p = {*a, ls_rope_heads(a->part, a->n_parts), false};
+    rope_params p = {*a, ls_rope_heads(a->part, a->n_parts), false, false};
     LS_CUDA_TRY(ls_cuda_check("rope", exec, operands, 5, LS_WORKSPACE_HEAD, err));
     if (a->rows == 0) return LS_OK;
     bool rotates = false;
     for (int64_t i = 0; i < a->n_parts; i++) rotates |= a->part[i].rotates;
     if (!rotates) p.a.half = 0;
+    p.by_lanes = turns_by_lanes(a->table, p.a.half, a->head_dim);
     p.vector = a->head_dim % 4 == 0 && a->x_stride % 4 == 0 && a->y_stride % 4 == 0 && ls_four_fits(a->x, LS_F32) &&
                ls_four_fits(a->y, a->y_dtype) && parts_fit(a->part, a->n_parts);
     int64_t lanes;
@@ -231,7 +266,7 @@ ls_status ls_cuda_rope(const ls_exec *exec, const ls_rope_args *a, ls_error *err
 typedef struct backward_params {
     ls_rope_backward_args a;
     int64_t heads;
-    bool vector;
+    bool vector, by_lanes;
 } backward_params;
 
 template <int LANES, int RUNS, int DX>
@@ -245,9 +280,8 @@ static __global__ void __launch_bounds__(THREADS) backward_kernel(const __grid_c
     const ls_rope_part *part = part_of(p.a.part, &head);
     float g[RUNS][RUN], b[RUNS][RUN];
     load_head<LANES, RUNS>(g, p.a.dy + row * p.a.dy_stride + at.column, NULL, at.lane, dim, p.vector);
-    if (p.a.half > 0)
-        rotate<LANES, RUNS, true>(g, shared[threadIdx.x / LANES], p.a.table + row * 2 * p.a.half, at.lane, dim,
-                                  part->rotates ? p.a.half : 0);
+    const turning t = {p.a.half > 0 ? p.a.table + row * 2 * p.a.half : NULL, p.a.half, part->rotates, p.by_lanes};
+    rotate<LANES, RUNS, true>(g, shared[threadIdx.x / LANES], &t, at.lane, dim);
     /* Lanes of one warp may be of heads with and without a norm: all take part in the sums. */
     const bool normed = part->norm != NULL;
     if (normed)
@@ -287,55 +321,104 @@ static const void *backward_kernel_of(int64_t dim, int64_t *lanes) {
     return dim <= 32 * RUN ? (const void *)backward_kernel<32, 1, DX> : (const void *)backward_kernel<32, 2, DX>;
 }
 
-/* The chains of a norm's gradient: a block takes 32 columns of a head; its eight warps bring g and b s of 128 rows,
- * and the first goes through them in order. */
+/* The chains of a norm's gradient: a block takes 32 columns of a head, where they turn 16 pairs, so that partners are in
+ * one warp. Twelve warps bring g and b s of 96 rows, and read what the next ones take, while the last warp goes through
+ * those of the 96 rows before. */
 #define DNORM_COLUMNS 32
-#define DNORM_ROWS 128
+#define DNORM_PAIRS (DNORM_COLUMNS / 2)
+#define DNORM_WARPS 12
+#define DNORM_ROWS_WARP 8
+#define DNORM_ROWS (DNORM_WARPS * DNORM_ROWS_WARP)
+#define DNORM_THREADS (32 * (DNORM_WARPS + 1))
 
 typedef struct dnorm_params {
     ls_rope_backward_args a;
-    int64_t heads, pieces; /* pieces: of a head */
+    int64_t heads, pieces; /* pieces: of a head, at most */
 } dnorm_params;
 
-static __global__ void __launch_bounds__(THREADS) dnorm_kernel(const __grid_constant__ dnorm_params p) {
+/* Blocks that the columns of a head take. */
+static __host__ __device__ __forceinline__ int64_t dnorm_pieces(int64_t dim, int64_t half) {
+    return (half + DNORM_PAIRS - 1) / DNORM_PAIRS + (dim - 2 * half + DNORM_COLUMNS - 1) / DNORM_COLUMNS;
+}
+
+/* What a lane of a loading warp brings: its column, dim where there is none. */
+typedef struct dnorm_column {
+    int64_t c, angle; /* angle: of a column that turns */
+    bool turns, low;
+} dnorm_column;
+
+static __device__ __forceinline__ dnorm_column column_of(int64_t piece, int64_t lane, int64_t dim, int64_t half) {
+    const int64_t turning = (half + DNORM_PAIRS - 1) / DNORM_PAIRS;
+    if (piece >= turning) {
+        const int64_t c = 2 * half + (piece - turning) * DNORM_COLUMNS + lane;
+        return dnorm_column{c < dim ? c : dim, 0, false, false};
+    }
+    const int64_t angle = piece * DNORM_PAIRS + lane % DNORM_PAIRS;
+    if (angle >= half) return dnorm_column{dim, 0, false, false};
+    return dnorm_column{lane < DNORM_PAIRS ? angle : half + angle, angle, true, lane < DNORM_PAIRS};
+}
+
+/* What a lane has read of its rows. */
+typedef struct dnorm_rows {
+    float dy[DNORM_ROWS_WARP], x[DNORM_ROWS_WARP], scale[DNORM_ROWS_WARP], cosine[DNORM_ROWS_WARP],
+        sine[DNORM_ROWS_WARP];
+} dnorm_rows;
+
+/* Rows behind the last are the last once more: the chain ends before them. */
+static __device__ __forceinline__ void read_rows(dnorm_rows *out, const dnorm_params *p, const dnorm_column *at,
+                                                 int64_t head, int64_t first) {
+    const ls_rope_backward_args *a = &p->a;
+    const int64_t column = head * a->head_dim + (at->c < a->head_dim ? at->c : 0);
+#pragma unroll
+    for (int i = 0; i < DNORM_ROWS_WARP; i++) {
+        const int64_t row = first + i * DNORM_WARPS, r = row < a->rows ? row : a->rows - 1;
+        out->dy[i] = a->dy[r * a->dy_stride + column];
+        out->x[i] = a->x[r * a->x_stride + column];
+        out->scale[i] = a->scale[r * p->heads + head];
+        out->cosine[i] = at->turns ? a->table[r * 2 * a->half + at->angle] : 0.0f;
+        out->sine[i] = at->turns ? a->table[r * 2 * a->half + a->half + at->angle] : 0.0f;
+    }
+}
+
+static __global__ void __launch_bounds__(DNORM_THREADS) dnorm_kernel(const __grid_constant__ dnorm_params p) {
     ls_cuda_begin();
-    __shared__ float g[DNORM_ROWS][DNORM_COLUMNS], n[DNORM_ROWS][DNORM_COLUMNS];
+    __shared__ float g[2][DNORM_ROWS][DNORM_COLUMNS], n[2][DNORM_ROWS][DNORM_COLUMNS];
     const ls_rope_backward_args *a = &p.a;
-    const int64_t dim = a->head_dim, of_all = blockIdx.x / p.pieces;
-    const int64_t c = blockIdx.x % p.pieces * DNORM_COLUMNS + threadIdx.x % DNORM_COLUMNS;
-    const int lane = (int)threadIdx.x % DNORM_COLUMNS, warp = (int)threadIdx.x / DNORM_COLUMNS;
+    const int64_t dim = a->head_dim, of_all = blockIdx.x / p.pieces, piece = blockIdx.x % p.pieces;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     int64_t head = of_all;
     const ls_rope_part *part = part_of(a->part, &head);
-    if (part->dnorm == NULL) return;
-    const int64_t half = part->rotates ? a->half : 0, at = c < half ? c : c - half;
-    const bool is_there = c < dim, turns = c < 2 * half;
-    const float *dy = a->dy + of_all * dim, *x = a->x + of_all * dim;
-    const float bias = part->bias != NULL && is_there ? part->bias[head * dim + c] : 0.0f;
-    float chain = warp == 0 && is_there ? part->dnorm[head * dim + c] : 0.0f;
-    for (int64_t first = 0; first < a->rows; first += DNORM_ROWS) {
-        const int rows = a->rows - first < DNORM_ROWS ? (int)(a->rows - first) : DNORM_ROWS;
-#pragma unroll 8
-        for (int r = warp; r < rows; r += THREADS / DNORM_COLUMNS) {
-            const int64_t row = first + r;
-            float own = 0.0f, b = 0.0f;
-            if (is_there) {
-                own = dy[row * a->dy_stride + c];
-                b = x[row * a->x_stride + c];
+    const int64_t half = part->rotates ? a->half : 0;
+    if (part->dnorm == NULL || piece >= dnorm_pieces(dim, half)) return;
+    const dnorm_column at = column_of(piece, lane, dim, half);
+    const bool is_there = at.c < dim, is_chain = warp == DNORM_WARPS;
+    const float bias = part->bias != NULL && is_there ? part->bias[head * dim + at.c] : 0.0f;
+    float chain = is_chain && is_there ? part->dnorm[head * dim + at.c] : 0.0f;
+    const int64_t blocks = (a->rows + DNORM_ROWS - 1) / DNORM_ROWS;
+    dnorm_rows next;
+    if (!is_chain) read_rows(&next, &p, &at, of_all, warp);
+    for (int64_t k = 0; k <= blocks; k++) {
+        if (!is_chain && k < blocks) {
+#pragma unroll
+            for (int i = 0; i < DNORM_ROWS_WARP; i++) {
+                const int r = i * DNORM_WARPS + warp;
+                const float own = next.dy[i];
+                const float turn = ls_mul(__shfl_xor_sync(LS_ALL_LANES, own, DNORM_PAIRS), next.sine[i]);
+                const float b = part->bias != NULL ? ls_add(next.x[i], bias) : next.x[i];
+                g[k % 2][r][lane] = at.turns ? ls_fma(own, next.cosine[i], at.low ? turn : -turn) : own;
+                n[k % 2][r][lane] = ls_mul(b, next.scale[i]);
             }
-            if (turns) {
-                const float *table = a->table + row * 2 * a->half;
-                const float turn = ls_mul(dy[row * a->dy_stride + (c < half ? c + half : at)], table[a->half + at]);
-                own = ls_fma(own, table[at], c < half ? turn : -turn);
-            }
-            if (part->bias != NULL) b = ls_add(b, bias);
-            g[r][lane] = own;
-            n[r][lane] = ls_mul(b, a->scale[row * p.heads + of_all]);
+            if (k + 1 < blocks) read_rows(&next, &p, &at, of_all, (k + 1) * DNORM_ROWS + warp);
+        }
+        if (is_chain && k > 0) {
+            const int64_t left = a->rows - (k - 1) * DNORM_ROWS;
+            const int rows = left < DNORM_ROWS ? (int)left : DNORM_ROWS;
+#pragma unroll 16
+            for (int r = 0; r < rows; r++) chain = ls_fma(g[(k - 1) % 2][r][lane], n[(k - 1) % 2][r][lane], chain);
         }
         __syncthreads();
-        for (int r = 0; warp == 0 && r < rows; r++) chain = ls_fma(g[r][lane], n[r][lane], chain);
-        __syncthreads();
     }
-    if (warp == 0 && is_there) part->dnorm[head * dim + c] = chain;
+    if (is_chain && is_there) part->dnorm[head * dim + at.c] = chain;
 }
 
 ls_status ls_cuda_rope_backward(const ls_exec *exec, const ls_rope_backward_args *a, ls_error *err) {
@@ -351,10 +434,11 @@ ls_status ls_cuda_rope_backward(const ls_exec *exec, const ls_rope_backward_args
                                         {"dx", a->dx, ls_dtype_bytes(a->dx_dtype), a->rows == 0},
                                         {"table", a->table, 4, a->rows == 0 || !rotates},
                                         {"scale", a->scale, 4, a->rows == 0 || !trains}};
-    backward_params p = {*a, ls_rope_heads(a->part, a->n_parts), false};
+    backward_params p = {*a, ls_rope_heads(a->part, a->n_parts), false, false};
     LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 5, LS_WORKSPACE_HEAD, err));
     if (a->rows == 0) return LS_OK;
     if (!rotates) p.a.half = 0;
+    p.by_lanes = turns_by_lanes(a->table, p.a.half, a->head_dim);
     p.vector = a->head_dim % 4 == 0 && a->dy_stride % 4 == 0 && a->dx_stride % 4 == 0 &&
                (!norms || (a->x_stride % 4 == 0 && ls_four_fits(a->x, LS_F32))) && ls_four_fits(a->dy, LS_F32) &&
                ls_four_fits(a->dx, a->dx_dtype) && parts_fit(a->part, a->n_parts);
@@ -368,8 +452,9 @@ ls_status ls_cuda_rope_backward(const ls_exec *exec, const ls_rope_backward_args
     const ls_launch launch = {op, {blocks_of(a->rows, p.heads, lanes), 1, 1}, THREADS, 0, index, 3};
     LS_CUDA_TRY(ls_cuda_launch(exec, &launch, kernel, &p, err));
     if (!trains) return LS_OK;
-    const int64_t pieces = (a->head_dim - 1) / DNORM_COLUMNS + 1;
-    const ls_launch chains = {op, {ls_launch_blocks(p.heads, pieces, 1), 1, 1}, THREADS, 0, index, 3};
+    const int64_t turning = dnorm_pieces(a->head_dim, p.a.half), still = dnorm_pieces(a->head_dim, 0);
+    const int64_t pieces = turning > still ? turning : still;
+    const ls_launch chains = {op, {ls_launch_blocks(p.heads, pieces, 1), 1, 1}, DNORM_THREADS, 0, index, 3};
     dnorm_params d = {p.a, p.heads, pieces};
     return ls_cuda_launch(exec, &chains, (const void *)dnorm_kernel, &d, err);
 }

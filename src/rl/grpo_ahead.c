@@ -1,0 +1,373 @@
+/* Episodes that a thread draws ahead of the trainer. Which weights draw a step is a function of the step alone, so a
+ * run with a lag has one result, however fast either side is.
+ *
+ * Version v is the weights behind step v, 0 those that the run begins with. Copies of the last lag + 1 versions are
+ * models of their own: version v is in copy v % (lag + 1), which nobody draws with any more when version v + lag + 1
+ * comes. The main thread publishes versions and takes episodes, the other one draws, has them judged, and scores those
+ * that are to be checked with the weights that drew them. */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/durable.h"
+#include "base/file.h"
+#include "base/fpmode.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "base/thread.h"
+#include "model/score.h"
+#include "rl/grpo_state.h"
+
+#define VERSION_PREFIX "step-"
+
+typedef struct version {
+    ls_model *model;
+    ls_parameters *weights; /* without masters */
+    int64_t update;
+} version;
+
+struct grpo_ahead {
+    grpo *g;
+    int64_t n; /* copies, and steps whose episodes are kept: lag + 1 */
+    version *versions;
+    grpo_draws *draws;
+    ls_device *own; /* what the thread computes with */
+    ls_engine *engine;
+    ls_sampling sampling;
+    int64_t drawing; /* the version that the engine has */
+    int64_t saved;   /* the step of the last checkpoint */
+    pthread_t thread;
+    bool is_started;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* Under the lock. */
+    int64_t published, drawn; /* the newest version, and the last step whose episodes are there */
+    bool quit, failed;
+    ls_error reason;
+};
+
+static int64_t version_of(const grpo_ahead *a, int64_t step) { return step > a->n ? step - a->n : 0; }
+
+static version *copy_of(const grpo_ahead *a, int64_t v) { return &a->versions[v % a->n]; }
+
+/* ---- checks ---- */
+
+/* By hash: whether an episode is checked depends on its address alone. */
+static bool is_chosen(const grpo *g, int64_t step, int64_t i) {
+    const ls_philox draw =
+        ls_philox_draw(g->o->train.seed, (uint32_t)i, (uint32_t)step, (uint32_t)(step >> 32), UINT32_C(0x63686563));
+    return (double)draw.word[0] < g->o->check_share * 4294967296.0;
+}
+
+/* Scores episodes of this process's share with the weights that drew them. */
+static ls_status check(const grpo_ahead *a, grpo_draws *d, ls_device *device, bool all, ls_error *err) {
+    const grpo *g = a->g;
+    const ls_score_opts opts = {(ls_dtype)g->o->train.dtype, 64, 0, 16};
+    ls_score_item *items = NULL;
+    int64_t begin, end, n = 0;
+    ls_status status;
+    LS_TRY_DONE(ls_array_alloc((void **)&items, d->episodes->n, sizeof *items, "checks", err));
+    ls_grpo_share(g, d->episodes->n, &begin, &end);
+    for (int64_t i = 0; i < d->episodes->n; i++) {
+        const ls_episode *x = &d->episodes->list[i];
+        d->is_checked[i] = all || is_chosen(g, d->step, i);
+        if (i < begin || i >= end || d->is_checked[i] == 0) continue;
+        items[n++] =
+            (ls_score_item){x->tokens, x->n, g->engine_opts.logprob_of, a->sampling, d->logprob + i * g->o->length};
+    }
+    if (n > 0) LS_TRY_DONE(ls_score(copy_of(a, d->behind)->model, device, &opts, items, n, err));
+done:
+    free(items);
+    return status;
+}
+
+/* Of several processes every one gets what the others scored. */
+static ls_status share_checks(const grpo *g, const grpo_draws *d, ls_error *err) {
+    int64_t begins[LS_RANKS_MAX + 1];
+    if (g->comm == NULL) return LS_OK;
+    for (int64_t r = 0; r <= ls_comm_ranks(g->comm); r++)
+        begins[r] = r * d->episodes->n / ls_comm_ranks(g->comm) * g->o->length * (int64_t)sizeof *d->logprob;
+    return ls_comm_share(g->comm, d->logprob, begins, "the checks", err);
+}
+
+ls_status ls_grpo_ahead_check_all(grpo *g, ls_error *err) {
+    LS_TRY(check(g->ahead, g->draws, g->device, true, err));
+    return share_checks(g, g->draws, err);
+}
+
+/* ---- the thread ---- */
+
+static ls_status draw_step(grpo_ahead *a, int64_t step, double idle, ls_error *err) {
+    grpo *g = a->g;
+    grpo_draws *d = &a->draws[step % a->n];
+    const version *v;
+    double start;
+    d->step = step;
+    d->behind = version_of(a, step);
+    v = copy_of(a, d->behind);
+    const grpo_drawer drawer = {a->engine, {v->weights, v->update}, &a->sampling, true};
+    if (a->engine != NULL && a->drawing != d->behind)
+        LS_TRY(ls_engine_set_weights(a->engine, v->model, (uint64_t)v->update, err));
+    a->drawing = d->behind;
+    LS_TRY(ls_grpo_draws_make(g, d, &drawer, err));
+    d->idle = idle;
+    start = ls_clock_seconds();
+    memset(d->is_checked, 0, (size_t)d->episodes->n);
+    if (d->behind < step - 1 && g->o->check_share > 0) LS_TRY(check(a, d, a->own, false, err));
+    d->check = ls_clock_seconds() - start;
+    return LS_OK;
+}
+
+/* False: it is to end. Where the version is there the copies that the step's episodes will lie in are free as well:
+ * they were those of the step behind which that version is, or of one before. */
+static bool wait_for_version(grpo_ahead *a, int64_t step) {
+    bool goes_on;
+    pthread_mutex_lock(&a->lock);
+    while (!a->quit && a->published < version_of(a, step)) pthread_cond_wait(&a->changed, &a->lock);
+    goes_on = !a->quit;
+    pthread_mutex_unlock(&a->lock);
+    return goes_on;
+}
+
+static void *run(void *context) {
+    grpo_ahead *a = context;
+    const int64_t steps = a->g->o->train.steps;
+    ls_status status = LS_OK;
+    ls_fpmode_enter(NULL);
+    for (int64_t step = a->drawn + 1; step <= steps && status == LS_OK; step++) {
+        ls_error err = {LS_OK, ""};
+        const double start = ls_clock_seconds();
+        if (!wait_for_version(a, step)) break;
+        status = draw_step(a, step, ls_clock_seconds() - start, &err);
+        pthread_mutex_lock(&a->lock);
+        if (status == LS_OK) a->drawn = step;
+        a->failed = status != LS_OK;
+        a->reason = err;
+        pthread_cond_broadcast(&a->changed);
+        pthread_mutex_unlock(&a->lock);
+    }
+    return NULL;
+}
+
+/* ---- the main thread ---- */
+
+ls_status ls_grpo_ahead_take(grpo *g, ls_error *err) {
+    grpo_ahead *a = g->ahead;
+    const double start = ls_clock_seconds();
+    bool failed;
+    pthread_mutex_lock(&a->lock);
+    while (a->drawn < g->step && !a->failed) pthread_cond_wait(&a->changed, &a->lock);
+    failed = a->drawn < g->step;
+    pthread_mutex_unlock(&a->lock);
+    g->times.wait = ls_clock_seconds() - start;
+    if (failed && err != NULL) *err = a->reason;
+    if (failed) return a->reason.status;
+    g->draws = &a->draws[g->step % a->n];
+    g->episodes = g->draws->episodes;
+    LS_TRY(ls_grpo_draws_join(g, g->draws, err));
+    return g->draws->behind < g->step - 1 ? share_checks(g, g->draws, err) : LS_OK;
+}
+
+void ls_grpo_ahead_rest(grpo *g) {
+    grpo_ahead *a = g->ahead;
+    pthread_mutex_lock(&a->lock);
+    while (a->drawn < g->o->train.steps && a->drawn < a->published + a->n && !a->failed)
+        pthread_cond_wait(&a->changed, &a->lock);
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* A version as the trainer has it now; that it arrived is found by its digest. */
+static ls_status copy_weights(grpo *g, version *to, ls_error *err) {
+    const ls_train_state *state = ls_trainer_state(g->trainer);
+    const ls_parameters *from = state->weights;
+    uint64_t sent, arrived;
+    for (int64_t i = 0; i < from->n; i++) {
+        const ls_parameter *p = &from->list[i];
+        LS_TRY(ls_memory_copy(g->device, ls_parameter_value(&to->weights->list[i]), ls_parameter_value(p),
+                              p->n_elements * ls_dtype_bytes(p->dtype), err));
+    }
+    LS_TRY(ls_parameters_store(to->weights, err));
+    LS_TRY(ls_device_wait(g->device, err));
+    LS_TRY(ls_parameters_digest(from, &sent, err));
+    LS_TRY(ls_parameters_digest(to->weights, &arrived, err));
+    if (sent != arrived)
+        return LS_FAIL(err, LS_ERR_DEVICE, "lag: weights of digest %016llx arrived as %016llx",
+                       (unsigned long long)sent, (unsigned long long)arrived);
+    to->update = state->step;
+    return LS_OK;
+}
+
+ls_status ls_grpo_ahead_publish(grpo *g, ls_error *err) {
+    grpo_ahead *a = g->ahead;
+    LS_TRY(copy_weights(g, copy_of(a, g->step), err));
+    pthread_mutex_lock(&a->lock);
+    a->published = g->step;
+    pthread_cond_broadcast(&a->changed);
+    pthread_mutex_unlock(&a->lock);
+    return LS_OK;
+}
+
+const ls_parameters *ls_grpo_ahead_weights(const grpo *g) { return copy_of(g->ahead, g->draws->behind)->weights; }
+
+const ls_engine *ls_grpo_ahead_engine(const grpo *g) { return g->ahead->engine; }
+
+/* ---- versions beside checkpoints ---- */
+
+static void path_of_version(const grpo *g, int64_t v, const char *prefix, char path[LS_SAVES_PATH_MAX]) {
+    snprintf(path, LS_SAVES_PATH_MAX, "%.1100s/versions/%s" VERSION_PREFIX "%08lld", g->o->train.run, prefix,
+             (long long)v);
+}
+
+/* A model directory, with the number of its updates. */
+static ls_status write_version(const grpo *g, int64_t v, ls_error *err) {
+    const version *of = copy_of(g->ahead, v);
+    char fresh[LS_SAVES_PATH_MAX], path[LS_SAVES_PATH_MAX], file[LS_SAVES_PATH_MAX + 16], text[32];
+    path_of_version(g, v, ".new-", fresh);
+    path_of_version(g, v, "", path);
+    if (ls_file_exists(path)) return LS_OK; /* a run has one result */
+    if (ls_file_exists(fresh)) LS_TRY(ls_directory_remove(fresh, err));
+    LS_TRY(ls_directory_make(fresh, err));
+    LS_TRY(ls_saves_save_model(g->saves, fresh, of->weights, err));
+    snprintf(file, sizeof file, "%s/update", fresh);
+    snprintf(text, sizeof text, "%lld\n", (long long)of->update);
+    LS_TRY(ls_durable_file(file, text, (int64_t)strlen(text), err));
+    LS_TRY(ls_directory_sync(fresh, err));
+    return ls_path_rename(fresh, path, err);
+}
+
+/* Versions before `first`, and what a killed process left. */
+static ls_status remove_versions(const char *directory, int64_t first, ls_error *err) {
+    char path[LS_SAVES_PATH_MAX + 300], **names = NULL;
+    int64_t n = 0;
+    ls_status status;
+    LS_TRY_DONE(ls_directory_list(&names, &n, directory, err));
+    for (int64_t i = 0; i < n; i++) {
+        const bool is_version = strncmp(names[i], VERSION_PREFIX, sizeof VERSION_PREFIX - 1) == 0;
+        if (is_version && strtoll(names[i] + sizeof VERSION_PREFIX - 1, NULL, 10) >= first) continue;
+        snprintf(path, sizeof path, "%s/%s", directory, names[i]);
+        LS_TRY_DONE(ls_directory_remove(path, err));
+    }
+done:
+    ls_names_free(names, n);
+    return status;
+}
+
+/* A checkpoint may get its name later than the next one begins: what the one before needs is kept as well. */
+ls_status ls_grpo_ahead_save(grpo *g, ls_error *err) {
+    grpo_ahead *a = g->ahead;
+    char directory[LS_SAVES_PATH_MAX + 16];
+    if (!ls_grpo_writes(g)) return LS_OK;
+    snprintf(directory, sizeof directory, "%s/versions", g->o->train.run);
+    LS_TRY(ls_directory_make(directory, err));
+    for (int64_t v = version_of(a, g->step + 1); v < g->step; v++) LS_TRY(write_version(g, v, err));
+    LS_TRY(ls_directory_sync(directory, err));
+    LS_TRY(remove_versions(directory, version_of(a, a->saved + 1), err));
+    a->saved = g->step;
+    return LS_OK;
+}
+
+static ls_status read_update(int64_t *out, const char *directory, ls_error *err) {
+    char path[LS_SAVES_PATH_MAX + 16], *text = NULL;
+    int64_t bytes;
+    snprintf(path, sizeof path, "%s/update", directory);
+    LS_TRY(ls_file_read(&text, &bytes, path, 32, err));
+    *out = strtoll(text, NULL, 10);
+    free(text);
+    return LS_OK;
+}
+
+/* ---- opening ---- */
+
+static ls_status open_version(grpo *g, version *out, const char *directory, ls_error *err) {
+    LS_TRY(ls_train_options_open(&out->model, g->device, directory, LS_WEIGHTS_WHOLE, true, &g->o->train, err));
+    return ls_parameters_open_share(&out->weights, out->model, g->device, directory, 1, 1, err);
+}
+
+/* The versions that steps behind g->step draw with: of a run that goes on from files, the newest as the trainer has
+ * it. Copies without a version yet are opened as well: their memory is taken now. */
+static ls_status open_versions(grpo *g, ls_error *err) {
+    grpo_ahead *a = g->ahead;
+    for (int64_t v = g->step - a->n + 1; v <= g->step; v++) {
+        version *to = &a->versions[(v + a->n) % a->n];
+        char path[LS_SAVES_PATH_MAX];
+        path_of_version(g, v, "", path);
+        if (v >= 0 && v < g->step) {
+            if (!ls_file_exists(path))
+                return LS_FAIL(err, LS_ERR_IO, "lag: %s is missing; the run goes on with the weights in it", path);
+            LS_TRY(open_version(g, to, path, err));
+            LS_TRY(read_update(&to->update, path, err));
+        } else {
+            LS_TRY(open_version(g, to, ls_train_options_weights(&g->o->train, g->begin), err));
+        }
+    }
+    return copy_weights(g, copy_of(a, g->step), err);
+}
+
+static ls_status open_device(grpo_ahead *a, ls_error *err) {
+    const grpo *g = a->g;
+    const ls_train_options *t = &g->o->train;
+    const int64_t threads = g->o->draw_threads > 0 ? g->o->draw_threads : t->threads > 0 ? t->threads : ls_cpu_count();
+    LS_TRY(ls_device_open_beside(&a->own, g->device, (int32_t)threads, ls_train_options_isa(t), err));
+    if (a->own == NULL)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED,
+                       "lag: %lld on %s, which does not draw while it trains; set device=cpu or lag=0",
+                       (long long)g->o->lag, g->choice.name);
+    return LS_OK;
+}
+
+static ls_status open_engine(grpo_ahead *a, ls_error *err) {
+    const grpo *g = a->g;
+    if (g->rollout != NULL) return LS_OK;
+    a->drawing = version_of(a, g->step + 1);
+    return ls_engine_create(&a->engine, copy_of(a, a->drawing)->model, a->own, &g->engine_opts, err);
+}
+
+ls_status ls_grpo_ahead_open(grpo *g, ls_error *err) {
+    grpo_ahead *a;
+    int error;
+    LS_TRY(ls_array_alloc((void **)&a, 1, sizeof *a, "lag", err));
+    g->ahead = a;
+    *a = (grpo_ahead){.g = g,
+                      .n = g->o->lag + 1,
+                      .sampling = g->engine_opts.sampling,
+                      .drawing = -1,
+                      .saved = g->step,
+                      .published = g->step,
+                      .drawn = g->step};
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_cond_init(&a->changed, NULL);
+    LS_TRY(ls_array_alloc((void **)&a->versions, a->n, sizeof *a->versions, "lag", err));
+    LS_TRY(ls_array_alloc((void **)&a->draws, a->n, sizeof *a->draws, "lag", err));
+    for (int64_t i = 0; i < a->n; i++) LS_TRY(ls_grpo_draws_create(&a->draws[i], g, err));
+    for (int64_t i = 0; i < a->n; i++) a->draws[i].episodes->weighs = g->engine_opts.weighs;
+    LS_TRY(open_device(a, err));
+    LS_TRY(open_versions(g, err));
+    LS_TRY(open_engine(a, err));
+    if ((error = ls_thread_start(&a->thread, run, a)) != 0)
+        return LS_FAIL(err, LS_ERR_NOMEM, "lag: no thread: %s", strerror(error));
+    a->is_started = true;
+    return LS_OK;
+}
+
+void ls_grpo_ahead_close(grpo_ahead *a) {
+    if (a == NULL) return;
+    pthread_mutex_lock(&a->lock);
+    a->quit = true;
+    pthread_cond_broadcast(&a->changed);
+    pthread_mutex_unlock(&a->lock);
+    if (a->is_started) pthread_join(a->thread, NULL);
+    ls_engine_free(a->engine);
+    ls_device_close(a->own);
+    for (int64_t i = 0; a->draws != NULL && i < a->n; i++) ls_grpo_draws_free(&a->draws[i]);
+    for (int64_t i = 0; a->versions != NULL && i < a->n; i++) {
+        ls_parameters_free(a->versions[i].weights);
+        ls_model_close(a->versions[i].model);
+    }
+    free(a->draws);
+    free(a->versions);
+    pthread_cond_destroy(&a->changed);
+    pthread_mutex_destroy(&a->lock);
+    free(a);
+}
