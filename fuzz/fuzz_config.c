@@ -13,9 +13,18 @@ static void check_attention(const ls_model_config *c) {
     if ((int64_t)c->n_heads * c->head_dim > INT32_MAX) abort();
 }
 
-/* Heads rotate where all layers are attention, and there alone. */
+static bool is_granite(const ls_model_config *c) { return c->attention_scale > 0.0f; }
+
+static void check_factors(const ls_model_config *c) {
+    const float factors[] = {c->embed_scale, c->residual_scale, c->logit_scale, c->attention_scale};
+    for (size_t i = 0; i < sizeof factors / sizeof factors[0]; i++)
+        if (!(factors[i] >= 0.0f && factors[i] <= 1e38f) || (factors[i] > 0.0f && !is_granite(c))) abort();
+}
+
+/* Heads rotate where all layers are attention, and there alone, but for Granite, which says whether. */
 static void check_rope(const ls_model_config *c) {
-    if (c->rope.half * 2 != c->head_dim || c->rope.half > LS_ROPE_HALF_MAX || !(c->rope.scale > 0.0f)) abort();
+    if (!(is_granite(c) && c->rope.half == 0) && c->rope.half * 2 != c->head_dim) abort();
+    if (c->rope.half > LS_ROPE_HALF_MAX || (c->rope.half > 0 && !(c->rope.scale > 0.0f))) abort();
     for (int32_t j = 0; j < c->rope.half; j++)
         if (!(c->rope.inv_freq[j] >= 0.0f && c->rope.inv_freq[j] <= 1.0f)) abort();
     if (c->inner_norms || c->conv_bias || c->proj_bias) abort();
@@ -38,11 +47,13 @@ static void check_mamba2(const ls_model_config *c, bool is_alone) {
     if (c->ssd_groups < 1 || c->ssd_heads % c->ssd_groups != 0 || c->d_inner % c->ssd_heads != 0) abort();
     if (c->d_state < 1 || c->d_conv < 1 || 2 * (int64_t)c->d_inner + 2 * states + c->ssd_heads > INT32_MAX) abort();
     if (!(c->dt_min >= 0.0f && c->dt_max > 0.0f && c->dt_min <= c->dt_max) || c->dt_rank != 0) abort();
-    if (c->inner_norms || c->head_norms || (c->rope.half != 0 && 4 * c->rope.half != c->head_dim)) abort();
+    if (c->inner_norms || c->head_norms) abort();
+    if (c->rope.half != 0 && (is_granite(c) ? 2 : 4) * c->rope.half != c->head_dim) abort();
     if ((is_alone || c->ungated) && (c->rope.half != 0 || !c->pad_is_trained)) abort();
     for (int32_t i = 0; i < LS_LAYERS_MAX; i++) {
         const bool is_half = c->ungated && i < c->n_layers;
-        if (c->no_mixer[i] + c->no_ffn[i] != is_half || (c->no_mixer[i] && c->is_attention[i]) || c->is_moe[i]) abort();
+        if (c->no_mixer[i] + c->no_ffn[i] != is_half || (c->no_mixer[i] && c->is_attention[i])) abort();
+        if (c->is_moe[i] && (c->n_experts < 2 || c->shared_ffn < 1)) abort();
         if (is_alone && c->is_attention[i]) abort();
     }
 }
@@ -63,6 +74,7 @@ static void check(const ls_model_config *c) {
     const bool is_mamba = c->ffn == 0; /* the one architecture without feed-forward has no attention either */
     if (c->n_layers < 1 || c->n_layers > LS_LAYERS_MAX || c->hidden < 1 || c->vocab < 1 || c->ffn < 0) abort();
     if (c->names == NULL) abort();
+    check_factors(c);
     if (!is_mamba) check_attention(c);
     if (c->delta_heads > 0)
         check_delta(c);

@@ -81,6 +81,15 @@ def config_seeds():
         "num_key_value_heads": 2, "head_dim": 12, "mamba_num_heads": 6, "mamba_head_dim": 16, "n_groups": 2,
         "ssm_state_size": 8, "conv_kernel": 4, "time_step_min": 0.001, "mlp_hidden_act": "relu2", "expand": 2,
     }
+    granite = {
+        "model_type": "granitemoehybrid", "architectures": ["GraniteMoeHybridForCausalLM"], "vocab_size": 99,
+        "hidden_size": 48, "intermediate_size": 20, "shared_intermediate_size": 28, "num_hidden_layers": 3,
+        "layer_types": ["mamba", "full_attention", "linear_attention"], "num_attention_heads": 3,
+        "num_key_value_heads": 1, "num_local_experts": 6, "num_experts_per_tok": 2, "mamba_n_heads": 6,
+        "mamba_n_groups": 2, "mamba_d_state": 8, "mamba_d_head": "auto", "embedding_multiplier": 12,
+        "residual_multiplier": 0.22, "attention_multiplier": 0.0078125, "logits_scaling": 16,
+        "position_embedding_type": "nope",
+    }
     qwen3_5 = {
         "model_type": "qwen3_5_text", "architectures": ["Qwen3_5ForCausalLM"], "vocab_size": 99, "hidden_size": 48,
         "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -97,6 +106,9 @@ def config_seeds():
                   "num_hidden_layers": 3, "attn_layer_indices": [1], "num_attention_heads": 3, "num_key_value_heads": 1,
                   "mamba_n_heads": 6, "mamba_n_groups": 2, "mamba_d_state": 8, "mamba_d_head": "auto",
                   "attn_rotary_emb": 8, "partial_rotary_factor": 0.5, "time_step_limit": [0.02, 1.5]},
+        "granite": granite,
+        "granite_dense": {**granite, "num_local_experts": 0, "position_embedding_type": "rope",
+                          "layer_types": ["attention"] * 3, "rope_theta": 500.0, "attention_multiplier": 1},
         "nemotron_h": nemotron,
         "qwen3_5": qwen3_5,
         "qwen3_5_moe": {**{k: v for k, v in qwen3_5.items() if k not in ("intermediate_size", "architectures")},

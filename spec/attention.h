@@ -16,7 +16,7 @@ typedef struct segment {
 /* One block of keys [from, to), which lies at a multiple of 64: online softmax. */
 static void attend_block(segment *s, const attention_part *a, const float *q, int64_t group, int64_t from, int64_t to) {
     const int64_t dim = m.head_dim, width = a->k.rows;
-    const float scale = 1.0f / sqrtf((float)dim);
+    const float scale = m.attention_scale;
     float score[BLOCK], e[BLOCK] = {0}, largest = s->m;
     for (int64_t j = from; j < to; j++) {
         score[j % BLOCK] = scale * chain_exact(q, a->keys + j * width + group * dim, dim);
@@ -76,7 +76,7 @@ static float power(float x, bool is_weight) {
 /* mma16: top, l and acc are of the segment, all_top, all and result of those before. */
 static void attend_mma16(float *out, const attention_part *a, const float *q, int64_t position, int64_t group) {
     const int64_t dim = m.head_dim, width = a->k.rows, at = group * dim, first = first_key(a, position);
-    const float c = 1.0f / sqrtf((float)dim) * LOG2E;
+    const float c = m.attention_scale * LOG2E;
     float top = -INFINITY, all_top = -INFINITY, l[8] = {0}, all[8] = {0}, acc[HEAD] = {0}, result[HEAD] = {0};
     for (int64_t block = first / WIDE_BLOCK * WIDE_BLOCK; block <= position; block += WIDE_BLOCK) {
         const int64_t from = block < first ? first - block : 0, to = smaller(WIDE_BLOCK, position + 1 - block);

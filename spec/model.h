@@ -72,8 +72,9 @@ typedef struct layer {
 static struct {
     int64_t n_layers, hidden, vocab, heads, kv_heads, head_dim, picks;
     bool reweighs, adds_one, normalises; /* normalises: dt, B and C of Mamba-1 */
-    float eps, inner_eps;
-    int64_t half; /* columns that rotate, halved */
+    float eps, inner_eps, attention_scale;
+    float embed_factor, added_factor, logit_factor; /* Granite's; 1 without */
+    int64_t half;                                   /* columns that rotate, halved */
     float inv_freq[HEAD / 2], rope_scale;
     float *embed, *final_norm;
     matrix head;
@@ -157,8 +158,9 @@ static void scale_yarn(void) {
 }
 
 static void read_rotation(void) {
-    const value *parameters = field(config, "rope_parameters");
+    const value *parameters = field(config, "rope_parameters"), *kind = field(config, "position_embedding_type");
     if (parameters == NULL && field(config, "rope_theta|rope_scaling") != NULL) fail("no", "rope_parameters");
+    if (is_kind("granitemoehybrid") && (kind == NULL || strcmp(kind->text, "rope") != 0)) return;
     if (parameters == NULL) return; /* attention knows no positions */
     const value *named_type = field(parameters, "rope_type|type");
     const char *type = named_type != NULL ? named_type->text : "default";
@@ -298,6 +300,26 @@ static expert expert_of(const char *prefix) {
                     matrix_of(prefix, "down_proj.weight|w2.weight")};
 }
 
+/* n experts of two tensors: gate and up of each behind each other in one, down in the other. */
+static void read_joined(expert *out, int n, const char *prefix) {
+    const int64_t size = find(prefix, "output_linear.weight")->n / n, width = size / m.hidden;
+    float *gate_up = vector(prefix, "input_linear.weight"), *down = vector(prefix, "output_linear.weight");
+    for (int e = 0; e < n; e++)
+        out[e] = (expert){{width, m.hidden, gate_up + 2 * e * size},
+                          {width, m.hidden, gate_up + (2 * e + 1) * size},
+                          {m.hidden, width, down + e * size}};
+}
+
+/* Granite's: the shared expert is the feed-forward where there is no mixture. */
+static void read_granite_ffn(ffn_part *f, const char *prefix) {
+    f->experts = take(EXPERTS, sizeof *f->experts);
+    f->router = matrix_of(prefix, "block_sparse_moe.router.layer.weight");
+    f->n_experts = f->router.w != NULL ? (int)f->router.rows : 1;
+    if (f->n_experts > EXPERTS) fail("too many experts", prefix);
+    if (f->router.w != NULL) read_joined(f->experts, f->n_experts, named("%sblock_sparse_moe.", prefix, 0));
+    read_joined(f->router.w != NULL ? &f->shared : f->experts, 1, named("%sshared_mlp.", prefix, 0));
+}
+
 static void read_ffn(ffn_part *f, const char *prefix) {
     f->experts = take(EXPERTS, sizeof *f->experts);
     f->router = matrix_of(prefix, "router.weight|gate.weight");
@@ -331,6 +353,7 @@ static void read_layer(layer *l, const char *stem, int i) {
     const char *prefix = named("%s%d.", stem, i);
     l->input_norm = norm_of(prefix, "input_layernorm.weight|norm.weight");
     l->ffn_norm = norm_of(prefix, "pre_ff_layernorm.weight|post_attention_layernorm.weight|norm.weight");
+    if (find(prefix, "shared_mlp.output_linear.weight") != NULL) read_granite_ffn(&l->ffn, prefix);
     for (int p = 0; p < 7; p++) read_part(l, named(parts[p], prefix, 0), i);
 }
 
@@ -338,7 +361,7 @@ static void read_model(const char *directory) {
     static const char *const embeddings = "model.embed_tokens.weight|backbone.embeddings.weight";
     read_directory(directory);
     if (!is_kind("jamba|mamba|falcon_mamba|mamba2|bamba|nemotron_h|llama|mistral|mixtral|qwen2|qwen3|qwen3_moe|"
-                 "qwen3_next|qwen3_5_text|qwen3_5_moe_text"))
+                 "qwen3_next|qwen3_5_text|qwen3_5_moe_text|granitemoehybrid"))
         fail("no such model", field(config, "model_type")->text);
     m.vocab = find("", embeddings)->shape[0];
     m.hidden = find("", embeddings)->shape[1];
@@ -346,11 +369,16 @@ static void read_model(const char *directory) {
     m.kv_heads = count("num_key_value_heads", (double)m.heads);
     m.head_dim = count("head_dim", (double)(m.hidden / m.heads));
     if (m.head_dim > HEAD) fail("heads too wide", directory);
+    m.attention_scale = 1.0f / sqrtf((float)m.head_dim);
+    if (is_kind("granitemoehybrid")) m.attention_scale = (float)figure(config, "attention_multiplier", 1.0);
+    m.embed_factor = (float)figure(config, "embedding_multiplier", 1.0);
+    m.added_factor = (float)figure(config, "residual_multiplier", 1.0);
+    m.logit_factor = 1.0f / (float)figure(config, "logits_scaling", 1.0);
     m.picks = count("num_experts_per_tok", 0);
     m.eps = (float)figure(config, "rms_norm_eps|layer_norm_epsilon", NAN);
     m.inner_eps = is_kind("falcon_mamba") ? (float)figure(config, "mixer_rms_eps", NAN) : m.eps;
     m.adds_one = is_kind("qwen3_next|qwen3_5_text|qwen3_5_moe_text");
-    m.reweighs = is_true("norm_topk_prob", is_kind("mixtral|qwen3_next|qwen3_5_moe_text|nemotron_h"));
+    m.reweighs = is_true("norm_topk_prob", is_kind("mixtral|qwen3_next|qwen3_5_moe_text|nemotron_h|granitemoehybrid"));
     m.normalises = is_kind("jamba|falcon_mamba");
     read_rotation();
     m.embed = vector("", embeddings);

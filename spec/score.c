@@ -19,7 +19,7 @@
 #include "mamba.h"
 
 static void add(float *h, const float *y) {
-    for (int64_t c = 0; c < m.hidden; c++) h[c] = h[c] + y[c];
+    for (int64_t c = 0; c < m.hidden; c++) h[c] = h[c] + y[c] * m.added_factor;
 }
 
 /* The input of a sublayer, or of the head. */
@@ -47,7 +47,7 @@ static bool mix(float *y, layer *l, const float *x, int64_t position) {
 static void step(float *logits, int64_t token, int64_t position) {
     pool_used = 0;
     float *h = scratch(m.hidden), *x = scratch(m.hidden), *y = scratch(m.hidden);
-    memcpy(h, m.embed + token * m.hidden, (size_t)m.hidden * sizeof *h);
+    for (int64_t c = 0; c < m.hidden; c++) h[c] = m.embed[token * m.hidden + c] * m.embed_factor;
     for (layer *l = m.layers; l < m.layers + m.n_layers; l++) {
         normalise(x, h, l->input_norm);
         if (mix(y, l, x, position)) add(h, y);
@@ -58,6 +58,7 @@ static void step(float *logits, int64_t token, int64_t position) {
     }
     normalise(x, h, m.final_norm);
     product(logits, x, &m.head, NULL);
+    for (int64_t i = 0; i < m.vocab; i++) logits[i] = logits[i] * m.logit_factor;
 }
 
 int main(int argc, char **argv) {

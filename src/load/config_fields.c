@@ -277,6 +277,24 @@ ls_status ls_field_read_pairs(uint8_t *out, int64_t n, const json_t *config, con
     return LS_OK;
 }
 
+ls_status ls_field_read_word(int64_t *out, const json_t *config, const char *field, const char *const *words,
+                             int64_t by_default, ls_error *err) {
+    const json_t *value = json_object_get(config, field);
+    char expected[80];
+    size_t used = 0;
+    *out = by_default;
+    if (value == NULL || json_is_null(value)) return LS_OK;
+    for (int64_t i = 0; words[i] != NULL; i++) {
+        if (json_is_string(value) && strcmp(json_string_value(value), words[i]) == 0) {
+            *out = i;
+            return LS_OK;
+        }
+        used += (size_t)snprintf(expected + used, sizeof expected - used, "%s\"%s\"", i > 0 ? " or " : "", words[i]);
+        LS_ASSERT(used < sizeof expected, "%s: too many words", field);
+    }
+    return fail_value(err, LS_ERR_UNSUPPORTED, field, value, expected);
+}
+
 /* The letter of a word; 0: none. */
 static char letter_of(const char *word, const char *letters, const char *const kinds[][3]) {
     for (size_t k = 0; word != NULL && letters[k] != '\0'; k++)
@@ -430,6 +448,20 @@ ls_status ls_field_read_tokens(ls_model_config *out, const json_t *config, int64
 }
 
 /* ---- sizes ---- */
+
+ls_status ls_field_derive_heads(int64_t *n_kv_heads, int64_t *head_dim, int64_t n_heads, int64_t hidden,
+                                ls_error *err) {
+    if (*n_kv_heads == LS_FIELD_ABSENT) *n_kv_heads = n_heads;
+    if (n_heads % *n_kv_heads != 0)
+        return LS_FAIL(err, LS_ERR_FORMAT, "num_key_value_heads: %lld does not divide num_attention_heads %lld",
+                       (long long)*n_kv_heads, (long long)n_heads);
+    if (*head_dim != LS_FIELD_ABSENT) return LS_OK;
+    if (hidden % n_heads != 0)
+        return LS_FAIL(err, LS_ERR_FORMAT, "num_attention_heads: %lld does not divide hidden_size %lld",
+                       (long long)n_heads, (long long)hidden);
+    *head_dim = hidden / n_heads;
+    return LS_OK;
+}
 
 ls_status ls_field_check_rows(const ls_field_rows *rows, int64_t n, ls_error *err) {
     for (int64_t i = 0; i < n; i++)

@@ -60,9 +60,12 @@ ls_status ls_field_expect_empty(const struct json_t *config, const char *field, 
 /* A list of n words, each one of two: out[i] becomes 0 or 1. Nothing at all and null leave out as it is. */
 ls_status ls_field_read_pairs(uint8_t *out, int64_t n, const struct json_t *config, const char *field,
                               const char *const words[2], ls_error *err);
+/* One of these words, which end with NULL, as its number; nothing at all and null stand for by_default. */
+ls_status ls_field_read_word(int64_t *out, const struct json_t *config, const char *field, const char *const *words,
+                             int64_t by_default, ls_error *err);
 /* The kinds of layers, a letter each: from `field`, a list of words of which kinds[k], which ends with NULL, has those
- * for letters[k], or from the text of letters under `old`. Both together must agree; one must be there, with 1 to n_max
- * layers. out has n_max + 1 bytes. */
+ * for letters[k], or from the text of letters under `old`, NULL where there is none. Both together must agree; one must
+ * be there, with 1 to n_max layers. out has n_max + 1 bytes. */
 ls_status ls_field_read_kinds(char *out, int64_t n_max, const struct json_t *config, const char *field, const char *old,
                               const char *letters, const char *const kinds[][3], ls_error *err);
 /* A list of numbers below n: out[i] becomes 1 for each. Nothing at all and null leave out as it is. */
@@ -79,6 +82,9 @@ ls_status ls_field_read_eos(ls_model_config *out, const struct json_t *config, l
  * set. */
 ls_status ls_field_read_tokens(ls_model_config *out, const struct json_t *config, int64_t bos, int64_t pad,
                                int64_t eos_by_default, ls_error *err);
+
+/* Where *n_kv_heads is absent it is n_heads, which it divides; where *head_dim is absent, hidden over n_heads. */
+ls_status ls_field_derive_heads(int64_t *n_kv_heads, int64_t *head_dim, int64_t n_heads, int64_t hidden, ls_error *err);
 
 /* Rows of a matrix must fit 32 bits. */
 typedef struct ls_field_rows {

@@ -20,6 +20,10 @@ typedef struct ls_tensor_names {
     const char *attention, *mamba, *ffn; /* prefixes of parts */
     /* Within a feed-forward; of experts behind "experts.NUMBER.". */
     const char *router, *gate, *up, *down;
+    const char *gate_up; /* in place of gate and up: one tensor, the rows of gate before those of up */
+    /* Prefix of the experts of a layer, each of whose tensors is one of three dimensions, an expert behind the other;
+     * NULL: each expert has its own. */
+    const char *experts;
     const char *router_bias;          /* of routing by sigmoids */
     const char *shared, *shared_gate; /* prefix of the shared expert; its gate, NULL without one */
     /* Beginnings of the names of tensors that files may have and no forward reads; ends with NULL. NULL: there are
@@ -67,6 +71,9 @@ typedef struct ls_model_config {
     bool inner_weights;   /* those norms have weights */
     bool norms_above_one; /* norms of the stream and of heads are stored as what they have above 1 (op/weight.h) */
     float rms_eps, inner_eps;
+    /* Granite's factors: of the embedding's rows, of what a sublayer adds to the stream, of logits; 0: none. */
+    float embed_scale, residual_scale, logit_scale;
+    float attention_scale; /* of products of q and k; 0: 1 / sqrt(head_dim) */
     ls_dtype stored_dtype; /* what the file says of its weights; each tensor's own header decides */
     uint8_t is_attention[LS_LAYERS_MAX];
     int32_t window[LS_LAYERS_MAX]; /* positions that a query of the layer sees (op/attention.h); 0: all */

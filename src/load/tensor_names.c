@@ -49,6 +49,29 @@ static void leave_language(char *name) {
         memmove(name + kept, name + kept + skip, strlen(name + kept + skip) + 1);
 }
 
+/* Granite's mixture: as the module of transformers 5 has it, and as files have it. */
+#define OF_MIXTURE ".block_sparse_moe."
+static const char *const mixture_names[][2] = {{"experts.gate_up_proj", "input_linear.weight"},
+                                               {"experts.down_proj", "output_linear.weight"},
+                                               {"router.weight", "router.layer.weight"}};
+enum { LONGER_MAX = 6 }; /* what a name grows by at most */
+
+/* Of which of these a name is; NULL: of none. *from: where what is renamed begins. */
+static const char *mixture_name(const char *name, size_t *from) {
+    const char *part = strstr(name, OF_MIXTURE);
+    if (part == NULL) return NULL;
+    *from = (size_t)(part - name) + strlen(OF_MIXTURE);
+    for (size_t i = 0; i < sizeof mixture_names / sizeof mixture_names[0]; i++)
+        if (strcmp(name + *from, mixture_names[i][0]) == 0) return mixture_names[i][1];
+    return NULL;
+}
+
+static void rename_mixture(char *name) {
+    size_t from;
+    const char *other = mixture_name(name, &from);
+    if (other != NULL) memcpy(name + from, other, strlen(other) + 1);
+}
+
 /* Which experts' tensor of a layer this is, by the length of what stands before ".experts."; 0: of none. */
 static size_t experts_of(const ls_tensor_view *view, const char *end) {
     const size_t n = strlen(view->name), m = strlen(end);
@@ -65,8 +88,10 @@ static bool is_fused(const ls_tensor_view *view) {
     return (experts_of(view, GATE_UP) > 0 && view->dims[1] % 2 == 0) || experts_of(view, DOWN) > 0;
 }
 
+/* Whether it stands under another name than models are read by. */
 static bool is_wrapped(const char *name) {
-    if (strstr(name, OF_LANGUAGE) != NULL) return true;
+    size_t from;
+    if (strstr(name, OF_LANGUAGE) != NULL || mixture_name(name, &from) != NULL) return true;
     for (const char *part = name;; part++) {
         if (wrapper_at(part, part == name) > 0) return true;
         if ((part = strchr(part, '.')) == NULL) return false;
@@ -129,13 +154,14 @@ ls_status ls_tensor_names_resolve(ls_tensor_names_own *out, const ls_tensor_view
     bool any = false;
     for (int64_t i = 0; i < n && !any; i++) any = is_wrapped(views[i]->name) || is_fused(views[i]);
     for (int64_t i = 0; i < n && any; i++) {
-        const int64_t bytes = (int64_t)strlen(views[i]->name) + 1;
+        const int64_t bytes = (int64_t)strlen(views[i]->name) + LONGER_MAX + 1;
         ls_tensor_view view = *views[i];
         char *name = NULL, *plain = NULL;
         ls_status status;
         LS_TRY(ls_array_alloc((void **)&plain, bytes, 1, "tensor names", err));
         unwrap(plain, view.name);
         leave_language(plain);
+        rename_mixture(plain);
         view.name = plain;
         if (is_fused(&view))
             status = add_experts(out, &view, err);

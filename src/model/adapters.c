@@ -33,14 +33,16 @@ static bool is_named(const char *module, const char *target, size_t bytes) {
 
 /* Part of a mixture of experts. In Hugging Face's models a router and experts are no linear layers but parameters, the
  * experts of a layer one tensor: PEFT refuses adapters of the first and passes over those of the second. */
-static bool is_in_mixture(const char *module) {
-    return is_named(module, "router", strlen("router")) || is_named(module, "gate", strlen("gate")) ||
-           strstr(module, ".experts.") != NULL;
+static bool is_in_mixture(const char *module, const ls_weight_slot *slot) {
+    static const char *const routers[] = {"router", "gate", "router.layer"};
+    for (size_t i = 0; i < sizeof routers / sizeof routers[0]; i++)
+        if (is_named(module, routers[i], strlen(routers[i]))) return true;
+    return slot->tensor.n_dims == 3 || strstr(module, ".experts.") != NULL;
 }
 
-static bool is_target(const char *module, const char *targets) {
+static bool is_target(const char *module, const ls_weight_slot *slot, const char *targets) {
     if (strcmp(targets, ALL_LINEAR) == 0)
-        return !is_named(module, "lm_head", strlen("lm_head")) && !is_in_mixture(module);
+        return !is_named(module, "lm_head", strlen("lm_head")) && !is_in_mixture(module, slot);
     for (const char *at = targets; *at != '\0';) {
         const size_t bytes = strcspn(at, ",");
         if (bytes > 0 && is_named(module, at, bytes)) return true;
@@ -62,7 +64,7 @@ static ls_status check_targets(const ls_parameters *base, const char *targets, l
             if (slot->kind != LS_SLOT_MATRIX || !module_of(module, slot->name) || !is_named(module, at, bytes))
                 continue;
             found = true;
-            if (is_in_mixture(module))
+            if (is_in_mixture(module, slot))
                 return LS_FAIL(err, LS_ERR_UNSUPPORTED,
                                "lora_targets: '%.*s' names %s, of a mixture of experts, whose adapters PEFT does not "
                                "load; name modules that stand outside of it",
@@ -87,6 +89,8 @@ static ls_status add_parameter(ls_parameters *list, const char *module, const ch
     p->slot.n_dims = 2;
     p->slot.dims[0] = n;
     p->slot.dims[1] = k;
+    p->slot.tensor = (ls_slot_tensor){0, 2, {n, k, 0}};
+    p->tensor = list->n_tensors++;
     if (!ls_mul_i64(n, k, &p->n_elements)) return LS_FAIL(err, LS_ERR_NOMEM, "%s: adapters", module);
     p->offset = list->n_elements;
     p->dtype = LS_F32;
@@ -96,25 +100,35 @@ static ls_status add_parameter(ls_parameters *list, const char *module, const ch
     return ls_memory_alloc(list->device, &p->own, p->n_elements, sizeof(float), "adapters", err);
 }
 
+/* Where a parameter's elements lie in its tensor. */
+static void *part_of(void *tensor, const ls_parameter *p) {
+    return (uint8_t *)tensor + p->slot.tensor.at * ls_dtype_bytes(p->dtype);
+}
+
 static ls_status add_adapter(ls_adapters *s, const ls_parameter *base, const char *module, ls_error *err) {
     ls_adapter *x = &s->adapters[s->n];
-    const int64_t bytes = base->n_elements * ls_dtype_bytes(base->dtype);
+    const int64_t *dims = base->slot.tensor.dims;
+    const int64_t size = ls_dtype_bytes(base->dtype), bytes = ls_slot_tensor_elements(&base->slot.tensor) * size;
     x->base = base;
+    for (; base + x->n_parts < s->base->list + s->base->n && base[x->n_parts].tensor == base->tensor;) x->n_parts++;
     x->a = s->list->n;
     x->b = s->list->n + 1;
     snprintf(x->module, sizeof x->module, "%s", module);
     s->n++;
     LS_TRY(ls_memory_alloc(s->base->device, &x->w0, bytes, 1, "adapters", err));
-    LS_TRY(ls_memory_copy(s->base->device, x->w0, ls_parameter_value(base), bytes, err));
-    LS_TRY(add_parameter(s->list, module, "lora_A", s->rank, base->slot.dims[1], err));
-    return add_parameter(s->list, module, "lora_B", base->slot.dims[0], s->rank, err);
+    for (int64_t i = 0; i < x->n_parts; i++)
+        LS_TRY(ls_memory_copy(s->base->device, part_of(x->w0, &base[i]), ls_parameter_value(&base[i]),
+                              base[i].n_elements * size, err));
+    LS_TRY(add_parameter(s->list, module, "lora_A", s->rank, dims[1], err));
+    return add_parameter(s->list, module, "lora_B", dims[0], s->rank, err);
 }
 
 static ls_status add_all(ls_adapters *s, ls_error *err) {
     char module[LS_TENSOR_NAME_MAX];
     for (int64_t i = 0; i < s->base->n; i++) {
         const ls_parameter *p = &s->base->list[i];
-        if (p->slot.kind != LS_SLOT_MATRIX || !module_of(module, p->slot.name) || !is_target(module, s->targets))
+        if (p->slot.kind != LS_SLOT_MATRIX || p->slot.tensor.at > 0 || !module_of(module, p->slot.name) ||
+            !is_target(module, &p->slot, s->targets))
             continue;
         LS_TRY(add_adapter(s, p, module, err));
     }
@@ -197,7 +211,8 @@ void ls_adapters_free(ls_adapters *s) {
 int64_t ls_adapters_bytes(const ls_adapters *s) {
     int64_t bytes = s->list->n_elements * (int64_t)sizeof(float);
     for (int64_t i = 0; i < s->n; i++)
-        bytes += s->adapters[i].base->n_elements * ls_dtype_bytes(s->adapters[i].base->dtype);
+        bytes +=
+            ls_slot_tensor_elements(&s->adapters[i].base->slot.tensor) * ls_dtype_bytes(s->adapters[i].base->dtype);
     return bytes;
 }
 
@@ -212,8 +227,8 @@ ls_status ls_adapters_gradient(const ls_adapters *s, const float *base, float *o
                                             .b = b->master,
                                             .da = out + a->offset,
                                             .db = out + b->offset,
-                                            .n = x->base->slot.dims[0],
-                                            .k = x->base->slot.dims[1],
+                                            .n = x->base->slot.tensor.dims[0],
+                                            .k = x->base->slot.tensor.dims[1],
                                             .rank = s->rank,
                                             .scale = s->scale};
         LS_TRY(ls_lora_backward(s->base->device, &args, err));
@@ -221,20 +236,24 @@ ls_status ls_adapters_gradient(const ls_adapters *s, const float *base, float *o
     return LS_OK;
 }
 
+/* Rows of a matrix take rows of B alone, so that the parts of a tensor are merged one by one. */
+static ls_status merge_part(const ls_adapters *s, const ls_adapter *x, const ls_parameter *p, ls_error *err) {
+    const ls_lora_merge_args args = {.w0 = part_of(x->w0, p),
+                                     .a = s->list->list[x->a].master,
+                                     .b = s->list->list[x->b].master + p->slot.tensor.at / p->slot.dims[1] * s->rank,
+                                     .out = ls_parameter_value(p),
+                                     .dtype = p->dtype,
+                                     .n = p->slot.dims[0],
+                                     .k = p->slot.dims[1],
+                                     .rank = s->rank,
+                                     .scale = s->scale};
+    LS_TRY(ls_lora_merge(s->base->device, &args, err));
+    return ls_parameter_store(s->base, p, err);
+}
+
 ls_status ls_adapters_merge(const ls_adapters *s, ls_error *err) {
-    for (int64_t i = 0; i < s->n; i++) {
-        const ls_adapter *x = &s->adapters[i];
-        const ls_lora_merge_args args = {.w0 = x->w0,
-                                         .a = s->list->list[x->a].master,
-                                         .b = s->list->list[x->b].master,
-                                         .out = ls_parameter_value(x->base),
-                                         .dtype = x->base->dtype,
-                                         .n = x->base->slot.dims[0],
-                                         .k = x->base->slot.dims[1],
-                                         .rank = s->rank,
-                                         .scale = s->scale};
-        LS_TRY(ls_lora_merge(s->base->device, &args, err));
-        LS_TRY(ls_parameter_store(s->base, x->base, err));
-    }
+    for (int64_t i = 0; i < s->n; i++)
+        for (int64_t k = 0; k < s->adapters[i].n_parts; k++)
+            LS_TRY(merge_part(s, &s->adapters[i], &s->adapters[i].base[k], err));
     return LS_OK;
 }

@@ -22,9 +22,10 @@ typedef struct ls_adapters_opts {
 } ls_adapters_opts;
 
 typedef struct ls_adapter {
-    const ls_parameter *base;
-    void *w0;     /* as stored, device memory */
-    int64_t a, b; /* their numbers in list */
+    const ls_parameter *base; /* the first of its tensor; its others follow */
+    int64_t n_parts;          /* parameters of it */
+    void *w0;                 /* as stored, device memory */
+    int64_t a, b;             /* their numbers in list */
     char module[LS_TENSOR_NAME_MAX];
 } ls_adapter;
 

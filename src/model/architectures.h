@@ -5,8 +5,8 @@
 
 #include "load/model_config.h"
 
-extern const ls_architecture ls_jamba, ls_mamba, ls_falcon_mamba, ls_mamba2, ls_nemotron_h, ls_bamba, ls_llama,
-    ls_mistral, ls_mixtral, ls_qwen2, ls_qwen3, ls_qwen3_moe, ls_qwen3_5, ls_qwen3_5_moe, ls_qwen3_next;
+extern const ls_architecture ls_jamba, ls_mamba, ls_falcon_mamba, ls_mamba2, ls_nemotron_h, ls_bamba, ls_granite,
+    ls_llama, ls_mistral, ls_mixtral, ls_qwen2, ls_qwen3, ls_qwen3_moe, ls_qwen3_5, ls_qwen3_5_moe, ls_qwen3_next;
 
 /* Reads DIR/config.json and, where it exists, DIR/generation_config.json, whose eos_token_id then replaces the one of
  * config.json. A model_type that is none of the list is refused with the types that there are. On failure *out is

@@ -5,6 +5,7 @@
 #include "model/parts.h"
 #include "model/tape_state.h"
 #include "num/mma16.h"
+#include "op/elementwise.h"
 #include "op/elementwise_backward.h"
 #include "op/gemm_backward.h"
 #include "op/logprob.h"
@@ -48,12 +49,23 @@ static ls_status recall(ls_leaf *l, int64_t sublayer_i, ls_error *err) {
     return part->again == NULL ? LS_OK : part->again(&f, sublayer_i / 2, err);
 }
 
+/* l->dy of l->dh. */
+static ls_status output_gradient(ls_leaf *l, ls_error *err) {
+    const ls_model_config *c = &l->model->config;
+    const ls_scale_args scale = {l->dh.data, l->tape->dy, l->rows * c->hidden, c->residual_scale};
+    l->dy = l->dh;
+    if (c->residual_scale == 0.0f) return LS_OK;
+    l->dy.data = l->tape->dy;
+    return ls_scale(l->device, &scale, err);
+}
+
 static ls_status sublayer_backward(ls_leaf *l, int64_t sublayer_i, ls_error *err) {
     const ls_layer *layer = &l->model->layers[sublayer_i / 2];
     const bool mixes = sublayer_i % 2 == 0;
     if (!ls_model_has_sublayer(l->model, sublayer_i / 2, (ls_sublayer)(sublayer_i % 2))) return LS_OK;
     LS_TRY(ls_model_need(l->model, sublayer_i / 2, err));
     LS_TRY(recall(l, sublayer_i, err));
+    LS_TRY(output_gradient(l, err));
     LS_TRY((mixes ? layer->mixer : layer->ffn)->backward(l, sublayer_i / 2, err));
     return ls_leaf_through_norm(l, mixes ? layer->input_norm : layer->ffn_norm, l->h, l->dx, l->dh, true,
                                 l->model->config.hidden, err);
@@ -182,6 +194,7 @@ static ls_status block_backward(const ls_leaf *l, int64_t n_sequences, bool whol
                                                .k = dim,
                                                .profile = model->profile};
     LS_TRY(ls_logprob_backward(l->device, &backward, err));
+    LS_TRY(ls_part_scale(l->device, head->logits, head->n * vocab, model->config.logit_scale, err));
     LS_TRY(ls_gemm_backward_weight(l->device, &weight, err));
     return ls_gemm_backward_input(l->device, &input, err);
 }
@@ -242,6 +255,7 @@ static ls_status embed_backward(ls_leaf *l, bool is_last, ls_error *err) {
     ls_tape *t = l->tape;
     const int64_t dim = l->model->config.hidden, at = t->leaf_rows;
     t->leaf_rows += l->rows;
+    LS_TRY(ls_part_scale(l->device, t->dh, l->rows * dim, l->model->config.embed_scale, err));
     if (!l->model->config.tied) return add_embedding(l, t->leaf_batch->tokens, t->dh, l->rows, err);
     LS_TRY(ls_memory_copy(t->device, t->leaf_tokens + at, t->leaf_batch->tokens,
                           l->rows * (int64_t)sizeof *t->leaf_tokens, err));

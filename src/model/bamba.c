@@ -71,31 +71,12 @@ static const ls_tensor_names tensor_names = {.embed = "model.embed_tokens.weight
                                              .up = "up_proj.weight",
                                              .down = "down_proj.weight"};
 
-static ls_status derive_heads(raw_config *raw, ls_error *err) {
-    if (raw->n_kv_heads == ABSENT) raw->n_kv_heads = raw->n_heads;
-    if (raw->n_heads % raw->n_kv_heads != 0)
-        return LS_FAIL(err, LS_ERR_FORMAT, "num_key_value_heads: %lld does not divide num_attention_heads %lld",
-                       (long long)raw->n_kv_heads, (long long)raw->n_heads);
-    if (raw->head_dim == ABSENT && raw->hidden_size % raw->n_heads != 0)
-        return LS_FAIL(err, LS_ERR_FORMAT, "num_attention_heads: %lld does not divide hidden_size %lld",
-                       (long long)raw->n_heads, (long long)raw->hidden_size);
-    if (raw->head_dim == ABSENT) raw->head_dim = raw->hidden_size / raw->n_heads;
+static ls_status derive_bamba(raw_config *raw, const struct json_t *config, ls_error *err) {
+    LS_TRY(ls_field_derive_heads(&raw->n_kv_heads, &raw->head_dim, raw->n_heads, raw->hidden_size, err));
     if (raw->rotated != ABSENT && 2 * raw->rotated != raw->head_dim)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "attn_rotary_emb: %lld, expected half of heads of %lld",
                        (long long)raw->rotated, (long long)raw->head_dim);
-    return LS_OK;
-}
-
-static ls_status derive_mamba(raw_config *raw, const struct json_t *config, ls_error *err) {
-    const int64_t inner = raw->expand * raw->hidden_size;
-    if (inner % raw->ssd_heads != 0)
-        return LS_FAIL(err, LS_ERR_FORMAT, "mamba_n_heads: %lld does not divide mamba_expand x hidden_size %lld",
-                       (long long)raw->ssd_heads, (long long)inner);
-    LS_TRY(ls_field_read_auto(&raw->ssd_head_dim, config, "mamba_d_head", inner / raw->ssd_heads, err));
-    if (raw->ssd_head_dim * raw->ssd_heads != inner)
-        return LS_FAIL(err, LS_ERR_FORMAT, "mamba_n_heads x mamba_d_head: %lld is not mamba_expand x hidden_size %lld",
-                       (long long)(raw->ssd_head_dim * raw->ssd_heads), (long long)inner);
-    return LS_OK;
+    return ls_mamba2_read_head_dim(&raw->ssd_head_dim, config, raw->ssd_heads, raw->expand * raw->hidden_size, err);
 }
 
 static ls_status check_bamba(const raw_config *raw, ls_error *err) {
@@ -147,8 +128,7 @@ static void take_bamba(ls_model_config *out, const raw_config *raw) {
 static ls_status read_bamba(ls_model_config *out, struct json_t *config, ls_error *err) {
     raw_config raw = {0};
     LS_TRY(ls_field_read_tables(&raw, config, &fields, err));
-    LS_TRY(derive_heads(&raw, err));
-    LS_TRY(derive_mamba(&raw, config, err));
+    LS_TRY(derive_bamba(&raw, config, err));
     LS_TRY(check_bamba(&raw, err));
     take_bamba(out, &raw);
     LS_TRY(ls_field_read_marks(out->is_attention, out->n_layers, config, "attn_layer_indices", err));

@@ -50,24 +50,25 @@ static ls_status own_array(binder *b, void **out, int64_t n, int64_t elem_bytes)
 static ls_status bind_slot(void *context, const ls_weight_slot *slot, ls_error *err) {
     binder *b = context;
     ls_model *model = b->model;
+    const int64_t n = ls_slot_elements(slot);
     const ls_tensor_view *view;
     ls_dtype dtype;
     LS_TRY(ls_stored_find(&b->stored, &view, &dtype, slot, err));
-    model->n_parameters += view->n_elements;
+    model->n_parameters += n;
     if (b->by_layer && slot->layer_i >= 0) return ls_layer_buffer_add(model, slot, dtype, err);
     if (slot->kind == LS_SLOT_EMBED) { /* kept as stored: a forward reads single rows of it */
         model->embed_dtype = dtype;
-        LS_TRY(own_array(b, slot->embed, view->n_elements, ls_dtype_bytes(dtype)));
-        return ls_stored_load(&b->stored, b->device, *slot->embed, view, err);
+        LS_TRY(own_array(b, slot->embed, n, ls_dtype_bytes(dtype)));
+        return ls_stored_load(&b->stored, b->device, *slot->embed, view, slot, err);
     }
-    LS_TRY(make_room(b, view->bytes));
-    LS_TRY(ls_stored_load(&b->stored, b->device, b->tensor, view, err));
+    LS_TRY(make_room(b, n * ls_dtype_bytes(dtype)));
+    LS_TRY(ls_stored_load(&b->stored, b->device, b->tensor, view, slot, err));
     if (slot->kind == LS_SLOT_MATRIX) {
         LS_TRY(ls_gemm_pack_rows(b->device, slot->matrix, b->tensor, dtype, slot->dims[0], slot->dims[1], err));
         model->weight_bytes += ls_gemm_read_bytes(slot->matrix);
     } else {
-        LS_TRY(own_array(b, (void **)slot->vector, view->n_elements, (int64_t)sizeof(float)));
-        model->weight_bytes += view->n_elements * (int64_t)sizeof(float);
+        LS_TRY(own_array(b, (void **)slot->vector, n, (int64_t)sizeof(float)));
+        model->weight_bytes += n * (int64_t)sizeof(float);
         LS_TRY(ls_slot_fill(slot, b->device, b->tensor, dtype, err));
     }
     return ls_device_wait(b->device, err);

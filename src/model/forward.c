@@ -45,6 +45,7 @@ ls_status ls_model_embed(const ls_forward *f, ls_error *err) {
         model->embed, model->embed_dtype, model->config.vocab, model->config.hidden, f->batch->tokens, f->h,
         LS_F32,       f->batch->n_rows};
     LS_TRY(ls_embed(f->ws->device, &embed, err));
+    LS_TRY(ls_part_scale(f->ws->device, f->h, f->batch->n_rows * model->config.hidden, model->config.embed_scale, err));
     return ls_part_positions(f, err);
 }
 
@@ -100,6 +101,7 @@ ls_status ls_model_sublayer(const ls_forward *f, int64_t i, float *sum, ls_rows 
                                      .dim = f->model->config.hidden};
     LS_TRY(need_sublayer(f->model, i, err));
     LS_TRY(run_sublayer(f, i / 2, (ls_sublayer)(i % 2), err));
+    LS_TRY(ls_part_scale(f->ws->device, f->ws->a.y.data, end.rows * end.dim, f->model->config.residual_scale, err));
     LS_TRY(need_sublayer(f->model, next, err));
     return ls_add_rmsnorm(f->ws->device, &end, err);
 }
@@ -160,5 +162,6 @@ ls_status ls_model_logits(const ls_model *model, ls_device *device, ls_rows x, i
                                .m = n,
                                .profile = model->profile,
                                .nan_open = true};
-    return ls_gemm(device, &args, err);
+    LS_TRY(ls_gemm(device, &args, err));
+    return ls_part_scale(device, logits, n * args.out_stride, model->config.logit_scale, err);
 }

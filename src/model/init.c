@@ -28,7 +28,7 @@ enum { BLOCK = 64 };
 #define GRAIN (64 * BLOCK)
 
 typedef struct fresh {
-    ls_weight_slot *slots; /* [n] */
+    ls_weight_slot *slots; /* [n], each of a whole tensor */
     ls_tensor_out *tensors;
     int64_t n, cap;
     ls_pool *pool;
@@ -115,8 +115,13 @@ static ls_status fill_tensor(void *context, void *host, const ls_tensor_out *ten
 
 static ls_status list_weight(void *context, const ls_weight_slot *slot, ls_error *err) {
     fresh *f = context;
+    ls_weight_slot *tensor;
+    if (slot->tensor.at > 0) return LS_OK; /* of the tensor that its first slot has listed */
     LS_TRY(ls_array_grow((void **)&f->slots, &f->cap, f->n + 1, sizeof *f->slots, "weights", err));
-    f->slots[f->n++] = *slot;
+    tensor = &f->slots[f->n++];
+    *tensor = *slot;
+    tensor->n_dims = slot->tensor.n_dims;
+    memcpy(tensor->dims, slot->tensor.dims, sizeof tensor->dims);
     return LS_OK;
 }
 

@@ -100,17 +100,7 @@ static ls_status derive_attention(raw_config *raw, ls_error *err) {
     if (raw->attn_offset >= raw->attn_period)
         return LS_FAIL(err, LS_ERR_FORMAT, "attn_layer_offset: %lld is not below attn_layer_period %lld",
                        (long long)raw->attn_offset, (long long)raw->attn_period);
-    if (raw->n_kv_heads == ABSENT) raw->n_kv_heads = raw->n_heads;
-    if (raw->n_heads % raw->n_kv_heads != 0)
-        return LS_FAIL(err, LS_ERR_FORMAT, "num_key_value_heads: %lld does not divide num_attention_heads %lld",
-                       (long long)raw->n_kv_heads, (long long)raw->n_heads);
-    if (raw->head_dim == ABSENT) {
-        if (raw->hidden_size % raw->n_heads != 0)
-            return LS_FAIL(err, LS_ERR_FORMAT, "num_attention_heads: %lld does not divide hidden_size %lld",
-                           (long long)raw->n_heads, (long long)raw->hidden_size);
-        raw->head_dim = raw->hidden_size / raw->n_heads;
-    }
-    return LS_OK;
+    return ls_field_derive_heads(&raw->n_kv_heads, &raw->head_dim, raw->n_heads, raw->hidden_size, err);
 }
 
 /* Rows and sizes of the largest tensors must fit the types that hold them. */

@@ -101,7 +101,7 @@ void ls_layer_buffer_connect(ls_model *model, ls_layer_source source, void *cont
 void *ls_layer_buffer_value(const ls_model *model, const ls_weight_slot *slot) {
     const ls_layer_buffer *w = model->layer_buffer;
     for (int64_t i = 0; i < w->n; i++)
-        if (strcmp(w->pieces[i].slot.name, slot->name) == 0)
+        if (strcmp(w->pieces[i].slot.name, slot->name) == 0 && w->pieces[i].slot.tensor.at == slot->tensor.at)
             return w->place[slot->layer_i % PLACES] + w->pieces[i].value;
     LS_ASSERT(false, "%s is in no buffer", slot->name);
     return NULL;

@@ -1,4 +1,4 @@
-/* The one check of sizes of Mamba-2 mixers. */
+/* The one reading and check of sizes of Mamba-2 mixers. */
 #include "model/mamba2_sizes.h"
 
 #include <math.h>
@@ -8,6 +8,18 @@
 #include "op/ssd.h"
 
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof(array)[0]))
+
+ls_status ls_mamba2_read_head_dim(int64_t *out, const struct json_t *config, int64_t n_heads, int64_t inner,
+                                  ls_error *err) {
+    if (inner % n_heads != 0)
+        return LS_FAIL(err, LS_ERR_FORMAT, "mamba_n_heads: %lld does not divide mamba_expand x hidden_size %lld",
+                       (long long)n_heads, (long long)inner);
+    LS_TRY(ls_field_read_auto(out, config, "mamba_d_head", inner / n_heads, err));
+    if (*out * n_heads != inner)
+        return LS_FAIL(err, LS_ERR_FORMAT, "mamba_n_heads x mamba_d_head: %lld is not mamba_expand x hidden_size %lld",
+                       (long long)(*out * n_heads), (long long)inner);
+    return LS_OK;
+}
 
 static ls_status check_tensors(const ls_mamba2_sizes *s, int64_t inner, int64_t conv, ls_error *err) {
     const ls_field_product products[] = {

@@ -4,6 +4,12 @@
 
 #include "base/status.h"
 
+struct json_t;
+
+/* The channels of a head as "mamba_d_head" says them: `inner` over n_heads, which divides it, by default. */
+ls_status ls_mamba2_read_head_dim(int64_t *out, const struct json_t *config, int64_t n_heads, int64_t inner,
+                                  ls_error *err);
+
 /* Each at least 1; the names of fields are for error sentences. */
 typedef struct ls_mamba2_sizes {
     int64_t hidden, n_heads, head_dim, n_groups, n_states, d_conv;

@@ -30,6 +30,10 @@
  *                      expert, then + ffn_shared(x), or + sigmoid(Wg x) * ffn_shared(x) where it has a gate,
  *                      op/sigmoid_gate.h. Weights p are those of op/moe.h or, with router groups, op/moe_sigmoid.h
  *
+ * Granite's factors, where the configuration has them: h = embed[token] * embed_scale, what a sublayer gives is
+ * multiplied by residual_scale before it is added, logits by logit_scale, and attention_scale stands in place of
+ * 1/sqrt(P): op/elementwise.h.
+ *
  * The activation type (f32 or bf16) is the type of what enters a large matrix product (rms outputs, attention and scan
  * outputs, gated feed-forward) and of what is cached (keys, values, convolution inputs). R() above is that one
  * rounding. Everything else is float32: residual stream, what is added to it, u, z, dt, B, C, gates, router, logits.

@@ -32,7 +32,9 @@ static ls_status list_slot(void *context, const ls_weight_slot *slot, ls_error *
     const ls_tensor_view *view;
     LS_TRY(ls_stored_find(&l->stored, &view, &p->dtype, slot, err));
     p->slot = *slot;
-    p->n_elements = view->n_elements;
+    p->n_elements = ls_slot_elements(slot);
+    all->n_tensors += slot->tensor.at == 0;
+    p->tensor = all->n_tensors - 1;
     p->offset = all->n_elements;
     all->n_elements += p->n_elements;
     if (ls_slot_is_value(slot, all->device, p->dtype)) return LS_OK;
@@ -50,10 +52,10 @@ static ls_status read_parameter(listing *l, ls_parameter *q, ls_error *err) {
     const ls_tensor_view *view = ls_checkpoint_find(l->stored.checkpoint, q->slot.name);
     const int64_t size = ls_dtype_bytes(q->dtype);
     if (ls_parameter_is_whole(l->parameters, q))
-        LS_TRY(ls_stored_load(&l->stored, l->parameters->device, ls_parameter_value(q), view, err));
+        LS_TRY(ls_stored_load(&l->stored, l->parameters->device, ls_parameter_value(q), view, &q->slot, err));
     else if (widen.n > 0)
-        LS_TRY(ls_stored_load_part(&l->stored, l->parameters->device, q->part, view, q->begin * size, widen.n * size,
-                                   err));
+        LS_TRY(ls_stored_load_part(&l->stored, l->parameters->device, q->part, view,
+                                   (q->slot.tensor.at + q->begin) * size, widen.n * size, err));
     return widen.n > 0 ? ls_widen(l->parameters->device, &widen, err) : LS_OK;
 }
 

@@ -21,6 +21,7 @@
 typedef struct ls_parameter {
     ls_weight_slot slot;        /* name, shape and place in the model */
     int64_t n_elements, offset; /* offset: of its elements in arrays over all parameters */
+    int64_t tensor;             /* number of its tensor in a checkpoint that is written */
     ls_dtype dtype;             /* of the stored weight */
     int64_t begin, end;         /* elements of it whose masters are held here */
     float *master;              /* [end - begin], device memory */
@@ -31,7 +32,7 @@ typedef struct ls_parameter {
 typedef struct ls_parameters {
     ls_device *device; /* borrowed, like the model */
     ls_model *model;   /* written by publish */
-    int64_t n, n_elements;
+    int64_t n, n_elements, n_tensors;
     ls_parameter *list;               /* [n] */
     int64_t begin, end;               /* elements whose masters are held here; begin == end: none */
     float *masters;                   /* [end - begin], device memory */

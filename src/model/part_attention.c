@@ -4,7 +4,9 @@
 #include "op/attention_backward.h"
 #include "op/sigmoid_gate.h"
 
-static float scale_of(const ls_model_config *c) { return ls_div(1.0f, ls_sqrt((float)c->head_dim)); }
+static float scale_of(const ls_model_config *c) {
+    return c->attention_scale > 0.0f ? c->attention_scale : ls_div(1.0f, ls_sqrt((float)c->head_dim));
+}
 
 /* Heads that are treated alike: q, k, v. */
 static void parts_of(ls_rope_part part[LS_ROPE_PARTS], const ls_model_config *c, const ls_attention_weights *w) {
@@ -286,7 +288,7 @@ static ls_status attention_backward(const ls_leaf *l, int64_t layer_i, ls_error 
     const ls_rows dkv = gates ? g.dkv_raw : ls_rows_column(through, q_dim);
     const ls_leaf_product o = {.w = &w->o,
                                .bias = w->o_bias,
-                               .dy = l->dh,
+                               .dy = l->dy,
                                .x = gates ? a->gated_heads : a->heads,
                                .dx = gates ? g.dgated : dout,
                                .m = rows};

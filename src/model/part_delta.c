@@ -316,7 +316,7 @@ static ls_status delta_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
     const ls_delta_backward_args rule = rule_call(l, w, &g);
     const ls_leaf_cuts cuts = {&rule, rule_bytes, rule_run};
     const ls_leaf_product out_proj = {
-        .w = &w->out_proj, .dy = l->dh, .x = l->ws.a.scanned, .dx = g.dgated, .m = l->rows};
+        .w = &w->out_proj, .dy = l->dy, .x = l->ws.a.scanned, .dx = g.dgated, .m = l->rows};
     LS_TRY(ls_leaf_through_product(l, &out_proj, err));
     LS_TRY(norm_backward(l, w, &g, err));
     LS_TRY(ls_leaf_run_cuts(l, &cuts, err));

@@ -215,7 +215,7 @@ static ls_status dense_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
     const ls_ffn_weights *w = &l->model->layers[layer_i].expert[0];
     const ls_activations *a = &l->ws.a;
     const ls_rows dgate = {l->tape->da, LS_F32, l->model->config.ffn};
-    const ls_leaf_product down = {.w = &w->down, .dy = l->dh, .x = a->gated, .dx = dgate, .m = l->rows};
+    const ls_leaf_product down = {.w = &w->down, .dy = l->dy, .x = a->gated, .dx = dgate, .m = l->rows};
     const ls_leaf_product gate = {.w = &w->gate, .dy = dgate_of(l), .x = a->x, .dx = l->dx, .m = l->rows};
     const ls_leaf_product up = {.w = &w->up, .dy = dup_of(l), .x = a->x, .dx = l->dx, .add = true, .m = l->rows};
     LS_TRY(ls_leaf_through_product(l, &down, err));
@@ -228,7 +228,7 @@ static ls_status ungated_backward(const ls_leaf *l, int64_t layer_i, ls_error *e
     const ls_ffn_weights *w = &l->model->layers[layer_i].expert[0];
     const ls_activations *a = &l->ws.a;
     const ls_rows dsquared = {l->tape->da, LS_F32, l->model->config.ffn}, dup = dup_of(l);
-    const ls_leaf_product down = {.w = &w->down, .dy = l->dh, .x = a->gated, .dx = dsquared, .m = l->rows};
+    const ls_leaf_product down = {.w = &w->down, .dy = l->dy, .x = a->gated, .dx = dsquared, .m = l->rows};
     const ls_leaf_product up = {.w = &w->up, .dy = dup, .x = a->x, .dx = l->dx, .m = l->rows};
     LS_TRY(ls_leaf_through_product(l, &down, err));
     LS_TRY(activate_backward(l, l->rows, dup, dup, err));
@@ -333,8 +333,8 @@ static ls_status shared_gate_backward(const ls_leaf *l, ls_rows dshared, ls_rows
                                                 .gate = a->shared_gate.data,
                                                 .x_stride = hidden,
                                                 .gate_stride = 1,
-                                                .dy = l->dh.data,
-                                                .dy_stride = l->dh.stride,
+                                                .dy = l->dy.data,
+                                                .dy_stride = l->dy.stride,
                                                 .dx = dshared.data,
                                                 .dx_stride = hidden,
                                                 .dgate = dtaken.data,
@@ -353,7 +353,7 @@ static ls_status shared_backward(const ls_leaf *l, const ls_layer *layer, const 
     const int64_t rows = l->rows, width = c->shared_ffn;
     const ls_rows dgated = {l->tape->picked_dx, LS_F32, c->hidden}, dtaken = {l->tape->dweight, LS_F32, 1};
     const ls_rows dgate = {l->tape->da, LS_F32, width}, dup = {l->tape->db, LS_F32, width};
-    const ls_rows dshared = shared_is_gated(c) ? dgated : l->dh;
+    const ls_rows dshared = shared_is_gated(c) ? dgated : l->dy;
     const ls_leaf_product down = {
         .w = &layer->shared.down, .dy = dshared, .x = columns_of(a->gated, width), .dx = dgate, .m = rows};
     const ls_leaf_product gate = {
@@ -381,7 +381,7 @@ static ls_status experts_backward(const ls_leaf *l, int64_t layer_i, ls_error *e
     const ls_rows dgated = {l->tape->da, LS_F32, c->ffn};
     const ls_rows through_gate = a->picked_y, through_up = {l->tape->picked_dx, LS_F32, c->hidden};
     const ls_moe_combine_backward_args combine = {
-        a->picked_y.data,        a->pick_row, a->picked_weight, l->dh.data, a->picked_y.data,
+        a->picked_y.data,        a->pick_row, a->picked_weight, l->dy.data, a->picked_y.data,
         l->tape->picked_dweight, picks,       c->hidden,        l->rows};
     const ls_moe_gather_backward_args gather = {.first = c->ungated ? through_up.data : through_gate.data,
                                                 .second = c->ungated ? NULL : through_up.data,
@@ -405,8 +405,23 @@ static ls_status experts_backward(const ls_leaf *l, int64_t layer_i, ls_error *e
 
 /* ---- tensors ---- */
 
+/* Gate and up in one tensor, the n of them behind each other. */
+static ls_status walk_gate_up(const ls_walk *w, ls_ffn_weights *f, int64_t n, int64_t width, const char *prefix) {
+    const int64_t hidden = w->model->config.hidden;
+    ls_slot_tensor tensor = {0, 2, {2 * width, hidden}};
+    if (n > 1) tensor = (ls_slot_tensor){0, 3, {n, 2 * width, hidden}};
+    for (int64_t i = 0; i < 2 * n; i++, tensor.at += width * hidden)
+        LS_TRY(ls_walk_part(w, i % 2 == 0 ? &f[i / 2].gate : &f[i / 2].up, width, hidden, &tensor, prefix,
+                            w->names->gate_up));
+    return LS_OK;
+}
+
 static ls_status walk_ffn(const ls_walk *w, ls_ffn_weights *f, int64_t width, const char *prefix) {
     const ls_model_config *c = &w->model->config;
+    if (w->names->gate_up != NULL) {
+        LS_TRY(walk_gate_up(w, f, 1, width, prefix));
+        return ls_walk_matrix(w, &f->down, c->hidden, width, prefix, w->names->down);
+    }
     if (!c->ungated) LS_TRY(ls_walk_matrix(w, &f->gate, width, c->hidden, prefix, w->names->gate));
     LS_TRY(ls_walk_matrix(w, &f->up, width, c->hidden, prefix, w->names->up));
     return ls_walk_matrix(w, &f->down, c->hidden, width, prefix, w->names->down);
@@ -416,13 +431,24 @@ static ls_status dense_walk(const ls_walk *w, ls_layer *layer) {
     return walk_ffn(w, &layer->expert[0], w->model->config.ffn, w->names->ffn);
 }
 
+/* All experts of a layer in two tensors. */
+static ls_status walk_joined_experts(const ls_walk *w, ls_layer *layer) {
+    const ls_model_config *c = &w->model->config;
+    ls_slot_tensor tensor = {0, 3, {c->n_experts, c->hidden, c->ffn}};
+    LS_TRY(walk_gate_up(w, layer->expert, c->n_experts, c->ffn, w->names->experts));
+    for (int64_t e = 0; e < c->n_experts; e++, tensor.at += (int64_t)c->hidden * c->ffn)
+        LS_TRY(ls_walk_part(w, &layer->expert[e].down, c->hidden, c->ffn, &tensor, w->names->experts, w->names->down));
+    return LS_OK;
+}
+
 static ls_status experts_walk(const ls_walk *w, ls_layer *layer) {
     const ls_model_config *c = &w->model->config;
     char prefix[64];
     LS_TRY(ls_walk_matrix(w, &layer->router, c->n_experts, c->hidden, w->names->ffn, w->names->router));
     if (c->router_groups > 0)
         LS_TRY(ls_walk_vector(w, &layer->router_bias, c->n_experts, w->names->ffn, w->names->router_bias));
-    for (int64_t e = 0; e < c->n_experts; e++) {
+    if (w->names->experts != NULL) LS_TRY(walk_joined_experts(w, layer));
+    for (int64_t e = 0; w->names->experts == NULL && e < c->n_experts; e++) {
         snprintf(prefix, sizeof prefix, "%sexperts.%lld.", w->names->ffn, (long long)e);
         LS_TRY(walk_ffn(w, &layer->expert[e], c->ffn, prefix));
     }

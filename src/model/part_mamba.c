@@ -240,7 +240,7 @@ static ls_status mamba_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
     const ls_rows dnarrow = {t->dnarrow, LS_F32, rank}, draw = {t->dnarrow_raw, LS_F32, rank + 2 * states};
     const ls_rows db = {t->db_state, LS_F32, states}, dc = {t->dc_state, LS_F32, states};
     const ls_leaf_product out_proj = {
-        .w = &w->out_proj, .bias = w->out_bias, .dy = l->dh, .x = a->scanned, .dx = dscan, .m = rows};
+        .w = &w->out_proj, .bias = w->out_bias, .dy = l->dy, .x = a->scanned, .dx = dscan, .m = rows};
     const ls_leaf_product dt_proj = {
         .w = &w->dt_proj, .dy = ddt, .x = a->dt_in, .dx = c->inner_norms ? dnarrow : draw, .m = rows};
     const ls_leaf_product x_proj = {.w = &w->x_proj, .dy = draw, .x = a->u_in, .dx = du, .add = true, .m = rows};

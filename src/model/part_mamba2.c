@@ -244,7 +244,7 @@ static ls_status mamba2_backward(const ls_leaf *l, int64_t layer_i, ls_error *er
     const ls_ssd_backward_args scan = scan_call(l, w, t->du, dxbc, ddt);
     const ls_leaf_cuts cuts = {&scan, scan_bytes, scan_run};
     const ls_leaf_product out_proj = {
-        .w = &w->out_proj, .bias = w->out_bias, .dy = l->dh, .x = a->scanned, .dx = dnormed, .m = rows};
+        .w = &w->out_proj, .bias = w->out_bias, .dy = l->dy, .x = a->scanned, .dx = dnormed, .m = rows};
     const ls_leaf_product in_proj = {.w = &w->in_proj, .bias = w->in_bias, .dy = dz, .x = a->x, .dx = l->dx, .m = rows};
     LS_TRY(ls_leaf_through_product(l, &out_proj, err));
     LS_TRY(norm_backward(l, w, dnormed.data, t->du, dz, err));

@@ -6,6 +6,11 @@
 #include "op/gemm_backward.h"
 #include "op/rmsnorm_backward.h"
 
+ls_status ls_part_scale(ls_device *device, float *x, int64_t n, float scale, ls_error *err) {
+    const ls_scale_args args = {x, x, n, scale};
+    return scale == 0.0f ? LS_OK : ls_scale(device, &args, err);
+}
+
 /* ---- forward ---- */
 
 ls_gemm_args ls_part_product(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, const float *bias,

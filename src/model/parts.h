@@ -24,9 +24,10 @@ typedef struct ls_leaf {
     int64_t row, rows;     /* first row of the tape; number */
     ls_workspace ws;       /* a view: what the current sublayer computed for these rows */
     ls_rows h;             /* H: the residual stream before the sublayer */
-    ls_rows dh, dx;  /* H: gradients of the sublayer's output, and of its normalised input, which the part writes */
-    int64_t layer_i; /* whose sublayer is on its way back; -1: none's */
-    float *gradient; /* [parameters], device memory; of a model whose weights come by layer the host's, where
+    ls_rows dh;            /* H: gradient of the stream behind the sublayer, then before it */
+    ls_rows dy, dx;        /* H: of the sublayer's output, and of its normalised input, which the part writes */
+    int64_t layer_i;       /* whose sublayer is on its way back; -1: none's */
+    float *gradient;       /* [parameters], device memory; of a model whose weights come by layer the host's, where
                             * layers' gradients wait (backward.c) */
     bool gradient_is_zero; /* before it: the leaf's first part */
     bool sequences_whole;  /* of each a multiple of 16 rows */
@@ -36,7 +37,7 @@ struct ls_part {
     const char *name;
     /* ws->a.x to ws->a.y, from rows that are normalised already. */
     ls_status (*forward)(const ls_forward *f, int64_t layer_i, ls_error *err);
-    /* leaf->dh to leaf->dx, and the gradients of the part's parameters. */
+    /* leaf->dy to leaf->dx, and the gradients of the part's parameters. */
     ls_status (*backward)(const ls_leaf *leaf, int64_t layer_i, ls_error *err);
     /* What the backward reads and a tape does not keep (ls_workspace_keep), from what it keeps, before the backward of
      * rows that are not computed again; NULL: nothing. */
@@ -55,6 +56,9 @@ static inline bool ls_attention_is_bare(const ls_model_config *c) {
 
 extern const ls_part ls_part_attention, ls_part_mamba, ls_part_mamba2, ls_part_delta, ls_part_dense, ls_part_ungated,
     ls_part_experts;
+
+/* x = x * scale, n elements; a scale of 0 stands for none. */
+ls_status ls_part_scale(ls_device *device, float *x, int64_t n, float scale, ls_error *err);
 
 /* ---- forward ---- */
 

@@ -125,6 +125,27 @@ static const char bamba_9b[] =
     "  \"num_logits_to_keep\": 1,\n  \"pad_token_id\": 0,\n  \"rms_norm_eps\": 1e-05,\n  \"rope_theta\": 10000.0,\n"
     "  \"tie_word_embeddings\": false,\n  \"use_cache\": true,\n  \"vocab_size\": 128256\n}\n";
 
+/* Granite 4: 72 experts in every layer, of which 10 are chosen, and one that all rows have; no positions. */
+#define GRANITE_MAMBA "\"mamba\", \"mamba\", \"mamba\", \"mamba\", \"mamba\""
+#define GRANITE_TEN GRANITE_MAMBA ",\n    \"attention\", \"mamba\", \"mamba\", \"mamba\", \"mamba\""
+#define GRANITE_4_H_SMALL(layers, kinds)                                                                        \
+    "{\n"                                                                                                       \
+    "  \"architectures\": [\"GraniteMoeHybridForCausalLM\"],\n  \"attention_bias\": false,\n"                   \
+    "  \"attention_dropout\": 0.0,\n  \"attention_multiplier\": 0.0078125,\n  \"bos_token_id\": 100257,\n"      \
+    "  \"dtype\": \"bfloat16\",\n  \"embedding_multiplier\": 12,\n  \"eos_token_id\": 100257,\n"                \
+    "  \"hidden_act\": \"silu\",\n  \"hidden_size\": 4096,\n  \"initializer_range\": 0.1,\n"                    \
+    "  \"intermediate_size\": 768,\n  \"layer_types\": [" kinds                                                 \
+    "],\n  \"logits_scaling\": 16,\n  \"mamba_chunk_size\": 256,\n  \"mamba_conv_bias\": true,\n"               \
+    "  \"mamba_d_conv\": 4,\n  \"mamba_d_head\": 64,\n  \"mamba_d_state\": 128,\n  \"mamba_expand\": 2,\n"      \
+    "  \"mamba_n_groups\": 1,\n  \"mamba_n_heads\": 128,\n  \"mamba_proj_bias\": false,\n"                      \
+    "  \"max_position_embeddings\": 131072,\n  \"model_type\": \"granitemoehybrid\",\n"                         \
+    "  \"num_attention_heads\": 32,\n  \"num_experts_per_tok\": 10,\n  \"num_hidden_layers\": " #layers         \
+    ",\n  \"num_key_value_heads\": 8,\n  \"num_local_experts\": 72,\n  \"output_router_logits\": false,\n"      \
+    "  \"pad_token_id\": 100256,\n  \"position_embedding_type\": \"nope\",\n  \"residual_multiplier\": 0.22,\n" \
+    "  \"rms_norm_eps\": 1e-05,\n  \"rope_theta\": 10000,\n  \"router_aux_loss_coef\": 0.0,\n"                  \
+    "  \"shared_intermediate_size\": 1536,\n  \"tie_word_embeddings\": true,\n  \"use_cache\": true,\n"         \
+    "  \"vocab_size\": 100352\n}\n"
+
 /* Qwen3: norms of heads of 128. */
 #define QWEN3(layers, hidden, ffn, heads, tied)                                                       \
     "{\n"                                                                                             \
@@ -262,6 +283,11 @@ static const ls_shape shapes[] = {
     {"qwen3-next-80b-a3b-cut", "4 layers of qwen3-next-80b-a3b, attention in the last", QWEN3_NEXT(4)},
     {"falcon-mamba-7b", "TII's Falcon Mamba 7B: 64 layers, 4,096 wide", FALCON_MAMBA(64, 4096, 8192, 256)},
     {"bamba-9b", "IBM's Bamba 9B: 32 layers of Mamba-2, but attention in 9, 18 and 27", bamba_9b},
+    {"granite-4-h-small",
+     "IBM's Granite 4.0 H-Small: 40 layers of 72 experts and a shared one, attention in 5, 15, 25 and 35",
+     GRANITE_4_H_SMALL(40, GRANITE_TEN ",\n    " GRANITE_TEN ",\n    " GRANITE_TEN ",\n    " GRANITE_TEN)},
+    {"granite-4-h-small-cut", "4 layers of granite-4-h-small, attention in 2",
+     GRANITE_4_H_SMALL(4, "\"mamba\", \"mamba\", \"attention\", \"mamba\"")},
     {"nemotron-h-8b", "NVIDIA's Nemotron-H 8B: 52 layers of one sublayer, 24 of them Mamba-2 and 4 attention",
      NEMOTRON_H("M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-", 52, 4096, 21504, 32, 64, 8192)},
     {"nemotron-nano-9b-v2",

@@ -12,6 +12,10 @@ ls_status ls_walk_slot(const ls_walk *w, ls_weight_slot slot, const char *prefix
     if (w->layer_i >= 0)
         used = (size_t)snprintf(slot.name, sizeof slot.name, "%s%lld.", w->names->layers, (long long)w->layer_i);
     slot.layer_i = w->layer_i;
+    if (slot.tensor.n_dims == 0) {
+        slot.tensor.n_dims = slot.n_dims;
+        memcpy(slot.tensor.dims, slot.dims, sizeof slot.dims);
+    }
     snprintf(slot.name + used, sizeof slot.name - used, "%s%s", prefix, name);
     return w->visit(w->context, &slot, w->err);
 }
@@ -19,6 +23,12 @@ ls_status ls_walk_slot(const ls_walk *w, ls_weight_slot slot, const char *prefix
 ls_status ls_walk_matrix(const ls_walk *w, ls_gemm_weight *out, int64_t n, int64_t k, const char *prefix,
                          const char *name) {
     const ls_weight_slot slot = {.kind = LS_SLOT_MATRIX, .n_dims = 2, .dims = {n, k}, .matrix = out};
+    return ls_walk_slot(w, slot, prefix, name);
+}
+
+ls_status ls_walk_part(const ls_walk *w, ls_gemm_weight *out, int64_t n, int64_t k, const ls_slot_tensor *tensor,
+                       const char *prefix, const char *name) {
+    const ls_weight_slot slot = {.kind = LS_SLOT_MATRIX, .n_dims = 2, .dims = {n, k}, .tensor = *tensor, .matrix = out};
     return ls_walk_slot(w, slot, prefix, name);
 }
 

@@ -16,6 +16,14 @@ typedef enum ls_slot_kind {
     LS_SLOT_EMBED   /* [V][H], kept as stored in *embed; with tied embeddings the head too */
 } ls_slot_kind;
 
+/* The tensor that has a slot's elements, and from which of its own on. A tensor may have those of several slots, which
+ * then follow each other in the walk as they do in it. */
+typedef struct ls_slot_tensor {
+    int64_t at;
+    int32_t n_dims;
+    int64_t dims[3];
+} ls_slot_tensor;
+
 typedef struct ls_weight_slot {
     char name[LS_TENSOR_NAME_MAX];
     ls_slot_kind kind;
@@ -23,6 +31,7 @@ typedef struct ls_weight_slot {
     bool above_one;  /* of LS_SLOT_VECTOR: *vector holds 1 + what is stored */
     int32_t n_dims;
     int64_t dims[3];
+    ls_slot_tensor tensor;  /* the tensor of that name in a checkpoint */
     ls_gemm_weight *matrix; /* of LS_SLOT_MATRIX */
     float **vector;         /* of vectors, taps, decays and rates */
     void **embed;
@@ -31,6 +40,12 @@ typedef struct ls_weight_slot {
 static inline int64_t ls_slot_elements(const ls_weight_slot *slot) {
     int64_t n = 1;
     for (int32_t i = 0; i < slot->n_dims; i++) n *= slot->dims[i];
+    return n;
+}
+
+static inline int64_t ls_slot_tensor_elements(const ls_slot_tensor *tensor) {
+    int64_t n = 1;
+    for (int32_t i = 0; i < tensor->n_dims; i++) n *= tensor->dims[i];
     return n;
 }
 
@@ -65,10 +80,13 @@ typedef struct ls_walk {
     ls_error *err;
 } ls_walk;
 
-/* The tensor is called LAYER PREFIX NAME. */
+/* The tensor is called LAYER PREFIX NAME. One without dimensions is the slot's alone. */
 ls_status ls_walk_slot(const ls_walk *walk, ls_weight_slot slot, const char *prefix, const char *name);
 ls_status ls_walk_matrix(const ls_walk *walk, ls_gemm_weight *out, int64_t n, int64_t k, const char *prefix,
                          const char *name);
+/* A matrix that is a part of a tensor. */
+ls_status ls_walk_part(const ls_walk *walk, ls_gemm_weight *out, int64_t n, int64_t k, const ls_slot_tensor *tensor,
+                       const char *prefix, const char *name);
 ls_status ls_walk_vector(const ls_walk *walk, float **out, int64_t n, const char *prefix, const char *name);
 /* A norm of the stream or of heads: stored as the model's configuration says. */
 ls_status ls_walk_norm(const ls_walk *walk, float **out, int64_t n, const char *prefix, const char *name);

@@ -78,10 +78,11 @@ static void format_shape(char *text, size_t bytes, const int64_t *dims, int32_t 
 
 static ls_status check_shape(const ls_tensor_view *view, const ls_weight_slot *slot, ls_error *err) {
     char want[96], got[256];
-    bool same = view->n_dims == slot->n_dims;
-    for (int32_t i = 0; same && i < slot->n_dims; i++) same = view->dims[i] == slot->dims[i];
+    const ls_slot_tensor *tensor = &slot->tensor;
+    bool same = view->n_dims == tensor->n_dims;
+    for (int32_t i = 0; same && i < tensor->n_dims; i++) same = view->dims[i] == tensor->dims[i];
     if (same) return LS_OK;
-    format_shape(want, sizeof want, slot->dims, slot->n_dims);
+    format_shape(want, sizeof want, tensor->dims, tensor->n_dims);
     format_shape(got, sizeof got, view->dims, view->n_dims);
     return LS_FAIL(err, LS_ERR_FORMAT, "%s: %s: shape is [%s], the configuration calls for [%s]", view->file,
                    slot->name, got, want);
@@ -102,9 +103,10 @@ ls_status ls_stored_find(ls_stored *s, const ls_tensor_view **out, ls_dtype *dty
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: %s: data type %s%s; weights must be F32, BF16 or F16", view->file,
                        slot->name, ls_st_dtype_name(view->dtype),
                        ls_st_dtype_bits(view->dtype) <= 8 ? ", so the weights are quantised" : "");
+    *out = view;
+    if (slot->tensor.at > 0) return LS_OK; /* its first slot has counted it */
     LS_ASSERT(s->n_used < ls_checkpoint_count(s->checkpoint), "%s: asked for twice", slot->name);
     s->used[s->n_used++] = view;
-    *out = view;
     return LS_OK;
 }
 
@@ -168,8 +170,10 @@ ls_status ls_stored_load_part(ls_stored *stored, ls_device *device, void *to, co
     return ls_memory_load(device, to, bytes, stored->piece_bytes, bring_piece, &from, err);
 }
 
-ls_status ls_stored_load(ls_stored *stored, ls_device *device, void *to, const ls_tensor_view *view, ls_error *err) {
-    return ls_stored_load_part(stored, device, to, view, 0, view->bytes, err);
+ls_status ls_stored_load(ls_stored *stored, ls_device *device, void *to, const ls_tensor_view *view,
+                         const ls_weight_slot *slot, ls_error *err) {
+    const int64_t size = ls_st_dtype_bytes(view->dtype);
+    return ls_stored_load_part(stored, device, to, view, slot->tensor.at * size, ls_slot_elements(slot) * size, err);
 }
 
 /* ---- the head of a tied model ---- */
@@ -195,7 +199,7 @@ done:
 }
 
 ls_status ls_stored_check_head(ls_stored *s, const ls_model_config *c, ls_error *err) {
-    ls_weight_slot slot = {.n_dims = 2, .dims = {c->vocab, c->hidden}};
+    ls_weight_slot slot = {.tensor = {.n_dims = 2, .dims = {c->vocab, c->hidden}}};
     const ls_tensor_view *head, *embed = ls_checkpoint_find(s->checkpoint, c->names->embed);
     bool same = false;
     ls_dtype dtype;

@@ -35,12 +35,13 @@ typedef struct ls_stored {
 ls_status ls_stored_open(ls_stored *out, const char *directory, const ls_tensor_names *names,
                          const ls_model_loading *how, ls_error *err);
 void ls_stored_close(ls_stored *stored);
-/* The slot's tensor, with exactly its shape, and the type of its elements. Counts it as used. */
+/* The tensor that has the slot's elements, with exactly its shape, and the type of its elements. Counts it as used. */
 ls_status ls_stored_find(ls_stored *stored, const ls_tensor_view **out, ls_dtype *dtype, const ls_weight_slot *slot,
                          ls_error *err);
-/* The tensor's bytes to device memory, which has room for them. */
-ls_status ls_stored_load(ls_stored *stored, ls_device *device, void *to, const ls_tensor_view *view, ls_error *err);
-/* Bytes [at, at + bytes) of it. */
+/* The slot's elements of its tensor to device memory, which has room for them. */
+ls_status ls_stored_load(ls_stored *stored, ls_device *device, void *to, const ls_tensor_view *view,
+                         const ls_weight_slot *slot, ls_error *err);
+/* Bytes [at, at + bytes) of a tensor. */
 ls_status ls_stored_load_part(ls_stored *stored, ls_device *device, void *to, const ls_tensor_view *view, int64_t at,
                               int64_t bytes, ls_error *err);
 /* Bytes [at, at + bytes) of a tensor to host memory. */

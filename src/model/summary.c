@@ -20,15 +20,18 @@ static ls_status sum_slot(void *context, const ls_weight_slot *slot, ls_error *e
     ls_digest_part parts[LS_SLOT_PARTS];
     const ls_tensor_view *view;
     ls_dtype dtype;
+    int64_t begin, bytes;
     LS_TRY(ls_stored_find(&s->stored, &view, &dtype, slot, err));
     ls_slot_parts(parts, slot, &dtype);
     for (int i = 0; i < LS_SLOT_PARTS; i++) *hash = ls_fnv_mix(*hash, parts[i].memory, parts[i].bytes);
-    for (int64_t at = 0; at < view->bytes; at += s->stored.piece_bytes) {
-        const int64_t left = view->bytes - at, n = left < s->stored.piece_bytes ? left : s->stored.piece_bytes;
-        LS_TRY(ls_stored_read(&s->stored, s->piece, view, at, n, err));
+    begin = slot->tensor.at * ls_dtype_bytes(dtype);
+    bytes = ls_slot_elements(slot) * ls_dtype_bytes(dtype);
+    for (int64_t at = 0; at < bytes; at += s->stored.piece_bytes) {
+        const int64_t left = bytes - at, n = left < s->stored.piece_bytes ? left : s->stored.piece_bytes;
+        LS_TRY(ls_stored_read(&s->stored, s->piece, view, begin + at, n, err));
         *hash = ls_fnv_mix(*hash, s->piece, n);
     }
-    s->out->n_parameters += view->n_elements;
+    s->out->n_parameters += ls_slot_elements(slot);
     return LS_OK;
 }
 

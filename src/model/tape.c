@@ -34,6 +34,7 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
         float **out;
         int64_t rows, columns;
     } arrays[] = {{&t->dh, rows, c->hidden},
+                  {&t->dy, c->residual_scale == 0.0f ? 0 : rows, c->hidden},
                   {&t->dx, rows, c->hidden},
                   {&t->da, rows, wide},
                   {&t->db, rows, wide},
@@ -206,10 +207,10 @@ void ls_tape_free(ls_tape *t) {
     if (t->device != NULL)
         (void)ls_device_wait(t->device, NULL); /* a read of a call that failed may end in its arrays */
     {
-        float *const arrays[] = {
-            t->dh,        t->dx,        t->da,        t->db,         t->dnarrow, t->dnarrow_raw, t->db_state,
-            t->dc_state,  t->du,        t->ddt,       t->scale,      t->dweight, t->drouter,     t->picked_dweight,
-            t->picked_dx, t->d_logprob, t->d_entropy, t->dhead_norms};
+        float *const arrays[] = {t->dh,        t->dy,          t->dx,        t->da,         t->db,
+                                 t->dnarrow,   t->dnarrow_raw, t->db_state,  t->dc_state,   t->du,
+                                 t->ddt,       t->scale,       t->dweight,   t->drouter,    t->picked_dweight,
+                                 t->picked_dx, t->d_logprob,   t->d_entropy, t->dhead_norms};
         for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) ls_memory_free(t->device, arrays[i]);
     }
     ls_memory_free(t->device, t->leaf_tokens);

@@ -7,7 +7,8 @@
  * The backward runs by leaves. A leaf is a run of whole sequences, which may come in several forwards, a part after the
  * other; its gradient is one ordered computation, and all its sums go on from part to part:
  *   head          rows with a target, ascending, in blocks that carry no bits; last norm
- *   sublayers     descending: h_out = h_in + f(rms(h_in)): dh goes through f, then dh = dh + d of the norm
+ *   sublayers     descending: h_out = h_in + f(rms(h_in)): dh goes through f, then dh = dh + d of the norm; where the
+ *                 configuration scales f, what goes through f is dh * residual_scale
  *   matrices      dw chains over the leaf's rows ascending from +0; inputs of several products add in this order:
  *                 dense gate, up; experts ascending (gate, up), then router; q, k, v; scan's du, then x_proj's
  *   embedding     the leaf's rows ascending; with tied embeddings after the head's share

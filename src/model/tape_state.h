@@ -47,6 +47,7 @@ struct ls_tape {
     float *leaf_dh;
     int32_t *leaf_tokens;
     int64_t leaf_rows; /* of the parts that were there */
+    float *dy;         /* [rows][H]: dh as it enters a sublayer whose output is scaled; NULL: it enters as it is */
     float *dx;         /* [rows][H] */
     uint16_t *rounded; /* [rows][widest projection]: a gradient as both of its products read it; mma16 only */
     float *da, *db;    /* [rows][widest projection] */

@@ -34,19 +34,6 @@ static const ls_tensor_names mixtral_names = {.embed = "model.embed_tokens.weigh
                                               .up = "w3.weight",
                                               .down = "w2.weight"};
 
-static ls_status derive_heads(ls_transformer_raw *raw, ls_error *err) {
-    if (raw->n_kv_heads == ABSENT) raw->n_kv_heads = raw->n_heads;
-    if (raw->n_heads % raw->n_kv_heads != 0)
-        return LS_FAIL(err, LS_ERR_FORMAT, "num_key_value_heads: %lld does not divide num_attention_heads %lld",
-                       (long long)raw->n_kv_heads, (long long)raw->n_heads);
-    if (raw->head_dim != ABSENT) return LS_OK;
-    if (raw->hidden_size % raw->n_heads != 0)
-        return LS_FAIL(err, LS_ERR_FORMAT, "num_attention_heads: %lld does not divide hidden_size %lld",
-                       (long long)raw->n_heads, (long long)raw->hidden_size);
-    raw->head_dim = raw->hidden_size / raw->n_heads;
-    return LS_OK;
-}
-
 static ls_status check_transformer(const ls_transformer_raw *raw, ls_error *err) {
     const ls_field_rows rows[] = {{"(num_attention_heads + 2 x num_key_value_heads) x head_dim",
                                    (raw->n_heads + 2 * raw->n_kv_heads) * raw->head_dim}};
@@ -149,7 +136,7 @@ ls_status ls_transformer_read(ls_model_config *out, struct json_t *config, const
                               ls_error *err) {
     ls_transformer_raw raw = {0};
     LS_TRY(ls_field_read_tables(&raw, config, family->fields, err));
-    LS_TRY(derive_heads(&raw, err));
+    LS_TRY(ls_field_derive_heads(&raw.n_kv_heads, &raw.head_dim, raw.n_heads, raw.hidden_size, err));
     LS_TRY(derive_experts(&raw, family, err));
     LS_TRY(check_transformer(&raw, err));
     LS_TRY(check_experts(&raw, config, family, err));

@@ -48,6 +48,7 @@ extern "C" {
     OP(embed_backward)             \
     OP(residual)                   \
     OP(multiply)                   \
+    OP(scale)                      \
     OP(round_rows)                 \
     OP(swiglu)                     \
     OP(swiglu_backward)            \

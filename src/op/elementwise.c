@@ -66,3 +66,10 @@ ls_status ls_multiply_check(const ls_multiply_args *args, ls_error *err) {
     if (n < 0) return LS_FAIL(err, LS_ERR_ARG, "multiply: n %lld is negative", (long long)n);
     return ls_operands_check("multiply", operands, 2, err);
 }
+
+ls_status ls_scale_check(const ls_scale_args *args, ls_error *err) {
+    const int64_t n = args->n;
+    const ls_operand operands[] = {{"x", args->x, 1, n, n, 4, n == 0}, {"y", args->y, 1, n, n, 4, n == 0}};
+    if (n < 0) return LS_FAIL(err, LS_ERR_ARG, "scale: n %lld is negative", (long long)n);
+    return ls_operands_check("scale", operands, 2, err);
+}

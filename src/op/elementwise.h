@@ -3,6 +3,7 @@
  * embed:      y[r][c] = R(table[token[r]][c])
  * residual:   out[r][c] = h[r][c] + y[r][c], float32: the residual stream is never rounded to the activation type
  * multiply:   x[i] = (x[i] * scale) * y[i], float32
+ * scale:      y[i] = x[i] * scale, float32
  * round_rows: y[r][c] = x[r][c] rounded to bf16: what enters a dense product of the profile mma16 and is used as
  *             float32 besides
  * relu2:      y[r][c] = R(m * m), m = x[r][c] where it is above 0 or NaN, else +0
@@ -33,6 +34,15 @@ typedef struct ls_multiply_args {
 } ls_multiply_args;
 
 ls_status ls_multiply_check(const ls_multiply_args *args, ls_error *err);
+
+typedef struct ls_scale_args {
+    const float *x; /* [n] */
+    float *y;       /* [n]; may be x, and does not overlap it else */
+    int64_t n;
+    float scale;
+} ls_scale_args;
+
+ls_status ls_scale_check(const ls_scale_args *args, ls_error *err);
 
 typedef struct ls_round_rows_args {
     const float *x; /* [rows][dim], rows x_stride elements apart */

@@ -293,6 +293,8 @@ static bool computes_alike(const ls_model_config *a, const ls_model_config *b) {
            a->proj_bias == b->proj_bias && a->rms_eps == b->rms_eps && a->head_norms == b->head_norms &&
            a->reweighs == b->reweighs && a->router_groups == b->router_groups &&
            a->router_top_groups == b->router_top_groups && a->router_scale == b->router_scale &&
+           a->embed_scale == b->embed_scale && a->residual_scale == b->residual_scale &&
+           a->logit_scale == b->logit_scale && a->attention_scale == b->attention_scale &&
            a->delta_by_head == b->delta_by_head && a->qkv_bias == b->qkv_bias && a->o_bias == b->o_bias &&
            memcmp(a->window, b->window, layers * sizeof *a->window) == 0 &&
            memcmp(&a->rope, &b->rope, sizeof a->rope) == 0 && memcmp(a->is_attention, b->is_attention, layers) == 0 &&

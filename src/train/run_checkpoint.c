@@ -206,29 +206,38 @@ static ls_st_dtype stored_dtype(ls_dtype dtype) {
 /* Weights, as the writer asks for them: one after the other, as the model has its layers. */
 typedef struct fetching {
     const ls_parameters *parameters;
-    const ls_tensor_out *tensors; /* [parameters->n] */
+    const ls_tensor_out *tensors; /* [parameters->n_tensors], each with its first parameter */
 } fetching;
 
 static ls_status fetch(void *context, void *host, const ls_tensor_out *tensor, int64_t at, int64_t bytes,
                        ls_error *err) {
     const fetching *f = context;
     const ls_parameters *p = f->parameters;
-    LS_TRY(ls_parameter_need(p, &p->list[tensor - f->tensors], err));
-    return ls_memory_take(p->device, host, (const uint8_t *)tensor->data + at, bytes, err);
+    const ls_parameter *q = tensor->data;
+    for (; q < p->list + p->n && q->tensor == tensor - f->tensors; q++) {
+        const int64_t size = ls_dtype_bytes(q->dtype), first = q->slot.tensor.at * size;
+        const int64_t begin = ls_max_i64(at, first), end = ls_min_i64(at + bytes, first + q->n_elements * size);
+        if (begin >= end) continue;
+        LS_TRY(ls_parameter_need(p, q, err));
+        LS_TRY(ls_memory_take(p->device, (uint8_t *)host + (begin - at),
+                              (const uint8_t *)ls_parameter_value(q) + (begin - first), end - begin, err));
+    }
+    return LS_OK;
 }
 
 static ls_status save_weights(const char *path, const ls_parameters *p, ls_error *err) {
     ls_tensor_out *tensors;
-    ls_status status = ls_array_alloc((void **)&tensors, p->n, sizeof *tensors, "checkpoint", err);
+    ls_status status = ls_array_alloc((void **)&tensors, p->n_tensors, sizeof *tensors, "checkpoint", err);
     if (status != LS_OK) return status;
     for (int64_t i = 0; i < p->n; i++) {
         const ls_parameter *q = &p->list[i];
-        tensors[i] =
-            (ls_tensor_out){q->slot.name, stored_dtype(q->dtype), q->slot.n_dims, q->slot.dims, ls_parameter_value(q)};
+        const ls_slot_tensor *tensor = &q->slot.tensor;
+        if (tensor->at > 0) continue;
+        tensors[q->tensor] = (ls_tensor_out){q->slot.name, stored_dtype(q->dtype), tensor->n_dims, tensor->dims, q};
     }
     fetching f = {p, tensors};
     ls_model_pass(p->model);
-    status = ls_safetensors_write(path, tensors, p->n, fetch, &f, err);
+    status = ls_safetensors_write(path, tensors, p->n_tensors, fetch, &f, err);
     free(tensors);
     return status;
 }
@@ -629,7 +638,7 @@ static ls_status bring_saved(void *context, void *host, int64_t at, int64_t byte
 /* This process's part of a tensor of the file into device memory. */
 static ls_status read_array(const ls_train_state *s, int array, const ls_parameter *p, const ls_tensor_view *view,
                             ls_error *err) {
-    part_source of = {*view, p->begin * ls_dtype_bytes(ls_saved_array_dtype(s, array))};
+    part_source of = {*view, (p->slot.tensor.at + p->begin) * ls_dtype_bytes(ls_saved_array_dtype(s, array))};
     const int64_t bytes = (p->end - p->begin) * ls_dtype_bytes(ls_saved_array_dtype(s, array));
     if (bytes == 0) return LS_OK;
     return ls_memory_load(s->parameters->device, ls_saved_array_element(s, array, p, p->begin), bytes,
@@ -640,15 +649,16 @@ static ls_status read_array(const ls_train_state *s, int array, const ls_paramet
 static ls_status check_array(const char *path, const ls_train_state *s, int array, const ls_parameter *p,
                              const char *name, const ls_tensor_view *view, ls_error *err) {
     const ls_dtype dtype = ls_saved_array_dtype(s, array), other = dtype == LS_F32 ? LS_BF16 : LS_F32;
-    const bool fits = view != NULL && view->n_elements == p->n_elements;
+    const int64_t n = ls_slot_tensor_elements(&p->slot.tensor);
+    const bool fits = view != NULL && view->n_elements == n;
     if (fits && view->dtype == stored_dtype(dtype)) return LS_OK;
     if (fits && array > 0 && view->dtype == stored_dtype(other))
         return LS_FAIL(err, LS_ERR_ARG,
                        "%s: moments: was %s and is %s now; to go on with another value, begin a new run from this "
                        "checkpoint as its model",
                        path, ls_dtype_name(other), ls_dtype_name(dtype));
-    return LS_FAIL(err, LS_ERR_FORMAT, "%s: %s: missing, or not %lld elements of %s", path, name,
-                   (long long)p->n_elements, dtype == LS_F32 ? "F32" : "BF16");
+    return LS_FAIL(err, LS_ERR_FORMAT, "%s: %s: missing, or not %lld elements of %s", path, name, (long long)n,
+                   dtype == LS_F32 ? "F32" : "BF16");
 }
 
 static ls_status load_optimizer(const char *path, const ls_train_state *s, ls_error *err) {
@@ -657,9 +667,9 @@ static ls_status load_optimizer(const char *path, const ls_train_state *s, ls_er
     ls_saved_name name;
     ls_status status;
     LS_TRY_DONE(ls_safetensors_open(&file, path, err));
-    if (ls_safetensors_count(file) != LS_SAVED_ARRAYS * p->n) {
+    if (ls_safetensors_count(file) != LS_SAVED_ARRAYS * p->n_tensors) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s: %lld tensors; this model needs %lld", path,
-                         (long long)ls_safetensors_count(file), (long long)(LS_SAVED_ARRAYS * p->n));
+                         (long long)ls_safetensors_count(file), (long long)(LS_SAVED_ARRAYS * p->n_tensors));
         goto done;
     }
     for (int array = 0; array < LS_SAVED_ARRAYS; array++)

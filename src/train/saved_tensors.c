@@ -11,12 +11,12 @@
 
 enum { WEIGHTS, OPTIMIZER, N_FILES };
 
-/* A file: its tensors, and the byte at which each one's data begin. */
+/* A file: its tensors, the byte at which each one's data begin, and of how many parameters' arrays they are made. */
 typedef struct tensor_file {
     const char *name;
     ls_tensor_out *tensors;
     int64_t *places;
-    int64_t n;
+    int64_t n, n_parts;
 } tensor_file;
 
 struct ls_saved {
@@ -48,19 +48,21 @@ static ls_st_dtype stored_dtype(ls_dtype dtype) {
 }
 
 static ls_tensor_out tensor_of(const char *name, ls_dtype dtype, const ls_parameter *p) {
-    return (ls_tensor_out){name, stored_dtype(dtype), p->slot.n_dims, p->slot.dims, NULL};
+    return (ls_tensor_out){name, stored_dtype(dtype), p->slot.tensor.n_dims, p->slot.tensor.dims, NULL};
 }
 
-static ls_status open_file(tensor_file *f, const char *name, int64_t n, ls_error *err) {
-    *f = (tensor_file){.name = name, .n = n};
+/* Of `arrays` for each parameter. */
+static ls_status open_file(tensor_file *f, const char *name, const ls_parameters *p, int64_t arrays, ls_error *err) {
+    const int64_t n = arrays * p->n_tensors;
+    *f = (tensor_file){.name = name, .n = n, .n_parts = arrays * p->n};
     LS_TRY(ls_array_alloc((void **)&f->tensors, n, sizeof *f->tensors, "checkpoint", err));
     return ls_array_alloc((void **)&f->places, n, sizeof *f->places, "checkpoint", err);
 }
 
-/* This process's bytes of tensor i of a file: where they lie on the device, and from which byte of the tensor on. */
+/* This process's bytes of part i of a file: where they lie on the device, and of which tensor, from which byte on. */
 typedef struct part {
     const void *memory;
-    int64_t first, bytes;
+    int64_t tensor, first, bytes;
 } part;
 
 static part process_part(const ls_saved *saved, int file, int64_t i) {
@@ -69,7 +71,8 @@ static part process_part(const ls_saved *saved, int file, int64_t i) {
     const int array = (int)(i / s->parameters->n);
     const ls_dtype dtype = file == WEIGHTS ? p->dtype : ls_saved_array_dtype(s, array);
     const int64_t size = ls_dtype_bytes(dtype);
-    part out = {NULL, p->begin * size, (p->end - p->begin) * size};
+    part out = {NULL, array * s->parameters->n_tensors + p->tensor, (p->slot.tensor.at + p->begin) * size,
+                (p->end - p->begin) * size};
     if (out.bytes > 0)
         out.memory = file == WEIGHTS ? ls_parameter_own(p) : ls_saved_array_element(s, array, p, p->begin);
     return out;
@@ -78,21 +81,23 @@ static part process_part(const ls_saved *saved, int file, int64_t i) {
 static ls_status open_files(ls_saved *saved, ls_error *err) {
     const ls_parameters *p = saved->state->parameters;
     tensor_file *weights = &saved->files[WEIGHTS], *optimizer = &saved->files[OPTIMIZER];
-    LS_TRY(open_file(weights, saved->state->adapters != NULL ? "adapter_model.safetensors" : "model.safetensors", p->n,
+    LS_TRY(open_file(weights, saved->state->adapters != NULL ? "adapter_model.safetensors" : "model.safetensors", p, 1,
                      err));
-    LS_TRY(open_file(optimizer, "optimizer.safetensors", LS_SAVED_ARRAYS * p->n, err));
+    LS_TRY(open_file(optimizer, "optimizer.safetensors", p, LS_SAVED_ARRAYS, err));
     LS_TRY(ls_array_alloc((void **)&saved->names, optimizer->n, sizeof *saved->names, "checkpoint", err));
-    for (int64_t i = 0; i < p->n; i++)
-        weights->tensors[i] = tensor_of(p->list[i].slot.name, p->list[i].dtype, &p->list[i]);
-    for (int64_t i = 0; i < optimizer->n; i++) {
-        const int array = (int)(i / p->n);
-        ls_saved_array_name(saved->names[i], array, &p->list[i % p->n]);
-        optimizer->tensors[i] =
-            tensor_of(saved->names[i], ls_saved_array_dtype(saved->state, array), &p->list[i % p->n]);
+    for (int64_t i = 0; i < p->n; i++) {
+        const ls_parameter *q = &p->list[i];
+        if (q->slot.tensor.at > 0) continue; /* its tensor is listed */
+        weights->tensors[q->tensor] = tensor_of(q->slot.name, q->dtype, q);
+        for (int array = 0; array < LS_SAVED_ARRAYS; array++) {
+            const int64_t k = array * p->n_tensors + q->tensor;
+            ls_saved_array_name(saved->names[k], array, q);
+            optimizer->tensors[k] = tensor_of(saved->names[k], ls_saved_array_dtype(saved->state, array), q);
+        }
     }
     for (int f = 0; f < N_FILES; f++) {
         LS_TRY(ls_safetensors_places(saved->files[f].places, saved->files[f].tensors, saved->files[f].n, err));
-        for (int64_t i = 0; i < saved->files[f].n; i++) saved->bytes += process_part(saved, f, i).bytes;
+        for (int64_t i = 0; i < saved->files[f].n_parts; i++) saved->bytes += process_part(saved, f, i).bytes;
     }
     return LS_OK;
 }
@@ -154,9 +159,9 @@ static ls_status write_parts(const ls_saved *saved, const char *directory, part_
         ls_status status = LS_OK;
         LS_TRY(path_of(path, directory, f, err));
         LS_TRY(ls_durable_open(&file, path, err));
-        for (int64_t i = 0; i < f->n && status == LS_OK; i++) {
+        for (int64_t i = 0; i < f->n_parts && status == LS_OK; i++) {
             const part p = process_part(saved, k, i);
-            if (p.bytes > 0) status = write(context, &file, &p, f->places[i] + p.first, err);
+            if (p.bytes > 0) status = write(context, &file, &p, f->places[p.tensor] + p.first, err);
         }
         LS_TRY(ls_durable_close(&file, status, err));
     }
@@ -205,7 +210,7 @@ ls_status ls_saved_copy(ls_saved *saved, ls_error *err) {
     ls_device *device = saved->state->parameters->device;
     int64_t at = 0;
     for (int f = 0; f < N_FILES; f++)
-        for (int64_t i = 0; i < saved->files[f].n; i++) {
+        for (int64_t i = 0; i < saved->files[f].n_parts; i++) {
             const part p = process_part(saved, f, i);
             if (p.bytes > 0) LS_TRY(ls_memory_copy(device, saved->copy + at, p.memory, p.bytes, err));
             at += p.bytes;

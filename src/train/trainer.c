@@ -586,7 +586,7 @@ static ls_status describe_bad(const ls_trainer *t, const ls_parameter *p, const 
     while (r < ranks_of(t) - 1 && found[r].at < 0) r++;
     if (found[r].at >= 0)
         snprintf(text, bytes, "the gradient of %s is %g at element %lld", p->slot.name, found[r].value,
-                 (long long)found[r].at);
+                 (long long)(p->slot.tensor.at + found[r].at));
     else
         snprintf(text, bytes, "the squares of the gradient of %s exceed float32", p->slot.name);
     return LS_OK;

@@ -459,7 +459,8 @@ static void test_config_names_of_mamba2(void **state) {
     } shapes[] = {{"mamba2-odd", 105, 11, 127, 2, 5},
                   {"nemotron-h-small", 60, 12, 132, 3, 6},
                   {"bamba-small", 96, 10, 136, 3, 6},
-                  {"qwen3.5-odd", 42, 5, 62, 2, 6}};
+                  {"qwen3.5-odd", 42, 5, 62, 2, 6},
+                  {"granite-odd", 36, 5, 66, 2, 6}};
     static const char lines[] = "param 0 = state_stride\nparam 1 = conv_stride\nparam 2 = slot_stride\n";
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {

@@ -80,7 +80,7 @@ static void embed_faults(bk_run *run) {
     sides_close(&d);
 }
 
-/* ---- residual, multiply, round_rows, swiglu ---- */
+/* ---- residual, multiply, scale, round_rows, swiglu ---- */
 
 static void residual_one(sides *d, int64_t rows, int64_t dim, value_kind kind, int64_t offset, int where) {
     static const char *const names[] = {"apart", "over h", "h itself", "over y"};
@@ -130,6 +130,26 @@ static void multiply(bk_run *run) {
             multiply_one(&d, sizes[i], (value_kind)kind, (i + kind) % 2 * 4, (i + kind) % 3 * 4);
     multiply_one(&d, 0, VALUES_PLAIN, 0, 0);
     multiply_one(&d, bk_size(run, 5000, 300001, 30000001), VALUES_WIDE, 0, 0);
+    sides_close(&d);
+}
+
+static void scale_one(sides *d, int64_t n, value_kind kind, int64_t x_offset, int64_t y_offset, bool in_place) {
+    const sides_buffer x = values_put(d, "x", LS_F32, n, kind, 5, x_offset),
+                       y = in_place ? x : sides_put(d, "y", NULL, n * 4, y_offset);
+    SIDES_CALL(d, scale, .x = x.at[s], .y = y.at[s], .n = n, .scale = 0.22f);
+    values_same(d, &y, LS_F32, "%s, %lld elements, offsets %lld %lld, in place %d", value_names[kind], (long long)n,
+                (long long)x_offset, (long long)y_offset, in_place);
+    values_same(d, &x, LS_F32, "%lld elements", (long long)n);
+    sides_clear_to(d, 0);
+}
+
+static void scale(bk_run *run) {
+    sides d = sides_open(run);
+    for (int64_t i = 0; i < BK_COUNT(sizes); i++)
+        for (int kind = 0; kind < VALUE_KINDS; kind++)
+            scale_one(&d, sizes[i], (value_kind)kind, (i + kind) % 2 * 4, (i + kind) % 3 * 4, (i + kind) % 5 == 0);
+    scale_one(&d, 0, VALUES_PLAIN, 0, 0, false);
+    scale_one(&d, bk_size(run, 5000, 300001, 30000001), VALUES_WIDE, 0, 0, true);
     sides_close(&d);
 }
 
@@ -535,6 +555,7 @@ int main(int argc, char **argv) {
                                     {"embed_faults", embed_faults, BK_ANYWHERE},
                                     {"residual", residual, BK_ANYWHERE},
                                     {"multiply", multiply, BK_ANYWHERE},
+                                    {"scale", scale, BK_ANYWHERE},
                                     {"round_rows", round_rows, BK_ANYWHERE},
                                     {"add_rmsnorm", add_rmsnorm, BK_ANYWHERE},
                                     {"rmsnorm_parts", rmsnorm_parts, BK_ANYWHERE},

@@ -346,13 +346,13 @@ static void text_survives_tokens(void **state) {
 }
 
 static void check_finds_no_difference(void **state) {
-    static const char *const names[] = {"jamba-dense",        "jamba-moe",        "jamba-odd",      "jamba-nobias",
-                                        "jamba-sharded",      "mamba-small",      "mamba-odd",      "llama-small",
-                                        "llama-odd",          "mistral-small",    "qwen2-small",    "qwen3-small",
-                                        "qwen3-moe-small",    "mixtral-small",    "mistral-window", "qwen2-window",
-                                        "falcon-mamba-small", "mamba2-small",     "mamba2-odd",     "nemotron-h-small",
-                                        "nemotron-h-odd",     "bamba-small",      "qwen3.5-small",  "qwen3.5-odd",
-                                        "qwen3.5-moe-small",  "qwen3-next-small", "nemotron-h-moe"};
+    static const char *const names[] = {
+        "jamba-dense",      "jamba-moe",          "jamba-odd",         "jamba-nobias",  "jamba-sharded",
+        "mamba-small",      "mamba-odd",          "llama-small",       "llama-odd",     "mistral-small",
+        "qwen2-small",      "qwen3-small",        "qwen3-moe-small",   "mixtral-small", "mistral-window",
+        "qwen2-window",     "falcon-mamba-small", "mamba2-small",      "mamba2-odd",    "nemotron-h-small",
+        "nemotron-h-odd",   "bamba-small",        "qwen3.5-small",     "qwen3.5-odd",   "qwen3.5-moe-small",
+        "qwen3-next-small", "nemotron-h-moe",     "granite-moe-small", "granite-odd"};
     json_t *result;
     (void)state;
     RUN_OK("check", "--model", TINY, "--prompts", PROMPTS, "--samples", "2", "--max-tokens", "16");
@@ -461,13 +461,13 @@ static void inspect_knows_where_32_bits_end(void **state) {
 }
 
 static void inspect_json_is_json(void **state) {
-    static const char *const names[] = {"jamba-dense",      "jamba-moe",          "jamba-bf16",       "jamba-odd",
-                                        "jamba-nobias",     "jamba-sharded",      "mamba-small",      "mamba-odd",
-                                        "llama-small",      "llama-odd",          "mistral-small",    "qwen2-small",
-                                        "qwen3-small",      "qwen3-moe-small",    "mixtral-small",    "mistral-window",
-                                        "qwen2-window",     "falcon-mamba-small", "mamba2-small",     "mamba2-odd",
-                                        "nemotron-h-small", "nemotron-h-odd",     "bamba-small",      "qwen3.5-small",
-                                        "qwen3.5-odd",      "qwen3.5-moe-small",  "qwen3-next-small", "nemotron-h-moe"};
+    static const char *const names[] = {
+        "jamba-dense",       "jamba-moe",        "jamba-bf16",         "jamba-odd",         "jamba-nobias",
+        "jamba-sharded",     "mamba-small",      "mamba-odd",          "llama-small",       "llama-odd",
+        "mistral-small",     "qwen2-small",      "qwen3-small",        "qwen3-moe-small",   "mixtral-small",
+        "mistral-window",    "qwen2-window",     "falcon-mamba-small", "mamba2-small",      "mamba2-odd",
+        "nemotron-h-small",  "nemotron-h-odd",   "bamba-small",        "qwen3.5-small",     "qwen3.5-odd",
+        "qwen3.5-moe-small", "qwen3-next-small", "nemotron-h-moe",     "granite-moe-small", "granite-odd"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[PATH_BYTES];

@@ -139,6 +139,7 @@ static void shapes_are_as_large_as_published(void **state) {
     } published[] = {{"mamba2-2.7b", "mamba2-2.7b/model.safetensors", 2702599680},
                      {"nemotron-nano-9b-v2", "nemotron-nano-9b-v2/model.safetensors", 8888227328},
                      {"nemotron-3-nano-30b-a3b", "nemotron-3-nano-30b-a3b/model.safetensors", 31577940288},
+                     {"granite-4-h-small", "granite-4-h-small/model.safetensors", 32207337984},
                      {"qwen3.5-4b", "qwen3.5-4b/model.safetensors", 4205751296},
                      {"qwen3.5-27b", "qwen3.5-27b/model.safetensors", 26895998464},
                      {"qwen3.5-35b-a3b", "qwen3.5-35b-a3b/model.safetensors", 34660610688},

@@ -175,10 +175,11 @@ static void without_time_to_decide_nothing_is_named(void **state) {
 /* Without a change the third opinion is the trainer's, to float32's rounding. */
 static void the_reference_agrees_with_the_trainer(void **state) {
     static const char *const models[] = {
-        "jamba-nobias",  "jamba-dense",     "jamba-moe",         "jamba-odd",        "llama-odd",
-        "qwen3-small",   "qwen3-moe-small", "mixtral-small",     "qwen2-window",     "falcon-mamba-small",
-        "mamba2-small",  "mamba2-odd",      "nemotron-h-small",  "nemotron-h-odd",   "bamba-small",
-        "qwen3.5-small", "qwen3.5-odd",     "qwen3.5-moe-small", "qwen3-next-small", "nemotron-h-moe"};
+        "jamba-nobias",      "jamba-dense",     "jamba-moe",         "jamba-odd",        "llama-odd",
+        "qwen3-small",       "qwen3-moe-small", "mixtral-small",     "qwen2-window",     "falcon-mamba-small",
+        "mamba2-small",      "mamba2-odd",      "nemotron-h-small",  "nemotron-h-odd",   "bamba-small",
+        "qwen3.5-small",     "qwen3.5-odd",     "qwen3.5-moe-small", "qwen3-next-small", "nemotron-h-moe",
+        "granite-moe-small", "granite-odd"};
     (void)state;
     for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
         char path[512];

@@ -54,6 +54,15 @@ static const char qwen3_5_moe[] =
     "\"linear_key_head_dim\":8,\"linear_value_head_dim\":12,\"bos_token_id\":1,\"eos_token_id\":2,"
     "\"pad_token_id\":0}";
 
+#define GRANITE(experts, layers)                                                                                       \
+    "{\"architectures\":[\"GraniteMoeHybridForCausalLM\"],\"model_type\":\"granitemoehybrid\",\"dtype\":\"bfloat16\"," \
+    "\"vocab_size\":99,\"hidden_size\":48,\"intermediate_size\":24,\"shared_intermediate_size\":20,"                   \
+    "\"num_local_experts\":" experts ",\"num_experts_per_tok\":2,\"num_hidden_layers\":3,\"layer_types\":[" layers     \
+    "],\"num_attention_heads\":4,\"num_key_value_heads\":2,\"mamba_n_heads\":6,\"mamba_n_groups\":2,"                  \
+    "\"mamba_d_state\":8,\"embedding_multiplier\":12,\"residual_multiplier\":0.22,\"attention_multiplier\":0.08,"      \
+    "\"logits_scaling\":6,\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0}"
+static const char granite[] = GRANITE("5", "\"mamba\",\"attention\",\"mamba\"");
+
 /* KEY=PATH for --set, good until the program ends. */
 static const char *setting(const char *key, const char *path) {
     static char texts[64][PATH_BYTES + 16];
@@ -206,6 +215,7 @@ static void mamba2_goes_the_same_way(void **state) {
     goes_the_same_way(configuration2, "second", "Mamba-2      d_inner 96, 6 heads, 2 groups, d_state 8, d_conv 4");
     goes_the_same_way(nemotron, "nemotron", "layers       5: 1 attention, 2 Mamba, 0 with experts");
     goes_the_same_way(bamba, "bamba", "layers       3: 1 attention, 2 Mamba, 0 with experts");
+    goes_the_same_way(granite, "granite", "layers       3: 1 attention, 2 Mamba, 3 with experts");
     goes_the_same_way(qwen3_5, "qwen", "layers       4: 1 attention, 3 delta rule, 0 with experts");
     goes_the_same_way(qwen3_5_moe, "qwen-moe", "layers       4: 1 attention, 3 delta rule, 4 with experts");
 }

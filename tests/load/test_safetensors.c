@@ -288,7 +288,7 @@ static void other_formats_are_named(void **state) {
     }
 }
 
-/* Wrappers of torch go, experts of one tensor come one by one, each with its own bytes. */
+/* Wrappers of torch go, experts of one tensor come one by one, each with its own bytes; those of Granite stay. */
 static void names_are_those_of_models(void **state) {
     static const char header[] =
         "{\"module._orig_mod.l.0._fsdp_wrapped_module.mamba.w\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}"
@@ -296,7 +296,14 @@ static void names_are_those_of_models(void **state) {
         "\"model.language_model.x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[19,20]},"
         "\"l.module.experts.gate_up_proj\":{\"dtype\":\"U8\",\"shape\":[2,2,3],\"data_offsets\":[1,13]},"
         "\"_checkpoint_wrapped_module.l.f.experts.down_proj\":{\"dtype\":\"U8\",\"shape\":[2,3,1],"
-        "\"data_offsets\":[13,19]}}";
+        "\"data_offsets\":[13,19]},"
+        "\"l.block_sparse_moe.experts.gate_up_proj\":{\"dtype\":\"U8\",\"shape\":[1,2,1],\"data_offsets\":[20,22]},"
+        "\"l.block_sparse_moe._fsdp_wrapped_module.experts.down_proj\":{\"dtype\":\"U8\",\"shape\":[1,1,1],"
+        "\"data_offsets\":[22,23]},"
+        "\"l.block_sparse_moe.router.weight\":{\"dtype\":\"U8\",\"shape\":[1,1],\"data_offsets\":[23,24]}}";
+    static const char *const mixture[] = {"l.block_sparse_moe.input_linear.weight",
+                                          "l.block_sparse_moe.output_linear.weight",
+                                          "l.block_sparse_moe.router.layer.weight"};
     static const struct {
         const char *name;
         int64_t rows, columns;
@@ -315,10 +322,12 @@ static void names_are_those_of_models(void **state) {
     assert_non_null(file = fopen(path, "wb"));
     for (int i = 0; i < 8; i++) fputc((int)(length >> 8 * i & 255), file);
     fputs(header, file);
-    for (int i = 0; i < 20; i++) fputc(i, file);
+    for (int i = 0; i < 24; i++) fputc(i, file);
     assert_int_equal(fclose(file), 0);
     assert_ok(ls_checkpoint_open(&c, dir, &err), err);
-    assert_int_equal(ls_checkpoint_count(c), 8);
+    assert_int_equal(ls_checkpoint_count(c), 11);
+    for (int i = 0; i < 3; i++) assert_non_null(ls_checkpoint_find(c, mixture[i]));
+    assert_int_equal(ls_checkpoint_find(c, mixture[0])->n_dims, 3);
     assert_non_null(ls_checkpoint_find(c, "model.x"));
     assert_non_null(ls_checkpoint_find(c, "l.0.mamba.w"));
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {

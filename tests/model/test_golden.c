@@ -67,6 +67,8 @@ static const golden goldens[] = {
     {"qwen3-small", {0x5f10d8ac4e107a4au, 0x24810c7f2854ee75u, 0x24088af30aa468d2u}},
     {"qwen3-moe-small", {0xad8c66f5b2f0c595u, 0xe2572a43894b01c1u, 0x893be51a76a5e485u}},
     {"mixtral-small", {0x7a310bdf83cd1957u, 0x34bc2c27e05f2f33u, 0x0dbcffebb5b37110u}},
+    {"granite-moe-small", {0x1ebda2b8e7c0dcb3u, 0x3f0ebd66c46b08d7u, 0x70a8e3e0d5c04af5u}},
+    {"granite-odd", {0xa188177bb279fdc9u, 0x81db1b7279ed90a9u, 0x3fb1c9a3cc16ae20u}},
 };
 
 static void bits_are_golden(void **state) {

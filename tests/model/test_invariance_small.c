@@ -70,10 +70,10 @@ static void no_lever_reaches_a_bit(void **state) {
                                         "bamba-small",        "qwen3.5-odd",  "jamba-bf16"};
     const bool one_type = true;
 #else
-    static const char *const names[] = {"jamba-dense",  "jamba-moe",      "jamba-odd",    "mamba-odd",
-                                        "llama-odd",    "qwen3-small",    "qwen2-window", "falcon-mamba-small",
-                                        "mamba2-small", "nemotron-h-odd", "bamba-small",  "qwen3.5-odd",
-                                        "jamba-bf16"};
+    static const char *const names[] = {"jamba-dense",  "jamba-moe",        "jamba-odd",    "mamba-odd",
+                                        "llama-odd",    "qwen3-small",      "qwen2-window", "falcon-mamba-small",
+                                        "mamba2-small", "nemotron-h-odd",   "bamba-small",  "qwen3.5-odd",
+                                        "jamba-bf16",   "granite-moe-small"};
     const bool one_type = false;
 #endif
     const ls_isa isa = *(const ls_isa *)*state;

@@ -8,10 +8,10 @@
 #include "model/params.h"
 #include "model/summary.h"
 
-static const char *const names[] = {"jamba-dense",      "jamba-moe",      "jamba-odd",   "jamba-sharded",
-                                    "mamba-odd",        "llama-odd",      "qwen3-small", "falcon-mamba-small",
-                                    "mamba2-odd",       "nemotron-h-odd", "qwen3.5-odd", "qwen3.5-moe-small",
-                                    "qwen3-next-small", "nemotron-h-moe"};
+static const char *const names[] = {"jamba-dense",      "jamba-moe",      "jamba-odd",         "jamba-sharded",
+                                    "mamba-odd",        "llama-odd",      "qwen3-small",       "falcon-mamba-small",
+                                    "mamba2-odd",       "nemotron-h-odd", "qwen3.5-odd",       "qwen3.5-moe-small",
+                                    "qwen3-next-small", "nemotron-h-moe", "granite-moe-small", "granite-odd"};
 #define N_NAMES ((int)(sizeof names / sizeof names[0]))
 
 static void path_of(char path[512], const char *name) { snprintf(path, 512, "%s/%s", LS_FIXTURES, name); }

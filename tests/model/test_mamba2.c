@@ -1,12 +1,12 @@
-/* Mamba-2 alone, Nemotron-H and Bamba against Hugging Face's numbers: what is read of the configuration, logits and
- * log-probabilities in both activation types, and the bits of a sequence that arrives in chunks. */
+/* Mamba-2 alone, Nemotron-H, Bamba and Granite against Hugging Face's numbers: what is read of the configuration,
+ * logits and log-probabilities in both activation types, and the bits of a sequence that arrives in chunks. */
 #include <math.h>
 
 #include "measure.h"
 #include "model/cache.h"
 
-static const char *const names[] = {"mamba2-small",   "mamba2-odd",     "nemotron-h-small",
-                                    "nemotron-h-odd", "nemotron-h-moe", "bamba-small"};
+static const char *const names[] = {"mamba2-small",   "mamba2-odd",  "nemotron-h-small",  "nemotron-h-odd",
+                                    "nemotron-h-moe", "bamba-small", "granite-moe-small", "granite-odd"};
 enum { N_NAMES = sizeof names / sizeof names[0] };
 
 static void configurations_are_read(void **state) {
@@ -85,6 +85,33 @@ static void half_of_heads_rotates(void **state) {
     fixture_close(&f);
 }
 
+/* Factors, heads that do not rotate, and experts that lie in two tensors. */
+static void factors_and_joined_tensors_are_read(void **state) {
+    fixture f;
+    const ls_model_config *c;
+    const ls_layer *layer;
+    (void)state;
+    fixture_open(&f, "granite-moe-small");
+    c = &f.model->config;
+    layer = &f.model->layers[1];
+    assert_true(c->n_layers == 2 && c->hidden == 20 && c->vocab == 60 && c->tied && c->rms_eps == 1e-4f);
+    assert_true(c->embed_scale == 3.0f && c->residual_scale == 0.41f && c->attention_scale == 0.6f);
+    assert_true(c->logit_scale == 1.0f / 1.7f && c->rope.half == 0 && !c->is_attention[0] && c->is_attention[1]);
+    assert_true(c->n_experts == 5 && c->top_k == 2 && c->ffn == 6 && c->shared_ffn == 9 && c->reweighs);
+    assert_true(layer->expert[4].gate.n == 6 && layer->expert[4].up.k == 20 && layer->expert[4].down.k == 6);
+    assert_true(layer->shared.gate.n == 9 && layer->shared.up.n == 9 && layer->shared_gate.n == 0);
+    assert_int_equal(f.model->n_parameters, 10535);
+    fixture_close(&f);
+
+    fixture_open(&f, "granite-odd");
+    c = &f.model->config;
+    assert_true(c->n_layers == 3 && c->ffn == 13 && c->shared_ffn == 0 && c->n_experts == 1 && !c->tied);
+    assert_true(c->rope.half == 3 && c->qkv_bias && c->o_bias && c->ssd_groups == 3 && c->dt_max == 1.5f);
+    assert_true(f.model->layers[0].expert[0].gate.n == 13 && f.model->layers[0].expert[0].up.n == 13);
+    assert_int_equal(f.model->n_parameters, 11280);
+    fixture_close(&f);
+}
+
 /* A slot: the window of x, B and C, the states of heads, their scales. */
 static void states_are_laid_out(void **state) {
     fixture f;
@@ -148,10 +175,15 @@ static void chunks_change_no_bit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(configurations_are_read),    cmocka_unit_test(layers_of_one_half_are_read),
-        cmocka_unit_test(mixtures_are_read),          cmocka_unit_test(half_of_heads_rotates),
-        cmocka_unit_test(states_are_laid_out),        cmocka_unit_test(f32_matches),
-        cmocka_unit_test(bf16_activations_stay_near), cmocka_unit_test(chunks_change_no_bit),
+        cmocka_unit_test(configurations_are_read),
+        cmocka_unit_test(layers_of_one_half_are_read),
+        cmocka_unit_test(mixtures_are_read),
+        cmocka_unit_test(half_of_heads_rotates),
+        cmocka_unit_test(states_are_laid_out),
+        cmocka_unit_test(f32_matches),
+        cmocka_unit_test(bf16_activations_stay_near),
+        cmocka_unit_test(chunks_change_no_bit),
+        cmocka_unit_test(factors_and_joined_tensors_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -133,6 +133,50 @@ static void multiply_rounds_twice(void **state) {
     }
 }
 
+/* Into another array, then in place. */
+static void scale_rounds_once(void **state) {
+    const ls_isa isa = op_isa(state);
+    const int64_t sizes[] = {0, 1, 7, 4095, 4096, 4097, 20000};
+    uint64_t seed = 19;
+    for (int64_t s = 0; s < OP_COUNT(sizes); s++) {
+        const int64_t n = sizes[s], tail = 5; /* elements behind y stay as they are */
+        op_array x = op_array_make(LS_F32, 1, n + tail, 0), start = op_array_make(LS_F32, 1, n + tail, 0), expected;
+        op_fill(&x, op_special, &seed);
+        op_fill(&start, op_special, &seed);
+        expected = op_copy(&start);
+        for (int64_t i = 0; i < n; i++) op_put(&expected, 0, i, ls_mul(op_get(&x, 0, i), 0.22f));
+        for (int32_t t = 0; t < 2 * OP_THREADS_MAX; t++) {
+            op_array y = op_copy(&start);
+            ls_scale_args args = {op_floats(&x), op_floats(&y), n, 0.22f};
+            ls_error err;
+            if (t % 2 == 1) {
+                memcpy(args.y, args.x, (size_t)n * sizeof *args.y);
+                args.x = args.y;
+            }
+            assert_ok(ls_scale(op_devices[isa][t / 2], &args, &err), err);
+            op_check(&expected, &y, OP_NAN_ANY, "scale %lld, threads %d, in place %d", (long long)n, t / 2 + 1, t % 2);
+            op_array_free(&y);
+        }
+        op_array_free(&x);
+        op_array_free(&start);
+        op_array_free(&expected);
+    }
+}
+
+static void bad_scales_are_named(void **state) {
+    float x[2] = {1.0f, 2.0f};
+    ls_error err;
+    (void)state;
+#define REFUSED(word, ...) \
+    check_failed(ls_scale(op_devices[0][0], &(const ls_scale_args){__VA_ARGS__}, &err), &err, "scale: " word)
+    REFUSED("x is a null", NULL, x, 2, 2.0f);
+    REFUSED("y is a null", x, NULL, 2, 2.0f);
+    REFUSED("n -2", x, x, -2, 2.0f);
+    REFUSED("x: 1 rows of stride 9223372036854775807", x, x, INT64_MAX, 2.0f);
+#undef REFUSED
+    assert_true(x[0] == 1.0f && x[1] == 2.0f);
+}
+
 static void bad_products_are_named(void **state) {
     float x[2] = {1.0f, 2.0f};
     ls_error err;
@@ -353,6 +397,8 @@ int main(void) {
         OP_CASES(residual_adds_once),
         OP_CASES(multiply_rounds_twice),
         cmocka_unit_test(bad_products_are_named),
+        OP_CASES(scale_rounds_once),
+        cmocka_unit_test(bad_scales_are_named),
         OP_CASES(rows_round_once),
         cmocka_unit_test(bad_rounding_is_named),
         OP_CASES(swiglu_equals_the_textbook),

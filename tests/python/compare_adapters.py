@@ -8,6 +8,7 @@ The merged model must have, in float32 of transformers, the log-probabilities th
 base and adapter that PEFT has merged, as far as weights in bf16 allow. The exit code is 1 where one differs.
 """
 
+import functools
 import json
 import pathlib
 import subprocess
@@ -18,7 +19,7 @@ FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "fixtures"
 NAMES = {"jamba-dense": "all-linear", "jamba-moe": "all-linear", "jamba-bf16": "all-linear",
          "bamba-small": "all-linear", "llama-small": "all-linear", "mistral-small": "all-linear",
          "mixtral-small": "all-linear", "qwen2-small": "all-linear", "qwen3-small": "all-linear",
-         "qwen3-moe-small": "all-linear",
+         "qwen3-moe-small": "all-linear", "granite-moe-small": "all-linear", "granite-odd": "all-linear",
          "mamba-small": "in_proj,x_proj,dt_proj", "falcon-mamba-small": "in_proj,x_proj,dt_proj",
          "mamba2-small": "in_proj"}  # PEFT refuses out_proj, and finds no module of Nemotron-H
 TOKENS = [[1, 5, 9, 11, 3, 7, 21, 40, 8], [1, 30, 31, 17, 2]]
@@ -71,7 +72,7 @@ def try_fixture(program, name, torch, transformers, peft, load_file):
         lockstep(program, "merge", adapter, "--out", merged)
         own = own_values(program, merged, folder)
         before = own_values(program, base, folder)
-        load = transformers.AutoModelForCausalLM.from_pretrained
+        load = functools.partial(transformers.AutoModelForCausalLM.from_pretrained, experts_implementation="eager")
         held = peft.PeftModel.from_pretrained(load(base, dtype=torch.float32), adapter).eval()
         state = {k.replace(".default.", "."): v for k, v in held.state_dict().items() if "lora_" in k}
         file = load_file(adapter / "adapter_model.safetensors")

@@ -60,6 +60,15 @@ static const char qwen3_5[] =
     "\"num_key_value_heads\":1,\"head_dim\":16,\"linear_num_key_heads\":2,\"linear_num_value_heads\":4,"
     "\"linear_key_head_dim\":8,\"linear_value_head_dim\":8,\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0}";
 
+/* Granite: experts of a layer in two tensors, factors of the stream. */
+static const char granite[] =
+    "{\"architectures\":[\"GraniteMoeHybridForCausalLM\"],\"model_type\":\"granitemoehybrid\",\"dtype\":\"bfloat16\","
+    "\"vocab_size\":64,\"hidden_size\":24,\"intermediate_size\":8,\"shared_intermediate_size\":12,"
+    "\"num_hidden_layers\":4,\"layer_types\":[\"mamba\",\"attention\",\"mamba\",\"mamba\"],\"num_attention_heads\":2,"
+    "\"num_key_value_heads\":1,\"num_local_experts\":4,\"num_experts_per_tok\":2,\"mamba_n_heads\":6,"
+    "\"mamba_d_state\":8,\"embedding_multiplier\":12,\"residual_multiplier\":0.22,\"attention_multiplier\":0.1,"
+    "\"logits_scaling\":3,\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0}";
+
 /* ---- runs, each process of which is a child: this program itself never opens a device, so that it may fork ---- */
 
 /* Rank 0. words NULL: it must come to an end, and its digest is returned; else it must fail with them. */
@@ -139,6 +148,7 @@ static void processes_have_the_bits_of_one(void **state) {
         {mixed, {"leaf=8", "microbatch=1", "engine.preempt-every=3", "engine.preempt-by=alternate", NULL}},
         {plain2, {"minibatches=2", "engine.chunk=2", NULL}},
         {qwen3_5, {"minibatches=2", "engine.chunk=2", NULL}},
+        {granite, {"minibatches=2", "engine.chunk=2", NULL}},
         {plain, {"top_p=0.9", "top_k=20", "minibatches=2", "engine.chunk=2", NULL}},
     };
     (void)state;

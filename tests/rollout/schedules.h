@@ -7,7 +7,7 @@
 #include "oracle.h"
 #include "rollout/engine_state.h"
 
-#define FIXTURES 13
+#define FIXTURES 14
 #define PROMPTS 16
 #define PROMPT_MAX 12
 #define SAMPLES 4
@@ -18,8 +18,9 @@
 #define TICKS_MAX 100000 /* no schedule takes nearly as many */
 
 static const char *const fixture_names[FIXTURES] = {
-    "jamba-odd",    "jamba-nobias",       "jamba-moe",  "jamba-dense",      "mamba-odd",   "llama-odd",  "qwen3-small",
-    "qwen2-window", "falcon-mamba-small", "mamba2-odd", "nemotron-h-small", "bamba-small", "qwen3.5-odd"};
+    "jamba-odd",        "jamba-nobias", "jamba-moe",    "jamba-dense",        "mamba-odd",
+    "llama-odd",        "qwen3-small",  "qwen2-window", "falcon-mamba-small", "mamba2-odd",
+    "nemotron-h-small", "bamba-small",  "qwen3.5-odd",  "granite-moe-small"};
 
 static const distribution distributions[DISTRIBUTIONS] = {
     {{.temperature = 1.0f, .top_p = 1.0f, .seed = 31}, LS_LOGPROB_RAW, {.repetition = 0}},

@@ -362,10 +362,10 @@ static void *poisoned_embedding(const ls_model *model, int32_t token) {
 /* An embedding row of NaN, for one token that one prompt holds and another request draws: both end there with an error
  * that says where, and those beside them, before and after, do not notice. */
 static void not_a_number_ends_one_request(void **state) {
-    static const char *const names[] = {"jamba-odd",        "jamba-dense",   "jamba-moe",          "jamba-nobias",
-                                        "mamba-odd",        "qwen3-small",   "falcon-mamba-small", "mamba2-small",
-                                        "nemotron-h-small", "bamba-small",   "qwen3.5-small",      "qwen3.5-moe-small",
-                                        "qwen3-next-small", "nemotron-h-moe"};
+    static const char *const names[] = {"jamba-odd",        "jamba-dense",    "jamba-moe",          "jamba-nobias",
+                                        "mamba-odd",        "qwen3-small",    "falcon-mamba-small", "mamba2-small",
+                                        "nemotron-h-small", "bamba-small",    "qwen3.5-small",      "qwen3.5-moe-small",
+                                        "qwen3-next-small", "nemotron-h-moe", "granite-moe-small"};
     enum { N = 9 };
     (void)state;
     for (size_t f = 0; f < sizeof names / sizeof names[0]; f++) {

@@ -2,8 +2,9 @@
  * it was; the modes of a run. */
 #include "engine_case.h"
 
-static const char *const names[] = {"jamba-odd",        "jamba-dense", "qwen2-window",  "mamba2-small",
-                                    "nemotron-h-small", "bamba-small", "qwen3.5-small", "qwen3-next-small"};
+static const char *const names[] = {"jamba-odd",     "jamba-dense",      "qwen2-window",
+                                    "mamba2-small",  "nemotron-h-small", "bamba-small",
+                                    "qwen3.5-small", "qwen3-next-small", "granite-moe-small"};
 enum { NAMES = sizeof names / sizeof names[0] };
 
 static int64_t hits_of(const ls_engine *e) {

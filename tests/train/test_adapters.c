@@ -138,13 +138,13 @@ typedef struct learner {
 
 enum { ROWS = 21 };
 
-static void learner_open(learner *l, const char *targets) {
+static void learner_open(learner *l, const char *name, const char *targets) {
     const ls_adapters_opts opts = {3, 6.0, targets, 7};
     const ls_tape_opts tape = {LS_F32, ROWS, 2, LS_RECOMPUTE_ALL, 1.0f, 0, NULL, NULL};
     const int64_t lengths[] = {13, 8};
     char directory[400];
     ls_error err;
-    snprintf(directory, sizeof directory, "%s/jamba-dense", LS_FIXTURES);
+    snprintf(directory, sizeof directory, "%s/%s", LS_FIXTURES, name);
     assert_ok(ls_model_open(&l->model, test_home(), directory, &err), err);
     assert_ok(ls_parameters_open_share(&l->base, l->model, test_home(), directory, 1, 1, &err), err);
     assert_int_equal(l->base->end - l->base->begin, 0);
@@ -187,7 +187,7 @@ static void gradients_are_differences(void **state) {
     float *base, *there, *gradient;
     ls_error err;
     (void)state;
-    learner_open(&l, "in_proj,x_proj,q_proj,o_proj,gate_proj,down_proj");
+    learner_open(&l, "jamba-dense", "in_proj,x_proj,q_proj,o_proj,gate_proj,down_proj");
     for (int64_t i = 1; i < l.adapters->list->n; i += 2) {
         const ls_parameter *p = &l.adapters->list->list[i];
         float *b = random_floats(p->n_elements, (uint64_t)i);
@@ -234,7 +234,7 @@ static void adapters_begin_as_nothing(void **state) {
     float a[2][16];
     ls_error err;
     (void)state;
-    learner_open(&l, "mamba.in_proj,model.layers.0.feed_forward.down_proj");
+    learner_open(&l, "jamba-dense", "mamba.in_proj,model.layers.0.feed_forward.down_proj");
     assert_true(l.adapters->n >= 2 && l.adapters->scale == 2.0f);
     for (int64_t i = 0; i < l.adapters->list->n; i++) {
         const ls_parameter *p = &l.adapters->list->list[i];
@@ -261,16 +261,14 @@ static void adapters_begin_as_nothing(void **state) {
 
 /* A mixture of experts has adapters outside of it alone: PEFT would refuse those of routers and pass over those of
  * experts, which are no linear modules in the models that it adapts. */
-static void mixtures_have_no_adapters(void **state) {
-    static const char *const refused[] = {"router", "gate_proj", "in_proj,down_proj", "experts.1.up_proj"};
+static void check_mixture(const char *name, const char *const *refused, int64_t n) {
     ls_adapters_opts opts = {3, 6.0, "all-linear", 7};
     ls_model *model;
     ls_parameters *base;
     ls_adapters *adapters;
     char directory[400];
     ls_error err;
-    (void)state;
-    snprintf(directory, sizeof directory, "%s/jamba-moe", LS_FIXTURES);
+    snprintf(directory, sizeof directory, "%s/%s", LS_FIXTURES, name);
     assert_ok(ls_model_open(&model, test_home(), directory, &err), err);
     assert_ok(ls_parameters_open_share(&base, model, test_home(), directory, 1, 1, &err), err);
     assert_ok(ls_adapters_open(&adapters, base, directory, &opts, &err), err);
@@ -278,9 +276,10 @@ static void mixtures_have_no_adapters(void **state) {
     for (int64_t i = 0; i < adapters->n; i++) {
         assert_null(strstr(adapters->adapters[i].module, "router"));
         assert_null(strstr(adapters->adapters[i].module, "experts"));
+        assert_null(strstr(adapters->adapters[i].module, "block_sparse_moe"));
     }
     ls_adapters_free(adapters);
-    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+    for (int64_t i = 0; i < n; i++) {
         opts.targets = refused[i];
         assert_int_equal(ls_adapters_open(&adapters, base, directory, &opts, &err), LS_ERR_UNSUPPORTED);
         assert_non_null(strstr(err.text, "of a mixture of experts"));
@@ -289,12 +288,80 @@ static void mixtures_have_no_adapters(void **state) {
     ls_model_close(model);
 }
 
+static void mixtures_have_no_adapters(void **state) {
+    static const char *const jamba[] = {"router", "gate_proj", "in_proj,down_proj", "experts.1.up_proj"};
+    static const char *const granite[] = {"layer", "block_sparse_moe.input_linear", "output_linear"};
+    (void)state;
+    check_mixture("jamba-moe", jamba, 4);
+    check_mixture("granite-moe-small", granite, 3);
+}
+
+/* Gate and up, of one adapter x: what each becomes, and the gradients that come of those of both. */
+static void check_joined(const learner *l, const ls_adapter *x) {
+    const ls_parameter *a = &l->adapters->list->list[x->a], *b = &l->adapters->list->list[x->b];
+    const int64_t n = 18, half = 9, k = 20, rank = 3, n_base = l->base->n_elements;
+    float *by_chance = random_floats(n_base, 3), *base = to_device(test_home(), by_chance, n_base * 4);
+    float *there = to_device(test_home(), NULL, l->adapters->list->n_elements * 4), *old_b = random_floats(n * rank, 4);
+    float av[3 * 20], bv[18 * 3], da[3 * 20], db[18 * 3];
+    uint16_t w0[18 * 20], w[18 * 20];
+    ls_error err;
+    put(b, old_b, old_b, 0);
+    assert_ok(ls_adapters_merge(l->adapters, &err), err);
+    assert_ok(ls_adapters_gradient(l->adapters, base, there, &err), err);
+    from_device(test_home(), av, a->master, (int64_t)sizeof av);
+    from_device(test_home(), bv, b->master, (int64_t)sizeof bv);
+    from_device(test_home(), da, there + a->offset, (int64_t)sizeof da);
+    from_device(test_home(), db, there + b->offset, (int64_t)sizeof db);
+    from_device(test_home(), w0, x->w0, (int64_t)sizeof w0);
+    for (int i = 0; i < 2; i++)
+        from_device(test_home(), w + i * half * k, ls_parameter_value(&x->base[i]), half * k * 2);
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t c = 0; c < k; c++) {
+            float sum = 0.0f;
+            for (int64_t j = 0; j < rank; j++) sum = fmaf(bv[r * rank + j], av[j * k + c], sum);
+            assert_int_equal(w[r * k + c], ls_f32_to_bf16(fmaf(2.0f, sum, ls_bf16_to_f32(w0[r * k + c]))));
+        }
+    for (int64_t j = 0; j < rank; j++)
+        for (int64_t r = 0; r < n; r++) {
+            const float *dw = by_chance + x->base[r / half].offset + r % half * k;
+            double sum = 0;
+            for (int64_t c = 0; c < k; c++) sum += (double)dw[c] * (double)av[j * k + c];
+            assert_true(fabs((double)db[r * rank + j] - 2 * sum) < 1e-5);
+        }
+    for (int64_t j = 0; j < rank; j++)
+        for (int64_t c = 0; c < k; c++) {
+            double sum = 0;
+            for (int64_t r = 0; r < n; r++)
+                sum += (double)bv[r * rank + j] * (double)by_chance[x->base[r / half].offset + r % half * k + c];
+            assert_true(fabs((double)da[j * k + c] - 2 * sum) < 1e-5);
+        }
+    free(by_chance);
+    free(old_b);
+    ls_memory_free(test_home(), base);
+    ls_memory_free(test_home(), there);
+}
+
+/* A tensor that has several matrices of the model has one adapter, with the shape of all of it, as PEFT has it. */
+static void joined_matrices_have_one_adapter(void **state) {
+    const ls_parameter *a, *b;
+    learner l;
+    (void)state;
+    learner_open(&l, "granite-moe-small", "shared_mlp.input_linear");
+    assert_true(l.adapters->n == 2 && l.adapters->list->n == 4);
+    assert_string_equal(l.adapters->adapters[1].module, "model.layers.1.shared_mlp.input_linear");
+    a = &l.adapters->list->list[0];
+    b = &l.adapters->list->list[1];
+    assert_string_equal(a->slot.name, "base_model.model.model.layers.0.shared_mlp.input_linear.lora_A.weight");
+    assert_true(a->slot.dims[0] == 3 && a->slot.dims[1] == 20 && b->slot.dims[0] == 18 && b->slot.dims[1] == 3);
+    check_joined(&l, &l.adapters->adapters[1]);
+    learner_close(&l);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ops_are_the_dense_products),
-        cmocka_unit_test(gradients_are_differences),
-        cmocka_unit_test(adapters_begin_as_nothing),
-        cmocka_unit_test(mixtures_have_no_adapters),
+        cmocka_unit_test(ops_are_the_dense_products),       cmocka_unit_test(gradients_are_differences),
+        cmocka_unit_test(adapters_begin_as_nothing),        cmocka_unit_test(mixtures_have_no_adapters),
+        cmocka_unit_test(joined_matrices_have_one_adapter),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

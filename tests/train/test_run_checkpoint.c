@@ -161,10 +161,10 @@ static int64_t count_entries(void) {
 /* ---- what comes back ---- */
 
 static void a_resumed_run_has_the_bits_of_one_that_did_not_stop(void **state) {
-    static const char *const names[] = {"jamba-nobias",       "jamba-odd",    "jamba-moe",        "jamba-sharded",
-                                        "mamba-small",        "mamba-odd",    "llama-odd",        "qwen3-small",
-                                        "falcon-mamba-small", "mamba2-small", "nemotron-h-small", "qwen3.5-small",
-                                        "qwen3.5-moe-small"};
+    static const char *const names[] = {"jamba-nobias",       "jamba-odd",         "jamba-moe",        "jamba-sharded",
+                                        "mamba-small",        "mamba-odd",         "llama-odd",        "qwen3-small",
+                                        "falcon-mamba-small", "mamba2-small",      "nemotron-h-small", "qwen3.5-small",
+                                        "qwen3.5-moe-small",  "granite-moe-small", "granite-odd"};
     (void)state;
     for (size_t m = 0; m < sizeof names / sizeof names[0]; m++) {
         ls_trainer_opts opts = usual_opts();
@@ -202,6 +202,67 @@ static void a_resumed_run_has_the_bits_of_one_that_did_not_stop(void **state) {
         clear_run();
     }
     source = names[0];
+}
+
+/* Every tensor of one file is in the other one, of the same shape and type; `same`: and of the same bytes. */
+static void check_tensors(const char *path, const char *other, bool same) {
+    ls_safetensors *a, *b;
+    ls_error err;
+    assert_ok(ls_safetensors_open(&a, path, &err), err);
+    assert_ok(ls_safetensors_open(&b, other, &err), err);
+    assert_int_equal(ls_safetensors_count(a), ls_safetensors_count(b));
+    for (int64_t i = 0; i < ls_safetensors_count(a); i++) {
+        const ls_tensor_view *x = ls_safetensors_at(a, i), *y = ls_safetensors_find(b, x->name);
+        uint8_t *bytes[2] = {malloc((size_t)x->bytes), malloc((size_t)x->bytes)};
+        if (y == NULL || x->n_dims != y->n_dims || memcmp(x->dims, y->dims, sizeof x->dims) != 0 ||
+            x->dtype != y->dtype)
+            fail_msg("%s: %s", other, x->name);
+        assert_ok(ls_tensor_read(bytes[0], x, &err), err);
+        assert_ok(ls_tensor_read(bytes[1], y, &err), err);
+        if (same) assert_memory_equal(bytes[0], bytes[1], (size_t)x->bytes);
+        free(bytes[0]);
+        free(bytes[1]);
+    }
+    ls_safetensors_close(a);
+    ls_safetensors_close(b);
+}
+
+/* Experts and feed-forwards that have a tensor together have it in what is written: in a model for others, in a
+ * checkpoint, and its masters in one tensor as well. */
+static void tensors_are_written_as_they_were_read(void **state) {
+    static const char gate_up[] = "master.model.layers.1.block_sparse_moe.input_linear.weight";
+    const ls_trainer_opts opts = usual_opts();
+    char path[LS_SAVES_PATH_MAX];
+    const char *before = source;
+    const ls_tensor_view *view;
+    ls_safetensors *file;
+    ls_saves *run;
+    training t;
+    ls_error err;
+    (void)state;
+    describe();
+    source = "granite-moe-small";
+    training_open(&t, fixture_path(source), &opts, 1, ls_isa_best());
+    assert_ok(ls_saves_open(&run, run_path, true, &err), err);
+    assert_ok(ls_saves_keep_files(run, fixture_path(source), &err), err);
+    snprintf(path, sizeof path, "%s/pushed", run_path);
+    assert_ok(ls_directory_make(path, &err), err);
+    assert_ok(ls_saves_save_model(run, path, t.state->parameters, &err), err);
+    ls_saves_close(run);
+    snprintf(path, sizeof path, "%s/pushed/model.safetensors", run_path);
+    check_tensors(LS_FIXTURES "/granite-moe-small/model.safetensors", path, true);
+    (void)train(&t, 1, 2);
+    save(&t, 2);
+    snprintf(path, sizeof path, "%s/step-00000001/model.safetensors", run_path);
+    check_tensors(LS_FIXTURES "/granite-moe-small/model.safetensors", path, false);
+    snprintf(path, sizeof path, "%s/step-00000001/optimizer.safetensors", run_path);
+    assert_ok(ls_safetensors_open(&file, path, &err), err);
+    view = ls_safetensors_find(file, gate_up);
+    assert_true(view != NULL && view->n_dims == 3 && view->dims[0] == 5 && view->dims[1] == 12 && view->dims[2] == 20);
+    ls_safetensors_close(file);
+    training_close(&t);
+    clear_run();
+    source = before;
 }
 
 static void only_the_newest_stay(void **state) {
@@ -609,6 +670,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_resumed_run_has_the_bits_of_one_that_did_not_stop),
         cmocka_unit_test(only_the_newest_stay),
+        cmocka_unit_test(tensors_are_written_as_they_were_read),
         cmocka_unit_test(a_killed_save_loses_nothing),
         cmocka_unit_test(a_full_disk_loses_nothing),
         cmocka_unit_test(a_save_behind_is_of_its_moment),

@@ -5,9 +5,9 @@
 #include "train/train_options.h"
 #include "train/training.h"
 
-static const char *const names[] = {"jamba-nobias", "jamba-odd",     "jamba-moe",
-                                    "mamba-odd",    "qwen3-small",   "falcon-mamba-small",
-                                    "mamba2-small", "qwen3.5-small", "qwen3.5-moe-small"};
+static const char *const names[] = {"jamba-nobias",      "jamba-odd",          "jamba-moe",    "mamba-odd",
+                                    "qwen3-small",       "falcon-mamba-small", "mamba2-small", "qwen3.5-small",
+                                    "qwen3.5-moe-small", "granite-moe-small"};
 
 enum { LONGEST = 14, SEQUENCES = 15 };
 

@@ -14,7 +14,7 @@ enum { STEPS = 20 };
 static const char *const names[] = {"jamba-nobias",     "jamba-odd",   "jamba-moe",          "mamba-odd",
                                     "llama-odd",        "qwen3-small", "falcon-mamba-small", "mamba2-small",
                                     "nemotron-h-small", "bamba-small", "qwen3.5-small",      "qwen3.5-moe-small",
-                                    "nemotron-h-moe"};
+                                    "nemotron-h-moe",   "granite-odd"};
 
 static uint64_t bits_of(const char *name, const ls_trainer_opts *opts, int32_t threads, ls_isa isa, int64_t steps) {
     training t;

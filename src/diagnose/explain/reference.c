@@ -455,7 +455,8 @@ static ls_status heads_and_gates(const pass *p, double *q, double *gate, const d
 static ls_status attention(const pass *p, int64_t layer_i, double *out, const double *x, const layer *l) {
     const ls_model_config *c = p->c;
     const int64_t n = p->n, size = c->head_dim, heads = c->n_heads, groups = c->n_kv_heads, mark = p->s->n;
-    const double scale = (p->e.attention_scale > 0.0 ? p->e.attention_scale : 1.0) / sqrt((double)size);
+    const double own_scale = c->attention_scale > 0.0f ? (double)c->attention_scale : 1.0 / sqrt((double)size);
+    const double scale = (p->e.attention_scale > 0.0 ? p->e.attention_scale : 1.0) * own_scale;
     double *q, *k, *v, *y, *w, *gate;
     LS_TRY(room(p->s, &q, n, heads * size, p->err));
     LS_TRY(room(p->s, &gate, c->head_gates ? n : 0, heads * size, p->err));
@@ -598,14 +599,15 @@ static void route(const pass *p, double *share, double *logit, double *order, co
     for (int64_t e = 0; e < experts; e++) share[e] *= scale / (renormalised ? chosen : 1.0);
 }
 
-static ls_status shared_expert(const pass *p, double *out, const double *x, const layer *l) {
+static ls_status shared_expert(const pass *p, double *out, const double *x, const layer *l, double share) {
     double gate = 0.0;
-    if (l->of[SHARED_GATE].at == NULL) return dense(p, out, x, 1, l->shared, 1.0);
+    if (l->of[SHARED_GATE].at == NULL) return dense(p, out, x, 1, l->shared, share);
     matrix_product(&gate, x, 1, &l->of[SHARED_GATE], NULL);
-    return dense(p, out, x, 1, l->shared, 1.0 / (1.0 + exp(-gate)));
+    return dense(p, out, x, 1, l->shared, share / (1.0 + exp(-gate)));
 }
 
-static ls_status mixture(const pass *p, double *out, const double *x, const layer *l) {
+/* out [n][H] += scale * mixture(x). */
+static ls_status mixture(const pass *p, double *out, const double *x, const layer *l, double scale) {
     const int64_t experts = p->c->n_experts, hidden = p->c->hidden, mark = p->s->n;
     double *logit, *share, *order;
     LS_TRY(room(p->s, &logit, 1, experts, p->err));
@@ -615,8 +617,9 @@ static ls_status mixture(const pass *p, double *out, const double *x, const laye
         matrix_product(logit, x + t * hidden, 1, &l->of[ROUTER], NULL);
         route(p, share, logit, order, l);
         for (int64_t e = 0; e < experts; e++)
-            if (share[e] > 0.0) LS_TRY(dense(p, out + t * hidden, x + t * hidden, 1, &l->expert[3 * e], share[e]));
-        if (p->c->shared_ffn > 0) LS_TRY(shared_expert(p, out + t * hidden, x + t * hidden, l));
+            if (share[e] > 0.0)
+                LS_TRY(dense(p, out + t * hidden, x + t * hidden, 1, &l->expert[3 * e], scale * share[e]));
+        if (p->c->shared_ffn > 0) LS_TRY(shared_expert(p, out + t * hidden, x + t * hidden, l, scale));
     }
     release_scratch(p->s, mark);
     return LS_OK;
@@ -742,11 +745,15 @@ static ls_status mix_tokens(const pass *p, int32_t layer_i, double *y, const dou
     }
 }
 
+/* A factor of the configuration. */
+static double factor_of(float scale) { return scale > 0.0f ? (double)scale : 1.0; }
+
 static ls_status run_layer(const pass *p, double *h, double *x, double *y, int32_t layer_i) {
     const int64_t n = p->n, hidden = p->c->hidden, mark = p->s->n;
     const bool here = p->e.layer < 0 || p->e.layer == layer_i;
-    const double mixer = here && p->e.mixer_scale > 0.0 ? p->e.mixer_scale : 1.0;
-    const double ffn = here && p->e.ffn_scale > 0.0 ? p->e.ffn_scale : 1.0;
+    const double added = factor_of(p->c->residual_scale);
+    const double mixer = (here && p->e.mixer_scale > 0.0 ? p->e.mixer_scale : 1.0) * added;
+    const double ffn = (here && p->e.ffn_scale > 0.0 ? p->e.ffn_scale : 1.0) * added;
     pass mixing = *p;
     layer l;
     if (!here) mixing.e.cut_every = 0;
@@ -766,7 +773,7 @@ static ls_status run_layer(const pass *p, double *h, double *x, double *y, int32
             rms(p, x + t * hidden, h + t * hidden, hidden, l.of[FFN_NORM].at,
                 here && p->e.weights == LS_CHANGED_FFN_NORM_ONES);
         round_all(x, n * hidden, p->e.activations);
-        LS_TRY(p->c->is_moe[layer_i] ? mixture(p, h, x, &l) : dense(p, h, x, n, l.expert, ffn));
+        LS_TRY(p->c->is_moe[layer_i] ? mixture(p, h, x, &l, added) : dense(p, h, x, n, l.expert, ffn));
     }
     release_scratch(p->s, mark);
     return LS_OK;
@@ -788,6 +795,7 @@ static ls_status run_head(const pass *p, double *logits, const double *h, double
     else
         round_all(x, p->n * hidden, p->e.head_input);
     matrix_product(logits, x, p->n, &head, NULL);
+    for (int64_t i = 0; i < p->n * vocab; i++) logits[i] *= factor_of(p->c->logit_scale);
     round_all(logits, p->n * vocab, p->e.logits);
     for (int64_t i = 0; p->e.softcap > 0.0 && i < p->n * vocab; i++)
         logits[i] = p->e.softcap * tanh(logits[i] / p->e.softcap);
@@ -815,7 +823,8 @@ ls_status ls_reference_logits(ls_reference *r, const ls_edit *edit, const int32_
         const matrix row = {r->embed.at + tokens[t] * hidden, 1, hidden};
         change_matrix(h + t * hidden, &row, embed_change);
     }
-    for (int64_t i = 0; p.e.embed_scale > 0.0 && i < n * hidden; i++) h[i] *= p.e.embed_scale;
+    for (int64_t i = 0; i < n * hidden; i++)
+        h[i] *= factor_of(r->config.embed_scale) * (p.e.embed_scale > 0.0 ? p.e.embed_scale : 1.0);
     for (int32_t i = 0; i < r->config.n_layers; i++) LS_TRY_DONE(run_layer(&p, h, x, y, i));
     LS_TRY_DONE(run_head(&p, logits, h, x));
 done:

@@ -77,7 +77,7 @@ typedef struct ls_edit {
     bool heads_interleaved;                                 /* head h reads the keys h modulo their number */
     bool sink;                                              /* attention may go to a key of logit 0 and value 0 */
     int32_t experts_more;                                   /* top-k plus so many */
-    double attention_scale, norm_eps, softcap, embed_scale; /* 0: as it is; scale multiplies 1/sqrt(P) */
+    double attention_scale, norm_eps, softcap, embed_scale; /* 0: as it is; scale multiplies the model's own */
     double attention_cap;                                   /* of the logits of attention; 0: none */
     double attention_slope;                                 /* per token of distance, taken off its logits */
     double attention_log_base;                              /* its logits times log(context + 1) to this base; 0: not */

@@ -90,6 +90,40 @@ static ls_status take_norm(ls_reference *r, matrix *out, const char *name, bool 
 
 enum { NAME_BYTES = 512 };
 
+/* Gates, ups and downs of n experts of this width that have two tensors together. */
+static ls_status take_joined(ls_reference *r, matrix *expert, int64_t n, int64_t width, const char *prefix,
+                             ls_error *err) {
+    const ls_model_config *c = &r->config;
+    const int64_t hidden = c->hidden, size = width * hidden;
+    matrix gate_up = {0}, down = {0};
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "%s%s", prefix, c->names->gate_up);
+    LS_TRY(take_matrix(r, &gate_up, name, true, err));
+    snprintf(name, sizeof name, "%s%s", prefix, c->names->down);
+    LS_TRY(take_matrix(r, &down, name, true, err));
+    if (gate_up.rows * gate_up.columns != 2 * n * size || down.rows * down.columns != n * size)
+        return LS_FAIL(err, LS_ERR_FORMAT, "tensors of '%s': not %lld of %lld columns", prefix, (long long)n,
+                       (long long)width);
+    for (int64_t e = 0; e < n; e++) {
+        expert[3 * e] = (matrix){gate_up.at + 2 * e * size, width, hidden};
+        expert[3 * e + 1] = (matrix){gate_up.at + (2 * e + 1) * size, width, hidden};
+        expert[3 * e + 2] = (matrix){down.at + e * size, hidden, width};
+    }
+    return LS_OK;
+}
+
+/* Where feed-forwards are of such tensors. */
+static ls_status take_all_joined(ls_reference *r, layer *l, int32_t layer_i, ls_error *err) {
+    const ls_model_config *c = &r->config;
+    const bool moe = c->is_moe[layer_i] != 0;
+    char prefix[NAME_BYTES];
+    snprintf(prefix, sizeof prefix, "%s%d.%s", c->names->layers, layer_i, moe ? c->names->experts : c->names->ffn);
+    LS_TRY(take_joined(r, l->expert, moe ? c->n_experts : 1, c->ffn, prefix, err));
+    if (!moe || c->shared_ffn == 0) return LS_OK;
+    snprintf(prefix, sizeof prefix, "%s%d.%s%s", c->names->layers, layer_i, c->names->ffn, c->names->shared);
+    return take_joined(r, l->shared, 1, c->shared_ffn, prefix, err);
+}
+
 static ls_status take_experts(ls_reference *r, layer *l, int32_t layer_i, ls_error *err) {
     const ls_model_config *c = &r->config;
     const char *const names[3] = {c->names->gate, c->names->up, c->names->down};
@@ -97,6 +131,7 @@ static ls_status take_experts(ls_reference *r, layer *l, int32_t layer_i, ls_err
     char name[NAME_BYTES];
     if (c->ffn == 0 || c->no_ffn[layer_i]) return LS_OK;
     LS_TRY(ls_array_alloc((void **)&l->expert, 3 * n, sizeof *l->expert, "experts", err));
+    if (c->names->gate_up != NULL) return take_all_joined(r, l, layer_i, err);
     for (int64_t i = 0; i < 3 * n; i++) {
         char expert[32] = "";
         if (c->ungated && i % 3 == 0) continue;

@@ -56,6 +56,7 @@ LS_KERNEL_TABLE(ls_relu2_backward_kernel);
 LS_KERNEL_TABLE(ls_relu2_kernel);
 LS_KERNEL_TABLE(ls_residual_kernel);
 LS_KERNEL_TABLE(ls_rmsnorm_backward_kernel);
+LS_KERNEL_TABLE(ls_scale_kernel);
 LS_KERNEL_TABLE(ls_swiglu_backward_rounded_kernel);
 LS_KERNEL_TABLE(ls_rmsnorm_dw_kernel);
 LS_KERNEL_TABLE(ls_rmsnorm_kernel);
@@ -123,6 +124,12 @@ ls_status ls_cpu_residual(const ls_exec *exec, const ls_residual_args *args, ls_
 ls_status ls_cpu_multiply(const ls_exec *exec, const ls_multiply_args *args, ls_error *err) {
     (void)err;
     RUN(multiply, blocks_of(args->n, LS_ADAMW_BLOCK), LS_ADAMW_BLOCK);
+    return LS_OK;
+}
+
+ls_status ls_cpu_scale(const ls_exec *exec, const ls_scale_args *args, ls_error *err) {
+    (void)err;
+    RUN(scale, blocks_of(args->n, LS_ADAMW_BLOCK), LS_ADAMW_BLOCK);
     return LS_OK;
 }
 

@@ -46,6 +46,13 @@ LS_KERNEL_DEFINE(ls_multiply_kernel) {
     for (int64_t i = begin * LS_ADAMW_BLOCK; i < last; i++) a->x[i] = ls_mul(ls_mul(a->x[i], a->scale), a->y[i]);
 }
 
+LS_KERNEL_DEFINE(ls_scale_kernel) {
+    const ls_scale_args *a = context;
+    const int64_t last = ls_min_i64(end * LS_ADAMW_BLOCK, a->n);
+    (void)scratch;
+    for (int64_t i = begin * LS_ADAMW_BLOCK; i < last; i++) a->y[i] = ls_mul(a->x[i], a->scale);
+}
+
 LS_KERNEL_DEFINE(ls_gather_kernel) {
     const ls_gather_args *a = context;
     (void)scratch;

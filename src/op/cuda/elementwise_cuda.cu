@@ -109,6 +109,22 @@ ls_status ls_cuda_multiply(const ls_exec *exec, const ls_multiply_args *a, ls_er
     return ls_flat_run("multiply", exec, a, a->n, ls_four_fits(a->x, LS_F32) && ls_four_fits(a->y, LS_F32), err);
 }
 
+/* ---- scale ---- */
+
+static __device__ __forceinline__ void ls_flat_four(const ls_scale_args *a, int64_t i, int64_t n, bool whole) {
+    float x[4];
+    ls_four_load<LS_F32>(a->x, i, n, whole, x);
+    for (int j = 0; j < 4; j++) x[j] = ls_mul(x[j], a->scale);
+    ls_four_store<LS_F32>(a->y, i, n, whole, x);
+}
+
+ls_status ls_cuda_scale(const ls_exec *exec, const ls_scale_args *a, ls_error *err) {
+    const ls_cuda_operand operands[] = {{"x", a->x, 4, a->n == 0}, {"y", a->y, 4, a->n == 0}};
+    LS_CUDA_TRY(ls_cuda_check("scale", exec, operands, 2, LS_WORKSPACE_HEAD, err));
+    if (a->n == 0) return LS_OK;
+    return ls_flat_run("scale", exec, a, a->n, ls_four_fits(a->x, LS_F32) && ls_four_fits(a->y, LS_F32), err);
+}
+
 /* ---- round_rows ---- */
 
 typedef struct round_params {
