@@ -138,6 +138,7 @@ int64_t ls_engine_plan_parts(const ls_engine_plan *plan, ls_memory_part out[LS_M
 typedef struct ls_engine_stats {
     int64_t ticks, forwards, rows, prefill_tokens, tokens; /* rows of all forwards; of them not drawn tokens; drawn */
     int64_t admitted, finished, preempted_recompute, preempted_swap, forked, verified;
+    int64_t drafts_proposed, drafts_accepted;
     int64_t slots_used, slots_used_max, pages_used, pages_used_max;
     ls_prefix_stats prefix;
 } ls_engine_stats;
