@@ -244,7 +244,7 @@ static ls_status accept_row(ls_engine *e, entry *x, int64_t i, ls_error *err) {
 /* x has had `accepted` of its drafts, and the forward computed all of them. Keys and values behind those count no
  * more; a state cannot go back, so that the spare one takes its place where a draft was refused, and what has been
  * accepted since is computed again with the next span. */
-static void settle_drafts(ls_engine *e, entry *x, int64_t n_drafts, int64_t accepted) {
+static void conclude_drafts(ls_engine *e, entry *x, int64_t n_drafts, int64_t accepted) {
     const int64_t known = x->n_cached - x->spare_cached;
     int64_t rows = n_drafts;
     if (x->spare < 0 || accepted == n_drafts) {
@@ -273,7 +273,7 @@ static ls_status accept_rows(ls_engine *e, entry *x, int64_t first, int64_t n, l
         e->stats.drafts_accepted++;
         if (r->finish != LS_FINISH_NONE) break;
     }
-    if (n > 1 && r->finish == LS_FINISH_NONE) settle_drafts(e, x, n - 1, i);
+    if (n > 1 && r->finish == LS_FINISH_NONE) conclude_drafts(e, x, n - 1, i);
     return LS_OK;
 }
 

@@ -18,8 +18,9 @@
 #define ROWS_OF_A_FORWARD 8
 #define REACH_FIRST 2
 #define WAIT_MIN 4
-#define WAIT_MAX 128  /* ticks from one attempt to the next, where all have failed */
-#define ROWS_MEANT 64 /* counts are halved from here on */
+#define WAIT_MAX 128    /* ticks from one attempt to the next, where all have failed */
+#define ROWS_TRUSTED 12 /* that paid: the next pause is a short one */
+#define ROWS_MEANT 64   /* counts are halved from here on */
 
 ls_status ls_draft_allocate(ls_engine *e, ls_error *err) {
     const int64_t runs = (RUN_MAX - RUN_MIN + 1) * e->opts.length_max;
@@ -119,7 +120,7 @@ void ls_draft_learn(const ls_engine *e, entry *x, int64_t rows, int64_t accepted
         *t = (ls_draft_trust){.reach = 1, .pause = t->wait, .wait = ls_min_i64(2 * t->wait, WAIT_MAX)};
         return;
     }
-    if (accepted > 0) t->wait = WAIT_MIN;
+    if (t->rows >= ROWS_TRUSTED) t->wait = WAIT_MIN;
     t->reach = ls_max_i64(1, ls_min_i64(2 * accepted, e->opts.levers.drafts));
     if (t->rows < ROWS_MEANT) return;
     t->rows /= 2;
