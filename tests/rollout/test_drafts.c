@@ -79,7 +79,10 @@ static void requests_make(told *t, int32_t vocab) {
     t[3].request.sees_processed = true;
     t[3].request.prompt_logprob = t[3].prompt_logprob;
     t[5].request.penalties = &penalties;
-    t[8].request.max_tokens = TOKENS; /* cancelled on its way */
+    t[5].request.see = see;
+    t[5].request.see_context = &t[5];
+    t[5].request.sees_processed = true; /* which penalties change */
+    t[8].request.max_tokens = TOKENS;   /* cancelled on its way */
 }
 
 /* ---- drafts of a known quality ---- */
@@ -213,6 +216,30 @@ static void no_draft_changes_a_bit(void **state) {
         fixture_close(&x);
     }
     test_device_close(device);
+}
+
+/* What penalties count goes back to what it was, with tokens of the prompt and new ones, twice the same among them. */
+static void counts_are_taken_back(void **state) {
+    static const int32_t prompt[] = {5, 9, 5}, kept[] = {7, 9}, drafts[] = {9, 11, 7, 11, 3, 19, 27, 35};
+    ls_token_counts *t, *want;
+    ls_error err;
+    (void)state;
+    assert_ok(ls_token_counts_create(&t, prompt, 3, 12, 100, &penalties, &err), err);
+    assert_ok(ls_token_counts_create(&want, prompt, 3, 12, 100, &penalties, &err), err);
+    for (int i = 0; i < 2; i++) {
+        ls_token_counts_add(t, kept[i]);
+        ls_token_counts_add(want, kept[i]);
+    }
+    for (int64_t n = 1; n <= 8; n++) {
+        const int64_t n_items = t->n;
+        for (int64_t i = 0; i < n; i++) ls_token_counts_add(t, drafts[i]);
+        ls_token_counts_take_back(t, drafts, n, n_items);
+        assert_int_equal(t->n, want->n);
+        assert_memory_equal(t->items, want->items, (size_t)t->n * sizeof *t->items);
+        assert_memory_equal(t->table, want->table, (size_t)t->table_cap * sizeof *t->table);
+    }
+    ls_token_counts_free(want);
+    ls_token_counts_free(t);
 }
 
 /* ---- what is drafted ---- */
@@ -434,6 +461,7 @@ static void drafts_take_only_what_is_free(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_draft_changes_a_bit),
+        cmocka_unit_test(counts_are_taken_back),
         cmocka_unit_test(drafts_are_what_came_behind),
         cmocka_unit_test(samples_look_into_each_other),
         cmocka_unit_test(drafts_that_fail_are_left),
