@@ -14,13 +14,18 @@
 #define CAP_MAX (1 << 15) /* of a lane's table, which forgets where two runs meet */
 #define SIBLINGS_MAX 8    /* other samples that are looked into */
 
-/* A forward costs about as much as so many of its rows, whatever it computes: what drafts can save. */
-#define ROWS_OF_A_FORWARD 8
+/* A forward costs about as much as so many of its rows, whatever it computes: what a draft can save. Of models on two
+ * threads of a CPU (2 to 3), and of Jamba-3B on an H100; there a tick with drafts is none that was recorded, which may
+ * cost half as much again. */
+#define ROWS_OF_A_CPU 3
+#define ROWS_OF_A_GPU 128
+#define ROWS_OF_A_RECORDING (ROWS_OF_A_GPU / 2)
+
 #define REACH_FIRST 2
 #define WAIT_MIN 4
 #define WAIT_MAX 128    /* ticks from one attempt to the next, where all have failed */
-#define ROWS_TRUSTED 12 /* that paid: the next pause is a short one */
-#define ROWS_MEANT 64   /* counts are halved from here on */
+#define TICKS_TRUSTED 4 /* that paid: the next pause is a short one */
+#define TICKS_MEANT 16  /* counts are halved from here on */
 
 ls_status ls_draft_allocate(ls_engine *e, ls_error *err) {
     const int64_t runs = (RUN_MAX - RUN_MIN + 1) * e->opts.length_max;
@@ -106,23 +111,28 @@ int64_t ls_draft_propose(ls_engine *e, entry *x, int64_t most, int32_t *out) {
 
 /* ---- whether they pay ---- */
 
-/* A token without drafts costs a row and its share of the forward, 1 + F / B of B sequences; so rows pay where
+static bool is_recorded(const ls_engine *e) { return e->opts.levers.graphs && ls_device_records(e->device); }
+
+/* A token without drafts costs a row and its share of the forward, 1 + F / B of B sequences; so drafts pay where
  * rows <= accepted * (1 + F / B). */
-static bool pays(const ls_draft_trust *t, int64_t n_running) {
-    return t->rows * n_running <= t->accepted * (n_running + ROWS_OF_A_FORWARD);
+static bool pays(const ls_engine *e, const ls_draft_trust *t) {
+    const int64_t forward = is_recorded(e) ? ROWS_OF_A_GPU : ROWS_OF_A_CPU;
+    return t->rows * e->n_running <= t->accepted * (e->n_running + forward);
 }
 
 void ls_draft_learn(const ls_engine *e, entry *x, int64_t rows, int64_t accepted) {
     ls_draft_trust *t = &x->trust;
-    t->rows += rows;
+    t->ticks++;
+    t->rows += rows + (is_recorded(e) ? ROWS_OF_A_RECORDING / e->n_drafting : 0);
     t->accepted += accepted;
-    if (!pays(t, e->n_running)) {
+    if (!pays(e, t)) {
         *t = (ls_draft_trust){.reach = 1, .pause = t->wait, .wait = ls_min_i64(2 * t->wait, WAIT_MAX)};
         return;
     }
-    if (t->rows >= ROWS_TRUSTED) t->wait = WAIT_MIN;
+    if (t->ticks >= TICKS_TRUSTED) t->wait = WAIT_MIN;
     t->reach = ls_max_i64(1, ls_min_i64(2 * accepted, e->opts.levers.drafts));
-    if (t->rows < ROWS_MEANT) return;
+    if (t->ticks < TICKS_MEANT) return;
+    t->ticks /= 2;
     t->rows /= 2;
     t->accepted /= 2;
 }

@@ -19,10 +19,10 @@
 
 /* Whether drafts of a sequence pay: counts of what was drafted and what came of it, and nothing else. */
 typedef struct ls_draft_trust {
-    int64_t reach;          /* drafts that it may have in a tick */
-    int64_t pause;          /* ticks without any that are left */
-    int64_t wait;           /* how long the next pause is */
-    int64_t rows, accepted; /* rows that drafts cost and saved of late */
+    int64_t reach;                 /* drafts that it may have in a tick */
+    int64_t pause;                 /* ticks without any that are left */
+    int64_t wait;                  /* how long the next pause is */
+    int64_t ticks, rows, accepted; /* of late: with drafts; rows that they cost; drafts that stayed */
 } ls_draft_trust;
 
 /* A request in the engine's care. It waits (in the heap) or runs (in the running list). */
@@ -116,11 +116,11 @@ struct ls_engine {
     bool *was_run;            /* the same: such a tick has run since the model is this one */
 
     /* One tick. */
-    int32_t *tokens;      /* [rows] */
-    ls_span *spans;       /* [batch] */
-    entry **span_entry;   /* [batch] */
-    int64_t *span_drafts; /* [batch]: rows of the span, its last ones, that are drafts */
-    int64_t n_spans;
+    int32_t *tokens;             /* [rows] */
+    ls_span *spans;              /* [batch] */
+    entry **span_entry;          /* [batch] */
+    int64_t *span_drafts;        /* [batch]: rows of the span, its last ones, that are drafts */
+    int64_t n_spans, n_drafting; /* spans, and those with drafts */
     /* One row gives one draw. A sequence with drafts has one more than it has drafts, one behind the other. */
     entry **drawing;   /* [draws_max], as all down to top_logprob */
     int64_t *last_row; /* the rows that give the draws */

@@ -252,9 +252,11 @@ typedef struct look {
     int32_t completion[2][64];
 } look;
 
-static void look_open(look *l) {
+static void look_open(look *l, ls_device *device) {
     ls_error err;
     memset(l, 0, sizeof *l);
+    l->e.device = device;
+    l->e.n_drafting = 1;
     l->e.batch = 2;
     l->e.n_running = 1;
     l->e.running = l->running;
@@ -285,7 +287,7 @@ static void drafts_are(look *l, int i, int64_t most, const char *want) {
 static void drafts_are_what_came_behind(void **state) {
     look l;
     (void)state;
-    look_open(&l);
+    look_open(&l, test_home());
     have(&l, 0, "a");
     drafts_are(&l, 0, 8, "");
     have(&l, 0, "bcd");
@@ -308,7 +310,7 @@ static void drafts_are_what_came_behind(void **state) {
 static void samples_look_into_each_other(void **state) {
     look l;
     (void)state;
-    look_open(&l);
+    look_open(&l, test_home());
     l.e.n_running = 2;
     have(&l, 1, "hello, world");
     drafts_are(&l, 1, 8, "");
@@ -344,7 +346,7 @@ static int64_t ticks_with_drafts(look *l, int64_t n, int64_t company, int64_t in
 static void drafts_that_fail_are_left(void **state) {
     look l;
     (void)state;
-    look_open(&l);
+    look_open(&l, test_home());
     have(&l, 0, "abababab");
     assert_in_range(ticks_with_drafts(&l, 2000, 1, 0), 10, 25);
     assert_int_equal(l.x[0].trust.reach, 1);
@@ -356,6 +358,24 @@ static void drafts_that_fail_are_left(void **state) {
     assert_int_equal(ticks_with_drafts(&l, 100, 1, 1), 100);
     assert_in_range(ticks_with_drafts(&l, 1000, 64, 1), 1, 100);
     ls_draft_deallocate(&l.e);
+}
+
+/* Where ticks are recorded, a draft of one of eight sequences is not worth the recording; one of each of them is. */
+static void a_lost_recording_is_counted(void **state) {
+    ls_device *device = test_device(1, ls_isa_best());
+    look l;
+    (void)state;
+    if (ls_device_records(device)) {
+        look_open(&l, device);
+        have(&l, 0, "abababab");
+        l.e.opts.levers.drafts = l.x[0].trust.reach = 1;
+        l.e.opts.levers.graphs = true;
+        assert_in_range(ticks_with_drafts(&l, 1000, 8, 2), 1, 100);
+        l.e.n_drafting = 8;
+        assert_in_range(ticks_with_drafts(&l, 1000, 8, 2), 800, 1000);
+        ls_draft_deallocate(&l.e);
+    }
+    test_device_close(device);
 }
 
 /* ---- with the look-up ---- */
@@ -465,6 +485,7 @@ int main(void) {
         cmocka_unit_test(drafts_are_what_came_behind),
         cmocka_unit_test(samples_look_into_each_other),
         cmocka_unit_test(drafts_that_fail_are_left),
+        cmocka_unit_test(a_lost_recording_is_counted),
         cmocka_unit_test(repetitive_text_takes_fewer_forwards),
         cmocka_unit_test(a_second_slot_is_planned_where_there_is_state),
         cmocka_unit_test(drafts_take_only_what_is_free),
