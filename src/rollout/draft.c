@@ -21,8 +21,7 @@
 #define ROWS_OF_A_GPU 128
 #define ROWS_OF_A_RECORDING (ROWS_OF_A_GPU / 2)
 
-#define REACH_FIRST 2
-#define WAIT_MIN 4
+#define WAIT_MIN 8      /* ticks of the first pause; each that follows a failure is four times as long */
 #define WAIT_MAX 128    /* ticks from one attempt to the next, where all have failed */
 #define TICKS_TRUSTED 4 /* that paid: the next pause is a short one */
 #define TICKS_MEANT 16  /* counts are halved from here on */
@@ -36,10 +35,10 @@ ls_status ls_draft_allocate(ls_engine *e, ls_error *err) {
 
 void ls_draft_deallocate(ls_engine *e) { free(e->seen_at); }
 
-void ls_draft_begin(const ls_engine *e, entry *x) {
+void ls_draft_begin(entry *x) {
     x->spare = -1;
     x->n_indexed = 0;
-    x->trust = (ls_draft_trust){.reach = ls_min_i64(e->opts.levers.drafts, REACH_FIRST), .wait = WAIT_MIN};
+    x->trust = (ls_draft_trust){.reach = 1, .wait = WAIT_MIN};
 }
 
 /* ---- look-up ---- */
@@ -126,7 +125,7 @@ void ls_draft_learn(const ls_engine *e, entry *x, int64_t rows, int64_t accepted
     t->rows += rows + (is_recorded(e) ? ROWS_OF_A_RECORDING / e->n_drafting : 0);
     t->accepted += accepted;
     if (!pays(e, t)) {
-        *t = (ls_draft_trust){.reach = 1, .pause = t->wait, .wait = ls_min_i64(2 * t->wait, WAIT_MAX)};
+        *t = (ls_draft_trust){.reach = 1, .pause = t->wait, .wait = ls_min_i64(4 * t->wait, WAIT_MAX)};
         return;
     }
     if (t->ticks >= TICKS_TRUSTED) t->wait = WAIT_MIN;

@@ -200,7 +200,7 @@ static inline int64_t ls_engine_slots_each(const ls_engine *e, bool has_state) {
 /* draft.c */
 ls_status ls_draft_allocate(ls_engine *e, ls_error *err);
 void ls_draft_deallocate(ls_engine *e);
-void ls_draft_begin(const ls_engine *e, entry *x); /* of a new entry */
+void ls_draft_begin(entry *x); /* of a new entry */
 /* Tokens that may follow those of x, `most` at most, into out; returns their number. Once a tick. */
 int64_t ls_draft_propose(ls_engine *e, entry *x, int64_t most, int32_t *out);
 /* `accepted` of x's drafts were right, at the cost of `rows`. */
