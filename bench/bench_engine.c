@@ -1,7 +1,10 @@
-/* Three measures of the rollout engine. Decode speed by batch size, beside the bound of the model's dense products: their
- * multiply-adds over the machine's fma peak of the same run. And the prompt tokens that eight samples of one long
- * prompt compute, with and without what shares them. And what drafts gain where likeliest tokens repeat themselves,
- * and cost where any of four tokens may come next, so that runs are found and most drafts are refused.
+/* Three measures of the rollout engine:
+ *
+ * - Decode speed by batch size, beside the bound of the model's dense products: their multiply-adds over the machine's
+ *   fma peak of the same run.
+ * - What drafts gain where likeliest tokens repeat themselves. What they cost where any of four tokens may come next,
+ *   so that runs are found and most drafts are refused.
+ * - The prompt tokens that eight samples of one long prompt compute, with and without what shares them.
  *
  *   bench_engine DIR [threads] [dtype] [tokens] [repetitions] [batch]
  *

@@ -7,7 +7,8 @@
  *
  * A tick: requests are admitted in order of (priority, submission); every running sequence contributes a span (a chunk
  * of what is not yet cached, or its last token) within the token budget, decoding ones first; one forward runs over all
- * spans; what it computed is committed; sequences that are fully cached draw their next token.
+ * spans; what it computed is committed; sequences that are fully cached draw their next token, and with drafts those
+ * behind it as long as they were foreseen: a tick may give a sequence several tokens.
  *
  * Not thread-safe: one caller at a time. */
 #ifndef LS_ROLLOUT_ENGINE_H
