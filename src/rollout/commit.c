@@ -247,7 +247,7 @@ static ls_status accept_row(ls_engine *e, entry *x, int64_t i, ls_error *err) {
 static void conclude_drafts(ls_engine *e, entry *x, int64_t n_drafts, int64_t accepted) {
     const int64_t known = x->n_cached - x->spare_cached;
     int64_t rows = n_drafts;
-    if (x->spare < 0 || accepted == n_drafts) {
+    if (x->spare < 0 || accepted == n_drafts || LS_INJECTED(LS_INJECT_DRAFT_STATE)) {
         x->n_cached += accepted;
     } else {
         const int32_t refused = x->slot;
