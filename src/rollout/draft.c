@@ -124,8 +124,10 @@ void ls_draft_learn(const ls_engine *e, entry *x, int64_t rows, int64_t accepted
     t->ticks++;
     t->rows += rows + (is_recorded(e) ? ROWS_OF_A_RECORDING / e->n_drafting : 0);
     t->accepted += accepted;
-    if (!pays(e, t)) {
-        *t = (ls_draft_trust){.reach = 1, .pause = t->wait, .wait = ls_min_i64(4 * t->wait, WAIT_MAX)};
+    if (!pays(e, t)) { /* beside many an attempt gains less, so there are fewer */
+        *t = (ls_draft_trust){.reach = 1,
+                              .pause = ls_min_i64(t->wait * (1 + e->n_running / WAIT_MIN), WAIT_MAX),
+                              .wait = ls_min_i64(4 * t->wait, WAIT_MAX)};
         return;
     }
     if (t->ticks >= TICKS_TRUSTED) t->wait = WAIT_MIN;
