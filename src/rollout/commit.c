@@ -216,12 +216,6 @@ static void tell_top(const ls_engine *e, const ls_request *r, int64_t i) {
     memcpy(r->top_logprob + at, e->top_logprob + i * top, (size_t)top * sizeof *r->top_logprob);
 }
 
-int64_t ls_commit_rows(const ls_engine *e, int64_t i, int64_t n) {
-    int64_t end = i + 1;
-    while (end < n && e->drawing[end] == e->drawing[i]) end++;
-    return end - i;
-}
-
 /* The next token of x, from row i of the head's block. It may be its last. */
 static ls_status accept_row(ls_engine *e, entry *x, int64_t i, ls_error *err) {
     ls_request *r = x->request;
@@ -285,7 +279,7 @@ ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err) {
     if (e->opts.top > 0) LS_TRY(read_top(e, n, err));
     LS_TRY(ls_device_wait(e->device, err));
     for (int64_t i = 0; i < n; i += n_rows) {
-        n_rows = ls_commit_rows(e, i, n);
+        n_rows = ls_drawing_rows(e, i, n);
         LS_TRY(accept_rows(e, e->drawing[i], i, n_rows, err));
     }
     return LS_OK;

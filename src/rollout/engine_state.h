@@ -165,6 +165,13 @@ static inline int32_t ls_entry_token(const entry *x, int64_t i) {
 }
 static inline int64_t ls_entry_total(const entry *x) { return x->request->n_prompt + x->request->n_completion; }
 
+/* How many of the n rows of a tick's draws are of the entry of row i, which is its first. */
+static inline int64_t ls_drawing_rows(const ls_engine *e, int64_t i, int64_t n) {
+    int64_t end = i + 1;
+    while (end < n && e->drawing[end] == e->drawing[i]) end++;
+    return end - i;
+}
+
 /* Whether it wants what ls_head_weigh gives. */
 static inline bool ls_request_weighs(const ls_request *r) {
     return r->kept != NULL || r->log_mass != NULL || r->of_all != NULL || r->of_kept != NULL || r->of_model != NULL;
@@ -244,8 +251,6 @@ ls_status ls_penalty_apply(ls_engine *e, int64_t rows, bool undo, ls_error *err)
 ls_status ls_commit_write(ls_engine *e, int64_t n, int64_t rows, ls_error *err);
 ls_status ls_commit_draw(ls_engine *e, int64_t rows, ls_error *err);
 ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err);
-/* How many of the n rows of a tick's draws are of the entry of row i, which is its first. */
-int64_t ls_commit_rows(const ls_engine *e, int64_t i, int64_t n);
 /* The sequence of span i has moved on. */
 ls_status ls_commit_span(ls_engine *e, int64_t i, ls_error *err);
 /* The entry's end: it leaves what it holds and the engine's care. */

@@ -86,7 +86,7 @@ ls_status ls_penalty_write(ls_engine *e, int64_t n, int64_t rows, ls_error *err)
     for (int64_t i = 0; i < n && !e->tick_penalizes; i++) e->tick_penalizes = e->drawing[i]->counts != NULL;
     if (!e->tick_penalizes) return LS_OK;
     for (int64_t i = 0; i < rows; i += n_rows) {
-        n_rows = i < n ? ls_commit_rows(e, i, n) : 1;
+        n_rows = i < n ? ls_drawing_rows(e, i, n) : 1;
         at = write_rows(e, i < n ? e->drawing[i] : NULL, i, n_rows, at);
     }
     e->penal_host.begins[rows] = at;
