@@ -15,8 +15,8 @@
 #define SIBLINGS_MAX 8    /* other samples that are looked into */
 
 /* A forward costs about as much as so many of its rows, whatever it computes: what a draft can save. Of models on two
- * threads of a CPU (2 to 3), and of Jamba-3B on an H100; there a tick with drafts is none that was recorded, which may
- * cost half as much again. */
+ * threads of a CPU (2 to 3), and of Jamba-3B on an H100; there a tick with drafts is none that was recorded, which is
+ * taken to cost half as much again. */
 #define ROWS_OF_A_CPU 3
 #define ROWS_OF_A_GPU 128
 #define ROWS_OF_A_RECORDING (ROWS_OF_A_GPU / 2)
