@@ -1,6 +1,10 @@
-/* Two measures of the rollout engine. Decode speed by batch size, beside the bound of the model's dense products: their
- * multiply-adds over the machine's fma peak of the same run. And the prompt tokens that eight samples of one long
- * prompt compute, with and without what shares them.
+/* Three measures of the rollout engine:
+ *
+ * - Decode speed by batch size, beside the bound of the model's dense products: their multiply-adds over the machine's
+ *   fma peak of the same run.
+ * - What drafts gain where likeliest tokens repeat themselves. What they cost where any of four tokens may come next,
+ *   so that runs are found and most drafts are refused.
+ * - The prompt tokens that eight samples of one long prompt compute, with and without what shares them.
  *
  *   bench_engine DIR [threads] [dtype] [tokens] [repetitions] [batch]
  *
@@ -21,6 +25,8 @@
 #include "rollout/engine.h"
 
 #define PROMPT 8
+
+#define DRAFTED_BATCHES 3
 
 #define SHARED_PROMPT 1000
 #define SHARED_SAMPLES 8
@@ -68,7 +74,8 @@ static void lay_out_requests(bench *b) {
                                       .logprob = b->logprobs + i * b->tokens};
 }
 
-static ls_engine *make_engine(const bench *b, int64_t batch, bool fork, ls_prefix_mode prefix, int64_t length_max) {
+static ls_engine *make_engine(const bench *b, int64_t batch, bool fork, ls_prefix_mode prefix, int64_t length_max,
+                              int64_t drafts) {
     ls_engine_opts opts = {.dtype = b->dtype,
                            .length_max = length_max,
                            .logprob_of = LS_LOGPROB_RAW,
@@ -79,6 +86,8 @@ static ls_engine *make_engine(const bench *b, int64_t batch, bool fork, ls_prefi
     opts.levers.batch = batch;
     opts.levers.fork = fork;
     opts.levers.prefix = prefix;
+    opts.levers.drafts = drafts;
+    opts.penalizes = true;
     opts.levers.threads = b->threads;
     need(ls_engine_create(&engine, b->model, b->device, &opts, &err), &err);
     return engine;
@@ -114,7 +123,7 @@ static void bench_decode(bench *b, int64_t reps, int64_t only) {
     double best[N_BATCHES] = {0}, peak = 0.0, floor_us;
     for (int64_t i = 0; i < N_BATCHES; i++)
         if (only == 0 || batches[i] == only)
-            engines[i] = make_engine(b, batches[i], false, LS_PREFIX_OFF, PROMPT + b->tokens);
+            engines[i] = make_engine(b, batches[i], false, LS_PREFIX_OFF, PROMPT + b->tokens, 0);
     for (int64_t r = 0; r < reps; r++) {
         const double flops = fma_peak(b);
         peak = flops > peak ? flops : peak;
@@ -137,9 +146,59 @@ static void bench_decode(bench *b, int64_t reps, int64_t only) {
     }
 }
 
+/* ---- drafts ---- */
+
+/* Seconds of a run, its prompts included. */
+static double time_drafts(bench *b, ls_engine *engine, int64_t batch) {
+    const double start = now();
+    ls_error err;
+    need(ls_engine_run(engine, b->requests, batch, NULL, NULL, &err), &err);
+    return now() - start;
+}
+
+/* A row of the table: the same run without drafts and with, in turns. A penalty below 1 makes any model repeat what it
+ * has had. */
+static void drafts_row(bench *b, bool repeats, int64_t batch, int64_t reps) {
+    static const ls_sampling likeliest = {.temperature = 0.0f, .top_p = 1.0f},
+                             any_of_four = {.temperature = 1e6f, .top_k = 4, .top_p = 1.0f};
+    static const ls_penalties repeating = {.repetition = 1e-3f};
+    double best[2] = {0};
+    ls_engine *engine[2];
+    ls_engine_stats stats;
+    for (int way = 0; way < 2; way++)
+        engine[way] = make_engine(b, batch, false, LS_PREFIX_OFF, PROMPT + b->tokens, way * LS_DRAFTS_MAX);
+    for (int64_t i = 0; i < batch; i++) {
+        b->requests[i].sampling = repeats ? &likeliest : &any_of_four;
+        b->requests[i].penalties = &repeating;
+    }
+    for (int64_t r = 0; r < reps; r++)
+        for (int way = 0; way < 2; way++) {
+            const double seconds = time_drafts(b, engine[way], batch);
+            if (r == 0 || seconds < best[way]) best[way] = seconds;
+        }
+    ls_engine_get_stats(engine[1], &stats);
+    printf("%-10s %5lld %10.0f %10.0f %8.2f %9lld %9lld %12.2f\n", repeats ? "repeating" : "random", (long long)batch,
+           (double)(batch * b->tokens) / best[0], (double)(batch * b->tokens) / best[1], best[0] / best[1],
+           (long long)(stats.drafts_proposed / reps), (long long)(stats.drafts_accepted / reps),
+           (double)stats.tokens / (double)(stats.forwards * batch));
+    for (int64_t i = 0; i < batch; i++) b->requests[i].sampling = NULL, b->requests[i].penalties = NULL;
+    for (int way = 0; way < 2; way++) ls_engine_free(engine[way]);
+}
+
+static void bench_drafts(bench *b, int64_t reps, int64_t only) {
+    static const int64_t drafted[DRAFTED_BATCHES] = {1, 8, 32};
+    printf("drafts of up to %d tokens\n%-10s %5s %10s %10s %8s %9s %9s %12s\n", LS_DRAFTS_MAX, "text", "batch",
+           "tokens/s", "with", "faster", "drafted", "taken", "to a forward");
+    for (int repeats = 1; repeats >= 0; repeats--)
+        for (int64_t i = 0; i < DRAFTED_BATCHES; i++)
+            if (only == 0 || drafted[i] == only) drafts_row(b, repeats == 1, drafted[i], reps);
+}
+
+/* ---- sharing ---- */
+
 /* Prompt tokens that the samples of one prompt compute, and the seconds that all of it takes. */
 static int64_t count_prefill(const bench *b, int64_t batch, bool fork, ls_prefix_mode prefix, double *seconds) {
-    ls_engine *engine = make_engine(b, batch, fork, prefix, SHARED_PROMPT + SHARED_TOKENS);
+    ls_engine *engine = make_engine(b, batch, fork, prefix, SHARED_PROMPT + SHARED_TOKENS, 0);
     int32_t prompt[SHARED_PROMPT], completion[SHARED_SAMPLES][SHARED_TOKENS];
     float logprob[SHARED_SAMPLES][SHARED_TOKENS];
     ls_request requests[SHARED_SAMPLES];
@@ -210,6 +269,7 @@ int main(int argc, char **argv) {
     printf("%s, activations %s, %s, %d thread%s\n", argv[1], ls_dtype_name(b.dtype),
            ls_isa_name(b.device->exec.workers->isa), b.threads, b.threads == 1 ? "" : "s");
     bench_decode(&b, reps, only);
+    bench_drafts(&b, reps, only);
     good = only > 0 || bench_sharing(&b);
     free(b.logprobs);
     free(b.completions);

@@ -26,6 +26,7 @@ static const char *const names[LS_INJECT_COUNT] = {
     [LS_INJECT_SOFTPLUS_NAIVE] = "softplus-naive",
     [LS_INJECT_SEED_BY_SLOT] = "seed-by-slot",
     [LS_INJECT_LAG_ONE] = "lag-one",
+    [LS_INJECT_DRAFT_STATE] = "draft-state",
 };
 
 void ls_inject_arm(ls_inject fault) { ls_inject_armed = fault; }

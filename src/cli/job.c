@@ -21,11 +21,12 @@ static void print_plan(const ls_job *job) {
     fprintf(stderr,
             "%lld slots of %lld bytes a layer, %lld pages of %lld, %lld snapshots, %lld rows a forward: %.1f MB\n"
             "%lld forwards, %lld rows of prompts computed, %lld of %lld taken from the prefix cache, %lld forks, %lld "
-            "preemptions\n",
+            "preemptions, %lld of %lld drafts taken\n",
             (long long)p->slots, (long long)p->slot_stride, (long long)p->pages, (long long)p->page_stride,
             (long long)p->snapshots, (long long)p->rows, (double)p->total_bytes * 1e-6, (long long)s->forwards,
             (long long)s->prefill_tokens, (long long)s->prefix.tokens_hit, (long long)s->prefix.tokens_asked,
-            (long long)s->forked, (long long)(s->preempted_recompute + s->preempted_swap));
+            (long long)s->forked, (long long)(s->preempted_recompute + s->preempted_swap),
+            (long long)s->drafts_accepted, (long long)s->drafts_proposed);
 }
 
 static void print_part(const char *name, int64_t count, int64_t bytes, const char *where) {
@@ -125,6 +126,8 @@ void ls_job_write(ls_json_out *json, const ls_job *job) {
                            {"preempted_swap", s->preempted_swap},
                            {"forked", s->forked},
                            {"verified", s->verified},
+                           {"drafts_proposed", s->drafts_proposed},
+                           {"drafts_accepted", s->drafts_accepted},
                            {"slots_used_max", s->slots_used_max},
                            {"pages_used_max", s->pages_used_max},
                            {"prefix_lookups", s->prefix.lookups},

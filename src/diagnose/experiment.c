@@ -17,6 +17,7 @@ static void move_lever(int64_t *value, int64_t to) {
 
 void ls_moves_apply(ls_trial *trial, const ls_moves *moves) {
     ls_levers *l = &trial->levers;
+    move_lever(&l->drafts, moves->drafts);
     move_lever(&l->batch, moves->batch);
     move_lever(&l->chunk, moves->chunk);
     move_lever(&l->slots, moves->slots);

@@ -19,7 +19,8 @@ typedef enum ls_stack_experiment {
 
 /* What a trial moves away from the baseline; 0: nothing. */
 typedef struct ls_moves {
-    int64_t batch, chunk, slots, slot_base, page_tokens, samples, preempt_every, sleep_every, max_tokens, rounds, top_k;
+    int64_t drafts, batch, chunk, slots, slot_base, page_tokens, samples, preempt_every, sleep_every, max_tokens,
+        rounds, top_k;
     double pool_share;
     float temperature, top_p;
     bool greedy; /* temperature 0 */

@@ -149,12 +149,13 @@ static bool is_reported(const ls_engine *e, const ls_request *r, int64_t i) {
 ls_status ls_commit_write(ls_engine *e, int64_t n, int64_t rows, ls_error *err) {
     e->tick_weighs = false;
     for (int64_t i = 0; i < n; i++) e->tick_weighs = e->tick_weighs || ls_request_weighs(e->drawing[i]->request);
-    for (int64_t i = 0; i < rows; i++) {
+    for (int64_t i = 0, ahead = 0; i < rows; i++) {
         const ls_request *r = i < n ? e->drawing[i]->request : NULL;
+        ahead = i > 0 && i < n && e->drawing[i] == e->drawing[i - 1] ? ahead + 1 : 0;
         e->sampling[i] = r != NULL && r->sampling != NULL ? *r->sampling : e->opts.sampling;
         e->draws[i] = r == NULL ? (ls_draw){0, 0, 0}
                                 : (ls_draw){LS_INJECTED(LS_INJECT_SEED_BY_SLOT) ? (uint32_t)r->slot : r->prompt_i,
-                                            r->sample_i, (uint32_t)(r->n_prompt + r->n_completion)};
+                                            r->sample_i, (uint32_t)(r->n_prompt + r->n_completion + ahead)};
     }
     LS_TRY(ls_penalty_write(e, n, rows, err));
     return ls_head_write(e->head, e->last_row, e->sampling, e->draws, rows, err);
@@ -215,27 +216,71 @@ static void tell_top(const ls_engine *e, const ls_request *r, int64_t i) {
     memcpy(r->top_logprob + at, e->top_logprob + i * top, (size_t)top * sizeof *r->top_logprob);
 }
 
+/* The next token of x, from row i of the head's block. It may be its last. */
+static ls_status accept_row(ls_engine *e, entry *x, int64_t i, ls_error *err) {
+    ls_request *r = x->request;
+    if (e->drawn[i] < 0) {
+        fail_request(e, x);
+        return LS_OK;
+    }
+    if (!is_reported(e, r, i)) note_nan(r, ls_entry_total(x));
+    if (r->error.status != LS_OK) {
+        ls_commit_finish(e, x, LS_FINISH_ERROR);
+        return LS_OK;
+    }
+    if (r->see != NULL) LS_TRY(show_row(e, r, i, ls_entry_total(x), (int32_t)e->drawn[i], true, err));
+    if (e->tick_weighs) tell_support(e, r, i);
+    if (r->top_id != NULL) tell_top(e, r, i);
+    accept_token(e, x, (int32_t)e->drawn[i], e->logprob[i]);
+    return LS_OK;
+}
+
+/* x has had `accepted` of its drafts, and the forward computed all of them. Keys and values behind those count no
+ * more; a state cannot go back, so that the spare one takes its place where a draft was refused, and what has been
+ * accepted since is computed again with the next span. */
+static void conclude_drafts(ls_engine *e, entry *x, int64_t n_drafts, int64_t accepted) {
+    const int64_t known = x->n_cached - x->spare_cached;
+    int64_t rows = n_drafts;
+    if (x->spare < 0 || accepted == n_drafts || LS_INJECTED(LS_INJECT_DRAFT_STATE)) {
+        x->n_cached += accepted;
+    } else {
+        const int32_t refused = x->slot;
+        x->slot = x->request->slot = x->spare;
+        x->spare = refused;
+        x->n_cached = x->spare_cached;
+        rows += known + accepted;
+    }
+    if (x->spare >= 0) ls_schedule_release_slot(e, x->spare);
+    x->spare = -1;
+    ls_schedule_trim(e, x, ls_entry_total(x));
+    ls_draft_learn(e, x, rows, accepted);
+}
+
+/* The tokens of x from n rows on, as long as each is what the next row was computed for. */
+static ls_status accept_rows(ls_engine *e, entry *x, int64_t first, int64_t n, ls_error *err) {
+    const ls_request *r = x->request;
+    const int32_t *drafts = e->tokens + e->last_row[first] + 1;
+    int64_t i = 0;
+    for (; i < n; i++) {
+        LS_TRY(accept_row(e, x, first + i, err));
+        if (i == n - 1 || e->drawn[first + i] != drafts[i]) break;
+        e->stats.drafts_accepted++;
+        if (r->finish != LS_FINISH_NONE) break;
+    }
+    if (n > 1 && r->finish == LS_FINISH_NONE) conclude_drafts(e, x, n - 1, i);
+    return LS_OK;
+}
+
 ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err) {
+    int64_t n_rows;
     LS_TRY(ls_memory_read(e->device, e->drawn, e->head->targets, n * (int64_t)sizeof *e->drawn, err));
     LS_TRY(ls_memory_read(e->device, e->logprob, e->head->logprob, n * (int64_t)sizeof *e->logprob, err));
     if (e->tick_weighs) LS_TRY(read_weights_of_draws(e, n, err));
     if (e->opts.top > 0) LS_TRY(read_top(e, n, err));
     LS_TRY(ls_device_wait(e->device, err));
-    for (int64_t i = 0; i < n; i++) {
-        ls_request *r = e->drawing[i]->request;
-        if (e->drawn[i] < 0) {
-            fail_request(e, e->drawing[i]);
-            continue;
-        }
-        if (!is_reported(e, r, i)) note_nan(r, ls_entry_total(e->drawing[i]));
-        if (r->error.status != LS_OK) {
-            ls_commit_finish(e, e->drawing[i], LS_FINISH_ERROR);
-            continue;
-        }
-        if (r->see != NULL) LS_TRY(show_row(e, r, i, ls_entry_total(e->drawing[i]), (int32_t)e->drawn[i], true, err));
-        if (e->tick_weighs) tell_support(e, r, i);
-        if (r->top_id != NULL) tell_top(e, r, i);
-        accept_token(e, e->drawing[i], (int32_t)e->drawn[i], e->logprob[i]);
+    for (int64_t i = 0; i < n; i += n_rows) {
+        n_rows = ls_drawing_rows(e, i, n);
+        LS_TRY(accept_rows(e, e->drawing[i], i, n_rows, err));
     }
     return LS_OK;
 }
@@ -275,7 +320,7 @@ static ls_status score_prompts(ls_engine *e, ls_error *err) {
 
 ls_status ls_commit_span(ls_engine *e, int64_t i, ls_error *err) {
     entry *x = e->span_entry[i];
-    x->n_cached += e->spans[i].n_rows;
+    x->n_cached += e->spans[i].n_rows - e->span_drafts[i];
     return catch_state(e, x, err);
 }
 
@@ -286,8 +331,10 @@ ls_status ls_commit_forward(ls_engine *e, ls_error *err) {
         const ls_span *span = &e->spans[i];
         LS_TRY(ls_commit_span(e, i, err));
         if (e->span_entry[i]->n_cached < ls_entry_total(e->span_entry[i])) continue;
-        e->last_row[n] = span->row + span->n_rows - 1;
-        e->drawing[n++] = e->span_entry[i];
+        for (int64_t row = span->n_rows - 1 - e->span_drafts[i]; row < span->n_rows; row++) {
+            e->last_row[n] = span->row + row;
+            e->drawing[n++] = e->span_entry[i];
+        }
     }
     e->stats.prefill_tokens += e->tick->n_rows - n;
     /* Requests that only wanted their prompt in the cache are done. */

@@ -159,6 +159,7 @@ ls_status ls_engine_submit(ls_engine *e, ls_request *r, ls_error *err) {
                  .lane = -1,
                  .swap_slot = -1,
                  .heap_i = -1};
+    ls_draft_begin(x);
     r->n_completion = 0;
     r->finish = LS_FINISH_NONE;
     r->error.status = LS_OK;

@@ -7,7 +7,8 @@
  *
  * A tick: requests are admitted in order of (priority, submission); every running sequence contributes a span (a chunk
  * of what is not yet cached, or its last token) within the token budget, decoding ones first; one forward runs over all
- * spans; what it computed is committed; sequences that are fully cached draw their next token.
+ * spans; what it computed is committed; sequences that are fully cached draw their next token, and with drafts those
+ * behind it as long as they were foreseen: a tick may give a sequence several tokens.
  *
  * Not thread-safe: one caller at a time. */
 #ifndef LS_ROLLOUT_ENGINE_H
@@ -138,6 +139,7 @@ int64_t ls_engine_plan_parts(const ls_engine_plan *plan, ls_memory_part out[LS_M
 typedef struct ls_engine_stats {
     int64_t ticks, forwards, rows, prefill_tokens, tokens; /* rows of all forwards; of them not drawn tokens; drawn */
     int64_t admitted, finished, preempted_recompute, preempted_swap, forked, verified;
+    int64_t drafts_proposed, drafts_accepted;
     int64_t slots_used, slots_used_max, pages_used, pages_used_max;
     ls_prefix_stats prefix;
 } ls_engine_stats;

@@ -5,6 +5,7 @@
  *   fit.c       the plan against the memory that there is, and its lines for people
  *   sleep.c     the pools' memory given back and taken again
  *   schedule.c  who runs, on which slot and pages: admission, page assurance, preemption, the spans of a tick
+ *   draft.c     tokens that may come next, by look-up, and whether they pay
  *   decode.c    ticks of one token a sequence, recorded and replayed
  *   commit.c    what a forward left: prefix entries, forks, verification, draws, ends
  *   penalty.c   penalties on the tokens that a request has had
@@ -15,6 +16,14 @@
 #include "model/head.h"
 #include "rollout/engine.h"
 #include "rollout/token_counts.h"
+
+/* Whether drafts of a sequence pay: counts of what was drafted and what came of it, and nothing else. */
+typedef struct ls_draft_trust {
+    int64_t reach;                 /* drafts that it may have in a tick */
+    int64_t pause;                 /* ticks without any that are left */
+    int64_t wait;                  /* how long the next pause is */
+    int64_t ticks, rows, accepted; /* of late: with drafts; rows that they cost; drafts that stayed */
+} ls_draft_trust;
 
 /* A request in the engine's care. It waits (in the heap) or runs (in the running list). */
 typedef struct entry {
@@ -32,7 +41,12 @@ typedef struct entry {
     bool was_looked_up, was_admitted, drew; /* ever; ever; since the last admission */
     float last_logprob;
     ls_token_counts *counts; /* of penalties; NULL: none act */
-    int64_t heap_i;          /* while waiting */
+    /* Of drafts. While a forward runs, `spare` is a second slot, with the state behind spare_cached tokens. */
+    int32_t spare; /* -1: none */
+    int64_t spare_cached;
+    int64_t n_indexed; /* tokens that its lane's look-up table knows; 0: the table is another's */
+    ls_draft_trust trust;
+    int64_t heap_i; /* while waiting */
     struct entry *next_free;
 } entry;
 
@@ -83,30 +97,40 @@ struct ls_engine {
     int64_t n_live, n_arrivals;
     entry **running; /* [batch], in order */
     int64_t n_running, batch;
+    int64_t draws_max; /* of a tick: what the head holds */
     int64_t pages_max; /* of one sequence */
     int32_t *tables;   /* [batch][pages_max] */
     int32_t *lanes;    /* [batch] free rows of tables, a stack */
     int64_t n_lanes;
     int32_t *swap_tables; /* [swap slots][pages_max] */
 
+    /* Drafts: for each lane a table of where runs of tokens were seen last. */
+    int32_t *seen_at; /* [batch][seen_cap]; NULL without drafts */
+    int64_t seen_cap; /* a power of two */
+    /* Of tests: drafts in place of those that are looked up, `most` at most. NULL: look-up, as far as it pays. */
+    int64_t (*drafter)(void *context, const ls_request *request, int64_t most, int32_t *out);
+    void *drafter_context;
+
     /* Ticks of one token a sequence, by their number of rows. */
     ls_recording *recordings; /* [4][batch + 1]: plain, of ticks with penalties, of ticks that weigh, of both */
     bool *was_run;            /* the same: such a tick has run since the model is this one */
 
     /* One tick. */
-    int32_t *tokens;    /* [rows] */
-    ls_span *spans;     /* [batch] */
-    entry **span_entry; /* [batch] */
-    int64_t n_spans;
-    entry **drawing;       /* [batch] */
-    int64_t *last_row;     /* [batch]: their last rows */
-    ls_draw *draws;        /* [batch] */
-    ls_sampling *sampling; /* [batch] */
-    int64_t *drawn;        /* [batch] */
-    float *logprob;        /* [batch] */
-    int64_t *kept;         /* [batch], as the next two: of an engine that weighs */
+    int32_t *tokens;             /* [rows] */
+    ls_span *spans;              /* [batch] */
+    entry **span_entry;          /* [batch] */
+    int64_t *span_drafts;        /* [batch]: rows of the span, its last ones, that are drafts */
+    int64_t n_spans, n_drafting; /* spans, and those with drafts */
+    /* One row gives one draw. A sequence with drafts has one more than it has drafts, one behind the other. */
+    entry **drawing;   /* [draws_max], as all down to top_logprob */
+    int64_t *last_row; /* the rows that give the draws */
+    ls_draw *draws;
+    ls_sampling *sampling;
+    int64_t *drawn;
+    float *logprob;
+    int64_t *kept; /* as the next: of an engine that weighs */
     float *of_all, *of_kept, *of_model;
-    int32_t *top_id; /* [batch][top], as the next one: of an engine with `top` */
+    int32_t *top_id; /* [draws_max][top], as the next one: of an engine with `top` */
     float *top_logprob;
     float *seen;          /* [rows][H]: what an observer is shown; NULL without */
     float *row;           /* [V]: what a request is shown */
@@ -114,8 +138,8 @@ struct ls_engine {
 
     /* Of an engine that penalizes, device memory and what it is written from. */
     struct {
-        ls_penalties *penalties; /* [batch] */
-        int64_t *begins;         /* [batch + 1] */
+        ls_penalties *penalties; /* [draws_max] */
+        int64_t *begins;         /* [draws_max + 1] */
         ls_penalty_item *items;  /* [items_max] */
         float *saved;            /* [items_max]; device memory alone */
     } penal, penal_host;
@@ -140,6 +164,13 @@ static inline int32_t ls_entry_token(const entry *x, int64_t i) {
     return i < r->n_prompt ? r->prompt[i] : r->completion[i - r->n_prompt];
 }
 static inline int64_t ls_entry_total(const entry *x) { return x->request->n_prompt + x->request->n_completion; }
+
+/* How many of the n rows of a tick's draws are of the entry of row i, which is its first. */
+static inline int64_t ls_drawing_rows(const ls_engine *e, int64_t i, int64_t n) {
+    int64_t end = i + 1;
+    while (end < n && e->drawing[end] == e->drawing[i]) end++;
+    return end - i;
+}
 
 /* Whether it wants what ls_head_weigh gives. */
 static inline bool ls_request_weighs(const ls_request *r) {
@@ -168,6 +199,20 @@ ls_status ls_plan_fit(ls_engine *e, const ls_plan_units *units, ls_error *err);
 /* The finished plan against what is free. */
 ls_status ls_plan_check(const ls_engine *e, ls_error *err);
 
+/* Slots that a running sequence may hold: a second one of a model with state, while drafts are verified. */
+static inline int64_t ls_engine_slots_each(const ls_engine *e, bool has_state) {
+    return e->opts.levers.drafts > 0 && has_state ? 2 : 1;
+}
+
+/* draft.c */
+ls_status ls_draft_allocate(ls_engine *e, ls_error *err);
+void ls_draft_deallocate(ls_engine *e);
+void ls_draft_begin(entry *x); /* of a new entry */
+/* Tokens that may follow those of x, `most` at most, into out; returns their number. Once a tick. */
+int64_t ls_draft_propose(ls_engine *e, entry *x, int64_t most, int32_t *out);
+/* `accepted` of x's drafts were right, at the cost of `rows`. */
+void ls_draft_learn(const ls_engine *e, entry *x, int64_t rows, int64_t accepted);
+
 /* decode.c, for the plan */
 int64_t ls_decode_sizes(const ls_engine *e); /* how many recordings there can be */
 
@@ -179,6 +224,9 @@ void ls_schedule_spans(ls_engine *e);
 void ls_schedule_preempt(ls_engine *e, entry *x, ls_preempt_by by); /* of a running entry */
 void ls_schedule_leave(ls_engine *e, entry *x);                     /* gives back all that a running entry holds */
 void ls_schedule_drop_swap(ls_engine *e, entry *x);
+void ls_schedule_release_slot(ls_engine *e, int32_t slot);
+/* Gives pages back that hold none of the first n_tokens. */
+void ls_schedule_trim(ls_engine *e, entry *x, int64_t n_tokens);
 void ls_schedule_page_freed(void *context, int32_t page_i); /* poison; for the prefix cache too */
 /* Depth at which the state of x must be caught next, beyond n_cached: a chunk ends there. INT64_MAX: nowhere. */
 int64_t ls_schedule_cut(const ls_engine *e, const entry *x);
@@ -198,14 +246,13 @@ int64_t ls_penalty_bytes(const ls_engine *e); /* of the device */
 ls_status ls_penalty_check(const ls_engine *e, const ls_request *r, ls_error *err);
 ls_status ls_penalty_write(ls_engine *e, int64_t n, int64_t rows, ls_error *err);
 ls_status ls_penalty_apply(ls_engine *e, int64_t rows, bool undo, ls_error *err);
-/* Its parts, for rows e->last_row of the forward, those of the n entries of e->drawing and then padding: writes what
- * the draws read; draws; waits and gives each entry its token. */
+/* Its parts, for rows e->last_row of the forward, the n of e->drawing and then padding: writes what
+ * the draws read; draws; waits and gives each entry its tokens. */
 ls_status ls_commit_write(ls_engine *e, int64_t n, int64_t rows, ls_error *err);
 ls_status ls_commit_draw(ls_engine *e, int64_t rows, ls_error *err);
 ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err);
 /* The sequence of span i has moved on. */
 ls_status ls_commit_span(ls_engine *e, int64_t i, ls_error *err);
-/* The entry's end: it leaves what it holds and the engine's care. */
 /* The entry's end: it leaves what it holds and the engine's care. */
 void ls_commit_finish(ls_engine *e, entry *x, ls_finish finish);
 

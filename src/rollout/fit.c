@@ -159,12 +159,13 @@ ls_status ls_plan_fit(ls_engine *e, const ls_plan_units *u, ls_error *err) {
     ls_engine_plan *p = &e->plan;
     const ls_engine_plan wanted = *p;
     const bool has_pages = u->page > 0 && l->pages == 0, has_snapshots = p->snapshots > 1 && l->prefix_bytes == 0;
+    const int64_t slots_each = ls_engine_slots_each(e, u->slot > 0);
     budget b;
     int64_t left, n;
     LS_TRY(budget_of(&b, e, err));
     if (!b.is_bounded || need_of(e, u) <= b.bytes) return LS_OK;
     /* The least: one sequence of the longest kind. */
-    if (l->slots == 0) p->slots = 1;
+    if (l->slots == 0) p->slots = slots_each;
     if (has_pages) p->pages = ls_min_i64(e->pages_max, wanted.pages);
     if (has_snapshots) p->snapshots = 1;
     if (need_of(e, u) > b.bytes) {
@@ -177,8 +178,9 @@ ls_status ls_plan_fit(ls_engine *e, const ls_plan_units *u, ls_error *err) {
     /* Then as many sequences as fit at their longest; what is left is for the prefix cache. */
     left = b.bytes - need_of(e, u);
     if (l->slots == 0) {
-        n = more_of(&left, plus(u->slot, has_pages ? times(e->pages_max, u->page) : 0), wanted.slots - 1, 1);
-        p->slots += n;
+        n = more_of(&left, plus(times(slots_each, u->slot), has_pages ? times(e->pages_max, u->page) : 0),
+                    wanted.slots / slots_each - 1, 1);
+        p->slots += slots_each * n;
         if (has_pages) p->pages += n * e->pages_max;
     }
     if (has_snapshots) p->snapshots += more_of(&left, u->snapshot, wanted.snapshots - 1, has_pages ? 2 : 1);

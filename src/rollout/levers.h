@@ -7,6 +7,8 @@
 #include "model/model.h"
 #include "rollout/ids.h"
 
+#define LS_DRAFTS_MAX 8
+
 typedef enum ls_prefix_mode {
     LS_PREFIX_OFF = 0,
     LS_PREFIX_ON,   /* kept from run to run of one engine */
@@ -39,6 +41,7 @@ typedef struct ls_levers {
     bool fork;              /* samples of a prompt share its prefill */
     int64_t preempt_every;  /* force a preemption every so many ticks; 0: only when pages or slots run out */
     ls_preempt_by preempt_by;
+    int64_t drafts;      /* largest number of drafted tokens of a sequence and tick, [0, LS_DRAFTS_MAX]; 0: none */
     int64_t sleep_every; /* give the pools' memory back every so many ticks, and take it again; 0: never */
     uint64_t shuffle;    /* seed of the order in which requests are submitted; 0: theirs */
     int32_t threads;

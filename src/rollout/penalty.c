@@ -15,21 +15,21 @@ static int64_t items_of_row(const ls_engine *e) {
 int64_t ls_penalty_bytes(const ls_engine *e) {
     const int64_t row = (int64_t)(sizeof(ls_penalties) + sizeof(int64_t)) +
                         items_of_row(e) * (int64_t)(sizeof(ls_penalty_item) + sizeof(float));
-    return e->opts.penalizes ? e->batch * row + (int64_t)sizeof(int64_t) : 0;
+    return e->opts.penalizes ? e->draws_max * row + (int64_t)sizeof(int64_t) : 0;
 }
 
 ls_status ls_penalty_allocate(ls_engine *e, ls_error *err) {
-    const int64_t b = e->batch;
+    const int64_t n = e->draws_max;
     if (!e->opts.penalizes) return LS_OK;
-    if (!ls_mul_i64(b, items_of_row(e), &e->items_max))
-        return LS_FAIL(err, LS_ERR_CAPACITY, "batch: penalties of %lld sequences", (long long)b);
-    LS_TRY(ls_memory_alloc(e->device, (void **)&e->penal.penalties, b, sizeof(ls_penalties), "penalties", err));
-    LS_TRY(ls_memory_alloc(e->device, (void **)&e->penal.begins, b + 1, sizeof(int64_t), "penalties", err));
+    if (!ls_mul_i64(n, items_of_row(e), &e->items_max))
+        return LS_FAIL(err, LS_ERR_CAPACITY, "batch: penalties of %lld rows", (long long)n);
+    LS_TRY(ls_memory_alloc(e->device, (void **)&e->penal.penalties, n, sizeof(ls_penalties), "penalties", err));
+    LS_TRY(ls_memory_alloc(e->device, (void **)&e->penal.begins, n + 1, sizeof(int64_t), "penalties", err));
     LS_TRY(
         ls_memory_alloc(e->device, (void **)&e->penal.items, e->items_max, sizeof(ls_penalty_item), "penalties", err));
     LS_TRY(ls_memory_alloc(e->device, (void **)&e->penal.saved, e->items_max, sizeof(float), "penalties", err));
-    LS_TRY(ls_array_alloc((void **)&e->penal_host.penalties, b, sizeof(ls_penalties), "penalties", err));
-    LS_TRY(ls_array_alloc((void **)&e->penal_host.begins, b + 1, sizeof(int64_t), "penalties", err));
+    LS_TRY(ls_array_alloc((void **)&e->penal_host.penalties, n, sizeof(ls_penalties), "penalties", err));
+    LS_TRY(ls_array_alloc((void **)&e->penal_host.begins, n + 1, sizeof(int64_t), "penalties", err));
     return ls_array_alloc((void **)&e->penal_host.items, e->items_max, sizeof(ls_penalty_item), "penalties", err);
 }
 
@@ -61,19 +61,33 @@ ls_status ls_penalty_check(const ls_engine *e, const ls_request *r, ls_error *er
     return LS_OK;
 }
 
+/* The n rows of x (NULL: padding) from row `first` on, whose items begin at `at`; returns their end. A row is for the
+ * tokens before it, drafts among them. */
+static int64_t write_rows(ls_engine *e, const entry *x, int64_t first, int64_t n, int64_t at) {
+    ls_token_counts *t = x != NULL ? x->counts : NULL;
+    const int64_t n_items = t != NULL ? t->n : 0;
+    const int32_t *drafts = x != NULL ? e->tokens + e->last_row[first] + 1 : NULL;
+    for (int64_t i = 0; i < n; i++) {
+        if (t != NULL && i > 0) ls_token_counts_add(t, drafts[i - 1]);
+        e->penal_host.begins[first + i] = at;
+        e->penal_host.penalties[first + i] = t != NULL ? *x->request->penalties : (ls_penalties){1.0f, 0.0f, 0.0f};
+        if (t == NULL || t->n == 0) continue;
+        memcpy(e->penal_host.items + at, t->items, (size_t)t->n * sizeof *t->items);
+        at += t->n;
+    }
+    if (t != NULL) ls_token_counts_take_back(t, drafts, n - 1, n_items);
+    return at;
+}
+
 ls_status ls_penalty_write(ls_engine *e, int64_t n, int64_t rows, ls_error *err) {
-    int64_t at = 0;
+    int64_t at = 0, n_rows;
     e->tick_penalizes = false;
     if (!e->opts.penalizes) return LS_OK;
     for (int64_t i = 0; i < n && !e->tick_penalizes; i++) e->tick_penalizes = e->drawing[i]->counts != NULL;
     if (!e->tick_penalizes) return LS_OK;
-    for (int64_t i = 0; i < rows; i++) {
-        const ls_token_counts *t = i < n ? e->drawing[i]->counts : NULL;
-        e->penal_host.begins[i] = at;
-        e->penal_host.penalties[i] = t != NULL ? *e->drawing[i]->request->penalties : (ls_penalties){1.0f, 0.0f, 0.0f};
-        if (t == NULL || t->n == 0) continue;
-        memcpy(e->penal_host.items + at, t->items, (size_t)t->n * sizeof *t->items);
-        at += t->n;
+    for (int64_t i = 0; i < rows; i += n_rows) {
+        n_rows = i < n ? ls_drawing_rows(e, i, n) : 1;
+        at = write_rows(e, i < n ? e->drawing[i] : NULL, i, n_rows, at);
     }
     e->penal_host.begins[rows] = at;
     LS_TRY(ls_memory_write(e->device, e->penal.penalties, e->penal_host.penalties, rows * (int64_t)sizeof(ls_penalties),

@@ -6,6 +6,8 @@
 #include "num/contract.h"
 #include "rollout/engine_state.h"
 
+#define DRAWS_ENOUGH 256
+
 /* Mamba and attention layers of the model. */
 static int64_t count_layers(const ls_model_config *c, bool attention) {
     int64_t n = 0;
@@ -20,7 +22,7 @@ static int64_t share_of_fraction(int64_t n, double fraction) {
 
 static ls_head_opts head_opts(const ls_engine *e) {
     return (ls_head_opts){.dtype = e->opts.dtype,
-                          .rows_max = e->batch,
+                          .rows_max = e->draws_max,
                           .samples = true,
                           .keeps_logits = true,
                           .weighs = e->opts.weighs,
@@ -79,7 +81,9 @@ static int64_t fixed_bytes(const ls_engine *e) {
 static ls_status plan_rows(ls_engine *e, ls_error *err) {
     const ls_levers *l = &e->opts.levers;
     const int64_t chunk = l->chunk > 0 ? ls_min_i64(l->chunk, e->opts.length_max) : e->opts.length_max;
-    e->plan.rows = l->tick_tokens > 0 ? l->tick_tokens : e->batch + chunk;
+    /* Rows of the head are costly where there are many words: of large batches fewer sequences have drafts at once. */
+    e->draws_max = ls_max_i64(e->batch, ls_min_i64(e->batch * (1 + l->drafts), DRAWS_ENOUGH));
+    e->plan.rows = l->tick_tokens > 0 ? l->tick_tokens : e->draws_max + chunk;
     if (e->plan.rows < e->batch)
         return LS_FAIL(err, LS_ERR_ARG, "tick-tokens: %lld rows do not hold one token of each of %lld sequences",
                        (long long)e->plan.rows, (long long)e->batch);
@@ -146,7 +150,7 @@ static ls_status plan_snapshots(ls_engine *e, int64_t slot, ls_error *err) {
 static ls_status plan_pools(ls_engine *e, const ls_plan_units *units, ls_error *err) {
     const ls_levers *l = &e->opts.levers;
     ls_engine_plan *p = &e->plan;
-    p->slots = l->slots > 0 ? l->slots : e->batch;
+    p->slots = l->slots > 0 ? l->slots : e->batch * ls_engine_slots_each(e, units->slot > 0);
     if (l->prefix != LS_PREFIX_OFF) LS_TRY(plan_snapshots(e, units->snapshot, err));
     LS_TRY(plan_swap(e, units->snapshot, units->page, err));
     if (l->pages > 0)
@@ -279,13 +283,17 @@ done:
 ls_status ls_engine_allocate(ls_engine *e, ls_error *err) {
     const ls_model_config *c = &e->model->config;
     const int64_t b = e->batch;
-    const ls_head_opts head = head_opts(e);
+    ls_head_opts head;
+    int64_t n;
     LS_TRY(make_plan(e, err));
     LS_TRY(make_pools(e, err));
+    head = head_opts(e); /* of what was planned */
+    n = e->draws_max;
     LS_TRY(ls_workspace_create(&e->ws, e->device, e->model, e->opts.dtype, e->plan.rows, false, err));
     LS_TRY(ls_batch_create(&e->tick, e->device, e->plan.rows, b, b * e->pages_max, err));
     LS_TRY(ls_head_create(&e->head, e->device, c, &head, err));
     LS_TRY(ls_penalty_allocate(e, err));
+    LS_TRY(ls_draft_allocate(e, err));
     LS_TRY(ls_memory_alloc(e->device, (void **)&e->h, e->plan.rows, c->hidden * (int64_t)sizeof *e->h,
                            "residual stream", err));
     LS_TRY(ls_array_alloc((void **)&e->recordings, 4 * (b + 1), sizeof *e->recordings, "recordings", err));
@@ -296,18 +304,19 @@ ls_status ls_engine_allocate(ls_engine *e, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&e->tokens, e->plan.rows, sizeof *e->tokens, "tokens", err));
     LS_TRY(ls_array_alloc((void **)&e->spans, b, sizeof *e->spans, "spans", err));
     LS_TRY(ls_array_alloc((void **)&e->span_entry, b, sizeof(entry *), "spans", err));
-    LS_TRY(ls_array_alloc((void **)&e->drawing, b, sizeof(entry *), "drawing list", err));
-    LS_TRY(ls_array_alloc((void **)&e->last_row, b, sizeof *e->last_row, "head rows", err));
-    LS_TRY(ls_array_alloc((void **)&e->draws, b, sizeof *e->draws, "draws", err));
-    LS_TRY(ls_array_alloc((void **)&e->sampling, b, sizeof *e->sampling, "draws", err));
-    LS_TRY(ls_array_alloc((void **)&e->drawn, b, sizeof *e->drawn, "tokens", err));
-    LS_TRY(ls_array_alloc((void **)&e->logprob, b, sizeof *e->logprob, "log-probabilities", err));
-    LS_TRY(ls_array_alloc((void **)&e->kept, b, sizeof *e->kept, "log-probabilities", err));
-    LS_TRY(ls_array_alloc((void **)&e->of_all, b, sizeof *e->of_all, "log-probabilities", err));
-    LS_TRY(ls_array_alloc((void **)&e->of_kept, b, sizeof *e->of_kept, "log-probabilities", err));
-    LS_TRY(ls_array_alloc((void **)&e->of_model, b, sizeof *e->of_model, "log-probabilities", err));
-    LS_TRY(ls_array_alloc((void **)&e->top_id, b * e->opts.top, sizeof *e->top_id, "likeliest tokens", err));
-    LS_TRY(ls_array_alloc((void **)&e->top_logprob, b * e->opts.top, sizeof *e->top_logprob, "likeliest tokens", err));
+    LS_TRY(ls_array_alloc((void **)&e->span_drafts, b, sizeof *e->span_drafts, "spans", err));
+    LS_TRY(ls_array_alloc((void **)&e->drawing, n, sizeof(entry *), "drawing list", err));
+    LS_TRY(ls_array_alloc((void **)&e->last_row, n, sizeof *e->last_row, "head rows", err));
+    LS_TRY(ls_array_alloc((void **)&e->draws, n, sizeof *e->draws, "draws", err));
+    LS_TRY(ls_array_alloc((void **)&e->sampling, n, sizeof *e->sampling, "draws", err));
+    LS_TRY(ls_array_alloc((void **)&e->drawn, n, sizeof *e->drawn, "tokens", err));
+    LS_TRY(ls_array_alloc((void **)&e->logprob, n, sizeof *e->logprob, "log-probabilities", err));
+    LS_TRY(ls_array_alloc((void **)&e->kept, n, sizeof *e->kept, "log-probabilities", err));
+    LS_TRY(ls_array_alloc((void **)&e->of_all, n, sizeof *e->of_all, "log-probabilities", err));
+    LS_TRY(ls_array_alloc((void **)&e->of_kept, n, sizeof *e->of_kept, "log-probabilities", err));
+    LS_TRY(ls_array_alloc((void **)&e->of_model, n, sizeof *e->of_model, "log-probabilities", err));
+    LS_TRY(ls_array_alloc((void **)&e->top_id, n * e->opts.top, sizeof *e->top_id, "likeliest tokens", err));
+    LS_TRY(ls_array_alloc((void **)&e->top_logprob, n * e->opts.top, sizeof *e->top_logprob, "likeliest tokens", err));
     LS_TRY(ls_array_alloc((void **)&e->row, c->vocab, sizeof *e->row, "row of logits", err));
     LS_TRY(ls_array_alloc((void **)&e->processed_row, c->vocab, sizeof *e->processed_row, "row of logits", err));
     for (int64_t i = 0; i < b; i++) e->lanes[e->n_lanes++] = (int32_t)(b - 1 - i);
@@ -333,6 +342,7 @@ void ls_engine_deallocate(ls_engine *e) {
     free(e->draws);
     free(e->last_row);
     free(e->drawing);
+    free(e->span_drafts);
     free(e->span_entry);
     free(e->spans);
     free(e->tokens);
@@ -341,6 +351,7 @@ void ls_engine_deallocate(ls_engine *e) {
     free(e->running);
     ls_memory_free(e->device, e->h);
     ls_penalty_deallocate(e);
+    ls_draft_deallocate(e);
     ls_head_free(e->head);
     ls_batch_free(e->tick);
     ls_workspace_free(e->ws);

@@ -19,12 +19,16 @@ static void release_page(ls_engine *e, int32_t page_i) {
 }
 
 /* A padded pool is as large as an experiment wants it; only slots in use are to cost memory. */
-static void release_slot(ls_engine *e, int32_t slot) {
+void ls_schedule_release_slot(ls_engine *e, int32_t slot) {
     if (!ls_ids_release(e->slots, slot)) return;
     if (e->opts.levers.poison)
         LS_MOVE(e, ls_cache_poison_slot(e->cache, slot, &e->movement));
     else if (e->opts.levers.slot_words > 0)
         LS_MOVE(e, ls_cache_drop_slot(e->cache, slot, &e->movement));
+}
+
+void ls_schedule_trim(ls_engine *e, entry *x, int64_t n_tokens) {
+    while (x->n_pages > ls_engine_pages(e, n_tokens)) release_page(e, ls_entry_pages(e, x)[--x->n_pages]);
 }
 
 static bool make_room(ls_engine *e, int64_t n) {
@@ -63,11 +67,13 @@ void ls_schedule_leave(ls_engine *e, entry *x) {
     pass_on_lead(e, x);
     end_verify(e, x);
     for (int64_t p = 0; p < x->n_pages; p++) release_page(e, pages[p]);
-    release_slot(e, x->slot);
+    ls_schedule_release_slot(e, x->slot);
+    if (x->spare >= 0) ls_schedule_release_slot(e, x->spare);
     e->lanes[e->n_lanes++] = x->lane;
     x->n_pages = 0;
     x->n_cached = 0;
-    x->slot = x->lane = -1;
+    x->n_indexed = 0;
+    x->slot = x->spare = x->lane = -1;
     x->leader = NULL;
     x->n_followers = 0;
     x->branch = 0;
@@ -349,9 +355,41 @@ static int64_t span_rows(const ls_engine *e, const entry *x, int64_t budget) {
     return cut == INT64_MAX ? n : ls_min_i64(n, cut - x->n_cached);
 }
 
+/* How many drafts may follow the n tokens of x that a tick computes. They are to cost nobody anything: they take rows
+ * and draws that are left, pages that are free, and so is the second slot of a model with state. */
+static int64_t drafts_most(const ls_engine *e, const entry *x, int64_t n, int64_t budget, int64_t draws) {
+    const ls_request *r = x->request;
+    const int64_t drafts = e->opts.levers.drafts, chunk = e->opts.levers.chunk, each = e->opts.levers.page_tokens;
+    const int64_t free_pages = ls_max_i64(ls_ids_available(e->pages) - e->n_running, 0);
+    int64_t most = ls_min_i64(ls_min_i64(drafts, budget), draws);
+    if (drafts == 0 || e->observer != NULL || x->n_cached < r->n_prompt - 1) return 0;
+    if (x->n_cached + n < ls_entry_total(x) || n > 1 + drafts) return 0;
+    if (e->cache->slot.bytes > 0 && ls_ids_available(e->slots) == 0) return 0;
+    if (chunk > 0) most = ls_min_i64(most, chunk - n);
+    most = ls_min_i64(most, (x->n_pages + free_pages) * each - x->n_cached - n);
+    return ls_min_i64(most, r->max_tokens - r->n_completion - 1);
+}
+
+/* Drafts behind the n tokens of x that the tick computes, into out; returns their number. */
+static int64_t add_drafts(ls_engine *e, entry *x, int64_t n, int64_t budget, int64_t draws, int32_t *out) {
+    const int64_t most = drafts_most(e, x, n, budget, draws),
+                  n_drafts = most > 0 ? ls_draft_propose(e, x, most, out) : 0;
+    if (n_drafts == 0) return 0;
+    while (x->n_pages < ls_engine_pages(e, x->n_cached + n + n_drafts))
+        ls_entry_pages(e, x)[x->n_pages++] = ls_ids_acquire(e->pages);
+    x->spare_cached = x->n_cached;
+    if (e->cache->slot.bytes > 0) {
+        x->spare = ls_ids_acquire(e->slots);
+        LS_MOVE(e, ls_cache_copy_slot(e->cache, x->spare, e->cache, x->slot, &e->movement));
+    }
+    e->n_drafting++;
+    e->stats.drafts_proposed += n_drafts;
+    return n_drafts;
+}
+
 void ls_schedule_spans(ls_engine *e) {
-    int64_t rows = 0, budget = e->plan.rows;
-    e->n_spans = 0;
+    int64_t rows = 0, budget = e->plan.rows, draws = e->draws_max - e->n_running;
+    e->n_spans = e->n_drafting = 0;
     for (int64_t i = 0; i < e->n_running; i++)
         if (e->running[i]->leader == NULL && ls_entry_total(e->running[i]) - e->running[i]->n_cached == 1) budget--;
     /* Entries later in the order may be preempted on the way, earlier ones never are. */
@@ -360,17 +398,22 @@ void ls_schedule_spans(ls_engine *e) {
         const bool decodes = ls_entry_total(x) - x->n_cached == 1;
         const int64_t n = x->leader != NULL ? 0 : span_rows(e, x, budget);
         ls_span *span = &e->spans[e->n_spans];
+        int64_t n_drafts;
         if (n == 0) continue;
         if (!assure_pages(e, x, x->n_cached + n)) break; /* x was the last one */
+        for (int64_t t = 0; t < n; t++) e->tokens[rows + t] = ls_entry_token(x, x->n_cached + t);
+        if (!decodes) budget -= n;
+        n_drafts = add_drafts(e, x, n, budget, draws, e->tokens + rows + n);
+        budget -= n_drafts;
+        draws -= n_drafts;
         span->row = rows;
-        span->n_rows = n;
+        span->n_rows = n + n_drafts;
         span->pos = x->n_cached;
         span->slot = x->slot;
         span->table = (int64_t)x->lane * e->pages_max;
-        for (int64_t t = 0; t < n; t++) e->tokens[rows + t] = ls_entry_token(x, x->n_cached + t);
+        e->span_drafts[e->n_spans] = n_drafts;
         e->span_entry[e->n_spans++] = x;
-        rows += n;
-        if (!decodes) budget -= n;
+        rows += n + n_drafts;
     }
     e->stats.rows += rows;
     e->stats.pages_used = e->plan.pages - ls_ids_available(e->pages);

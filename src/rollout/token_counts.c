@@ -5,16 +5,22 @@
 
 #include "base/mem.h"
 
-static ls_penalty_item *item_of(ls_token_counts *t, int32_t token) {
+/* Where the table has the token, or 0. */
+static int32_t *item_place(const ls_token_counts *t, int32_t token) {
     uint64_t at = (uint64_t)(uint32_t)token * UINT64_C(0x9E3779B97F4A7C15) >> 32;
     for (;; at++) {
         int32_t *place = &t->table[at & (uint64_t)(t->table_cap - 1)];
-        if (*place == 0) {
-            t->items[t->n] = (ls_penalty_item){token, 0};
-            *place = (int32_t)++t->n;
-        }
-        if (t->items[*place - 1].token == token) return &t->items[*place - 1];
+        if (*place == 0 || t->items[*place - 1].token == token) return place;
     }
+}
+
+static ls_penalty_item *item_of(ls_token_counts *t, int32_t token) {
+    int32_t *place = item_place(t, token);
+    if (*place == 0) {
+        t->items[t->n] = (ls_penalty_item){token, 0};
+        *place = (int32_t)++t->n;
+    }
+    return &t->items[*place - 1];
 }
 
 ls_status ls_token_counts_create(ls_token_counts **out, const int32_t *prompt, int64_t n_prompt, int64_t max_tokens,
@@ -48,3 +54,9 @@ void ls_token_counts_free(ls_token_counts *t) {
 }
 
 void ls_token_counts_add(ls_token_counts *t, int32_t token) { item_of(t, token)->count++; }
+
+/* What came last into the table leaves it first, so that no search ends too early. */
+void ls_token_counts_take_back(ls_token_counts *t, const int32_t *tokens, int64_t n, int64_t n_items) {
+    for (int64_t i = 0; i < n; i++) item_of(t, tokens[i])->count--;
+    for (; t->n > n_items; t->n--) *item_place(t, t->items[t->n - 1].token) = 0;
+}

@@ -20,5 +20,7 @@ ls_status ls_token_counts_create(ls_token_counts **out, const int32_t *prompt, i
 void ls_token_counts_free(ls_token_counts *counts); /* accepts NULL */
 /* One more drawn token. */
 void ls_token_counts_add(ls_token_counts *counts, int32_t token);
+/* The counts as they were, with n_items items, before the last n tokens were added. */
+void ls_token_counts_take_back(ls_token_counts *counts, const int32_t *tokens, int64_t n, int64_t n_items);
 
 #endif

@@ -123,6 +123,10 @@ int ls_metrics(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
             "Tokens found there");
     counter(&p, "lockstep:preemptions_total", "vllm:num_preemptions_total",
             (double)(e->preempted_recompute + e->preempted_swap), "Sequences that gave way");
+    counter(&p, "lockstep:drafts_proposed_total", "vllm:spec_decode_num_draft_tokens_total", (double)e->drafts_proposed,
+            "Tokens drafted by look-up");
+    counter(&p, "lockstep:drafts_accepted_total", "vllm:spec_decode_num_accepted_tokens_total",
+            (double)e->drafts_accepted, "Drafts that were the token drawn");
     counter(&p, "lockstep:ticks_total", NULL, (double)e->ticks, "Ticks of the engine");
     counter(&p, "lockstep:requests_total", NULL, (double)v.groups, "Requests taken in");
     finished(&p, "lockstep:completions_total", &v);

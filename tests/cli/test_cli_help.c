@@ -247,7 +247,7 @@ static void progress_of_diagnosis(void **state) {
     text = run_on_terminal(
         (const char *const[]){"sweep", "--model", TINY, "--suspect", write_sleeper("suspect", "exit 1"), NULL}, 2,
         &seconds);
-    if (strstr(text, "trying: 0 of 38 experiments, the prompts as given") == NULL) fail_msg("%.2000s", text);
+    if (strstr(text, "trying: 0 of 39 experiments, the prompts as given") == NULL) fail_msg("%.2000s", text);
     free(text);
     setenv("LOCKSTEP_CUOBJDUMP", write_sleeper("cuobjdump", "exec cat " LS_SOURCE_DIR "/tests/audit/corpus/newer.ptx"),
            1);

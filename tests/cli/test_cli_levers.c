@@ -37,6 +37,8 @@ static void no_lever_changes_a_result(void **state) {
         "--memory-fraction 0.5 --sleep-every 4 --poison on",
         "--preempt-every 3 --preempt-by swap --swap-memory 2M --sleep-every 7 --graphs off",
         "--pages 12 --page 4 --batch 24",
+        "--drafts 8 --preempt-every 5",
+        "--drafts 1 --fork off --batch 2",
     };
     (void)state;
     generate(at("first.jsonl"), "");

@@ -89,6 +89,51 @@ static bool scan_is_recurrence(const subject *s, ls_inject fault) {
     return holds;
 }
 
+/* Drafts from the expected tokens, of which every second call's are wrong from its first, second or third one on. */
+typedef struct foresight {
+    const rollout *rollouts;
+    int64_t vocab, calls;
+} foresight;
+
+static int64_t foresee(void *context, const ls_request *r, int64_t most, int32_t *out) {
+    foresight *f = context;
+    const rollout *x = f->rollouts;
+    const int64_t right = f->calls++ % 4;
+    while (&x->request != r) x++;
+    for (int64_t k = 0; k < most; k++) {
+        out[k] = x->want[r->n_completion + k];
+        if (k >= right) out[k] = (int32_t)((out[k] + 1) % f->vocab);
+    }
+    return most;
+}
+
+/* The engine's own drafts: sequences with some and without any in a tick, and preemption in between. */
+static bool drafts_of_the_engine(const subject *s, ls_inject fault) {
+    static const int64_t lengths[] = {7, 1, 12, 3};
+    rollout r[COUNT(lengths)];
+    rollouts_make(s, r, lengths, COUNT(r));
+    for (int64_t every = 0; every <= 2; every += 2) {
+        ls_engine_opts opts = engine_opts(s);
+        foresight f = {.rollouts = r, .vocab = s->model->config.vocab};
+        ls_engine *e;
+        bool holds;
+        opts.levers.drafts = 3;
+        opts.levers.poison = true;
+        opts.levers.preempt_every = every;
+        opts.levers.preempt_by = LS_PREEMPT_ALTERNATE;
+        e = engine_open(s, &opts, fault);
+        e->drafter = foresee;
+        e->drafter_context = &f;
+        for (int64_t i = 0; i < COUNT(r); i++) submit(e, &r[i]);
+        holds = tick_to_end(e) && agree(r, COUNT(r));
+        if (holds && (e->stats.drafts_accepted == 0 || e->stats.drafts_accepted == e->stats.drafts_proposed))
+            holds = refuted("%lld of %lld drafts stayed", (long long)e->stats.drafts_accepted,
+                            (long long)e->stats.drafts_proposed);
+        if (!engine_close(e, fault, holds)) return false;
+    }
+    return true;
+}
+
 /* Drafts of K tokens that are rejected at every place leave no trace: the state comes back from a copy, the accepted
  * tokens run again, keys and values of the others are written over. */
 static bool rejected_drafts(const subject *s, ls_inject fault) {
@@ -114,7 +159,7 @@ static bool rejected_drafts(const subject *s, ls_inject fault) {
                 holds = holds && recalls_rows(s, &t, 0, pos + accepted, 1) && recalls(s, &t, 0, 0, pos + accepted + 1);
             }
     track_close(&t);
-    return holds;
+    return holds && drafts_of_the_engine(s, fault);
 }
 
 /* ---- prefix entries ---- */
@@ -658,7 +703,7 @@ static property properties[] = {
     {.name = "boundary states", .holds = boundary_states, .made_for = BIT(PREFIX_STATE_SHIFT)},
     {.name = "lanes change hands", .holds = lanes_change_hands},
     {.name = "sleep between tokens", .holds = sleep_between_tokens},
-    {.name = "rejected drafts", .holds = rejected_drafts},
+    {.name = "rejected drafts", .holds = rejected_drafts, .made_for = BIT(DRAFT_STATE)},
     {.name = "exported states", .holds = exported_states, .made_for = BIT(PREFIX_STATE_SHIFT)},
     {.name = "preemption", .holds = preemption},
     {.name = "packed documents", .holds = packed_documents, .made_for = BIT(NO_RESET_PACKED)},

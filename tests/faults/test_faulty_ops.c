@@ -471,7 +471,7 @@ static void names_are_read_back(void **state) {
     }
     assert_false(ls_inject_parse(&fault, "slot-stride"));
     assert_false(ls_inject_parse(&fault, ""));
-    assert_int_equal(fault, LS_INJECT_LAG_ONE);
+    assert_int_equal(fault, LS_INJECT_COUNT - 1);
     assert_string_equal(ls_inject_name(LS_INJECT_TEMPERATURE), "temperature-not-mirrored");
 }
 

@@ -28,6 +28,7 @@ static const struct {
     [LS_INJECT_SOFTPLUS_NAIVE] = {"other arithmetic in decode", NULL, 1},
     [LS_INJECT_SEED_BY_SLOT] = {"draws follow the slot", "", 1},
     [LS_INJECT_LAG_ONE] = {"records one token late", "", 1},
+    [LS_INJECT_DRAFT_STATE] = {"refused drafts leave their state", "", 1},
 };
 
 /* A model, prompts for it, and the words of a sweep over them. */

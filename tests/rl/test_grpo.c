@@ -33,7 +33,7 @@ static void settings_carry_no_bits(void **state) {
         {"recompute=true", "threads=2"},
         {"engine.batch=3", "engine.chunk=2"},
         {"engine.prefix=off", "engine.fork=off"},
-        {"engine.prefix=warm", "engine.verify=1"},
+        {"engine.prefix=warm", "engine.verify=1", "engine.drafts=4"},
         {"engine.preempt-every=3", "engine.preempt-by=alternate"},
         {"engine.policy=random", "engine.policy-seed=5", "engine.poison=on", "engine.guards=on"},
         {"engine.shuffle=7", "engine.page=4", "engine.slots=9", "engine.slot-base=3"},

@@ -136,12 +136,23 @@ typedef struct schedule {
     int64_t length_max;
     int32_t n_stop, stop_first; /* tokens stop_first.. end a completion */
     ls_levers levers;
+    bool foretold;  /* drafts are what the oracle knows, with mistakes; else they are looked up */
     bool unmakable; /* its engine is refused: never, of those that are drawn */
     operation *ops;
     int64_t n_ops;
 } schedule;
 
 static inline bool one_in(dice *d, int64_t n) { return roll(d, n) == 0; }
+
+/* Every second schedule has drafts, half of these on any fixture. */
+static inline void draw_drafts(schedule *s, int64_t *drafts) {
+    dice d = {s->seed, 1 << 20};
+    *drafts = 0;
+    if (one_in(&d, 2)) return;
+    *drafts = 1 + roll(&d, LS_DRAFTS_MAX);
+    s->foretold = !one_in(&d, 3);
+    if (one_in(&d, 2)) s->fixture = (int)roll(&d, FIXTURES);
+}
 
 static inline void draw_levers(ls_levers *l, const ls_model_config *c, ls_dtype dtype, int64_t length_max, dice *d) {
     const int64_t slot = ls_slot_bytes(c, dtype);
@@ -209,6 +220,7 @@ static inline void draw_schedule(schedule *s, const laboratory *lab, uint64_t se
     dice d = {seed, 0};
     const int64_t which = roll(&d, 20), n_prompts = 1 + roll(&d, 5);
     int32_t prompts[5];
+    int64_t drafts;
     memset(s, 0, sizeof *s);
     s->seed = seed;
     s->fixture = which < 9 ? 0 : which < 17 ? 1 : which < 19 ? 2 : 3;
@@ -218,7 +230,9 @@ static inline void draw_schedule(schedule *s, const laboratory *lab, uint64_t se
     s->length_max = one_in(&d, 4) ? LENGTH_MAX / 2 + roll(&d, LENGTH_MAX / 2) : LENGTH_MAX;
     if (one_in(&d, 2)) s->n_stop = 1 + (int32_t)roll(&d, 8);
     s->stop_first = (int32_t)roll(&d, 50);
+    draw_drafts(s, &drafts);
     draw_levers(&s->levers, &lab->model[s->fixture].model[0]->config, s->dtype, s->length_max, &d);
+    s->levers.drafts = drafts;
     for (int64_t i = 0; i < n_prompts; i++) prompts[i] = (int32_t)roll(&d, PROMPTS);
     s->ops = ops;
     s->n_ops = n_ops;
@@ -240,6 +254,7 @@ typedef struct submitted {
 typedef struct counts {
     int64_t schedules, submitted, refused, finished, cancelled, stopped, tokens, mixed; /* of several versions */
     int64_t recomputed, swapped, forked, hits, verified, evicted, sleeps, updates;
+    int64_t proposed, taken; /* drafts */
 } counts;
 
 static inline void add_counts(counts *to, const counts *from) {
@@ -256,9 +271,10 @@ static inline void print_counts(const counts *t) {
         (long long)t->stopped, (long long)t->tokens, (long long)t->mixed);
     printf(
         "%lld recomputed, %lld swapped, %lld forked, %lld hits, %lld verified, %lld evicted, %lld sleeps, %lld "
-        "updates\n",
+        "updates, %lld of %lld drafts taken\n",
         (long long)t->recomputed, (long long)t->swapped, (long long)t->forked, (long long)t->hits,
-        (long long)t->verified, (long long)t->evicted, (long long)t->sleeps, (long long)t->updates);
+        (long long)t->verified, (long long)t->evicted, (long long)t->sleeps, (long long)t->updates, (long long)t->taken,
+        (long long)t->proposed);
 }
 
 typedef struct run {
@@ -267,7 +283,8 @@ typedef struct run {
     ls_engine *engine;
     submitted *requests; /* [n_ops] */
     int64_t n_requests;
-    char *text; /* what was wrong first; empty: nothing */
+    int64_t allocations; /* of the oracle, in a tick */
+    char *text;          /* what was wrong first; empty: nothing */
     size_t bytes;
 } run;
 
@@ -300,6 +317,24 @@ static inline const known *look_up(const run *r, const submitted *q, int64_t n) 
         tokens[from->n + t] = found->token;
     }
     return found;
+}
+
+/* The tokens that are to come, every fourth of them wrong. */
+static inline int64_t foretell(void *context, const ls_request *request, int64_t most, int32_t *out) {
+    run *r = context;
+    const int64_t before = r->lab->allocations != NULL ? r->lab->allocations() : 0, n = request->n_completion;
+    const int32_t vocab = r->engine->model->config.vocab;
+    dice d = {r->s->seed, (uint32_t)(2000000 + 1000 * (request->prompt_i * SAMPLES + request->sample_i) + 50 * n)};
+    submitted future = {.request = *request};
+    if (one_in(&d, 4)) return 0;
+    most = 1 + roll(&d, most);
+    memcpy(future.weights, request->weights, (size_t)n * sizeof *future.weights);
+    for (int64_t i = 0; i < most; i++) {
+        future.weights[n + i] = r->engine->key.weights;
+        out[i] = (look_up(r, &future, n + i)->token + (one_in(&d, 4) ? 1 : 0)) % vocab;
+    }
+    if (r->lab->allocations != NULL) r->allocations += r->lab->allocations() - before;
+    return most;
 }
 
 static inline bool is_end(const schedule *s, const submitted *q, int64_t t) {
@@ -398,10 +433,12 @@ static inline bool submit(run *r, const operation *op, counts *total) {
 static inline bool tick(run *r) {
     const int64_t before = r->lab->allocations != NULL ? r->lab->allocations() : 0;
     ls_error err;
-    const ls_status status = ls_engine_tick(r->engine, &err);
+    ls_status status;
+    r->allocations = 0;
+    status = ls_engine_tick(r->engine, &err);
     if (status != LS_OK) return WRONG(r, "tick: %s", err.text);
-    if (r->lab->allocations != NULL && r->lab->allocations() != before)
-        return WRONG(r, "%lld allocations in a tick", (long long)(r->lab->allocations() - before));
+    if (r->lab->allocations != NULL && r->lab->allocations() != before + r->allocations)
+        return WRONG(r, "%lld allocations in a tick", (long long)(r->lab->allocations() - before - r->allocations));
     if (r->engine->prefix != NULL) ls_prefix_check(r->engine->prefix);
     return true;
 }
@@ -470,6 +507,10 @@ static inline bool run_schedule(laboratory *lab, const schedule *s, counts *tota
     if (ls_engine_create(&r.engine, lab->model[s->fixture].model[0], s->generic ? lab->generic : lab->device, &opts,
                          &err) != LS_OK)
         return WRONG(&r, "engine: %s", err.text);
+    if (s->foretold) {
+        r.engine->drafter = foretell;
+        r.engine->drafter_context = &r;
+    }
     r.requests = calloc((size_t)s->n_ops + 1, sizeof *r.requests);
     good = run_operations(&r, total);
     if (good) ls_engine_check_idle(r.engine);
@@ -481,6 +522,8 @@ static inline bool run_schedule(laboratory *lab, const schedule *s, counts *tota
     total->verified += stats.verified;
     total->hits += stats.prefix.hits;
     total->evicted += stats.prefix.snapshots_evicted;
+    total->proposed += stats.drafts_proposed;
+    total->taken += stats.drafts_accepted;
     ls_engine_free(r.engine);
     free(r.requests);
     return good;

@@ -148,6 +148,7 @@ static inline void print_schedule(FILE *out, const laboratory *lab, const schedu
     fprintf(out, "/* seed %llu */\n", (unsigned long long)s->seed);
     fprintf(out, "fixture = \"%s\"; dtype = \"%s\"; distribution = %d; isa = \"%s\";\n", fixture_names[s->fixture],
             ls_dtype_name(s->dtype), s->distribution, s->generic ? "generic" : "best");
+    if (s->foretold) fprintf(out, "drafts = foretold;\n");
     fprintf(out, "length_max = %lld; stop = [%d, %d);\n", (long long)s->length_max, s->stop_first,
             s->stop_first + s->n_stop);
     for (int64_t i = 0; i < ls_levers_count(); i++) {

@@ -46,7 +46,7 @@ static void defaults_are_what_the_help_says(void **state) {
         {"fork", "on"},       {"preempt-every", "0"}, {"shuffle", "0"},    {"snapshot-every", "0"},
         {"ablation", "none"}, {"prefix-memory", "0"}, {"poison", "off"},   {"preempt-by", "recompute"},
         {"guards", "off"},    {"graphs", "on"},       {"pool-share", "1"}, {"swap-memory", "0"},
-        {"sleep-every", "0"},
+        {"sleep-every", "0"}, {"drafts", "0"},
     };
     ls_levers levers;
     char text[64], help[8];

@@ -64,6 +64,7 @@ static void what_is_planned_is_held(void **state) {
         ls_engine *e;
         if (variant % 2 == 1) l.prefix = LS_PREFIX_ON;
         if (variant >= 2) l.preempt_by = LS_PREEMPT_SWAP;
+        if (variant == 3) l.drafts = 2;
         e = engine_of(&odd, &l);
         ls_engine_get_plan(e, &plan);
         held = memory_now().used - before.used + workspace;
@@ -83,10 +84,10 @@ static void what_is_planned_is_held(void **state) {
 }
 
 /* From hardly enough to plenty: more memory is never fewer sequences at once, each has pages for its longest, the plan
- * stays below, and no bit moves. */
-static void a_plan_follows_the_memory_and_carries_no_bits(void **state) {
+ * stays below, and no bit moves. With drafts each sequence has two slots. */
+static void follow_the_memory(int64_t drafts) {
+    const int64_t each = drafts > 0 ? 2 : 1;
     int64_t slots = 0, total = 0, n_plans = 0, n_refused = 0;
-    (void)state;
     for (int64_t bytes = 1 << 15; bytes < 1 << 21; bytes = bytes * 17 / 16) {
         ls_levers l = levers_of(4);
         job jobs[N_JOBS];
@@ -95,6 +96,7 @@ static void a_plan_follows_the_memory_and_carries_no_bits(void **state) {
         ls_error err;
         l.prefix = LS_PREFIX_ON;
         l.memory_fraction = 1.0;
+        l.drafts = drafts;
         leave(bytes);
         if (engine_try(&e, &odd, &l, &err) != LS_OK) {
             assert_int_equal(n_plans, 0);
@@ -105,7 +107,8 @@ static void a_plan_follows_the_memory_and_carries_no_bits(void **state) {
         }
         ls_engine_get_plan(e, &plan);
         assert_true(plan.total_bytes <= bytes + odd.device->exec.workspace_bytes);
-        assert_true(plan.slots >= slots && plan.pages >= plan.slots * ((LENGTH_MAX + 3) / 4));
+        assert_true(plan.slots >= slots && plan.slots % each == 0);
+        assert_true(plan.pages >= plan.slots / each * ((LENGTH_MAX + 3) / 4));
         n_plans += plan.total_bytes != total;
         slots = plan.slots;
         total = plan.total_bytes;
@@ -116,7 +119,13 @@ static void a_plan_follows_the_memory_and_carries_no_bits(void **state) {
     }
     leave_all();
     assert_true(n_refused > 0 && n_plans > 5);
-    assert_int_equal(slots, 4);
+    assert_int_equal(slots, 4 * each);
+}
+
+static void a_plan_follows_the_memory_and_carries_no_bits(void **state) {
+    (void)state;
+    follow_the_memory(0);
+    follow_the_memory(3);
 }
 
 /* A share of one memory: the smaller, the less is made; what is asked for by number is made. */

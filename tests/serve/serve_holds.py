@@ -248,13 +248,15 @@ def requests_are_refused_by_name(s):
 
 
 def one_server():
-    s = Server(PROGRAM, TINY, "--batch", "8", "--guards", "on", "--poison", "on", "--chunk", "7")
+    s = Server(PROGRAM, TINY, "--batch", "8", "--guards", "on", "--poison", "on", "--chunk", "7",
+               "--drafts", "5")
     for part in (completions_are_those_of_generate, long_streams_say_the_same, stops_end_completions, chats_are_those_of_generate,
                  prompts_have_the_bits_of_decoding, both_distributions_are_told,
                  draws_have_the_numbers_that_are_asked_for, penalties_are_those_of_generate,
                  requests_are_refused_by_name):
         part(s)
     s.is_idle()
+    assert s.metric("lockstep:drafts_proposed_total") > s.metric("lockstep:drafts_accepted_total") > 0
     s.stop()
 
 

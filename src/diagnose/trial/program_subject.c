@@ -56,9 +56,11 @@ static ls_status add_setting(words *w, const char *name, const char *value, ls_e
     return add_option(w, name, text, err);
 }
 
-/* Whether the program is left to its own default: programs of the first version read a number for each share. */
+/* Whether the program is left to its own default: programs of the first version read a number for each share, and one
+ * that knows no drafts makes none. */
 static bool is_left_open(const ls_trial *trial, int64_t lever, int protocol) {
     char text[WORD_BYTES];
+    if (strcmp(ls_lever_name(lever), "drafts") == 0) return trial->levers.drafts == 0;
     ls_lever_format(text, sizeof text, &trial->levers, lever);
     return protocol < 2 && strcmp(ls_lever_name(lever), "memory-fraction") == 0 && strcmp(text, "auto") == 0;
 }
