@@ -24,10 +24,10 @@
  * The gate's equality makes every ratio of the step's first update exactly 1 and k1, k2, k3 and the clipped fraction
  * exactly 0, which is asserted.
  *
- * With a lag of k the episodes of step t are drawn with the weights behind step max(0, t - 1 - k), by a thread that draws
- * while the trainer trains. The gate of those that are not of the step's own weights is a forward of the weights that
- * drew them; the trainer's log-probabilities then differ from the record by the staleness alone, which is reported as
- * such, and ratios are not 1.
+ * With a lag of k the episodes of step t are drawn with the weights behind step max(0, t - 1 - k), by a thread that
+ * draws while the trainer trains. The gate of those that are not of the step's own weights is a forward of the weights
+ * that drew them. The trainer's log-probabilities then differ from the record by the staleness alone, which is reported
+ * as such, and ratios are not 1.
  *
  * A run has one result: its digest covers the tokens, recorded log-probabilities and rewards of every step and the
  * weights behind it. It depends on the options that carry bits, the model and the rewards; not on microbatches,
@@ -117,7 +117,7 @@ typedef struct ls_grpo_options {
     int64_t rollout_concurrency;
     char reference[LS_OPTION_TEXT_MAX];
     int32_t gate;         /* ls_gate_mode */
-    int64_t draw_threads; /* of a lag; 0: as many as threads */
+    int64_t draw_threads; /* of a lag, among threads; 0: a third of them */
     double check_share;   /* of a lag: of the episodes whose weights are not the step's own */
     int64_t eval_every, eval_n, record_samples;
     double eval_temperature;
@@ -139,6 +139,9 @@ ls_sampling ls_grpo_sampling(const ls_grpo_options *options);
 ls_loss_options ls_grpo_loss(const ls_grpo_options *options);
 ls_advantage_options ls_grpo_advantages(const ls_grpo_options *options);
 ls_inject ls_grpo_inject(const ls_grpo_options *options);
+/* With a lag: threads that draw, and those that are left for the trainer; at least one each. */
+int64_t ls_grpo_draw_threads(const ls_grpo_options *options);
+int64_t ls_grpo_trainer_threads(const ls_grpo_options *options);
 /* Whether such a judge is among them. */
 bool ls_grpo_judged_by(const ls_grpo_options *options, ls_reward_mode mode);
 

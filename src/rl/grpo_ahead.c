@@ -123,12 +123,12 @@ static ls_status draw_step(grpo_ahead *a, int64_t step, double idle, ls_error *e
 /* False: it is to end. Where the version is there the copies that the step's episodes will lie in are free as well:
  * they were those of the step behind which that version is, or of one before. */
 static bool wait_for_version(grpo_ahead *a, int64_t step) {
-    bool goes_on;
+    bool is_wanted;
     pthread_mutex_lock(&a->lock);
     while (!a->quit && a->published < version_of(a, step)) pthread_cond_wait(&a->changed, &a->lock);
-    goes_on = !a->quit;
+    is_wanted = !a->quit;
     pthread_mutex_unlock(&a->lock);
-    return goes_on;
+    return is_wanted;
 }
 
 static void *run(void *context) {
@@ -308,8 +308,8 @@ static ls_status open_versions(grpo *g, ls_error *err) {
 static ls_status open_device(grpo_ahead *a, ls_error *err) {
     const grpo *g = a->g;
     const ls_train_options *t = &g->o->train;
-    const int64_t threads = g->o->draw_threads > 0 ? g->o->draw_threads : t->threads > 0 ? t->threads : ls_cpu_count();
-    LS_TRY(ls_device_open_beside(&a->own, g->device, (int32_t)threads, ls_train_options_isa(t), err));
+    LS_TRY(
+        ls_device_open_beside(&a->own, g->device, (int32_t)ls_grpo_draw_threads(g->o), ls_train_options_isa(t), err));
     if (a->own == NULL)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED,
                        "lag: %lld on %s, which does not draw while it trains; set device=cpu or lag=0",

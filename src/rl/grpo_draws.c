@@ -70,6 +70,15 @@ ls_status ls_grpo_record_turns(const grpo *g, const grpo_draws *d, const uint8_t
 
 /* ---- rewards ---- */
 
+void ls_grpo_tell_episodes(const grpo *g, int64_t step, const ls_episodes *e, const char *what) {
+    if (g->progress == NULL || e->message[0] == '\0') return;
+    if (e->n_failed > 0)
+        fprintf(g->progress, "step %lld: %s%lld of %lld episodes failed: %s\n", (long long)step, what,
+                (long long)e->n_failed, (long long)e->n, e->message);
+    else
+        fprintf(g->progress, "step %lld: %s%s\n", (long long)step, what, e->message);
+}
+
 /* Rewards from outside are asked for once, whatever the number of processes. */
 static ls_status judge(const grpo *g, grpo_draws *d, ls_error *err) {
     ls_episodes *e = d->episodes;

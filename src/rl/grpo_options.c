@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/parallel.h"
 #include "rl/grpo.h"
 
 static const char *const gates[] = {"stop", "warn", NULL};
@@ -104,7 +105,8 @@ static const ls_option rows[] = {
     INT(false, rollout_concurrency, 1, 1024, "Rollouts that such servers are asked for at a time"),
     TEXT(false, reference, "Model directory of the KL term's reference (empty: the model that the run begins with)"),
     CHOICE(false, gate, gates, "What happens when rollout and trainer differ: stop (exit 3) or warn"),
-    INT(false, draw_threads, 0, LS_THREADS_MAX, "Of a lag: threads of the engine that draws (0: as many as threads)"),
+    INT(false, draw_threads, 0, LS_THREADS_MAX,
+        "Of a lag: how many of the threads draw; the trainer has the others (0: a third)"),
     NUMBER(false, check_share, 0, 1,
            "Of a lag: the share of older episodes that the weights that drew them score once more; one that differs is "
            "the gate's"),
@@ -248,6 +250,20 @@ ls_inject ls_grpo_inject(const ls_grpo_options *o) {
     (void)o;
 #endif
     return inject;
+}
+
+static int64_t all_threads(const ls_grpo_options *o) {
+    return o->train.threads > 0 ? o->train.threads : ls_cpu_count();
+}
+
+int64_t ls_grpo_draw_threads(const ls_grpo_options *o) {
+    const int64_t third = all_threads(o) / 3;
+    return o->draw_threads > 0 ? o->draw_threads : third > 0 ? third : 1;
+}
+
+int64_t ls_grpo_trainer_threads(const ls_grpo_options *o) {
+    const int64_t left = all_threads(o) - ls_grpo_draw_threads(o);
+    return left > 0 ? left : 1;
 }
 
 static bool has_environment(const ls_grpo_options *o) {

@@ -261,15 +261,6 @@ static int64_t slots_of(const grpo *g) {
     return slots;
 }
 
-void ls_grpo_tell_episodes(const grpo *g, int64_t step, const ls_episodes *e, const char *what) {
-    if (g->progress == NULL || e->message[0] == '\0') return;
-    if (e->n_failed > 0)
-        fprintf(g->progress, "step %lld: %s%lld of %lld episodes failed: %s\n", (long long)step, what,
-                (long long)e->n_failed, (long long)e->n, e->message);
-    else
-        fprintf(g->progress, "step %lld: %s%s\n", (long long)step, what, e->message);
-}
-
 /* That its episodes were drawn with. */
 static const ls_parameters *weights_of_step(const grpo *g) {
     return g->ahead != NULL ? ls_grpo_ahead_weights(g) : ls_trainer_state(g->trainer)->weights;

@@ -135,9 +135,6 @@ typedef struct grpo {
     double eval_reward, eval_length; /* NaN: there was no evaluation */
 } grpo;
 
-/* What went wrong with the episodes, if anything did. */
-void ls_grpo_tell_episodes(const grpo *g, int64_t step, const ls_episodes *episodes, const char *what);
-
 static inline bool ls_grpo_writes(const grpo *g) { return g->o->train.own_rank.rank == 0; }
 /* Whether the step's episodes were drawn with the weights that it begins with: the trainer's own forward is their
  * check. */
@@ -189,6 +186,8 @@ void ls_grpo_draws_free(grpo_draws *draws);
 ls_status ls_grpo_draws_make(grpo *g, grpo_draws *draws, const grpo_drawer *drawer, ls_error *err);
 /* Of several processes: the others' episodes, then rewards. */
 ls_status ls_grpo_draws_join(grpo *g, grpo_draws *draws, ls_error *err);
+/* What went wrong with the episodes, if anything did. */
+void ls_grpo_tell_episodes(const grpo *g, int64_t step, const ls_episodes *episodes, const char *what);
 /* environment_record: all turns of the episodes, or of the groups that are to be replaced, behind those that the file
  * has. */
 ls_status ls_grpo_record_turns(const grpo *g, const grpo_draws *draws, const uint8_t *groups, ls_error *err);

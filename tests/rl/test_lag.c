@@ -1,5 +1,5 @@
-/* Runs whose episodes a thread draws ahead: one digest whatever carries no bits, a gate of the weights that drew, kills,
- * processes, and what is refused. */
+/* Runs whose episodes a thread draws ahead: one digest whatever carries no bits, a gate of the weights that drew,
+ * kills, processes, and what is refused. */
 #define _GNU_SOURCE
 #include <math.h>
 

@@ -321,9 +321,9 @@ static const void *backward_kernel_of(int64_t dim, int64_t *lanes) {
     return dim <= 32 * RUN ? (const void *)backward_kernel<32, 1, DX> : (const void *)backward_kernel<32, 2, DX>;
 }
 
-/* The chains of a norm's gradient: a block takes 32 columns of a head, where they turn 16 pairs, so that partners are in
- * one warp. Twelve warps bring g and b s of 96 rows, and read what the next ones take, while the last warp goes through
- * those of the 96 rows before. */
+/* The chains of a norm's gradient: a block takes 32 columns of a head, where they turn 16 pairs, so that partners are
+ * in one warp. Twelve warps bring g and b s of 96 rows, and read what the next ones take, while the last warp goes
+ * through those of the 96 rows before. */
 #define DNORM_COLUMNS 32
 #define DNORM_PAIRS (DNORM_COLUMNS / 2)
 #define DNORM_WARPS 12
