@@ -375,6 +375,15 @@ static ls_status decide_company(ls_inquiry *q, ls_error *err) {
 
 /* ---- the prefix cache ---- */
 
+/* Whether requests at once are right where nothing is kept of one for another: what is left then is what is kept. */
+static bool company_is_right(const ls_inquiry *q) {
+    static const ls_stack_experiment company[] = {LS_STACK_PAIR,  LS_STACK_BATCH, LS_STACK_UNEQUAL, LS_STACK_FORK,
+                                                  LS_STACK_CROWD, LS_STACK_MANY,  LS_STACK_LOAD,    LS_STACK_STAGGERED};
+    for (size_t i = 0; i < sizeof company / sizeof company[0]; i++)
+        if (ls_stack_is_off(q, company[i])) return false;
+    return q->f->seen[LS_STACK_BATCH].n_sequences > 0;
+}
+
 static ls_status decide_cache(ls_inquiry *q, ls_error *err) {
     bool found = false;
     double sure;
@@ -392,6 +401,8 @@ static ls_status decide_cache(ls_inquiry *q, ls_error *err) {
     ls_stack_trial(q, experiment, &trial, NULL);
     if (trial.levers.batch == 1)
         list_cause(q, experiment, sure, LS_CAUSE_CACHE_HITS, "with the prefix cache");
+    else if (company_is_right(q))
+        list_cause(q, experiment, sure, LS_CAUSE_CACHE_HITS, "requests at once that share a beginning");
     else if (holds(sure)) /* one at a time they are right: what is kept is not what is wrong */
         ls_foreign_find(q->f, LS_CAUSE_CACHE_HITS, experiment, 0.6,
                         "%s: %" PRId64 " of %" PRId64
