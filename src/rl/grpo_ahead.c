@@ -254,12 +254,23 @@ done:
     return status;
 }
 
+static void directory_of_versions(const grpo *g, char path[LS_SAVES_PATH_MAX + 16]) {
+    snprintf(path, LS_SAVES_PATH_MAX + 16, "%s/versions", g->o->train.run);
+}
+
+/* Those of a run that was in this directory before. */
+static ls_status forget_versions(const grpo *g, ls_error *err) {
+    char directory[LS_SAVES_PATH_MAX + 16];
+    directory_of_versions(g, directory);
+    return ls_grpo_writes(g) && ls_file_exists(directory) ? remove_versions(directory, INT64_MAX, err) : LS_OK;
+}
+
 /* A checkpoint may get its name later than the next one begins: what the one before needs is kept as well. */
 ls_status ls_grpo_ahead_save(grpo *g, ls_error *err) {
     grpo_ahead *a = g->ahead;
     char directory[LS_SAVES_PATH_MAX + 16];
     if (!ls_grpo_writes(g)) return LS_OK;
-    snprintf(directory, sizeof directory, "%s/versions", g->o->train.run);
+    directory_of_versions(g, directory);
     LS_TRY(ls_directory_make(directory, err));
     for (int64_t v = version_of(a, g->step + 1); v < g->step; v++) LS_TRY(write_version(g, v, err));
     LS_TRY(ls_directory_sync(directory, err));
@@ -343,6 +354,7 @@ ls_status ls_grpo_ahead_open(grpo *g, ls_error *err) {
     for (int64_t i = 0; i < a->n; i++) LS_TRY(ls_grpo_draws_create(&a->draws[i], g, err));
     for (int64_t i = 0; i < a->n; i++) a->draws[i].episodes->weighs = g->engine_opts.weighs;
     LS_TRY(open_device(a, err));
+    if (g->step == 0) LS_TRY(forget_versions(g, err));
     LS_TRY(open_versions(g, err));
     LS_TRY(open_engine(a, err));
     if ((error = ls_thread_start(&a->thread, run, a)) != 0)

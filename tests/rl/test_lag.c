@@ -128,16 +128,23 @@ static void a_killed_run_goes_on(void **state) {
     kill_and_resume("lora_rank=2", true);
 }
 
-/* A version that is gone is named. */
+/* A version that is gone is named, and one that another run left is none. */
 static void versions_are_needed(void **state) {
     job j = job_make("versions");
     char path[1400];
     ls_error err;
     (void)state;
+    assert_int_equal(mkdir(j.o->train.run, 0777), 0);
+    snprintf(path, sizeof path, "%s/versions", j.o->train.run);
+    assert_int_equal(mkdir(path, 0777), 0);
+    snprintf(path, sizeof path, "%s/versions/step-00000003", j.o->train.run);
+    assert_int_equal(mkdir(path, 0777), 0);
     job_set(&j, "lag=2");
     job_set(&j, "steps=4");
     job_must_run(&j);
-    snprintf(path, sizeof path, "%s/versions/step-00000003", j.o->train.run);
+    snprintf(path, sizeof path, "%s/versions/step-00000003/model.safetensors", j.o->train.run);
+    assert_true(ls_file_exists(path));
+    *strrchr(path, '/') = '\0';
     remove_tree(path);
     job_set(&j, "steps=6");
     j.o->train.resume = true;
