@@ -32,7 +32,7 @@ static void settings_carry_no_bits(void **state) {
 /* And lag=0 is the run without the option: the first steps of all have the weights that the run begins with. */
 static void a_lag_carries_bits(void **state) {
     static const char *const lags[] = {"lag=0", "lag=1", "lag=2", "lag=4"};
-    static const char *const one[] = {"steps=1"};
+    static const char *const one[5] = {"steps=1"};
     uint64_t seen[COUNT(lags)];
     (void)state;
     for (int64_t i = 0; i < COUNT(lags); i++) {
