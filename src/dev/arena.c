@@ -12,6 +12,7 @@
 
 #include "base/mem.h"
 
+#define LARGE_PAGE ((int64_t)2 << 20)
 #define RESERVED_MOST ((int64_t)1 << 38)
 #define RESERVED_LEAST ((int64_t)1 << 30)
 #define NAME_BYTES 48
@@ -139,6 +140,8 @@ ls_status ls_arena_make(ls_arena **out, ls_arena_witness *witness, const void *o
         free(a);
         return LS_FAIL(err, LS_ERR_NOMEM, "arena: cannot reserve %lld bytes of addresses", (long long)RESERVED_LEAST);
     }
+    /* Access changes page by page at every wait: large pages, where the system has them, make that cheap. */
+    (void)madvise(base, (size_t)a->reserved, MADV_HUGEPAGE);
     a->base = base;
     a->page = sysconf(_SC_PAGESIZE);
     a->witness = witness;
@@ -201,6 +204,8 @@ void ls_arena_release(ls_arena *a, void *memory) {
 ls_status ls_arena_open(ls_arena *a, ls_error *err) {
     if (a->n == 0) return LS_OK;
     a->open = a->buffers[a->n - 1].begin + a->buffers[a->n - 1].mapped - a->base;
+    a->open =
+        ls_min_i64((a->open + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE, a->reserved); /* a part would split one */
     if (mprotect(a->base, (size_t)a->open, PROT_READ | PROT_WRITE) == 0) return LS_OK;
     a->open = 0;
     return LS_FAIL(err, LS_ERR_NOMEM, "arena: the system does not give access to it");
