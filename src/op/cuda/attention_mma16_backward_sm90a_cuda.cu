@@ -626,7 +626,7 @@ static ls_status source_of(source *s, const void *rows, int64_t stride, int64_t 
     s->wide = (uintptr_t)rows % 16 == 0 && stride % 8 == 0 && a->head_dim % 8 == 0;
     *boxed = *boxed && s->wide && ls_box_possible(rows, LS_BF16, stride, a->rows, heads);
     const ls_box_matrix matrix = {rows, heads * a->head_dim, a->rows, stride};
-    return *boxed ? ls_heads_map(&s->map, "attention_backward", &matrix, a->head_dim, PASSING, err) : LS_OK;
+    return *boxed ? ls_heads_map(&s->map, "attention_backward", &matrix, a->head_dim, 1, PASSING, err) : LS_OK;
 }
 
 ls_status ls_attention_backward_mma16(const ls_exec *exec, const ls_attention_backward_args *a, const ls_fault *fault,

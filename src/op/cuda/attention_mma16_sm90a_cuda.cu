@@ -23,7 +23,8 @@ typedef struct mma16_params {
     float scale2;    /* c */
     bool boxed;      /* pages come by keys and values, the maps */
     bool wide_pages, wide_queries, wide_out; /* are copied 16 bytes at a time */
-    CUtensorMap keys, values;
+    bool boxed_queries;                      /* come by queries, which needs boxed */
+    CUtensorMap keys, values, queries;
 } mma16_params;
 
 /* GROUPS warpgroups with 64 queries each; DIMS: room for head_dim. */
@@ -40,7 +41,7 @@ struct mma16_shape {
         uint8_t stages[STAGES][STAGE_BYTES];
         uint8_t queries[GROUPS][QUERY_BYTES];
         float total[GROUPS][DIMS / 2][WARPGROUP]; /* of the segments before: sums over values of each thread */
-        uint64_t full[STAGES], empty[STAGES];
+        uint64_t full[STAGES], empty[STAGES], queries_full, queries_empty;
     };
     static constexpr int64_t SHARED_BYTES = (int64_t)sizeof(memory) + 1024; /* to align */
 };
@@ -174,9 +175,9 @@ static __device__ __forceinline__ void put_values(const tile *t, uint32_t to, in
     }
 }
 
-/* Where a warpgroup is in the ring. */
+/* Where a warpgroup is in the ring, and the parity of its tile's number. */
 typedef struct ring_place {
-    int stage, phase;
+    int stage, phase, tile;
 } ring_place;
 
 template <class S>
@@ -185,6 +186,22 @@ static __device__ __forceinline__ void advance(ring_place *r) {
         r->stage = 0;
         r->phase ^= 1;
     }
+}
+
+/* A tile's queries, while what was there before is still at work. Rows behind the last query of the span are those of
+ * others, of which nothing comes. */
+template <class S>
+static __device__ __forceinline__ void fetch_queries(const tile *t, typename S::memory *m, int parity) {
+    const mma16_params *p = t->p;
+    const uint32_t full = ls_shared_address(&m->queries_full), to = ls_shared_address(m->queries);
+    const int chunks = ((int)p->a.head_dim + 63) / 64, tokens = GROUP_ROWS / (int)p->group;
+    const int token = (int)t->span.row + (int)(t->first_query / p->group), head = (int)(t->kv_head * p->group);
+    ls_barrier_wait(ls_shared_address(&m->queries_empty), parity ^ 1);
+    ls_barrier_expect(full, (uint32_t)(S::GROUPS * chunks * GROUP_ROWS * 128));
+    for (int g = 0; g < S::GROUPS; g++)
+        for (int c = 0; c < chunks; c++)
+            ls_box_fetch3(&p->queries, to + g * S::QUERY_BYTES + c * GROUP_ROWS * 128, full, 64 * c, head,
+                          token + g * tokens);
 }
 
 /* By boxes: a page of 16 tokens each. A warp has two pages of a block, and one of its threads asks for them. What lies
@@ -536,8 +553,12 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
     row_begin(&s[1], t, first_row + row + 8);
 #pragma unroll
     for (int i = 0; i < S::DIMS / 2; i++) acc[i] = 0.0f;
-    load_queries<S>(t, queries, first_row);
-    warpgroup_sync(1 + group);
+    if (p->boxed_queries) {
+        ls_barrier_wait(ls_shared_address(&m->queries_full), r->tile);
+    } else {
+        load_queries<S>(t, queries, first_row);
+        warpgroup_sync(1 + group);
+    }
     {
         float d[BLOCK / 2];
         ls_barrier_wait(full + 8 * r->stage, r->phase);
@@ -579,6 +600,8 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
             for (int i = 0; i < S::DIMS / 2; i++) acc[i] = ls_mul(acc[i], s[i / 2 % 2].weight);
         }
     }
+    if (thread == 0) ls_barrier_arrive(ls_shared_address(&m->queries_empty));
+    r->tile ^= 1;
     ls_barrier_wait(full + 8 * r->stage, r->phase);
     if (p->boxed && n_keys % BLOCK != 0) clear_values<S>(ls_shared_address(m->stages[r->stage]), n_keys % BLOCK, group);
     take_turn<S>(group);
@@ -610,6 +633,8 @@ static __global__ void __launch_bounds__(S::THREADS, S::RESIDENT) mma16_kernel(c
             ls_barrier_init(ls_shared_address(&m->full[s]), p.boxed ? WARPGROUP / 32 : WARPGROUP);
             ls_barrier_init(ls_shared_address(&m->empty[s]), S::GROUPS);
         }
+        ls_barrier_init(ls_shared_address(&m->queries_full), 1);
+        ls_barrier_init(ls_shared_address(&m->queries_empty), S::GROUPS);
         ls_barrier_init_done();
     }
     /* Dimensions that there are not are +0 in the stages of keys, which are every other one. */
@@ -621,7 +646,7 @@ static __global__ void __launch_bounds__(S::THREADS, S::RESIDENT) mma16_kernel(c
     __syncthreads();
     ls_cuda_begin();
     if (p.fault->code != LS_FAULT_NONE) return;
-    ring_place place = {0, 0};
+    ring_place place = {0, 0, 0};
     uint32_t next = blockIdx.x;
     tile t;
     /* The same in all threads of a warp, and the compiler is to know it. */
@@ -632,8 +657,11 @@ static __global__ void __launch_bounds__(S::THREADS, S::RESIDENT) mma16_kernel(c
         while (next_tile<S>(&p, &next, &t)) {
             if (!p.boxed)
                 copy_tile<S>(&t, m, &place, &old, &waiting);
-            else if (threadIdx.x % 32 == 0)
+            else if (threadIdx.x % 32 == 0) {
+                if (p.boxed_queries && threadIdx.x == 0) fetch_queries<S>(&t, m, place.tile);
+                place.tile ^= 1;
                 fetch_tile<S>(&t, m, &place);
+            }
             __syncwarp();
         }
         if (p.boxed) return;
@@ -703,8 +731,11 @@ ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *a, co
                       .wide_pages = aligned && a->page_tokens >= 8,
                       .wide_queries = (uintptr_t)a->q % 16 == 0 && a->q_stride % 8 == 0 && a->head_dim % 8 == 0,
                       .wide_out = (uintptr_t)a->out % 16 == 0 && a->out_stride % 8 == 0 && a->head_dim % 8 == 0,
+                      .boxed_queries = boxed && GROUP_ROWS % group == 0 && a->rows < INT32_MAX &&
+                                       ls_box_possible(a->q, LS_BF16, a->q_stride, a->n_heads, a->rows),
                       .keys = {},
-                      .values = {}};
+                      .values = {},
+                      .queries = {}};
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"q stride", a->q_stride}, {"element", 2}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"out stride", a->out_stride}, {"element", 2}}}},
@@ -721,5 +752,10 @@ ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *a, co
                               k.threads,   k.shared_bytes,
                               index,       (int64_t)(sizeof index / sizeof index[0])};
     if (boxed) LS_CUDA_TRY(ls_page_maps(&p.keys, &p.values, "attention", &a->pages, a->n_kv_heads, a->head_dim, err));
+    if (p.boxed_queries) {
+        const ls_box_matrix queries = {a->q, a->n_heads * a->head_dim, a->rows, a->q_stride};
+        LS_CUDA_TRY(
+            ls_heads_map(&p.queries, "attention", &queries, a->head_dim, (int)group, GROUP_ROWS / (int)group, err));
+    }
     return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX, k.kernel, &p, err);
 }

@@ -94,9 +94,9 @@ ls_status ls_page_maps(CUtensorMap *keys, CUtensorMap *values, const char *op, c
     return encode_map(values, op, &v, value_box, err);
 }
 
-ls_status ls_heads_map(CUtensorMap *map, const char *op, const ls_box_matrix *m, int64_t head_dim, int box_rows,
-                       ls_error *err) {
+ls_status ls_heads_map(CUtensorMap *map, const char *op, const ls_box_matrix *m, int64_t head_dim, int box_heads,
+                       int box_rows, ls_error *err) {
     const tensor t = {LS_BF16, m->base, 3, {head_dim, m->inner / head_dim, m->outer}, {head_dim, m->stride}};
-    const int box[3] = {64, 1, box_rows};
+    const int box[3] = {64, box_heads, box_rows};
     return encode_map(map, op, &t, box, err);
 }

@@ -112,9 +112,9 @@ ls_status ls_box_map3(CUtensorMap *map, const char *op, const ls_box_matrix *mat
  * dimensions, rows of 32 bytes swizzled; values: as [page][KV head][16][dimension], in boxes of 64 dimensions. */
 ls_status ls_page_maps(CUtensorMap *keys, CUtensorMap *values, const char *op, const ls_pool_view *pages,
                        int64_t n_kv_heads, int64_t head_dim, ls_error *err);
-/* Of a bf16 matrix of rows [head][dimension], in boxes of 64 dimensions of box_rows rows. */
-ls_status ls_heads_map(CUtensorMap *map, const char *op, const ls_box_matrix *matrix, int64_t head_dim, int box_rows,
-                       ls_error *err);
+/* Of a bf16 matrix of rows [head][dimension], in boxes of 64 dimensions of box_heads heads of box_rows rows. */
+ls_status ls_heads_map(CUtensorMap *map, const char *op, const ls_box_matrix *matrix, int64_t head_dim, int box_heads,
+                       int box_rows, ls_error *err);
 /* Map of a float32 matrix in boxes of box_inner x box_rows as they are; with outer 0 of a vector [inner]. */
 ls_status ls_box_map_f32(CUtensorMap *map, const char *op, const ls_box_matrix *matrix, int box_inner, int box_rows,
                          ls_error *err);
