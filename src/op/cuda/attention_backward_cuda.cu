@@ -630,6 +630,7 @@ ls_status ls_cuda_attention_backward(const ls_exec *exec, const ls_attention_bac
                                         {"out", a->out, elem, none || a->profile == LS_PROFILE_EXACT},
                                         {"log_sum", a->log_sum, 4, none || a->profile == LS_PROFILE_EXACT}};
     ls_fault *fault;
+    LS_CUDA_TRY(ls_spans_refuse_states("attention_backward", "cuda", a->key_rows != NULL, err));
     LS_CUDA_TRY(ls_cuda_check("attention_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_op_attention_backward_workspace(a), err));
     if (a->n_spans == 0) return LS_OK;

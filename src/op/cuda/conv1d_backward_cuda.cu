@@ -252,6 +252,8 @@ ls_status ls_cuda_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_
                                         {"dbias", a->dbias, 4, true},
                                         {"spans", a->spans, 8, a->n_spans == 0}};
     const int64_t most = ls_spans_most(a->span_rows_max, a->rows);
+    LS_CUDA_TRY(ls_spans_refuse_states("conv1d_backward", "cuda",
+                                       a->initial != NULL || a->dinitial != NULL || a->dfinal != NULL, err));
     LS_CUDA_TRY(ls_cuda_check("conv1d_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_op_conv1d_backward_workspace(a), err));
     const int64_t pieces = (most + BLOCK - 1) / BLOCK, n = (a->d_conv + 1) * a->dim;

@@ -556,6 +556,7 @@ ls_status ls_cuda_delta_backward(const ls_exec *exec, const ls_delta_backward_ar
                               {LS_WIDTH_I64, {{{"row", a->rows}, {"db stride", a->db_stride}, {"element", 4}}}}};
     delta_params p = {};
     ls_fault *fault;
+    LS_CUDA_TRY(ls_spans_refuse_states("delta_backward", "cuda", a->initial_scale != NULL || a->dfinal != NULL, err));
     LS_CUDA_TRY(ls_cuda_check("delta_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_op_delta_backward_workspace(a), err));
     p.a = *a;

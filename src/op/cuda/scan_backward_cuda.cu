@@ -418,6 +418,8 @@ ls_status ls_cuda_scan_backward(const ls_exec *exec, const ls_scan_backward_args
     const int64_t most = ls_spans_most(a->span_rows_max, a->rows);
     back_params p;
     ls_fault *fault;
+    LS_CUDA_TRY(ls_spans_refuse_states("scan_backward", "cuda",
+                                       a->initial != NULL || a->dinitial != NULL || a->dfinal != NULL, err));
     LS_CUDA_TRY(ls_cuda_check("scan_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_op_scan_backward_workspace(a), err));
     p.a = *a;

@@ -345,6 +345,8 @@ ls_status ls_cuda_ssd_backward(const ls_exec *exec, const ls_ssd_backward_args *
                               {LS_WIDTH_I64, {{{"row", a->rows}, {"ddt stride", a->ddt_stride}, {"element", 4}}}}};
     ssd_back_params p;
     ls_fault *fault;
+    LS_CUDA_TRY(ls_spans_refuse_states("ssd_backward", "cuda",
+                                       a->initial != NULL || a->dinitial != NULL || a->dfinal != NULL, err));
     LS_CUDA_TRY(ls_cuda_check("ssd_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_op_ssd_backward_workspace(a), err));
     p.a = *a;
