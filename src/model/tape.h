@@ -38,6 +38,9 @@ typedef struct ls_tape_opts {
     /* NULL: log-probabilities are over the whole vocabulary. Else over the support that top-k, top-p and min-p leave at
      * the same temperature (op/sample.h); the seed is not read. Copied. */
     const ls_sampling *truncation;
+    /* Where sequences may continue others of their forward: tokens of all that none continues, with those before them,
+     * of one forward at most. 0: none does. */
+    int64_t positions_max;
 } ls_tape_opts;
 
 ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_device *device, const ls_tape_opts *opts,
@@ -46,6 +49,11 @@ void ls_tape_free(ls_tape *tape);
 
 /* Runs n sequences packed one behind the other: sequence i is tokens [offsets[i], offsets[i + 1]). */
 ls_status ls_tape_forward(ls_tape *tape, const int32_t *tokens, const int64_t *offsets, int64_t n, ls_error *err);
+/* The same of sequences that continue others: sequence i begins where sequence parents[i] ends, whose rows it does not
+ * have again; -1: it continues none. The order is that of ls_span_order_check. Log-probabilities of a row have the bits
+ * that they have in the whole sequence. */
+ls_status ls_tape_forward_trees(ls_tape *tape, const int32_t *tokens, const int64_t *offsets, const int64_t *parents,
+                                int64_t n, ls_error *err);
 /* Of a tape that truncates, behind each forward: its row r is row `row` + r of supports, which the caller owns. A row
  * that is known there has this support; another's is found from its logits when they are first there, and put there. */
 void ls_tape_support(ls_tape *tape, ls_supports *supports, int64_t row);

@@ -1,0 +1,132 @@
+/* Sequences that continue others, so that a beginning which several have is computed once: log-probabilities with the
+ * bits that they have in whole sequences; gradients near those of whole sequences, and with the same bits however leaves
+ * are held. */
+#define _GNU_SOURCE
+#include <math.h>
+
+#include "model/tape_state.h"
+#include "trained.h"
+
+enum { SPANS = 10, SEQUENCES = 7, ROWS_MAX = 600 };
+
+/* Two trees around a sequence alone, two and three deep, of odd lengths and of one token; states go from span to span
+ * within a page, at its end and behind it. */
+static const int64_t lengths[SPANS] = {67, 61, 1, 70, 3, 9, 31, 64, 5, 1};
+static const int64_t parents[SPANS] = {-1, 0, 1, 1, 0, -1, -1, 6, 6, 6};
+
+/* The same rows as spans of trees, and as whole sequences. */
+typedef struct forest {
+    batch trees, whole;
+    int64_t row_of[ROWS_MAX]; /* of a row of `whole` */
+} forest;
+
+static bool is_continued(int64_t span) { return span + 1 < SPANS && parents[span + 1] == span; }
+
+/* The rows before a span and its own, into `whole` from row `at` on. Of each row of trees one in `whole` has what is
+ * learnt from it: the first. */
+static int64_t put_path(forest *f, int64_t span, int64_t at, bool *was_there) {
+    if (parents[span] >= 0) at = put_path(f, parents[span], at, was_there);
+    for (int64_t r = f->trees.offsets[span]; r < f->trees.offsets[span + 1]; r++, at++) {
+        f->row_of[at] = r;
+        f->whole.tokens[at] = f->trees.tokens[r];
+        f->whole.targets[at] = was_there[r] ? -1 : f->trees.targets[r];
+        f->whole.d_logprob[at] = f->trees.d_logprob[r];
+        f->whole.d_entropy[at] = f->trees.d_entropy[r];
+        was_there[r] = true;
+    }
+    return at;
+}
+
+static void forest_make(forest *f, const ls_model *model, uint64_t seed) {
+    int64_t whole[SEQUENCES] = {0}, n = 0;
+    bool was_there[ROWS_MAX] = {false};
+    batch_make(&f->trees, model, lengths, SPANS, seed);
+    for (int64_t i = 0; i < SPANS; i++) {
+        if (is_continued(i)) continue;
+        for (int64_t at = i; at >= 0; at = parents[at]) whole[n] += lengths[at];
+        n++;
+    }
+    assert_int_equal(n, SEQUENCES);
+    batch_make(&f->whole, model, whole, SEQUENCES, seed);
+    assert_true(f->whole.offsets[SEQUENCES] <= ROWS_MAX);
+    n = 0;
+    for (int64_t i = 0; i < SPANS; i++)
+        if (!is_continued(i)) n = put_path(f, i, n, was_there);
+}
+
+static void forest_free(forest *f) {
+    batch_free(&f->trees);
+    batch_free(&f->whole);
+}
+
+static ls_tape *make_tape(const trained *t, const forest *f, ls_device *device, ls_dtype dtype, int64_t recompute) {
+    const ls_tape_opts opts = {.dtype = dtype,
+                               .rows_max = f->whole.offsets[SEQUENCES],
+                               .spans_max = SPANS,
+                               .recompute = recompute,
+                               .temperature = 1.0f,
+                               .positions_max = f->whole.offsets[SEQUENCES]};
+    ls_tape *tape;
+    ls_error err;
+    assert_ok(ls_tape_create(&tape, t->parameters, device, &opts, &err), err);
+    return tape;
+}
+
+static void forward_trees(ls_tape *tape, const forest *f) {
+    ls_error err;
+    assert_ok(ls_tape_forward_trees(tape, f->trees.tokens, f->trees.offsets, parents, SPANS, &err), err);
+}
+
+/* ---- log-probabilities ---- */
+
+static const char *const names[] = {"jamba-moe",        "jamba-odd",      "mamba-odd",         "falcon-mamba-small",
+                                    "llama-odd",        "qwen2-window",   "qwen3-small",       "mamba2-odd",
+                                    "nemotron-h-small", "bamba-small",    "qwen3.5-odd",       "qwen3.5-moe-small",
+                                    "qwen3-next-small", "mistral-window", "granite-moe-small", "granite-odd"};
+static const char *const names_mma16[] = {"jamba-odd",          "llama-odd",        "qwen3-small",
+                                          "falcon-mamba-small", "nemotron-h-small", "qwen3.5-small"};
+
+static void check_log_probabilities(const char *name, ls_dtype dtype, ls_profile profile) {
+    ls_device *device = test_device(2, ls_isa_best());
+    float alone[ROWS_MAX], shared[ROWS_MAX], entropy[2][ROWS_MAX];
+    int64_t targets[ROWS_MAX];
+    ls_tape *tape;
+    trained t;
+    forest f;
+    ls_error err;
+    trained_open(&t, name);
+    assert_ok(ls_model_set_profile(t.model, profile, dtype, &err), err);
+    forest_make(&f, t.model, 11);
+    tape = make_tape(&t, &f, device, dtype, 0);
+    for (int64_t r = 0; r < f.whole.offsets[SEQUENCES]; r++) targets[r] = f.trees.targets[f.row_of[r]];
+    assert_ok(ls_tape_forward(tape, f.whole.tokens, f.whole.offsets, SEQUENCES, &err), err);
+    assert_ok(ls_tape_logprob(tape, targets, alone, entropy[0], &err), err);
+    forward_trees(tape, &f);
+    assert_ok(ls_tape_logprob(tape, f.trees.targets, shared, entropy[1], &err), err);
+    for (int64_t r = 0; r < f.whole.offsets[SEQUENCES]; r++)
+        if (memcmp(&alone[r], &shared[f.row_of[r]], sizeof(float)) != 0 ||
+            memcmp(&entropy[0][r], &entropy[1][f.row_of[r]], sizeof(float)) != 0)
+            fail_msg("%s in %s, %s: row %lld has %.9g alone, %.9g shared", name, ls_dtype_name(dtype),
+                     ls_profile_name(profile), (long long)r, (double)alone[r], (double)shared[f.row_of[r]]);
+    ls_tape_free(tape);
+    forest_free(&f);
+    trained_close(&t);
+    test_device_close(device);
+}
+
+static void log_probabilities_are_those_of_whole_sequences(void **state) {
+    (void)state;
+    for (size_t m = 0; m < sizeof names / sizeof names[0]; m++) {
+        check_log_probabilities(names[m], LS_F32, LS_PROFILE_EXACT);
+        check_log_probabilities(names[m], LS_BF16, LS_PROFILE_EXACT);
+    }
+    for (size_t m = 0; m < sizeof names_mma16 / sizeof names_mma16[0]; m++)
+        check_log_probabilities(names_mma16[m], LS_BF16, LS_PROFILE_MMA16);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(log_probabilities_are_those_of_whole_sequences),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
