@@ -103,6 +103,13 @@ static inline grad_level grad_level_make(const grad_layout *tree, int64_t level)
     return l;
 }
 
+/* What the parents of a level's spans have left in their entries, into those of the spans. */
+static inline void grad_level_fork(const grad_level *l, void *entries, int64_t bytes) {
+    for (int64_t i = 0; i < l->n && grad_tree_parent[l->of[i]] >= 0; i++)
+        memcpy((uint8_t *)entries + l->of[i] * bytes, (uint8_t *)entries + grad_tree_parent[l->of[i]] * bytes,
+               (size_t)bytes);
+}
+
 /* The level's entries of the tree's, side by side. */
 static inline void *grad_level_gather(const grad_level *l, const void *entries, int64_t bytes) {
     uint8_t *to = malloc((size_t)(GRAD_TREE_SPANS * bytes + 1));
