@@ -525,9 +525,8 @@ ls_status ls_cpu_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_a
     ls_workspace_call call = {all, NULL};
     const ls_workspace_call *args = &call;
     int64_t rows;
-    LS_TRY(ls_spans_refuse_states("conv1d_backward", "cpu",
-                                  all->initial != NULL || all->dinitial != NULL || all->dfinal != NULL, err));
-    LS_TRY(ls_spans_check_order("conv1d_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, true, err));
+    LS_TRY(ls_spans_check_order("conv1d_backward", all->spans, all->n_spans, all->rows, all->span_rows_max,
+                                all->initial == NULL, err));
     rows = ls_spans_rows(all->spans, all->n_spans);
     LS_TRY(open_workspace("conv1d_backward", exec, ls_op_conv1d_backward_workspace(all), &call.floats, err));
     if (all->n_spans > 0)
@@ -552,9 +551,8 @@ ls_status ls_cpu_scan_backward(const ls_exec *exec, const ls_scan_backward_args 
     ls_workspace_call call = {all, NULL};
     const ls_workspace_call *args = &call;
     int64_t rows;
-    LS_TRY(ls_spans_refuse_states("scan_backward", "cpu",
-                                  all->initial != NULL || all->dinitial != NULL || all->dfinal != NULL, err));
-    LS_TRY(ls_spans_check_order("scan_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, true, err));
+    LS_TRY(ls_spans_check_order("scan_backward", all->spans, all->n_spans, all->rows, all->span_rows_max,
+                                all->initial == NULL, err));
     rows = ls_spans_rows(all->spans, all->n_spans);
     LS_TRY(open_workspace("scan_backward", exec, ls_op_scan_backward_workspace(all), &call.floats, err));
     if (all->n_spans > 0) {
