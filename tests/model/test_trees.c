@@ -124,9 +124,131 @@ static void log_probabilities_are_those_of_whole_sequences(void **state) {
         check_log_probabilities(names_mma16[m], LS_BF16, LS_PROFILE_MMA16);
 }
 
+/* ---- gradients ---- */
+
+/* Whose ops take spans that continue others on their way back. */
+static const char *const trained_names[] = {"mamba-odd", "falcon-mamba-small"};
+
+/* The gradient of leaves [begin, end) of one forward each, `cut` of them: spans [ends[i], ends[i + 1]). */
+static float *tree_gradient(const trained *t, const forest *f, ls_device *device, ls_dtype dtype, int64_t recompute,
+                            bool in_parts) {
+    static const int64_t roots[] = {0, 5, 6, SPANS};
+    const int64_t bytes = t->parameters->n_elements * (int64_t)sizeof(float);
+    float *out = malloc((size_t)bytes), *there = to_device(device, NULL, bytes);
+    ls_tape *tape = make_tape(t, f, device, dtype, recompute);
+    ls_error err;
+    if (!in_parts) forward_trees(tape, f);
+    for (int64_t i = 0; i < (in_parts ? 3 : 1); i++) {
+        const int64_t begin = roots[i], end = in_parts ? roots[i + 1] : SPANS, row = f->trees.offsets[begin];
+        const ls_leaf_part part = {.begin = 0,
+                                   .end = end - begin,
+                                   .targets = f->trees.targets + row,
+                                   .d_logprob = f->trees.d_logprob + row,
+                                   .d_entropy = f->trees.d_entropy + row,
+                                   .is_first = begin == 0,
+                                   .is_last = end == SPANS};
+        if (in_parts) {
+            int64_t behind[SPANS];
+            for (int64_t k = begin; k < end; k++) behind[k - begin] = parents[k] < 0 ? -1 : parents[k] - begin;
+            assert_ok(ls_tape_forward_trees(tape, f->trees.tokens, f->trees.offsets + begin, behind, end - begin, &err),
+                      err);
+        }
+        assert_ok(ls_tape_backward(tape, &part, there, &err), err);
+    }
+    from_device(device, out, there, bytes);
+    ls_memory_free(device, there);
+    ls_tape_free(tape);
+    return out;
+}
+
+static float *whole_gradient(const trained *t, const forest *f, ls_device *device) {
+    const int64_t bytes = t->parameters->n_elements * (int64_t)sizeof(float);
+    float *out = malloc((size_t)bytes), *there = to_device(device, NULL, bytes);
+    const ls_leaf_part part = {.begin = 0,
+                               .end = SEQUENCES,
+                               .targets = f->whole.targets,
+                               .d_logprob = f->whole.d_logprob,
+                               .d_entropy = f->whole.d_entropy,
+                               .is_first = true,
+                               .is_last = true};
+    ls_tape *tape = make_tape(t, f, device, LS_F32, 0);
+    ls_error err;
+    assert_ok(ls_tape_forward(tape, f->whole.tokens, f->whole.offsets, SEQUENCES, &err), err);
+    assert_ok(ls_tape_backward(tape, &part, there, &err), err);
+    from_device(device, out, there, bytes);
+    ls_memory_free(device, there);
+    ls_tape_free(tape);
+    return out;
+}
+
+static void check_near(const char *name) {
+    ls_device *device = test_device(2, ls_isa_best());
+    double squares = 0, off = 0;
+    float *whole, *shared;
+    trained t;
+    forest f;
+    trained_open(&t, name);
+    forest_make(&f, t.model, 12);
+    whole = whole_gradient(&t, &f, device);
+    shared = tree_gradient(&t, &f, device, LS_F32, 0, false);
+    for (int64_t k = 0; k < t.parameters->n_elements; k++) {
+        squares += (double)whole[k] * (double)whole[k];
+        off += pow((double)shared[k] - (double)whole[k], 2);
+    }
+    print_message("%s: off by %.2g of the gradient's norm\n", name, sqrt(off / squares));
+    assert_true(off > 0 && sqrt(off / squares) < 1e-6);
+    free(whole);
+    free(shared);
+    forest_free(&f);
+    trained_close(&t);
+    test_device_close(device);
+}
+
+static void gradients_are_near_those_of_whole_sequences(void **state) {
+    (void)state;
+    for (size_t m = 0; m < sizeof trained_names / sizeof trained_names[0]; m++) check_near(trained_names[m]);
+}
+
+static void check_cuts(const char *name, ls_dtype dtype, ls_profile profile) {
+    float *first = NULL;
+    trained t;
+    forest f;
+    ls_error err;
+    trained_open(&t, name);
+    assert_ok(ls_model_set_profile(t.model, profile, dtype, &err), err);
+    forest_make(&f, t.model, 13);
+    for (int32_t threads = 1; threads <= 2; threads++)
+        for (int64_t recompute = 0; recompute <= 4; recompute += recompute < 2 ? 1 : 2)
+            for (int in_parts = 0; in_parts < 2; in_parts++) {
+                ls_device *device = test_device(threads, ls_isa_best());
+                float *g = tree_gradient(&t, &f, device, dtype, recompute, in_parts != 0);
+                if (first == NULL)
+                    first = g;
+                else
+                    assert_same_bits(g, first, t.parameters->n_elements);
+                if (first != g) free(g);
+                test_device_close(device);
+            }
+    free(first);
+    forest_free(&f);
+    trained_close(&t);
+}
+
+/* In parts a leaf's trees are forwards of their own. */
+static void no_cut_carries_a_bit(void **state) {
+    (void)state;
+    for (size_t m = 0; m < sizeof trained_names / sizeof trained_names[0]; m++) {
+        check_cuts(trained_names[m], LS_F32, LS_PROFILE_EXACT);
+        check_cuts(trained_names[m], LS_BF16, LS_PROFILE_EXACT);
+    }
+    check_cuts("falcon-mamba-small", LS_BF16, LS_PROFILE_MMA16);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(log_probabilities_are_those_of_whole_sequences),
+        cmocka_unit_test(gradients_are_near_those_of_whole_sequences),
+        cmocka_unit_test(no_cut_carries_a_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
