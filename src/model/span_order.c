@@ -64,10 +64,12 @@ void ls_span_order_make(ls_span_order *o, const ls_span *spans, const int64_t *p
                         const int32_t *tables, bool by_tree) {
     o->tree = (ls_span_tree){.spans = o->spans, .parents = o->parents, .tables = tables, .runs = o->runs};
     for (int64_t i = 0; i < n; i++) o->depths[i] = parents[i] < 0 ? 0 : o->depths[parents[i]] + 1;
+    bool was_alone = false; /* the tree before */
     for (int64_t begin = 0, end; begin < n; begin = end) {
         const int64_t deepest = take_trees(o, begin, n, by_tree, &end);
         for (int64_t depth = deepest; depth >= 0; depth--)
-            add_run(o, spans, parents, begin, end, depth, deepest == 0 && o->tree.n_runs > 0);
+            add_run(o, spans, parents, begin, end, depth, deepest == 0 && was_alone);
+        was_alone = deepest == 0;
     }
     for (int64_t at = 0; at < n; at++)
         if (o->parents[at] >= 0) o->parents[at] = o->places[o->parents[at]];

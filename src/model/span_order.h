@@ -19,7 +19,7 @@ void ls_span_order_free(ls_span_order *order);
  * each branch behind its trunk: span i continues span i - 1, or one that span i - 1 or those before it continue. */
 ls_status ls_span_order_check(const int64_t *parents, int64_t n, ls_error *err);
 /* Order of n spans, whose rows ascend: runs of equal depth, the deepest first, of all trees together or tree by tree.
- * Neighbours of one span alone join the run of depth 0 before them: a sum over spans has the same order. */
+ * Neighbours that are trees of one span are one run: a sum over spans has the same order. */
 void ls_span_order_make(ls_span_order *order, const ls_span *spans, const int64_t *parents, int64_t n,
                         const int32_t *tables, bool by_tree);
 

@@ -72,19 +72,18 @@ static ls_status make_states(ls_tape *t, ls_error *err) {
         floats_most = ls_max_i64(floats_most, s->bytes / ls_dtype_bytes(s->dtype));
     }
     if (bytes == 0) return LS_OK;
-    LS_TRY(ls_memory_alloc(t->device, &t->initial, t->opts.spans_max, bytes, "states between spans", err));
-    LS_TRY(floats(t, &t->initial_scale, t->opts.spans_max, t->model->config.ssd_heads + t->model->config.delta_heads,
-                  err));
-    LS_TRY(floats(t, &t->dinitial, t->opts.spans_max, floats_most, err));
-    return floats(t, &t->dfinal, t->opts.spans_max, floats_most, err);
+    LS_TRY(ls_memory_alloc(t->device, &t->initial, t->opts.group, bytes, "states between spans", err));
+    LS_TRY(floats(t, &t->initial_scale, t->opts.group, t->model->config.ssd_heads + t->model->config.delta_heads, err));
+    LS_TRY(floats(t, &t->dinitial, t->opts.group, floats_most, err));
+    return floats(t, &t->dfinal, t->opts.group, floats_most, err);
 }
 
 static ls_status make_keys(ls_tape *t, ls_error *err) {
     const int64_t columns = 2 * (int64_t)t->model->config.n_kv_heads * t->model->config.head_dim;
     if (columns == 0) return LS_OK;
-    LS_TRY(ls_memory_alloc(t->device, &t->keys, t->opts.positions_max, columns * ls_dtype_bytes(t->opts.dtype),
-                           "keys of spans", err));
-    LS_TRY(floats(t, &t->dkeys, t->opts.positions_max, columns, err));
+    LS_TRY(ls_memory_alloc(t->device, &t->keys, t->opts.group * t->opts.longest,
+                           columns * ls_dtype_bytes(t->opts.dtype), "keys of spans", err));
+    LS_TRY(floats(t, &t->dkeys, t->opts.group * t->opts.longest, columns, err));
     LS_TRY(floats(t, &t->dkv, t->opts.rows_max, columns, err));
     LS_TRY(ls_array_alloc((void **)&t->host_key_rows, t->opts.spans_max, sizeof *t->key_rows, "spans", err));
     return ls_memory_alloc(t->device, (void **)&t->key_rows, t->opts.spans_max, sizeof *t->key_rows, "keys of spans",
@@ -113,7 +112,7 @@ static ls_status make_layer_gradients(ls_tape *t, ls_error *err) {
 }
 
 /* Whether sequences may continue others. */
-static bool is_shared(const ls_tape *t) { return t->opts.positions_max > 0; }
+static bool is_shared(const ls_tape *t) { return t->opts.group > 0; }
 
 /* Pages of all spans, each counted where it begins: a span that continues another has a page more, for what it copies.
  */
@@ -121,10 +120,9 @@ static bool pages_max(const ls_tape *t, int64_t *out) {
     return ls_add_i64(t->opts.rows_max / PAGE_TOKENS, (is_shared(t) ? 2 : 1) * t->opts.spans_max, out);
 }
 
-/* Page numbers of all spans, each with all before it. Of spans that are continued there are fewer than of others, and
- * none reaches further than one of those. */
+/* Page numbers of all spans, each with all before it. */
 static int64_t tables_max(const ls_tape *t) {
-    return is_shared(t) ? 2 * t->opts.positions_max / PAGE_TOKENS + t->opts.spans_max : t->cache->n_pages;
+    return is_shared(t) ? t->opts.spans_max * ((t->opts.longest - 1) / PAGE_TOKENS + 1) : t->cache->n_pages;
 }
 
 static ls_status make_host(ls_tape *t, ls_error *err) {
@@ -305,24 +303,22 @@ static void lay_out_pages(ls_tape *t, ls_span *span, const ls_span *before, int3
     for (int64_t p = 0; p < n; p++) t->pages[t->n_pages++] = p < shared ? t->pages[before->table + p] : (*n_used)++;
 }
 
-/* Sequences that others continue are not counted: those that continue them have their tokens. */
-static int64_t count_positions(const ls_tape *t) {
-    int64_t positions = 0;
-    for (int64_t i = 0; i < t->n_spans; i++)
-        if (i + 1 == t->n_spans || t->parents[i + 1] != i) positions += t->spans[i].pos + t->spans[i].n_rows;
-    return positions;
-}
-
 static ls_status lay_out_tree(ls_tape *t, const int64_t *parents, ls_error *err) {
+    int64_t n = 0; /* sequences of the tree that none continues */
     LS_TRY(ls_span_order_check(parents, t->n_spans, err));
     for (int64_t i = 0; i < t->n_spans; i++) {
         const int64_t parent = parents[i];
+        ls_span *span = &t->spans[i];
         t->parents[i] = parent;
-        if (parent >= 0) t->spans[i].pos = t->spans[parent].pos + t->spans[parent].n_rows;
+        if (parent >= 0) span->pos = t->spans[parent].pos + t->spans[parent].n_rows;
+        if (parent < 0) n = 0;
+        n += i + 1 == t->n_spans || parents[i + 1] != i;
+        if (span->pos + span->n_rows > t->opts.longest || n > t->opts.group)
+            return LS_FAIL(err, LS_ERR_CAPACITY,
+                           "tape: sequence %lld ends behind %lld tokens, %lld of its tree; it holds %lld, and %lld",
+                           (long long)i, (long long)(span->pos + span->n_rows), (long long)n,
+                           (long long)t->opts.longest, (long long)t->opts.group);
     }
-    if (count_positions(t) > t->opts.positions_max)
-        return LS_FAIL(err, LS_ERR_CAPACITY, "tape: %lld tokens with those that sequences continue; it holds %lld",
-                       (long long)count_positions(t), (long long)t->opts.positions_max);
     return LS_OK;
 }
 
@@ -395,10 +391,16 @@ int64_t ls_tape_next_rows(const ls_tape *t, const int64_t *targets, int64_t *row
     return n;
 }
 
-void ls_tape_support(ls_tape *t, ls_supports *supports, int64_t row) {
+void ls_tape_support(ls_tape *t, ls_supports *supports, int64_t row, const int64_t *rows) {
     LS_ASSERT(!truncates(t) || (supports != NULL && supports->vocab == t->head->vocab), "a tape that truncates");
     t->supports = supports;
     t->support_row = row;
+    t->support_rows = rows;
+}
+
+/* Where the supports of a row are. */
+static int64_t support_of(const ls_tape *t, int64_t row) {
+    return t->support_row + (t->support_rows == NULL ? row : t->support_rows[row]);
 }
 
 /* The supports of the block's logits, as they are now, on the host. */
@@ -417,14 +419,15 @@ ls_status ls_tape_restrict(ls_tape *t, const int64_t *index, int64_t base, int64
     bool all_known = true;
     if (!truncates(t)) return LS_OK;
     LS_ASSERT(t->supports != NULL, "a tape that truncates was given no supports");
-    base += t->support_row;
-    for (int64_t i = 0; i < n; i++) all_known = all_known && ls_supports_has(t->supports, base + index[i]);
+    for (int64_t i = 0; i < n; i++)
+        all_known = all_known && ls_supports_has(t->supports, support_of(t, base + index[i]));
     if (!all_known) LS_TRY(find_supports(t, n, err));
     for (int64_t i = 0; i < n; i++) {
-        if (ls_supports_has(t->supports, base + index[i]))
-            ls_supports_get(t->supports, base + index[i], t->host_support + i * words);
+        const int64_t row = support_of(t, base + index[i]);
+        if (ls_supports_has(t->supports, row))
+            ls_supports_get(t->supports, row, t->host_support + i * words);
         else
-            LS_TRY(ls_supports_put(t->supports, base + index[i], t->host_support + i * words, err));
+            LS_TRY(ls_supports_put(t->supports, row, t->host_support + i * words, err));
     }
     LS_TRY(ls_memory_write(t->device, t->support, t->host_support, n * words * (int64_t)sizeof *t->support, err));
     return ls_support(t->device, &apply, err);

@@ -38,9 +38,9 @@ typedef struct ls_tape_opts {
     /* NULL: log-probabilities are over the whole vocabulary. Else over the support that top-k, top-p and min-p leave at
      * the same temperature (op/sample.h); the seed is not read. Copied. */
     const ls_sampling *truncation;
-    /* Where sequences may continue others of their forward: tokens of all that none continues, with those before them,
-     * of one forward at most. 0: none does. */
-    int64_t positions_max;
+    /* Where sequences may continue others of their forward: tokens of one with those before it, at most, and how many
+     * of a tree none continues, at most. 0: none does. */
+    int64_t longest, group;
 } ls_tape_opts;
 
 ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_device *device, const ls_tape_opts *opts,
@@ -54,9 +54,10 @@ ls_status ls_tape_forward(ls_tape *tape, const int32_t *tokens, const int64_t *o
  * that they have in the whole sequence. */
 ls_status ls_tape_forward_trees(ls_tape *tape, const int32_t *tokens, const int64_t *offsets, const int64_t *parents,
                                 int64_t n, ls_error *err);
-/* Of a tape that truncates, behind each forward: its row r is row `row` + r of supports, which the caller owns. A row
- * that is known there has this support; another's is found from its logits when they are first there, and put there. */
-void ls_tape_support(ls_tape *tape, ls_supports *supports, int64_t row);
+/* Of a tape that truncates, behind each forward: its row r is row `row` + rows[r], or of rows NULL `row` + r, of
+ * supports; the caller owns both. A row that is known there has this support; another's is found from its logits when
+ * they are first there, and put there. */
+void ls_tape_support(ls_tape *tape, ls_supports *supports, int64_t row, const int64_t *rows);
 /* Of the tape's rows: row r predicts targets[r], or nothing where it is -1 (0 then). entropy may be NULL. All are host
  * memory; waits for the device. */
 ls_status ls_tape_logprob(ls_tape *tape, const int64_t *targets, float *logprob, float *entropy, ls_error *err);

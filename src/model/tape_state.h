@@ -35,7 +35,7 @@ struct ls_tape {
     int32_t *pages;                         /* the spans' tables */
     int64_t n_spans, rows, n_pages;
     int64_t *parents, *leaf_parents; /* [spans_max]: the span that each continues, -1: none */
-    ls_span_order order, leaf_order; /* where spans continue others; of positions_max > 0 alone */
+    ls_span_order order, leaf_order; /* where spans may continue others */
     struct ls_tape_block *block;     /* what one block of the head takes on the host, of one call at a time */
 
     /* Where the sequences begin and end that a gradient of a matrix sums over, of the leaf and of the head's block;
@@ -73,16 +73,17 @@ struct ls_tape {
     float *initial_scale;
     float *dinitial, *dfinal;
     void *keys;
-    float *dkeys, *dkv;                /* [positions_max][2GP], [rows][2GP] */
+    float *dkeys, *dkv;                /* [group * longest][2GP], [rows][2GP] */
     int64_t *key_rows, *host_key_rows; /* [spans_max]: of each span, in `keys` */
 
     ls_layer_gradients layer_gradients;
 
     /* NULL unless it truncates. */
-    uint32_t *support;      /* [rows of a head block][words], device memory */
-    uint32_t *host_support; /* the same on the host */
-    ls_supports *supports;  /* the caller's */
-    int64_t support_row;    /* of the forward's first row there */
+    uint32_t *support;           /* [rows of a head block][words], device memory */
+    uint32_t *host_support;      /* the same on the host */
+    ls_supports *supports;       /* the caller's */
+    int64_t support_row;         /* of the forward's first row there */
+    const int64_t *support_rows; /* of its others, from there on; NULL: they follow */
 };
 
 typedef struct ls_tape_block {

@@ -40,6 +40,9 @@ static ls_status check_opts(const ls_trainer_opts *o, ls_error *err) {
                        "trainer: leaves of %lld, %lld of them in a forward of %lld rows, batches of %lld, %lld metrics",
                        (long long)o->leaf, (long long)o->microbatch, (long long)o->rows_max,
                        (long long)o->sequences_max, (long long)o->n_metrics);
+    if (o->group < 0 || (o->group > 0 && (o->leaf % o->group != 0 || o->longest < 1)))
+        return LS_FAIL(err, LS_ERR_ARG, "trainer: leaves of %lld in groups of %lld, of at most %lld tokens each",
+                       (long long)o->leaf, (long long)o->group, (long long)o->longest);
     if (!(o->max_norm > 0.0)) return LS_FAIL(err, LS_ERR_ARG, "trainer: a largest norm of %g", o->max_norm);
     if (o->moments != LS_F32 && o->moments != LS_BF16)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "trainer: moments of type %s", ls_dtype_name(o->moments));
@@ -114,6 +117,29 @@ static void free_moment(ls_trainer *t, void *moment) {
         ls_memory_free(t->device, moment);
 }
 
+/* Tokens of the sequences of a forward, at most. */
+static int64_t whole_rows_max(const ls_trainer *t) {
+    return t->opts.group > 0 ? t->opts.spans_max * t->opts.longest : t->opts.rows_max;
+}
+
+/* What is known of the rows of a forward. */
+static ls_status make_rows(ls_trainer *t, ls_error *err) {
+    const ls_trainer_opts *o = &t->opts;
+    const int64_t n = whole_rows_max(t);
+    const ls_shared_opts shared = {.group = o->group,
+                                   .rows_max = o->rows_max,
+                                   .spans_max = o->spans_max,
+                                   .whole_rows_max = n,
+                                   .entropy = o->entropy};
+    LS_TRY(alloc_floats(&t->logprob, n, err));
+    LS_TRY(alloc_floats(&t->d_logprob, n, err));
+    if (o->entropy) {
+        LS_TRY(alloc_floats(&t->entropy, n, err));
+        LS_TRY(alloc_floats(&t->d_entropy, n, err));
+    }
+    return o->group > 0 ? ls_shared_rows_create(&t->shared, &shared, err) : LS_OK;
+}
+
 static ls_status make_arrays(ls_trainer *t, ls_error *err) {
     const ls_trainer_opts *o = &t->opts;
     const ls_parameters *p = t->state.parameters;
@@ -123,12 +149,7 @@ static ls_status make_arrays(ls_trainer *t, ls_error *err) {
     LS_TRY(make_moment(t, &t->state.m, err));
     LS_TRY(make_moment(t, &t->state.v, err));
     LS_TRY(alloc_floats(&t->host_blocks, t->n_blocks, err));
-    LS_TRY(alloc_floats(&t->logprob, o->rows_max, err));
-    LS_TRY(alloc_floats(&t->d_logprob, o->rows_max, err));
-    if (o->entropy) {
-        LS_TRY(alloc_floats(&t->entropy, o->rows_max, err));
-        LS_TRY(alloc_floats(&t->d_entropy, o->rows_max, err));
-    }
+    LS_TRY(make_rows(t, err));
     LS_TRY(ls_array_alloc((void **)&t->offsets, o->sequences_max + 1, sizeof *t->offsets, "trainer", err));
     LS_TRY(
         ls_array_alloc((void **)&t->metrics, o->sequences_max, o->n_metrics * (int64_t)sizeof(double), "trainer", err));
@@ -162,7 +183,8 @@ static ls_status device_nodes(const ls_trainer *t, int64_t *out, ls_error *err) 
 /* Sequences of a forward, at most. */
 static int64_t spans_of(const ls_trainer *t) {
     const ls_trainer_opts *o = &t->opts;
-    const int64_t n = o->microbatch < leaves_of(t, o->sequences_max) ? o->microbatch * o->leaf : o->sequences_max;
+    const int64_t n = (o->group > 0 ? 2 : 1) * /* a trunk has two that continue it, or more */
+                      (o->microbatch < leaves_of(t, o->sequences_max) ? o->microbatch * o->leaf : o->sequences_max);
     return o->spans_max > 0 ? ls_min_i64(o->spans_max, n) : n;
 }
 
@@ -170,7 +192,7 @@ static int64_t spans_of(const ls_trainer *t) {
 static int64_t leaf_rows(const ls_trainer *t) {
     const ls_trainer_opts *o = &t->opts;
     if (o->leaf_rows_max > o->rows_max) return o->leaf_rows_max;
-    return ls_min_i64(o->leaf, o->sequences_max) > o->spans_max ? o->rows_max : 0;
+    return (o->group > 0 ? 2 : 1) * ls_min_i64(o->leaf, o->sequences_max) > o->spans_max ? o->rows_max : 0;
 }
 
 /* Last of all that a trainer makes. */
@@ -198,7 +220,9 @@ static ls_status make_tape(ls_trainer *t, ls_error *err) {
                                .temperature = o->temperature,
                                .leaf_rows_max = leaf_rows(t),
                                .leaf_dh = t->leaf_dh,
-                               .truncation = o->truncation};
+                               .truncation = o->truncation,
+                               .longest = o->longest,
+                               .group = o->group};
     return ls_tape_create(&t->tape, t->state.weights, t->device, &tape, err);
 }
 
@@ -290,6 +314,7 @@ void ls_trainer_free(ls_trainer *t) {
     ls_memory_free(t->device, t->sent);
     ls_memory_free(t->device, t->sum);
     free(t->owned);
+    ls_shared_rows_free(t->shared);
     free(t->logprob);
     free(t->entropy);
     free(t->d_logprob);
@@ -436,9 +461,28 @@ static int64_t leaf_begin(const ls_trainer *t, const ls_train_batch *b, int64_t 
     return leaf_i > b->n / t->opts.leaf ? b->n : ls_min_i64(leaf_i * t->opts.leaf, b->n);
 }
 
-static bool fits_room(const ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t end) {
-    return b->offsets[end] - b->offsets[first] <= t->opts.rows_max && end - first <= t->opts.spans_max;
+static ls_whole_rows whole_rows(const ls_train_batch *b) {
+    const ls_whole_rows whole = {b->tokens, b->offsets, b->targets};
+    return whole;
 }
+
+/* Tokens, and spans, that a forward of sequences [first, end) computes. */
+static void count_room(const ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t end, int64_t *rows,
+                       int64_t *spans) {
+    const ls_whole_rows whole = whole_rows(b);
+    *rows = t->shared != NULL ? 0 : b->offsets[end] - b->offsets[first];
+    *spans = t->shared != NULL ? 0 : end - first;
+    if (t->shared != NULL) ls_shared_rows_count(t->shared, &whole, first, end, rows, spans);
+}
+
+static bool fits_room(const ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t end) {
+    int64_t rows, spans;
+    count_room(t, b, first, end, &rows, &spans);
+    return rows <= t->opts.rows_max && spans <= t->opts.spans_max;
+}
+
+/* Sequences that a leaf may not be cut between. */
+static int64_t unit_of(const ls_trainer *t) { return t->opts.group > 0 ? t->opts.group : 1; }
 
 /* How many sequences the next forward takes, of those from `first` to the end of leaf end_leaf - 1: whole leaves, or as
  * much of one as fits where it does not. */
@@ -446,7 +490,7 @@ static int64_t take_sequences(const ls_trainer *t, const ls_train_batch *b, int6
     const int64_t leaf = first / t->opts.leaf, begin = leaf_begin(t, b, leaf);
     int64_t end = leaf_begin(t, b, leaf + 1);
     if (first > begin || !fits_room(t, b, first, end)) {
-        while (end > first + 1 && !fits_room(t, b, first, end)) end--;
+        while (end > first + unit_of(t) && !fits_room(t, b, first, end)) end -= unit_of(t);
         return end - first;
     }
     for (int64_t i = 1; i < t->opts.microbatch && leaf + i < end_leaf; i++) {
@@ -480,13 +524,30 @@ static ls_status check_logprobs(const ls_train_batch *b, int64_t first, int64_t 
     return LS_OK;
 }
 
-static ls_status score_sequences(ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t n, float *logprob,
-                                 ls_error *err) {
+/* The same of groups: from the rows that they have together to those of each. */
+static ls_status run_groups(ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t n, float *logprob,
+                            float *entropy, ls_error *err) {
+    const int64_t row = b->offsets[first], rows = b->offsets[first + n] - row;
+    const ls_whole_rows whole = whole_rows(b);
+    ls_shared_rows *s = t->shared;
+    ls_shared_rows_lay_out(s, &whole, first, first + n);
+    LS_TRY(ls_tape_forward_trees(t->tape, s->tokens, s->offsets, s->parents, s->n_spans, err));
+    ls_tape_support(t->tape, b->supports, row, s->sources);
+    LS_TRY(ls_tape_logprob(t->tape, s->targets, s->logprob, entropy != NULL ? s->entropy : NULL, err));
+    ls_shared_rows_spread(s, b->targets + row, rows, s->logprob, logprob);
+    if (entropy != NULL) ls_shared_rows_spread(s, b->targets + row, rows, s->entropy, entropy);
+    return check_logprobs(b, first, n, logprob, err);
+}
+
+/* A forward of sequences [first, first + n), and what it gives their rows; entropy may be NULL. */
+static ls_status run_sequences(ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t n, float *logprob,
+                               float *entropy, ls_error *err) {
     const int64_t row = b->offsets[first];
+    if (t->shared != NULL) return run_groups(t, b, first, n, logprob, entropy, err);
     LS_TRY(ls_tape_forward(t->tape, b->tokens, b->offsets + first, n, err));
-    ls_tape_support(t->tape, b->supports, row);
-    LS_TRY(ls_tape_logprob(t->tape, b->targets + row, logprob + row, NULL, err));
-    return check_logprobs(b, first, n, logprob + row, err);
+    ls_tape_support(t->tape, b->supports, row, NULL);
+    LS_TRY(ls_tape_logprob(t->tape, b->targets + row, logprob, entropy, err));
+    return check_logprobs(b, first, n, logprob, err);
 }
 
 /* Rows of a leaf that nothing is learnt from. */
@@ -523,6 +584,24 @@ static ls_status join_gradient(ls_trainer *t, float **out, ls_error *err) {
 
 /* ---- checks ---- */
 
+/* A sequence, or a group, fits a forward. */
+static ls_status check_unit(const ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t end, ls_error *err) {
+    int64_t rows, spans;
+    for (int64_t i = first; t->shared != NULL && i < end; i++)
+        if (b->offsets[i + 1] - b->offsets[i] > t->opts.longest)
+            return LS_FAIL(err, LS_ERR_CAPACITY, "sequence %lld has %lld tokens; the longest may have %lld",
+                           (long long)i, (long long)(b->offsets[i + 1] - b->offsets[i]), (long long)t->opts.longest);
+    if (fits_room(t, b, first, end)) return LS_OK;
+    count_room(t, b, first, end, &rows, &spans);
+    if (t->shared == NULL)
+        return LS_FAIL(err, LS_ERR_CAPACITY, "sequence %lld has %lld tokens; a forward holds %lld", (long long)first,
+                       (long long)rows, (long long)t->opts.rows_max);
+    return LS_FAIL(err, LS_ERR_CAPACITY,
+                   "the group of sequences %lld to %lld has %lld tokens in %lld spans; a forward holds %lld in %lld",
+                   (long long)first, (long long)end - 1, (long long)rows, (long long)spans, (long long)t->opts.rows_max,
+                   (long long)t->opts.spans_max);
+}
+
 static ls_status check_batch(const ls_trainer *t, const ls_train_batch *b, ls_error *err) {
     const ls_trainer_opts *o = &t->opts;
     if (b->n < 1 || b->n > o->sequences_max)
@@ -533,17 +612,16 @@ static ls_status check_batch(const ls_trainer *t, const ls_train_batch *b, ls_er
         if (b->offsets[i] < 0 || b->offsets[i + 1] <= b->offsets[i])
             return LS_FAIL(err, LS_ERR_ARG, "sequence %lld is rows %lld to %lld", (long long)i,
                            (long long)b->offsets[i], (long long)b->offsets[i + 1]);
-    for (int64_t i = 0; i < b->n; i++)
-        if (!fits_room(t, b, i, i + 1))
-            return LS_FAIL(err, LS_ERR_CAPACITY, "sequence %lld has %lld tokens; a forward holds %lld", (long long)i,
-                           (long long)(b->offsets[i + 1] - b->offsets[i]), (long long)o->rows_max);
+    for (int64_t i = 0; i < b->n; i += unit_of(t)) LS_TRY(check_unit(t, b, i, ls_min_i64(i + unit_of(t), b->n), err));
     for (int64_t i = 0; i < leaves_of(t, b->n); i++) {
         const int64_t begin = leaf_begin(t, b, i), end = leaf_begin(t, b, i + 1);
-        if (!fits_room(t, b, begin, end) && b->offsets[end] - b->offsets[begin] > leaf_rows(t))
+        int64_t rows, spans;
+        count_room(t, b, begin, end, &rows, &spans);
+        if (!fits_room(t, b, begin, end) && rows > leaf_rows(t))
             return LS_FAIL(err, LS_ERR_CAPACITY,
                            "sequences %lld to %lld have %lld tokens; a forward holds %lld, a leaf of several %lld",
-                           (long long)begin, (long long)end - 1, (long long)(b->offsets[end] - b->offsets[begin]),
-                           (long long)o->rows_max, (long long)o->leaf_rows_max);
+                           (long long)begin, (long long)end - 1, (long long)rows, (long long)o->rows_max,
+                           (long long)o->leaf_rows_max);
     }
     return LS_OK;
 }
@@ -660,7 +738,7 @@ static ls_status score_batch(ls_trainer *t, const ls_train_batch *b, float *logp
     const int64_t end = leaf_begin(t, b, own.end);
     for (int64_t first = leaf_begin(t, b, own.begin), n; first < end; first += n) {
         n = take_sequences(t, b, first, own.end);
-        LS_TRY(score_sequences(t, b, first, n, logprob, err));
+        LS_TRY(run_sequences(t, b, first, n, logprob + b->offsets[first], NULL, err));
     }
     return share_rows(t, b, &own, logprob, "the log-probabilities", err);
 }
@@ -734,10 +812,7 @@ static ls_status forward(ls_trainer *t, ls_train_rows *rows, ls_error *err) {
     s->next += s->n;
     const int64_t row = b->offsets[s->first], n_rows = b->offsets[s->first + s->n] - row;
     for (int64_t i = 0; i <= s->n; i++) t->offsets[i] = b->offsets[s->first + i] - row;
-    LS_TRY(ls_tape_forward(t->tape, b->tokens, b->offsets + s->first, s->n, err));
-    ls_tape_support(t->tape, b->supports, row);
-    LS_TRY(ls_tape_logprob(t->tape, b->targets + row, t->logprob, t->entropy, err));
-    LS_TRY(check_logprobs(b, s->first, s->n, t->logprob, err));
+    LS_TRY(run_sequences(t, b, s->first, s->n, t->logprob, t->entropy, err));
     memset(t->d_logprob, 0, (size_t)n_rows * sizeof(float));
     if (o->entropy) memset(t->d_entropy, 0, (size_t)n_rows * sizeof(float));
     *rows = (ls_train_rows){.sequence = s->first,
@@ -765,13 +840,21 @@ static ls_status part_backward(ls_trainer *t, int64_t from, int64_t to, ls_error
         s->is_flat = true;
     }
     if (!s->is_flat || !is_flat(t, t->offsets[from], t->offsets[to])) {
-        const ls_leaf_part part = {.begin = from,
-                                   .end = to,
-                                   .targets = targets,
-                                   .d_logprob = t->d_logprob,
-                                   .d_entropy = t->d_entropy,
-                                   .is_first = s->is_flat,
-                                   .is_last = is_last};
+        const ls_shared_rows *shared = t->shared;
+        ls_leaf_part part = {.begin = from,
+                             .end = to,
+                             .targets = targets,
+                             .d_logprob = t->d_logprob,
+                             .d_entropy = t->d_entropy,
+                             .is_first = s->is_flat,
+                             .is_last = is_last};
+        if (shared != NULL) {
+            part.begin = shared->begins[from / t->opts.group];
+            part.end = shared->begins[(to - 1) / t->opts.group + 1];
+            part.targets = shared->targets;
+            part.d_logprob = shared->d_logprob;
+            part.d_entropy = shared->d_entropy;
+        }
         LS_TRY(ls_tape_backward(t->tape, &part, s->gradient, err));
         s->is_flat = false;
     }
@@ -780,9 +863,19 @@ static ls_status part_backward(ls_trainer *t, int64_t from, int64_t to, ls_error
     return ls_gradient_fold(t->gradient, err);
 }
 
+/* The gradients of the rows that sequences have together. */
+static void gather_groups(ls_trainer *t) {
+    const step_state *s = &t->now;
+    const int64_t row = s->batch.offsets[s->first], rows = s->batch.offsets[s->first + s->n] - row;
+    ls_shared_rows_gather(t->shared, s->batch.targets + row, rows, t->d_logprob, t->shared->d_logprob);
+    if (t->opts.entropy)
+        ls_shared_rows_gather(t->shared, s->batch.targets + row, rows, t->d_entropy, t->shared->d_entropy);
+}
+
 static ls_status backward(ls_trainer *t, ls_error *err) {
     step_state *s = &t->now;
     LS_ASSERT(s->n > 0, "no forward since the backward before sequence %lld", (long long)s->next);
+    if (t->shared != NULL) gather_groups(t);
     for (int64_t from = 0; from < s->n;) {
         const int64_t leaf_end = leaf_begin(t, &s->batch, (s->first + from) / t->opts.leaf + 1) - s->first;
         const int64_t to = ls_min_i64(leaf_end, s->n);

@@ -2,6 +2,7 @@
 #ifndef LS_TRAIN_TRAINER_STATE_H
 #define LS_TRAIN_TRAINER_STATE_H
 
+#include "train/shared_rows.h"
 #include "train/trainer.h"
 
 /* The leaves [begin, end) of a batch that this process computes, of n in all. */
@@ -44,7 +45,8 @@ struct ls_trainer {
     float *sent; /* [n_slices] */
     float *sum;  /* [elements of the range]: the batch's gradient */
     /* Of one forward. */
-    float *logprob, *entropy, *d_logprob, *d_entropy; /* [rows_max] */
+    ls_shared_rows *shared;                           /* NULL without groups */
+    float *logprob, *entropy, *d_logprob, *d_entropy; /* [tokens of its sequences] */
     int64_t *offsets;                                 /* [sequences_max + 1] */
     /* Of one step. */
     double *metrics, *totals; /* [sequences_max][n_metrics], [n_metrics] */

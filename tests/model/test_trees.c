@@ -65,7 +65,8 @@ static ls_tape *make_tape(const trained *t, const forest *f, ls_device *device, 
                                .spans_max = SPANS,
                                .recompute = recompute,
                                .temperature = 1.0f,
-                               .positions_max = f->whole.offsets[SEQUENCES]};
+                               .longest = 200,
+                               .group = 4};
     ls_tape *tape;
     ls_error err;
     assert_ok(ls_tape_create(&tape, t->parameters, device, &opts, &err), err);
