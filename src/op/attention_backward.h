@@ -15,8 +15,8 @@
  *   Chains run over the queries i of the span from max(j, pos) on that see the key (with a window w those below j + w),
  *   ascending from +0; the heads' chains add as one ascending chain from +0.
  *
- * mma16. chain is that of num/mma16.h; its steps begin at multiples of 16 tokens, of keys and of queries. c is that of
- * op/attention.h, N the forward's log_sum, and do[d] = R(dout[d]):
+ * mma16. chain is that of num/mma16.h; its steps begin at multiples of 16 keys, and of 16 queries of the span. c is
+ * that of op/attention.h, N the forward's log_sum, and do[d] = R(dout[d]):
  *   s[j] = chain over d of (q[d], k[j][d]);  p[j] = exp2_weight(min(fma(s[j], c, -N), 1))
  *   D = sum_fold (num/sum.h) of do[d] * out[d], each product fma(do[d], out[d], +0), out the forward's
  *   dp[j] = chain over d of (do[d], v[j][d]);  ds[j] = p[j] * (dp[j] - D)

@@ -470,9 +470,11 @@ ls_status ls_cpu_attention_backward(const ls_exec *exec, const ls_attention_back
     ls_workspace_call call = {all, NULL};
     const ls_workspace_call *args = &call;
     int64_t rows, tiles = 0;
-    LS_TRY(ls_spans_refuse_states("attention_backward", "cpu", all->key_rows != NULL, err));
-    LS_TRY(
-        ls_spans_check_order("attention_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, true, err));
+    LS_TRY(ls_spans_check_order("attention_backward", all->spans, all->n_spans, all->rows, all->span_rows_max,
+                                all->key_rows == NULL, err));
+    if (all->key_rows != NULL)
+        LS_TRY(ls_spans_check_keys("attention_backward", all->spans, all->n_spans, all->key_rows, all->key_rows_n,
+                                   all->keys_max, err));
     rows = ls_spans_rows(all->spans, all->n_spans);
     if (rows == 0) return LS_OK;
     LS_TRY(open_workspace("attention_backward", exec, ls_op_attention_backward_workspace(all), &call.floats, err));
