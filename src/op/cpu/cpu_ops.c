@@ -582,9 +582,8 @@ ls_status ls_cpu_ssd_backward(const ls_exec *exec, const ls_ssd_backward_args *a
     ls_workspace_call call = {all, NULL};
     const ls_workspace_call *args = &call;
     int64_t rows;
-    LS_TRY(ls_spans_refuse_states("ssd_backward", "cpu",
-                                  all->initial != NULL || all->dinitial != NULL || all->dfinal != NULL, err));
-    LS_TRY(ls_spans_check_order("ssd_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, true, err));
+    LS_TRY(ls_spans_check_order("ssd_backward", all->spans, all->n_spans, all->rows, all->span_rows_max,
+                                all->initial == NULL, err));
     rows = ls_spans_rows(all->spans, all->n_spans);
     LS_TRY(open_workspace("ssd_backward", exec, ls_op_ssd_backward_workspace(all), &call.floats, err));
     if (all->n_spans > 0) {
@@ -612,8 +611,8 @@ ls_status ls_cpu_delta_backward(const ls_exec *exec, const ls_delta_backward_arg
     ls_workspace_call call = {all, NULL};
     const ls_workspace_call *args = &call;
     int64_t rows;
-    LS_TRY(ls_spans_refuse_states("delta_backward", "cpu", all->initial_scale != NULL || all->dfinal != NULL, err));
-    LS_TRY(ls_spans_check_order("delta_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, true, err));
+    LS_TRY(ls_spans_check_order("delta_backward", all->spans, all->n_spans, all->rows, all->span_rows_max,
+                                all->initial == NULL, err));
     rows = ls_spans_rows(all->spans, all->n_spans);
     LS_TRY(open_workspace("delta_backward", exec, ls_op_delta_backward_workspace(all), &call.floats, err));
     if (all->n_spans > 0)
