@@ -5,7 +5,7 @@
 
 #define SHARED "prefix=shared"
 /* Completions so much alike that a group is a tree of several levels. */
-#define ALIKE "temperature=0.05", "max_tokens=30", "length=60", "top_k=2"
+#define ALIKE "temperature=0.3", "max_tokens=30", "length=60", "top_p=0.95"
 
 /* What each run is, up to NULL; then what must not matter. */
 static const char *const bases[][8] = {

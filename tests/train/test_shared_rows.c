@@ -184,7 +184,7 @@ static uint64_t shared_bits(const char *name, const ls_trainer_opts *opts, int32
     return bits;
 }
 
-static const char *const names[] = {"jamba-odd", "qwen3-small"};
+static const char *const names[] = {"jamba-odd", "qwen3-small", "nemotron-h-small", "qwen3.5-small"};
 
 static void settings_carry_no_bits(void **state) {
     (void)state;
