@@ -13,6 +13,15 @@
  *                 dense gate, up; experts ascending (gate, up), then router; q, k, v; scan's du, then x_proj's
  *   embedding     the leaf's rows ascending; with tied embeddings after the head's share
  *   A_log         dA_log = dA2 * A2, at the leaf's end
+ * Where sequences continue others, a tree is one with all that continue it, its depth is how many are before it:
+ *   ops           those with state take the leaf tree by tree, and a tree depth by depth, the deepest first, of each
+ *                 depth sequences ascending; neighbouring trees of one sequence are one call. This is the order of
+ *                 their sums over sequences
+ *   states        behind a sequence's last token the gradient of a state, or of the convolution's window, is the sum
+ *                 of those before the first tokens of the sequences that continue it: one chain from +0, ascending
+ *   attention     a sequence's queries give gradients to its own keys and values and to those of all before it. A
+ *                 row's are a chain: what its own sequence gives, of depth 0 as it is, of others from +0; then what
+ *                 the sequences behind it give, depth by depth from its own on, of each depth ascending
  * and the contracts of the ops (op/NAME_backward.h, op/scan.h, op/conv1d.h). It depends on the leaf's sequences, their
  * order and the weights only: not on how forwards held it and which other leaves, on threads, or on recomputation. */
 #ifndef LS_MODEL_TAPE_H

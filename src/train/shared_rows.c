@@ -70,7 +70,7 @@ typedef struct set {
     int64_t *members, n, from, parent;
 } set;
 
-static const int32_t *tokens_of(const walk *w, int64_t sequence) {
+static const int32_t *sequence_tokens(const walk *w, int64_t sequence) {
     return w->whole->tokens + w->whole->offsets[sequence];
 }
 static int64_t length_of(const walk *w, int64_t sequence) {
@@ -80,7 +80,7 @@ static int64_t length_of(const walk *w, int64_t sequence) {
 /* Row r of the set's first sequence, at `row` here, and the target that any of them has. */
 static void put_row(const walk *w, const set *x, int64_t r, int64_t row) {
     ls_shared_rows *s = w->s;
-    s->tokens[row] = tokens_of(w, x->members[0])[r];
+    s->tokens[row] = sequence_tokens(w, x->members[0])[r];
     s->sources[row] = -1;
     for (int64_t i = 0; i < x->n; i++) {
         const int64_t at = w->whole->offsets[x->members[i]] + r;
@@ -105,10 +105,10 @@ static void put_span(const walk *w, const set *x, int64_t end) {
 
 /* The row where two of them differ, or one ends. */
 static int64_t agreement_of(const walk *w, const set *x) {
-    const int32_t *tokens = tokens_of(w, x->members[0]);
+    const int32_t *tokens = sequence_tokens(w, x->members[0]);
     int64_t end = length_of(w, x->members[0]);
     for (int64_t i = 1; i < x->n; i++) {
-        const int32_t *other = tokens_of(w, x->members[i]);
+        const int32_t *other = sequence_tokens(w, x->members[i]);
         int64_t r = x->from;
         end = ls_min_i64(end, length_of(w, x->members[i]));
         while (r < end && other[r] == tokens[r]) r++;
@@ -123,8 +123,8 @@ static int64_t part_off(const walk *w, const set *x, int64_t e) {
     int64_t n = 0, n_others = 0;
     for (int64_t i = 0; i < x->n; i++) {
         const int64_t m = x->members[i];
-        const bool same =
-            i == 0 || (!ends && length_of(w, m) > e && tokens_of(w, m)[e] == tokens_of(w, x->members[0])[e]);
+        const bool same = i == 0 || (!ends && length_of(w, m) > e &&
+                                     sequence_tokens(w, m)[e] == sequence_tokens(w, x->members[0])[e]);
         if (same)
             x->members[n++] = m;
         else

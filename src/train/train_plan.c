@@ -69,7 +69,7 @@ static int64_t parts(int64_t n, int64_t each) { return n > 0 ? (n - 1) / each + 
 /* What a forward takes whole: a sequence, or a group of those that share what they have in common. */
 static int64_t unit_rows(const ls_train_wish *w) { return w->group > 0 ? w->group_rows : w->longest; }
 /* Tokens that n sequences are computed as. */
-static int64_t tokens_of(const ls_train_wish *w, int64_t n) {
+static int64_t computed_tokens(const ls_train_wish *w, int64_t n) {
     return parts(n, w->group > 0 ? w->group : 1) * unit_rows(w);
 }
 
@@ -78,9 +78,9 @@ static int64_t tokens_of(const ls_train_wish *w, int64_t n) {
  */
 static void cost(ls_train_planned *p, const ls_card *card, const ls_train_wish *w) {
     const ls_train_outlook *o = &p->outlook;
-    const double n = (double)o->parameters, tokens = (double)tokens_of(w, w->sequences);
+    const double n = (double)o->parameters, tokens = (double)computed_tokens(w, w->sequences);
     const double forward = 2.0 * n * tokens / card->rate;
-    const int64_t leaf_rows = tokens_of(w, w->leaf), leaves = parts(w->sequences, w->leaf);
+    const int64_t leaf_rows = computed_tokens(w, w->leaf), leaves = parts(w->sequences, w->leaf);
     const double forwards = (double)(leaves * parts(leaf_rows, p->plan.rows));
     const int64_t again = p->plan.recompute < o->halves ? p->plan.recompute : o->halves;
     p->of_rows = forwards * 8.0 * n / card->bandwidth;
@@ -183,7 +183,7 @@ static void put_value(values *v, int64_t value) {
 /* Rows from the most that are worth it down to one sequence, or group. */
 static values rows_tried(const ls_train_wish *w) {
     static const int64_t eighths[] = {8, 6, 5, 4, 3, 2, 1};
-    const int64_t leaf = tokens_of(w, w->leaf), least = unit_rows(w);
+    const int64_t leaf = computed_tokens(w, w->leaf), least = unit_rows(w);
     const int64_t most = leaf < ROWS_MAX ? leaf : ROWS_MAX;
     values v = {{0}, 0};
     if (w->rows > 0) {

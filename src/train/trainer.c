@@ -28,7 +28,6 @@ static int32_t ranks_of(const ls_trainer *t) { return t->opts.comm == NULL ? 1 :
 static int32_t rank_of(const ls_trainer *t) { return t->opts.comm == NULL ? 0 : ls_comm_rank(t->opts.comm); }
 /* Whether weights come by layer. */
 static bool by_layer(const ls_trainer *t) { return t->state.parameters->shared != NULL; }
-static int64_t leaves_of(const ls_trainer *t, int64_t n) { return (n - 1) / t->opts.leaf + 1; }
 
 /* ---- creation ---- */
 
@@ -117,29 +116,6 @@ static void free_moment(ls_trainer *t, void *moment) {
         ls_memory_free(t->device, moment);
 }
 
-/* Tokens of the sequences of a forward, at most. */
-static int64_t whole_rows_max(const ls_trainer *t) {
-    return t->opts.group > 0 ? t->opts.spans_max * t->opts.longest : t->opts.rows_max;
-}
-
-/* What is known of the rows of a forward. */
-static ls_status make_rows(ls_trainer *t, ls_error *err) {
-    const ls_trainer_opts *o = &t->opts;
-    const int64_t n = whole_rows_max(t);
-    const ls_shared_opts shared = {.group = o->group,
-                                   .rows_max = o->rows_max,
-                                   .spans_max = o->spans_max,
-                                   .whole_rows_max = n,
-                                   .entropy = o->entropy};
-    LS_TRY(alloc_floats(&t->logprob, n, err));
-    LS_TRY(alloc_floats(&t->d_logprob, n, err));
-    if (o->entropy) {
-        LS_TRY(alloc_floats(&t->entropy, n, err));
-        LS_TRY(alloc_floats(&t->d_entropy, n, err));
-    }
-    return o->group > 0 ? ls_shared_rows_create(&t->shared, &shared, err) : LS_OK;
-}
-
 static ls_status make_arrays(ls_trainer *t, ls_error *err) {
     const ls_trainer_opts *o = &t->opts;
     const ls_parameters *p = t->state.parameters;
@@ -149,7 +125,7 @@ static ls_status make_arrays(ls_trainer *t, ls_error *err) {
     LS_TRY(make_moment(t, &t->state.m, err));
     LS_TRY(make_moment(t, &t->state.v, err));
     LS_TRY(alloc_floats(&t->host_blocks, t->n_blocks, err));
-    LS_TRY(make_rows(t, err));
+    LS_TRY(ls_trainer_make_rows(t, err));
     LS_TRY(ls_array_alloc((void **)&t->offsets, o->sequences_max + 1, sizeof *t->offsets, "trainer", err));
     LS_TRY(
         ls_array_alloc((void **)&t->metrics, o->sequences_max, o->n_metrics * (int64_t)sizeof(double), "trainer", err));
@@ -160,7 +136,7 @@ static ls_status make_arrays(ls_trainer *t, ls_error *err) {
 
 /* Leaves of the trees that this process folds, at most. */
 static int64_t tree_leaves(const ls_trainer *t) {
-    return ls_gradient_share(leaves_of(t, t->opts.sequences_max), ranks_of(t));
+    return ls_gradient_share(ls_trainer_leaves(t, t->opts.sequences_max), ranks_of(t));
 }
 
 /* Gradients that the device is to hold: as many as ever are there at once, or fit what all else has left of a device
@@ -183,16 +159,10 @@ static ls_status device_nodes(const ls_trainer *t, int64_t *out, ls_error *err) 
 /* Sequences of a forward, at most. */
 static int64_t spans_of(const ls_trainer *t) {
     const ls_trainer_opts *o = &t->opts;
-    const int64_t n = (o->group > 0 ? 2 : 1) * /* a trunk has two that continue it, or more */
-                      (o->microbatch < leaves_of(t, o->sequences_max) ? o->microbatch * o->leaf : o->sequences_max);
+    const int64_t n =
+        (o->group > 0 ? 2 : 1) * /* a trunk has two that continue it, or more */
+        (o->microbatch < ls_trainer_leaves(t, o->sequences_max) ? o->microbatch * o->leaf : o->sequences_max);
     return o->spans_max > 0 ? ls_min_i64(o->spans_max, n) : n;
-}
-
-/* Tokens of a leaf that may have several parts; 0: it has one. */
-static int64_t leaf_rows(const ls_trainer *t) {
-    const ls_trainer_opts *o = &t->opts;
-    if (o->leaf_rows_max > o->rows_max) return o->leaf_rows_max;
-    return (o->group > 0 ? 2 : 1) * ls_min_i64(o->leaf, o->sequences_max) > o->spans_max ? o->rows_max : 0;
 }
 
 /* Last of all that a trainer makes. */
@@ -203,11 +173,11 @@ static ls_status make_gradient(ls_trainer *t, ls_error *err) {
 }
 
 static int64_t leaf_dh_bytes(const ls_trainer *t) {
-    return leaf_rows(t) * t->state.weights->model->config.hidden * (int64_t)sizeof *t->leaf_dh;
+    return ls_trainer_leaf_rows(t) * t->state.weights->model->config.hidden * (int64_t)sizeof *t->leaf_dh;
 }
 
 static ls_status make_leaf_dh(ls_trainer *t, ls_error *err) {
-    if (!t->state.weights->model->config.tied || leaf_rows(t) == 0) return LS_OK;
+    if (!t->state.weights->model->config.tied || ls_trainer_leaf_rows(t) == 0) return LS_OK;
     return ls_memory_pin(t->device, (void **)&t->leaf_dh, leaf_dh_bytes(t), 1, "gradient of the embedding's rows", err);
 }
 
@@ -218,7 +188,7 @@ static ls_status make_tape(ls_trainer *t, ls_error *err) {
                                .spans_max = o->spans_max,
                                .recompute = o->recompute,
                                .temperature = o->temperature,
-                               .leaf_rows_max = leaf_rows(t),
+                               .leaf_rows_max = ls_trainer_leaf_rows(t),
                                .leaf_dh = t->leaf_dh,
                                .truncation = o->truncation,
                                .longest = o->longest,
@@ -456,98 +426,15 @@ ls_status ls_trainer_agree(ls_trainer *t, ls_error *err) {
 
 /* ---- gradient ---- */
 
-/* First sequence of a leaf, or the batch's end. */
-static int64_t leaf_begin(const ls_trainer *t, const ls_train_batch *b, int64_t leaf_i) {
-    return leaf_i > b->n / t->opts.leaf ? b->n : ls_min_i64(leaf_i * t->opts.leaf, b->n);
-}
-
-static ls_whole_rows whole_rows(const ls_train_batch *b) {
-    const ls_whole_rows whole = {b->tokens, b->offsets, b->targets};
-    return whole;
-}
-
-/* Tokens, and spans, that a forward of sequences [first, end) computes. */
-static void count_room(const ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t end, int64_t *rows,
-                       int64_t *spans) {
-    const ls_whole_rows whole = whole_rows(b);
-    *rows = t->shared != NULL ? 0 : b->offsets[end] - b->offsets[first];
-    *spans = t->shared != NULL ? 0 : end - first;
-    if (t->shared != NULL) ls_shared_rows_count(t->shared, &whole, first, end, rows, spans);
-}
-
-static bool fits_room(const ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t end) {
-    int64_t rows, spans;
-    count_room(t, b, first, end, &rows, &spans);
-    return rows <= t->opts.rows_max && spans <= t->opts.spans_max;
-}
-
-/* Sequences that a leaf may not be cut between. */
-static int64_t unit_of(const ls_trainer *t) { return t->opts.group > 0 ? t->opts.group : 1; }
-
-/* How many sequences the next forward takes, of those from `first` to the end of leaf end_leaf - 1: whole leaves, or as
- * much of one as fits where it does not. */
-static int64_t take_sequences(const ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t end_leaf) {
-    const int64_t leaf = first / t->opts.leaf, begin = leaf_begin(t, b, leaf);
-    int64_t end = leaf_begin(t, b, leaf + 1);
-    if (first > begin || !fits_room(t, b, first, end)) {
-        while (end > first + unit_of(t) && !fits_room(t, b, first, end)) end -= unit_of(t);
-        return end - first;
-    }
-    for (int64_t i = 1; i < t->opts.microbatch && leaf + i < end_leaf; i++) {
-        const int64_t further = leaf_begin(t, b, leaf + i + 1);
-        if (!fits_room(t, b, first, further)) break;
-        end = further;
-    }
-    return end - first;
-}
-
 static own_leaves leaves_here(const ls_trainer *t, const ls_train_batch *b) {
-    const int64_t n = leaves_of(t, b->n), share = ls_gradient_share(n, ranks_of(t));
+    const int64_t n = ls_trainer_leaves(t, b->n), share = ls_gradient_share(n, ranks_of(t));
     const int64_t rank = t->opts.comm == NULL ? 0 : ls_comm_rank(t->opts.comm);
     return (own_leaves){ls_min_i64(rank * share, n), ls_min_i64((rank + 1) * share, n), n, share};
 }
 
 /* The first sequence of a rank's share. */
 static int64_t share_begin(const ls_trainer *t, const ls_train_batch *b, const own_leaves *own, int64_t rank) {
-    return leaf_begin(t, b, ls_min_i64(rank * own->share, own->n));
-}
-
-/* Log-probabilities of sequences [first, first + n), which were made from offsets[first] on: each is a number. */
-static ls_status check_logprobs(const ls_train_batch *b, int64_t first, int64_t n, const float *logprob,
-                                ls_error *err) {
-    const int64_t row = b->offsets[first];
-    for (int64_t i = first; i < first + n; i++)
-        for (int64_t r = b->offsets[i]; r < b->offsets[i + 1]; r++)
-            if (isnan(logprob[r - row]))
-                return LS_FAIL(err, LS_ERR_FORMAT, "sequence %lld, token %lld: " LS_LOGPROB_NAN_TEXT, (long long)i,
-                               (long long)(r - b->offsets[i] + 1));
-    return LS_OK;
-}
-
-/* The same of groups: from the rows that they have together to those of each. */
-static ls_status run_groups(ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t n, float *logprob,
-                            float *entropy, ls_error *err) {
-    const int64_t row = b->offsets[first], rows = b->offsets[first + n] - row;
-    const ls_whole_rows whole = whole_rows(b);
-    ls_shared_rows *s = t->shared;
-    ls_shared_rows_lay_out(s, &whole, first, first + n);
-    LS_TRY(ls_tape_forward_trees(t->tape, s->tokens, s->offsets, s->parents, s->n_spans, err));
-    ls_tape_support(t->tape, b->supports, row, s->sources);
-    LS_TRY(ls_tape_logprob(t->tape, s->targets, s->logprob, entropy != NULL ? s->entropy : NULL, err));
-    ls_shared_rows_spread(s, b->targets + row, rows, s->logprob, logprob);
-    if (entropy != NULL) ls_shared_rows_spread(s, b->targets + row, rows, s->entropy, entropy);
-    return check_logprobs(b, first, n, logprob, err);
-}
-
-/* A forward of sequences [first, first + n), and what it gives their rows; entropy may be NULL. */
-static ls_status run_sequences(ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t n, float *logprob,
-                               float *entropy, ls_error *err) {
-    const int64_t row = b->offsets[first];
-    if (t->shared != NULL) return run_groups(t, b, first, n, logprob, entropy, err);
-    LS_TRY(ls_tape_forward(t->tape, b->tokens, b->offsets + first, n, err));
-    ls_tape_support(t->tape, b->supports, row, NULL);
-    LS_TRY(ls_tape_logprob(t->tape, b->targets + row, logprob, entropy, err));
-    return check_logprobs(b, first, n, logprob, err);
+    return ls_trainer_leaf_begin(t, b, ls_min_i64(rank * own->share, own->n));
 }
 
 /* Rows of a leaf that nothing is learnt from. */
@@ -583,48 +470,6 @@ static ls_status join_gradient(ls_trainer *t, float **out, ls_error *err) {
 }
 
 /* ---- checks ---- */
-
-/* A sequence, or a group, fits a forward. */
-static ls_status check_unit(const ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t end, ls_error *err) {
-    int64_t rows, spans;
-    for (int64_t i = first; t->shared != NULL && i < end; i++)
-        if (b->offsets[i + 1] - b->offsets[i] > t->opts.longest)
-            return LS_FAIL(err, LS_ERR_CAPACITY, "sequence %lld has %lld tokens; the longest may have %lld",
-                           (long long)i, (long long)(b->offsets[i + 1] - b->offsets[i]), (long long)t->opts.longest);
-    if (fits_room(t, b, first, end)) return LS_OK;
-    count_room(t, b, first, end, &rows, &spans);
-    if (t->shared == NULL)
-        return LS_FAIL(err, LS_ERR_CAPACITY, "sequence %lld has %lld tokens; a forward holds %lld", (long long)first,
-                       (long long)rows, (long long)t->opts.rows_max);
-    return LS_FAIL(err, LS_ERR_CAPACITY,
-                   "the group of sequences %lld to %lld has %lld tokens in %lld spans; a forward holds %lld in %lld",
-                   (long long)first, (long long)end - 1, (long long)rows, (long long)spans, (long long)t->opts.rows_max,
-                   (long long)t->opts.spans_max);
-}
-
-static ls_status check_batch(const ls_trainer *t, const ls_train_batch *b, ls_error *err) {
-    const ls_trainer_opts *o = &t->opts;
-    if (b->n < 1 || b->n > o->sequences_max)
-        return LS_FAIL(err, LS_ERR_CAPACITY, "a batch of %lld sequences; the trainer was made for %lld",
-                       (long long)b->n, (long long)o->sequences_max);
-    if (!(b->count > 0.0) || isinf(b->count)) return LS_FAIL(err, LS_ERR_ARG, "a mean over %g tokens", b->count);
-    for (int64_t i = 0; i < b->n; i++)
-        if (b->offsets[i] < 0 || b->offsets[i + 1] <= b->offsets[i])
-            return LS_FAIL(err, LS_ERR_ARG, "sequence %lld is rows %lld to %lld", (long long)i,
-                           (long long)b->offsets[i], (long long)b->offsets[i + 1]);
-    for (int64_t i = 0; i < b->n; i += unit_of(t)) LS_TRY(check_unit(t, b, i, ls_min_i64(i + unit_of(t), b->n), err));
-    for (int64_t i = 0; i < leaves_of(t, b->n); i++) {
-        const int64_t begin = leaf_begin(t, b, i), end = leaf_begin(t, b, i + 1);
-        int64_t rows, spans;
-        count_room(t, b, begin, end, &rows, &spans);
-        if (!fits_room(t, b, begin, end) && rows > leaf_rows(t))
-            return LS_FAIL(err, LS_ERR_CAPACITY,
-                           "sequences %lld to %lld have %lld tokens; a forward holds %lld, a leaf of several %lld",
-                           (long long)begin, (long long)end - 1, (long long)rows, (long long)o->rows_max,
-                           (long long)o->leaf_rows_max);
-    }
-    return LS_OK;
-}
 
 /* An element of a gradient that is not finite; at -1: there is none. */
 typedef struct bad_element {
@@ -735,17 +580,17 @@ static ls_status share_rows(ls_trainer *t, const ls_train_batch *b, const own_le
 
 static ls_status score_batch(ls_trainer *t, const ls_train_batch *b, float *logprob, ls_error *err) {
     const own_leaves own = leaves_here(t, b);
-    const int64_t end = leaf_begin(t, b, own.end);
-    for (int64_t first = leaf_begin(t, b, own.begin), n; first < end; first += n) {
-        n = take_sequences(t, b, first, own.end);
-        LS_TRY(run_sequences(t, b, first, n, logprob + b->offsets[first], NULL, err));
+    const int64_t end = ls_trainer_leaf_begin(t, b, own.end);
+    for (int64_t first = ls_trainer_leaf_begin(t, b, own.begin), n; first < end; first += n) {
+        n = ls_trainer_take(t, b, first, own.end);
+        LS_TRY(ls_trainer_run(t, b, first, n, logprob + b->offsets[first], NULL, err));
     }
     return share_rows(t, b, &own, logprob, "the log-probabilities", err);
 }
 
 ls_status ls_trainer_score(ls_trainer *t, const ls_train_batch *b, float *logprob, ls_error *err) {
     ls_error reason = {LS_OK, ""};
-    ls_status status = check_batch(t, b, &reason);
+    ls_status status = ls_trainer_check_batch(t, b, &reason);
     if (status == LS_OK) status = score_batch(t, b, logprob, &reason);
     if (status != LS_OK && t->opts.comm != NULL) ls_comm_abort(t->opts.comm, &reason);
     if (status != LS_OK && err != NULL) *err = reason;
@@ -792,15 +637,17 @@ static ls_status begin_step(ls_trainer *t, const ls_train_batch *b, ls_error *er
     adamw.lr = ls_rate_at(&t->opts.rate, step);
     *s = (step_state){.batch = *b, .rate = adamw.lr};
     LS_TRY(ls_adamw_factors_make(&s->factors, &adamw, step, err));
-    LS_TRY(check_batch(t, b, err));
+    LS_TRY(ls_trainer_check_batch(t, b, err));
     s->own = leaves_here(t, b);
-    s->next = leaf_begin(t, b, s->own.begin);
+    s->next = ls_trainer_leaf_begin(t, b, s->own.begin);
     memset(t->metrics, 0, (size_t)(b->n * t->opts.n_metrics) * sizeof(double));
     ls_gradient_begin(t->gradient);
     return LS_OK;
 }
 
-bool ls_trainer_has_more(const ls_trainer *t) { return t->now.next < leaf_begin(t, &t->now.batch, t->now.own.end); }
+bool ls_trainer_has_more(const ls_trainer *t) {
+    return t->now.next < ls_trainer_leaf_begin(t, &t->now.batch, t->now.own.end);
+}
 
 static ls_status forward(ls_trainer *t, ls_train_rows *rows, ls_error *err) {
     const ls_trainer_opts *o = &t->opts;
@@ -808,11 +655,11 @@ static ls_status forward(ls_trainer *t, ls_train_rows *rows, ls_error *err) {
     const ls_train_batch *b = &s->batch;
     LS_ASSERT(ls_trainer_has_more(t), "sequence %lld of %lld", (long long)s->next, (long long)b->n);
     s->first = s->next;
-    s->n = take_sequences(t, b, s->first, s->own.end);
+    s->n = ls_trainer_take(t, b, s->first, s->own.end);
     s->next += s->n;
     const int64_t row = b->offsets[s->first], n_rows = b->offsets[s->first + s->n] - row;
     for (int64_t i = 0; i <= s->n; i++) t->offsets[i] = b->offsets[s->first + i] - row;
-    LS_TRY(run_sequences(t, b, s->first, s->n, t->logprob, t->entropy, err));
+    LS_TRY(ls_trainer_run(t, b, s->first, s->n, t->logprob, t->entropy, err));
     memset(t->d_logprob, 0, (size_t)n_rows * sizeof(float));
     if (o->entropy) memset(t->d_entropy, 0, (size_t)n_rows * sizeof(float));
     *rows = (ls_train_rows){.sequence = s->first,
@@ -834,8 +681,8 @@ static ls_status part_backward(ls_trainer *t, int64_t from, int64_t to, ls_error
     step_state *s = &t->now;
     const ls_train_batch *b = &s->batch;
     const int64_t leaf = (s->first + from) / t->opts.leaf, *targets = b->targets + b->offsets[s->first];
-    const bool is_last = s->first + to == leaf_begin(t, b, leaf + 1);
-    if (s->first + from == leaf_begin(t, b, leaf)) {
+    const bool is_last = s->first + to == ls_trainer_leaf_begin(t, b, leaf + 1);
+    if (s->first + from == ls_trainer_leaf_begin(t, b, leaf)) {
         LS_TRY(ls_gradient_leaf(t->gradient, !by_layer(t), &s->gradient, err));
         s->is_flat = true;
     }
@@ -863,21 +710,12 @@ static ls_status part_backward(ls_trainer *t, int64_t from, int64_t to, ls_error
     return ls_gradient_fold(t->gradient, err);
 }
 
-/* The gradients of the rows that sequences have together. */
-static void gather_groups(ls_trainer *t) {
-    const step_state *s = &t->now;
-    const int64_t row = s->batch.offsets[s->first], rows = s->batch.offsets[s->first + s->n] - row;
-    ls_shared_rows_gather(t->shared, s->batch.targets + row, rows, t->d_logprob, t->shared->d_logprob);
-    if (t->opts.entropy)
-        ls_shared_rows_gather(t->shared, s->batch.targets + row, rows, t->d_entropy, t->shared->d_entropy);
-}
-
 static ls_status backward(ls_trainer *t, ls_error *err) {
     step_state *s = &t->now;
     LS_ASSERT(s->n > 0, "no forward since the backward before sequence %lld", (long long)s->next);
-    if (t->shared != NULL) gather_groups(t);
+    if (t->shared != NULL) ls_trainer_gather(t);
     for (int64_t from = 0; from < s->n;) {
-        const int64_t leaf_end = leaf_begin(t, &s->batch, (s->first + from) / t->opts.leaf + 1) - s->first;
+        const int64_t leaf_end = ls_trainer_leaf_begin(t, &s->batch, (s->first + from) / t->opts.leaf + 1) - s->first;
         const int64_t to = ls_min_i64(leaf_end, s->n);
         LS_TRY(part_backward(t, from, to, err));
         from = to;
