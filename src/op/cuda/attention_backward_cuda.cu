@@ -657,7 +657,7 @@ ls_status ls_cuda_attention_backward(const ls_exec *exec, const ls_attention_bac
                          .fault = NULL};
     p.heads = p.kept + LS_ATTENTION_KEPT * a->n_heads * a->rows;
     LS_CUDA_TRY(ls_cuda_fault_begin("attention_backward", exec, &fault, err));
-    ls_span_check check = ls_span_check_of(a, ls_spans_most(a->span_rows_max, a->rows), INT64_MAX, true, fault);
+    ls_span_check check = ls_span_check_back(a, ls_spans_most(a->span_rows_max, a->rows), true, fault);
     p.fault = fault;
     LS_CUDA_TRY(ls_cuda_check_spans("attention_backward", exec, &check, err));
     if (none) return LS_OK;

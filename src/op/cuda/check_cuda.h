@@ -31,21 +31,31 @@ typedef struct ls_span_check {
     const ls_span *spans;
     int64_t n_spans, rows, span_rows_max; /* span_rows_max > 0 */
     int64_t n_entries;                    /* of the pool; INT64_MAX where there is none */
-    bool whole;                           /* pos 0 only, rows ascending */
+    bool ascending;                       /* rows, as gradients take them */
+    bool whole;                           /* pos 0 only */
     ls_fault *fault;
 } ls_span_check;
 
 /* Of an op's arguments, whose spans have at most span_rows_max rows each. */
 template <typename ARGS>
-static ls_span_check ls_span_check_of(const ARGS *a, int64_t span_rows_max, int64_t n_entries, bool whole,
-                                      ls_fault *fault) {
+static ls_span_check ls_span_check_of(const ARGS *a, int64_t span_rows_max, int64_t n_entries, ls_fault *fault) {
     return {.spans = a->spans,
             .n_spans = a->n_spans,
             .rows = a->rows,
             .span_rows_max = span_rows_max,
             .n_entries = n_entries,
-            .whole = whole,
+            .ascending = false,
+            .whole = false,
             .fault = fault};
+}
+
+/* Of a gradient's. */
+template <typename ARGS>
+static ls_span_check ls_span_check_back(const ARGS *a, int64_t span_rows_max, bool whole, ls_fault *fault) {
+    ls_span_check check = ls_span_check_of(a, span_rows_max, INT64_MAX, fault);
+    check.ascending = true;
+    check.whole = whole;
+    return check;
 }
 
 typedef struct ls_offset_check {
@@ -84,7 +94,7 @@ static __device__ __forceinline__ ls_fault ls_fault_at(const ls_span_check *c, i
     fault.value = span->row;
     fault.limit = c->rows;
     if (span->row < 0 || span->row > c->rows - span->n_rows) return fault;
-    if (c->whole && i > 0) {
+    if (c->ascending && i > 0) {
         fault.code = LS_FAULT_SPAN_ORDER;
         fault.limit = (int64_t)((uint64_t)c->spans[i - 1].row + (uint64_t)c->spans[i - 1].n_rows);
         if (span->row < fault.limit) return fault;

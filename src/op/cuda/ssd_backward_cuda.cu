@@ -361,7 +361,7 @@ ls_status ls_cuda_ssd_backward(const ls_exec *exec, const ls_ssd_backward_args *
     for (int i = 0; any && i < 4; i++) LS_CUDA_TRY(ls_launch_check(all[i], LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_launch_check(&l.parameters, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("ssd_backward", exec, &fault, err));
-    ls_span_check check = ls_span_check_of(a, most, INT64_MAX, true, fault);
+    ls_span_check check = ls_span_check_back(a, most, true, fault);
     p.fault = fault;
     LS_CUDA_TRY(ls_cuda_check_spans("ssd_backward", exec, &check, err));
     if (any)
