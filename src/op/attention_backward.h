@@ -47,10 +47,17 @@ enum { LS_ATTENTION_KEPT_M, LS_ATTENTION_KEPT_R, LS_ATTENTION_KEPT_D, LS_ATTENTI
 static inline int64_t ls_attention_key_rows(const ls_attention_backward_args *args) {
     return args->key_rows != NULL ? args->key_rows_n : args->rows;
 }
+/* The most keys that a span of the call can have. */
+static inline int64_t ls_attention_keys_most(const ls_attention_backward_args *args) {
+    return args->key_rows != NULL ? ls_spans_most(args->keys_max, args->key_rows_n)
+                                  : ls_spans_most(args->span_rows_max, args->rows);
+}
 /* First key row of span i. */
 static LS_HD int64_t ls_attention_key_row(const ls_attention_backward_args *args, int64_t i) {
     return args->key_rows != NULL ? args->key_rows[i] : args->spans[i].row;
 }
+/* Keys that a span has; none without queries. */
+static LS_HD int64_t ls_attention_keys(const ls_span *span) { return span->n_rows > 0 ? span->pos + span->n_rows : 0; }
 
 /* Tiles of 64 rows, the last one perhaps not whole. */
 static inline int64_t ls_attention_tiles(int64_t n_rows) {

@@ -96,14 +96,14 @@ ls_status ls_delta_backward_check(const ls_delta_backward_args *args, ls_error *
  *   states, grads [entries][heads][K][V]: S0 and G0
  *   deltas, inner [rows][heads][V]: d and c'
  *   queries, keys [rows][key heads][K]: q and k, normalised; of the GPU alone
+ *   last [spans][heads][V]: with dfinal, T after the last token; of the GPU alone
  *   scale, factor, g_scale, g_factor, e [rows][heads]: A, f, F, g, E
  *   own [rows][key heads]: x
  *   first [entries][heads]: W of a piece's first token
- *   rate, bias [entries][heads]: pieces' shares of the parameters' gradients
- *   last [spans][heads]: with dfinal, W after the last token */
+ *   rate, bias [entries][heads]: pieces' shares of the parameters' gradients */
 typedef struct ls_delta_backward_plan {
-    int64_t states, grads, deltas, inner, queries, keys, scale, factor, g_scale, g_factor, e, own, first, rate, bias;
-    int64_t last, total;
+    int64_t states, grads, deltas, inner, queries, keys, last, scale, factor, g_scale, g_factor, e, own, first, rate;
+    int64_t bias, total;
 } ls_delta_backward_plan;
 
 /* Entry of the first piece of span i, and the number of its pieces. */

@@ -63,6 +63,7 @@ bool ls_delta_backward_plan_make(ls_delta_backward_plan *plan, const ls_delta_ba
     plan->inner = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, args->value_dim));
     plan->queries = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, args->n_key_heads, args->key_dim));
     plan->keys = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, args->n_key_heads, args->key_dim));
+    plan->last = ls_take_i64(&plan->total, args->dfinal != NULL ? ls_mul3_i64(n_spans, heads, args->value_dim) : 0);
     plan->scale = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, 1));
     plan->factor = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, 1));
     plan->g_scale = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, 1));
@@ -72,6 +73,5 @@ bool ls_delta_backward_plan_make(ls_delta_backward_plan *plan, const ls_delta_ba
     plan->first = ls_take_i64(&plan->total, ls_mul3_i64(entries, heads, 1));
     plan->rate = ls_take_i64(&plan->total, ls_mul3_i64(entries, heads, 1));
     plan->bias = ls_take_i64(&plan->total, ls_mul3_i64(entries, heads, 1));
-    plan->last = ls_take_i64(&plan->total, args->dfinal != NULL ? ls_mul3_i64(n_spans, heads, 1) : 0);
     return plan->total >= 0;
 }

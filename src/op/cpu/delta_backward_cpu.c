@@ -113,8 +113,8 @@ static float meet(const head *k, const float *g, const float *s, float factor, f
 
 /* ---- walks ---- */
 
-/* Leaves S0 of pieces, d, A and f. */
-static void walk_forwards(const head *k) {
+/* Leaves S0 of pieces, d, A and f; W after the last token comes back. */
+static float walk_forwards(const head *k) {
     const ls_delta_backward_args *a = k->a;
     const ls_delta_backward_plan *plan = k->plan;
     float key[LS_DELTA_DIM_MAX], u[LS_DELTA_DIM_MAX], v[LS_DELTA_DIM_MAX], *s = k->m->state;
@@ -134,8 +134,7 @@ static void walk_forwards(const head *k) {
         for (int64_t j = 0; j < k->dim; j++) d[j] = ls_fma(-step.beta, u[j], ls_mul(step.w, v[j]));
         for (int64_t i = 0; i < k->keys; i++) ls_delta_chain(s + i * k->dim, d, key[i], k->dim);
     }
-    if (a->dfinal != NULL)
-        k->work[plan->last + k->span_i * a->n_heads + k->h] = meet(k, a->dfinal + state_at(k), s, 1.0f, scale);
+    return a->dfinal != NULL ? meet(k, a->dfinal + state_at(k), s, 1.0f, scale) : 0.0f;
 }
 
 /* c and p from c'; z: r * dy. */
@@ -358,10 +357,8 @@ static void run_head(const head *k) {
     const ls_delta_backward_args *a = k->a;
     const int64_t pieces = ls_delta_pieces(k->span);
     const float *first = matrix_of(k, k->plan->grads, 0);
-    float decay, end;
-    walk_forwards(k);
-    end = a->dfinal != NULL ? k->work[k->plan->last + k->span_i * a->n_heads + k->h] : 0.0f;
-    decay = walk_backwards(k);
+    const float end = walk_forwards(k);
+    const float decay = walk_backwards(k);
     for (int64_t piece = pieces - 1; piece >= 0; piece--) {
         const int64_t begin = k->span->row + piece * PIECE, left = k->span->n_rows - piece * PIECE;
         const int64_t at = (k->entry + piece) * a->n_heads + k->h;

@@ -36,7 +36,7 @@ typedef struct piece_memory {
 typedef struct place {
     int64_t entry, begin, key; /* begin: the first row */
     int n;
-    bool last;
+    const float *after; /* G1 of the first head; NULL where nothing comes after */
 } place;
 
 /* Whether one of the tokens from `from` on is among them. */
@@ -76,7 +76,7 @@ static __device__ __forceinline__ void load_slab(raw_slab *raw, const delta_para
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         raw->entry[i] = load4(ls_delta_matrix(p, p->plan.states, at->entry, head) + from + 4 * i);
-        if (!at->last) raw->after[i] = load4(ls_delta_matrix(p, p->plan.grads, at->entry + 1, head) + from + 4 * i);
+        if (at->after != NULL) raw->after[i] = load4(at->after + head * KEYS * COLUMNS + from + 4 * i);
     }
 }
 
@@ -98,7 +98,7 @@ static __device__ __forceinline__ void put_slab(piece_memory *m, slab *to, const
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         put4(&to->entry[half + 4 * i][row], PITCH_I, raw->entry[i]);
-        if (!at->last) put4(&to->after[half + 4 * i][row], PITCH_I, raw->after[i]);
+        if (at->after != NULL) put4(&to->after[half + 4 * i][row], PITCH_I, raw->after[i]);
     }
 }
 
@@ -111,7 +111,7 @@ typedef struct sums {
     float query[OWN_T][OWN_I], minus[OWN_T][OWN_I], key[OWN_T][OWN_I], y[OWN_T][4], p[OWN_T][4];
 } sums;
 
-static __device__ __forceinline__ void add_slab(sums *to, const slab *s, int token, int lane, bool last) {
+static __device__ __forceinline__ void add_slab(sums *to, const slab *s, int token, int lane, bool ends) {
 #pragma unroll
     for (int j = 0; j < SLAB; j++) {
         float dy[OWN_T], d[OWN_T], p[OWN_T], other[4], x[OWN_I];
@@ -134,7 +134,7 @@ static __device__ __forceinline__ void add_slab(sums *to, const slab *s, int tok
                 to->p[t][i] = ls_fma(p[t], other[i], to->p[t][i]);
             }
         }
-        if (last) continue;
+        if (ends) continue;
         spread(x, load4(&s->after[j][4 * lane]));
         spread(x + 4, load4(&s->after[j][KEYS / 2 + 4 * lane]));
 #pragma unroll
@@ -299,7 +299,7 @@ static __device__ __forceinline__ void run_head(piece_memory *m, const delta_par
 #pragma unroll 1
     for (int i = 0; i < COLUMNS / SLAB; i++) {
         if (i + 1 < COLUMNS / SLAB) load_slab(&raw, p, at, head, (i + 1) * SLAB);
-        add_slab(&s, &m->slabs[i % 2], token, lane, at->last);
+        add_slab(&s, &m->slabs[i % 2], token, lane, at->after == NULL);
         if (i + 1 < COLUMNS / SLAB) put_slab(m, &m->slabs[(i + 1) % 2], &raw, at);
         __syncthreads();
     }
@@ -312,7 +312,7 @@ static __device__ __forceinline__ void run_head(piece_memory *m, const delta_par
 #pragma unroll
         for (int i = 0; i < OWN_I; i++) {
             s.query[r][i] = ls_mul(all, s.query[r][i]);
-            s.key[r][i] = ls_sub(at->last ? 0.0f : ls_mul(end, s.key[r][i]), ls_mul(all, s.minus[r][i]));
+            s.key[r][i] = ls_sub(at->after == NULL ? 0.0f : ls_mul(end, s.key[r][i]), ls_mul(all, s.minus[r][i]));
         }
     }
     __syncthreads();
@@ -340,12 +340,13 @@ static __global__ void __launch_bounds__(THREADS, 1) pieces_kernel(const __grid_
     const int64_t key = blockIdx.x % p.a.n_key_heads, span_i = blockIdx.x / p.a.n_key_heads % p.a.n_spans;
     const int64_t j = blockIdx.x / p.a.n_key_heads / p.a.n_spans;
     const ls_span *span = &p.a.spans[span_i];
-    const int64_t left = span->n_rows - j * PIECE;
-    const place at = {.entry = ls_delta_entry(span, span_i) + j,
+    const int64_t left = span->n_rows - j * PIECE, entry = ls_delta_entry(span, span_i) + j;
+    const float *dfinal = p.a.dfinal == NULL ? NULL : p.a.dfinal + ls_delta_state_at(&p, span_i, 0);
+    const place at = {.entry = entry,
                       .begin = span->row + j * PIECE,
                       .key = key,
                       .n = left < PIECE ? (int)left : PIECE,
-                      .last = left <= PIECE};
+                      .after = left <= PIECE ? dfinal : ls_delta_matrix(&p, p.plan.grads, entry + 1, 0)};
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || left <= 0) return;
     load_rows(m, &p, &at);
     for (int64_t head = key * p.group; head < (key + 1) * p.group; head++)

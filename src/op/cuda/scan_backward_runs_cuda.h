@@ -128,10 +128,11 @@ static __global__ void __launch_bounds__(32 * LS_RUN_PHASES, LS_RUN_BLOCKS)
     const int lane = (int)threadIdx.x % 32;
     keep_run *tile = &tiles[at.phase];
     keep_run_raw raw = {};
-    float h[4] = {0.0f, 0.0f, 0.0f, 0.0f}, a2[4];
+    float h[4], a2[4];
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || span->n_rows == 0) return;
     ls_rings_begin(&ring, 1);
     const float safe = ls_rates16(&p, &at, a2);
+    ls_span_states16(h, p.a.initial, &p, &at);
     if (at.phase < walked) ls_keep_run_load<IN>(&raw, &p, &at, span->row + at.phase * LS_BACK_KEEP);
     int lap = 0;
     for (int64_t i = at.phase; i <= walked; i += LS_RUN_PHASES, lap++) {
@@ -379,6 +380,7 @@ static __global__ void __launch_bounds__(32 * LS_RUN_PHASES, LS_RUN_BLOCKS)
         w.row = span->row + w.i * LS_BACK_KEEP;
         w.first = w.i == n_tiles - 1;
         w.n_tokens = w.first ? rest : LS_BACK_KEEP;
+        if (w.first) ls_span_states16(k.g, p.a.dfinal, &p, &at);
         const bool sure =
             ls_back16_prepare<1>(&tiles[at.phase], &raw, &p.a, &at, 0, safe, whole_run && w.n_tokens == LS_BACK_KEEP);
         if (w.i >= LS_RUN_PHASES) ls_back16_load<IN, 1>(&raw, &p, &at, span, w.i - LS_RUN_PHASES, LS_BACK_KEEP);
