@@ -148,8 +148,8 @@ typedef struct ls_leaf_cuts {
     ls_status (*run)(const ls_leaf *leaf, const void *call, const ls_leaf_cut *cut, ls_error *err);
 } ls_leaf_cuts;
 
-/* Runs the op over all spans of the leaf, in cuts whose workspace is at most the tape's cut_bytes, or of one; `tensor` is
- * the state that goes from span to span. */
+/* Runs the op over all spans of the leaf, in cuts whose workspace is at most the tape's cut_bytes, or of one; `tensor`
+ * is the state that goes from span to span. */
 ls_status ls_leaf_run_cuts(const ls_leaf *leaf, int64_t layer_i, const char *tensor, const ls_leaf_cuts *cuts,
                            ls_error *err);
 

@@ -1,6 +1,6 @@
 /* Sequences that continue others, so that a beginning which several have is computed once: log-probabilities with the
- * bits that they have in whole sequences; gradients near those of whole sequences, and with the same bits however leaves
- * are held. */
+ * bits that they have in whole sequences; gradients near those of whole sequences, and with the same bits however
+ * leaves are held. */
 #define _GNU_SOURCE
 #include <math.h>
 
