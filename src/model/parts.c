@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/inject.h"
 #include "model/tape_state.h"
 #include "op/elementwise.h"
 #include "op/gemm_backward.h"
@@ -225,13 +226,15 @@ static ls_status gather_states(const ls_leaf *l, int64_t layer_i, const char *na
     return LS_OK;
 }
 
-/* What the spans of run i get from those of the run before it, which continue them: n floats each. */
-static ls_status sum_states(const ls_leaf *l, int64_t i, int64_t n, ls_error *err) {
+/* What the spans of a run get from those of the run before it, which continue them: n floats each. */
+static ls_status sum_states(const ls_leaf *l, int64_t run_i, int64_t n, ls_error *err) {
     const ls_span_tree *tree = l->batch->tree;
-    const ls_span_run *run = &tree->runs[i], *branches = &tree->runs[i - 1];
+    const ls_span_run *run = &tree->runs[run_i], *branches = &tree->runs[run_i - 1];
     float *sums = l->tape->dfinal;
     LS_TRY(ls_memory_fill(l->device, sums, 0, run->n * n * (int64_t)sizeof *sums, err));
-    for (int64_t k = 0; k < branches->n; k++) {
+    for (int64_t i = 0; i < branches->n; i++) {
+        const bool falls = LS_INJECTED(LS_INJECT_BRANCH_ORDER) && l->tape->n_spans > l->batch->n_spans;
+        const int64_t k = falls ? branches->n - 1 - i : i;
         const ls_residual_args add = {.h = sums + (tree->parents[branches->begin + k] - run->begin) * n,
                                       .y = l->tape->dinitial + k * n,
                                       .rows = 1,
