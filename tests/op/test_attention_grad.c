@@ -969,8 +969,8 @@ static void gradients_are_those_of_float64(void **state) {
     print_message("worst error %.3g of the largest gradient of its kind\n", worst);
 }
 
-/* A trunk and three that continue it, against float64 of whole sequences: the trunk's queries count once, in the first of
- * them. Keys are copied for each, and what they get is added to what the trunk's own queries gave. */
+/* A trunk and three that continue it, against float64 of whole sequences: the trunk's queries count once, in the first
+ * of them. Keys are copied for each, and what they get is added to what the trunk's own queries gave. */
 static void gradients_of_branches_are_those_of_float64(void **state) {
     enum { TRUNK = 75, N = 3 };
     static const int64_t rows[N + 1] = {TRUNK, 1, 66, 9};

@@ -36,8 +36,8 @@ static void grads_free(grads *g) {
 
 static float *grads_at(const grads *g, int i) { return (float *)(void *)g->of[i].data; }
 
-/* combo: one bit each for the types of x and state, 4 for a bias, 8 for NaN, infinities and denormals, 16 for spans that
- * continue others. */
+/* combo: one bit each for the types of x and state, 4 for a bias, 8 for NaN, infinities and denormals, 16 for spans
+ * that continue others. */
 static problem problem_make(const grad_layout *layout, int64_t dim, int64_t d_conv, int64_t combo, uint64_t seed) {
     const ls_dtype types[] = {LS_F32, LS_BF16};
     problem p;

@@ -693,7 +693,7 @@ static void gradients_of_a_tree_are_those_of_float64(void **state) {
     }
 }
 
-/* The second part of a sequence, cut where a piece begins, has the rows' gradients that it has in the whole, in bits. */
+/* The second part of a sequence, cut where a piece begins, has the rows' gradients of the whole, in bits. */
 static void a_cut_changes_no_row_behind_it(void **state) {
     enum { ROWS = 130, CUT = 64 };
     const int64_t one[] = {ROWS};
