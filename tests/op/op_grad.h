@@ -87,6 +87,15 @@ static inline int64_t grad_tree_before(const grad_layout *tree, int64_t i, int64
     return -1;
 }
 
+/* Rows of a span of both are the same bits. */
+static inline void grad_rows_check(const op_array *expected, const op_array *got, const ls_span *span,
+                                   const char *what) {
+    op_array left = grad_rows(expected, span), right = grad_rows(got, span);
+    op_check(&left, &right, OP_NAN_PINNED, "%s", what);
+    op_array_free(&left);
+    op_array_free(&right);
+}
+
 /* The spans of a level, and where they are in the tree. */
 typedef struct grad_level {
     int64_t n, of[GRAD_TREE_SPANS];

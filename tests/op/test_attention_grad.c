@@ -624,6 +624,29 @@ static void branches_over_segments_equal_the_textbook(void **state) {
     }
 }
 
+/* The second part of a sequence has the dq that it has in the whole, in bits and in both profiles. */
+static void a_cut_changes_no_query_behind_it(void **state) {
+    enum { ROWS = 150, CUT = 37 };
+    const int64_t one[] = {ROWS};
+    const ls_span behind = {CUT, ROWS - CUT, CUT, 0, 0};
+    const grad_layout layout = grad_layout_make(1, one, false, 1);
+    for (int profile = 0; profile < 2; profile++) {
+        const shape of = {4, 2, 9, LS_BF16, 0, profile == 0 ? LS_PROFILE_EXACT : LS_PROFILE_MMA16};
+        problem p = problem_make(&layout, &of, op_plain, 13);
+        grads whole = grads_make(&p, ROWS, 0), got = grads_make(&p, ROWS, 0);
+        run(&p, &whole, op_devices[op_isa(state)][0]);
+        p.layout.spans[0] = behind;
+        p.n_key_rows = ROWS;
+        p.branches = true;
+        run(&p, &got, op_devices[op_isa(state)][1]);
+        grad_rows_check(&whole.of[DQ], &got.of[DQ], &behind, "behind a cut: dq");
+        grads_free(&whole);
+        grads_free(&got);
+        p.branches = false;
+        problem_free(&p);
+    }
+}
+
 /* Whole sequences whose keys are said to be their own rows have the bits that they have without. */
 static void own_keys_change_nothing(void **state) {
     const int64_t three[] = {70, 5, 129};
@@ -946,8 +969,8 @@ static void gradients_are_those_of_float64(void **state) {
     print_message("worst error %.3g of the largest gradient of its kind\n", worst);
 }
 
-/* A trunk and three that continue it, against float64 of whole sequences: the trunk's queries count once, in the first of
- * them. Keys are copied for each, and what they get is added to what the trunk's own queries gave. */
+/* A trunk and three that continue it, against float64 of whole sequences: the trunk's queries count once, in the first
+ * of them. Keys are copied for each, and what they get is added to what the trunk's own queries gave. */
 static void gradients_of_branches_are_those_of_float64(void **state) {
     enum { TRUNK = 75, N = 3 };
     static const int64_t rows[N + 1] = {TRUNK, 1, 66, 9};
@@ -1191,6 +1214,7 @@ int main(void) {
         OP_CASES(later_keys_take_no_part),
         OP_CASES(branches_equal_the_textbook),
         OP_CASES(branches_over_segments_equal_the_textbook),
+        OP_CASES(a_cut_changes_no_query_behind_it),
         OP_CASES(own_keys_change_nothing),
         OP_CASES(no_tokens_write_nothing),
         OP_CASES(sequences_do_not_see_each_other),

@@ -36,8 +36,8 @@ static void grads_free(grads *g) {
 
 static float *grads_at(const grads *g, int i) { return (float *)(void *)g->of[i].data; }
 
-/* combo: one bit each for the types of x and state, 4 for a bias, 8 for NaN, infinities and denormals, 16 for spans that
- * continue others. */
+/* combo: one bit each for the types of x and state, 4 for a bias, 8 for NaN, infinities and denormals, 16 for spans
+ * that continue others. */
 static problem problem_make(const grad_layout *layout, int64_t dim, int64_t d_conv, int64_t combo, uint64_t seed) {
     const ls_dtype types[] = {LS_F32, LS_BF16};
     problem p;
@@ -423,6 +423,26 @@ static void gradients_of_a_tree_are_those_of_float64(void **state) {
     problem_free(&p);
 }
 
+/* The second part of a sequence has the rows' gradients that it has in the whole, in bits. */
+static void a_cut_changes_no_row_behind_it(void **state) {
+    enum { ROWS = 75, CUT = 10 };
+    const int64_t one[] = {ROWS};
+    const ls_span behind = {CUT, ROWS - CUT, CUT, 0, 0};
+    const grad_layout layout = grad_layout_make(1, one, false, 1);
+    problem p = problem_make(&layout, 33, 4, 1 + 2 + 4, 3);
+    grads whole = grads_make(&p, 0), got = grads_make(&p, 0);
+    run(&p, &whole, op_devices[op_isa(state)][0]);
+    p.with_states = true;
+    p.layout.spans[0] = behind;
+    for (int64_t i = 0; i < 3 * 33; i++) op_put(&p.initial, i / 33, i % 33, op_get(&p.x, CUT - 3 + i / 33, i % 33));
+    memset(p.dfinal.data, 0, (size_t)p.dfinal.bytes);
+    run(&p, &got, op_devices[op_isa(state)][1]);
+    grad_rows_check(&whole.of[DX], &got.of[DX], &behind, "behind a cut: dx");
+    grads_free(&got);
+    grads_free(&whole);
+    problem_free(&p);
+}
+
 /* Spans that begin with zeros, and that nothing continues, have the bits of whole sequences. */
 static void zero_states_change_nothing(void **state) {
     const int64_t two[] = {70, 2};
@@ -549,17 +569,12 @@ static void variants_are_caught(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        OP_CASES(every_shape_equals_the_textbook),
-        OP_CASES(every_option_equals_the_textbook),
-        OP_CASES(every_length_equals_the_textbook),
-        OP_CASES(no_tokens_give_zero_gradients),
-        OP_CASES(sequences_do_not_see_each_other),
-        OP_CASES(gradients_are_those_of_float64),
-        OP_CASES(gradients_of_a_tree_are_those_of_float64),
-        OP_CASES(zero_states_change_nothing),
-        cmocka_unit_test(bad_arguments_are_named),
-        cmocka_unit_test(workspaces_that_do_not_fit),
-        cmocka_unit_test(variants_are_caught),
+        OP_CASES(every_shape_equals_the_textbook),          OP_CASES(every_option_equals_the_textbook),
+        OP_CASES(every_length_equals_the_textbook),         OP_CASES(no_tokens_give_zero_gradients),
+        OP_CASES(sequences_do_not_see_each_other),          OP_CASES(gradients_are_those_of_float64),
+        OP_CASES(gradients_of_a_tree_are_those_of_float64), OP_CASES(zero_states_change_nothing),
+        OP_CASES(a_cut_changes_no_row_behind_it),           cmocka_unit_test(bad_arguments_are_named),
+        cmocka_unit_test(workspaces_that_do_not_fit),       cmocka_unit_test(variants_are_caught),
     };
     return cmocka_run_group_tests(tests, op_open, op_close);
 }

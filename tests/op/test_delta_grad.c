@@ -838,6 +838,29 @@ static void gradients_of_a_tree_are_those_of_float64(void **state) {
     }
 }
 
+/* The second part of a sequence, cut where a piece begins, has the rows' gradients of the whole, in bits. */
+static void a_cut_changes_no_row_behind_it(void **state) {
+    enum { ROWS = 130, CUT = 64 };
+    const int64_t one[] = {ROWS};
+    const grad_layout layout = grad_layout_make(1, one, false, 1);
+    const grad_level trunk = {1, {0}, {{0, CUT, 0, 0, 0}}}, behind = {1, {0}, {{CUT, ROWS - CUT, CUT, 0, 0}}};
+    ls_device *device = op_devices[op_isa(state)][1];
+    problem p = truth_problem(&layout, 2);
+    grads whole = grads_make(ROWS, 1, &p.s, 0), got = grads_make(ROWS, 1, &p.s, 0);
+    _Alignas(16) float states[GRAD_TREE_SPANS * ENTRY], scales[GRAD_TREE_SPANS * T_HEADS];
+    ls_delta_backward_args args = problem_args(&p, &got);
+    run(&p, &whole, device);
+    tree_forward(&p, &got, &trunk, states, scales, device);
+    args.spans = behind.spans;
+    args.initial = states;
+    args.initial_scale = scales;
+    run_args(&args, device);
+    for (int i = DQ; i <= DB; i++) grad_rows_check(&whole.of[i], &got.of[i], behind.spans, grad_names[i]);
+    grads_free(&whole);
+    grads_free(&got);
+    problem_free(&p);
+}
+
 /* ---- errors ---- */
 
 static void bad_arguments_are_named(void **state) {
@@ -961,11 +984,17 @@ static void variants_are_caught(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        OP_CASES(every_shape_equals_the_textbook),      OP_CASES(every_length_equals_the_textbook),
-        OP_CASES(the_largest_heads_equal_the_textbook), OP_CASES(no_tokens_give_zero_gradients),
-        OP_CASES(sequences_do_not_see_each_other),      OP_CASES(types_and_absent_states_carry_no_bit),
-        OP_CASES(gradients_are_those_of_float64),       cmocka_unit_test(gradients_of_a_tree_are_those_of_float64),
-        cmocka_unit_test(bad_arguments_are_named),      cmocka_unit_test(workspaces_that_do_not_fit),
+        OP_CASES(every_shape_equals_the_textbook),
+        OP_CASES(every_length_equals_the_textbook),
+        OP_CASES(the_largest_heads_equal_the_textbook),
+        OP_CASES(no_tokens_give_zero_gradients),
+        OP_CASES(sequences_do_not_see_each_other),
+        OP_CASES(types_and_absent_states_carry_no_bit),
+        OP_CASES(a_cut_changes_no_row_behind_it),
+        OP_CASES(gradients_are_those_of_float64),
+        cmocka_unit_test(gradients_of_a_tree_are_those_of_float64),
+        cmocka_unit_test(bad_arguments_are_named),
+        cmocka_unit_test(workspaces_that_do_not_fit),
         cmocka_unit_test(variants_are_caught),
     };
     return cmocka_run_group_tests(tests, op_open, op_close);

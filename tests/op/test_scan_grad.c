@@ -665,6 +665,38 @@ static void gradients_of_a_tree_are_those_of_float64(void **state) {
     problem_free(&p);
 }
 
+/* A sequence cut in two has the rows' gradients of the whole, in bits: its states are the same, and so is g. */
+static void a_cut_changes_no_row(void **state) {
+    enum { ROWS = 45, CUT = 19 };
+    const int64_t one[] = {ROWS};
+    const grad_layout layout = grad_layout_make(1, one, false, 1);
+    const grad_level trunk = {1, {0}, {{0, CUT, 0, 0, 0}}}, branch = {1, {0}, {{CUT, ROWS - CUT, CUT, 0, 0}}};
+    ls_device *device = op_devices[op_isa(state)][1];
+    problem p = truth_problem(&layout, WITH_Z | WITH_BIAS | WITH_D);
+    grads whole = grads_make(ROWS, T_DIM, T_STATES), got = grads_make(ROWS, T_DIM, T_STATES);
+    op_array out = op_array_make(LS_F32, ROWS, T_DIM, 0);
+    float *states = op_alloc(GRAD_TREE_SPANS * ENTRY * 4);
+    ls_scan_backward_args args = problem_args(&p, &got);
+    ls_error err;
+    run(&p, &whole, device);
+    tree_forward(&p, &got, &trunk, states, &out, device);
+    args.spans = branch.spans;
+    args.initial = states;
+    args.dinitial = grads_at(&got, DINITIAL);
+    assert_ok(ls_scan_backward(device, &args, &err), err);
+    args.spans = trunk.spans;
+    args.initial = NULL;
+    args.dinitial = NULL;
+    args.dfinal = grads_at(&got, DINITIAL);
+    assert_ok(ls_scan_backward(device, &args, &err), err);
+    for (int i = DU; i <= DZ; i++) op_check(&whole.of[i], &got.of[i], OP_NAN_PINNED, "cut: %s", grad_names[i]);
+    free(states);
+    op_array_free(&out);
+    grads_free(&whole);
+    grads_free(&got);
+    problem_free(&p);
+}
+
 /* Spans that begin with zeros, and that nothing continues, have the bits of whole sequences. */
 static void zero_states_change_nothing(void **state) {
     const int64_t two[] = {33, 2};
@@ -820,6 +852,7 @@ int main(void) {
         OP_CASES(padding_changes_no_gradient),
         OP_CASES(gradients_are_those_of_float64),
         OP_CASES(gradients_of_a_tree_are_those_of_float64),
+        OP_CASES(a_cut_changes_no_row),
         OP_CASES(zero_states_change_nothing),
         cmocka_unit_test(bad_arguments_are_named),
         cmocka_unit_test(workspaces_that_do_not_fit),

@@ -1,5 +1,5 @@
-/* attention backward on the CPU, in tiles of 64 queries by 64 keys, counted from a span's first of each. One product of tiles does all sums: its lanes are
- * queries, keys or dimensions, its chains are those of the contract. */
+/* attention backward on the CPU, in tiles of 64 queries by 64 keys, counted from a span's first of each. One product of
+ * tiles does all sums: its lanes are queries, keys or dimensions, its chains are those of the contract. */
 #include "num/expf.h"
 #include "op/attention_backward.h"
 #include "op/cpu/kernels.h"
@@ -237,8 +237,8 @@ static void take_block(const tiles *t, softmax *s, const float *q, const float *
     product(s->acc, t->stride, by_columns(e, TILE), v, n_queries, n_keys, t->dim, sees);
 }
 
-/* The segment that begins at `start` joins the total of a tile's queries, the first at pos; a query's first one is taken
- * as it is. */
+/* The segment that begins at `start` joins the total of a tile's queries, the first at pos. A query's first one is
+ * taken as it is. */
 static void combine(const tiles *t, softmax *total, const softmax *segment, int64_t pos, int64_t start) {
     for (int i = 0; i < TILE; i++) {
         const float m = ls_max(segment->m[i], total->m[i]);

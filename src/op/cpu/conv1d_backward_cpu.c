@@ -7,7 +7,8 @@
 
 typedef float lanes[LS_CONV1D_BLOCK];
 
-/* Rings of what the last d_conv tokens had: token t at t % d_conv. Inputs before the first token are its initial ones. */
+/* Rings of what the last d_conv tokens had: token t at t % d_conv. Those before the first token are the initial inputs.
+ */
 typedef struct window {
     lanes x[LS_CONV_WIDTH_MAX], da[LS_CONV_WIDTH_MAX];
 } window;

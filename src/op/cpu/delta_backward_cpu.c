@@ -99,7 +99,7 @@ static float quad_fold(const float *x, const float *y, int64_t n) {
 }
 
 /* `both` times the quad fold over j of the sixteen-chain fold over i of g[i][j] * (factor * s[i][j]). */
-static float meet(const head *k, const float *g, const float *s, float factor, float both) {
+static float border_of(const head *k, const float *g, const float *s, float factor, float both) {
     float t[LS_DELTA_DIM_MAX];
     ls_delta_chains_clear(k->m->chains, k->dim);
     for (int64_t i = 0; i < k->keys; i++) {
@@ -134,7 +134,7 @@ static float walk_forwards(const head *k) {
         for (int64_t j = 0; j < k->dim; j++) d[j] = ls_fma(-step.beta, u[j], ls_mul(step.w, v[j]));
         for (int64_t i = 0; i < k->keys; i++) ls_delta_chain(s + i * k->dim, d, key[i], k->dim);
     }
-    return a->dfinal != NULL ? meet(k, a->dfinal + state_at(k), s, 1.0f, scale) : 0.0f;
+    return a->dfinal != NULL ? border_of(k, a->dfinal + state_at(k), s, 1.0f, scale) : 0.0f;
 }
 
 /* c and p from c'; z: r * dy. */
@@ -317,7 +317,7 @@ static float first_w(const head *k, int64_t piece, int64_t row) {
     const float *g = matrix_of(k, k->plan->grads, piece), *s = matrix_of(k, k->plan->states, piece);
     const float factor = *number_of(k, k->plan->factor, row);
     const float both = ls_mul(*number_of(k, k->plan->scale, row), *number_of(k, k->plan->g_scale, row));
-    return meet(k, g, s, factor, both);
+    return border_of(k, g, s, factor, both);
 }
 
 /* da, db and the piece's shares of the parameters. after: W of the token after the piece, +0 without one. */

@@ -116,7 +116,7 @@ static inline void add_slice(float *restrict to, const float *restrict from, flo
 }
 
 /* factor times the fold over p of T[p], T[p] the eight-slice fold over n of g[n][p] * s[n][p]. */
-static float meet(const head *k, const float *g, const float *s, float factor) {
+static float border_of(const head *k, const float *g, const float *s, float factor) {
     slices v;
     memset(v, 0, sizeof v);
     for (int64_t n = 0; n < k->states; n++) {
@@ -155,12 +155,12 @@ static void walk_forwards(head *k, float *s) {
         advance(s, k->u, k->b, k->states, k->dim);
     }
     if (a->dfinal != NULL)
-        k->work[k->plan->last + k->span_i * a->n_heads + k->h] = meet(k, a->dfinal + state_at(k), s, scale);
+        k->work[k->plan->last + k->span_i * a->n_heads + k->h] = border_of(k, a->dfinal + state_at(k), s, scale);
 }
 
 /* W of the first token of a piece, whose S is in the workspace. */
 static float first_w(const head *k, const float *g, float scale, int64_t at) {
-    return meet(k, g, k->work + k->plan->states + at * k->each, ls_mul(k->work[k->plan->first + at], scale));
+    return border_of(k, g, k->work + k->plan->states + at * k->each, ls_mul(k->work[k->plan->first + at], scale));
 }
 
 /* g back through the span: dx, db's sums without what tokens do to themselves, x, and W of the pieces' first tokens. */

@@ -126,8 +126,8 @@ static __device__ __forceinline__ ls_fault ls_fault_at(const ls_key_check *c, in
     if (span->pos > fault.limit) return fault;
     fault.code = LS_FAULT_ROW;
     fault.value = c->key_rows[i];
-    fault.limit = c->rows;
-    if (fault.value < 0 || fault.value > c->rows - span->pos - span->n_rows) return fault;
+    fault.limit = c->rows - span->pos - span->n_rows + 1;
+    if (fault.value < 0 || fault.value >= fault.limit) return fault;
     fault.code = LS_FAULT_ROW_ORDER;
     fault.limit = i > 0 ? c->key_rows[i - 1] + c->spans[i - 1].pos + c->spans[i - 1].n_rows : 0;
     if (fault.value < fault.limit) return fault;

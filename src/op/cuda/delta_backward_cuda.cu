@@ -88,7 +88,8 @@ static __device__ __forceinline__ void store_state(float *to, const float *s, in
 }
 
 /* The sixteen-chain fold over i of g[i * dim] * (factor * s[i * dim]). */
-static __device__ __forceinline__ float meet(const float *g, const float *s, float factor, int64_t keys, int64_t dim) {
+static __device__ __forceinline__ float border_column(const float *g, const float *s, float factor, int64_t keys,
+                                                      int64_t dim) {
     float chain[LS_DELTA_FOLD];
 #pragma unroll
     for (int c = 0; c < LS_DELTA_FOLD; c++) chain[c] = 0.0f;
@@ -137,7 +138,7 @@ static __device__ void forwards(const delta_params *p, const ls_span *span, int6
     __syncthreads();
     if (j < dim)
         ls_delta_last(p, span_i, head)[j] =
-            meet(p->a.dfinal + ls_delta_state_at(p, span_i, head) + j, s + j, 1.0f, keys, dim);
+            border_column(p->a.dfinal + ls_delta_state_at(p, span_i, head) + j, s + j, 1.0f, keys, dim);
 }
 
 template <int IN>
@@ -374,7 +375,7 @@ static __global__ void __launch_bounds__(LS_DELTA_DIM_MAX) borders_kernel(const 
     const float *s = ls_delta_matrix(&p, p.plan.states, at.entry, head) + threadIdx.x;
     const float factor = *ls_delta_number(&p, p.plan.factor, at.begin, head);
     const float back = *ls_delta_number(&p, p.plan.g_scale, at.begin, head);
-    if (threadIdx.x < dim) t[threadIdx.x] = meet(g, s, factor, keys, dim);
+    if (threadIdx.x < dim) t[threadIdx.x] = border_column(g, s, factor, keys, dim);
     __syncthreads();
     if (threadIdx.x == 0)
         p.work[p.plan.first + at.entry * p.a.n_heads + head] =

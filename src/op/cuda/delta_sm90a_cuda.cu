@@ -147,7 +147,8 @@ static __device__ __forceinline__ void move_state(walk_state<PER> *k, float *hea
 
 /* The fold over rows of g * S; g: of a whole matrix, at the thread's first row and column. */
 template <int PER>
-static __device__ __forceinline__ void meet(float t[PER], const walk_state<PER> *k, const float *g, int64_t dim) {
+static __device__ __forceinline__ void border_columns(float t[PER], const walk_state<PER> *k, const float *g,
+                                                      int64_t dim) {
     float c[4][PER];
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -278,7 +279,7 @@ static __device__ __forceinline__ void walk(walk_memory<PER> *memory, const delt
     }
     if (MODE == LS_DELTA_KEEP && p->a.dfinal != NULL) {
         float t[PER];
-        meet<PER>(t, &s, p->a.dfinal + ls_delta_state_at(p, at->span_i, at->head) + from, dim);
+        border_columns<PER>(t, &s, p->a.dfinal + ls_delta_state_at(p, at->span_i, at->head) + from, dim);
         if (slice == 0) write_columns<PER>(ls_delta_last(p, at->span_i, at->head) + at->column + column, t);
     }
     if (MODE == LS_DELTA_FORWARD)

@@ -325,7 +325,9 @@ static __device__ __forceinline__ void ls_run_walk(const walk16 *w, carried16 *k
     walked16 of;
     ls_spread(h, kept);
     ls_run_forwards<OUT, SURE>(w, &of, a2, h);
-    if (!w->first) {
+    if (w->first) {
+        ls_span_states16(k->g, w->p->a.dfinal, w->p, w->at);
+    } else {
         ls_take_over(&w->turn->ring[0], w->at, w->lap);
         ls_spread(k->g, w->turn->g[lane]);
     }
@@ -380,7 +382,6 @@ static __global__ void __launch_bounds__(32 * LS_RUN_PHASES, LS_RUN_BLOCKS)
         w.row = span->row + w.i * LS_BACK_KEEP;
         w.first = w.i == n_tiles - 1;
         w.n_tokens = w.first ? rest : LS_BACK_KEEP;
-        if (w.first) ls_span_states16(k.g, p.a.dfinal, &p, &at);
         const bool sure =
             ls_back16_prepare<1>(&tiles[at.phase], &raw, &p.a, &at, 0, safe, whole_run && w.n_tokens == LS_BACK_KEEP);
         if (w.i >= LS_RUN_PHASES) ls_back16_load<IN, 1>(&raw, &p, &at, span, w.i - LS_RUN_PHASES, LS_BACK_KEEP);

@@ -77,7 +77,7 @@ static __device__ void load_state(float *s, const float *states, const ssd_back_
 }
 
 /* T of every channel, of the state's gradient g and the state s, into t->u; then every thread may read it. */
-static __device__ void meet(const ssd_back_params *p, const float *g, const float *s, const token *t) {
+static __device__ void border_channels(const ssd_back_params *p, const float *g, const float *s, const token *t) {
     const int64_t dim = p->a.head_dim;
     __syncthreads();
     for (int64_t c = threadIdx.x; c < dim; c += THREADS)
@@ -123,7 +123,7 @@ static __device__ void forwards(const ssd_back_params *p, int64_t span_i, int64_
         for (int64_t i = threadIdx.x; i < each; i += THREADS) s[i] = ls_fma(t->drive[i % dim], t->b[i / dim], s[i]);
     }
     if (a->dfinal != NULL) {
-        meet(p, a->dfinal + ls_ssd_state_at(p, span_i, head), s, t);
+        border_channels(p, a->dfinal + ls_ssd_state_at(p, span_i, head), s, t);
         if (threadIdx.x == 0)
             p->work[p->plan.last + span_i * a->n_heads + head] = ls_mul(scale, fold_channels(t->u, NULL, dim));
     }
@@ -133,7 +133,7 @@ static __device__ void forwards(const ssd_back_params *p, int64_t span_i, int64_
 /* W of the first token of a piece; every thread calls it, the first returns it. */
 static __device__ float first_w(const ssd_back_params *p, const float *g, const token *t, int64_t entry, int64_t head,
                                 float scale) {
-    meet(p, g, ls_ssd_kept(p, entry, head), t);
+    border_channels(p, g, ls_ssd_kept(p, entry, head), t);
     if (threadIdx.x != 0) return 0.0f;
     return ls_mul(ls_mul(p->work[p->plan.first + entry * p->a.n_heads + head], scale),
                   fold_channels(t->u, NULL, p->a.head_dim));
