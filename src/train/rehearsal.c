@@ -58,7 +58,7 @@ done:
 static ls_status rehearse_group(ls_trainer *t, int64_t longest, float *gradient, ls_error *err) {
     const int64_t n = t->opts.group, rows = ls_min_i64(t->opts.rows_max, 1 + n * (longest - 1));
     if (n < 2 || longest < 2) return LS_OK;
-    return rehearse_shape(t, n + 1, rows, (n * longest - rows + n - 2) / (n - 1), gradient, err);
+    return rehearse_shape(t, n + 1, rows, (n * longest - rows) / (n - 1), gradient, err);
 }
 
 ls_status ls_trainer_rehearse(ls_trainer *t, int64_t longest, ls_error *err) {
