@@ -251,8 +251,38 @@ static void no_cut_carries_a_bit(void **state) {
         check_cuts(names_mma16[m], LS_BF16, LS_PROFILE_MMA16);
 }
 
+/* ---- what is refused ---- */
+
+static void refuse(ls_tape *tape, const forest *f, const int64_t *continued, int64_t n, const char *words) {
+    ls_error err;
+    check_failed(ls_tape_forward_trees(tape, f->trees.tokens, f->trees.offsets, continued, n, &err), &err, words);
+}
+
+static void what_is_no_tree_is_refused(void **state) {
+    static const int64_t later[] = {-1, 1}, ended[] = {-1, -1, 0}, below[] = {-1, -2}, many[] = {-1, 0, 0, 0, 0, 0};
+    static const int64_t chain[] = {-1, 0, 1, 2, 3, 4, 5};
+    ls_device *device = test_device(1, ls_isa_best());
+    ls_tape *tape;
+    trained t;
+    forest f;
+    (void)state;
+    trained_open(&t, "mamba-odd");
+    forest_make(&f, t.model, 1);
+    tape = make_tape(&t, &f, device, LS_F32, 0, NULL);
+    refuse(tape, &f, later, 2, "sequence 1 continues 1, which is no beginning of the one before it");
+    refuse(tape, &f, ended, 3, "sequence 2 continues 0, which is no beginning");
+    refuse(tape, &f, below, 2, "sequence 1 continues -2");
+    refuse(tape, &f, many, 6, "sequence 5 ends behind 76 tokens, 5 of its tree; it holds 200, and 4");
+    refuse(tape, &f, chain, 7, "sequence 4 ends behind 202 tokens, 0 of its tree; it holds 200");
+    ls_tape_free(tape);
+    forest_free(&f);
+    trained_close(&t);
+    test_device_close(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_no_tree_is_refused),
         cmocka_unit_test(log_probabilities_are_those_of_whole_sequences),
         cmocka_unit_test(gradients_are_near_those_of_whole_sequences),
         cmocka_unit_test(no_cut_carries_a_bit),

@@ -222,7 +222,7 @@ static const ls_sampling model_sampling = {1.5f, 12, 0.97f, 0.001f, 0};
 static void learner_open(learner *l) {
     const int64_t lengths[] = {14, 9};
     const ls_tape_opts opts = {LS_F32,          23, SEQUENCES, LS_RECOMPUTE_ALL, model_sampling.temperature, 0, NULL,
-                               &model_sampling, 0, 0};
+                               &model_sampling, 0,  0};
     ls_error err;
     trained_open(&l->t, "jamba-dense");
     batch_make(&l->b, l->t.model, lengths, SEQUENCES, 3);
