@@ -303,16 +303,15 @@ static void lay_out_pages(ls_tape *t, ls_span *span, const ls_span *before, int3
     for (int64_t p = 0; p < n; p++) t->pages[t->n_pages++] = p < shared ? t->pages[before->table + p] : (*n_used)++;
 }
 
-static ls_status lay_out_tree(ls_tape *t, const int64_t *parents, ls_error *err) {
+/* Where sequences may continue others: the positions where they begin. */
+static ls_status lay_out_trees(ls_tape *t, ls_error *err) {
     int64_t n = 0; /* sequences of the tree that none continues */
-    LS_TRY(ls_span_order_check(parents, t->n_spans, err));
     for (int64_t i = 0; i < t->n_spans; i++) {
-        const int64_t parent = parents[i];
+        const int64_t parent = t->parents[i];
         ls_span *span = &t->spans[i];
-        t->parents[i] = parent;
         if (parent >= 0) span->pos = t->spans[parent].pos + t->spans[parent].n_rows;
         if (parent < 0) n = 0;
-        n += i + 1 == t->n_spans || parents[i + 1] != i;
+        n += i + 1 == t->n_spans || t->parents[i + 1] != i;
         if (span->pos + span->n_rows > t->opts.longest || n > t->opts.group)
             return LS_FAIL(err, LS_ERR_CAPACITY,
                            "tape: sequence %lld ends behind %lld tokens, %lld of its tree; it holds %lld, and %lld",
@@ -333,11 +332,12 @@ static ls_status lay_out_spans(ls_tape *t, const int64_t *offsets, const int64_t
         const int64_t rows = offsets[i + 1] - offsets[i];
         if (rows < 1) return LS_FAIL(err, LS_ERR_ARG, "tape: sequence %lld is empty", (long long)i);
         t->spans[i] = (ls_span){offsets[i] - offsets[0], rows, 0, (int32_t)i, 0};
-        t->parents[i] = -1;
+        t->parents[i] = parents == NULL ? -1 : parents[i];
     }
     t->n_spans = n;
     t->rows = offsets[n] - offsets[0];
-    if (parents != NULL) LS_TRY(lay_out_tree(t, parents, err));
+    if (parents != NULL) LS_TRY(ls_span_order_check(parents, n, err));
+    if (parents != NULL || is_shared(t)) LS_TRY(lay_out_trees(t, err));
     for (int64_t i = 0; i < n; i++)
         lay_out_pages(t, &t->spans[i], t->parents[i] < 0 ? NULL : &t->spans[t->parents[i]], &n_used);
     return LS_OK;

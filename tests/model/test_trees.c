@@ -260,7 +260,8 @@ static void refuse(ls_tape *tape, const forest *f, const int64_t *continued, int
 
 static void what_is_no_tree_is_refused(void **state) {
     static const int64_t later[] = {-1, 1}, ended[] = {-1, -1, 0}, below[] = {-1, -2}, many[] = {-1, 0, 0, 0, 0, 0};
-    static const int64_t chain[] = {-1, 0, 1, 2, 3, 4, 5};
+    static const int64_t chain[] = {-1, 0, 1, 2, 3, 4, 5}, longer[] = {0, 210};
+    ls_error err;
     ls_device *device = test_device(1, ls_isa_best());
     ls_tape *tape;
     trained t;
@@ -273,6 +274,7 @@ static void what_is_no_tree_is_refused(void **state) {
     refuse(tape, &f, ended, 3, "sequence 2 continues 0, which is no beginning");
     refuse(tape, &f, below, 2, "sequence 1 continues -2");
     refuse(tape, &f, many, 6, "sequence 5 ends behind 76 tokens, 5 of its tree; it holds 200, and 4");
+    check_failed(ls_tape_forward(tape, f.trees.tokens, longer, 1, &err), &err, "sequence 0 ends behind 210 tokens");
     refuse(tape, &f, chain, 7, "sequence 4 ends behind 202 tokens, 0 of its tree; it holds 200");
     ls_tape_free(tape);
     forest_free(&f);
