@@ -969,69 +969,82 @@ static void gradients_are_those_of_float64(void **state) {
     print_message("worst error %.3g of the largest gradient of its kind\n", worst);
 }
 
-/* A trunk and three that continue it, against float64 of whole sequences: the trunk's queries count once, in the first
- * of them. Keys are copied for each, and what they get is added to what the trunk's own queries gave. */
+enum { TRUNK = 75, BRANCHES = 3 };
+
+/* Branch i with the trunk before it as one sequence; the trunk's queries count in the first of them alone. */
+static problem whole_of(const problem *trunk, const problem *p, int64_t i) {
+    const ls_span *span = &p->layout.spans[i];
+    const int64_t n = TRUNK + span->n_rows;
+    const grad_layout layout = grad_layout_make(1, &n, false, 1);
+    problem whole = problem_make(&layout, &p->of, op_plain, 44);
+    copy_rows(&whole.q, 0, &trunk->q, 0, TRUNK);
+    copy_rows(&whole.q, TRUNK, &p->q, span->row, span->n_rows);
+    copy_rows(&whole.k, 0, &p->k, p->key_rows[i], n);
+    copy_rows(&whole.v, 0, &p->v, p->key_rows[i], n);
+    copy_rows(&whole.dout, 0, &trunk->dout, 0, TRUNK);
+    copy_rows(&whole.dout, TRUNK, &p->dout, span->row, span->n_rows);
+    for (int64_t t = 0; t < TRUNK && i > 0; t++) memset(op_at(&whole.dout, t, 0), 0, (size_t)whole.dout.cols * 4);
+    return whole;
+}
+
+/* What branches gave the trunk's keys, in index order, joins what its own queries gave. */
+static void add_branches(const problem *p, const grads *trunk, const grads *branches) {
+    for (int g = DK; g <= DV; g++)
+        for (int64_t at = 0; at < TRUNK * trunk->of[g].cols; at++) {
+            float more = 0.0f;
+            for (int64_t i = 0; i < BRANCHES; i++)
+                more = ls_add(more, grads_at(branches, g)[p->key_rows[i] * trunk->of[g].cols + at]);
+            grads_at(trunk, g)[at] = ls_add(grads_at(trunk, g)[at], more);
+        }
+}
+
+/* The worst error of n gradients, relative to the largest. */
+static double worst_of(const float *got, const double *expected, int64_t n) {
+    double error = 0.0, largest = 0.0;
+    for (int64_t at = 0; at < n; at++) {
+        error = fmax(error, fabs((double)got[at] - expected[at]));
+        largest = fmax(largest, fabs(expected[at]));
+    }
+    return error / largest;
+}
+
+/* A trunk is computed once, and its keys are copied for each that continues it: within 1e-5 of float64 of whole
+ * sequences. */
 static void gradients_of_branches_are_those_of_float64(void **state) {
-    enum { TRUNK = 75, N = 3 };
-    static const int64_t rows[N + 1] = {TRUNK, 1, 66, 9};
+    const int64_t rows[] = {TRUNK, 1, 66, 9};
     const shape of = {4, 2, 8, LS_F32, 0, LS_PROFILE_EXACT};
-    const grad_layout layout = grad_layout_make(N, rows + 1, false, 1),
-                      trunk_layout = grad_layout_make(1, rows, false, 1);
+    const grad_layout trunk_layout = grad_layout_make(1, rows, false, 1);
+    grad_layout layout = grad_layout_make(BRANCHES, rows + 1, false, 1);
     problem trunk = problem_make(&trunk_layout, &of, op_plain, 42), p;
-    grads got = grads_make(&trunk, TRUNK, 0), of_branches;
-    grad_layout placed = layout;
-    double *sum[N_GRADS], worst = 0.0, largest[N_GRADS] = {0};
-    for (int64_t i = 0; i < N; i++) placed.spans[i].pos = TRUNK;
-    p = problem_with_keys(&placed, &of, true, op_plain, 43);
-    for (int64_t i = 0; i < N; i++) {
+    grads got = grads_make(&trunk, TRUNK, 0), branches;
+    double *sum[N_GRADS], worst = 0.0;
+    for (int64_t i = 0; i < BRANCHES; i++) layout.spans[i].pos = TRUNK;
+    p = problem_with_keys(&layout, &of, true, op_plain, 43);
+    branches = grads_make(&p, layout.rows, 0);
+    for (int64_t i = 0; i < BRANCHES; i++) {
         copy_rows(&p.k, p.key_rows[i], &trunk.k, 0, TRUNK);
         copy_rows(&p.v, p.key_rows[i], &trunk.v, 0, TRUNK);
     }
-    of_branches = grads_make(&p, placed.rows, 0);
     run(&trunk, &got, op_devices[op_isa(state)][0]);
-    run(&p, &of_branches, op_devices[op_isa(state)][1]);
-    for (int g = DK; g <= DV; g++)
-        for (int64_t at = 0; at < TRUNK * got.of[g].cols; at++) {
-            float more = 0.0f;
-            for (int64_t i = 0; i < N; i++)
-                more = ls_add(more, grads_at(&of_branches, g)[p.key_rows[i] * got.of[g].cols + at]);
-            grads_at(&got, g)[at] = ls_add(grads_at(&got, g)[at], more);
-        }
-    for (int g = 0; g < N_GRADS; g++) {
-        sum[g] = calloc((size_t)(TRUNK * got.of[g].cols), 8);
-        assert_non_null(sum[g]);
-    }
-    for (int64_t i = 0; i < N; i++) {
-        const int64_t n = TRUNK + rows[i + 1];
-        const grad_layout whole_layout = grad_layout_make(1, &n, false, 1);
-        problem whole = problem_make(&whole_layout, &of, op_plain, 44);
-        exact e;
-        copy_rows(&whole.q, 0, &trunk.q, 0, TRUNK);
-        copy_rows(&whole.q, TRUNK, &p.q, placed.spans[i].row, rows[i + 1]);
-        copy_rows(&whole.k, 0, &p.k, p.key_rows[i], n);
-        copy_rows(&whole.v, 0, &p.v, p.key_rows[i], n);
-        for (int64_t t = 0; t < TRUNK && i > 0; t++) memset(op_at(&whole.dout, t, 0), 0, (size_t)whole.dout.cols * 4);
-        if (i == 0) copy_rows(&whole.dout, 0, &trunk.dout, 0, TRUNK);
-        copy_rows(&whole.dout, TRUNK, &p.dout, placed.spans[i].row, rows[i + 1]);
-        e = exact_make(&whole);
+    run(&p, &branches, op_devices[op_isa(state)][1]);
+    add_branches(&p, &got, &branches);
+    for (int g = 0; g < N_GRADS; g++) assert_non_null(sum[g] = calloc((size_t)(TRUNK * got.of[g].cols), 8));
+    for (int64_t i = 0; i < BRANCHES; i++) {
+        problem whole = whole_of(&trunk, &p, i);
+        exact e = exact_make(&whole);
         for (int g = 0; g < N_GRADS; g++) {
-            const int64_t cols = got.of[g].cols, first = g == DQ ? placed.spans[i].row : p.key_rows[i] + TRUNK;
+            const int64_t cols = got.of[g].cols, first = g == DQ ? layout.spans[i].row : p.key_rows[i] + TRUNK;
             for (int64_t at = 0; at < TRUNK * cols; at++) sum[g][at] += e.grad[g][at];
-            for (int64_t at = 0; at < n * cols; at++) largest[g] = fmax(largest[g], fabs(e.grad[g][at]));
-            for (int64_t at = 0; at < rows[i + 1] * cols; at++)
-                worst = fmax(worst,
-                             fabs((double)grads_at(&of_branches, g)[first * cols + at] - e.grad[g][TRUNK * cols + at]) /
-                                 largest[g]);
+            worst = fmax(worst,
+                         worst_of(grads_at(&branches, g) + first * cols, e.grad[g] + TRUNK * cols, rows[i + 1] * cols));
         }
         exact_free(&e);
         problem_free(&whole);
     }
-    for (int g = 0; g < N_GRADS; g++)
-        for (int64_t at = 0; at < TRUNK * got.of[g].cols; at++)
-            worst = fmax(worst, fabs((double)grads_at(&got, g)[at] - sum[g][at]) / largest[g]);
+    for (int g = 0; g < N_GRADS; g++) worst = fmax(worst, worst_of(grads_at(&got, g), sum[g], TRUNK * got.of[g].cols));
     if (!(worst <= 1e-5)) fail_msg("error %g of the largest gradient of its kind", worst);
     for (int g = 0; g < N_GRADS; g++) free(sum[g]);
-    grads_free(&of_branches);
+    grads_free(&branches);
     grads_free(&got);
     problem_free(&p);
     problem_free(&trunk);

@@ -353,13 +353,18 @@ static __device__ __forceinline__ void ls_back16_fold(const back_params *p, cons
     }
 }
 
-/* The span's share of the parameters' gradients, and that of its first states. */
+/* The gradient of the span's first states, which is what the walk ends with. */
+static __device__ __forceinline__ void ls_back16_initial(const back_params *p, const place16 *at, const float g[4]) {
+    const int64_t channel = at->span_i * p->a.dim + at->channel;
+    if (p->a.dinitial == NULL || !at->active) return;
+    *(float4 *)(p->a.dinitial + channel * LS_BACK16_STATES + at->group * 4) = ls_four_of(g);
+}
+
+/* The span's share of the parameters' gradients. */
 static __device__ __forceinline__ void ls_back16_finish(const back_params *p, const place16 *at, const carried16 *k) {
     const int64_t channel = at->span_i * p->a.dim + at->channel;
     if (!at->active) return;
     *(float4 *)(p->work + p->plan.a2 + channel * LS_BACK16_STATES + at->group * 4) = ls_four_of(k->da2);
-    if (p->a.dinitial != NULL && p->a.spans[at->span_i].n_rows > 0)
-        *(float4 *)(p->a.dinitial + channel * LS_BACK16_STATES + at->group * 4) = ls_four_of(k->g);
     if (at->group != 0) return;
     p->work[p->plan.d + channel] = k->dd;
     p->work[p->plan.bias + channel] = k->dbias;
@@ -403,6 +408,7 @@ static __global__ void __launch_bounds__(32 * LS_BACK16_RUNS, 3)
     __syncthreads();
     if (n_before > 0) ls_back16_fold(&p, &at, &sums, buffer ^ 1, span->row, n_before);
     ls_back16_finish(&p, &at, &k);
+    if (span->n_rows > 0) ls_back16_initial(&p, &at, k.g);
 }
 
 #endif

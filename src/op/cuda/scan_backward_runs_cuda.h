@@ -335,6 +335,8 @@ static __device__ __forceinline__ void ls_run_walk(const walk16 *w, carried16 *k
     if (w->i > 0) {
         w->turn->g[lane] = ls_four_of(k->g);
         ls_pass_on(&w->turn->ring[0], w->at);
+    } else {
+        ls_back16_initial(w->p, w->at, k->g);
     }
     ls_run_rows<OUT, DU, SURE>(w, &of, a2);
     if (!w->first) {
