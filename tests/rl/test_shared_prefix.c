@@ -7,7 +7,9 @@
 /* Completions so much alike that a group is a tree of several levels. */
 #define ALIKE "temperature=0.3", "max_tokens=30", "length=60", "top_p=0.95"
 
-/* What each run is, up to NULL; then what must not matter. */
+/* What each run is, up to NULL; then what must not matter. Adapters are trained by one process; the CPU alone draws
+ * ahead, and then nobody sleeps. */
+enum { ADAPTERS = 3, AHEAD = 6 };
 static const char *const bases[][8] = {
     {SHARED, "steps=3"},
     {SHARED, "steps=3", ALIKE},
@@ -34,7 +36,7 @@ static int64_t count(const char *const *sets, int64_t n) {
 
 static void settings_carry_no_bits(void **state) {
     (void)state;
-    for (int64_t b = 0; b < COUNT(bases) - 1; b++) { /* with a lag nobody sleeps */
+    for (int64_t b = 0; b < AHEAD; b++) {
         const int64_t n_base = count(bases[b], COUNT(bases[b]));
         const uint64_t want = digest_with(bases[b], n_base);
         for (int64_t i = 0; i < COUNT(others); i++) {
@@ -55,11 +57,11 @@ static void processes_have_the_bits_of_one(void **state) {
         uint64_t want;
         pid_t children[3];
         job j;
-        if (b == 3) continue; /* adapters are trained by one process */
+        if (b == ADAPTERS || (b == AHEAD && test_defers())) continue;
         want = digest_with(bases[b], n);
         j = job_make("ranks");
         for (int64_t i = 0; i < n; i++) job_set(&j, bases[b][i]);
-        if (b == 0) job_set(&j, "weights=by_layer");
+        if (b == 0 && !test_defers()) job_set(&j, "weights=by_layer");
         start_ranks(&j, 2, want, children);
         job_must_run(&j);
         end_ranks(2, children);
