@@ -87,7 +87,8 @@ static void forward_trees(ls_tape *tape, const forest *f) {
 static const char *const names[] = {"jamba-moe",        "jamba-odd",      "mamba-odd",         "falcon-mamba-small",
                                     "llama-odd",        "qwen2-window",   "qwen3-small",       "mamba2-odd",
                                     "nemotron-h-small", "bamba-small",    "qwen3.5-odd",       "qwen3.5-moe-small",
-                                    "qwen3-next-small", "mistral-window", "granite-moe-small", "granite-odd"};
+                                    "qwen3-next-small", "mistral-window", "granite-moe-small", "mixtral-small",
+                                    "qwen3-moe-small",  "nemotron-h-moe", "granite-odd"};
 static const char *const names_mma16[] = {"jamba-odd",          "llama-odd",        "qwen3-small",
                                           "falcon-mamba-small", "nemotron-h-small", "qwen3.5-small"};
 
