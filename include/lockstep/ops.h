@@ -247,8 +247,8 @@ typedef struct ls_conv1d_args {
 ls_status ls_op_conv1d(const ls_exec *exec, const ls_conv1d_args *args, ls_error *err);
 int64_t ls_op_conv1d_workspace(const ls_conv1d_args *args);
 
-/* Gradients of whole sequences: every span has pos 0, slots only tell padding (< 0) from tokens. Rows of no span are
- * not written. */
+/* Gradients of whole sequences, or with `initial` of spans that continue others: without it every span has pos 0. Slots
+ * only tell padding (< 0) from tokens. Rows of no span are not written. */
 typedef struct ls_conv1d_backward_args {
     const void *x; /* as in the forward call */
     ls_dtype x_dtype, state_dtype;
@@ -266,6 +266,10 @@ typedef struct ls_conv1d_backward_args {
     bool continued;     /* the sums over spans go on from what dw and dbias hold, those of earlier spans or +0 */
     bool dw_by_channel; /* dw is [dim][d_conv], as checkpoints store taps */
     ls_dtype dx_dtype;  /* f32, or bf16, rounded once, as products in mma16 read it */
+    /* Windows of each span, [n_spans][d_conv-1][dim], oldest input first. */
+    const void *initial; /* of state_dtype: the inputs before the first token; NULL: all 0 */
+    float *dinitial;     /* their gradients, written where a span has tokens; NULL: not wanted */
+    const float *dfinal; /* gradients of the window behind the last token; NULL: all 0 */
 } ls_conv1d_backward_args;
 
 ls_status ls_op_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_args *args, ls_error *err);
@@ -296,8 +300,8 @@ typedef struct ls_scan_args {
 ls_status ls_op_scan(const ls_exec *exec, const ls_scan_args *args, ls_error *err);
 int64_t ls_op_scan_workspace(const ls_scan_args *args);
 
-/* Gradients of whole sequences: every span has pos 0, slots only tell padding (< 0) from tokens. The forward values are
- * computed again. Rows of no span are not written. */
+/* Gradients of whole sequences, or with `initial` of spans that continue others, as in ls_conv1d_backward_args. The
+ * forward values are computed again. Rows of no span are not written. */
 typedef struct ls_scan_backward_args {
     ls_dtype in_dtype;
     bool dt_activated;
@@ -323,6 +327,10 @@ typedef struct ls_scan_backward_args {
     bool du_bf16;       /* du, db and dcc are bf16, rounded once, else f32 */
     ls_dtype out_dtype; /* of ddt and dz: f32, or bf16, rounded once, as products in mma16 read them */
     int64_t dz_stride;  /* 0: dim */
+    /* States of each span, [n_spans][dim][n_states]; 16-byte aligned on CUDA. */
+    const float *initial; /* before the first token; NULL: all 0 */
+    float *dinitial;      /* their gradients, written where a span has tokens; NULL: not wanted */
+    const float *dfinal;  /* gradients of the states behind the last token; NULL: all 0 */
 } ls_scan_backward_args;
 
 ls_status ls_op_scan_backward(const ls_exec *exec, const ls_scan_backward_args *args, ls_error *err);
@@ -356,8 +364,8 @@ typedef struct ls_ssd_args {
 ls_status ls_op_ssd(const ls_exec *exec, const ls_ssd_args *args, ls_error *err);
 int64_t ls_op_ssd_workspace(const ls_ssd_args *args);
 
-/* Gradients of whole sequences: every span has pos 0, slots only tell padding (< 0) from tokens. The forward values are
- * computed again. Rows of no span are not written. Outputs overlap neither inputs nor each other. */
+/* Gradients of whole sequences, or with `initial` of spans that continue others, as in ls_conv1d_backward_args. The
+ * forward values are computed again. Rows of no span are not written. Outputs overlap neither inputs nor each other. */
 typedef struct ls_ssd_backward_args {
     ls_dtype in_dtype;
     const void *x, *dt_raw, *b, *cc; /* as in the forward call */
@@ -376,6 +384,11 @@ typedef struct ls_ssd_backward_args {
     const ls_span *spans;
     int64_t n_spans, span_rows_max;
     bool continued; /* the sums over spans go on from what da, ddt_bias and dd hold, those of earlier spans or +0 */
+    /* States of each span, [n_spans][n_heads][n_states][head_dim]; 16-byte aligned on CUDA. */
+    const float *initial;       /* as stored, before the first token; NULL: all 0 */
+    const float *initial_scale; /* [n_spans][n_heads]: the scales beside them; NULL: all 1. Needs initial */
+    float *dinitial;            /* gradients of state times scale, written where a span has tokens; NULL: not wanted */
+    const float *dfinal;        /* the same of the states behind the last token; NULL: all 0 */
 } ls_ssd_backward_args;
 
 ls_status ls_op_ssd_backward(const ls_exec *exec, const ls_ssd_backward_args *args, ls_error *err);
@@ -409,14 +422,15 @@ typedef struct ls_delta_args {
 ls_status ls_op_delta(const ls_exec *exec, const ls_delta_args *args, ls_error *err);
 int64_t ls_op_delta_workspace(const ls_delta_args *args);
 
-/* Gradients of whole sequences: every span has pos 0, slots only tell padding (< 0) from tokens. The forward values are
- * computed again. Rows of no span are not written. Outputs overlap neither inputs nor each other. */
+/* Gradients of whole sequences, or with `initial` of spans that continue others, as in ls_conv1d_backward_args. The
+ * forward values are computed again. Rows of no span are not written. Outputs overlap neither inputs nor each other. */
 typedef struct ls_delta_backward_args {
     ls_dtype in_dtype;
     const void *q, *k, *v, *a, *b; /* as in the forward call */
     int64_t q_stride, k_stride, v_stride, a_stride, b_stride;
     const float *rate, *dt_bias;
-    const float *initial; /* [n_spans][n_heads][key_dim][value_dim]: states before the first tokens; NULL: all 0 */
+    const float *initial; /* [n_spans][n_heads][key_dim][value_dim]: states before the first tokens, as stored; NULL:
+                             all 0; 16-byte aligned on CUDA, dfinal as well */
     const float *dout;    /* [rows][dout_stride]: of the unrounded output */
     int64_t dout_stride;
     float *dq, *dk;     /* [rows][dq_stride], [rows][dk_stride]: of q and k before they are normalised */
@@ -425,11 +439,13 @@ typedef struct ls_delta_backward_args {
     ls_dtype dab_dtype; /* of da and db: f32, or bf16, rounded once, as products in mma16 read them */
     int64_t dq_stride, dk_stride, dv_stride, da_stride, db_stride;
     float *drate, *ddt_bias; /* [n_heads] each, written */
-    float *dinitial;         /* as initial, written where a span has tokens; NULL: not wanted */
+    float *dinitial;         /* gradients of state times scale, written where a span has tokens; NULL: not wanted */
     int64_t rows, n_heads, n_key_heads, key_dim, value_dim;
     const ls_span *spans;
     int64_t n_spans, span_rows_max;
     bool continued; /* the sums over spans go on from what drate and ddt_bias hold, those of earlier spans or +0 */
+    const float *initial_scale; /* [n_spans][n_heads]: the scales beside initial, which it needs; NULL: all 1 */
+    const float *dfinal;        /* as dinitial, of the states behind the last token; NULL: all 0 */
 } ls_delta_backward_args;
 
 ls_status ls_op_delta_backward(const ls_exec *exec, const ls_delta_backward_args *args, ls_error *err);
@@ -719,20 +735,20 @@ typedef struct ls_attention_args {
 ls_status ls_op_attention(const ls_exec *exec, const ls_attention_args *args, ls_error *err);
 int64_t ls_op_attention_workspace(const ls_attention_args *args);
 
-/* Gradients of whole sequences: src/op/attention_backward.h. */
+/* Gradients of whole sequences, or with `key_rows` of spans that continue others: src/op/attention_backward.h. */
 typedef struct ls_attention_backward_args {
     const void *q;     /* [rows][q_stride]: n_heads * head_dim used */
-    const void *k, *v; /* [rows][kv_stride]: n_kv_heads * head_dim used */
+    const void *k, *v; /* [rows][kv_stride]: n_kv_heads * head_dim used; with key_rows [key_rows_n] */
     ls_dtype dtype;    /* of these three: f32 or bf16 */
     int64_t q_stride, kv_stride;
     const float *dout; /* [rows][dout_stride]: of the unrounded output */
     int64_t dout_stride;
     float *dq;      /* [rows][dq_stride] */
-    float *dk, *dv; /* [rows][dkv_stride] */
+    float *dk, *dv; /* [rows][dkv_stride]; with key_rows [key_rows_n] */
     int64_t dq_stride, dkv_stride;
     int64_t rows, n_heads, n_kv_heads, head_dim;
     float scale;
-    const ls_span *spans; /* ascending rows, pos 0; slots only tell padding (< 0) from tokens */
+    const ls_span *spans; /* ascending rows; pos 0 without key_rows; slots only tell padding (< 0) from tokens */
     int64_t n_spans, span_rows_max;
     int64_t window; /* as in ls_attention_args */
     ls_profile profile;
@@ -741,6 +757,11 @@ typedef struct ls_attention_backward_args {
     int64_t out_stride;
     const float *log_sum; /* [rows][log_sum_stride] */
     int64_t log_sum_stride;
+    /* [n_spans]: the first row of a span's pos + n_rows keys in k, v, dk and dv. Key rows of spans ascend and do not
+     * overlap. NULL: a span's keys are its own rows. */
+    const int64_t *key_rows;
+    int64_t key_rows_n; /* rows of k, v, dk and dv; 0 without key_rows */
+    int64_t keys_max;   /* no span has more keys; 0: no better bound than key_rows_n. A GPU launches for such spans */
 } ls_attention_backward_args;
 
 ls_status ls_op_attention_backward(const ls_exec *exec, const ls_attention_backward_args *args, ls_error *err);

@@ -93,7 +93,7 @@ Conv1dBackwardArgs = _struct(
     "Conv1dBackwardArgs", (c_void_p, "x"), (c_int, "x_dtype state_dtype"), (c_int64, "x_stride"),
     (c_void_p, "w bias dy"), (c_int64, "dy_stride"), (c_void_p, "dx"), (c_int64, "dx_stride"), (c_void_p, "dw dbias"),
     (c_int64, "rows dim d_conv"), (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"),
-    (c_bool, "continued dw_by_channel"), (c_int, "dx_dtype"))
+    (c_bool, "continued dw_by_channel"), (c_int, "dx_dtype"), (c_void_p, "initial dinitial dfinal"))
 
 ScanArgs = _struct(
     "ScanArgs", (c_int, "in_dtype out_dtype"), (c_bool, "dt_activated"), (c_void_p, "u dt_raw b cc z out"),
@@ -106,7 +106,7 @@ ScanBackwardArgs = _struct(
     (c_int64, "u_stride dt_stride b_stride c_stride z_stride"), (c_void_p, "a2 dt_bias d dout"),
     (c_int64, "dout_stride"), (c_void_p, "du ddt db dcc dz da2 ddt_bias dd"), (c_int64, "rows dim n_states"),
     (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"), (c_bool, "continued dout_bf16 du_bf16"),
-    (c_int, "out_dtype"), (c_int64, "dz_stride"))
+    (c_int, "out_dtype"), (c_int64, "dz_stride"), (c_void_p, "initial dinitial dfinal"))
 
 GemmWeight = _struct("GemmWeight", (c_int, "dtype"), (c_int64, "n k"), (c_void_p, "panels"),
                      (c_int64, "panel_stride panel_bytes"))
@@ -180,7 +180,7 @@ AttentionBackwardArgs = _struct(
     (c_void_p, "dout"), (c_int64, "dout_stride"), (c_void_p, "dq dk dv"), (c_int64, "dq_stride dkv_stride"),
     (c_int64, "rows n_heads n_kv_heads head_dim"), (c_float, "scale"), (c_void_p, "spans"),
     (c_int64, "n_spans span_rows_max window"), (c_int, "profile"), (c_void_p, "out"), (c_int64, "out_stride"),
-    (c_void_p, "log_sum"), (c_int64, "log_sum_stride"))
+    (c_void_p, "log_sum"), (c_int64, "log_sum_stride"), (c_void_p, "key_rows"), (c_int64, "key_rows_n keys_max"))
 
 DecayArgs = _struct("DecayArgs", (c_void_p, "x"), (c_int, "dtype"), (c_int64, "n"), (c_void_p, "out"))
 

@@ -16,7 +16,7 @@ static const subject subjects[] = {
       "append_eos", "overlong_prompts"}},
     {"How long, and what is kept",
      {"steps", "epochs", "seed", "save_every", "save_behind", "keep", "resume", "new_schedule", "record_samples"}},
-    {"The step", {"batch", "prompts", "samples", "minibatches", "leaf", "leaves"}},
+    {"The step", {"batch", "prompts", "samples", "minibatches", "leaf", "leaves", "prefix"}},
     {"Rollouts", {"max_tokens", "length", "stop", "temperature", "top_k", "top_p", "min_p"}},
     {"Rewards",
      {"reward", "reward_weights", "reward_pattern", "reward_schema", "reward_command", "reward_url", "reward_timeout",

@@ -271,6 +271,35 @@ static ls_status embed_backward(ls_leaf *l, bool is_last, ls_error *err) {
 
 /* ---- the whole ---- */
 
+/* Where the keys of the leaf's spans lie when a run of them has its own copy of what is before them. */
+static ls_status write_key_rows(ls_tape *t, ls_error *err) {
+    const ls_span_tree *tree = &t->leaf_order.tree;
+    const ls_span_run *last = &tree->runs[tree->n_runs - 1];
+    for (const ls_span_run *run = tree->runs; run <= last; run++)
+        for (int64_t i = run->begin, keys = 0; i < run->begin + run->n; i++) {
+            t->host_key_rows[i] = keys;
+            keys += tree->spans[i].pos + tree->spans[i].n_rows;
+        }
+    return ls_memory_write(t->device, t->key_rows, t->host_key_rows,
+                           (last->begin + last->n) * (int64_t)sizeof *t->key_rows, err);
+}
+
+/* The same where some of them continue others. */
+static ls_status write_tree(ls_tape *t, int64_t begin, int64_t end, ls_error *err) {
+    bool continues = false;
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t parent = t->parents[i];
+        LS_ASSERT(parent < 0 || parent >= begin, "sequence %lld continues %lld of another leaf", (long long)i,
+                  (long long)parent);
+        t->leaf_parents[i - begin] = parent < 0 ? -1 : parent - begin;
+        continues = continues || parent >= 0;
+    }
+    if (!continues) return LS_OK;
+    ls_span_order_make(&t->leaf_order, t->leaf_spans, t->leaf_parents, end - begin, t->pages, true);
+    LS_TRY(ls_batch_write_tree(t->leaf_batch, &t->leaf_order.tree, err));
+    return t->key_rows == NULL ? LS_OK : write_key_rows(t, err);
+}
+
 /* The leaf's sequences as a batch of their own. */
 static ls_status write_leaf(ls_tape *t, int64_t begin, int64_t end, int64_t row, ls_error *err) {
     for (int64_t i = begin; i < end; i++) {
@@ -281,7 +310,8 @@ static ls_status write_leaf(ls_tape *t, int64_t begin, int64_t end, int64_t row,
     t->leaf_offsets[end - begin] = t->spans[end - 1].row + t->spans[end - 1].n_rows - row;
     LS_TRY(
         ls_memory_write(t->device, t->sequences, t->leaf_offsets, (end - begin + 1) * (int64_t)sizeof(int64_t), err));
-    return ls_batch_write(t->leaf_batch, t->tokens + row, t->leaf_spans, end - begin, t->pages, t->n_pages, err);
+    LS_TRY(ls_batch_write(t->leaf_batch, t->tokens + row, t->leaf_spans, end - begin, t->pages, t->n_pages, err));
+    return write_tree(t, begin, end, err);
 }
 
 ls_status ls_tape_backward(ls_tape *t, const ls_leaf_part *part, float *gradient, ls_error *err) {

@@ -190,12 +190,17 @@ static ls_pool_view view_of(const ls_cache *cache, int64_t layer_i) {
     return view;
 }
 
-ls_pool_view ls_cache_state(const ls_cache *cache, int64_t layer_i, const char *name) {
-    ls_pool_view view = view_of(cache, layer_i);
+const ls_state_tensor *ls_cache_tensor(const ls_cache *cache, const char *name) {
     int64_t i = 0;
     while (i < cache->slot.n && strcmp(cache->slot.tensor[i].name, name) != 0) i++;
     LS_ASSERT(i < cache->slot.n, "slots have no tensor %s", name);
-    if (view.base != NULL) view.base += cache->slot.tensor[i].offset;
+    return &cache->slot.tensor[i];
+}
+
+ls_pool_view ls_cache_state(const ls_cache *cache, int64_t layer_i, const char *name) {
+    const ls_state_tensor *tensor = ls_cache_tensor(cache, name);
+    ls_pool_view view = view_of(cache, layer_i);
+    if (view.base != NULL) view.base += tensor->offset;
     return view;
 }
 

@@ -61,7 +61,8 @@ typedef struct ls_cache_opts {
 ls_status ls_cache_create(ls_cache **out, ls_device *device, const ls_model_config *config, const ls_cache_opts *opts,
                           ls_error *err);
 void ls_cache_free(ls_cache *cache);
-/* The tensor of this name of all slots of a layer; the layout must have it. */
+/* The tensor of this name, which the layout must have; and that of all slots of a layer. */
+const ls_state_tensor *ls_cache_tensor(const ls_cache *cache, const char *name);
 ls_pool_view ls_cache_state(const ls_cache *cache, int64_t layer_i, const char *name);
 ls_pool_view ls_cache_pages(const ls_cache *cache, int64_t layer_i);
 /* All layers of a slot or page, from one cache to another (or the same) of the same model, type and device. */

@@ -95,6 +95,22 @@ void ls_workspace_free(ls_workspace *workspace);
 /* Bytes of the above, for planning; -1 where they do not fit 64 bits. */
 int64_t ls_workspace_bytes(const ls_model *model, ls_dtype dtype, int64_t rows_max, bool for_training);
 
+/* Spans that an op with state takes in one call: all of a batch or, where spans continue others of the batch, some that
+ * do not wait for each other. */
+typedef struct ls_span_run {
+    int64_t begin, n, rows_max; /* spans; rows of the longest */
+    bool continues;             /* each begins where a span of the next run ends */
+} ls_span_run;
+
+/* Which spans of a batch continue others; host memory of who writes the batch. */
+typedef struct ls_span_tree {
+    const ls_span *spans;    /* as the batch has them: run by run, of each in ascending rows */
+    const int64_t *parents;  /* the span, in this order, that each continues; -1: none */
+    const int32_t *tables;   /* the batch's */
+    const ls_span_run *runs; /* those of others' ends first: gradients take them so, a forward the other way round */
+    int64_t n_runs;
+} ls_span_tree;
+
 /* What a forward reads of its batch, in device memory: addresses stay, contents change. */
 typedef struct ls_batch {
     ls_device *device;
@@ -104,6 +120,7 @@ typedef struct ls_batch {
     int32_t *tables;                        /* [pages_max] */
     int64_t n_rows, n_spans, n_tables;      /* of the batch that is there */
     int64_t span_rows_max;                  /* rows of its longest span */
+    const ls_span_tree *tree;               /* NULL: no span continues another */
 } ls_batch;
 
 ls_status ls_batch_create(ls_batch **out, ls_device *device, int64_t rows_max, int64_t spans_max, int64_t pages_max,
@@ -114,6 +131,13 @@ void ls_batch_free(ls_batch *batch);
  * once. */
 ls_status ls_batch_write(ls_batch *batch, const int32_t *tokens, const ls_span *spans, int64_t n_spans,
                          const int32_t *tables, int64_t n_tables, ls_error *err);
+/* Behind that: the same spans in the tree's order. It stays until the batch is written again. */
+ls_status ls_batch_write_tree(ls_batch *batch, const ls_span_tree *tree, ls_error *err);
+
+static inline int64_t ls_batch_n_runs(const ls_batch *b) { return b->tree == NULL ? 1 : b->tree->n_runs; }
+static inline ls_span_run ls_batch_run(const ls_batch *b, int64_t i) {
+    return b->tree == NULL ? (ls_span_run){0, b->n_spans, b->span_rows_max, false} : b->tree->runs[i];
+}
 
 /* One forward on its way. */
 typedef struct ls_forward {

@@ -1,7 +1,9 @@
 /* Attention: forward, backward, tensors. */
+#include "base/mem.h"
 #include "model/parts.h"
 #include "model/tape_state.h"
 #include "op/attention_backward.h"
+#include "op/elementwise.h"
 #include "op/sigmoid_gate.h"
 
 static float scale_of(const ls_model_config *c) {
@@ -89,6 +91,17 @@ static ls_status project_heads(const ls_forward *f, const ls_attention_weights *
     return bare ? LS_OK : make_heads(f, w, err);
 }
 
+static ls_status attend_runs(const ls_forward *f, int64_t layer_i, ls_attention_args args, ls_error *err) {
+    for (int64_t i = ls_batch_n_runs(f->batch) - 1; i >= 0; i--) {
+        const ls_span_run run = ls_batch_run(f->batch, i);
+        args.spans = f->batch->spans + run.begin;
+        args.n_spans = run.n;
+        LS_TRY(ls_part_hand_page(f, layer_i, &run, err));
+        LS_TRY(ls_attention(f->ws->device, &args, err));
+    }
+    return LS_OK;
+}
+
 static ls_status attention_again(const ls_forward *f, int64_t layer_i, ls_error *err) {
     if (!f->model->config.head_norms && !f->model->config.head_gates) return LS_OK;
     LS_TRY(make_heads(f, &f->model->layers[layer_i].attention, err));
@@ -126,7 +139,7 @@ static ls_status attention_forward(const ls_forward *f, int64_t layer_i, ls_erro
                                          .log_sum = a->log_sum.data,
                                          .log_sum_stride = a->log_sum.stride};
     LS_TRY(project_heads(f, w, err));
-    LS_TRY(ls_attention(f->ws->device, &attention, err));
+    LS_TRY(attend_runs(f, layer_i, attention, err));
     LS_TRY(gate_heads(f, err));
     return ls_part_project(f, a->y, c->head_gates ? a->gated_heads : a->heads, &w->o, w->o_bias, err);
 }
@@ -243,6 +256,83 @@ static ls_status attention_finish(const ls_leaf *l, int64_t layer_i, ls_error *e
     }
 }
 
+/* A span's own rows and those before it, k | v side by side, and its keys: what is done with each pair of them. */
+typedef ls_status (*keys_pair)(const ls_leaf *l, int64_t row, int64_t key, int64_t rows, ls_error *err);
+
+static ls_status for_keys(const ls_leaf *l, int64_t i, keys_pair pair, ls_error *err) {
+    const ls_span_tree *tree = l->batch->tree;
+    for (int64_t at = i; at >= 0; at = tree->parents[at]) {
+        const ls_span *span = &tree->spans[at];
+        LS_TRY(pair(l, span->row, l->tape->host_key_rows[i] + span->pos, span->n_rows, err));
+    }
+    return LS_OK;
+}
+
+static int64_t pair_columns(const ls_leaf *l) {
+    return 2 * (int64_t)l->model->config.n_kv_heads * l->model->config.head_dim;
+}
+
+static ls_status gather_keys(const ls_leaf *l, int64_t row, int64_t key, int64_t rows, ls_error *err) {
+    const ls_rows from = ls_rows_from(l->ws.a.k, row);
+    const int64_t columns = pair_columns(l), size = ls_dtype_bytes(from.dtype);
+    const ls_copy_args args = {(uint8_t *)l->tape->keys + key * columns * size,
+                               from.data,
+                               columns * size,
+                               from.stride * size,
+                               rows,
+                               columns * size};
+    return ls_memory_copy_rows(l->device, &args, err);
+}
+
+static ls_status add_keys(const ls_leaf *l, int64_t row, int64_t key, int64_t rows, ls_error *err) {
+    const int64_t columns = pair_columns(l);
+    const ls_residual_args args = {
+        .h = l->tape->dkv + row * columns, .y = l->tape->dkeys + key * columns, .rows = rows, .dim = columns};
+    return ls_residual(l->device, &args, err);
+}
+
+/* A run of spans that continue others: what their queries give to keys is added to what came before. */
+static ls_status attend_behind(const ls_leaf *l, ls_attention_backward_args args, const ls_span_run *run,
+                               ls_error *err) {
+    const ls_tape *t = l->tape;
+    const ls_span_tree *tree = l->batch->tree;
+    const int64_t columns = pair_columns(l), end = run->begin + run->n;
+    args.k = t->keys;
+    args.v = (const uint8_t *)t->keys + columns / 2 * ls_dtype_bytes(args.dtype);
+    args.kv_stride = columns;
+    args.dk = t->dkeys;
+    args.dv = t->dkeys + columns / 2;
+    args.key_rows = t->key_rows + run->begin;
+    for (int64_t i = run->begin; i < end; i++) {
+        const int64_t n = tree->spans[i].pos + tree->spans[i].n_rows;
+        args.key_rows_n += n;
+        args.keys_max = ls_max_i64(args.keys_max, n);
+        LS_TRY(for_keys(l, i, gather_keys, err));
+    }
+    LS_TRY(ls_attention_backward(l->device, &args, err));
+    for (int64_t i = run->begin; i < end; i++) LS_TRY(for_keys(l, i, add_keys, err));
+    return LS_OK;
+}
+
+/* Of a leaf where spans continue others, keys' gradients are sums: what a span's own queries gave is first, then what
+ * spans behind it gave, depth by depth. */
+static ls_status attend_tree(const ls_leaf *l, ls_attention_backward_args args, ls_error *err) {
+    const int64_t columns = pair_columns(l), size = (int64_t)sizeof(float);
+    const ls_copy_args out = {args.dk, l->tape->dkv, args.dkv_stride * size, columns * size, l->rows, columns * size};
+    args.dk = l->tape->dkv;
+    args.dv = l->tape->dkv + columns / 2;
+    args.dkv_stride = columns;
+    LS_TRY(ls_memory_fill(l->device, l->tape->dkv, 0, l->rows * columns * size, err));
+    for (int64_t i = ls_batch_n_runs(l->batch) - 1; i >= 0; i--) {
+        const ls_span_run run = ls_batch_run(l->batch, i);
+        args.spans = l->batch->spans + run.begin;
+        args.n_spans = run.n;
+        args.span_rows_max = run.rows_max;
+        LS_TRY(run.continues ? attend_behind(l, args, &run, err) : ls_attention_backward(l->device, &args, err));
+    }
+    return ls_memory_copy_rows(l->device, &out, err);
+}
+
 static ls_status attention_backward(const ls_leaf *l, int64_t layer_i, ls_error *err) {
     const ls_model_config *c = &l->model->config;
     const ls_attention_weights *w = &l->model->layers[layer_i].attention;
@@ -305,7 +395,7 @@ static ls_status attention_backward(const ls_leaf *l, int64_t layer_i, ls_error 
                                .m = rows};
     LS_TRY(ls_leaf_through_product(l, &o, err));
     if (gates) LS_TRY(gates_backward(l, &g, err));
-    LS_TRY(ls_attention_backward(l->device, &args, err));
+    LS_TRY(l->batch->tree == NULL ? ls_attention_backward(l->device, &args, err) : attend_tree(l, args, err));
     if (!bare) LS_TRY(heads_backward(l, layer_i, dq, raw, &g, err));
     LS_TRY(ls_leaf_through_product(l, &q, err));
     LS_TRY(ls_leaf_through_product(l, &k, err));

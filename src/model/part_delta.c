@@ -86,7 +86,7 @@ static ls_status convolve(const ls_forward *f, int64_t layer_i, ls_error *err) {
                                  .n_spans = batch->n_spans,
                                  .span_rows_max = batch->span_rows_max,
                                  .spans_checked = (f->spans_checked & LS_CHECKED_MAMBA) != 0};
-    return ls_conv1d(f->ws->device, &args, err);
+    return ls_part_convolve(f, layer_i, args, err);
 }
 
 static ls_status run_rule(const ls_forward *f, int64_t layer_i, ls_error *err) {
@@ -95,34 +95,43 @@ static ls_status run_rule(const ls_forward *f, int64_t layer_i, ls_error *err) {
     const ls_activations *a = &f->ws->a;
     const ls_batch *batch = f->batch;
     const ls_rows in = a->qkv_conv;
-    const ls_delta_args args = {.in_dtype = LS_F32,
-                                .out_dtype = LS_F32,
-                                .q = in.data,
-                                .k = ls_rows_column(in, keys_of(c)).data,
-                                .v = ls_rows_column(in, 2 * keys_of(c)).data,
-                                .a = ls_rows_column(a->ba, c->delta_heads).data,
-                                .b = a->ba.data,
-                                .out = a->delta.data,
-                                .q_stride = in.stride,
-                                .k_stride = in.stride,
-                                .v_stride = in.stride,
-                                .a_stride = a->ba.stride,
-                                .b_stride = a->ba.stride,
-                                .out_stride = a->delta.stride,
-                                .rate = w->rate,
-                                .dt_bias = w->dt_bias,
-                                .rows = batch->n_rows,
-                                .n_heads = c->delta_heads,
-                                .n_key_heads = c->delta_key_heads,
-                                .key_dim = c->d_state,
-                                .value_dim = head_of(c),
-                                .state = ls_cache_state(f->cache, layer_i, "delta"),
-                                .scale = ls_cache_state(f->cache, layer_i, "scale"),
-                                .spans = batch->spans,
-                                .n_spans = batch->n_spans,
-                                .span_rows_max = batch->span_rows_max,
-                                .spans_checked = (f->spans_checked & LS_CHECKED_MAMBA) != 0};
-    return ls_delta(f->ws->device, &args, err);
+    ls_delta_args args = {.in_dtype = LS_F32,
+                          .out_dtype = LS_F32,
+                          .q = in.data,
+                          .k = ls_rows_column(in, keys_of(c)).data,
+                          .v = ls_rows_column(in, 2 * keys_of(c)).data,
+                          .a = ls_rows_column(a->ba, c->delta_heads).data,
+                          .b = a->ba.data,
+                          .out = a->delta.data,
+                          .q_stride = in.stride,
+                          .k_stride = in.stride,
+                          .v_stride = in.stride,
+                          .a_stride = a->ba.stride,
+                          .b_stride = a->ba.stride,
+                          .out_stride = a->delta.stride,
+                          .rate = w->rate,
+                          .dt_bias = w->dt_bias,
+                          .rows = batch->n_rows,
+                          .n_heads = c->delta_heads,
+                          .n_key_heads = c->delta_key_heads,
+                          .key_dim = c->d_state,
+                          .value_dim = head_of(c),
+                          .state = ls_cache_state(f->cache, layer_i, "delta"),
+                          .scale = ls_cache_state(f->cache, layer_i, "scale"),
+                          .spans = batch->spans,
+                          .n_spans = batch->n_spans,
+                          .span_rows_max = batch->span_rows_max,
+                          .spans_checked = (f->spans_checked & LS_CHECKED_MAMBA) != 0};
+    for (int64_t i = ls_batch_n_runs(f->batch) - 1; i >= 0; i--) {
+        const ls_span_run run = ls_batch_run(f->batch, i);
+        args.spans = f->batch->spans + run.begin;
+        args.n_spans = run.n;
+        args.span_rows_max = run.rows_max;
+        LS_TRY(ls_part_hand_state(f, layer_i, "delta", &run, err));
+        LS_TRY(ls_part_hand_state(f, layer_i, "scale", &run, err));
+        LS_TRY(ls_delta(f->ws->device, &args, err));
+    }
+    return LS_OK;
 }
 
 /* A head of a row is a row of the norm; then the gate. */
@@ -243,6 +252,10 @@ static ls_delta_backward_args rule_over(const ls_delta_backward_args *all, const
     args.spans = cut->spans;
     args.n_spans = cut->n_spans;
     args.span_rows_max = cut->span_rows_max;
+    args.initial = cut->border.initial;
+    args.initial_scale = cut->border.initial_scale;
+    args.dinitial = cut->border.dinitial;
+    args.dfinal = cut->border.dfinal;
     return args;
 }
 
@@ -256,8 +269,9 @@ static ls_status rule_run(const ls_leaf *l, const void *call, const ls_leaf_cut 
     return ls_delta_backward(l->device, &args, err);
 }
 
-static ls_status conv_backward(const ls_leaf *l, const ls_delta_weights *w, const gradients *g, ls_error *err) {
+static ls_status conv_backward(const ls_leaf *l, int64_t layer_i, const gradients *g, ls_error *err) {
     const ls_model_config *c = &l->model->config;
+    const ls_delta_weights *w = &l->model->layers[layer_i].delta;
     const ls_rows x = l->ws.a.qkv;
     const ls_conv1d_backward_args args = {.x = x.data,
                                           .x_dtype = LS_F32,
@@ -273,12 +287,9 @@ static ls_status conv_backward(const ls_leaf *l, const ls_delta_weights *w, cons
                                           .rows = l->rows,
                                           .dim = ls_config_conv_dim(c),
                                           .d_conv = c->d_conv,
-                                          .spans = l->batch->spans,
-                                          .n_spans = l->batch->n_spans,
-                                          .span_rows_max = l->batch->span_rows_max,
                                           .continued = true,
                                           .dw_by_channel = true}; /* [C][1][W] */
-    return ls_conv1d_backward(l->device, &args, err);
+    return ls_leaf_through_convolution(l, layer_i, args, err);
 }
 
 /* The gradients of what the products gave are put together in db, which nothing reads any more. */
@@ -319,8 +330,8 @@ static ls_status delta_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
         .w = &w->out_proj, .dy = l->dy, .x = l->ws.a.scanned, .dx = g.dgated, .m = l->rows};
     LS_TRY(ls_leaf_through_product(l, &out_proj, err));
     LS_TRY(norm_backward(l, w, &g, err));
-    LS_TRY(ls_leaf_run_cuts(l, &cuts, err));
-    LS_TRY(conv_backward(l, w, &g, err));
+    LS_TRY(ls_leaf_run_cuts(l, layer_i, "delta", &cuts, err));
+    LS_TRY(conv_backward(l, layer_i, &g, err));
     if (l->model->config.delta_by_head) return by_head_backward(l, w, &g, err);
     return projections_backward(l, w, &g, err);
 }

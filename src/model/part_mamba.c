@@ -41,16 +41,28 @@ static ls_rows narrow_of(const ls_model_config *c, const ls_activations *a) {
     return c->inner_norms ? a->narrow : a->narrow_raw;
 }
 
-static ls_status in_turn(const ls_forward *f, const ls_mamba_step_args *ops, ls_error *err) {
+static ls_status scan_runs(const ls_forward *f, int64_t layer_i, ls_scan_args args, ls_error *err) {
+    for (int64_t i = ls_batch_n_runs(f->batch) - 1; i >= 0; i--) {
+        const ls_span_run run = ls_batch_run(f->batch, i);
+        args.spans = f->batch->spans + run.begin;
+        args.n_spans = run.n;
+        args.span_rows_max = run.rows_max;
+        LS_TRY(ls_part_hand_state(f, layer_i, "scan", &run, err));
+        LS_TRY(ls_scan(f->ws->device, &args, err));
+    }
+    return LS_OK;
+}
+
+static ls_status in_turn(const ls_forward *f, int64_t layer_i, const ls_mamba_step_args *ops, ls_error *err) {
     const ls_activations *a = &f->ws->a;
     ls_device *device = f->ws->device;
     LS_TRY(ls_gemm(device, &ops->in_proj, err));
-    LS_TRY(ls_conv1d(device, &ops->conv, err));
+    LS_TRY(ls_part_convolve(f, layer_i, ops->conv, err));
     LS_TRY(ls_gemm(device, &ops->x_proj, err));
     LS_TRY(ops->norms.n > 0 ? ls_rmsnorm_parts(device, &ops->norms, err)
                             : round_into(f, a->dt_in, a->narrow_raw, f->model->config.dt_rank, err));
     LS_TRY(ls_gemm(device, &ops->dt_proj, err));
-    return ls_scan(device, &ops->scan, err);
+    return scan_runs(f, layer_i, ops->scan, err);
 }
 
 static ls_status mamba_forward(const ls_forward *f, int64_t layer_i, ls_error *err) {
@@ -113,7 +125,7 @@ static ls_status mamba_forward(const ls_forward *f, int64_t layer_i, ls_error *e
                                     .scan = scan};
     /* One token of each sequence, whose steps nobody reads later. */
     LS_TRY(batch->span_rows_max == 1 && c->inner_norms && !f->keeps ? ls_mamba_step(f->ws->device, &ops, err)
-                                                                    : in_turn(f, &ops, err));
+                                                                    : in_turn(f, layer_i, &ops, err));
     return ls_part_project(f, a->y, a->scanned, &w->out_proj, w->out_bias, err);
 }
 
@@ -123,47 +135,57 @@ static ls_status mamba_again(const ls_forward *f, int64_t layer_i, ls_error *err
 }
 
 /* dz and, behind the convolution, its input's gradient are the two halves of duz. */
-static ls_status scan_backward(const ls_leaf *l, const ls_mamba_weights *w, const float *dout, ls_rows ddt, ls_rows duz,
+static ls_status scan_backward(const ls_leaf *l, int64_t layer_i, const float *dout, ls_rows ddt, ls_rows duz,
                                ls_error *err) {
     const ls_model_config *c = &l->model->config;
+    const ls_mamba_weights *w = &l->model->layers[layer_i].mamba;
     const ls_activations *a = &l->ws.a;
     ls_tape *t = l->tape;
     const int64_t dim = c->d_inner;
     const ls_rows narrow = narrow_of(c, a), z = ls_rows_column(a->uz, dim);
-    const ls_scan_backward_args args = {.in_dtype = LS_F32,
-                                        .u = a->u.data,
-                                        .dt_raw = a->dt.data,
-                                        .b = ls_rows_column(narrow, b_column(c)).data,
-                                        .cc = ls_rows_column(narrow, c_column(c)).data,
-                                        .z = z.data,
-                                        .u_stride = a->u.stride,
-                                        .dt_stride = a->dt.stride,
-                                        .b_stride = narrow.stride,
-                                        .c_stride = narrow.stride,
-                                        .z_stride = z.stride,
-                                        .a2 = w->a2,
-                                        .dt_bias = w->dt_bias,
-                                        .d = w->d,
-                                        .dout = dout,
-                                        .dout_stride = dim,
-                                        .du = t->du,
-                                        .ddt = ddt.data,
-                                        .db = t->db_state,
-                                        .dcc = t->dc_state,
-                                        .dz = ls_rows_column(duz, dim).data,
-                                        .out_dtype = ddt.dtype,
-                                        .dz_stride = duz.stride,
-                                        .da2 = ls_leaf_gradient(l, w->a2),
-                                        .ddt_bias = ls_leaf_gradient(l, w->dt_bias),
-                                        .dd = ls_leaf_gradient(l, w->d),
-                                        .rows = l->rows,
-                                        .dim = dim,
-                                        .n_states = c->d_state,
-                                        .spans = l->batch->spans,
-                                        .n_spans = l->batch->n_spans,
-                                        .span_rows_max = l->batch->span_rows_max,
-                                        .continued = true};
-    return ls_scan_backward(l->device, &args, err);
+    ls_scan_backward_args args = {.in_dtype = LS_F32,
+                                  .u = a->u.data,
+                                  .dt_raw = a->dt.data,
+                                  .b = ls_rows_column(narrow, b_column(c)).data,
+                                  .cc = ls_rows_column(narrow, c_column(c)).data,
+                                  .z = z.data,
+                                  .u_stride = a->u.stride,
+                                  .dt_stride = a->dt.stride,
+                                  .b_stride = narrow.stride,
+                                  .c_stride = narrow.stride,
+                                  .z_stride = z.stride,
+                                  .a2 = w->a2,
+                                  .dt_bias = w->dt_bias,
+                                  .d = w->d,
+                                  .dout = dout,
+                                  .dout_stride = dim,
+                                  .du = t->du,
+                                  .ddt = ddt.data,
+                                  .db = t->db_state,
+                                  .dcc = t->dc_state,
+                                  .dz = ls_rows_column(duz, dim).data,
+                                  .out_dtype = ddt.dtype,
+                                  .dz_stride = duz.stride,
+                                  .da2 = ls_leaf_gradient(l, w->a2),
+                                  .ddt_bias = ls_leaf_gradient(l, w->dt_bias),
+                                  .dd = ls_leaf_gradient(l, w->d),
+                                  .rows = l->rows,
+                                  .dim = dim,
+                                  .n_states = c->d_state,
+                                  .continued = true};
+    for (int64_t i = 0; i < ls_batch_n_runs(l->batch); i++) {
+        const ls_span_run run = ls_batch_run(l->batch, i);
+        ls_leaf_border border;
+        LS_TRY(ls_leaf_border_of(&border, l, layer_i, "scan", i, err));
+        args.spans = l->batch->spans + run.begin;
+        args.n_spans = run.n;
+        args.span_rows_max = run.rows_max;
+        args.initial = border.initial;
+        args.dinitial = border.dinitial;
+        args.dfinal = border.dfinal;
+        LS_TRY(ls_scan_backward(l->device, &args, err));
+    }
+    return LS_OK;
 }
 
 /* From A2 = -exp(A_log) log2 e to A_log. */
@@ -175,8 +197,9 @@ static ls_status mamba_finish(const ls_leaf *l, int64_t layer_i, ls_error *err) 
 }
 
 /* The gradient of the convolution's input into duz, from du. */
-static ls_status conv_backward(const ls_leaf *l, const ls_mamba_weights *w, ls_rows duz, ls_error *err) {
+static ls_status conv_backward(const ls_leaf *l, int64_t layer_i, ls_rows duz, ls_error *err) {
     const ls_model_config *c = &l->model->config;
+    const ls_mamba_weights *w = &l->model->layers[layer_i].mamba;
     ls_tape *t = l->tape;
     const ls_rows x = l->ws.a.uz;
     const int64_t dim = c->d_inner;
@@ -196,12 +219,9 @@ static ls_status conv_backward(const ls_leaf *l, const ls_mamba_weights *w, ls_r
                                           .rows = l->rows,
                                           .dim = dim,
                                           .d_conv = c->d_conv,
-                                          .spans = l->batch->spans,
-                                          .n_spans = l->batch->n_spans,
-                                          .span_rows_max = l->batch->span_rows_max,
                                           .continued = true,
                                           .dw_by_channel = true}; /* [D][1][W] */
-    return ls_conv1d_backward(l->device, &args, err);
+    return ls_leaf_through_convolution(l, layer_i, args, err);
 }
 
 /* Through the norms of dt, B and C. */
@@ -247,7 +267,7 @@ static ls_status mamba_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
     const ls_leaf_product in_proj = {
         .w = &w->in_proj, .bias = w->in_bias, .dy = duz, .x = a->x, .dx = l->dx, .m = rows};
     LS_TRY(ls_leaf_through_product(l, &out_proj, err));
-    LS_TRY(scan_backward(l, w, dscan.data, ddt, duz, err));
+    LS_TRY(scan_backward(l, layer_i, dscan.data, ddt, duz, err));
     LS_TRY(ls_leaf_through_product(l, &dt_proj, err));
     if (c->inner_norms) {
         LS_TRY(inner_norms_backward(l, w, dnarrow, db, dc, draw, err));
@@ -256,7 +276,7 @@ static ls_status mamba_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
         LS_TRY(copy_matrix(l, ls_rows_column(draw, c_column(c)), dc, states, err));
     }
     LS_TRY(ls_leaf_through_product(l, &x_proj, err));
-    LS_TRY(conv_backward(l, w, duz, err));
+    LS_TRY(conv_backward(l, layer_i, duz, err));
     return ls_leaf_through_product(l, &in_proj, err);
 }
 

@@ -32,7 +32,7 @@ static ls_status convolve(const ls_forward *f, int64_t layer_i, ls_error *err) {
                                  .n_spans = batch->n_spans,
                                  .span_rows_max = batch->span_rows_max,
                                  .spans_checked = (f->spans_checked & LS_CHECKED_MAMBA) != 0};
-    return ls_conv1d(f->ws->device, &args, err);
+    return ls_part_convolve(f, layer_i, args, err);
 }
 
 static ls_status scan_spans(const ls_forward *f, int64_t layer_i, ls_error *err) {
@@ -40,35 +40,44 @@ static ls_status scan_spans(const ls_forward *f, int64_t layer_i, ls_error *err)
     const ls_mamba2_weights *w = &f->model->layers[layer_i].mamba2;
     const ls_activations *a = &f->ws->a;
     const ls_batch *batch = f->batch;
-    const ls_ssd_args args = {.in_dtype = LS_F32,
-                              .out_dtype = LS_F32,
-                              .x = a->xbc.data,
-                              .dt_raw = ls_rows_column(a->zxbcdt, c->d_inner + ls_config_conv_dim(c)).data,
-                              .b = ls_rows_column(a->xbc, c->d_inner).data,
-                              .cc = ls_rows_column(a->xbc, c->d_inner + states_of(c)).data,
-                              .out = a->ssd.data,
-                              .x_stride = a->xbc.stride,
-                              .dt_stride = a->zxbcdt.stride,
-                              .b_stride = a->xbc.stride,
-                              .c_stride = a->xbc.stride,
-                              .out_stride = a->ssd.stride,
-                              .a = w->a,
-                              .dt_bias = w->dt_bias,
-                              .d = w->d,
-                              .dt_min = c->dt_min,
-                              .dt_max = c->dt_max,
-                              .rows = batch->n_rows,
-                              .n_heads = c->ssd_heads,
-                              .head_dim = c->d_inner / c->ssd_heads,
-                              .n_groups = c->ssd_groups,
-                              .n_states = c->d_state,
-                              .state = ls_cache_state(f->cache, layer_i, "ssd"),
-                              .scale = ls_cache_state(f->cache, layer_i, "scale"),
-                              .spans = batch->spans,
-                              .n_spans = batch->n_spans,
-                              .span_rows_max = batch->span_rows_max,
-                              .spans_checked = (f->spans_checked & LS_CHECKED_MAMBA) != 0};
-    return ls_ssd(f->ws->device, &args, err);
+    ls_ssd_args args = {.in_dtype = LS_F32,
+                        .out_dtype = LS_F32,
+                        .x = a->xbc.data,
+                        .dt_raw = ls_rows_column(a->zxbcdt, c->d_inner + ls_config_conv_dim(c)).data,
+                        .b = ls_rows_column(a->xbc, c->d_inner).data,
+                        .cc = ls_rows_column(a->xbc, c->d_inner + states_of(c)).data,
+                        .out = a->ssd.data,
+                        .x_stride = a->xbc.stride,
+                        .dt_stride = a->zxbcdt.stride,
+                        .b_stride = a->xbc.stride,
+                        .c_stride = a->xbc.stride,
+                        .out_stride = a->ssd.stride,
+                        .a = w->a,
+                        .dt_bias = w->dt_bias,
+                        .d = w->d,
+                        .dt_min = c->dt_min,
+                        .dt_max = c->dt_max,
+                        .rows = batch->n_rows,
+                        .n_heads = c->ssd_heads,
+                        .head_dim = c->d_inner / c->ssd_heads,
+                        .n_groups = c->ssd_groups,
+                        .n_states = c->d_state,
+                        .state = ls_cache_state(f->cache, layer_i, "ssd"),
+                        .scale = ls_cache_state(f->cache, layer_i, "scale"),
+                        .spans = batch->spans,
+                        .n_spans = batch->n_spans,
+                        .span_rows_max = batch->span_rows_max,
+                        .spans_checked = (f->spans_checked & LS_CHECKED_MAMBA) != 0};
+    for (int64_t i = ls_batch_n_runs(f->batch) - 1; i >= 0; i--) {
+        const ls_span_run run = ls_batch_run(f->batch, i);
+        args.spans = f->batch->spans + run.begin;
+        args.n_spans = run.n;
+        args.span_rows_max = run.rows_max;
+        LS_TRY(ls_part_hand_state(f, layer_i, "ssd", &run, err));
+        LS_TRY(ls_part_hand_state(f, layer_i, "scale", &run, err));
+        LS_TRY(ls_ssd(f->ws->device, &args, err));
+    }
+    return LS_OK;
 }
 
 static ls_status normalise(const ls_forward *f, int64_t layer_i, ls_error *err) {
@@ -190,6 +199,10 @@ static ls_ssd_backward_args scan_over(const ls_ssd_backward_args *all, const ls_
     args.spans = cut->spans;
     args.n_spans = cut->n_spans;
     args.span_rows_max = cut->span_rows_max;
+    args.initial = cut->border.initial;
+    args.initial_scale = cut->border.initial_scale;
+    args.dinitial = cut->border.dinitial;
+    args.dfinal = cut->border.dfinal;
     return args;
 }
 
@@ -203,8 +216,9 @@ static ls_status scan_run(const ls_leaf *l, const void *call, const ls_leaf_cut 
     return ls_ssd_backward(l->device, &args, err);
 }
 
-static ls_status conv_backward(const ls_leaf *l, const ls_mamba2_weights *w, ls_rows dy, ls_rows dx, ls_error *err) {
+static ls_status conv_backward(const ls_leaf *l, int64_t layer_i, ls_rows dy, ls_rows dx, ls_error *err) {
     const ls_model_config *c = &l->model->config;
+    const ls_mamba2_weights *w = &l->model->layers[layer_i].mamba2;
     const ls_rows x = ls_rows_column(l->ws.a.zxbcdt, c->d_inner);
     const ls_conv1d_backward_args args = {.x = x.data,
                                           .x_dtype = LS_F32,
@@ -222,12 +236,9 @@ static ls_status conv_backward(const ls_leaf *l, const ls_mamba2_weights *w, ls_
                                           .rows = l->rows,
                                           .dim = ls_config_conv_dim(c),
                                           .d_conv = c->d_conv,
-                                          .spans = l->batch->spans,
-                                          .n_spans = l->batch->n_spans,
-                                          .span_rows_max = l->batch->span_rows_max,
                                           .continued = true,
                                           .dw_by_channel = true}; /* [D + 2GS][1][W] */
-    return ls_conv1d_backward(l->device, &args, err);
+    return ls_leaf_through_convolution(l, layer_i, args, err);
 }
 
 /* dz, the gradient of the convolution's input and ddt are columns of one matrix, as in_proj's output is. */
@@ -248,8 +259,8 @@ static ls_status mamba2_backward(const ls_leaf *l, int64_t layer_i, ls_error *er
     const ls_leaf_product in_proj = {.w = &w->in_proj, .bias = w->in_bias, .dy = dz, .x = a->x, .dx = l->dx, .m = rows};
     LS_TRY(ls_leaf_through_product(l, &out_proj, err));
     LS_TRY(norm_backward(l, w, dnormed.data, t->du, dz, err));
-    LS_TRY(ls_leaf_run_cuts(l, &cuts, err));
-    LS_TRY(conv_backward(l, w, dxbc, dx, err));
+    LS_TRY(ls_leaf_run_cuts(l, layer_i, "ssd", &cuts, err));
+    LS_TRY(conv_backward(l, layer_i, dxbc, dx, err));
     return ls_leaf_through_product(l, &in_proj, err);
 }
 

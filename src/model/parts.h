@@ -12,6 +12,7 @@
 #include "model/forward.h"
 #include "model/slots.h"
 #include "model/tape.h"
+#include "op/conv1d.h"
 #include "op/rmsnorm.h"
 #include "op/rope.h"
 
@@ -78,6 +79,13 @@ ls_status ls_part_norm(const ls_forward *f, ls_rows y, ls_rows x, const float *w
  * one. */
 ls_rmsnorm_args ls_part_norm_call(const ls_forward *f, ls_rows y, ls_rows x, const float *w, int64_t dim);
 
+/* Before an op's call of a run: its spans get the state, or of attention the page, that those before them left. */
+ls_status ls_part_hand_state(const ls_forward *f, int64_t layer_i, const char *tensor, const ls_span_run *run,
+                             ls_error *err);
+ls_status ls_part_hand_page(const ls_forward *f, int64_t layer_i, const ls_span_run *run, ls_error *err);
+/* The convolution's call over all spans of the batch, run by run. */
+ls_status ls_part_convolve(const ls_forward *f, int64_t layer_i, ls_conv1d_args args, ls_error *err);
+
 /* ---- backward: gradients of matrices are float32 ---- */
 
 /* Where the gradient of a parameter goes, and that of this vector of the leaf's layer. */
@@ -106,12 +114,31 @@ ls_status ls_leaf_through_norm(const ls_leaf *leaf, const float *w, ls_rows x, l
 ls_rmsnorm_backward_args ls_leaf_norm_call(const ls_leaf *leaf, const float *w, ls_rows x, ls_rows dy, ls_rows dx,
                                            bool add, int64_t dim);
 
+/* ---- runs of spans: gradients of states that go from span to span ---- */
+
+/* Of an op's call of a run, for each of its spans; NULL where there is nothing of it. Good until the next run's. */
+typedef struct ls_leaf_border {
+    const void *initial;        /* the state before the first token, as slots have it */
+    const float *initial_scale; /* the scale beside it; of slots that have one */
+    float *dinitial;            /* its gradient, which the call writes */
+    const float *dfinal;        /* of the state behind the last token: the sum over the spans that continue it, one
+                                 * chain from +0 in their order */
+} ls_leaf_border;
+
+/* That of run i and a tensor of slots; runs are asked for in their order, each behind the call of that before it. */
+ls_status ls_leaf_border_of(ls_leaf_border *out, const ls_leaf *leaf, int64_t layer_i, const char *tensor, int64_t i,
+                            ls_error *err);
+/* The convolution's call over all spans of the leaf, run by run. */
+ls_status ls_leaf_through_convolution(const ls_leaf *leaf, int64_t layer_i, ls_conv1d_backward_args args,
+                                      ls_error *err);
+
 /* ---- calls that are cut between sequences ---- */
 
-/* A run of the leaf's sequences; `spans` counts rows from its first, and is device memory. */
+/* Some neighbours of one run of the leaf's spans; `spans` counts rows from the first one's, and is device memory. */
 typedef struct ls_leaf_cut {
     int64_t row, rows, n_spans, span_rows_max;
     const ls_span *spans;
+    ls_leaf_border border; /* of these spans */
 } ls_leaf_cut;
 
 /* An op whose workspace grows with rows and sequences, and whose law allows a cut between any two of them. */
@@ -121,7 +148,9 @@ typedef struct ls_leaf_cuts {
     ls_status (*run)(const ls_leaf *leaf, const void *call, const ls_leaf_cut *cut, ls_error *err);
 } ls_leaf_cuts;
 
-/* Runs the op over all sequences of the leaf, in runs whose workspace is at most the tape's cut_bytes, or of one. */
-ls_status ls_leaf_run_cuts(const ls_leaf *leaf, const ls_leaf_cuts *cuts, ls_error *err);
+/* Runs the op over all spans of the leaf, in cuts whose workspace is at most the tape's cut_bytes, or of one; `tensor`
+ * is the state that goes from span to span. */
+ls_status ls_leaf_run_cuts(const ls_leaf *leaf, int64_t layer_i, const char *tensor, const ls_leaf_cuts *cuts,
+                           ls_error *err);
 
 #endif

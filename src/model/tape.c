@@ -65,6 +65,31 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
                            "training workspace", err);
 }
 
+static ls_status make_states(ls_tape *t, ls_error *err) {
+    int64_t bytes = 0, floats_most = 0;
+    for (const ls_state_tensor *s = t->cache->slot.tensor; s < t->cache->slot.tensor + t->cache->slot.n; s++) {
+        bytes = ls_max_i64(bytes, s->bytes);
+        floats_most = ls_max_i64(floats_most, s->bytes / ls_dtype_bytes(s->dtype));
+    }
+    if (bytes == 0) return LS_OK;
+    LS_TRY(ls_memory_alloc(t->device, &t->initial, t->opts.group, bytes, "states between spans", err));
+    LS_TRY(floats(t, &t->initial_scale, t->opts.group, t->model->config.ssd_heads + t->model->config.delta_heads, err));
+    LS_TRY(floats(t, &t->dinitial, t->opts.group, floats_most, err));
+    return floats(t, &t->dfinal, t->opts.group, floats_most, err);
+}
+
+static ls_status make_keys(ls_tape *t, ls_error *err) {
+    const int64_t columns = 2 * (int64_t)t->model->config.n_kv_heads * t->model->config.head_dim;
+    if (columns == 0) return LS_OK;
+    LS_TRY(ls_memory_alloc(t->device, &t->keys, t->opts.group * t->opts.longest,
+                           columns * ls_dtype_bytes(t->opts.dtype), "keys of spans", err));
+    LS_TRY(floats(t, &t->dkeys, t->opts.group * t->opts.longest, columns, err));
+    LS_TRY(floats(t, &t->dkv, t->opts.rows_max, columns, err));
+    LS_TRY(ls_array_alloc((void **)&t->host_key_rows, t->opts.spans_max, sizeof *t->key_rows, "spans", err));
+    return ls_memory_alloc(t->device, (void **)&t->key_rows, t->opts.spans_max, sizeof *t->key_rows, "keys of spans",
+                           err);
+}
+
 /* Of a model whose weights come by layer. */
 static ls_status make_layer_gradients(ls_tape *t, ls_error *err) {
     const ls_parameters *p = t->parameters;
@@ -86,18 +111,35 @@ static ls_status make_layer_gradients(ls_tape *t, ls_error *err) {
                            err);
 }
 
+/* Whether sequences may continue others. */
+static bool is_shared(const ls_tape *t) { return t->opts.group > 0; }
+
+/* Pages of all spans, each counted where it begins: a span that continues another has a page more, for what it copies.
+ */
+static bool pages_max(const ls_tape *t, int64_t *out) {
+    return ls_add_i64(t->opts.rows_max / PAGE_TOKENS, (is_shared(t) ? 2 : 1) * t->opts.spans_max, out);
+}
+
+/* Page numbers of all spans, each with all before it. */
+static int64_t tables_max(const ls_tape *t) {
+    return is_shared(t) ? t->opts.spans_max * ((t->opts.longest - 1) / PAGE_TOKENS + 1) : t->cache->n_pages;
+}
+
 static ls_status make_host(ls_tape *t, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&t->tokens, t->opts.rows_max, sizeof *t->tokens, "tokens", err));
     LS_TRY(ls_array_alloc((void **)&t->spans, t->opts.spans_max, sizeof *t->spans, "spans", err));
     LS_TRY(ls_array_alloc((void **)&t->leaf_spans, t->opts.spans_max, sizeof *t->spans, "spans", err));
     LS_TRY(ls_array_alloc((void **)&t->host_cut, t->opts.spans_max, sizeof *t->spans, "spans", err));
     LS_TRY(ls_array_alloc((void **)&t->leaf_offsets, t->opts.spans_max + 1, sizeof *t->leaf_offsets, "spans", err));
-    LS_TRY(ls_array_alloc((void **)&t->pages, t->cache->n_pages, sizeof *t->pages, "pages", err));
+    LS_TRY(ls_array_alloc((void **)&t->pages, tables_max(t), sizeof *t->pages, "pages", err));
+    LS_TRY(ls_array_alloc((void **)&t->parents, t->opts.spans_max, sizeof *t->parents, "spans", err));
+    LS_TRY(ls_array_alloc((void **)&t->leaf_parents, t->opts.spans_max, sizeof *t->parents, "spans", err));
     LS_TRY(ls_array_alloc((void **)&t->block, 1, sizeof *t->block, "rows of a block", err));
     LS_TRY(ls_array_alloc((void **)&t->h, t->n_sublayers + 1, sizeof *t->h, "tape", err));
     LS_TRY(ls_array_alloc((void **)&t->ws, t->n_sublayers, sizeof *t->ws, "tape", err));
-    for (int64_t i = 0; i < t->cache->n_pages; i++) t->pages[i] = (int32_t)i;
-    return LS_OK;
+    if (!is_shared(t)) return LS_OK;
+    LS_TRY(ls_span_order_create(&t->order, t->opts.spans_max, err));
+    return ls_span_order_create(&t->leaf_order, t->opts.spans_max, err);
 }
 
 static bool truncates(const ls_tape *t) { return t->opts.truncation != NULL; }
@@ -139,12 +181,11 @@ static ls_status make_forward(ls_tape *t, const ls_model_config *c, ls_error *er
                                .trains = true,
                                .temperature = t->opts.temperature};
     ls_cache_opts cache = {.dtype = t->opts.dtype, .n_slots = t->opts.spans_max, .page_tokens = PAGE_TOKENS};
-    if (!ls_add_i64(rows / PAGE_TOKENS, t->opts.spans_max, &cache.n_pages))
-        return LS_FAIL(err, LS_ERR_NOMEM, "tape: %lld rows", (long long)rows);
+    if (!pages_max(t, &cache.n_pages)) return LS_FAIL(err, LS_ERR_NOMEM, "tape: %lld rows", (long long)rows);
     LS_TRY(ls_cache_create(&t->cache, t->device, c, &cache, err));
     LS_TRY(make_host(t, err));
-    LS_TRY(ls_batch_create(&t->batch, t->device, rows, t->opts.spans_max, cache.n_pages, err));
-    LS_TRY(ls_batch_create(&t->leaf_batch, t->device, rows, t->opts.spans_max, cache.n_pages, err));
+    LS_TRY(ls_batch_create(&t->batch, t->device, rows, t->opts.spans_max, tables_max(t), err));
+    LS_TRY(ls_batch_create(&t->leaf_batch, t->device, rows, t->opts.spans_max, tables_max(t), err));
     LS_TRY(ls_head_create(&t->head, t->device, c, &head, err));
     LS_TRY(make_support(t, err));
     LS_TRY(
@@ -194,6 +235,8 @@ ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_devi
     }
     LS_TRY_DONE(make_forward(t, c, err));
     LS_TRY_DONE(make_backward(t, c, err));
+    if (is_shared(t)) LS_TRY_DONE(make_states(t, err));
+    if (is_shared(t)) LS_TRY_DONE(make_keys(t, err));
     LS_TRY_DONE(make_layer_gradients(t, err));
     *out = t;
     t = NULL;
@@ -207,12 +250,17 @@ void ls_tape_free(ls_tape *t) {
     if (t->device != NULL)
         (void)ls_device_wait(t->device, NULL); /* a read of a call that failed may end in its arrays */
     {
-        float *const arrays[] = {t->dh,        t->dy,          t->dx,        t->da,         t->db,
-                                 t->dnarrow,   t->dnarrow_raw, t->db_state,  t->dc_state,   t->du,
-                                 t->ddt,       t->scale,       t->dweight,   t->drouter,    t->picked_dweight,
-                                 t->picked_dx, t->d_logprob,   t->d_entropy, t->dhead_norms};
+        float *const arrays[] = {t->dh,        t->dy,          t->dx,        t->da,          t->db,
+                                 t->dnarrow,   t->dnarrow_raw, t->db_state,  t->dc_state,    t->du,
+                                 t->ddt,       t->scale,       t->dweight,   t->drouter,     t->picked_dweight,
+                                 t->picked_dx, t->d_logprob,   t->d_entropy, t->dhead_norms, t->initial_scale,
+                                 t->dinitial,  t->dfinal,      t->dkeys,     t->dkv};
         for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) ls_memory_free(t->device, arrays[i]);
     }
+    ls_memory_free(t->device, t->initial);
+    ls_memory_free(t->device, t->keys);
+    ls_memory_free(t->device, t->key_rows);
+    free(t->host_key_rows);
     ls_memory_free(t->device, t->leaf_tokens);
     ls_memory_free(t->device, t->cut_spans);
     ls_memory_free(t->device, t->rounded);
@@ -235,6 +283,10 @@ void ls_tape_free(ls_tape *t) {
     free(t->ws);
     free(t->h);
     free(t->pages);
+    free(t->parents);
+    free(t->leaf_parents);
+    ls_span_order_free(&t->order);
+    ls_span_order_free(&t->leaf_order);
     free(t->leaf_offsets);
     free(t->leaf_spans);
     free(t->host_cut);
@@ -244,7 +296,33 @@ void ls_tape_free(ls_tape *t) {
     free(t);
 }
 
-static ls_status lay_out_spans(ls_tape *t, const int64_t *offsets, int64_t n, ls_error *err) {
+/* A span's page numbers: full pages that the one before it filled, then its own. */
+static void lay_out_pages(ls_tape *t, ls_span *span, const ls_span *before, int32_t *n_used) {
+    const int64_t shared = span->pos / PAGE_TOKENS, n = (span->pos + span->n_rows + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    span->table = t->n_pages;
+    for (int64_t p = 0; p < n; p++) t->pages[t->n_pages++] = p < shared ? t->pages[before->table + p] : (*n_used)++;
+}
+
+/* Where sequences may continue others: the positions where they begin. */
+static ls_status lay_out_trees(ls_tape *t, ls_error *err) {
+    int64_t n = 0; /* sequences of the tree that none continues */
+    for (int64_t i = 0; i < t->n_spans; i++) {
+        const int64_t parent = t->parents[i];
+        ls_span *span = &t->spans[i];
+        if (parent >= 0) span->pos = t->spans[parent].pos + t->spans[parent].n_rows;
+        if (parent < 0) n = 0;
+        n += i + 1 == t->n_spans || t->parents[i + 1] != i;
+        if (span->pos + span->n_rows > t->opts.longest || n > t->opts.group)
+            return LS_FAIL(err, LS_ERR_CAPACITY,
+                           "tape: sequence %lld ends behind %lld tokens, %lld of its tree; it holds %lld, and %lld",
+                           (long long)i, (long long)(span->pos + span->n_rows), (long long)n,
+                           (long long)t->opts.longest, (long long)t->opts.group);
+    }
+    return LS_OK;
+}
+
+static ls_status lay_out_spans(ls_tape *t, const int64_t *offsets, const int64_t *parents, int64_t n, ls_error *err) {
+    int32_t n_used = 0;
     t->n_pages = 0;
     if (n < 1 || n > t->opts.spans_max || offsets[n] - offsets[0] > t->opts.rows_max)
         return LS_FAIL(err, LS_ERR_CAPACITY, "tape: %lld sequences of %lld tokens; it holds %lld of %lld", (long long)n,
@@ -253,11 +331,15 @@ static ls_status lay_out_spans(ls_tape *t, const int64_t *offsets, int64_t n, ls
     for (int64_t i = 0; i < n; i++) {
         const int64_t rows = offsets[i + 1] - offsets[i];
         if (rows < 1) return LS_FAIL(err, LS_ERR_ARG, "tape: sequence %lld is empty", (long long)i);
-        t->spans[i] = (ls_span){offsets[i] - offsets[0], rows, 0, (int32_t)i, t->n_pages};
-        t->n_pages += (rows + PAGE_TOKENS - 1) / PAGE_TOKENS;
+        t->spans[i] = (ls_span){offsets[i] - offsets[0], rows, 0, (int32_t)i, 0};
+        t->parents[i] = parents == NULL ? -1 : parents[i];
     }
     t->n_spans = n;
     t->rows = offsets[n] - offsets[0];
+    if (parents != NULL) LS_TRY(ls_span_order_check(parents, n, err));
+    if (parents != NULL || is_shared(t)) LS_TRY(lay_out_trees(t, err));
+    for (int64_t i = 0; i < n; i++)
+        lay_out_pages(t, &t->spans[i], t->parents[i] < 0 ? NULL : &t->spans[t->parents[i]], &n_used);
     return LS_OK;
 }
 
@@ -265,12 +347,21 @@ static ls_status lay_out_spans(ls_tape *t, const int64_t *offsets, int64_t n, ls
 static ls_rows x_of(const ls_tape *t, int64_t i) { return i < t->n_sublayers ? t->ws[i]->a.x : t->x_last; }
 
 ls_status ls_tape_forward(ls_tape *t, const int32_t *tokens, const int64_t *offsets, int64_t n, ls_error *err) {
+    return ls_tape_forward_trees(t, tokens, offsets, NULL, n, err);
+}
+
+ls_status ls_tape_forward_trees(ls_tape *t, const int32_t *tokens, const int64_t *offsets, const int64_t *parents,
+                                int64_t n, ls_error *err) {
     const int64_t row_bytes = t->model->config.hidden * (int64_t)sizeof(float);
     ls_forward f = {t->model, t->cache, t->ws[0], t->batch, t->h[0], 0, true};
-    LS_TRY(lay_out_spans(t, offsets, n, err));
+    LS_TRY(lay_out_spans(t, offsets, parents, n, err));
     ls_model_pass(t->model);
     memcpy(t->tokens, tokens + offsets[0], (size_t)t->rows * sizeof *tokens);
     LS_TRY(ls_batch_write(t->batch, t->tokens, t->spans, n, t->pages, t->n_pages, err));
+    if (parents != NULL) {
+        ls_span_order_make(&t->order, t->spans, t->parents, n, t->pages, false);
+        LS_TRY(ls_batch_write_tree(t->batch, &t->order.tree, err));
+    }
     LS_TRY(ls_model_embed(&f, err));
     LS_TRY(ls_model_first_norm(&f, x_of(t, ls_model_next_sublayer(t->model, 0)), err));
     for (int64_t i = 0; i < t->n_sublayers; i++) {
@@ -300,10 +391,16 @@ int64_t ls_tape_next_rows(const ls_tape *t, const int64_t *targets, int64_t *row
     return n;
 }
 
-void ls_tape_support(ls_tape *t, ls_supports *supports, int64_t row) {
+void ls_tape_support(ls_tape *t, ls_supports *supports, int64_t row, const int64_t *rows) {
     LS_ASSERT(!truncates(t) || (supports != NULL && supports->vocab == t->head->vocab), "a tape that truncates");
     t->supports = supports;
     t->support_row = row;
+    t->support_rows = rows;
+}
+
+/* Where the supports of a row are. */
+static int64_t support_of(const ls_tape *t, int64_t row) {
+    return t->support_row + (t->support_rows == NULL ? row : t->support_rows[row]);
 }
 
 /* The supports of the block's logits, as they are now, on the host. */
@@ -322,14 +419,15 @@ ls_status ls_tape_restrict(ls_tape *t, const int64_t *index, int64_t base, int64
     bool all_known = true;
     if (!truncates(t)) return LS_OK;
     LS_ASSERT(t->supports != NULL, "a tape that truncates was given no supports");
-    base += t->support_row;
-    for (int64_t i = 0; i < n; i++) all_known = all_known && ls_supports_has(t->supports, base + index[i]);
+    for (int64_t i = 0; i < n; i++)
+        all_known = all_known && ls_supports_has(t->supports, support_of(t, base + index[i]));
     if (!all_known) LS_TRY(find_supports(t, n, err));
     for (int64_t i = 0; i < n; i++) {
-        if (ls_supports_has(t->supports, base + index[i]))
-            ls_supports_get(t->supports, base + index[i], t->host_support + i * words);
+        const int64_t row = support_of(t, base + index[i]);
+        if (ls_supports_has(t->supports, row))
+            ls_supports_get(t->supports, row, t->host_support + i * words);
         else
-            LS_TRY(ls_supports_put(t->supports, base + index[i], t->host_support + i * words, err));
+            LS_TRY(ls_supports_put(t->supports, row, t->host_support + i * words, err));
     }
     LS_TRY(ls_memory_write(t->device, t->support, t->host_support, n * words * (int64_t)sizeof *t->support, err));
     return ls_support(t->device, &apply, err);

@@ -13,6 +13,15 @@
  *                 dense gate, up; experts ascending (gate, up), then router; q, k, v; scan's du, then x_proj's
  *   embedding     the leaf's rows ascending; with tied embeddings after the head's share
  *   A_log         dA_log = dA2 * A2, at the leaf's end
+ * Where sequences continue others, a tree is one with all that continue it, its depth is how many are before it:
+ *   ops           those with state take the leaf tree by tree, and a tree depth by depth, the deepest first, of each
+ *                 depth sequences ascending; neighbouring trees of one sequence are one call. This is the order of
+ *                 their sums over sequences
+ *   states        behind a sequence's last token the gradient of a state, or of the convolution's window, is the sum
+ *                 of those before the first tokens of the sequences that continue it: one chain from +0, ascending
+ *   attention     a sequence's queries give gradients to its own keys and values and to those of all before it. A
+ *                 row's are a chain: what its own sequence gives, of depth 0 as it is, of others from +0; then what
+ *                 the sequences behind it give, depth by depth from its own on, of each depth ascending
  * and the contracts of the ops (op/NAME_backward.h, op/scan.h, op/conv1d.h). It depends on the leaf's sequences, their
  * order and the weights only: not on how forwards held it and which other leaves, on threads, or on recomputation. */
 #ifndef LS_MODEL_TAPE_H
@@ -38,6 +47,9 @@ typedef struct ls_tape_opts {
     /* NULL: log-probabilities are over the whole vocabulary. Else over the support that top-k, top-p and min-p leave at
      * the same temperature (op/sample.h); the seed is not read. Copied. */
     const ls_sampling *truncation;
+    /* Where sequences may continue others of their forward: tokens of one with those before it, at most, and how many
+     * of a tree none continues, at most. 0: none does. */
+    int64_t longest, group;
 } ls_tape_opts;
 
 ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_device *device, const ls_tape_opts *opts,
@@ -46,9 +58,15 @@ void ls_tape_free(ls_tape *tape);
 
 /* Runs n sequences packed one behind the other: sequence i is tokens [offsets[i], offsets[i + 1]). */
 ls_status ls_tape_forward(ls_tape *tape, const int32_t *tokens, const int64_t *offsets, int64_t n, ls_error *err);
-/* Of a tape that truncates, behind each forward: its row r is row `row` + r of supports, which the caller owns. A row
- * that is known there has this support; another's is found from its logits when they are first there, and put there. */
-void ls_tape_support(ls_tape *tape, ls_supports *supports, int64_t row);
+/* The same of sequences that continue others: sequence i begins where sequence parents[i] ends, whose rows it does not
+ * have again; -1: it continues none. The order is that of ls_span_order_check. Log-probabilities of a row have the bits
+ * that they have in the whole sequence. */
+ls_status ls_tape_forward_trees(ls_tape *tape, const int32_t *tokens, const int64_t *offsets, const int64_t *parents,
+                                int64_t n, ls_error *err);
+/* Of a tape that truncates, behind each forward: its row r is row `row` + rows[r], or of rows NULL `row` + r, of
+ * supports; the caller owns both. A row that is known there has this support; another's is found from its logits when
+ * they are first there, and put there. */
+void ls_tape_support(ls_tape *tape, ls_supports *supports, int64_t row, const int64_t *rows);
 /* Of the tape's rows: row r predicts targets[r], or nothing where it is -1 (0 then). entropy may be NULL. All are host
  * memory; waits for the device. */
 ls_status ls_tape_logprob(ls_tape *tape, const int64_t *targets, float *logprob, float *entropy, ls_error *err);

@@ -3,6 +3,7 @@
 #define LS_MODEL_TAPE_STATE_H
 
 #include "model/head.h"
+#include "model/span_order.h"
 #include "model/tape.h"
 
 /* The gradient of a leaf whose layers are not all on the device: that of one layer at a time, and that of what belongs
@@ -31,9 +32,11 @@ struct ls_tape {
     int32_t *tokens;      /* [rows_max] of the last forward */
     ls_span *spans, *leaf_spans, *host_cut; /* [spans_max]; host_cut: what goes to cut_spans */
     int64_t *leaf_offsets;                  /* [spans_max + 1] */
-    int32_t *pages;
+    int32_t *pages;                         /* the spans' tables */
     int64_t n_spans, rows, n_pages;
-    struct ls_tape_block *block; /* what one block of the head takes on the host, of one call at a time */
+    int64_t *parents, *leaf_parents; /* [spans_max]: the span that each continues, -1: none */
+    ls_span_order order, leaf_order; /* where spans may continue others */
+    struct ls_tape_block *block;     /* what one block of the head takes on the host, of one call at a time */
 
     /* Where the sequences begin and end that a gradient of a matrix sums over, of the leaf and of the head's block;
      * device memory. */
@@ -63,13 +66,24 @@ struct ls_tape {
     float *picked_dx;             /* [rows][k][H]: a gradient that came through experts' up */
     float *d_logprob, *d_entropy; /* [rows of a head block] */
 
+    /* Where spans continue others: of the spans of one run, the states before them, their gradients, and those of the
+     * states behind them; keys and values of a run's spans with all before them (k | v), and their gradients; gradients
+     * of the leaf's rows' own. NULL where there are none. */
+    void *initial;
+    float *initial_scale;
+    float *dinitial, *dfinal;
+    void *keys;
+    float *dkeys, *dkv;                /* [group * longest][2GP], [rows][2GP] */
+    int64_t *key_rows, *host_key_rows; /* [spans_max]: of each span, in `keys` */
+
     ls_layer_gradients layer_gradients;
 
     /* NULL unless it truncates. */
-    uint32_t *support;      /* [rows of a head block][words], device memory */
-    uint32_t *host_support; /* the same on the host */
-    ls_supports *supports;  /* the caller's */
-    int64_t support_row;    /* of the forward's first row there */
+    uint32_t *support;           /* [rows of a head block][words], device memory */
+    uint32_t *host_support;      /* the same on the host */
+    ls_supports *supports;       /* the caller's */
+    int64_t support_row;         /* of the forward's first row there */
+    const int64_t *support_rows; /* of its others, from there on; NULL: they follow */
 };
 
 typedef struct ls_tape_block {

@@ -402,7 +402,13 @@ ls_status ls_batch_write(ls_batch *b, const int32_t *tokens, const ls_span *span
     b->n_spans = n_spans;
     b->n_tables = n_tables;
     b->span_rows_max = longest;
+    b->tree = NULL;
     LS_TRY(ls_memory_write(b->device, b->tokens, tokens, rows * (int64_t)sizeof *tokens, err));
     LS_TRY(ls_memory_write(b->device, b->spans, spans, n_spans * (int64_t)sizeof *spans, err));
     return ls_memory_write(b->device, b->tables, tables, n_tables * (int64_t)sizeof *tables, err);
+}
+
+ls_status ls_batch_write_tree(ls_batch *b, const ls_span_tree *tree, ls_error *err) {
+    b->tree = tree;
+    return ls_memory_write(b->device, b->spans, tree->spans, b->n_spans * (int64_t)sizeof *tree->spans, err);
 }

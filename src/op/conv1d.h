@@ -8,11 +8,14 @@
  * state, and channel c of token t depends on its own d_conv inputs only, so any cut of a sequence into spans gives the
  * same bits.
  *
- * Backward, for whole sequences, with a computed again and the rounding to x' taken as the identity:
+ * Backward, of whole sequences or of spans that continue others, with a computed again and the rounding to x' taken as
+ * the identity. Inputs before a span's first token are those of `initial`, +0 without it:
  *   s = sigmoid(a), l = silu(a);  da[t] = dy[t] * fma(l, 1 - s, s)
  *   dx[t] = chain over t' = t .. t + d_conv-1 within the span, ascending from +0, fma(w[t - t' + d_conv-1], da[t'], dx)
- *           and then float32 or rounded once to bf16
- *   dw[k] = sum over t of fma(da[t], x'[t - (d_conv-1) + k], dw), inputs before the sequence being +0
+ *           then + dfinal of that input, where there is one, and then float32 or rounded once to bf16
+ *   dinitial[j] = the same for the input t = j - (d_conv-1) before the span, in float32; t' from 0 on
+ *   dfinal[j] is of the input t = n - (d_conv-1) + j of a span of n tokens, one before the span where t < 0
+ *   dw[k] = sum over t of fma(da[t], x'[t - (d_conv-1) + k], dw)
  *   dbias = sum over t of da[t]
  * Both sums: blocks of 64 tokens from the span's start, in a block one ascending chain from +0; a span's blocks add as
  * one ascending chain from +0, then the spans do, from +0 or `continued` from what an earlier call left: calls may be

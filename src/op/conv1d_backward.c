@@ -31,7 +31,15 @@ ls_status ls_conv1d_backward_check(const ls_conv1d_backward_args *args, ls_error
     if (ls_conv1d_backward_floats(args) < 0)
         return LS_FAIL(err, LS_ERR_NOMEM, "%s: the workspace of %lld rows, %lld spans, dim %lld does not fit 64 bits",
                        op, (long long)rows, (long long)args->n_spans, (long long)dim);
-    return LS_OK;
+    {
+        const int64_t window = (args->d_conv - 1) * dim, n = args->n_spans;
+        const ls_operand windows[] = {
+            {"initial", args->initial, n, window, window, ls_dtype_bytes(args->state_dtype), true},
+            {"dinitial", args->dinitial, n, window, window, 4, true},
+            {"dfinal", args->dfinal, n, window, window, 4, true},
+        };
+        return ls_operands_check(op, windows, (int64_t)(sizeof windows / sizeof windows[0]), err);
+    }
 }
 
 int64_t ls_conv1d_backward_floats(const ls_conv1d_backward_args *args) {

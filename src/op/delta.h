@@ -21,10 +21,10 @@
  * any chunking and full prefill give the same bits. Which NaN a float32 NaN of out or state is, is left open.
  * op/delta_math.h has the scalars.
  *
- * Backward, for whole sequences, which begin with S = `initial` or +0 and A = 1. q, k, d, S, A, beta and decay as
- * above; f is what a token multiplies S by, 1 where it does not rescale. dy is the gradient of the unrounded output,
- * top = 1 / sqrt(K). The walk backwards carries G[i][j], +0 after the last token, and its scale F, 1 there. For t
- * descending within a span and value head h:
+ * Backward, of whole sequences or of spans that continue others: S and A start at `initial` and `initial_scale`, +0 and
+ * 1 without them. q, k, d, S, A, beta and decay as above; f is what a token multiplies S by, 1 where it does not
+ * rescale. dy is the gradient of the unrounded output, top = 1 / sqrt(K). The walk backwards carries G[i][j], dfinal
+ * after the last token, +0 without it, and its scale F, 1 there. For t descending within a span and value head h:
  *   but at the last token, F = F * (decay of the token after);  where F < 2^-40: G[i][j] = G[i][j] * F, then F = 1
  *   g is what G is multiplied by, or 1;  r = (1 / F) * top;  z[j] = r * dy[j]
  *   x = the tree over i, each chain fma(q[i], k[i], chain)
@@ -32,14 +32,14 @@
  *   dv[j] = F * p[j]
  *   G[i][j] = fma(q[i], z[j], G[i][j]), then fma(k[i], -p[j], G[i][j])
  * A span is cut into pieces of 64 tokens from its first on. S0 is S before a piece's first token, G0 is G after it, and
- * G1 the G0 of the piece after. Within a piece, with e(s, t) the ascending product, from 1, of f of the tokens after s
- * up to t, s = -1 for all up to t, and g(t, s) the descending product, from 1, of g of the tokens before s down to t,
- * s = 64 for all from the last on; all chains ascending from +0:
+ * G1 the G0 of the piece after, dfinal in the last piece. Within a piece, with e(s, t) the ascending product, from 1,
+ * of f of the tokens after s up to t, s = -1 for all up to t, and g(t, s) the descending product, from 1, of g of the
+ * tokens before s down to t, s = 64 for all from the last on; all chains ascending from +0:
  *   Y[t][s] = the chain over j of dy_t[j] * d_s[j];  P[t][s] = the chain over j of p_t[j] * d_s[j]
  *   M_t[i] = e(-1, t) * (the chain over j of dy_t[j] * S0[i][j]), then for s < t fma(e(s, t) * Y[t][s], k_s[i], .)
  *   Q_t[i] = fma(Y[t][t], k_t[i], M_t[i])
  *   K_t[i] = g(t, 64) * (the chain over j of d_t[j] * G1[i][j]) - e(-1, t) * (the chain over j of p_t[j] * S0[i][j]),
- *     where the last piece has +0 for the product with g; then, s ascending:
+ *     where the last piece has +0 for the product with g if there is no dfinal; then, s ascending:
  *       s < t:  fma(-(e(s, t) * P[t][s]), k_s[i], .)
  *       s = t:  fma(r_t * Y[t][t], q_t[i], .)
  *       s > t:  fma(g(t, s) * (r_s * Y[s][t]), q_s[i], .), then fma(-(g(t, s) * P[s][t]), k_s[i], .)
@@ -54,8 +54,9 @@
  *   db = ((A * F) * the quad fold over j of c[j] * d[j]) * sigmoid(-b)
  * E and X leave out what a token does to itself, so nothing large cancels in W, the gradient of the logarithm of decay.
  * At the first token of a piece W = (A * F) * the quad fold over j of T[j], T[j] = the sixteen-chain fold over i of
- * G0[i][j] * (f * S0[i][j]). Elsewhere, from the last token down, W = W of the token after, +0 without one, + (E - X);
- * where decay < 2^-24, W = E: what passes the token is below the rounding of what is subtracted. Then, t descending:
+ * G0[i][j] * (f * S0[i][j]). Elsewhere, from the last token down, W = W of the token after + (E - X); where decay <
+ * 2^-24, W = E: what passes the token is below the rounding of what is subtracted. After the last token W is +0, with
+ * dfinal A * the same fold of dfinal[i][j] * S[i][j], S and A those after that token. Then, t descending:
  *   drate = fma(W, softplus(a + dt_bias), drate)
  *   da = (W * rate) * sigmoid(a + dt_bias);  ddt_bias = ddt_bias + da
  * dinitial[i][j] = (F * decay) * G0[i][j] of the first piece, F and decay of its first token.
@@ -95,13 +96,14 @@ ls_status ls_delta_backward_check(const ls_delta_backward_args *args, ls_error *
  *   states, grads [entries][heads][K][V]: S0 and G0
  *   deltas, inner [rows][heads][V]: d and c'
  *   queries, keys [rows][key heads][K]: q and k, normalised; of the GPU alone
+ *   last [spans][heads][V]: with dfinal, T after the last token; of the GPU alone
  *   scale, factor, g_scale, g_factor, e [rows][heads]: A, f, F, g, E
  *   own [rows][key heads]: x
  *   first [entries][heads]: W of a piece's first token
  *   rate, bias [entries][heads]: pieces' shares of the parameters' gradients */
 typedef struct ls_delta_backward_plan {
-    int64_t states, grads, deltas, inner, queries, keys, scale, factor, g_scale, g_factor, e, own, first, rate, bias;
-    int64_t total;
+    int64_t states, grads, deltas, inner, queries, keys, last, scale, factor, g_scale, g_factor, e, own, first, rate;
+    int64_t bias, total;
 } ls_delta_backward_plan;
 
 /* Entry of the first piece of span i, and the number of its pieces. */

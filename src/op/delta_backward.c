@@ -18,6 +18,8 @@ ls_status ls_delta_backward_check(const ls_delta_backward_args *args, ls_error *
     if (!ls_delta_backward_plan_make(&plan, args))
         return LS_FAIL(err, LS_ERR_NOMEM, "%s: the workspace of %lld rows, %lld spans, %lld heads does not fit 64 bits",
                        op, (long long)rows, (long long)args->n_spans, (long long)heads);
+    if (args->initial_scale != NULL && args->initial == NULL)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: initial is a null pointer and initial_scale is not", op);
     {
         const int64_t keys = args->n_key_heads * args->key_dim, values = heads * args->value_dim;
         const int64_t state = values * args->key_dim, n = args->n_spans;
@@ -39,6 +41,8 @@ ls_status ls_delta_backward_check(const ls_delta_backward_args *args, ls_error *
             {"drate", args->drate, 1, heads, heads, 4, false},
             {"ddt_bias", args->ddt_bias, 1, heads, heads, 4, false},
             {"dinitial", args->dinitial, n, state, state, 4, true},
+            {"initial_scale", args->initial_scale, n, heads, heads, 4, true},
+            {"dfinal", args->dfinal, n, state, state, 4, true},
         };
         return ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
     }
@@ -59,6 +63,7 @@ bool ls_delta_backward_plan_make(ls_delta_backward_plan *plan, const ls_delta_ba
     plan->inner = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, args->value_dim));
     plan->queries = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, args->n_key_heads, args->key_dim));
     plan->keys = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, args->n_key_heads, args->key_dim));
+    plan->last = ls_take_i64(&plan->total, args->dfinal != NULL ? ls_mul3_i64(n_spans, heads, args->value_dim) : 0);
     plan->scale = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, 1));
     plan->factor = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, 1));
     plan->g_scale = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, 1));

@@ -13,8 +13,9 @@
  * The state after any token is h itself, in float32, so decode, any chunking and full prefill give the same bits. Which
  * NaN a float32 NaN of out or state is, is left open.
  *
- * Backward, for whole sequences (h starts at +0). y, decay, h, dt, v as above, h' = h before token t, g[s] carried
- * backwards from +0, dout the gradient of the unrounded output. For t descending within a span:
+ * Backward, of whole sequences or of spans that continue others: h starts at `initial`, +0 without it. y, decay, h, dt,
+ * v as above, h' = h before token t, g[s] carried backwards from dfinal, +0 without it; dinitial is what g is at last.
+ * dout is the gradient of the unrounded output. For t descending within a span:
  *   sig = sigmoid(z), sl = silu(z);  dz = (dout * y) * fma(sl, 1 - sig, sig);  dy = dout * sl;  without z  dy = dout
  *   per state: g = fma(dy, cc, g);  C = dy * h;  B = g * v;  V chains fma(g, b, V);  w = g * (decay * h');
  *              T chains fma(w, a2, T);  da2 = fma(w, dt, da2);  g = g * decay

@@ -50,7 +50,15 @@ ls_status ls_scan_backward_check(const ls_scan_backward_args *args, ls_error *er
     if (!ls_scan_backward_plan_make(&plan, args))
         return LS_FAIL(err, LS_ERR_NOMEM, "%s: the workspace of %lld rows, %lld spans, dim %lld does not fit 64 bits",
                        op, (long long)args->rows, (long long)args->n_spans, (long long)args->dim);
-    return LS_OK;
+    {
+        const int64_t state = args->dim * args->n_states, n = args->n_spans;
+        const ls_operand states[] = {
+            {"initial", args->initial, n, state, state, 4, true},
+            {"dinitial", args->dinitial, n, state, state, 4, true},
+            {"dfinal", args->dfinal, n, state, state, 4, true},
+        };
+        return ls_operands_check(op, states, (int64_t)(sizeof states / sizeof states[0]), err);
+    }
 }
 
 bool ls_scan_backward_plan_make(ls_scan_backward_plan *plan, const ls_scan_backward_args *args) {

@@ -61,17 +61,37 @@ ls_status ls_spans_check_slots(const char *op, const ls_span *spans, int64_t n_s
     return LS_OK;
 }
 
-ls_status ls_spans_check_whole(const char *op, const ls_span *spans, int64_t n_spans, int64_t rows,
-                               int64_t span_rows_max, ls_error *err) {
+ls_status ls_spans_check_order(const char *op, const ls_span *spans, int64_t n_spans, int64_t rows,
+                               int64_t span_rows_max, bool whole, ls_error *err) {
     const ls_status status = ls_spans_check_rows(op, spans, n_spans, rows, span_rows_max, err);
     if (status != LS_OK) return status;
     for (int64_t i = 0; i < n_spans; i++) {
-        if (spans[i].pos != 0)
+        if (whole && spans[i].pos != 0)
             return LS_FAIL(err, LS_ERR_ARG, "%s: span %lld: position %lld; gradients are of whole sequences", op,
                            (long long)i, (long long)spans[i].pos);
         if (i > 0 && spans[i].row < spans[i - 1].row + spans[i - 1].n_rows)
             return LS_FAIL(err, LS_ERR_ARG, "%s: span %lld: row %lld before the end of the span before it", op,
                            (long long)i, (long long)spans[i].row);
+    }
+    return LS_OK;
+}
+
+ls_status ls_spans_check_keys(const char *op, const ls_span *spans, int64_t n_spans, const int64_t *key_rows,
+                              int64_t n_rows, int64_t keys_max, ls_error *err) {
+    const int64_t most = ls_spans_most(keys_max, n_rows);
+    int64_t end = 0;
+    for (int64_t i = 0; i < n_spans; i++) {
+        const int64_t rows = spans[i].n_rows;
+        if (spans[i].pos > most - rows || key_rows[i] < 0 || key_rows[i] > n_rows - spans[i].pos - rows)
+            return LS_FAIL(err, LS_ERR_ARG,
+                           "%s: span %lld: key row %lld, position %lld, rows %lld; there are %lld key rows, a span has "
+                           "%lld",
+                           op, (long long)i, (long long)key_rows[i], (long long)spans[i].pos, (long long)rows,
+                           (long long)n_rows, (long long)most);
+        if (key_rows[i] < end)
+            return LS_FAIL(err, LS_ERR_ARG, "%s: span %lld: key row %lld before the end of the keys before it", op,
+                           (long long)i, (long long)key_rows[i]);
+        end = key_rows[i] + spans[i].pos + rows;
     }
     return LS_OK;
 }

@@ -15,23 +15,26 @@
  * S and A move with the sequence, and the rescaling depends on its own tokens alone. So decode, any chunking and full
  * prefill give the same bits. Which NaN a float32 NaN of out or state is, is left open. op/ssd_math.h has the scalars.
  *
- * Backward, for whole sequences. dt, decay, w, S and A as above, dy the gradient of the unrounded output, and for each
- * token K the eight-slice fold over n of b[n] * cc[n], Y the fold over p of dy[p] * x[p]. The walk forwards, after the
- * rescaling of a token and before u b is added:
+ * Backward, of whole sequences or of spans that continue others: S and A start at `initial` and `initial_scale`, +0 and
+ * 1 without them. dt, decay, w, S and A as above, dy the gradient of the unrounded output, and for each token K the
+ * eight-slice fold over n of b[n] * cc[n], Y the fold over p of dy[p] * x[p]. The walk forwards, after the rescaling of
+ * a token and before u b is added:
  *   C[n] = the fold over p of dy[p] * S[n][p]
  *   E = A * (the eight-slice fold over n of cc[n] * C[n])
- * The walk backwards carries g[n][p], +0 after the last token, and its scale F, 1 there:
+ * The walk backwards carries g[n][p], dfinal after the last token, +0 without it, and its scale F, 1 there:
  *   but at the last token, F = F * (decay of the token after);  where F < 2^-40: g[n][p] = g[n][p] * F, then F = 1
  *   U[p] = F * (the eight-slice fold over n of b[n] * g[n][p])
  *   B[n] = the fold over p of x[p] * g[n][p];  X = the fold over p of x[p] * U[p]
  *   dx[p] = fma(d, dy[p], dt * fma(K, dy[p], U[p]))
  *   v[p] = (1 / F) * dy[p], two roundings;  g[n][p] = fma(v[p], cc[n], g[n][p])
  * E and X leave out what a token does to itself, K and Y hold that: so nothing large cancels in W, the gradient of the
- * logarithm of decay. It needs no state but at borders of pieces of 64 tokens. At the first token of a sequence it is
- * +0. At that of another piece, W = (A * F) * (the fold over p of T[p]), T[p] = the eight-slice fold over n of
- * g[n][p] * S[n][p], S and A as the walk forwards has them there, g with the token's own v cc. Elsewhere, from the last
- * token down, W = W of the token after, +0 without one, + fma(-dt, X, E); where decay < 2^-24, W = E: what passes the
- * token whole is below the rounding of what is subtracted. Then, t descending in a piece:
+ * logarithm of decay. It needs no state but at borders of pieces of 64 tokens. At the first token of a span without
+ * `initial` it is +0. At that of any other piece, W = (A * F) * (the fold over p of T[p]), T[p] = the eight-slice fold
+ * over n of g[n][p] * S[n][p], S and A as the walk forwards has them there, g with the token's own v cc. Elsewhere,
+ * from the last token down, W = W of the token after + fma(-dt, X, E); where decay < 2^-24, W = E: what passes the
+ * token whole is below the rounding of what is subtracted. After the last token W is +0, with dfinal A times the same
+ * fold of dfinal * S, S and A those after that token. dinitial[n][p] = (F * decay) * g[n][p], of the first token and
+ * with its own v cc. Then, t descending in a piece:
  *   ddt = fma(W, a, fma(K, Y, X)) * sigmoid(dt_raw + dt_bias), +0 where softplus was below dt_min or above dt_max
  *   da = fma(W, dt, da);  dd = dd + Y;  ddt_bias = ddt_bias + ddt
  * Fold over p: chain i of 16 takes the channels with p % 16 = i in ascending order from +0, an fma each, or one add for
@@ -88,9 +91,10 @@ static inline int64_t ls_ssd_group_blocks(int64_t n_heads, int64_t n_groups) {
  *   first  [entries][heads]: A there, then W of that token
  *   sums   [blocks][rows][2][N]: blocks' shares of db and dcc, the blocks of a group next to each other
  *   e, x, y [rows][heads]; k [rows][groups]; j [rows][blocks]
- *   a, d, bias [entries][heads]: pieces' shares of the parameters' gradients */
+ *   a, d, bias [entries][heads]: pieces' shares of the parameters' gradients
+ *   last [spans][heads]: with dfinal, W after the last token */
 typedef struct ls_ssd_backward_plan {
-    int64_t group_blocks, n_blocks, states, first, sums, e, x, y, k, j, a, d, bias, total;
+    int64_t group_blocks, n_blocks, states, first, sums, e, x, y, k, j, a, d, bias, last, total;
 } ls_ssd_backward_plan;
 
 /* Entry of the first piece of span i. */

@@ -39,7 +39,18 @@ ls_status ls_ssd_backward_check(const ls_ssd_backward_args *args, ls_error *err)
     if (!ls_ssd_backward_plan_make(&plan, args))
         return LS_FAIL(err, LS_ERR_NOMEM, "%s: the workspace of %lld rows, %lld spans, %lld heads does not fit 64 bits",
                        op, (long long)rows, (long long)args->n_spans, (long long)heads);
-    return LS_OK;
+    if (args->initial_scale != NULL && args->initial == NULL)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: initial is a null pointer and initial_scale is not", op);
+    {
+        const int64_t state = heads * args->n_states * args->head_dim, n = args->n_spans;
+        const ls_operand states[] = {
+            {"initial", args->initial, n, state, state, 4, true},
+            {"initial_scale", args->initial_scale, n, heads, heads, 4, true},
+            {"dinitial", args->dinitial, n, state, state, 4, true},
+            {"dfinal", args->dfinal, n, state, state, 4, true},
+        };
+        return ls_operands_check(op, states, (int64_t)(sizeof states / sizeof states[0]), err);
+    }
 }
 
 bool ls_ssd_backward_plan_make(ls_ssd_backward_plan *plan, const ls_ssd_backward_args *args) {
@@ -63,5 +74,6 @@ bool ls_ssd_backward_plan_make(ls_ssd_backward_plan *plan, const ls_ssd_backward
     plan->a = ls_take_i64(&plan->total, ls_mul3_i64(entries, heads, 1));
     plan->d = ls_take_i64(&plan->total, ls_mul3_i64(entries, heads, 1));
     plan->bias = ls_take_i64(&plan->total, ls_mul3_i64(entries, heads, 1));
+    plan->last = ls_take_i64(&plan->total, args->dfinal != NULL ? ls_mul3_i64(n_spans, heads, 1) : 0);
     return plan->total >= 0;
 }

@@ -328,6 +328,10 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
     else
         LS_TRY(ls_train_options_comm(&g->comm, &o->train, g->device, identity, err));
     opts.comm = g->comm;
+    if (o->prefix == LS_BEGINNINGS_SHARED) {
+        opts.group = o->samples;
+        opts.longest = o->length;
+    }
     LS_TRY(ls_grpo_wake(g, GRPO_TRAINER, err));
     LS_TRY(ls_trainer_create(&g->trainer, g->model, weights_of(g), g->device, &opts, err));
     g->rows_max = opts.rows_max;
@@ -422,13 +426,17 @@ static ls_status make_wish(ls_train_wish *out, const grpo *g, ls_error *err) {
     out->sequences = (o->prompts * o->samples - 1) / o->train.own_rank.ranks + 1;
     out->longest = o->length;
     out->new_tokens = o->max_tokens;
+    out->group = o->prefix == LS_BEGINNINGS_SHARED ? o->samples : 0;
+    out->group_rows = ls_grpo_group_rows(o);
     return LS_OK;
 }
 
 static ls_status choose_leaf(const grpo *g, ls_error *err) {
     ls_grpo_options *o = g->o;
     const int64_t update = (o->prompts - 1) / o->minibatches + 1;
-    return ls_train_options_choose_leaf(&o->train, update * o->samples, weights_of(g), err);
+    LS_TRY(ls_train_options_choose_leaf(&o->train, update * o->samples, weights_of(g), err));
+    if (o->prefix == LS_BEGINNINGS_SHARED) o->train.leaf = ((o->train.leaf - 1) / o->samples + 1) * o->samples;
+    return LS_OK;
 }
 
 /* A run on paper of options that are changed, and the memory that it has. */

@@ -49,6 +49,9 @@
 
 typedef enum ls_gate_mode { LS_GATE_STOP, LS_GATE_WARN } ls_gate_mode;
 
+/* How often what a group's episodes begin with in common is trained: train/shared_rows.h. */
+typedef enum ls_beginnings { LS_BEGINNINGS_APART, LS_BEGINNINGS_SHARED } ls_beginnings;
+
 /* Who judges: with auto the command or server that is named, else the task. "python:SPEC" is a function
  * (rl/reward_python.h). Several, with commas between, are added by reward_weights. */
 typedef enum ls_reward_mode {
@@ -99,6 +102,7 @@ typedef struct ls_grpo_options {
     char correction[LS_OPTION_TEXT_MAX];
     int64_t epochs, minibatches;
     int64_t lag;
+    int32_t prefix; /* ls_beginnings */
     /* These do not, as long as rewards are the same. */
     char reward[LS_OPTION_TEXT_MAX], reward_weights[LS_OPTION_TEXT_MAX];
     ls_grpo_judge judges[LS_JUDGES_MAX]; /* what these say, once they are checked */
@@ -139,6 +143,8 @@ ls_sampling ls_grpo_sampling(const ls_grpo_options *options);
 ls_loss_options ls_grpo_loss(const ls_grpo_options *options);
 ls_advantage_options ls_grpo_advantages(const ls_grpo_options *options);
 ls_inject ls_grpo_inject(const ls_grpo_options *options);
+/* With prefix=shared: tokens that the trainer computes of a group, at most. */
+int64_t ls_grpo_group_rows(const ls_grpo_options *o);
 /* With a lag: threads that draw, and those that are left for the trainer; at least one each. */
 int64_t ls_grpo_draw_threads(const ls_grpo_options *options);
 int64_t ls_grpo_trainer_threads(const ls_grpo_options *options);

@@ -7,11 +7,13 @@
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "rl/grpo.h"
+#include "train/shared_rows.h"
 
 static const char *const gates[] = {"stop", "warn", NULL};
 static const char *const rewards[] = {"auto", "task",    "exact",  "number",      "choice", "regex",
                                       "json", "command", "server", "environment", "python", NULL};
 
+static const char *const prefix_names[] = {"off", "shared", NULL};
 static const char *const overlong_names[] = {"refuse", "leave_out", NULL};
 
 #define AT(field) offsetof(ls_grpo_options, field)
@@ -70,6 +72,10 @@ static const ls_option rows[] = {
     TEXT(true, correction, "Corrections of trainer against rollout: token-truncate=2,... (docs/reference/losses.md)"),
     INT(true, epochs, 1, 1 << 20, "How often a step learns from its episodes"),
     INT(true, minibatches, 1, 1 << 20, "Updates of an epoch: parts that the prompts are cut into"),
+    CHOICE(
+        true, prefix, prefix_names,
+        "What a group's episodes begin with in common: off, trained once for each, or shared, once for all, which is "
+        "another order of the sums of gradients (docs/guide/shared-prefix.md)"),
     INT(true, lag, 0, LS_GRPO_LAG_MAX,
         "Steps that rollouts are behind: a thread draws step s with the weights behind step s - 1 - lag while the "
         "trainer trains (0: they take turns; docs/guide/overlap.md)"),
@@ -214,6 +220,16 @@ done:
     return status;
 }
 
+static bool has_environment(const ls_grpo_options *o) {
+    return o->environment[0] != '\0' || o->environment_command[0] != '\0' || o->environment_url[0] != '\0';
+}
+
+/* A trunk is at most the prompt; where it is too short to be one, each episode has it, and what follows. */
+int64_t ls_grpo_group_rows(const ls_grpo_options *o) {
+    const int64_t apart = o->samples * o->length, drawn = o->samples * (o->max_tokens + LS_TRUNK_LEAST);
+    return has_environment(o) ? apart : ls_min_i64(apart, o->length + drawn);
+}
+
 ls_sampling ls_grpo_sampling(const ls_grpo_options *o) {
     return (ls_sampling){.temperature = (float)o->temperature,
                          .top_k = o->top_k,
@@ -264,10 +280,6 @@ int64_t ls_grpo_draw_threads(const ls_grpo_options *o) {
 int64_t ls_grpo_trainer_threads(const ls_grpo_options *o) {
     const int64_t left = all_threads(o) - ls_grpo_draw_threads(o);
     return left > 0 ? left : 1;
-}
-
-static bool has_environment(const ls_grpo_options *o) {
-    return o->environment[0] != '\0' || o->environment_command[0] != '\0' || o->environment_url[0] != '\0';
 }
 
 /* Problems whose answer is the first line of a completion. */
@@ -470,6 +482,18 @@ static ls_status check_dapo(ls_grpo_options *o, ls_error *err) {
     return LS_OK;
 }
 
+/* A group goes through a forward whole, and is part of one leaf. */
+static ls_status check_prefix(const ls_grpo_options *o, ls_error *err) {
+    if (o->prefix == LS_BEGINNINGS_APART) return LS_OK;
+    if (o->train.leaf % o->samples != 0)
+        return LS_FAIL(err, LS_ERR_ARG, "leaf: %lld sequences are no whole groups of %lld, which prefix=shared takes",
+                       (long long)o->train.leaf, (long long)o->samples);
+    if (o->train.rows > 0 && o->train.rows < ls_grpo_group_rows(o))
+        return LS_FAIL(err, LS_ERR_ARG, "rows: %lld; with prefix=shared a forward takes a group, of up to %lld tokens",
+                       (long long)o->train.rows, (long long)ls_grpo_group_rows(o));
+    return LS_OK;
+}
+
 /* What a lag does not go with. */
 static ls_status check_lag(const ls_grpo_options *o, ls_error *err) {
     const ls_sampling sampling = ls_grpo_sampling(o);
@@ -524,6 +548,7 @@ ls_status ls_grpo_options_check(ls_grpo_options *o, ls_error *err) {
                        (long long)o->train.steps, (long long)o->prompts);
     LS_TRY_DONE(check_rollout(o, err));
     LS_TRY_DONE(check_lag(o, err));
+    LS_TRY_DONE(check_prefix(o, err));
     if (o->reference[0] != '\0' && o->beta == 0)
         return LS_FAIL(err, LS_ERR_ARG, "reference: without beta it has no effect");
     LS_TRY_DONE(ls_sampling_check(&sampling, err));

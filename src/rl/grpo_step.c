@@ -74,6 +74,23 @@ static void update_share(const grpo *g, int64_t m, int64_t *begin, int64_t *end)
     *end = (m + 1) * o->prompts / o->minibatches * o->samples;
 }
 
+/* The order of episodes [begin, end), by number from begin on. Those that share a beginning stay together: their groups
+ * are ordered as sequences are. */
+static ls_status order_episodes(const grpo *g, int64_t begin, int64_t end, ls_error *err) {
+    const int64_t group = g->o->prefix == LS_BEGINNINGS_SHARED ? g->o->samples : 1, n = (end - begin) / group;
+    int64_t *order = g->rows.order + begin, *lengths = g->rows.lengths + begin, *sums = g->rows.places + begin;
+    ls_train_options options = g->o->train;
+    options.leaf /= group;
+    memset(sums, 0, (size_t)n * sizeof *sums);
+    for (int64_t i = 0; i < n * group; i++) sums[i / group] += lengths[i];
+    LS_TRY(ls_train_options_order(order, sums, n, &options, err));
+    for (int64_t i = n - 1; i >= 0; i--) {
+        const int64_t first = order[i] * group;
+        for (int64_t k = 0; k < group; k++) order[i * group + k] = first + k;
+    }
+    return LS_OK;
+}
+
 /* Which episode is where: each update has its own places. */
 static ls_status find_places(grpo *g, ls_error *err) {
     grpo_rows *r = &g->rows;
@@ -82,7 +99,7 @@ static ls_status find_places(grpo *g, ls_error *err) {
         int64_t begin, end;
         update_share(g, m, &begin, &end);
         if (begin == end) continue;
-        LS_TRY(ls_train_options_order(r->order + begin, r->lengths + begin, end - begin, &g->o->train, err));
+        LS_TRY(order_episodes(g, begin, end, err));
         for (int64_t s = begin; s < end; s++) r->order[s] += begin;
     }
     for (int64_t s = 0; s < r->n; s++) r->places[r->order[s]] = s;

@@ -200,7 +200,7 @@ static ls_status run_tape(replay *r, const int32_t *tokens, int64_t n, ls_error 
     for (int64_t i = 0; i + 1 < n; i++) r->targets[i] = r->target->mask[i] != 0 ? tokens[i + 1] : -1;
     LS_TRY(ls_tape_forward(r->tape, tokens, offsets, 1, err));
     ls_supports_clear(r->supports);
-    ls_tape_support(r->tape, r->supports, 0);
+    ls_tape_support(r->tape, r->supports, 0, NULL);
     return ls_tape_logprob(r->tape, r->targets, r->trainer, NULL, err);
 }
 

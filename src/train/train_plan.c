@@ -66,14 +66,21 @@ static int64_t parts(int64_t n, int64_t each) { return n > 0 ? (n - 1) / each + 
 /* Seconds that it takes until one is awake and the other sleeps: pools are made and zeroed, ticks recorded again. */
 #define WAKE_SECONDS 0.15
 
+/* What a forward takes whole: a sequence, or a group of those that share what they have in common. */
+static int64_t unit_rows(const ls_train_wish *w) { return w->group > 0 ? w->group_rows : w->longest; }
+/* Tokens that n sequences are computed as. */
+static int64_t computed_tokens(const ls_train_wish *w, int64_t n) {
+    return parts(n, w->group > 0 ? w->group : 1) * unit_rows(w);
+}
+
 /* Seconds of a step that differ between plans, and about what else a step takes: products at the card's rate, a
  * gradient that every forward's backward reads and writes, the update's 30 bytes a parameter, rollouts by their bytes.
  */
 static void cost(ls_train_planned *p, const ls_card *card, const ls_train_wish *w) {
     const ls_train_outlook *o = &p->outlook;
-    const double n = (double)o->parameters, tokens = (double)w->sequences * (double)w->longest;
+    const double n = (double)o->parameters, tokens = (double)computed_tokens(w, w->sequences);
     const double forward = 2.0 * n * tokens / card->rate;
-    const int64_t leaf_rows = w->leaf * w->longest, leaves = parts(w->sequences, w->leaf);
+    const int64_t leaf_rows = computed_tokens(w, w->leaf), leaves = parts(w->sequences, w->leaf);
     const double forwards = (double)(leaves * parts(leaf_rows, p->plan.rows));
     const int64_t again = p->plan.recompute < o->halves ? p->plan.recompute : o->halves;
     p->of_rows = forwards * 8.0 * n / card->bandwidth;
@@ -173,10 +180,10 @@ static void put_value(values *v, int64_t value) {
     v->list[v->n++] = value;
 }
 
-/* Rows from the most that are worth it down to one sequence. */
+/* Rows from the most that are worth it down to one sequence, or group. */
 static values rows_tried(const ls_train_wish *w) {
     static const int64_t eighths[] = {8, 6, 5, 4, 3, 2, 1};
-    const int64_t leaf = w->leaf * w->longest;
+    const int64_t leaf = computed_tokens(w, w->leaf), least = unit_rows(w);
     const int64_t most = leaf < ROWS_MAX ? leaf : ROWS_MAX;
     values v = {{0}, 0};
     if (w->rows > 0) {
@@ -184,8 +191,8 @@ static values rows_tried(const ls_train_wish *w) {
         return v;
     }
     for (int i = 0; i < (int)(sizeof eighths / sizeof eighths[0]); i++)
-        put_value(&v, most / 8 * eighths[i] > w->longest ? most / 8 * eighths[i] : w->longest);
-    put_value(&v, w->longest);
+        put_value(&v, most / 8 * eighths[i] > least ? most / 8 * eighths[i] : least);
+    put_value(&v, least);
     return v;
 }
 
@@ -223,9 +230,10 @@ static int64_t prefix_of(const ls_card *card, const ls_train_wish *w) {
     return card->is_gpu && w->has_engine && w->batch == 0 ? PREFIX_BYTES : 0;
 }
 
-/* Each has a state in the forward's cache. Few of them are as long as the longest, and a leaf may be cut anywhere. */
+/* Each has a state in the forward's cache. Few of them are as long as the longest, and a leaf may be cut anywhere, but
+ * in groups. Of a group there are as many trunks as sequences, at most. */
 static int64_t spans_of(const ls_train_wish *w, int64_t rows) {
-    const int64_t most = 4 * parts(rows, w->longest);
+    const int64_t most = w->group > 0 ? 2 * w->group * parts(rows, w->group_rows) : 4 * parts(rows, w->longest);
     return most > SPANS_LEAST ? most : SPANS_LEAST;
 }
 
@@ -377,7 +385,7 @@ ls_status ls_train_plan_make(ls_train_planned *out, const ls_card *card, int64_t
 ls_train_plan ls_train_plan_plain(const ls_train_wish *w, int64_t forward_rows) {
     int64_t rows = w->rows;
     if (rows == 0) rows = forward_rows < 2 * ROWS_MAX ? forward_rows : 2 * ROWS_MAX;
-    if (w->rows == 0 && rows < w->longest) rows = w->longest;
+    if (w->rows == 0 && rows < unit_rows(w)) rows = unit_rows(w);
     return (ls_train_plan){.rows = rows,
                            .spans = spans_of(w, rows),
                            .moments_on_host = w->moments_on_host == 1,

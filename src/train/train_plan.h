@@ -64,6 +64,7 @@ typedef struct ls_train_wish {
     bool has_engine;            /* in this process */
     int64_t sequences, longest; /* of a step on this process; tokens of a sequence, at most */
     int64_t leaf;               /* sequences */
+    int64_t group, group_rows;  /* that share what they have in common, and tokens of one, at most; group 0: none do */
     int64_t new_tokens;         /* drawn for a sequence, at most */
     int64_t host_bytes;         /* of the host's memory, for this process; 0: not known */
 } ls_train_wish;

@@ -28,7 +28,6 @@ static int32_t ranks_of(const ls_trainer *t) { return t->opts.comm == NULL ? 1 :
 static int32_t rank_of(const ls_trainer *t) { return t->opts.comm == NULL ? 0 : ls_comm_rank(t->opts.comm); }
 /* Whether weights come by layer. */
 static bool by_layer(const ls_trainer *t) { return t->state.parameters->shared != NULL; }
-static int64_t leaves_of(const ls_trainer *t, int64_t n) { return (n - 1) / t->opts.leaf + 1; }
 
 /* ---- creation ---- */
 
@@ -40,6 +39,9 @@ static ls_status check_opts(const ls_trainer_opts *o, ls_error *err) {
                        "trainer: leaves of %lld, %lld of them in a forward of %lld rows, batches of %lld, %lld metrics",
                        (long long)o->leaf, (long long)o->microbatch, (long long)o->rows_max,
                        (long long)o->sequences_max, (long long)o->n_metrics);
+    if (o->group < 0 || (o->group > 0 && (o->leaf % o->group != 0 || o->longest < 1)))
+        return LS_FAIL(err, LS_ERR_ARG, "trainer: leaves of %lld in groups of %lld, of at most %lld tokens each",
+                       (long long)o->leaf, (long long)o->group, (long long)o->longest);
     if (!(o->max_norm > 0.0)) return LS_FAIL(err, LS_ERR_ARG, "trainer: a largest norm of %g", o->max_norm);
     if (o->moments != LS_F32 && o->moments != LS_BF16)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "trainer: moments of type %s", ls_dtype_name(o->moments));
@@ -123,12 +125,7 @@ static ls_status make_arrays(ls_trainer *t, ls_error *err) {
     LS_TRY(make_moment(t, &t->state.m, err));
     LS_TRY(make_moment(t, &t->state.v, err));
     LS_TRY(alloc_floats(&t->host_blocks, t->n_blocks, err));
-    LS_TRY(alloc_floats(&t->logprob, o->rows_max, err));
-    LS_TRY(alloc_floats(&t->d_logprob, o->rows_max, err));
-    if (o->entropy) {
-        LS_TRY(alloc_floats(&t->entropy, o->rows_max, err));
-        LS_TRY(alloc_floats(&t->d_entropy, o->rows_max, err));
-    }
+    LS_TRY(ls_trainer_make_rows(t, err));
     LS_TRY(ls_array_alloc((void **)&t->offsets, o->sequences_max + 1, sizeof *t->offsets, "trainer", err));
     LS_TRY(
         ls_array_alloc((void **)&t->metrics, o->sequences_max, o->n_metrics * (int64_t)sizeof(double), "trainer", err));
@@ -139,7 +136,7 @@ static ls_status make_arrays(ls_trainer *t, ls_error *err) {
 
 /* Leaves of the trees that this process folds, at most. */
 static int64_t tree_leaves(const ls_trainer *t) {
-    return ls_gradient_share(leaves_of(t, t->opts.sequences_max), ranks_of(t));
+    return ls_gradient_share(ls_trainer_leaves(t, t->opts.sequences_max), ranks_of(t));
 }
 
 /* Gradients that the device is to hold: as many as ever are there at once, or fit what all else has left of a device
@@ -162,15 +159,10 @@ static ls_status device_nodes(const ls_trainer *t, int64_t *out, ls_error *err) 
 /* Sequences of a forward, at most. */
 static int64_t spans_of(const ls_trainer *t) {
     const ls_trainer_opts *o = &t->opts;
-    const int64_t n = o->microbatch < leaves_of(t, o->sequences_max) ? o->microbatch * o->leaf : o->sequences_max;
+    const int64_t n =
+        (o->group > 0 ? 2 : 1) * /* a trunk has two that continue it, or more */
+        (o->microbatch < ls_trainer_leaves(t, o->sequences_max) ? o->microbatch * o->leaf : o->sequences_max);
     return o->spans_max > 0 ? ls_min_i64(o->spans_max, n) : n;
-}
-
-/* Tokens of a leaf that may have several parts; 0: it has one. */
-static int64_t leaf_rows(const ls_trainer *t) {
-    const ls_trainer_opts *o = &t->opts;
-    if (o->leaf_rows_max > o->rows_max) return o->leaf_rows_max;
-    return ls_min_i64(o->leaf, o->sequences_max) > o->spans_max ? o->rows_max : 0;
 }
 
 /* Last of all that a trainer makes. */
@@ -181,11 +173,11 @@ static ls_status make_gradient(ls_trainer *t, ls_error *err) {
 }
 
 static int64_t leaf_dh_bytes(const ls_trainer *t) {
-    return leaf_rows(t) * t->state.weights->model->config.hidden * (int64_t)sizeof *t->leaf_dh;
+    return ls_trainer_leaf_rows(t) * t->state.weights->model->config.hidden * (int64_t)sizeof *t->leaf_dh;
 }
 
 static ls_status make_leaf_dh(ls_trainer *t, ls_error *err) {
-    if (!t->state.weights->model->config.tied || leaf_rows(t) == 0) return LS_OK;
+    if (!t->state.weights->model->config.tied || ls_trainer_leaf_rows(t) == 0) return LS_OK;
     return ls_memory_pin(t->device, (void **)&t->leaf_dh, leaf_dh_bytes(t), 1, "gradient of the embedding's rows", err);
 }
 
@@ -196,9 +188,11 @@ static ls_status make_tape(ls_trainer *t, ls_error *err) {
                                .spans_max = o->spans_max,
                                .recompute = o->recompute,
                                .temperature = o->temperature,
-                               .leaf_rows_max = leaf_rows(t),
+                               .leaf_rows_max = ls_trainer_leaf_rows(t),
                                .leaf_dh = t->leaf_dh,
-                               .truncation = o->truncation};
+                               .truncation = o->truncation,
+                               .longest = o->longest,
+                               .group = o->group};
     return ls_tape_create(&t->tape, t->state.weights, t->device, &tape, err);
 }
 
@@ -290,6 +284,7 @@ void ls_trainer_free(ls_trainer *t) {
     ls_memory_free(t->device, t->sent);
     ls_memory_free(t->device, t->sum);
     free(t->owned);
+    ls_shared_rows_free(t->shared);
     free(t->logprob);
     free(t->entropy);
     free(t->d_logprob);
@@ -431,62 +426,15 @@ ls_status ls_trainer_agree(ls_trainer *t, ls_error *err) {
 
 /* ---- gradient ---- */
 
-/* First sequence of a leaf, or the batch's end. */
-static int64_t leaf_begin(const ls_trainer *t, const ls_train_batch *b, int64_t leaf_i) {
-    return leaf_i > b->n / t->opts.leaf ? b->n : ls_min_i64(leaf_i * t->opts.leaf, b->n);
-}
-
-static bool fits_room(const ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t end) {
-    return b->offsets[end] - b->offsets[first] <= t->opts.rows_max && end - first <= t->opts.spans_max;
-}
-
-/* How many sequences the next forward takes, of those from `first` to the end of leaf end_leaf - 1: whole leaves, or as
- * much of one as fits where it does not. */
-static int64_t take_sequences(const ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t end_leaf) {
-    const int64_t leaf = first / t->opts.leaf, begin = leaf_begin(t, b, leaf);
-    int64_t end = leaf_begin(t, b, leaf + 1);
-    if (first > begin || !fits_room(t, b, first, end)) {
-        while (end > first + 1 && !fits_room(t, b, first, end)) end--;
-        return end - first;
-    }
-    for (int64_t i = 1; i < t->opts.microbatch && leaf + i < end_leaf; i++) {
-        const int64_t further = leaf_begin(t, b, leaf + i + 1);
-        if (!fits_room(t, b, first, further)) break;
-        end = further;
-    }
-    return end - first;
-}
-
 static own_leaves leaves_here(const ls_trainer *t, const ls_train_batch *b) {
-    const int64_t n = leaves_of(t, b->n), share = ls_gradient_share(n, ranks_of(t));
+    const int64_t n = ls_trainer_leaves(t, b->n), share = ls_gradient_share(n, ranks_of(t));
     const int64_t rank = t->opts.comm == NULL ? 0 : ls_comm_rank(t->opts.comm);
     return (own_leaves){ls_min_i64(rank * share, n), ls_min_i64((rank + 1) * share, n), n, share};
 }
 
 /* The first sequence of a rank's share. */
 static int64_t share_begin(const ls_trainer *t, const ls_train_batch *b, const own_leaves *own, int64_t rank) {
-    return leaf_begin(t, b, ls_min_i64(rank * own->share, own->n));
-}
-
-/* Log-probabilities of sequences [first, first + n), which were made from offsets[first] on: each is a number. */
-static ls_status check_logprobs(const ls_train_batch *b, int64_t first, int64_t n, const float *logprob,
-                                ls_error *err) {
-    const int64_t row = b->offsets[first];
-    for (int64_t i = first; i < first + n; i++)
-        for (int64_t r = b->offsets[i]; r < b->offsets[i + 1]; r++)
-            if (isnan(logprob[r - row]))
-                return LS_FAIL(err, LS_ERR_FORMAT, "sequence %lld, token %lld: " LS_LOGPROB_NAN_TEXT, (long long)i,
-                               (long long)(r - b->offsets[i] + 1));
-    return LS_OK;
-}
-
-static ls_status score_sequences(ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t n, float *logprob,
-                                 ls_error *err) {
-    const int64_t row = b->offsets[first];
-    LS_TRY(ls_tape_forward(t->tape, b->tokens, b->offsets + first, n, err));
-    ls_tape_support(t->tape, b->supports, row);
-    LS_TRY(ls_tape_logprob(t->tape, b->targets + row, logprob + row, NULL, err));
-    return check_logprobs(b, first, n, logprob + row, err);
+    return ls_trainer_leaf_begin(t, b, ls_min_i64(rank * own->share, own->n));
 }
 
 /* Rows of a leaf that nothing is learnt from. */
@@ -522,31 +470,6 @@ static ls_status join_gradient(ls_trainer *t, float **out, ls_error *err) {
 }
 
 /* ---- checks ---- */
-
-static ls_status check_batch(const ls_trainer *t, const ls_train_batch *b, ls_error *err) {
-    const ls_trainer_opts *o = &t->opts;
-    if (b->n < 1 || b->n > o->sequences_max)
-        return LS_FAIL(err, LS_ERR_CAPACITY, "a batch of %lld sequences; the trainer was made for %lld",
-                       (long long)b->n, (long long)o->sequences_max);
-    if (!(b->count > 0.0) || isinf(b->count)) return LS_FAIL(err, LS_ERR_ARG, "a mean over %g tokens", b->count);
-    for (int64_t i = 0; i < b->n; i++)
-        if (b->offsets[i] < 0 || b->offsets[i + 1] <= b->offsets[i])
-            return LS_FAIL(err, LS_ERR_ARG, "sequence %lld is rows %lld to %lld", (long long)i,
-                           (long long)b->offsets[i], (long long)b->offsets[i + 1]);
-    for (int64_t i = 0; i < b->n; i++)
-        if (!fits_room(t, b, i, i + 1))
-            return LS_FAIL(err, LS_ERR_CAPACITY, "sequence %lld has %lld tokens; a forward holds %lld", (long long)i,
-                           (long long)(b->offsets[i + 1] - b->offsets[i]), (long long)o->rows_max);
-    for (int64_t i = 0; i < leaves_of(t, b->n); i++) {
-        const int64_t begin = leaf_begin(t, b, i), end = leaf_begin(t, b, i + 1);
-        if (!fits_room(t, b, begin, end) && b->offsets[end] - b->offsets[begin] > leaf_rows(t))
-            return LS_FAIL(err, LS_ERR_CAPACITY,
-                           "sequences %lld to %lld have %lld tokens; a forward holds %lld, a leaf of several %lld",
-                           (long long)begin, (long long)end - 1, (long long)(b->offsets[end] - b->offsets[begin]),
-                           (long long)o->rows_max, (long long)o->leaf_rows_max);
-    }
-    return LS_OK;
-}
 
 /* An element of a gradient that is not finite; at -1: there is none. */
 typedef struct bad_element {
@@ -657,17 +580,17 @@ static ls_status share_rows(ls_trainer *t, const ls_train_batch *b, const own_le
 
 static ls_status score_batch(ls_trainer *t, const ls_train_batch *b, float *logprob, ls_error *err) {
     const own_leaves own = leaves_here(t, b);
-    const int64_t end = leaf_begin(t, b, own.end);
-    for (int64_t first = leaf_begin(t, b, own.begin), n; first < end; first += n) {
-        n = take_sequences(t, b, first, own.end);
-        LS_TRY(score_sequences(t, b, first, n, logprob, err));
+    const int64_t end = ls_trainer_leaf_begin(t, b, own.end);
+    for (int64_t first = ls_trainer_leaf_begin(t, b, own.begin), n; first < end; first += n) {
+        n = ls_trainer_take(t, b, first, own.end);
+        LS_TRY(ls_trainer_run(t, b, first, n, logprob + b->offsets[first], NULL, err));
     }
     return share_rows(t, b, &own, logprob, "the log-probabilities", err);
 }
 
 ls_status ls_trainer_score(ls_trainer *t, const ls_train_batch *b, float *logprob, ls_error *err) {
     ls_error reason = {LS_OK, ""};
-    ls_status status = check_batch(t, b, &reason);
+    ls_status status = ls_trainer_check_batch(t, b, &reason);
     if (status == LS_OK) status = score_batch(t, b, logprob, &reason);
     if (status != LS_OK && t->opts.comm != NULL) ls_comm_abort(t->opts.comm, &reason);
     if (status != LS_OK && err != NULL) *err = reason;
@@ -714,15 +637,17 @@ static ls_status begin_step(ls_trainer *t, const ls_train_batch *b, ls_error *er
     adamw.lr = ls_rate_at(&t->opts.rate, step);
     *s = (step_state){.batch = *b, .rate = adamw.lr};
     LS_TRY(ls_adamw_factors_make(&s->factors, &adamw, step, err));
-    LS_TRY(check_batch(t, b, err));
+    LS_TRY(ls_trainer_check_batch(t, b, err));
     s->own = leaves_here(t, b);
-    s->next = leaf_begin(t, b, s->own.begin);
+    s->next = ls_trainer_leaf_begin(t, b, s->own.begin);
     memset(t->metrics, 0, (size_t)(b->n * t->opts.n_metrics) * sizeof(double));
     ls_gradient_begin(t->gradient);
     return LS_OK;
 }
 
-bool ls_trainer_has_more(const ls_trainer *t) { return t->now.next < leaf_begin(t, &t->now.batch, t->now.own.end); }
+bool ls_trainer_has_more(const ls_trainer *t) {
+    return t->now.next < ls_trainer_leaf_begin(t, &t->now.batch, t->now.own.end);
+}
 
 static ls_status forward(ls_trainer *t, ls_train_rows *rows, ls_error *err) {
     const ls_trainer_opts *o = &t->opts;
@@ -730,14 +655,11 @@ static ls_status forward(ls_trainer *t, ls_train_rows *rows, ls_error *err) {
     const ls_train_batch *b = &s->batch;
     LS_ASSERT(ls_trainer_has_more(t), "sequence %lld of %lld", (long long)s->next, (long long)b->n);
     s->first = s->next;
-    s->n = take_sequences(t, b, s->first, s->own.end);
+    s->n = ls_trainer_take(t, b, s->first, s->own.end);
     s->next += s->n;
     const int64_t row = b->offsets[s->first], n_rows = b->offsets[s->first + s->n] - row;
     for (int64_t i = 0; i <= s->n; i++) t->offsets[i] = b->offsets[s->first + i] - row;
-    LS_TRY(ls_tape_forward(t->tape, b->tokens, b->offsets + s->first, s->n, err));
-    ls_tape_support(t->tape, b->supports, row);
-    LS_TRY(ls_tape_logprob(t->tape, b->targets + row, t->logprob, t->entropy, err));
-    LS_TRY(check_logprobs(b, s->first, s->n, t->logprob, err));
+    LS_TRY(ls_trainer_run(t, b, s->first, s->n, t->logprob, t->entropy, err));
     memset(t->d_logprob, 0, (size_t)n_rows * sizeof(float));
     if (o->entropy) memset(t->d_entropy, 0, (size_t)n_rows * sizeof(float));
     *rows = (ls_train_rows){.sequence = s->first,
@@ -759,19 +681,27 @@ static ls_status part_backward(ls_trainer *t, int64_t from, int64_t to, ls_error
     step_state *s = &t->now;
     const ls_train_batch *b = &s->batch;
     const int64_t leaf = (s->first + from) / t->opts.leaf, *targets = b->targets + b->offsets[s->first];
-    const bool is_last = s->first + to == leaf_begin(t, b, leaf + 1);
-    if (s->first + from == leaf_begin(t, b, leaf)) {
+    const bool is_last = s->first + to == ls_trainer_leaf_begin(t, b, leaf + 1);
+    if (s->first + from == ls_trainer_leaf_begin(t, b, leaf)) {
         LS_TRY(ls_gradient_leaf(t->gradient, !by_layer(t), &s->gradient, err));
         s->is_flat = true;
     }
     if (!s->is_flat || !is_flat(t, t->offsets[from], t->offsets[to])) {
-        const ls_leaf_part part = {.begin = from,
-                                   .end = to,
-                                   .targets = targets,
-                                   .d_logprob = t->d_logprob,
-                                   .d_entropy = t->d_entropy,
-                                   .is_first = s->is_flat,
-                                   .is_last = is_last};
+        const ls_shared_rows *shared = t->shared;
+        ls_leaf_part part = {.begin = from,
+                             .end = to,
+                             .targets = targets,
+                             .d_logprob = t->d_logprob,
+                             .d_entropy = t->d_entropy,
+                             .is_first = s->is_flat,
+                             .is_last = is_last};
+        if (shared != NULL) {
+            part.begin = shared->begins[from / t->opts.group];
+            part.end = shared->begins[(to - 1) / t->opts.group + 1];
+            part.targets = shared->targets;
+            part.d_logprob = shared->d_logprob;
+            part.d_entropy = shared->d_entropy;
+        }
         LS_TRY(ls_tape_backward(t->tape, &part, s->gradient, err));
         s->is_flat = false;
     }
@@ -783,8 +713,9 @@ static ls_status part_backward(ls_trainer *t, int64_t from, int64_t to, ls_error
 static ls_status backward(ls_trainer *t, ls_error *err) {
     step_state *s = &t->now;
     LS_ASSERT(s->n > 0, "no forward since the backward before sequence %lld", (long long)s->next);
+    if (t->shared != NULL) ls_trainer_gather(t);
     for (int64_t from = 0; from < s->n;) {
-        const int64_t leaf_end = leaf_begin(t, &s->batch, (s->first + from) / t->opts.leaf + 1) - s->first;
+        const int64_t leaf_end = ls_trainer_leaf_begin(t, &s->batch, (s->first + from) / t->opts.leaf + 1) - s->first;
         const int64_t to = ls_min_i64(leaf_end, s->n);
         LS_TRY(part_backward(t, from, to, err));
         from = to;

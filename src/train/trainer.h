@@ -4,7 +4,8 @@
  * A step, for sequences in index order (t: its number, from 1 on):
  *   leaves      [j leaf, (j + 1) leaf) of the sequences, each in one forward or in several; forward,
  *               log-probabilities, the caller's gradients of them, backward (model/tape.h); a leaf whose rows
- *               all have gradients of 0 needs no backward: its own is +0
+ *               all have gradients of 0 needs no backward: its own is +0. With groups, what sequences of a group
+ *               have in common is computed once (train/shared_rows.h)
  *   gradient    of all leaves by the leaf tree (train/gradient.h)
  *   norm        ls_squares over the parameters in order, ls_gradient_scale(count, max_norm)
  *   update      ls_adamw for each parameter with the rate of step t (train/rate.h), moments in bf16 being rounded by
@@ -57,6 +58,7 @@ typedef struct ls_trainer_opts {
     float temperature;             /* of the log-probabilities */
     const ls_sampling *truncation; /* of them, as ls_tape_opts; NULL: none. Copied */
     int64_t leaf;                  /* sequences of a leaf */
+    int64_t group;                 /* neighbours that share what they have in common, whole groups a leaf; 0: none do */
     ls_adamw_options adamw;        /* lr is not read: it is the rate's */
     ls_dtype moments;              /* f32 or bf16 */
     uint64_t seed;                 /* of the rounding of moments in bf16 */
@@ -66,7 +68,9 @@ typedef struct ls_trainer_opts {
     /* These do not. */
     int64_t microbatch;    /* leaves of one forward, at most */
     int64_t rows_max;      /* tokens of one forward, at most; every sequence must fit */
-    int64_t spans_max;     /* sequences of one forward, at most; 0: those of microbatch leaves */
+    int64_t spans_max;     /* sequences of one forward, at most, with groups their trunks and branches; 0: those of
+                            * microbatch leaves */
+    int64_t longest;       /* with groups: tokens of a sequence, at most; else not read */
     int64_t leaf_rows_max; /* tokens of a leaf that does not fit and goes through in parts; 0: every leaf must fit */
     int64_t sequences_max; /* of a batch */
     int64_t gradients;     /* that the device holds at a time, at most: others wait on the host. 0: what fits */

@@ -2,6 +2,7 @@
 #ifndef LS_TRAIN_TRAINER_STATE_H
 #define LS_TRAIN_TRAINER_STATE_H
 
+#include "train/shared_rows.h"
 #include "train/trainer.h"
 
 /* The leaves [begin, end) of a batch that this process computes, of n in all. */
@@ -44,12 +45,33 @@ struct ls_trainer {
     float *sent; /* [n_slices] */
     float *sum;  /* [elements of the range]: the batch's gradient */
     /* Of one forward. */
-    float *logprob, *entropy, *d_logprob, *d_entropy; /* [rows_max] */
+    ls_shared_rows *shared;                           /* NULL without groups */
+    float *logprob, *entropy, *d_logprob, *d_entropy; /* [tokens of its sequences] */
     int64_t *offsets;                                 /* [sequences_max + 1] */
     /* Of one step. */
     double *metrics, *totals; /* [sequences_max][n_metrics], [n_metrics] */
     int64_t *begins;          /* [n_ranks + 1] */
     step_state now;
 };
+
+/* trainer_rows.c: which rows go through which forward. */
+
+/* Leaves of n sequences. */
+int64_t ls_trainer_leaves(const ls_trainer *t, int64_t n);
+/* Tokens of a leaf that may have several parts; 0: it has one. */
+int64_t ls_trainer_leaf_rows(const ls_trainer *t);
+/* What is known of the rows of a forward. */
+ls_status ls_trainer_make_rows(ls_trainer *t, ls_error *err);
+/* First sequence of a leaf, or the batch's end. */
+int64_t ls_trainer_leaf_begin(const ls_trainer *t, const ls_train_batch *b, int64_t leaf_i);
+/* How many sequences the next forward takes, of those from `first` to the end of leaf end_leaf - 1: whole leaves, or as
+ * much of one as fits where it does not. */
+int64_t ls_trainer_take(const ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t end_leaf);
+ls_status ls_trainer_check_batch(const ls_trainer *t, const ls_train_batch *b, ls_error *err);
+/* A forward of sequences [first, first + n), and what it gives their rows; entropy may be NULL. */
+ls_status ls_trainer_run(ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t n, float *logprob,
+                         float *entropy, ls_error *err);
+/* Of groups, behind a forward: the gradients of the rows that its sequences have together. */
+void ls_trainer_gather(ls_trainer *t);
 
 #endif

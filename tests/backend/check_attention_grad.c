@@ -15,6 +15,9 @@ typedef struct shape {
 typedef struct layout {
     ls_span spans[SPANS_MAX];
     int64_t n_spans, rows, most; /* most: rows of the longest span */
+    /* Of spans that continue others: where their keys are, and the most that one has. */
+    bool branches;
+    int64_t key_rows[SPANS_MAX], n_key_rows, keys_most;
 } layout;
 
 static layout layout_make(const int64_t *length, int64_t n, bool padding) {
@@ -29,14 +32,41 @@ static layout layout_make(const int64_t *length, int64_t n, bool padding) {
     return l;
 }
 
+/* The same spans behind others, from positions within tiles, steps and segments; rows of nobody between their keys. */
+static layout branches_make(const layout *from, const int64_t *pos, int64_t n_pos) {
+    layout l = *from;
+    l.branches = true;
+    for (int64_t i = 0; i < l.n_spans; i++) {
+        ls_span *span = &l.spans[i];
+        span->pos = pos[i % n_pos];
+        l.key_rows[i] = l.n_key_rows;
+        l.n_key_rows += span->pos + span->n_rows + i % 2;
+        l.keys_most = span->pos + span->n_rows > l.keys_most ? span->pos + span->n_rows : l.keys_most;
+    }
+    return l;
+}
+
+/* Where keys lie: spans of their rows. */
+static layout keys_of(const layout *from) {
+    layout l = *from;
+    if (!l.branches) return l;
+    l.rows = l.n_key_rows;
+    for (int64_t i = 0; i < l.n_spans; i++) {
+        l.spans[i].row = l.key_rows[i];
+        l.spans[i].n_rows += l.spans[i].pos;
+    }
+    return l;
+}
+
 /* Set for the cases of the profile mma16: of a shape, what it has is taken. */
 static ls_profile profile = LS_PROFILE_EXACT;
 
 typedef struct call {
     shape of;
     const layout *l;
-    sides_buffer q, k, v, dout, dq, dk, dv, spans, out, log_sum;
+    sides_buffer q, k, v, dout, dq, dk, dv, spans, out, log_sum, key_rows;
     int64_t out_stride, log_sum_stride, q_stride, kv_stride, dout_stride, dq_stride, dkv_stride, span_rows_max, window;
+    int64_t keys_max;
     float scale;
 } call;
 
@@ -47,7 +77,8 @@ typedef struct call {
     .rows = (n_rows), .n_heads = (c)->of.n_heads, .n_kv_heads = (c)->of.n_kv_heads, .head_dim = (c)->of.head_dim, \
     .scale = (c)->scale, .spans = (c)->spans.at[s], .n_spans = (spans_n), .span_rows_max = (c)->span_rows_max,    \
     .window = (c)->window, .profile = profile, .out = (c)->out.at[s], .out_stride = (c)->out_stride,              \
-    .log_sum = (c)->log_sum.at[s], .log_sum_stride = (c)->log_sum_stride
+    .log_sum = (c)->log_sum.at[s], .log_sum_stride = (c)->log_sum_stride, .key_rows = (c)->key_rows.at[s],        \
+    .key_rows_n = (c)->l->n_key_rows, .keys_max = (c)->keys_max
 
 /* Rows of values, NaN between the columns and in rows of no span. */
 static sides_buffer input(sides *d, const char *name, const layout *l, int64_t cols, int64_t stride, ls_dtype dtype,
@@ -67,6 +98,7 @@ static sides_buffer input(sides *d, const char *name, const layout *l, int64_t c
 
 static call call_make(sides *d, const shape *of, const layout *l, int64_t pad, maker *make, uint64_t seed) {
     const int64_t q_cols = of->n_heads * of->head_dim, kv_cols = of->n_kv_heads * of->head_dim;
+    const layout keys = keys_of(l);
     call c;
     memset(&c, 0, sizeof c);
     c.of = *of;
@@ -86,13 +118,15 @@ static call call_make(sides *d, const shape *of, const layout *l, int64_t pad, m
     c.dkv_stride = kv_cols + pad;
     c.span_rows_max = pad > 0 ? 0 : l->most;
     c.q = input(d, "q", l, q_cols, c.q_stride, of->dtype, make, seed + 1, pad);
-    c.k = input(d, "k", l, kv_cols, c.kv_stride, of->dtype, make, seed + 2, pad);
-    c.v = input(d, "v", l, kv_cols, c.kv_stride, of->dtype, make, seed + 3, pad);
+    c.k = input(d, "k", &keys, kv_cols, c.kv_stride, of->dtype, make, seed + 2, pad);
+    c.v = input(d, "v", &keys, kv_cols, c.kv_stride, of->dtype, make, seed + 3, pad);
     c.dout = input(d, "dout", l, q_cols, c.dout_stride, LS_F32, make, seed + 4, pad);
     c.dq = sides_put(d, "dq", NULL, l->rows * c.dq_stride * 4, 4 * pad);
-    c.dk = sides_put(d, "dk", NULL, l->rows * c.dkv_stride * 4, 4 * pad);
-    c.dv = sides_put(d, "dv", NULL, l->rows * c.dkv_stride * 4, 4 * pad);
+    c.dk = sides_put(d, "dk", NULL, keys.rows * c.dkv_stride * 4, 4 * pad);
+    c.dv = sides_put(d, "dv", NULL, keys.rows * c.dkv_stride * 4, 4 * pad);
     c.spans = sides_in(d, "spans", l->spans, l->n_spans * (int64_t)sizeof(ls_span));
+    if (l->branches) c.key_rows = sides_in(d, "key rows", l->key_rows, l->n_spans * (int64_t)sizeof *l->key_rows);
+    c.keys_max = l->branches && pad == 0 ? l->keys_most : 0;
     return c;
 }
 
@@ -191,6 +225,21 @@ static void windows(bk_run *run) {
     }
 }
 
+static void branches(bk_run *run) {
+    static const int64_t pos[] = {5, 64, 0, 130, 16, 1, 63, 200}, far[] = {1000, 1023, 2040, 64};
+    static const int64_t window[] = {0, 70, 0, 1, 64, 300};
+    for (int64_t i = 0; i < BK_COUNT(shapes); i++) {
+        const int64_t length[] = {65, bk_size(run, 9, 70, 300), 1, 129, 0, bk_size(run, 2, 64, 192), 7};
+        if (!run->cuda && profile == LS_PROFILE_MMA16 && i % 4 != 0) continue;
+        const layout whole = layout_make(length, bk_size(run, 2, 3, BK_COUNT(length)), i % 2 == 1);
+        const layout l = branches_make(&whole, pos, BK_COUNT(pos)), long_l = branches_make(&whole, far, BK_COUNT(far));
+        check_window(run, &shapes[i], &l, i % 3, plain, window[i % BK_COUNT(window)], "branches");
+        if (run->cuda) check_window(run, &shapes[i], &l, 0, wide, window[(i + 1) % BK_COUNT(window)], "branches");
+        if (run->cuda || i == 0)
+            check_window(run, &shapes[i], &long_l, 0, plain, i % 2 * 1000, "branches over segments");
+    }
+}
+
 /* No spans, no rows, spans without rows and of padding alone. */
 static void nothing_to_do(bk_run *run) {
     static const shape of = {2, 1, 12, LS_BF16};
@@ -257,6 +306,39 @@ static void refusals(bk_run *run) {
     sides_close(&d);
 }
 
+/* Keys of span 1 are wrong; after the refusals the call runs. */
+static void branch_refusals(bk_run *run) {
+    static const shape of = {4, 2, 12, LS_BF16};
+    static const int64_t length[] = {20, 9, 5}, pos[] = {5, 4, 0};
+    static const struct {
+        ls_span span;
+        int64_t key_row;
+        const char *words;
+    } list[] = {
+        {{20, 9, 4, 1, 0}, -1, "row -1"},           {{20, 9, 4, 1, 0}, 24, "row 24"},
+        {{20, 9, 4, 1, 0}, 32, "row 32"},           {{20, 9, 4, 1, 0}, INT64_MAX, "row 9223372036854775807"},
+        {{20, 9, 36, 1, 0}, 25, "position 36"},     {{20, 9, INT64_MAX, 1, 0}, 25, "position 9223372036854775807"},
+        {{20, 9, -1, 1, 0}, 25, "span 1: position"}};
+    const layout whole = layout_make(length, 3, false), l = branches_make(&whole, pos, 3);
+    sides d = sides_open(run);
+    call c = call_make(&d, &of, &l, 0, plain, 3);
+    c.keys_max = 0;
+    for (int64_t i = 0; i <= BK_COUNT(list); i++) {
+        const ls_span *span = i < BK_COUNT(list) ? &list[i].span : &l.spans[1];
+        const int64_t *key_row = i < BK_COUNT(list) ? &list[i].key_row : &l.key_rows[1];
+        for (int s = 0; s < 2; s++)
+            if (ls_memory_write(d.device[s], (ls_span *)c.spans.at[s] + 1, span, sizeof *span, &run->err) != LS_OK ||
+                ls_memory_write(d.device[s], (int64_t *)c.key_rows.at[s] + 1, key_row, 8, &run->err) != LS_OK)
+                bk_die(run, "spans");
+        if (i == BK_COUNT(list)) break;
+        const char *const words[] = {list[i].words};
+        SIDES_REFUSED(&d, list[i].words, words, attention_backward, CALL_ARGS(&c, l.rows, l.n_spans));
+        check_untouched(&d, &c, list[i].words);
+    }
+    check_call(&d, &c, "after refusals");
+    sides_close(&d);
+}
+
 static void in_mma16(bk_run *run, void (*check)(bk_run *)) {
     profile = LS_PROFILE_MMA16;
     check(run);
@@ -267,6 +349,7 @@ static void mma16_shapes(bk_run *run) { in_mma16(run, all_shapes); }
 static void mma16_long_sequences(bk_run *run) { in_mma16(run, long_sequences); }
 static void mma16_nothing_to_do(bk_run *run) { in_mma16(run, nothing_to_do); }
 static void mma16_windows(bk_run *run) { in_mma16(run, windows); }
+static void mma16_branches(bk_run *run) { in_mma16(run, branches); }
 
 int main(int argc, char **argv) {
     static const bk_case cases[] = {
@@ -280,6 +363,9 @@ int main(int argc, char **argv) {
         {"mma16_long_sequences", mma16_long_sequences, BK_ANYWHERE},
         {"mma16_nothing_to_do", mma16_nothing_to_do, BK_ANYWHERE},
         {"mma16_windows", mma16_windows, BK_ANYWHERE},
+        {"branches", branches, BK_ANYWHERE},
+        {"branch_refusals", branch_refusals, BK_ANYWHERE},
+        {"mma16_branches", mma16_branches, BK_ANYWHERE},
     };
     return bk_main(argc, argv, cases, BK_COUNT(cases));
 }

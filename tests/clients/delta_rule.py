@@ -50,7 +50,8 @@ class Backward(ctypes.Structure):
                 pointers("rate", "dt_bias", "initial", "dout") + strides("dout") +
                 pointers("dq", "dk", "dv", "da", "db") + [("dab_dtype", c_int)] +
                 strides("dq", "dk", "dv", "da", "db") + pointers("drate", "ddt_bias", "dinitial") + SIZES +
-                [("spans", c_void_p), ("n_spans", c_int64), ("span_rows_max", c_int64), ("continued", c_bool)])
+                [("spans", c_void_p), ("n_spans", c_int64), ("span_rows_max", c_int64), ("continued", c_bool)] +
+                pointers("initial_scale", "dfinal"))
 
 
 def fill(struct, **tensors):

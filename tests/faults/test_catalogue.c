@@ -3,6 +3,7 @@
  *
  * Every property is tried with every fault; the table of what sees what is the one in docs/reference/faults.md. */
 #include "faults/catalogue.h"
+#include "model/tape.h"
 #include "op/conv1d.h"
 #include "op/op_grad.h"
 #include "op/scan.h"
@@ -682,6 +683,56 @@ static bool raw_records(const subject *s, ls_inject fault) {
 
 #define BIT(fault) (1u << LS_INJECT_##fault)
 
+/* ---- gradients of branches ---- */
+
+/* Of a trunk with three branches, the last sequences of a forward, behind `n` others of it. */
+static float *branch_gradient(const subject *s, const ls_parameters *p, ls_inject fault, int64_t n) {
+    static const int64_t offsets[] = {0, 7, 18, 23, 31, 34}, parents[] = {-1, -1, 1, 1, 1}, alone[] = {-1, 0, 0, 0};
+    const ls_tape_opts opts = {
+        .dtype = s->dtype, .rows_max = TEXT, .spans_max = 5, .temperature = 1.0f, .longest = TEXT, .group = 3};
+    const int64_t bytes = p->n_elements * (int64_t)sizeof(float), row = offsets[1];
+    float d[TEXT], *gradient = malloc((size_t)bytes), *there = to_device(machine, NULL, bytes);
+    int64_t targets[TEXT];
+    ls_tape *tape;
+    ls_error err;
+    for (int64_t r = 0; r < TEXT; r++) {
+        targets[r] = s->text[(r + 1) % TEXT];
+        d[r] = 0.5f + 0.01f * (float)r;
+    }
+    const int64_t shift = n > 0 ? 0 : row;
+    const ls_leaf_part part = {.begin = n,
+                               .end = n + 4,
+                               .targets = targets + shift,
+                               .d_logprob = d + shift,
+                               .is_first = true,
+                               .is_last = true};
+    assert_ok(ls_tape_create(&tape, p, machine, &opts, &err), err);
+    assert_ok(ls_tape_forward_trees(tape, s->text, offsets + 1 - n, n > 0 ? parents : alone, 4 + n, &err), err);
+    assert_ok(FAULTS_CALL(fault, machine, ls_tape_backward(tape, &part, there, &err), &err), err);
+    from_device(machine, gradient, there, bytes);
+    ls_memory_free(machine, there);
+    ls_tape_free(tape);
+    return gradient;
+}
+
+/* What sequences give a beginning that they share does not depend on what else a forward holds. */
+static bool branches_in_company(const subject *s, ls_inject fault) {
+    char path[512];
+    ls_parameters *p;
+    float *alone, *company;
+    ls_error err;
+    bool holds;
+    snprintf(path, sizeof path, "%s/%s", LS_FIXTURES, s->fixture);
+    assert_ok(ls_parameters_open(&p, s->model, machine, path, &err), err);
+    alone = branch_gradient(s, p, LS_INJECT_NONE, 0);
+    company = branch_gradient(s, p, fault, 1);
+    holds = memcmp(alone, company, (size_t)p->n_elements * sizeof *alone) == 0 || refuted("a gradient in company");
+    free(alone);
+    free(company);
+    ls_parameters_free(p);
+    return holds;
+}
+
 typedef struct property {
     const char *name;
     bool (*holds)(const subject *s, ls_inject fault);
@@ -714,6 +765,7 @@ static property properties[] = {
     {.name = "processed records", .holds = processed_records, .made_for = BIT(TEMPERATURE)},
     {.name = "draws by address", .holds = draws_by_address, .made_for = BIT(SEED_BY_SLOT)},
     {.name = "raw records", .holds = raw_records, .made_for = BIT(LAG_ONE)},
+    {.name = "branches in company", .holds = branches_in_company, .made_for = BIT(BRANCH_ORDER)},
 };
 
 static void check_property(void **state) {

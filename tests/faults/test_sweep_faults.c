@@ -29,6 +29,7 @@ static const struct {
     [LS_INJECT_SEED_BY_SLOT] = {"draws follow the slot", "", 1},
     [LS_INJECT_LAG_ONE] = {"records one token late", "", 1},
     [LS_INJECT_DRAFT_STATE] = {"refused drafts leave their state", "", 1},
+    [LS_INJECT_BRANCH_ORDER] = {NULL, "", 0}, /* of gradients, at which a sweep does not look */
 };
 
 /* A model, prompts for it, and the words of a sweep over them. */

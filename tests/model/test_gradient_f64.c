@@ -384,7 +384,7 @@ static void check_model(const char *name, const int64_t *lengths, int64_t n, flo
     there = to_device(device, NULL, bytes);
     reference_open(&m, &t, &b, temperature, step);
     {
-        const ls_tape_opts opts = {LS_F32, b.offsets[n], n, 0, temperature, 0, NULL, NULL};
+        const ls_tape_opts opts = {LS_F32, b.offsets[n], n, 0, temperature, 0, NULL, NULL, 0, 0};
         assert_ok(ls_tape_create(&tape, t.parameters, device, &opts, &err), err);
     }
     assert_ok(ls_tape_forward(tape, b.tokens, b.offsets, n, &err), err);

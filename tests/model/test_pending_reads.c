@@ -81,7 +81,7 @@ static ls_status score(ls_model *model, ls_device *device, ls_error *err) {
 }
 
 static ls_status tape(ls_model *model, ls_device *device, ls_error *err) {
-    const ls_tape_opts opts = {LS_F32, TOKENS, 1, 0, 1.0f, 0, NULL, NULL};
+    const ls_tape_opts opts = {LS_F32, TOKENS, 1, 0, 1.0f, 0, NULL, NULL, 0, 0};
     const int64_t offsets[2] = {0, TOKENS};
     ls_parameters *parameters = NULL;
     ls_tape *t = NULL;

@@ -15,7 +15,7 @@ enum { SAMPLES = 60 };
 static float *gradient_of(const trained *t, const batch *b, ls_device *device, ls_dtype dtype, int64_t recompute,
                           int64_t begin, int64_t end, float *logprob) {
     const int64_t rows = b->offsets[b->n];
-    const ls_tape_opts opts = {dtype, rows, b->n, recompute, 1.0f, 0, NULL, NULL};
+    const ls_tape_opts opts = {dtype, rows, b->n, recompute, 1.0f, 0, NULL, NULL, 0, 0};
     const int64_t bytes = t->parameters->n_elements * (int64_t)sizeof(float);
     float *gradient = malloc((size_t)bytes), *there = to_device(device, NULL, bytes);
     ls_tape *tape;
@@ -250,7 +250,7 @@ static void a_leaf_is_one_computation(void **state) {
  * of 64, which hold other rows of a sequence in the one case than in the other. */
 static void check_parts(const char *directory, ls_profile profile) {
     const int64_t lengths[] = {61, 90, 7, 200};
-    ls_tape_opts opts = {LS_BF16, 200, 1, 0, 1.0f, 358, NULL, NULL};
+    ls_tape_opts opts = {LS_BF16, 200, 1, 0, 1.0f, 358, NULL, NULL, 0, 0};
     ls_device *device = test_device(2, ls_isa_best());
     float *together, *apart, *there;
     ls_tape *tape;
@@ -299,7 +299,7 @@ static void check_parts(const char *directory, ls_profile profile) {
 /* The gradient of a recurrence whose workspace is cut. */
 static void check_cuts(const char *name, int64_t step) {
     static const int64_t lengths[] = {61, 90, 7, 200, 1};
-    const ls_tape_opts opts = {LS_F32, 359, 5, 0, 1.0f, 0, NULL, NULL};
+    const ls_tape_opts opts = {LS_F32, 359, 5, 0, 1.0f, 0, NULL, NULL, 0, 0};
     ls_device *device = test_device(2, ls_isa_best());
     float *whole, *cut, *there;
     ls_tape *tape;
@@ -382,7 +382,7 @@ static float chain_over_rows(const batch *b, const float *dlogits, const uint16_
 static uint16_t *head_input(const trained *t, const batch *b, ls_device *device, ls_device *cpu) {
     const ls_model_config *c = &t->model->config;
     const int64_t rows = b->offsets[b->n], hidden = c->hidden;
-    const ls_tape_opts opts = {LS_BF16, rows, b->n, LS_RECOMPUTE_ALL, 1.0f, 0, NULL, NULL};
+    const ls_tape_opts opts = {LS_BF16, rows, b->n, LS_RECOMPUTE_ALL, 1.0f, 0, NULL, NULL, 0, 0};
     float *h = malloc((size_t)(rows * hidden) * sizeof *h), *w = malloc((size_t)hidden * sizeof *w);
     uint16_t *x = malloc((size_t)(rows * hidden) * sizeof *x);
     const ls_rmsnorm_args norm = {h, LS_F32, hidden, w, c->rms_eps, x, LS_BF16, hidden, rows, hidden};

@@ -1,5 +1,5 @@
-/* What tests of gradients with state share: whole sequences laid out in one call with padding around them, a workspace
- * that is poisoned and watched, and gradients against central differences. */
+/* What tests of gradients with state share: whole sequences laid out in one call with padding around them, spans that
+ * continue others, a workspace that is poisoned and watched, and gradients against central differences. */
 #ifndef LS_TESTS_OP_GRAD_H
 #define LS_TESTS_OP_GRAD_H
 
@@ -57,6 +57,84 @@ static inline op_array grad_rows(const op_array *from, const ls_span *span) {
     for (int64_t t = 0; t < span->n_rows; t++)
         memcpy(op_at(&to, t, 0), op_at(from, span->row + t, 0), (size_t)(from->cols * ls_dtype_bytes(from->dtype)));
     return to;
+}
+
+/* ---- spans that continue others ---- */
+
+/* A trunk, two spans that continue it, and between them one that continues the first of these. */
+#define GRAD_TREE_SPANS 4
+#define GRAD_TREE_LEVELS 3
+static const int64_t grad_tree_parent[GRAD_TREE_SPANS] = {-1, 0, 1, 0}, grad_tree_level[GRAD_TREE_SPANS] = {0, 1, 2, 1};
+
+static inline grad_layout grad_tree_make(const int64_t *lengths) {
+    grad_layout tree;
+    memset(&tree, 0, sizeof tree);
+    for (int64_t i = 0; i < GRAD_TREE_SPANS; i++) {
+        grad_span(&tree, lengths[i], (int32_t)i);
+        if (i > 0) tree.spans[i].pos = tree.spans[grad_tree_parent[i]].pos + lengths[grad_tree_parent[i]];
+    }
+    return tree;
+}
+
+/* The row `back` tokens before a row of span i, in the spans that it continues; -1: there is none. */
+static inline int64_t grad_tree_before(const grad_layout *tree, int64_t i, int64_t row, int64_t back) {
+    for (; i >= 0; i = grad_tree_parent[i]) {
+        if (row - back >= tree->spans[i].row) return row - back;
+        back -= row - tree->spans[i].row;
+        if (grad_tree_parent[i] >= 0)
+            row = tree->spans[grad_tree_parent[i]].row + tree->spans[grad_tree_parent[i]].n_rows;
+    }
+    return -1;
+}
+
+/* Rows of a span of both are the same bits. */
+static inline void grad_rows_check(const op_array *expected, const op_array *got, const ls_span *span,
+                                   const char *what) {
+    op_array left = grad_rows(expected, span), right = grad_rows(got, span);
+    op_check(&left, &right, OP_NAN_PINNED, "%s", what);
+    op_array_free(&left);
+    op_array_free(&right);
+}
+
+/* The spans of a level, and where they are in the tree. */
+typedef struct grad_level {
+    int64_t n, of[GRAD_TREE_SPANS];
+    ls_span spans[GRAD_TREE_SPANS];
+} grad_level;
+
+static inline grad_level grad_level_make(const grad_layout *tree, int64_t level) {
+    grad_level l = {.n = 0};
+    for (int64_t i = 0; i < GRAD_TREE_SPANS; i++)
+        if (grad_tree_level[i] == level) {
+            l.spans[l.n] = tree->spans[i];
+            l.of[l.n++] = i;
+        }
+    return l;
+}
+
+/* What the parents of a level's spans have left in their entries, into those of the spans. */
+static inline void grad_level_fork(const grad_level *l, void *entries, int64_t bytes) {
+    for (int64_t i = 0; i < l->n && grad_tree_parent[l->of[i]] >= 0; i++)
+        memcpy((uint8_t *)entries + l->of[i] * bytes, (uint8_t *)entries + grad_tree_parent[l->of[i]] * bytes,
+               (size_t)bytes);
+}
+
+/* The level's entries of the tree's, side by side. */
+static inline void *grad_level_gather(const grad_level *l, const void *entries, int64_t bytes) {
+    uint8_t *to = malloc((size_t)(GRAD_TREE_SPANS * bytes + 1));
+    assert_non_null(to);
+    for (int64_t i = 0; i < l->n; i++)
+        memcpy(to + i * bytes, (const uint8_t *)entries + l->of[i] * bytes, (size_t)bytes);
+    return to;
+}
+
+/* What the spans of a level gave adds to what their parents are given, in index order. */
+static inline void grad_level_give(const grad_level *l, const float *dinitial, float *dfinal, int64_t each) {
+    for (int64_t i = 0; i < l->n; i++)
+        for (int64_t j = 0; j < each; j++) {
+            float *to = dfinal + grad_tree_parent[l->of[i]] * each + j;
+            *to = ls_add(*to, dinitial[i * each + j]);
+        }
 }
 
 /* ---- workspace ---- */

@@ -19,7 +19,19 @@ typedef struct problem {
     float scale;
     op_array q, k, v, dout;
     op_array out, log_sum; /* mma16: of the forward */
+    bool branches;         /* spans continue others, their keys at key_rows */
+    int64_t key_rows[GRAD_SPANS_MAX], n_key_rows;
 } problem;
+
+/* Where the keys of a span lie: a span of their rows. */
+static ls_span keys_of(const problem *p, const ls_span *span) {
+    ls_span keys = *span;
+    if (!p->branches) return keys;
+    keys.row = p->key_rows[span - p->layout.spans];
+    keys.n_rows += span->pos;
+    keys.pos = 0;
+    return keys;
+}
 
 enum { DQ, DK, DV, N_GRADS };
 static const char *const grad_names[N_GRADS] = {"dq", "dk", "dv"};
@@ -32,7 +44,8 @@ static grads grads_make(const problem *p, int64_t rows, int64_t pad) {
     grads g;
     for (int i = 0; i < N_GRADS; i++) {
         const int64_t heads = i == DQ ? p->of.n_heads : p->of.n_kv_heads;
-        g.of[i] = op_array_make(LS_F32, rows, heads * p->of.head_dim, i == DQ ? pad : 2 * pad);
+        g.of[i] = op_array_make(LS_F32, i != DQ && p->branches ? p->n_key_rows : rows, heads * p->of.head_dim,
+                                i == DQ ? pad : 2 * pad);
         op_guard(&g.of[i]);
     }
     return g;
@@ -44,31 +57,40 @@ static void grads_free(grads *g) {
 
 static float *grads_at(const grads *g, int i) { return (float *)(void *)g->of[i].data; }
 
-/* out and log_sum, by the op. */
+static void copy_rows(const op_array *to, int64_t to_row, const op_array *from, int64_t from_row, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        memcpy(op_at(to, to_row + i, 0), op_at(from, from_row + i, 0), (size_t)(to->cols * ls_dtype_bytes(to->dtype)));
+}
+
+/* out and log_sum, by the op. Queries before a span's own are zeros, and what they give is left. */
 static void forward_make(problem *p) {
-    const int64_t page_tokens = 16, rows = p->layout.rows, n_pages = rows / page_tokens + GRAD_SPANS_MAX;
+    const int64_t page_tokens = 16, rows = p->k.rows, n_pages = rows / page_tokens + GRAD_SPANS_MAX;
     const int64_t page_bytes = ls_kv_page_bytes(p->of.n_kv_heads, p->of.head_dim, page_tokens, LS_BF16);
     uint8_t *pages = op_alloc(n_pages * page_bytes);
     int32_t *tables = op_alloc(n_pages * (int64_t)sizeof *tables);
+    op_array q = op_array_make(LS_BF16, rows, p->q.cols, 0), out = op_array_make(LS_BF16, rows, p->q.cols, 1);
+    op_array log_sum = op_array_make(LS_F32, rows, p->of.n_heads, 2);
     ls_span spans[GRAD_SPANS_MAX];
     ls_error err;
     int64_t at = 0;
-    p->out = op_array_make(LS_BF16, rows, p->of.n_heads * p->of.head_dim, 1);
-    p->log_sum = op_array_make(LS_F32, rows, p->of.n_heads, 2);
+    memset(q.data, 0, (size_t)q.bytes);
+    p->out = op_array_make(LS_BF16, p->layout.rows, p->q.cols, 1);
+    p->log_sum = op_array_make(LS_F32, p->layout.rows, p->of.n_heads, 2);
     for (int64_t i = 0; i < n_pages; i++) tables[i] = (int32_t)i;
     for (int64_t i = 0; i < p->layout.n_spans; i++) {
-        spans[i] = p->layout.spans[i];
+        spans[i] = keys_of(p, &p->layout.spans[i]);
+        copy_rows(&q, spans[i].row + p->layout.spans[i].pos, &p->q, p->layout.spans[i].row, p->layout.spans[i].n_rows);
         spans[i].table = at;
         at += spans[i].n_rows / page_tokens + 1;
     }
-    const ls_attention_args args = {.q = p->q.data,
+    const ls_attention_args args = {.q = q.data,
                                     .k = p->k.data,
                                     .v = p->v.data,
-                                    .out = p->out.data,
+                                    .out = out.data,
                                     .dtype = LS_BF16,
-                                    .q_stride = p->q.stride,
+                                    .q_stride = q.stride,
                                     .kv_stride = p->k.stride,
-                                    .out_stride = p->out.stride,
+                                    .out_stride = out.stride,
                                     .n_heads = p->of.n_heads,
                                     .n_kv_heads = p->of.n_kv_heads,
                                     .head_dim = p->of.head_dim,
@@ -82,27 +104,55 @@ static void forward_make(problem *p) {
                                     .rows = rows,
                                     .window = p->of.window,
                                     .profile = LS_PROFILE_MMA16,
-                                    .log_sum = (float *)(void *)p->log_sum.data,
-                                    .log_sum_stride = p->log_sum.stride};
+                                    .log_sum = (float *)(void *)log_sum.data,
+                                    .log_sum_stride = log_sum.stride};
     assert_ok(ls_attention(op_devices[ls_isa_best()][0], &args, &err), err);
+    for (int64_t i = 0; i < p->layout.n_spans; i++) {
+        const ls_span *span = &p->layout.spans[i];
+        copy_rows(&p->out, span->row, &out, spans[i].row + span->pos, span->n_rows);
+        copy_rows(&p->log_sum, span->row, &log_sum, spans[i].row + span->pos, span->n_rows);
+    }
+    op_array_free(&q);
+    op_array_free(&out);
+    op_array_free(&log_sum);
     free(pages);
     free(tables);
 }
 
-static problem problem_make(const grad_layout *layout, const shape *of, op_maker make, uint64_t seed) {
+/* Positions within tiles, steps and segments; keys lie in order, a row of nobody behind each span's. */
+static void branches_make(problem *p, grad_layout *keys, uint64_t *seed) {
+    static const int64_t positions[] = {0, 1, 16, 63, 64, 70, 129, 200};
+    for (int64_t i = 0; i < p->layout.n_spans; i++) {
+        if (p->layout.spans[i].pos == 0) p->layout.spans[i].pos = positions[test_random(seed) % OP_COUNT(positions)];
+        p->key_rows[i] = p->n_key_rows;
+        p->n_key_rows += p->layout.spans[i].pos + p->layout.spans[i].n_rows + 1;
+    }
+    keys->rows = p->n_key_rows;
+    for (int64_t i = 0; i < p->layout.n_spans; i++) keys->spans[i] = keys_of(p, &p->layout.spans[i]);
+}
+
+static problem problem_with_keys(const grad_layout *layout, const shape *of, bool branches, op_maker make,
+                                 uint64_t seed) {
     const int64_t q_cols = of->n_heads * of->head_dim, kv_cols = of->n_kv_heads * of->head_dim;
     const int64_t kv_pad = (int64_t)(test_random(&seed) % 4);
-    problem p = {.layout = *layout, .of = *of, .scale = ls_div(1.0f, ls_sqrt((float)of->head_dim))};
+    problem p = {
+        .layout = *layout, .of = *of, .scale = ls_div(1.0f, ls_sqrt((float)of->head_dim)), .branches = branches};
+    grad_layout keys = *layout;
+    if (branches) branches_make(&p, &keys, &seed);
     p.q = op_array_make(of->dtype, layout->rows, q_cols, (int64_t)(test_random(&seed) % 4));
-    p.k = op_array_make(of->dtype, layout->rows, kv_cols, kv_pad);
-    p.v = op_array_make(of->dtype, layout->rows, kv_cols, kv_pad);
+    p.k = op_array_make(of->dtype, keys.rows, kv_cols, kv_pad);
+    p.v = op_array_make(of->dtype, keys.rows, kv_cols, kv_pad);
     p.dout = op_array_make(LS_F32, layout->rows, q_cols, (int64_t)(test_random(&seed) % 4));
     grad_fill(&p.q, layout, make, &seed);
-    grad_fill(&p.k, layout, make, &seed);
-    grad_fill(&p.v, layout, make, &seed);
+    grad_fill(&p.k, &keys, make, &seed);
+    grad_fill(&p.v, &keys, make, &seed);
     grad_fill(&p.dout, layout, make, &seed);
     if (of->profile == LS_PROFILE_MMA16) forward_make(&p);
     return p;
+}
+
+static problem problem_make(const grad_layout *layout, const shape *of, op_maker make, uint64_t seed) {
+    return problem_with_keys(layout, of, false, make, seed);
 }
 
 static void problem_free(problem *p) {
@@ -143,6 +193,8 @@ static ls_attention_backward_args problem_args(const problem *p, const grads *g)
         .out_stride = p->out.stride,
         .log_sum = (const float *)(const void *)p->log_sum.data,
         .log_sum_stride = p->log_sum.stride,
+        .key_rows = p->branches ? p->key_rows : NULL,
+        .key_rows_n = p->n_key_rows,
     };
     return args;
 }
@@ -238,32 +290,32 @@ static float *columns_of(const op_array *a, const ls_span *span, int64_t head, i
     return out;
 }
 
-/* One head of a span: dq to dq, p and ds to [n_rows][n_rows]. */
+/* One head of a span: dq to dq, p and ds to [n_rows][pos + n_rows]. */
 static void head_ref(const problem *p, const ls_span *span, const float *q, const float *k, const float *v,
                      const float *dout, float *prob, float *ds, float *dq, variant which) {
-    const int64_t n = span->n_rows, dim = p->of.head_dim;
-    for (int64_t i = 0; i < n; i++) {
+    const int64_t n = span->pos + span->n_rows, dim = p->of.head_dim;
+    for (int64_t i = 0; i < span->n_rows; i++) {
         float *pi = prob + i * n, *dsi = ds + i * n, big_d = 0.0f;
-        const int64_t low = first_ref(p, i, which);
-        const partial f = forward_ref(q + i * dim, k, v, low, i + 1, dim, p->scale, pi, which);
-        for (int64_t j = low; j <= i; j++) {
+        const int64_t pos = span->pos + i, low = first_ref(p, pos, which);
+        const partial f = forward_ref(q + i * dim, k, v, low, pos + 1, dim, p->scale, pi, which);
+        for (int64_t j = low; j <= pos; j++) {
             const float e = ls_exp(ls_sub(pi[j], f.m));
             pi[j] = which == P_DIVIDED ? ls_div(e, f.l) : ls_mul(e, ls_div(1.0f, f.l));
             dsi[j] = 0.0f;
             for (int64_t d = 0; d < dim; d++) dsi[j] = ls_fma(dout[i * dim + d], v[j * dim + d], dsi[j]);
         }
         if (which == D_FROM_P)
-            for (int64_t j = low; j <= i; j++) big_d = ls_fma(pi[j], dsi[j], big_d);
+            for (int64_t j = low; j <= pos; j++) big_d = ls_fma(pi[j], dsi[j], big_d);
         else
             for (int64_t step = 0; step < dim; step++) {
                 const int64_t d = which == D_DESCENDING ? dim - 1 - step : step;
                 big_d = ls_fma(dout[i * dim + d], ls_div(f.acc[d], f.l), big_d);
             }
-        for (int64_t j = low; j <= i; j++) dsi[j] = ls_mul(pi[j], ls_sub(dsi[j], big_d));
+        for (int64_t j = low; j <= pos; j++) dsi[j] = ls_mul(pi[j], ls_sub(dsi[j], big_d));
         for (int64_t d = 0; d < dim; d++) {
             float sum = 0.0f;
-            for (int64_t step = low; step <= i; step++) {
-                const int64_t j = which == KEYS_DESCENDING ? i - step : step;
+            for (int64_t step = low; step <= pos; step++) {
+                const int64_t j = which == KEYS_DESCENDING ? pos - step : step;
                 const float x = which == SCALE_INSIDE ? ls_mul(p->scale, dsi[j]) : dsi[j];
                 sum = ls_fma(x, k[j * dim + d], sum);
             }
@@ -273,16 +325,16 @@ static void head_ref(const problem *p, const ls_span *span, const float *q, cons
 }
 
 /* Adds the chain over queries of w[i][j] * x[i][d] to sum[j][d]; continues it where the heads make one chain. */
-static void keys_ref(const problem *p, float *sum, const float *w, const float *x, int64_t n, int64_t dim,
-                     variant which) {
+static void keys_ref(const problem *p, const ls_span *span, float *sum, const float *w, const float *x, variant which) {
+    const int64_t n = span->pos + span->n_rows, dim = p->of.head_dim;
     for (int64_t j = 0; j < n; j++)
         for (int64_t d = 0; d < dim; d++) {
             float chain = which == ONE_CHAIN_FOR_HEADS ? sum[j * dim + d] : 0.0f;
-            for (int64_t step = j; step < n; step++) {
-                const int64_t i = which == QUERIES_DESCENDING ? n - 1 - step + j : step;
-                if (first_ref(p, i, which) > j) continue;
+            for (int64_t step = 0; step < span->n_rows; step++) {
+                const int64_t row = which == QUERIES_DESCENDING ? span->n_rows - 1 - step : step, i = span->pos + row;
+                if (i < j || first_ref(p, i, which) > j) continue;
                 if (which == TILE_SKIPPED && i / 64 == (j + p->of.window - 1) / 64) continue;
-                chain = ls_fma(w[i * n + j], x[i * dim + d], chain);
+                chain = ls_fma(w[row * n + j], x[row * dim + d], chain);
             }
             sum[j * dim + d] = which == ONE_CHAIN_FOR_HEADS ? chain : ls_add(sum[j * dim + d], chain);
         }
@@ -332,12 +384,12 @@ static uint16_t *rounded_of(const op_array *a, const ls_span *span, int64_t head
 
 static void mma16_head(const problem *p, const ls_span *span, int64_t head, const uint16_t *k, const uint16_t *v,
                        float *dk, float *dv, const grads *out, mma16_variant which) {
-    const int64_t n = span->n_rows, dim = p->of.head_dim;
+    const int64_t n = span->pos + span->n_rows, rows = span->n_rows, dim = p->of.head_dim;
     const float c = ls_mul(p->scale, 0x1.715476p+0f);
     uint16_t *q = rounded_of(&p->q, span, head, dim), *dout = rounded_of(&p->dout, span, head, dim);
-    uint16_t *prob = calloc((size_t)(n * n), 2), *ds = calloc((size_t)(n * n), 2);
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t row = span->row + i, low = first_ref(p, i, RIGHT);
+    uint16_t *prob = calloc((size_t)(rows * n), 2), *ds = calloc((size_t)(rows * n), 2);
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t row = span->row + i, pos = span->pos + i, low = first_ref(p, pos, RIGHT);
         const float log_sum = op_get(&p->log_sum, row, head);
         float chain[256] = {0}, big_d;
         for (int64_t d = 0; d < dim; d++)
@@ -345,7 +397,7 @@ static void mma16_head(const problem *p, const ls_span *span, int64_t head, cons
                                                               : ls_bf16_to_f32(dout[i * dim + d]),
                               op_get(&p->out, row, head * dim + d), 0.0f);
         big_d = ls_sum_fold(chain);
-        for (int64_t j = low; j <= i; j++) {
+        for (int64_t j = low; j <= pos; j++) {
             const float s = mma16_chain(0.0f, q + i * dim, 1, k + j * dim, 1, dim);
             const float dp = mma16_chain(0.0f, dout + i * dim, 1, v + j * dim, 1, dim);
             const float e = which == MMA16_P_DIVIDED ? ls_exp(ls_sub(ls_mul(s, p->scale), ls_mul(log_sum, 0.6931472f)))
@@ -356,7 +408,7 @@ static void mma16_head(const problem *p, const ls_span *span, int64_t head, cons
         for (int64_t d = 0; d < dim; d++) {
             float sum = 0.0f;
             if (which == MMA16_KEYS_DESCENDING)
-                for (int64_t j = i / 16 * 16; j >= 0; j -= 16)
+                for (int64_t j = pos / 16 * 16; j >= 0; j -= 16)
                     sum = mma16_step(sum, ds + i * n + j, 1, k + j * dim + d, dim, n - j < 16 ? n - j : 16);
             else
                 sum = mma16_chain(0.0f, ds + i * n, 1, k + d, dim, n);
@@ -367,8 +419,8 @@ static void mma16_head(const problem *p, const ls_span *span, int64_t head, cons
         for (int64_t d = 0; d < dim; d++) {
             float *const to_k = &dk[j * dim + d], *const to_v = &dv[j * dim + d];
             const bool apart = which == MMA16_HEADS_APART;
-            const float of_k = mma16_chain(apart ? 0.0f : *to_k, ds + j, n, q + d, dim, n);
-            const float of_v = mma16_chain(apart ? 0.0f : *to_v, prob + j, n, dout + d, dim, n);
+            const float of_k = mma16_chain(apart ? 0.0f : *to_k, ds + j, n, q + d, dim, rows);
+            const float of_v = mma16_chain(apart ? 0.0f : *to_v, prob + j, n, dout + d, dim, rows);
             *to_k = apart ? ls_add(*to_k, of_k) : of_k;
             *to_v = apart ? ls_add(*to_v, of_v) : of_v;
         }
@@ -379,13 +431,14 @@ static void mma16_head(const problem *p, const ls_span *span, int64_t head, cons
 }
 
 static void mma16_span(const problem *p, const ls_span *span, const grads *out, mma16_variant which) {
-    const int64_t n = span->n_rows, dim = p->of.head_dim, group = p->of.n_heads / p->of.n_kv_heads;
+    const ls_span keys = keys_of(p, span);
+    const int64_t n = keys.n_rows, dim = p->of.head_dim, group = p->of.n_heads / p->of.n_kv_heads;
     for (int64_t g = 0; g < p->of.n_kv_heads; g++) {
-        uint16_t *k = rounded_of(&p->k, span, g, dim), *v = rounded_of(&p->v, span, g, dim);
+        uint16_t *k = rounded_of(&p->k, &keys, g, dim), *v = rounded_of(&p->v, &keys, g, dim);
         float *dk = calloc((size_t)(n * dim) + 1, 4), *dv = calloc((size_t)(n * dim) + 1, 4);
         for (int64_t a = g * group; a < (g + 1) * group; a++) mma16_head(p, span, a, k, v, dk, dv, out, which);
-        put_columns(&out->of[DK], span, g, dim, dk, p->scale);
-        put_columns(&out->of[DV], span, g, dim, dv, 1.0f);
+        put_columns(&out->of[DK], &keys, g, dim, dk, p->scale);
+        put_columns(&out->of[DV], &keys, g, dim, dv, 1.0f);
         free(k);
         free(v);
         free(dk);
@@ -394,22 +447,23 @@ static void mma16_span(const problem *p, const ls_span *span, const grads *out, 
 }
 
 static void span_ref(const problem *p, const ls_span *span, const grads *out, variant which) {
-    const int64_t n = span->n_rows, dim = p->of.head_dim, group = p->of.n_heads / p->of.n_kv_heads;
+    const ls_span keys = keys_of(p, span);
+    const int64_t n = keys.n_rows, dim = p->of.head_dim, group = p->of.n_heads / p->of.n_kv_heads;
     float *prob = op_alloc(n * n * 4), *ds = op_alloc(n * n * 4), *dq = op_alloc(n * dim * 4);
     for (int64_t g = 0; g < p->of.n_kv_heads; g++) {
-        float *k = columns_of(&p->k, span, g, dim), *v = columns_of(&p->v, span, g, dim);
+        float *k = columns_of(&p->k, &keys, g, dim), *v = columns_of(&p->v, &keys, g, dim);
         float *dk = calloc((size_t)(n * dim) + 1, 4), *dv = calloc((size_t)(n * dim) + 1, 4);
         for (int64_t a = g * group; a < (g + 1) * group; a++) {
             float *q = columns_of(&p->q, span, a, dim), *dout = columns_of(&p->dout, span, a, dim);
             head_ref(p, span, q, k, v, dout, prob, ds, dq, which);
             put_columns(&out->of[DQ], span, a, dim, dq, 1.0f);
-            keys_ref(p, dk, ds, q, n, dim, which);
-            keys_ref(p, dv, prob, dout, n, dim, which);
+            keys_ref(p, span, dk, ds, q, which);
+            keys_ref(p, span, dv, prob, dout, which);
             free(q);
             free(dout);
         }
-        put_columns(&out->of[DK], span, g, dim, dk, p->scale);
-        put_columns(&out->of[DV], span, g, dim, dv, 1.0f);
+        put_columns(&out->of[DK], &keys, g, dim, dk, p->scale);
+        put_columns(&out->of[DV], &keys, g, dim, dv, 1.0f);
         free(k);
         free(v);
         free(dk);
@@ -423,7 +477,7 @@ static void span_ref(const problem *p, const ls_span *span, const grads *out, va
 /* out holds guards. */
 static void grad_ref(const problem *p, const grads *out, variant which) {
     for (int64_t i = 0; i < p->layout.n_spans; i++)
-        if (p->layout.spans[i].slot >= 0) {
+        if (p->layout.spans[i].slot >= 0 && p->layout.spans[i].n_rows > 0) {
             if (p->of.profile == LS_PROFILE_MMA16)
                 mma16_span(p, &p->layout.spans[i], out, MMA16_RIGHT);
             else
@@ -534,6 +588,82 @@ static void windows_equal_the_textbook(void **state) {
         const grad_layout layout = grad_layout_make(1, length, true, (uint64_t)i + 1);
         problem p = problem_make(&layout, &of, op_plain, (uint64_t)i + 80);
         problem_check(&p, isa, 1 + (int32_t)i, "window over segments");
+        problem_free(&p);
+    }
+}
+
+/* Spans that continue others, in both profiles: from positions within tiles, steps and segments, in windows too. */
+static void branches_equal_the_textbook(void **state) {
+    const ls_isa isa = op_isa(state);
+    const shape shapes[] = {{2, 1, 5, LS_F32, 0, LS_PROFILE_EXACT},   {4, 2, 7, LS_BF16, 70, LS_PROFILE_EXACT},
+                            {1, 1, 4, LS_F32, 1, LS_PROFILE_EXACT},   {2, 2, 3, LS_BF16, 0, LS_PROFILE_EXACT},
+                            {4, 2, 12, LS_BF16, 0, LS_PROFILE_MMA16}, {1, 1, 7, LS_BF16, 70, LS_PROFILE_MMA16},
+                            {2, 1, 16, LS_BF16, 0, LS_PROFILE_MMA16}, {1, 1, 8, LS_BF16, 1, LS_PROFILE_MMA16}};
+    uint64_t seed = 27;
+    for (int64_t i = 0; i < 2 * OP_COUNT(shapes); i++) {
+        const int64_t three[] = {lengths[(3 * i + 1) % OP_COUNT(lengths)], lengths[i % OP_COUNT(lengths)], 5};
+        const grad_layout layout = grad_layout_make(1 + i % 3, three, i % 2 == 1, test_random(&seed));
+        const op_maker odd = shapes[i / 2].profile == LS_PROFILE_EXACT ? op_special : op_wide;
+        problem p = problem_with_keys(&layout, &shapes[i / 2], true, i % 3 == 1 ? odd : op_plain, test_random(&seed));
+        problem_check(&p, isa, 1 + (int32_t)(i % OP_THREADS_MAX), "branches");
+        problem_free(&p);
+    }
+}
+
+/* A tile of queries on both sides of a segment's border, or with windows that begin there. */
+static void branches_over_segments_equal_the_textbook(void **state) {
+    const ls_isa isa = op_isa(state);
+    const int64_t cases[][2] = {{1000, 0}, {1023, 0}, {2040, 0}, {1000, 300}, {2000, 1000}}, rows[] = {70};
+    for (int64_t i = 0; i < OP_COUNT(cases); i++) {
+        const shape of = {1, 1, 3, LS_F32, cases[i][1], LS_PROFILE_EXACT};
+        grad_layout layout = grad_layout_make(1, rows, false, 1);
+        layout.spans[0].pos = cases[i][0];
+        problem p = problem_with_keys(&layout, &of, true, op_plain, (uint64_t)i + 90);
+        problem_check(&p, isa, 2, "branches over segments");
+        problem_free(&p);
+    }
+}
+
+/* The second part of a sequence has the dq that it has in the whole, in bits and in both profiles. */
+static void a_cut_changes_no_query_behind_it(void **state) {
+    enum { ROWS = 150, CUT = 37 };
+    const int64_t one[] = {ROWS};
+    const ls_span behind = {CUT, ROWS - CUT, CUT, 0, 0};
+    const grad_layout layout = grad_layout_make(1, one, false, 1);
+    for (int profile = 0; profile < 2; profile++) {
+        const shape of = {4, 2, 9, LS_BF16, 0, profile == 0 ? LS_PROFILE_EXACT : LS_PROFILE_MMA16};
+        problem p = problem_make(&layout, &of, op_plain, 13);
+        grads whole = grads_make(&p, ROWS, 0), got = grads_make(&p, ROWS, 0);
+        run(&p, &whole, op_devices[op_isa(state)][0]);
+        p.layout.spans[0] = behind;
+        p.n_key_rows = ROWS;
+        p.branches = true;
+        run(&p, &got, op_devices[op_isa(state)][1]);
+        grad_rows_check(&whole.of[DQ], &got.of[DQ], &behind, "behind a cut: dq");
+        grads_free(&whole);
+        grads_free(&got);
+        p.branches = false;
+        problem_free(&p);
+    }
+}
+
+/* Whole sequences whose keys are said to be their own rows have the bits that they have without. */
+static void own_keys_change_nothing(void **state) {
+    const int64_t three[] = {70, 5, 129};
+    const grad_layout layout = grad_layout_make(3, three, true, 4);
+    for (int profile = 0; profile < 2; profile++) {
+        const shape of = {4, 2, 9, LS_BF16, 0, profile == 0 ? LS_PROFILE_EXACT : LS_PROFILE_MMA16};
+        problem p = problem_make(&layout, &of, op_plain, 12);
+        grads whole = grads_make(&p, layout.rows, 0), got = grads_make(&p, layout.rows, 0);
+        run(&p, &whole, op_devices[op_isa(state)][0]);
+        for (int64_t i = 0; i < layout.n_spans; i++) p.key_rows[i] = layout.spans[i].row;
+        p.n_key_rows = layout.rows;
+        p.branches = true;
+        run(&p, &got, op_devices[op_isa(state)][1]);
+        for (int i = 0; i < N_GRADS; i++) op_check(&whole.of[i], &got.of[i], OP_NAN_PINNED, "own: %s", grad_names[i]);
+        grads_free(&whole);
+        grads_free(&got);
+        p.branches = false;
         problem_free(&p);
     }
 }
@@ -839,6 +969,87 @@ static void gradients_are_those_of_float64(void **state) {
     print_message("worst error %.3g of the largest gradient of its kind\n", worst);
 }
 
+enum { TRUNK = 75, BRANCHES = 3 };
+
+/* Branch i with the trunk before it as one sequence; the trunk's queries count in the first of them alone. */
+static problem whole_of(const problem *trunk, const problem *p, int64_t i) {
+    const ls_span *span = &p->layout.spans[i];
+    const int64_t n = TRUNK + span->n_rows;
+    const grad_layout layout = grad_layout_make(1, &n, false, 1);
+    problem whole = problem_make(&layout, &p->of, op_plain, 44);
+    copy_rows(&whole.q, 0, &trunk->q, 0, TRUNK);
+    copy_rows(&whole.q, TRUNK, &p->q, span->row, span->n_rows);
+    copy_rows(&whole.k, 0, &p->k, p->key_rows[i], n);
+    copy_rows(&whole.v, 0, &p->v, p->key_rows[i], n);
+    copy_rows(&whole.dout, 0, &trunk->dout, 0, TRUNK);
+    copy_rows(&whole.dout, TRUNK, &p->dout, span->row, span->n_rows);
+    for (int64_t t = 0; t < TRUNK && i > 0; t++) memset(op_at(&whole.dout, t, 0), 0, (size_t)whole.dout.cols * 4);
+    return whole;
+}
+
+/* What branches gave the trunk's keys, in index order, joins what its own queries gave. */
+static void add_branches(const problem *p, const grads *trunk, const grads *branches) {
+    for (int g = DK; g <= DV; g++)
+        for (int64_t at = 0; at < TRUNK * trunk->of[g].cols; at++) {
+            float more = 0.0f;
+            for (int64_t i = 0; i < BRANCHES; i++)
+                more = ls_add(more, grads_at(branches, g)[p->key_rows[i] * trunk->of[g].cols + at]);
+            grads_at(trunk, g)[at] = ls_add(grads_at(trunk, g)[at], more);
+        }
+}
+
+/* The worst error of n gradients, relative to the largest. */
+static double worst_of(const float *got, const double *expected, int64_t n) {
+    double error = 0.0, largest = 0.0;
+    for (int64_t at = 0; at < n; at++) {
+        error = fmax(error, fabs((double)got[at] - expected[at]));
+        largest = fmax(largest, fabs(expected[at]));
+    }
+    return error / largest;
+}
+
+/* A trunk is computed once, and its keys are copied for each that continues it: within 1e-5 of float64 of whole
+ * sequences. */
+static void gradients_of_branches_are_those_of_float64(void **state) {
+    const int64_t rows[] = {TRUNK, 1, 66, 9};
+    const shape of = {4, 2, 8, LS_F32, 0, LS_PROFILE_EXACT};
+    const grad_layout trunk_layout = grad_layout_make(1, rows, false, 1);
+    grad_layout layout = grad_layout_make(BRANCHES, rows + 1, false, 1);
+    problem trunk = problem_make(&trunk_layout, &of, op_plain, 42), p;
+    grads got = grads_make(&trunk, TRUNK, 0), branches;
+    double *sum[N_GRADS], worst = 0.0;
+    for (int64_t i = 0; i < BRANCHES; i++) layout.spans[i].pos = TRUNK;
+    p = problem_with_keys(&layout, &of, true, op_plain, 43);
+    branches = grads_make(&p, layout.rows, 0);
+    for (int64_t i = 0; i < BRANCHES; i++) {
+        copy_rows(&p.k, p.key_rows[i], &trunk.k, 0, TRUNK);
+        copy_rows(&p.v, p.key_rows[i], &trunk.v, 0, TRUNK);
+    }
+    run(&trunk, &got, op_devices[op_isa(state)][0]);
+    run(&p, &branches, op_devices[op_isa(state)][1]);
+    add_branches(&p, &got, &branches);
+    for (int g = 0; g < N_GRADS; g++) assert_non_null(sum[g] = calloc((size_t)(TRUNK * got.of[g].cols), 8));
+    for (int64_t i = 0; i < BRANCHES; i++) {
+        problem whole = whole_of(&trunk, &p, i);
+        exact e = exact_make(&whole);
+        for (int g = 0; g < N_GRADS; g++) {
+            const int64_t cols = got.of[g].cols, first = g == DQ ? layout.spans[i].row : p.key_rows[i] + TRUNK;
+            for (int64_t at = 0; at < TRUNK * cols; at++) sum[g][at] += e.grad[g][at];
+            worst = fmax(worst,
+                         worst_of(grads_at(&branches, g) + first * cols, e.grad[g] + TRUNK * cols, rows[i + 1] * cols));
+        }
+        exact_free(&e);
+        problem_free(&whole);
+    }
+    for (int g = 0; g < N_GRADS; g++) worst = fmax(worst, worst_of(grads_at(&got, g), sum[g], TRUNK * got.of[g].cols));
+    if (!(worst <= 1e-5)) fail_msg("error %g of the largest gradient of its kind", worst);
+    for (int g = 0; g < N_GRADS; g++) free(sum[g]);
+    grads_free(&branches);
+    grads_free(&got);
+    problem_free(&p);
+    problem_free(&trunk);
+}
+
 /* Against float64, each within what bf16 weights, gradients and outputs leave. */
 static void mma16_gradients_are_those_of_float64(void **state) {
     const shape of = {4, 2, 32, LS_BF16, 0, LS_PROFILE_MMA16};
@@ -874,11 +1085,15 @@ static void bad_arguments_are_named(void **state) {
     grads got = grads_make(&p, 9, 0), untouched = grads_make(&p, 9, 0);
     const ls_attention_backward_args right = problem_args(&p, &got);
     ls_device *device = op_devices[0][1];
-    grad_workspace workspace = grad_workspace_lend(device, ls_op_attention_backward_workspace(&right));
-    ls_attention_backward_args args;
+    const int64_t key_rows[] = {0, 4}, outside[] = {-1, 4};
+    ls_attention_backward_args args = right;
+    grad_workspace workspace;
     ls_span spans[2];
     ls_error err;
     (void)state;
+    args.key_rows = key_rows;
+    args.key_rows_n = 10;
+    workspace = grad_workspace_lend(device, ls_op_attention_backward_workspace(&args));
 #define REFUSED(word, ...)                                                    \
     do {                                                                      \
         args = right;                                                         \
@@ -917,6 +1132,21 @@ static void bad_arguments_are_named(void **state) {
     REFUSED("-3 rows a span", args.span_rows_max = -3);
     REFUSED("span 1: row 4, rows 5", args.span_rows_max = 4);
     REFUSED("span 1: position 2", spans[1].pos = 2);
+    REFUSED("key_rows is a null pointer, and there are 9 key rows", args.key_rows_n = 9);
+    REFUSED("key_rows is a null pointer, and there are 0 key rows, 5", args.keys_max = 5);
+    REFUSED("-1 key rows", args.key_rows = key_rows; args.key_rows_n = -1);
+    REFUSED("-2 keys a span", args.key_rows = key_rows; args.keys_max = -2);
+    REFUSED("span 1: position -2", spans[1].pos = -2; args.key_rows = key_rows; args.key_rows_n = 9);
+    REFUSED("span 1: key row 4, position 1, rows 5; there are 9 key rows", spans[1].pos = 1; args.key_rows = key_rows;
+            args.key_rows_n = 9);
+    REFUSED("span 1: key row 4, position 1, rows 5; there are 10 key rows, a span has 5", spans[1].pos = 1;
+            args.key_rows = key_rows; args.key_rows_n = 10; args.keys_max = 5);
+    REFUSED("span 1: key row 4, position 9223372036854775807", spans[1].pos = INT64_MAX; args.key_rows = key_rows;
+            args.key_rows_n = 10);
+    REFUSED("span 1: key row 4 before the end of the keys", spans[0].pos = 1; args.key_rows = key_rows;
+            args.key_rows_n = 10);
+    REFUSED("span 0: key row -1", args.key_rows = outside; args.key_rows_n = 9);
+    REFUSED("workspace of 9 rows", args.key_rows = key_rows; args.key_rows_n = INT64_MAX / 60);
     REFUSED("span 1: row 3 before", spans[1].row = 3);
     REFUSED("span 0: row -1", spans[0].row = -1);
     REFUSED("span 1: row 4, rows 6", spans[1].n_rows = 6);
@@ -995,10 +1225,15 @@ int main(void) {
         OP_CASES(long_sequences_equal_the_textbook),
         OP_CASES(steep_scores_equal_the_textbook),
         OP_CASES(later_keys_take_no_part),
+        OP_CASES(branches_equal_the_textbook),
+        OP_CASES(branches_over_segments_equal_the_textbook),
+        OP_CASES(a_cut_changes_no_query_behind_it),
+        OP_CASES(own_keys_change_nothing),
         OP_CASES(no_tokens_write_nothing),
         OP_CASES(sequences_do_not_see_each_other),
         cmocka_unit_test(float64_is_the_truth),
         OP_CASES(gradients_are_those_of_float64),
+        OP_CASES(gradients_of_branches_are_those_of_float64),
         cmocka_unit_test(bad_arguments_are_named),
         cmocka_unit_test(workspaces_that_do_not_fit),
         cmocka_unit_test(variants_are_caught),

@@ -12,7 +12,8 @@ typedef struct problem {
     shape s;
     op_array q, k, v, a, b, dout; /* [rows] */
     op_array rate, bias;          /* [1][heads] */
-    op_array initial;             /* [n_spans][heads * keys * dim]; data NULL: none */
+    op_array initial, dfinal;     /* [n_spans][heads * keys * dim]; data NULL: none */
+    op_array scale;               /* [n_spans][heads]; data NULL: none */
 } problem;
 
 /* Gradients in the order of the arguments. */
@@ -64,8 +65,21 @@ static void initial_make(problem *p, uint64_t seed) {
     op_fill(&p->initial, op_plain, &seed);
 }
 
+static float op_scale(uint64_t *seed) { return ls_exp(test_uniform(seed, -27.0f, 0.0f)); }
+
+/* The spans continue others, and others continue them. */
+static void states_make(problem *p, uint64_t seed) {
+    initial_make(p, seed);
+    p->dfinal = op_array_make(LS_F32, p->layout.n_spans, p->initial.cols, 0);
+    p->scale = op_array_make(LS_F32, p->layout.n_spans, p->s.heads, 0);
+    op_fill(&p->dfinal, op_plain, &seed);
+    op_fill(&p->scale, op_scale, &seed);
+    for (int64_t i = 0; i < p->layout.n_spans; i++) p->layout.spans[i].pos = 3 * i;
+}
+
 static void problem_free(problem *p) {
-    op_array *arrays[] = {&p->q, &p->k, &p->v, &p->a, &p->b, &p->dout, &p->rate, &p->bias, &p->initial};
+    op_array *arrays[] = {&p->q,    &p->k,    &p->v,       &p->a,      &p->b,    &p->dout,
+                          &p->rate, &p->bias, &p->initial, &p->dfinal, &p->scale};
     for (int64_t i = 0; i < OP_COUNT(arrays); i++) op_array_free(arrays[i]);
 }
 
@@ -106,7 +120,9 @@ static ls_delta_backward_args problem_args(const problem *p, const grads *g) {
                                          .key_dim = p->s.keys,
                                          .value_dim = p->s.dim,
                                          .spans = p->layout.spans,
-                                         .n_spans = p->layout.n_spans};
+                                         .n_spans = p->layout.n_spans,
+                                         .initial_scale = (const float *)(const void *)p->scale.data,
+                                         .dfinal = (const float *)(const void *)p->dfinal.data};
     return args;
 }
 
@@ -129,7 +145,8 @@ static void run(const problem *p, const grads *g, ls_device *device) {
  * whole span as one piece, and pieces of parameters added from the last to the first; the gradient of the norm missing;
  * a token's own decay before its delta goes in; the gradient of beta without its second factor; a scale of G that never
  * goes into it, and one that always does; scales that went into S or G left out of a piece's products; the token itself
- * in E; the two products of a later token the other way round; W not begun anew at a piece. */
+ * in E; the two products of a later token the other way round; W not begun anew at a piece, W +0 after the last token
+ * of a span that others continue, and the gradient of the state there left out of K. */
 typedef enum variant {
     RIGHT,
     ROW_CHAIN,
@@ -146,7 +163,9 @@ typedef enum variant {
     NO_BACKWARD_FACTOR,
     SELF_IN_E,
     KEYS_BEFORE_QUERIES,
-    W_GOES_ON
+    W_GOES_ON,
+    LAST_W_LOST,
+    LAST_K_LOST
 } variant;
 
 /* Chains by neighbours: step 1 of the index is one chain (i % 16) or four (i / 4 % 16). */
@@ -358,26 +377,36 @@ static void head_ref(const problem *p, int64_t span_i, int64_t h, const grads *o
     const ls_span *span = &p->layout.spans[span_i];
     const int64_t n = p->s.keys, dim = p->s.dim, each = n * dim, rows = span->n_rows;
     const int64_t length = v == ONE_PIECE && rows > 0 ? rows : 64;
-    float *matrices = op_alloc((2 * rows + 2) * each * 4), w = 0.0f;
+    float *matrices = op_alloc((2 * rows + 3) * each * 4), *last = matrices + (2 * rows + 2) * each, w = 0.0f;
+    const bool goes_on = p->dfinal.data != NULL;
+    const float scale = p->scale.data == NULL ? 1.0f : op_get(&p->scale, span_i, h);
     step *steps = op_alloc((rows + 1) * (int64_t)sizeof *steps);
     walk k = {.g = matrices, .scale = 1.0f, .decay_after = 1.0f};
     for (int64_t t = 0; t <= rows; t++) {
         steps[t].before = matrices + (1 + t) * each;
-        steps[t].after_g = matrices + (2 + rows + t) * each;
+        if (t < rows) steps[t].after_g = matrices + (2 + rows + t) * each;
     }
     for (int64_t i = 0; i < each; i++) {
-        k.g[i] = 0.0f;
+        last[i] = k.g[i] = goes_on ? op_get(&p->dfinal, span_i, h * each + i % n * dim + i / n) : 0.0f;
         steps[0].before[i] =
             p->initial.data == NULL ? 0.0f : op_get(&p->initial, span_i, h * each + i % n * dim + i / n);
     }
     for (int64_t t = 0; t < rows; t++)
-        step_ref(p, span->row + t, h, steps[t].before, t > 0 ? steps[t - 1].scale : 1.0f, &steps[t],
+        step_ref(p, span->row + t, h, steps[t].before, t > 0 ? steps[t - 1].scale : scale, &steps[t],
                  steps[t + 1].before);
+    if (goes_on && rows > 0 && v != LAST_W_LOST) {
+        float to[256];
+        for (int64_t j = 0; j < dim; j++) to[j] = rows_ref(last + j * n, steps[rows].before + j * n, n, v);
+        w = ls_mul(steps[rows - 1].scale, quad_ref(to, NULL, dim, v));
+    }
     for (int64_t t = rows - 1; t >= 0; t--) back_ref(p, span->row + t, h, &steps[t], &k, out, v);
     for (int64_t at = (rows - 1) / length * length; at >= 0 && rows > 0; at -= length) {
         const int64_t left = rows - at;
         piece_ref(p, steps + at, span->row + at, h, left < length ? left : length,
-                  left <= length ? NULL : steps[at + length].after_g, &w, shares[at / length], out, v);
+                  left > length                 ? steps[at + length].after_g
+                  : goes_on && v != LAST_K_LOST ? last
+                                                : NULL,
+                  &w, shares[at / length], out, v);
     }
     for (int64_t i = 0; i < each && rows > 0; i++)
         op_put(&out->of[DINITIAL], span_i, h * each + i % n * dim + i / n,
@@ -463,6 +492,7 @@ static void every_shape_equals_the_textbook(void **state) {
         const grad_layout layout = grad_layout_random(choices, OP_COUNT(choices), &seed);
         problem p = problem_make(&layout, &shapes[i / 2], i / 2 % 2 ? LS_BF16 : LS_F32, i % 2 == 1, seed);
         if (i % 3 == 0) initial_make(&p, seed);
+        if (i % 3 == 1) states_make(&p, seed);
         problem_check(&p, isa, i % 2 ? "special" : "plain");
         problem_free(&p);
     }
@@ -475,6 +505,7 @@ static void every_length_equals_the_textbook(void **state) {
     for (int64_t i = 0; i < OP_COUNT(lengths); i++) {
         const grad_layout layout = grad_layout_make(1, &lengths[i], i % 2 == 1, (uint64_t)i + 1);
         problem p = problem_make(&layout, &s, LS_F32, false, (uint64_t)i + 1);
+        if (i % 3 != 0) states_make(&p, (uint64_t)i + 1);
         problem_check(&p, isa, "length");
         problem_free(&p);
     }
@@ -571,7 +602,7 @@ static void sequences_do_not_see_each_other(void **state) {
     }
 }
 
-/* da and db in bf16 are those in float32, rounded; an initial state of zeros, or none wanted back, changes nothing. */
+/* da and db in bf16 are those in float32, rounded; states of zeros, or none wanted back, change nothing. */
 static void types_and_absent_states_carry_no_bit(void **state) {
     const ls_isa isa = op_isa(state);
     const int64_t one[] = {9};
@@ -579,6 +610,7 @@ static void types_and_absent_states_carry_no_bit(void **state) {
     const shape s = {4, 2, 3, 5};
     problem p = problem_make(&layout, &s, LS_F32, false, 3);
     grads full = grads_make(9, 1, &s, 0), half = grads_make(9, 1, &s, 0);
+    const float ones[] = {1.0f, 1.0f, 1.0f, 1.0f};
     ls_delta_backward_args args;
     for (int i = DA; i <= DB; i++) {
         op_array_free(&half.of[i]);
@@ -587,7 +619,10 @@ static void types_and_absent_states_carry_no_bit(void **state) {
     run(&p, &full, op_devices[isa][0]);
     initial_make(&p, 1);
     memset(p.initial.data, 0, (size_t)p.initial.bytes);
+    p.layout.spans[0].pos = 7;
     args = problem_args(&p, &half);
+    args.initial_scale = ones;
+    args.dfinal = op_floats(&p.initial);
     args.dinitial = NULL;
     run_args(&args, op_devices[isa][0]);
     for (int64_t i = 0; i < 9 * 4; i++)
@@ -605,11 +640,13 @@ static void types_and_absent_states_carry_no_bit(void **state) {
 
 enum { T_ROWS = 45, T_CUT = 40, T_HEADS = 4, T_KEY_HEADS = 2, T_KEYS = 5, T_DIM = 3 };
 
-/* The same problem in float64: two sequences of 40 and 5 tokens. */
+/* The same problem in float64: two sequences of 40 and 5 tokens, or a tree, which begins with zeros. */
 typedef struct exact {
+    grad_layout layout;
+    bool is_tree;
     double q[T_ROWS * T_KEY_HEADS * T_KEYS], k[T_ROWS * T_KEY_HEADS * T_KEYS], v[T_ROWS * T_HEADS * T_DIM];
     double a[T_ROWS * T_HEADS], b[T_ROWS * T_HEADS], rate[T_HEADS], bias[T_HEADS];
-    double initial[2 * T_HEADS * T_KEYS * T_DIM], dout[T_ROWS * T_HEADS * T_DIM];
+    double initial[GRAD_TREE_SPANS * T_HEADS * T_KEYS * T_DIM], dout[T_ROWS * T_HEADS * T_DIM];
 } exact;
 
 static void unit(double *out, const double *x) {
@@ -618,33 +655,42 @@ static void unit(double *out, const double *x) {
     for (int i = 0; i < T_KEYS; i++) out[i] = x[i] / sqrt(sum);
 }
 
+/* dout * out of token t of a head; its state moves on. */
+static double exact_token(const exact *e, double state[T_KEYS][T_DIM], int64_t t, int64_t h) {
+    const int64_t at = (t * T_KEY_HEADS + h / (T_HEADS / T_KEY_HEADS)) * T_KEYS, value = (t * T_HEADS + h) * T_DIM;
+    const double soft = log1p(exp(e->a[t * T_HEADS + h] + e->bias[h]));
+    const double decay = exp(e->rate[h] * soft), beta = 1.0 / (1.0 + exp(-e->b[t * T_HEADS + h]));
+    double q[T_KEYS], k[T_KEYS], loss = 0.0;
+    unit(q, e->q + at);
+    unit(k, e->k + at);
+    for (int c = 0; c < T_DIM; c++) {
+        double u = 0.0, o = 0.0;
+        for (int i = 0; i < T_KEYS; i++) {
+            state[i][c] *= decay;
+            u += k[i] * state[i][c];
+        }
+        for (int i = 0; i < T_KEYS; i++) {
+            state[i][c] += k[i] * beta * (e->v[value + c] - u);
+            o += q[i] * state[i][c];
+        }
+        loss += e->dout[value + c] * o / sqrt((double)T_KEYS);
+    }
+    return loss;
+}
+
 /* The sum of dout * out. */
 static double exact_loss(const void *context) {
     const exact *e = context;
     double loss = 0.0;
-    for (int h = 0; h < T_HEADS; h++) {
-        double state[T_KEYS][T_DIM];
-        for (int t = 0; t < T_ROWS; t++) {
-            const int at = (t * T_KEY_HEADS + h / (T_HEADS / T_KEY_HEADS)) * T_KEYS, value = (t * T_HEADS + h) * T_DIM;
-            const double soft = log1p(exp(e->a[t * T_HEADS + h] + e->bias[h]));
-            const double decay = exp(e->rate[h] * soft), beta = 1.0 / (1.0 + exp(-e->b[t * T_HEADS + h]));
-            double q[T_KEYS], k[T_KEYS];
-            if (t == 0 || t == T_CUT)
-                memcpy(state, e->initial + ((t == T_CUT) * T_HEADS + h) * T_KEYS * T_DIM, sizeof state);
-            unit(q, e->q + at);
-            unit(k, e->k + at);
-            for (int c = 0; c < T_DIM; c++) {
-                double u = 0.0, o = 0.0;
-                for (int i = 0; i < T_KEYS; i++) {
-                    state[i][c] *= decay;
-                    u += k[i] * state[i][c];
-                }
-                for (int i = 0; i < T_KEYS; i++) {
-                    state[i][c] += k[i] * beta * (e->v[value + c] - u);
-                    o += q[i] * state[i][c];
-                }
-                loss += e->dout[value + c] * o / sqrt((double)T_KEYS);
-            }
+    for (int64_t h = 0; h < T_HEADS; h++) {
+        double state[GRAD_SPANS_MAX][T_KEYS][T_DIM];
+        for (int64_t i = 0; i < e->layout.n_spans; i++) {
+            const ls_span *span = &e->layout.spans[i];
+            if (e->is_tree && i > 0)
+                memcpy(state[i], state[grad_tree_parent[i]], sizeof state[i]);
+            else
+                memcpy(state[i], e->initial + (i * T_HEADS + h) * T_KEYS * T_DIM, sizeof state[i]);
+            for (int64_t t = 0; t < span->n_rows; t++) loss += exact_token(e, state[i], span->row + t, h);
         }
     }
     return loss;
@@ -655,36 +701,164 @@ static void widen_to(double *to, const op_array *from) {
         for (int64_t c = 0; c < from->cols; c++) *to++ = op_get(from, r, c);
 }
 
-/* Every gradient is within 1e-4 of the largest of its kind, with slow rates, where the past counts, and with fast ones,
- * where the scale goes into the state. */
+/* Slow rates, where the past counts, or fast ones, where the scale goes into the state. */
+static problem truth_problem(const grad_layout *layout, int kind) {
+    const shape s = {T_HEADS, T_KEY_HEADS, T_KEYS, T_DIM};
+    problem p = problem_make(layout, &s, LS_F32, false, (uint64_t)kind + 1);
+    uint64_t seed = (uint64_t)kind + 9;
+    op_fill(&p.rate, kind / 2 ? op_rate : op_slow, &seed);
+    return p;
+}
+
+/* The worst error, within 1e-4 of the largest gradient of its kind; those of the first n kinds. */
+static double truth_check(const problem *p, const grads *got, int n, int kind, bool is_tree) {
+    static exact e;
+    double *const inputs[N_GRADS] = {e.q, e.k, e.v, e.a, e.b, e.rate, e.bias, e.initial};
+    const op_array *from[N_GRADS] = {&p->q, &p->k, &p->v, &p->a, &p->b, &p->rate, &p->bias, &p->initial};
+    double worst = 0.0;
+    e.layout = p->layout;
+    e.is_tree = is_tree;
+    memset(e.initial, 0, sizeof e.initial);
+    for (int i = 0; i < n; i++) widen_to(inputs[i], from[i]);
+    widen_to(e.dout, &p->dout);
+    for (int i = 0; i < n; i++) {
+        const double error =
+            grad_worst(op_floats(&got->of[i]), inputs[i], from[i]->rows * from[i]->cols, exact_loss, &e);
+        if (!(error <= 1e-4)) fail_msg("%s, kind %d: error %g of the largest", grad_names[i], kind, error);
+        worst = fmax(worst, error);
+    }
+    return worst;
+}
+
 static void gradients_are_those_of_float64(void **state) {
     const ls_isa isa = op_isa(state);
     const int64_t two[] = {T_CUT, T_ROWS - T_CUT};
     const grad_layout layout = grad_layout_make(2, two, false, 1);
-    const shape s = {T_HEADS, T_KEY_HEADS, T_KEYS, T_DIM};
     double worst = 0.0;
     for (int kind = 0; kind < 4; kind++) {
-        problem p = problem_make(&layout, &s, LS_F32, false, (uint64_t)kind + 1);
-        grads got = grads_make(T_ROWS, 2, &s, 0);
-        static exact e;
-        double *const inputs[N_GRADS] = {e.q, e.k, e.v, e.a, e.b, e.rate, e.bias, e.initial};
-        const op_array *from[N_GRADS] = {&p.q, &p.k, &p.v, &p.a, &p.b, &p.rate, &p.bias, &p.initial};
-        uint64_t seed = (uint64_t)kind + 9;
-        op_fill(&p.rate, kind / 2 ? op_rate : op_slow, &seed);
-        initial_make(&p, seed);
-        for (int i = 0; i < N_GRADS; i++) widen_to(inputs[i], from[i]);
-        widen_to(e.dout, &p.dout);
+        problem p = truth_problem(&layout, kind);
+        grads got = grads_make(T_ROWS, 2, &p.s, 0);
+        initial_make(&p, (uint64_t)kind + 9);
         run(&p, &got, op_devices[isa][0]);
-        for (int i = 0; i < N_GRADS; i++) {
-            const double error =
-                grad_worst(op_floats(&got.of[i]), inputs[i], from[i]->rows * from[i]->cols, exact_loss, &e);
-            if (!(error <= 1e-4)) fail_msg("%s, kind %d: error %g of the largest", grad_names[i], kind, error);
-            worst = fmax(worst, error);
-        }
+        worst = fmax(worst, truth_check(&p, &got, N_GRADS, kind, false));
         grads_free(&got);
         problem_free(&p);
     }
     print_message("worst error %.3g of the largest gradient of its kind\n", worst);
+}
+
+/* ---- spans that continue others ---- */
+
+enum { ENTRY = T_HEADS * T_KEYS * T_DIM }; /* floats of a state */
+
+/* The forward of a level, from the states and scales that its parents left: [spans]. */
+static void tree_forward(const problem *p, const grads *g, const grad_level *l, float *states, float *scales,
+                         ls_device *device) {
+    const ls_delta_backward_args back = problem_args(p, g);
+    op_array out = op_array_make(LS_F32, back.rows, T_HEADS * T_DIM, 0);
+    const ls_delta_args args = {.in_dtype = back.in_dtype,
+                                .q = back.q,
+                                .k = back.k,
+                                .v = back.v,
+                                .a = back.a,
+                                .b = back.b,
+                                .out = out.data,
+                                .q_stride = back.q_stride,
+                                .k_stride = back.k_stride,
+                                .v_stride = back.v_stride,
+                                .a_stride = back.a_stride,
+                                .b_stride = back.b_stride,
+                                .out_stride = out.stride,
+                                .rate = back.rate,
+                                .dt_bias = back.dt_bias,
+                                .rows = back.rows,
+                                .n_heads = back.n_heads,
+                                .n_key_heads = back.n_key_heads,
+                                .key_dim = back.key_dim,
+                                .value_dim = back.value_dim,
+                                .state = {(uint8_t *)states, ENTRY * 4, GRAD_TREE_SPANS},
+                                .scale = {(uint8_t *)scales, T_HEADS * 4, GRAD_TREE_SPANS},
+                                .spans = l->spans,
+                                .n_spans = l->n};
+    ls_error err;
+    assert_ok(ls_delta(device, &args, &err), err);
+    op_array_free(&out);
+}
+
+/* Gradients of a tree, level by level, the deepest first; initial, scale, dfinal: [spans]. */
+static void tree_back(const problem *p, const grads *got, const float *initial, const float *scale, float *dfinal,
+                      ls_device *device) {
+    for (int64_t level = GRAD_TREE_LEVELS - 1; level >= 0; level--) {
+        const grad_level l = grad_level_make(&p->layout, level);
+        float *before = grad_level_gather(&l, initial, ENTRY * 4), *last = grad_level_gather(&l, dfinal, ENTRY * 4);
+        float *scales = grad_level_gather(&l, scale, T_HEADS * 4), *first = op_alloc(l.n * ENTRY * 4);
+        ls_delta_backward_args args = problem_args(p, got);
+        args.spans = l.spans;
+        args.n_spans = l.n;
+        args.continued = level < GRAD_TREE_LEVELS - 1;
+        args.initial = level > 0 ? before : NULL;
+        args.initial_scale = level > 0 ? scales : NULL;
+        args.dinitial = level > 0 ? first : NULL;
+        args.dfinal = level < GRAD_TREE_LEVELS - 1 ? last : NULL;
+        run_args(&args, device);
+        if (level > 0) grad_level_give(&l, first, dfinal, ENTRY);
+        free(before);
+        free(last);
+        free(scales);
+        free(first);
+    }
+}
+
+/* A trunk is computed once for all that continue it, and its gradients are as near to float64 as others. */
+static void gradients_of_a_tree_are_those_of_float64(void **state) {
+    const int64_t rows[] = {17, 4, 3, 12};
+    const grad_layout tree = grad_tree_make(rows);
+    ls_device *device = op_devices[ls_isa_best()][1];
+    (void)state;
+    for (int kind = 0; kind < 4; kind += 2) {
+        problem p = truth_problem(&tree, kind);
+        grads got = grads_make(tree.rows, GRAD_TREE_SPANS, &p.s, 0);
+        _Alignas(16) float states[GRAD_TREE_SPANS * ENTRY], scales[GRAD_TREE_SPANS * T_HEADS];
+        float initial[GRAD_TREE_SPANS * ENTRY] = {0}, scale[GRAD_TREE_SPANS * T_HEADS] = {0};
+        float dfinal[GRAD_TREE_SPANS * ENTRY] = {0};
+        for (int64_t level = 0; level < GRAD_TREE_LEVELS; level++) {
+            const grad_level l = grad_level_make(&tree, level);
+            grad_level_fork(&l, states, ENTRY * 4);
+            grad_level_fork(&l, scales, T_HEADS * 4);
+            for (int64_t i = 0; i < l.n && level > 0; i++) {
+                memcpy(initial + l.of[i] * ENTRY, states + l.of[i] * ENTRY, ENTRY * 4);
+                memcpy(scale + l.of[i] * T_HEADS, scales + l.of[i] * T_HEADS, T_HEADS * 4);
+            }
+            tree_forward(&p, &got, &l, states, scales, device);
+        }
+        tree_back(&p, &got, initial, scale, dfinal, device);
+        (void)truth_check(&p, &got, DINITIAL, kind, true);
+        grads_free(&got);
+        problem_free(&p);
+    }
+}
+
+/* The second part of a sequence, cut where a piece begins, has the rows' gradients of the whole, in bits. */
+static void a_cut_changes_no_row_behind_it(void **state) {
+    enum { ROWS = 130, CUT = 64 };
+    const int64_t one[] = {ROWS};
+    const grad_layout layout = grad_layout_make(1, one, false, 1);
+    const grad_level trunk = {1, {0}, {{0, CUT, 0, 0, 0}}}, behind = {1, {0}, {{CUT, ROWS - CUT, CUT, 0, 0}}};
+    ls_device *device = op_devices[op_isa(state)][1];
+    problem p = truth_problem(&layout, 2);
+    grads whole = grads_make(ROWS, 1, &p.s, 0), got = grads_make(ROWS, 1, &p.s, 0);
+    _Alignas(16) float states[GRAD_TREE_SPANS * ENTRY], scales[GRAD_TREE_SPANS * T_HEADS];
+    ls_delta_backward_args args = problem_args(&p, &got);
+    run(&p, &whole, device);
+    tree_forward(&p, &got, &trunk, states, scales, device);
+    args.spans = behind.spans;
+    args.initial = states;
+    args.initial_scale = scales;
+    run_args(&args, device);
+    for (int i = DQ; i <= DB; i++) grad_rows_check(&whole.of[i], &got.of[i], behind.spans, grad_names[i]);
+    grads_free(&whole);
+    grads_free(&got);
+    problem_free(&p);
 }
 
 /* ---- errors ---- */
@@ -740,6 +914,8 @@ static void bad_arguments_are_named(void **state) {
     REFUSED("9223372036854775807 spans", args.n_spans = INT64_MAX);
     REFUSED("2 spans at", args.spans = NULL);
     REFUSED("span 1: position 2", spans[1].pos = 2);
+    REFUSED("span 1: position -2", spans[1].pos = -2; args.initial = args.dinitial);
+    REFUSED("initial is a null pointer and initial_scale is not", args.initial_scale = args.rate);
     REFUSED("span 1: row 3 before", spans[1].row = 3);
     REFUSED("span 1: row 4, rows 6", spans[1].n_rows = 6);
 #undef REFUSED
@@ -777,17 +953,19 @@ static void variants_are_caught(void **state) {
     const struct {
         variant wrong;
         int seen_in;
-    } cases[] = {{ROW_CHAIN, DV},           {ROW_CHAIN, DA},         {QUAD_CHAIN, DA},  {QUAD_CHAIN, DB},
-                 {HEADS_REVERSED, DQ},      {HEADS_REVERSED, DK},    {ONE_PIECE, DK},   {ONE_PIECE, DRATE},
-                 {PIECES_REVERSED, DRATE},  {NORM_IS_CONSTANT, DQ},  {DECAY_FIRST, DK}, {BETA_LINEAR, DB},
-                 {DECAY_FIRST, DA},         {DECAY_FIRST, DV},       {ONE_PIECE, DQ},   {PIECES_REVERSED, DDT_BIAS},
-                 {NO_RESCALE, DV},          {PLAIN_CHAIN, DV},       {PLAIN_CHAIN, DK}, {NORM_IS_CONSTANT, DK},
-                 {NO_FORWARD_FACTOR, DQ},   {NO_FORWARD_FACTOR, DK}, {SELF_IN_E, DA},   {NO_BACKWARD_FACTOR, DK},
-                 {KEYS_BEFORE_QUERIES, DK}, {W_GOES_ON, DA},         {W_GOES_ON, DRATE}};
+    } cases[] = {{ROW_CHAIN, DV},           {ROW_CHAIN, DA},         {QUAD_CHAIN, DA},   {QUAD_CHAIN, DB},
+                 {HEADS_REVERSED, DQ},      {HEADS_REVERSED, DK},    {ONE_PIECE, DK},    {ONE_PIECE, DRATE},
+                 {PIECES_REVERSED, DRATE},  {NORM_IS_CONSTANT, DQ},  {DECAY_FIRST, DK},  {BETA_LINEAR, DB},
+                 {DECAY_FIRST, DA},         {DECAY_FIRST, DV},       {ONE_PIECE, DQ},    {PIECES_REVERSED, DDT_BIAS},
+                 {NO_RESCALE, DV},          {PLAIN_CHAIN, DV},       {PLAIN_CHAIN, DK},  {NORM_IS_CONSTANT, DK},
+                 {NO_FORWARD_FACTOR, DQ},   {NO_FORWARD_FACTOR, DK}, {SELF_IN_E, DA},    {NO_BACKWARD_FACTOR, DK},
+                 {KEYS_BEFORE_QUERIES, DK}, {W_GOES_ON, DA},         {W_GOES_ON, DRATE}, {LAST_W_LOST, DRATE},
+                 {LAST_K_LOST, DK}};
     const int64_t three[] = {70, 20, 15};
     const grad_layout layout = grad_layout_make(3, three, true, 2);
     const shape s = {12, 4, 40, 37};
     problem p = problem_make(&layout, &s, LS_F32, false, 8);
+    states_make(&p, 9);
     grads right = grads_make(layout.rows, layout.n_spans, &s, 0);
     (void)state;
     grad_ref(&p, &right, RIGHT);
@@ -806,11 +984,18 @@ static void variants_are_caught(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        OP_CASES(every_shape_equals_the_textbook),      OP_CASES(every_length_equals_the_textbook),
-        OP_CASES(the_largest_heads_equal_the_textbook), OP_CASES(no_tokens_give_zero_gradients),
-        OP_CASES(sequences_do_not_see_each_other),      OP_CASES(types_and_absent_states_carry_no_bit),
-        OP_CASES(gradients_are_those_of_float64),       cmocka_unit_test(bad_arguments_are_named),
-        cmocka_unit_test(workspaces_that_do_not_fit),   cmocka_unit_test(variants_are_caught),
+        OP_CASES(every_shape_equals_the_textbook),
+        OP_CASES(every_length_equals_the_textbook),
+        OP_CASES(the_largest_heads_equal_the_textbook),
+        OP_CASES(no_tokens_give_zero_gradients),
+        OP_CASES(sequences_do_not_see_each_other),
+        OP_CASES(types_and_absent_states_carry_no_bit),
+        OP_CASES(a_cut_changes_no_row_behind_it),
+        OP_CASES(gradients_are_those_of_float64),
+        cmocka_unit_test(gradients_of_a_tree_are_those_of_float64),
+        cmocka_unit_test(bad_arguments_are_named),
+        cmocka_unit_test(workspaces_that_do_not_fit),
+        cmocka_unit_test(variants_are_caught),
     };
     return cmocka_run_group_tests(tests, op_open, op_close);
 }

@@ -4,7 +4,7 @@
 #include "op/scan.h"
 
 /* Optional parts and the way dt comes. */
-enum { WITH_Z = 1, WITH_BIAS = 2, WITH_D = 4, ACTIVATED = 8, N_FLAGS = 16 };
+enum { WITH_Z = 1, WITH_BIAS = 2, WITH_D = 4, ACTIVATED = 8, N_FLAGS = 16, WITH_STATES = 16 };
 
 typedef struct problem {
     grad_layout layout;
@@ -12,19 +12,21 @@ typedef struct problem {
     int flags;
     op_array u, dt, b, cc, z, dout; /* [rows] */
     op_array a2, bias, d;           /* [dim][n_states], [1][dim], [1][dim] */
+    op_array initial, dfinal;       /* [spans * dim][n_states], and a row for a pointer where there are no spans */
 } problem;
 
 /* Gradients in the order of the arguments. */
-enum { DU, DDT, DB, DCC, DZ, DA2, DDT_BIAS, DD, N_GRADS };
-static const char *const grad_names[N_GRADS] = {"du", "ddt", "db", "dcc", "dz", "da2", "ddt_bias", "dd"};
+enum { DU, DDT, DB, DCC, DZ, DA2, DDT_BIAS, DD, DINITIAL, N_GRADS };
+static const char *const grad_names[N_GRADS] = {"du", "ddt", "db", "dcc", "dz", "da2", "ddt_bias", "dd", "dinitial"};
 
 typedef struct grads {
     op_array of[N_GRADS];
 } grads;
 
 static grads grads_make(int64_t rows, int64_t dim, int64_t states) {
-    const int64_t shape[N_GRADS][2] = {{rows, dim}, {rows, dim},   {rows, states}, {rows, states},
-                                       {rows, dim}, {dim, states}, {1, dim},       {1, dim}};
+    const int64_t shape[N_GRADS][2] = {{rows, dim},    {rows, dim}, {rows, states},
+                                       {rows, states}, {rows, dim}, {dim, states},
+                                       {1, dim},       {1, dim},    {GRAD_SPANS_MAX * dim, states}};
     grads g;
     for (int i = 0; i < N_GRADS; i++) {
         g.of[i] = op_array_make(LS_F32, shape[i][0], shape[i][1], 0);
@@ -52,6 +54,8 @@ static void problem_alloc(problem *p, const grad_layout *layout, int64_t dim, in
     p->a2 = op_array_make(LS_F32, dim, states, 0);
     p->bias = op_array_make(LS_F32, 1, dim, 0);
     p->d = op_array_make(LS_F32, 1, dim, 0);
+    p->initial = op_array_make(LS_F32, layout->n_spans * dim + 1, states, 0);
+    p->dfinal = op_array_make(LS_F32, layout->n_spans * dim + 1, states, 0);
 }
 
 static float op_dt(uint64_t *seed) { return test_uniform(seed, 0.001f, 2.0f); }
@@ -78,11 +82,15 @@ static problem problem_make(const grad_layout *layout, int64_t dim, int64_t stat
     op_fill(&p.a2, op_rate, &seed);
     op_fill(&p.bias, op_bias, &seed);
     op_fill(&p.d, op_plain, &seed);
+    op_fill(&p.initial, plain, &seed);
+    op_fill(&p.dfinal, plain, &seed);
+    for (int64_t i = 0; i < layout->n_spans && flags & WITH_STATES; i++) p.layout.spans[i].pos = 3 * i;
     return p;
 }
 
 static void problem_free(problem *p) {
-    op_array *arrays[] = {&p->u, &p->dt, &p->b, &p->cc, &p->z, &p->dout, &p->a2, &p->bias, &p->d};
+    op_array *arrays[] = {&p->u,  &p->dt,   &p->b, &p->cc,      &p->z,     &p->dout,
+                          &p->a2, &p->bias, &p->d, &p->initial, &p->dfinal};
     for (int64_t i = 0; i < OP_COUNT(arrays); i++) op_array_free(arrays[i]);
 }
 
@@ -118,6 +126,9 @@ static ls_scan_backward_args problem_args(const problem *p, const grads *g) {
         .n_states = p->n_states,
         .spans = p->layout.spans,
         .n_spans = p->layout.n_spans,
+        .initial = p->flags & WITH_STATES ? (const float *)(const void *)p->initial.data : NULL,
+        .dinitial = p->flags & WITH_STATES ? grads_at(g, DINITIAL) : NULL,
+        .dfinal = p->flags & WITH_STATES ? (const float *)(const void *)p->dfinal.data : NULL,
     };
     return args;
 }
@@ -134,8 +145,18 @@ static void run(const problem *p, const grads *g, ls_device *device) {
 /* ---- the textbook ---- */
 
 /* Wrong on purpose: sums over channels and over states as one chain, spans added from the last to the first, the
- * factors of w in another order, a bounded decay that lets a gradient through. */
-typedef enum variant { RIGHT, CHANNEL_CHAIN, STATE_CHAIN, SPANS_REVERSED, W_REORDERED, BOUNDED_FLOWS } variant;
+ * factors of w in another order, a bounded decay that lets a gradient through, the gradient of the last state
+ * where that of the first token's is, a first token whose decay has nothing before it. */
+typedef enum variant {
+    RIGHT,
+    CHANNEL_CHAIN,
+    STATE_CHAIN,
+    SPANS_REVERSED,
+    W_REORDERED,
+    BOUNDED_FLOWS,
+    FINAL_LATE,
+    INITIAL_LOST
+} variant;
 
 typedef struct decayed {
     float decay;
@@ -194,7 +215,12 @@ static void channel_ref(const problem *p, const ls_span *span, int64_t c, const 
                         float *to_b, variant v) {
     const int64_t n = p->n_states, group = v == STATE_CHAIN ? n : (n + 3) / 4;
     float g[LS_SCAN_STATES_MAX] = {0}, da2[LS_SCAN_STATES_MAX] = {0}, dd = 0.0f, ddt_bias = 0.0f;
-    for (int64_t s = 0; s < n; s++) h[s] = 0.0f;
+    const bool with_states = (p->flags & WITH_STATES) != 0;
+    const int64_t entry = (span - p->layout.spans) * p->dim + c;
+    for (int64_t s = 0; s < n; s++) {
+        h[s] = with_states ? op_get(&p->initial, entry, s) : 0.0f;
+        if (with_states && v != FINAL_LATE) g[s] = op_get(&p->dfinal, entry, s);
+    }
     for (int64_t t = 0; t < span->n_rows; t++) {
         const seen x = seen_ref(p, span->row + t, c);
         for (int64_t s = 0; s < n; s++)
@@ -216,7 +242,7 @@ static void channel_ref(const problem *p, const ls_span *span, int64_t c, const 
             dy = ls_mul(dout, sl);
         }
         for (int64_t s = 0; s < n; s++) {
-            const float a2 = op_get(&p->a2, c, s), before = h[t * n + s];
+            const float a2 = op_get(&p->a2, c, s), before = v == INITIAL_LOST && t == 0 ? 0.0f : h[t * n + s];
             const decayed d = decay_ref(x.dt, a2);
             float w;
             g[s] = ls_fma(dy, op_get(&p->cc, row, s), g[s]);
@@ -241,6 +267,8 @@ static void channel_ref(const problem *p, const ls_span *span, int64_t c, const 
         op_put(&out->of[DU], row, c, du);
         op_put(&out->of[DDT], row, c, ddt);
     }
+    for (int64_t s = 0; s < n && with_states && span->n_rows > 0; s++)
+        op_put(&out->of[DINITIAL], entry, s, v == FINAL_LATE ? ls_add(g[s], op_get(&p->dfinal, entry, s)) : g[s]);
     for (int64_t s = 0; s < n; s++) add_into(&out->of[DA2], c, s, da2[s]);
     if (p->flags & WITH_D) add_into(&out->of[DD], 0, c, dd);
     if (p->flags & WITH_BIAS) add_into(&out->of[DDT_BIAS], 0, c, ddt_bias);
@@ -302,7 +330,8 @@ static void every_option_equals_the_textbook(void **state) {
         for (int flags = 0; flags < N_FLAGS; flags++) {
             const grad_layout layout = grad_layout_random(lengths, OP_COUNT(lengths), &seed);
             const bool special = (d + flags) % 3 == 0;
-            problem p = problem_make(&layout, dims[d], states[test_random(&seed) % 8], flags,
+            problem p = problem_make(&layout, dims[d], states[test_random(&seed) % 8],
+                                     flags | ((d + flags / 2) % 2 ? WITH_STATES : 0),
                                      (d + flags) % 2 ? LS_BF16 : LS_F32, special, test_random(&seed));
             problem_check(&p, isa, special ? "special" : "plain");
             problem_free(&p);
@@ -318,7 +347,8 @@ static void every_length_equals_the_textbook(void **state) {
         for (int gaps = 0; gaps < 2; gaps++) {
             const int64_t three[] = {more[i], more[(i * 3 + 4) % OP_COUNT(more)], more[i]};
             const grad_layout layout = grad_layout_make(1 + i % 3, three, gaps == 1, test_random(&seed));
-            problem p = problem_make(&layout, 9, 5, WITH_Z | WITH_BIAS | WITH_D, LS_F32, false, test_random(&seed));
+            problem p = problem_make(&layout, 9, 5, WITH_Z | WITH_BIAS | WITH_D | (i % 2 ? WITH_STATES : 0), LS_F32,
+                                     false, test_random(&seed));
             problem_check(&p, isa, "lengths");
             problem_free(&p);
         }
@@ -329,8 +359,9 @@ static void wide_and_deep_equal_the_textbook(void **state) {
     const int64_t shapes[][3] = {{256, 16, 6}, {300, 3, 34}, {40, 64, 35}, {3, LS_SCAN_STATES_MAX, 34}, {32, 255, 5}};
     for (int64_t i = 0; i < OP_COUNT(shapes); i++) {
         const grad_layout layout = grad_layout_make(1, &shapes[i][2], true, (uint64_t)i + 1);
-        problem p = problem_make(&layout, shapes[i][0], shapes[i][1], WITH_Z | WITH_BIAS | WITH_D,
-                                 i % 2 ? LS_BF16 : LS_F32, false, (uint64_t)i + 50);
+        problem p = problem_make(&layout, shapes[i][0], shapes[i][1],
+                                 WITH_Z | WITH_BIAS | WITH_D | (i / 2 % 2 ? WITH_STATES : 0), i % 2 ? LS_BF16 : LS_F32,
+                                 false, (uint64_t)i + 50);
         problem_check(&p, isa, "wide");
         problem_free(&p);
     }
@@ -453,31 +484,39 @@ static void padding_changes_no_gradient(void **state) {
 
 enum { T_ROWS = 45, T_DIM = 3, T_STATES = 5 };
 
-/* The same problem in float64: two sequences of 40 and 5 tokens. */
+/* The same problem in float64: two sequences of 40 and 5 tokens, or a tree. */
 typedef struct exact {
     int flags;
+    bool is_tree;
+    grad_layout layout;
     double u[T_ROWS * T_DIM], dt[T_ROWS * T_DIM], z[T_ROWS * T_DIM], dout[T_ROWS * T_DIM];
     double b[T_ROWS * T_STATES], cc[T_ROWS * T_STATES], a2[T_DIM * T_STATES], bias[T_DIM], d[T_DIM];
 } exact;
+
+/* The sum of dout * out of token t of channel c; h moves on. */
+static double exact_token(const exact *e, double *h, int64_t t, int64_t c) {
+    const int64_t at = t * T_DIM + c;
+    const double raw = e->dt[at] + (e->flags & WITH_BIAS ? e->bias[c] : 0.0);
+    const double dt = e->flags & ACTIVATED ? raw : log1p(exp(raw));
+    double y = e->flags & WITH_D ? e->d[c] * e->u[at] : 0.0;
+    for (int s = 0; s < T_STATES; s++) {
+        h[s] = exp2(dt * e->a2[c * T_STATES + s]) * h[s] + dt * e->u[at] * e->b[t * T_STATES + s];
+        y += h[s] * e->cc[t * T_STATES + s];
+    }
+    if (e->flags & WITH_Z) y *= e->z[at] / (1.0 + exp(-e->z[at]));
+    return e->dout[at] * y;
+}
 
 /* The sum of dout * out. */
 static double exact_loss(const void *context) {
     const exact *e = context;
     double loss = 0.0;
-    for (int c = 0; c < T_DIM; c++) {
-        double h[T_STATES] = {0};
-        for (int t = 0; t < T_ROWS; t++) {
-            const int at = t * T_DIM + c;
-            const double raw = e->dt[at] + (e->flags & WITH_BIAS ? e->bias[c] : 0.0);
-            const double dt = e->flags & ACTIVATED ? raw : log1p(exp(raw));
-            double y = e->flags & WITH_D ? e->d[c] * e->u[at] : 0.0;
-            for (int s = 0; s < T_STATES; s++) {
-                if (t == 40) h[s] = 0.0;
-                h[s] = exp2(dt * e->a2[c * T_STATES + s]) * h[s] + dt * e->u[at] * e->b[t * T_STATES + s];
-                y += h[s] * e->cc[t * T_STATES + s];
-            }
-            if (e->flags & WITH_Z) y *= e->z[at] / (1.0 + exp(-e->z[at]));
-            loss += e->dout[at] * y;
+    for (int64_t c = 0; c < T_DIM; c++) {
+        double h[GRAD_SPANS_MAX][T_STATES] = {{0}};
+        for (int64_t i = 0; i < e->layout.n_spans; i++) {
+            const ls_span *span = &e->layout.spans[i];
+            if (e->is_tree && i > 0) memcpy(h[i], h[grad_tree_parent[i]], sizeof h[i]);
+            for (int64_t t = 0; t < span->n_rows; t++) loss += exact_token(e, h[i], span->row + t, c);
         }
     }
     return loss;
@@ -488,6 +527,38 @@ static void widen_to(double *to, const op_array *from) {
         for (int64_t c = 0; c < from->cols; c++) *to++ = op_get(from, r, c);
 }
 
+/* Slow rates, so that the past counts, and steps that stay positive. */
+static problem truth_problem(const grad_layout *layout, int flags) {
+    uint64_t seed = (uint64_t)flags + 9;
+    problem p = problem_make(layout, T_DIM, T_STATES, flags, LS_F32, false, (uint64_t)flags + 1);
+    for (int64_t i = 0; i < T_DIM * T_STATES; i++)
+        op_put(&p.a2, i / T_STATES, i % T_STATES, test_uniform(&seed, -2.0f, -0.05f));
+    for (int64_t c = 0; c < T_DIM && flags & ACTIVATED; c++) op_put(&p.bias, 0, c, op_dt(&seed));
+    return p;
+}
+
+/* The worst error, within 1e-4 of the largest gradient of its kind. */
+static double truth_check(const problem *p, const grads *got, int flags, bool is_tree) {
+    static exact e;
+    double *const inputs[DINITIAL] = {e.u, e.dt, e.b, e.cc, e.z, e.a2, e.bias, e.d};
+    const op_array *from[DINITIAL] = {&p->u, &p->dt, &p->b, &p->cc, &p->z, &p->a2, &p->bias, &p->d};
+    double worst = 0.0;
+    e.flags = flags;
+    e.is_tree = is_tree;
+    e.layout = p->layout;
+    for (int i = 0; i < DINITIAL; i++) widen_to(inputs[i], from[i]);
+    widen_to(e.dout, &p->dout);
+    for (int i = 0; i < DINITIAL; i++) {
+        double error;
+        if ((i == DZ && !(flags & WITH_Z)) || (i == DDT_BIAS && !(flags & WITH_BIAS)) || (i == DD && !(flags & WITH_D)))
+            continue;
+        error = grad_worst(grads_at(got, i), inputs[i], from[i]->rows * from[i]->cols, exact_loss, &e);
+        if (!(error <= 1e-4)) fail_msg("%s, flags %d: error %g of the largest", grad_names[i], flags, error);
+        worst = fmax(worst, error);
+    }
+    return worst;
+}
+
 /* Every gradient is within 1e-4 of the largest of its kind; measured errors are near 1e-6. */
 static void gradients_are_those_of_float64(void **state) {
     const ls_isa isa = op_isa(state);
@@ -495,33 +566,154 @@ static void gradients_are_those_of_float64(void **state) {
     const grad_layout layout = grad_layout_make(2, two, false, 1);
     double worst = 0.0;
     for (int flags = 0; flags < N_FLAGS; flags++) {
-        problem p = problem_make(&layout, T_DIM, T_STATES, flags, LS_F32, false, (uint64_t)flags + 1);
+        problem p = truth_problem(&layout, flags);
         grads got = grads_make(T_ROWS, T_DIM, T_STATES);
-        static exact e;
-        double *const inputs[N_GRADS] = {e.u, e.dt, e.b, e.cc, e.z, e.a2, e.bias, e.d};
-        const op_array *from[N_GRADS] = {&p.u, &p.dt, &p.b, &p.cc, &p.z, &p.a2, &p.bias, &p.d};
-        uint64_t seed = (uint64_t)flags + 9;
-        /* Slow rates, so that the past counts, and steps that stay positive. */
-        for (int64_t i = 0; i < T_DIM * T_STATES; i++)
-            op_put(&p.a2, i / T_STATES, i % T_STATES, test_uniform(&seed, -2.0f, -0.05f));
-        for (int64_t c = 0; c < T_DIM && flags & ACTIVATED; c++) op_put(&p.bias, 0, c, op_dt(&seed));
-        e.flags = flags;
-        for (int i = 0; i < N_GRADS; i++) widen_to(inputs[i], from[i]);
-        widen_to(e.dout, &p.dout);
         run(&p, &got, op_devices[isa][0]);
-        for (int i = 0; i < N_GRADS; i++) {
-            double error;
-            if ((i == DZ && !(flags & WITH_Z)) || (i == DDT_BIAS && !(flags & WITH_BIAS)) ||
-                (i == DD && !(flags & WITH_D)))
-                continue;
-            error = grad_worst(grads_at(&got, i), inputs[i], from[i]->rows * from[i]->cols, exact_loss, &e);
-            if (!(error <= 1e-4)) fail_msg("%s, flags %d: error %g of the largest", grad_names[i], flags, error);
-            worst = fmax(worst, error);
-        }
+        worst = fmax(worst, truth_check(&p, &got, flags, false));
         grads_free(&got);
         problem_free(&p);
     }
     print_message("worst error %.3g of the largest gradient of its kind\n", worst);
+}
+
+/* ---- spans that continue others ---- */
+
+#define ENTRY (T_DIM * T_STATES / 4 * 4 + 4) /* floats, aligned to 16 bytes */
+
+/* The forward of a level, from the states that its parents left: entries of `states`. */
+static void tree_forward(const problem *p, const grads *g, const grad_level *l, float *states, const op_array *out,
+                         ls_device *device) {
+    const ls_scan_backward_args back = problem_args(p, g);
+    const ls_scan_args args = {.in_dtype = back.in_dtype,
+                               .dt_activated = back.dt_activated,
+                               .u = back.u,
+                               .dt_raw = back.dt_raw,
+                               .b = back.b,
+                               .cc = back.cc,
+                               .z = back.z,
+                               .out = out->data,
+                               .u_stride = back.u_stride,
+                               .dt_stride = back.dt_stride,
+                               .b_stride = back.b_stride,
+                               .c_stride = back.c_stride,
+                               .z_stride = back.z_stride,
+                               .out_stride = out->stride,
+                               .a2 = back.a2,
+                               .dt_bias = back.dt_bias,
+                               .d = back.d,
+                               .rows = back.rows,
+                               .dim = back.dim,
+                               .n_states = back.n_states,
+                               .state = {(uint8_t *)states, ENTRY * 4, GRAD_TREE_SPANS},
+                               .spans = l->spans,
+                               .n_spans = l->n};
+    ls_error err;
+    assert_ok(ls_scan(device, &args, &err), err);
+}
+
+/* Gradients of a tree, level by level, the deepest first; initial, dfinal: [spans] states. */
+static void tree_back(const problem *p, const grads *got, const float *initial, float *dfinal, ls_device *device) {
+    const int64_t each = p->dim * p->n_states;
+    memset(got->of[DA2].data, 0, (size_t)got->of[DA2].bytes);
+    memset(got->of[DDT_BIAS].data, 0, (size_t)got->of[DDT_BIAS].bytes);
+    memset(got->of[DD].data, 0, (size_t)got->of[DD].bytes);
+    for (int64_t level = GRAD_TREE_LEVELS - 1; level >= 0; level--) {
+        const grad_level l = grad_level_make(&p->layout, level);
+        float *before = grad_level_gather(&l, initial, each * 4), *last = grad_level_gather(&l, dfinal, each * 4);
+        float *first = op_alloc(l.n * each * 4);
+        ls_scan_backward_args args = problem_args(p, got);
+        ls_error err;
+        args.spans = l.spans;
+        args.n_spans = l.n;
+        args.continued = true;
+        args.initial = level > 0 ? before : NULL;
+        args.dinitial = level > 0 ? first : NULL;
+        args.dfinal = level < GRAD_TREE_LEVELS - 1 ? last : NULL;
+        assert_ok(ls_scan_backward(device, &args, &err), err);
+        if (level > 0) grad_level_give(&l, first, dfinal, each);
+        free(before);
+        free(last);
+        free(first);
+    }
+    for (int64_t i = 0; i < each; i++) grads_at(got, DA2)[i] = ls_mul(grads_at(got, DA2)[i], LS_LN2);
+}
+
+/* A trunk is computed once for all that continue it, and its gradients are as near to float64 as others. */
+static void gradients_of_a_tree_are_those_of_float64(void **state) {
+    const int64_t rows[] = {17, 4, 3, 21};
+    const grad_layout tree = grad_tree_make(rows);
+    const int64_t each = T_DIM * T_STATES;
+    ls_device *device = op_devices[op_isa(state)][1];
+    problem p = truth_problem(&tree, WITH_Z | WITH_BIAS | WITH_D);
+    grads got = grads_make(T_ROWS, T_DIM, T_STATES);
+    op_array out = op_array_make(LS_F32, T_ROWS, T_DIM, 0);
+    float *states = op_alloc(GRAD_TREE_SPANS * ENTRY * 4), *initial = op_alloc(GRAD_TREE_SPANS * each * 4);
+    float *dfinal = (float *)(void *)p.dfinal.data;
+    memset(dfinal, 0, (size_t)p.dfinal.bytes);
+    for (int64_t level = 0; level < GRAD_TREE_LEVELS; level++) {
+        const grad_level l = grad_level_make(&tree, level);
+        grad_level_fork(&l, states, ENTRY * 4);
+        for (int64_t i = 0; i < l.n; i++) memcpy(initial + l.of[i] * each, states + l.of[i] * ENTRY, (size_t)each * 4);
+        tree_forward(&p, &got, &l, states, &out, device);
+    }
+    tree_back(&p, &got, initial, dfinal, device);
+    (void)truth_check(&p, &got, p.flags, true);
+    free(states);
+    free(initial);
+    op_array_free(&out);
+    grads_free(&got);
+    problem_free(&p);
+}
+
+/* A sequence cut in two has the rows' gradients of the whole, in bits: its states are the same, and so is g. */
+static void a_cut_changes_no_row(void **state) {
+    enum { ROWS = 45, CUT = 19 };
+    const int64_t one[] = {ROWS};
+    const grad_layout layout = grad_layout_make(1, one, false, 1);
+    const grad_level trunk = {1, {0}, {{0, CUT, 0, 0, 0}}}, branch = {1, {0}, {{CUT, ROWS - CUT, CUT, 0, 0}}};
+    ls_device *device = op_devices[op_isa(state)][1];
+    problem p = truth_problem(&layout, WITH_Z | WITH_BIAS | WITH_D);
+    grads whole = grads_make(ROWS, T_DIM, T_STATES), got = grads_make(ROWS, T_DIM, T_STATES);
+    op_array out = op_array_make(LS_F32, ROWS, T_DIM, 0);
+    float *states = op_alloc(GRAD_TREE_SPANS * ENTRY * 4);
+    ls_scan_backward_args args = problem_args(&p, &got);
+    ls_error err;
+    run(&p, &whole, device);
+    tree_forward(&p, &got, &trunk, states, &out, device);
+    args.spans = branch.spans;
+    args.initial = states;
+    args.dinitial = grads_at(&got, DINITIAL);
+    assert_ok(ls_scan_backward(device, &args, &err), err);
+    args.spans = trunk.spans;
+    args.initial = NULL;
+    args.dinitial = NULL;
+    args.dfinal = grads_at(&got, DINITIAL);
+    assert_ok(ls_scan_backward(device, &args, &err), err);
+    for (int i = DU; i <= DZ; i++) op_check(&whole.of[i], &got.of[i], OP_NAN_PINNED, "cut: %s", grad_names[i]);
+    free(states);
+    op_array_free(&out);
+    grads_free(&whole);
+    grads_free(&got);
+    problem_free(&p);
+}
+
+/* Spans that begin with zeros, and that nothing continues, have the bits of whole sequences. */
+static void zero_states_change_nothing(void **state) {
+    const int64_t two[] = {33, 2};
+    const grad_layout layout = grad_layout_make(2, two, true, 3);
+    const int flags = WITH_Z | WITH_BIAS | WITH_D;
+    problem p = problem_make(&layout, 34, 5, flags, LS_F32, false, 3);
+    grads whole = grads_make(layout.rows, 34, 5), got = grads_make(layout.rows, 34, 5);
+    run(&p, &whole, op_devices[op_isa(state)][0]);
+    memset(p.initial.data, 0, (size_t)p.initial.bytes);
+    memset(p.dfinal.data, 0, (size_t)p.dfinal.bytes);
+    p.flags |= WITH_STATES;
+    for (int64_t i = 0; i < p.layout.n_spans; i++) p.layout.spans[i].pos = 7;
+    run(&p, &got, op_devices[op_isa(state)][1]);
+    for (int i = 0; i < DINITIAL; i++) op_check(&whole.of[i], &got.of[i], OP_NAN_PINNED, "zero: %s", grad_names[i]);
+    grads_free(&got);
+    grads_free(&whole);
+    problem_free(&p);
 }
 
 /* ---- errors ---- */
@@ -582,6 +774,8 @@ static void bad_arguments_are_named(void **state) {
     REFUSED("-3 rows a span", args.span_rows_max = -3);
     REFUSED("span 1: row 4, rows 5", args.span_rows_max = 4);
     REFUSED("span 1: position 2", spans[1].pos = 2);
+    REFUSED("span 1: position 2", spans[1].pos = 2; args.dfinal = grads_at(&got, DINITIAL));
+    REFUSED("span 1: position -2", spans[1].pos = -2; args.initial = grads_at(&got, DINITIAL));
     REFUSED("span 1: row 3 before", spans[1].row = 3);
     REFUSED("span 0: row -1", spans[0].row = -1);
     REFUSED("span 1: row 4, rows 6", spans[1].n_rows = 6);
@@ -624,10 +818,11 @@ static void variants_are_caught(void **state) {
         int seen_in;
     } cases[] = {{CHANNEL_CHAIN, DB}, {CHANNEL_CHAIN, DCC},  {STATE_CHAIN, DU},    {STATE_CHAIN, DDT},
                  {STATE_CHAIN, DZ},   {SPANS_REVERSED, DA2}, {SPANS_REVERSED, DD}, {SPANS_REVERSED, DDT_BIAS},
-                 {W_REORDERED, DDT},  {BOUNDED_FLOWS, DA2}};
+                 {W_REORDERED, DDT},  {BOUNDED_FLOWS, DA2},  {FINAL_LATE, DU},     {FINAL_LATE, DINITIAL},
+                 {INITIAL_LOST, DA2}, {INITIAL_LOST, DDT}};
     const int64_t three[] = {33, 20, 15};
     const grad_layout layout = grad_layout_make(3, three, true, 2);
-    problem p = problem_make(&layout, 37, 9, WITH_Z | WITH_BIAS | WITH_D, LS_F32, false, 8);
+    problem p = problem_make(&layout, 37, 9, WITH_Z | WITH_BIAS | WITH_D | WITH_STATES, LS_F32, false, 8);
     grads right = grads_make(layout.rows, 37, 9);
     (void)state;
     /* A channel that forgets everything: its decays are bounded. */
@@ -656,6 +851,9 @@ int main(void) {
         OP_CASES(sequences_do_not_see_each_other),
         OP_CASES(padding_changes_no_gradient),
         OP_CASES(gradients_are_those_of_float64),
+        OP_CASES(gradients_of_a_tree_are_those_of_float64),
+        OP_CASES(a_cut_changes_no_row),
+        OP_CASES(zero_states_change_nothing),
         cmocka_unit_test(bad_arguments_are_named),
         cmocka_unit_test(workspaces_that_do_not_fit),
         cmocka_unit_test(variants_are_caught),

@@ -13,22 +13,29 @@ typedef struct problem {
     shape s;
     op_array x, dt, b, cc, dout; /* [rows] */
     op_array a, bias, d;         /* [1][heads] */
+    op_array initial, dfinal;    /* [spans][heads * states * dim]; data NULL: none */
+    op_array scale;              /* [spans][heads] */
 } problem;
 
 /* Gradients in the order of the arguments. */
-enum { DX, DDT, DB, DCC, DA, DDT_BIAS, DD, N_GRADS };
-static const char *const grad_names[N_GRADS] = {"dx", "ddt", "db", "dcc", "da", "ddt_bias", "dd"};
+enum { DX, DDT, DB, DCC, DA, DDT_BIAS, DD, DINITIAL, N_GRADS };
+static const char *const grad_names[N_GRADS] = {"dx", "ddt", "db", "dcc", "da", "ddt_bias", "dd", "dinitial"};
 
 typedef struct grads {
     op_array of[N_GRADS];
 } grads;
 
 static grads grads_make(int64_t rows, const shape *s, int64_t pad) {
-    const int64_t cols[N_GRADS] = {s->heads * s->dim, s->heads, s->groups * s->states, s->groups * s->states, s->heads,
-                                   s->heads,          s->heads};
+    const int64_t cols[N_GRADS] = {
+        s->heads * s->dim, s->heads, s->groups * s->states,        s->groups * s->states, s->heads,
+        s->heads,          s->heads, s->heads * s->dim * s->states};
     grads g;
     for (int i = 0; i < N_GRADS; i++) {
-        g.of[i] = op_array_make(LS_F32, i < DA ? rows : 1, cols[i], i < DA ? pad + i * (pad != 0) : 0);
+        g.of[i] = op_array_make(LS_F32,
+                                i < DA          ? rows
+                                : i == DINITIAL ? GRAD_SPANS_MAX
+                                                : 1,
+                                cols[i], i < DA ? pad + i * (pad != 0) : 0);
         op_guard(&g.of[i]);
     }
     return g;
@@ -61,8 +68,23 @@ static problem problem_make(const grad_layout *layout, const shape *s, ls_dtype 
     return p;
 }
 
+static float op_scale(uint64_t *seed) { return ls_exp(test_uniform(seed, -27.0f, 0.0f)); }
+
+/* The spans continue others, and others continue them. */
+static void states_make(problem *p, op_maker make, uint64_t seed) {
+    const int64_t n = p->layout.n_spans, cols = p->s.heads * p->s.dim * p->s.states;
+    p->initial = op_array_make(LS_F32, n, cols, 0);
+    p->dfinal = op_array_make(LS_F32, n, cols, 0);
+    p->scale = op_array_make(LS_F32, n, p->s.heads, 0);
+    op_fill(&p->initial, make, &seed);
+    op_fill(&p->dfinal, make, &seed);
+    op_fill(&p->scale, op_scale, &seed);
+    for (int64_t i = 0; i < n; i++) p->layout.spans[i].pos = 3 * i;
+}
+
 static void problem_free(problem *p) {
-    op_array *arrays[] = {&p->x, &p->dt, &p->b, &p->cc, &p->dout, &p->a, &p->bias, &p->d};
+    op_array *arrays[] = {&p->x,    &p->dt, &p->b,       &p->cc,     &p->dout, &p->a,
+                          &p->bias, &p->d,  &p->initial, &p->dfinal, &p->scale};
     for (int64_t i = 0; i < OP_COUNT(arrays); i++) op_array_free(arrays[i]);
 }
 
@@ -101,7 +123,11 @@ static ls_ssd_backward_args problem_args(const problem *p, const grads *g) {
                                        .n_groups = p->s.groups,
                                        .n_states = p->s.states,
                                        .spans = p->layout.spans,
-                                       .n_spans = p->layout.n_spans};
+                                       .n_spans = p->layout.n_spans,
+                                       .initial = (const float *)(const void *)p->initial.data,
+                                       .initial_scale = (const float *)(const void *)p->scale.data,
+                                       .dinitial = op_floats(&g->of[DINITIAL]),
+                                       .dfinal = (const float *)(const void *)p->dfinal.data};
     return args;
 }
 
@@ -123,7 +149,7 @@ static void run(const problem *p, const grads *g, ls_device *device) {
 /* Wrong on purpose: folds over channels and over states as one chain, heads of a group as one chain, spans added from
  * the last to the first, a clamped step that lets a gradient through, the factors of W in another order, W carried
  * through borders of pieces, parameters summed through them, W not reset where a decay is
- * tiny. */
+ * tiny, W +0 at the first token and after the last one of spans that others continue. */
 typedef enum variant {
     RIGHT,
     CHANNEL_CHAIN,
@@ -134,7 +160,9 @@ typedef enum variant {
     W_REORDERED,
     W_CARRIED,
     NO_PIECES,
-    NO_RESET
+    NO_RESET,
+    FIRST_W_LOST,
+    LAST_W_LOST
 } variant;
 
 static float slices_ref(const float *a, const float *b, int64_t n, variant v) {
@@ -191,10 +219,10 @@ static bool is_border(int64_t t) { return t % 64 == 0; }
 
 /* Scalars of a head's tokens, and the parameters' gradients. */
 static void scalars_ref(const problem *p, const ls_span *span, int64_t h, const grads *out, const step *steps,
-                        const float *first_w, const float *e, const float *x, const float *y, const float *own,
-                        variant v) {
+                        const float *first_w, float last_w, const float *e, const float *x, const float *y,
+                        const float *own, variant v) {
     const int64_t n = span->n_rows;
-    float sums[8][3] = {{0}}, w = 0.0f; /* [piece][da, dd, ddt_bias] */
+    float sums[8][3] = {{0}}, w = last_w; /* [piece][da, dd, ddt_bias] */
     assert_true(n <= 8 * 64);
     for (int64_t t = n - 1; t >= 0; t--) {
         const step s = steps[t];
@@ -225,8 +253,14 @@ static void head_ref(const problem *p, const ls_span *span, int64_t h, const gra
     float *e = op_alloc(span->n_rows * 4), *x = op_alloc(span->n_rows * 4), *y = op_alloc(span->n_rows * 4);
     float *own = op_alloc(span->n_rows * 4);
     step *steps = op_alloc(span->n_rows * (int64_t)sizeof *steps);
-    float scale = 1.0f, back = 1.0f, first_w[8] = {0};
-    for (int64_t i = 0; i < each; i++) state[i] = g[i] = 0.0f;
+    const int64_t span_i = span - p->layout.spans;
+    float scale = p->scale.data == NULL ? 1.0f : op_get(&p->scale, span_i, h);
+    float back = 1.0f, first_w[8] = {0}, last_w = 0.0f, to_last[256];
+    for (int64_t i = 0; i < each; i++) {
+        const int64_t at = h * each + i % n * dim + i / n;
+        state[i] = p->initial.data == NULL ? 0.0f : op_get(&p->initial, span_i, at);
+        g[i] = p->dfinal.data == NULL ? 0.0f : op_get(&p->dfinal, span_i, at);
+    }
     for (int64_t t = 0; t < span->n_rows; t++) {
         const int64_t row = span->row + t;
         const step s = steps[t] = step_ref(p, row, h, scale);
@@ -255,6 +289,8 @@ static void head_ref(const problem *p, const ls_span *span, int64_t h, const gra
         sum[2 * n] = ls_fma(s.dt, y[t], sum[2 * n]);
         scale = s.scale;
     }
+    for (int64_t c = 0; c < dim; c++) to_last[c] = slices_ref(g + c * n, state + span->n_rows * each + c * n, n, v);
+    if (p->dfinal.data != NULL && v != LAST_W_LOST) last_w = ls_mul(scale, channels_ref(to_last, NULL, dim, v));
     for (int64_t t = span->n_rows - 1; t >= 0; t--) {
         const int64_t row = span->row + t;
         const step s = steps[t];
@@ -279,12 +315,14 @@ static void head_ref(const problem *p, const ls_span *span, int64_t h, const gra
             to_t[c] = slices_ref(at, state + t * each + c * n, n, v);
         }
         x[t] = channels_ref(xs, u, dim, v);
-        if (is_border(t) && t > 0) {
+        if (is_border(t) && (t > 0 || (p->initial.data != NULL && v != FIRST_W_LOST))) {
             const float z = channels_ref(to_t, NULL, dim, v);
             first_w[t / 64] = v == W_REORDERED ? ls_mul(s.scale, ls_mul(back, z)) : ls_mul(ls_mul(s.scale, back), z);
         }
     }
-    scalars_ref(p, span, h, out, steps, first_w, e, x, y, own, v);
+    scalars_ref(p, span, h, out, steps, first_w, last_w, e, x, y, own, v);
+    for (int64_t i = 0; i < each && span->n_rows > 0; i++)
+        op_put(&out->of[DINITIAL], span_i, h * each + i % n * dim + i / n, ls_mul(ls_mul(back, steps[0].decay), g[i]));
     free(state);
     free(g);
     free(e);
@@ -321,7 +359,7 @@ static void span_ref(const problem *p, const ls_span *span, const grads *out, va
 }
 
 static void grad_ref(const problem *p, const grads *out, variant v) {
-    for (int i = DA; i < N_GRADS; i++)
+    for (int i = DA; i < DINITIAL; i++)
         for (int64_t h = 0; h < p->s.heads; h++) op_put(&out->of[i], 0, h, 0.0f);
     for (int64_t j = 0; j < p->layout.n_spans; j++) {
         const ls_span *span = &p->layout.spans[v == SPANS_REVERSED ? p->layout.n_spans - 1 - j : j];
@@ -357,6 +395,7 @@ static void every_shape_equals_the_textbook(void **state) {
     for (int64_t i = 0; i < 2 * OP_COUNT(shapes); i++) {
         const grad_layout layout = grad_layout_random(choices, OP_COUNT(choices), &seed);
         problem p = problem_make(&layout, &shapes[i / 2], i / 2 % 2 ? LS_BF16 : LS_F32, i % 2 == 1, seed);
+        if (i % 3 != 0) states_make(&p, i % 2 == 1 ? op_special : op_plain, seed);
         problem_check(&p, isa, i % 2 ? "special" : "plain");
         problem_free(&p);
     }
@@ -369,6 +408,7 @@ static void every_length_equals_the_textbook(void **state) {
     for (int64_t i = 0; i < OP_COUNT(lengths); i++) {
         const grad_layout layout = grad_layout_make(1, &lengths[i], i % 2 == 1, (uint64_t)i + 1);
         problem p = problem_make(&layout, &s, LS_F32, false, (uint64_t)i + 1);
+        if (i % 3 != 0) states_make(&p, op_plain, (uint64_t)i + 1);
         problem_check(&p, isa, "length");
         problem_free(&p);
     }
@@ -382,7 +422,7 @@ static void no_tokens_give_zero_gradients(void **state) {
     grads got = grads_make(6, &s, 0);
     problem_check(&p, isa, "no tokens");
     run(&p, &got, op_devices[isa][0]);
-    for (int i = DA; i < N_GRADS; i++)
+    for (int i = DA; i < DINITIAL; i++)
         for (int64_t h = 0; h < 4; h++) assert_int_equal(ls_bits(op_get(&got.of[i], 0, h)), 0);
     grads_free(&got);
     problem_free(&p);
@@ -415,7 +455,7 @@ static void sequences_do_not_see_each_other(void **state) {
         const grad_layout layout = grad_layout_make(3, three, seed > 1, seed);
         problem p = problem_make(&layout, &s, seed % 2 ? LS_F32 : LS_BF16, false, seed);
         grads packed = grads_make(layout.rows, &s, 0), sums = grads_make(1, &s, 0);
-        for (int i = DA; i < N_GRADS; i++) memset(sums.of[i].data, 0, (size_t)sums.of[i].bytes);
+        for (int i = DA; i < DINITIAL; i++) memset(sums.of[i].data, 0, (size_t)sums.of[i].bytes);
         run(&p, &packed, op_devices[isa][2]);
         for (int64_t j = 0; j < layout.n_spans; j++) {
             const ls_span *span = &layout.spans[j];
@@ -439,7 +479,7 @@ static void sequences_do_not_see_each_other(void **state) {
             grads_free(&alone);
             problem_alone_free(&q);
         }
-        for (int i = DA; i < N_GRADS; i++)
+        for (int i = DA; i < DINITIAL; i++)
             op_check(&sums.of[i], &packed.of[i], OP_NAN_PINNED, "continued: %s", grad_names[i]);
         grads_free(&packed);
         grads_free(&sums);
@@ -471,30 +511,38 @@ static void ddt_is_rounded_once(void **state) {
 
 enum { T_ROWS = 135, T_HEADS = 4, T_DIM = 3, T_GROUPS = 2, T_STATES = 5 };
 
-/* The same problem in float64: two sequences of 130 and 5 tokens. */
+/* The same problem in float64: two sequences of 130 and 5 tokens, or a tree. */
 typedef struct exact {
+    grad_layout layout;
+    bool is_tree;
     double x[T_ROWS * T_HEADS * T_DIM], dt[T_ROWS * T_HEADS], dout[T_ROWS * T_HEADS * T_DIM];
     double b[T_ROWS * T_GROUPS * T_STATES], cc[T_ROWS * T_GROUPS * T_STATES], a[T_HEADS], bias[T_HEADS], d[T_HEADS];
     double dt_min, dt_max;
 } exact;
 
+/* dout * out of token t of a channel; its state moves on. */
+static double exact_token(const exact *e, double *state, int64_t t, int64_t h, int64_t c) {
+    const int64_t at = (t * T_HEADS + h) * T_DIM + c, group = t * T_GROUPS + h / (T_HEADS / T_GROUPS);
+    const double dt = fmin(e->dt_max, fmax(e->dt_min, log1p(exp(e->dt[t * T_HEADS + h] + e->bias[h]))));
+    double y = e->d[h] * e->x[at];
+    for (int s = 0; s < T_STATES; s++) {
+        state[s] = exp(dt * e->a[h]) * state[s] + dt * e->x[at] * e->b[group * T_STATES + s];
+        y += state[s] * e->cc[group * T_STATES + s];
+    }
+    return e->dout[at] * y;
+}
+
 /* The sum of dout * out. */
 static double exact_loss(const void *context) {
     const exact *e = context;
     double loss = 0.0;
-    for (int h = 0; h < T_HEADS; h++)
-        for (int c = 0; c < T_DIM; c++) {
-            double state[T_STATES] = {0};
-            for (int t = 0; t < T_ROWS; t++) {
-                const int at = (t * T_HEADS + h) * T_DIM + c, group = t * T_GROUPS + h / (T_HEADS / T_GROUPS);
-                const double dt = fmin(e->dt_max, fmax(e->dt_min, log1p(exp(e->dt[t * T_HEADS + h] + e->bias[h]))));
-                double y = e->d[h] * e->x[at];
-                for (int s = 0; s < T_STATES; s++) {
-                    if (t == 130) state[s] = 0.0;
-                    state[s] = exp(dt * e->a[h]) * state[s] + dt * e->x[at] * e->b[group * T_STATES + s];
-                    y += state[s] * e->cc[group * T_STATES + s];
-                }
-                loss += e->dout[at] * y;
+    for (int64_t h = 0; h < T_HEADS; h++)
+        for (int64_t c = 0; c < T_DIM; c++) {
+            double state[GRAD_SPANS_MAX][T_STATES] = {{0}};
+            for (int64_t i = 0; i < e->layout.n_spans; i++) {
+                const ls_span *span = &e->layout.spans[i];
+                if (e->is_tree && i > 0) memcpy(state[i], state[grad_tree_parent[i]], sizeof state[i]);
+                for (int64_t t = 0; t < span->n_rows; t++) loss += exact_token(e, state[i], span->row + t, h, c);
             }
         }
     return loss;
@@ -505,38 +553,186 @@ static void widen_to(double *to, const op_array *from) {
         for (int64_t c = 0; c < from->cols; c++) *to++ = op_get(from, r, c);
 }
 
-/* Every gradient is within 1e-4 of the largest of its kind, with slow rates, where the past counts, and with fast ones,
- * where the scale goes into the state. */
+/* Slow rates, where the past counts, or fast ones, where the scale goes into the state; clamped steps or not. */
+static problem truth_problem(const grad_layout *layout, int kind) {
+    const bool clamped = kind % 2 == 1;
+    const shape s = {T_HEADS, T_DIM, T_GROUPS, T_STATES, clamped ? 0.05f : 0.0f, clamped ? 2.0f : INFINITY};
+    problem p = problem_make(layout, &s, LS_F32, false, (uint64_t)kind + 1);
+    uint64_t seed = (uint64_t)kind + 9;
+    op_fill(&p.a, kind / 2 ? op_rate : op_slow, &seed);
+    return p;
+}
+
+/* The worst error, within 1e-4 of the largest gradient of its kind. */
+static double truth_check(const problem *p, const grads *got, int kind, bool is_tree) {
+    static exact e;
+    double *const inputs[DINITIAL] = {e.x, e.dt, e.b, e.cc, e.a, e.bias, e.d};
+    const op_array *from[DINITIAL] = {&p->x, &p->dt, &p->b, &p->cc, &p->a, &p->bias, &p->d};
+    double worst = 0.0;
+    e.layout = p->layout;
+    e.is_tree = is_tree;
+    e.dt_min = p->s.dt_min;
+    e.dt_max = p->s.dt_max;
+    for (int i = 0; i < DINITIAL; i++) widen_to(inputs[i], from[i]);
+    widen_to(e.dout, &p->dout);
+    for (int i = 0; i < DINITIAL; i++) {
+        const double error =
+            grad_worst(op_floats(&got->of[i]), inputs[i], from[i]->rows * from[i]->cols, exact_loss, &e);
+        if (!(error <= 1e-4)) fail_msg("%s, kind %d: error %g of the largest", grad_names[i], kind, error);
+        worst = fmax(worst, error);
+    }
+    return worst;
+}
+
 static void gradients_are_those_of_float64(void **state) {
     const ls_isa isa = op_isa(state);
     const int64_t two[] = {130, 5};
     const grad_layout layout = grad_layout_make(2, two, false, 1);
     double worst = 0.0;
     for (int kind = 0; kind < 4; kind++) {
-        const bool clamped = kind % 2 == 1;
-        const shape s = {T_HEADS, T_DIM, T_GROUPS, T_STATES, clamped ? 0.05f : 0.0f, clamped ? 2.0f : INFINITY};
-        problem p = problem_make(&layout, &s, LS_F32, false, (uint64_t)kind + 1);
-        grads got = grads_make(T_ROWS, &s, 0);
-        static exact e;
-        double *const inputs[N_GRADS] = {e.x, e.dt, e.b, e.cc, e.a, e.bias, e.d};
-        const op_array *from[N_GRADS] = {&p.x, &p.dt, &p.b, &p.cc, &p.a, &p.bias, &p.d};
-        uint64_t seed = (uint64_t)kind + 9;
-        op_fill(&p.a, kind / 2 ? op_rate : op_slow, &seed);
-        e.dt_min = s.dt_min;
-        e.dt_max = s.dt_max;
-        for (int i = 0; i < N_GRADS; i++) widen_to(inputs[i], from[i]);
-        widen_to(e.dout, &p.dout);
+        problem p = truth_problem(&layout, kind);
+        grads got = grads_make(T_ROWS, &p.s, 0);
         run(&p, &got, op_devices[isa][0]);
-        for (int i = 0; i < N_GRADS; i++) {
-            const double error =
-                grad_worst(op_floats(&got.of[i]), inputs[i], from[i]->rows * from[i]->cols, exact_loss, &e);
-            if (!(error <= 1e-4)) fail_msg("%s, kind %d: error %g of the largest", grad_names[i], kind, error);
-            worst = fmax(worst, error);
-        }
+        worst = fmax(worst, truth_check(&p, &got, kind, false));
         grads_free(&got);
         problem_free(&p);
     }
     print_message("worst error %.3g of the largest gradient of its kind\n", worst);
+}
+
+/* ---- spans that continue others ---- */
+
+enum { ENTRY = T_HEADS * T_STATES * T_DIM }; /* floats of a state */
+
+/* The forward of a level, from the states and scales that its parents left: [spans]. */
+static void tree_forward(const problem *p, const grads *g, const grad_level *l, float *states, float *scales,
+                         ls_device *device) {
+    const ls_ssd_backward_args back = problem_args(p, g);
+    const op_array out = op_array_make(LS_F32, back.rows, T_HEADS * T_DIM, 0);
+    const ls_ssd_args args = {.in_dtype = back.in_dtype,
+                              .x = back.x,
+                              .dt_raw = back.dt_raw,
+                              .b = back.b,
+                              .cc = back.cc,
+                              .out = out.data,
+                              .x_stride = back.x_stride,
+                              .dt_stride = back.dt_stride,
+                              .b_stride = back.b_stride,
+                              .c_stride = back.c_stride,
+                              .out_stride = out.stride,
+                              .a = back.a,
+                              .dt_bias = back.dt_bias,
+                              .d = back.d,
+                              .dt_min = back.dt_min,
+                              .dt_max = back.dt_max,
+                              .rows = back.rows,
+                              .n_heads = back.n_heads,
+                              .head_dim = back.head_dim,
+                              .n_groups = back.n_groups,
+                              .n_states = back.n_states,
+                              .state = {(uint8_t *)states, ENTRY * 4, GRAD_TREE_SPANS},
+                              .scale = {(uint8_t *)scales, T_HEADS * 4, GRAD_TREE_SPANS},
+                              .spans = l->spans,
+                              .n_spans = l->n};
+    op_array to_free = out;
+    ls_error err;
+    assert_ok(ls_ssd(device, &args, &err), err);
+    op_array_free(&to_free);
+}
+
+/* Gradients of a tree, level by level, the deepest first; initial, scale, dfinal: [spans]. */
+static void tree_back(const problem *p, const grads *got, const float *initial, const float *scale, float *dfinal,
+                      ls_device *device) {
+    for (int64_t level = GRAD_TREE_LEVELS - 1; level >= 0; level--) {
+        const grad_level l = grad_level_make(&p->layout, level);
+        float *before = grad_level_gather(&l, initial, ENTRY * 4), *last = grad_level_gather(&l, dfinal, ENTRY * 4);
+        float *scales = grad_level_gather(&l, scale, T_HEADS * 4), *first = op_alloc(l.n * ENTRY * 4);
+        ls_ssd_backward_args args = problem_args(p, got);
+        args.spans = l.spans;
+        args.n_spans = l.n;
+        args.continued = level < GRAD_TREE_LEVELS - 1;
+        args.initial = level > 0 ? before : NULL;
+        args.initial_scale = level > 0 ? scales : NULL;
+        args.dinitial = level > 0 ? first : NULL;
+        args.dfinal = level < GRAD_TREE_LEVELS - 1 ? last : NULL;
+        run_args(&args, device);
+        if (level > 0) grad_level_give(&l, first, dfinal, ENTRY);
+        free(before);
+        free(last);
+        free(scales);
+        free(first);
+    }
+}
+
+/* A trunk is computed once for all that continue it, and its gradients are as near to float64 as others. */
+static void gradients_of_a_tree_are_those_of_float64(void **state) {
+    const int64_t rows[] = {20, 3, 4, 10};
+    const grad_layout tree = grad_tree_make(rows);
+    ls_device *device = op_devices[ls_isa_best()][1];
+    (void)state;
+    for (int kind = 0; kind < 4; kind += 2) {
+        problem p = truth_problem(&tree, kind);
+        grads got = grads_make(tree.rows, &p.s, 0);
+        _Alignas(16) float states[GRAD_TREE_SPANS * ENTRY], scales[GRAD_TREE_SPANS * T_HEADS];
+        float initial[GRAD_TREE_SPANS * ENTRY] = {0}, scale[GRAD_TREE_SPANS * T_HEADS] = {0};
+        float dfinal[GRAD_TREE_SPANS * ENTRY] = {0};
+        for (int64_t level = 0; level < GRAD_TREE_LEVELS; level++) {
+            const grad_level l = grad_level_make(&tree, level);
+            grad_level_fork(&l, states, ENTRY * 4);
+            grad_level_fork(&l, scales, T_HEADS * 4);
+            for (int64_t i = 0; i < l.n && level > 0; i++) {
+                memcpy(initial + l.of[i] * ENTRY, states + l.of[i] * ENTRY, ENTRY * 4);
+                memcpy(scale + l.of[i] * T_HEADS, scales + l.of[i] * T_HEADS, T_HEADS * 4);
+            }
+            tree_forward(&p, &got, &l, states, scales, device);
+        }
+        tree_back(&p, &got, initial, scale, dfinal, device);
+        (void)truth_check(&p, &got, kind, true);
+        grads_free(&got);
+        problem_free(&p);
+    }
+}
+
+/* The second part of a sequence, cut where a piece begins, has the rows' gradients of the whole, in bits. */
+static void a_cut_changes_no_row_behind_it(void **state) {
+    enum { ROWS = 130, CUT = 64 };
+    const int64_t one[] = {ROWS};
+    const grad_layout layout = grad_layout_make(1, one, false, 1);
+    const grad_level trunk = {1, {0}, {{0, CUT, 0, 0, 0}}}, behind = {1, {0}, {{CUT, ROWS - CUT, CUT, 0, 0}}};
+    ls_device *device = op_devices[op_isa(state)][1];
+    problem p = truth_problem(&layout, 2);
+    grads whole = grads_make(ROWS, &p.s, 0), got = grads_make(ROWS, &p.s, 0);
+    _Alignas(16) float states[GRAD_TREE_SPANS * ENTRY], scales[GRAD_TREE_SPANS * T_HEADS];
+    ls_ssd_backward_args args = problem_args(&p, &got);
+    run(&p, &whole, device);
+    tree_forward(&p, &got, &trunk, states, scales, device);
+    args.spans = behind.spans;
+    args.initial = states;
+    args.initial_scale = scales;
+    run_args(&args, device);
+    for (int i = DX; i <= DCC; i++) grad_rows_check(&whole.of[i], &got.of[i], behind.spans, grad_names[i]);
+    grads_free(&whole);
+    grads_free(&got);
+    problem_free(&p);
+}
+
+/* Spans that begin with zeros, and that nothing continues, have the bits of whole sequences. */
+static void zero_states_change_nothing(void **state) {
+    const int64_t two[] = {70, 2};
+    const grad_layout layout = grad_layout_make(2, two, true, 3);
+    const shape s = {4, 5, 2, 3, 0.0f, INFINITY};
+    problem p = problem_make(&layout, &s, LS_F32, false, 3);
+    grads whole = grads_make(layout.rows, &s, 0), got = grads_make(layout.rows, &s, 0);
+    run(&p, &whole, op_devices[op_isa(state)][0]);
+    states_make(&p, op_plain, 1);
+    memset(p.initial.data, 0, (size_t)p.initial.bytes);
+    memset(p.dfinal.data, 0, (size_t)p.dfinal.bytes);
+    for (int64_t i = 0; i < p.scale.rows * 4; i++) op_put(&p.scale, i / 4, i % 4, 1.0f);
+    run(&p, &got, op_devices[op_isa(state)][1]);
+    for (int i = 0; i < N_GRADS; i++) op_check(&whole.of[i], &got.of[i], OP_NAN_PINNED, "zero: %s", grad_names[i]);
+    grads_free(&got);
+    grads_free(&whole);
+    problem_free(&p);
 }
 
 /* ---- errors ---- */
@@ -591,6 +787,8 @@ static void bad_arguments_are_named(void **state) {
     REFUSED("9223372036854775807 spans", args.n_spans = INT64_MAX);
     REFUSED("2 spans at", args.spans = NULL);
     REFUSED("span 1: position 2", spans[1].pos = 2);
+    REFUSED("span 1: position -2", spans[1].pos = -2; args.initial = op_floats(&got.of[DINITIAL]));
+    REFUSED("initial is a null pointer and initial_scale is not", args.initial_scale = args.a);
     REFUSED("span 1: row 3 before", spans[1].row = 3);
     REFUSED("span 1: row 4, rows 6", spans[1].n_rows = 6);
 #undef REFUSED
@@ -632,11 +830,13 @@ static void variants_are_caught(void **state) {
     } cases[] = {{CHANNEL_CHAIN, DB},  {CHANNEL_CHAIN, DCC}, {CHANNEL_CHAIN, DD}, {STATE_CHAIN, DX},
                  {STATE_CHAIN, DDT},   {HEAD_CHAIN, DB},     {HEAD_CHAIN, DCC},   {SPANS_REVERSED, DA},
                  {SPANS_REVERSED, DD}, {CLAMP_FLOWS, DDT},   {W_REORDERED, DDT},  {W_CARRIED, DDT},
-                 {NO_PIECES, DA},      {NO_PIECES, DD},      {NO_RESET, DDT}};
+                 {NO_PIECES, DA},      {NO_PIECES, DD},      {NO_RESET, DDT},     {FIRST_W_LOST, DDT},
+                 {LAST_W_LOST, DA}};
     const int64_t three[] = {33, 260, 15};
     const grad_layout layout = grad_layout_make(3, three, true, 2);
     const shape s = {12, 21, 2, 40, 0.01f, INFINITY};
     problem p = problem_make(&layout, &s, LS_F32, false, 8);
+    states_make(&p, op_plain, 9);
     grads right = grads_make(layout.rows, &s, 0);
     (void)state;
     grad_ref(&p, &right, RIGHT);
@@ -661,6 +861,9 @@ int main(void) {
         OP_CASES(sequences_do_not_see_each_other),
         OP_CASES(ddt_is_rounded_once),
         OP_CASES(gradients_are_those_of_float64),
+        cmocka_unit_test(gradients_of_a_tree_are_those_of_float64),
+        OP_CASES(a_cut_changes_no_row_behind_it),
+        OP_CASES(zero_states_change_nothing),
         cmocka_unit_test(bad_arguments_are_named),
         cmocka_unit_test(workspaces_that_do_not_fit),
         cmocka_unit_test(variants_are_caught),

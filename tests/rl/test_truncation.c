@@ -221,8 +221,8 @@ static const ls_sampling model_sampling = {1.5f, 12, 0.97f, 0.001f, 0};
 
 static void learner_open(learner *l) {
     const int64_t lengths[] = {14, 9};
-    const ls_tape_opts opts = {LS_F32, 23,   SEQUENCES,      LS_RECOMPUTE_ALL, model_sampling.temperature,
-                               0,      NULL, &model_sampling};
+    const ls_tape_opts opts = {LS_F32,          23, SEQUENCES, LS_RECOMPUTE_ALL, model_sampling.temperature, 0, NULL,
+                               &model_sampling, 0,  0};
     ls_error err;
     trained_open(&l->t, "jamba-dense");
     batch_make(&l->b, l->t.model, lengths, SEQUENCES, 3);
@@ -243,7 +243,7 @@ static double value(learner *l) {
     double sum = 0;
     ls_error err;
     assert_ok(ls_tape_forward(l->tape, l->b.tokens, l->b.offsets, SEQUENCES, &err), err);
-    ls_tape_support(l->tape, l->supports, 0);
+    ls_tape_support(l->tape, l->supports, 0, NULL);
     assert_ok(ls_tape_logprob(l->tape, l->b.targets, l->logprob, l->entropy, &err), err);
     for (int64_t r = 0; r < 23; r++)
         if (l->b.targets[r] >= 0)

@@ -140,7 +140,7 @@ enum { ROWS = 21 };
 
 static void learner_open(learner *l, const char *name, const char *targets) {
     const ls_adapters_opts opts = {3, 6.0, targets, 7};
-    const ls_tape_opts tape = {LS_F32, ROWS, 2, LS_RECOMPUTE_ALL, 1.0f, 0, NULL, NULL};
+    const ls_tape_opts tape = {LS_F32, ROWS, 2, LS_RECOMPUTE_ALL, 1.0f, 0, NULL, NULL, 0, 0};
     const int64_t lengths[] = {13, 8};
     char directory[400];
     ls_error err;

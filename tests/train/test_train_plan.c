@@ -295,6 +295,38 @@ static void what_is_fixed_stays(void **state) {
     assert_int_equal(planned.n_tried, 1);
 }
 
+/* A group that shares what it has in common goes through a forward whole, and is counted with the rows that are left;
+ * on paper a trainer of groups takes what it holds. */
+static void groups_are_planned_whole(void **state) {
+    enum { GROUP = 5, ROWS = 40 };
+    const ls_planned_opts paper = {.title = "paper"};
+    setting s = make_setting("jamba-nobias", GROUP);
+    ls_train_wish wish = make_wish(&s);
+    ls_train_planned apart, shared;
+    ls_train_plan plan = {.rows = GROUP * LONGEST, .spans = 2 * GROUP};
+    ls_train_outlook outlook;
+    ls_device *device;
+    ls_error err;
+    int64_t counted, held;
+    uint64_t bits;
+    (void)state;
+    wish.rows = ROWS;
+    assert_ok(ls_train_plan_make(&apart, &processor, 1 << 28, 0, &wish, rehearse, &s, &err), err);
+    s.opts.group = wish.group = GROUP;
+    s.opts.longest = LONGEST;
+    wish.group_rows = ROWS;
+    wish.rows = 0;
+    assert_ok(ls_train_plan_make(&shared, &processor, 1 << 28, 0, &wish, rehearse, &s, &err), err);
+    assert_int_equal(shared.plan.rows, ROWS);
+    assert_true(shared.plan.spans >= 2 * GROUP && shared.seconds < apart.seconds);
+    assert_int_equal(ls_train_plan_plain(&wish, 20).rows, ROWS);
+    assert_ok(ls_device_open_planned(&device, &paper, &err), err);
+    assert_ok(rehearse(&s, device, &plan, &outlook, look, &counted, &err), err);
+    ls_device_close(device);
+    assert_ok(run(&s, &plan, 0, &bits, &held, &err), err);
+    assert_int_equal(counted, held);
+}
+
 /* ---- cards, leaves ---- */
 
 static void cards_have_names(void **state) {
@@ -327,6 +359,7 @@ int main(void) {
                                        cmocka_unit_test(random_runs_hold_what_is_planned),
                                        cmocka_unit_test(more_memory_is_no_slower),
                                        cmocka_unit_test(what_is_fixed_stays),
+                                       cmocka_unit_test(groups_are_planned_whole),
                                        cmocka_unit_test(cards_have_names),
                                        cmocka_unit_test(leaves_follow_from_sizes)};
     return cmocka_run_group_tests(tests, NULL, NULL);

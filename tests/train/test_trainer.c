@@ -299,7 +299,7 @@ static void a_step_is_its_contract(void **state) {
     training t;
     ls_tape *tape;
     ls_parameters *p;
-    const ls_tape_opts tape_opts = {LS_F32, 4096, 15, LS_RECOMPUTE_ALL, 1.0f, 0, NULL, NULL};
+    const ls_tape_opts tape_opts = {LS_F32, 4096, 15, LS_RECOMPUTE_ALL, 1.0f, 0, NULL, NULL, 0, 0};
     ls_train_stats stats;
     ls_train_batch view;
     ls_gradient *g;

@@ -1,5 +1,5 @@
-/* attention backward on the CPU, in tiles of 64 queries by 64 keys. One product of tiles does all sums: its lanes are
- * queries, keys or dimensions, its chains are those of the contract. */
+/* attention backward on the CPU, in tiles of 64 queries by 64 keys, counted from a span's first of each. One product of
+ * tiles does all sums: its lanes are queries, keys or dimensions, its chains are those of the contract. */
 #include "num/expf.h"
 #include "op/attention_backward.h"
 #include "op/cpu/kernels.h"
@@ -153,16 +153,24 @@ static int64_t window_of(const ls_attention_backward_args *a) {
     return a->window > 0 && a->window < FAR ? a->window : FAR;
 }
 
+/* The position of a tile's first query. */
+static int64_t tile_pos(const ls_span *span, int64_t tile) { return span->pos + tile * TILE; }
+
+/* The row of a span's key. */
+static int64_t key_row(const tiles *t, const ls_span *span, int64_t key) {
+    return ls_attention_key_row(t->a, span - t->a->spans) + key;
+}
+
 /* Keys of a tile as the queries of a tile take them. */
-static reach keys_of_query(const tiles *t, int64_t queries, int64_t keys) {
-    const int64_t apart = (queries - keys) * TILE;
+static reach keys_of_query(const tiles *t, const ls_span *span, int64_t queries, int64_t keys) {
+    const int64_t apart = tile_pos(span, queries) - keys * TILE;
     const reach takes = {apart - window_of(t->a) + 1, apart + 1};
     return takes;
 }
 
 /* Queries of a tile as the keys of a tile take them. */
-static reach queries_of_key(const tiles *t, int64_t queries, int64_t keys) {
-    const int64_t apart = (keys - queries) * TILE;
+static reach queries_of_key(const tiles *t, const ls_span *span, int64_t queries, int64_t keys) {
+    const int64_t apart = keys * TILE - tile_pos(span, queries);
     const reach takes = {apart, apart + window_of(t->a)};
     return takes;
 }
@@ -229,14 +237,16 @@ static void take_block(const tiles *t, softmax *s, const float *q, const float *
     product(s->acc, t->stride, by_columns(e, TILE), v, n_queries, n_keys, t->dim, sees);
 }
 
-/* The segment that begins at `start` joins the total of a tile's queries; a query's first one is taken as it is. */
-static void combine(const tiles *t, softmax *total, const softmax *segment, int64_t tile, int64_t start) {
+/* The segment that begins at `start` joins the total of a tile's queries, the first at pos. A query's first one is
+ * taken as it is. */
+static void combine(const tiles *t, softmax *total, const softmax *segment, int64_t pos, int64_t start) {
     for (int i = 0; i < TILE; i++) {
         const float m = ls_max(segment->m[i], total->m[i]);
         const float from_total = ls_exp(ls_sub(total->m[i], m)), from_segment = ls_exp(ls_sub(segment->m[i], m));
         float *acc = total->acc + i * t->stride;
         const float *more = segment->acc + i * t->stride;
-        if (ls_attention_first(tile * TILE + i, t->a->window) >= start) {
+        if (pos + i < start) continue;
+        if (ls_attention_first(pos + i, t->a->window) >= start) {
             total->m[i] = segment->m[i];
             total->l[i] = segment->l[i];
             memcpy(acc, more, (size_t)t->dim * sizeof(float));
@@ -253,7 +263,7 @@ static void keep_softmax(tiles t, const ls_span *span, int64_t tile, int64_t hea
     const ls_attention_backward_args *a = t.a;
     const int64_t row = span->row + tile * TILE, n = tile_rows(span, tile), each = TILE * t.stride;
     const int64_t q_column = head * t.dim, kv_column = head / (a->n_heads / a->n_kv_heads) * t.dim;
-    const int64_t from = ls_attention_first(tile * TILE, a->window) / TILE * TILE;
+    const int64_t pos = tile_pos(span, tile), from = ls_attention_first(pos, a->window) / TILE * TILE, end = pos + n;
     float *q = take(&t, each), *dout = take(&t, each), *rows = take(&t, each), *k = take(&t, each);
     float *v = take(&t, each), *e = take(&t, TILE * TILE), sum[TILE] = {0};
     softmax total, segment;
@@ -264,17 +274,17 @@ static void keep_softmax(tiles t, const ls_span *span, int64_t tile, int64_t hea
     load_rows(&t, rows, a->dout, LS_F32, a->dout_stride, row, q_column, n);
     turn(&t, dout, rows, n);
     softmax_reset(&t, &total);
-    for (int64_t first = from; first <= tile * TILE; first += TILE) {
+    for (int64_t first = from; first < end; first += TILE) {
         const int64_t start = first / LS_ATTENTION_SEGMENT * LS_ATTENTION_SEGMENT, keys = first / TILE;
-        const bool in_first = start <= from, is_last = keys == tile;
-        const int64_t n_keys = is_last ? n : TILE;
+        const bool in_first = start <= from, is_last = first + TILE >= end;
+        const int64_t n_keys = is_last ? end - first : TILE, keys_from = key_row(&t, span, first);
         if (!in_first && first == start) softmax_reset(&t, &segment);
-        load_rows(&t, k, a->k, a->dtype, a->kv_stride, span->row + first, kv_column, n_keys);
-        load_rows(&t, v, a->v, a->dtype, a->kv_stride, span->row + first, kv_column, n_keys);
-        take_block(&t, in_first ? &total : &segment, q, k, v, e, n, n_keys, keys_of_query(&t, tile, keys),
-                   queries_of_key(&t, tile, keys));
+        load_rows(&t, k, a->k, a->dtype, a->kv_stride, keys_from, kv_column, n_keys);
+        load_rows(&t, v, a->v, a->dtype, a->kv_stride, keys_from, kv_column, n_keys);
+        take_block(&t, in_first ? &total : &segment, q, k, v, e, n, n_keys, keys_of_query(&t, span, tile, keys),
+                   queries_of_key(&t, span, tile, keys));
         if (!in_first && (is_last || (first + TILE) % LS_ATTENTION_SEGMENT == 0))
-            combine(&t, &total, &segment, tile, start);
+            combine(&t, &total, &segment, pos, start);
     }
     turn(&t, rows, total.acc, n);
     for (int64_t d = 0; d < t.dim; d++)
@@ -343,10 +353,11 @@ static void add_tile_pair(const tiles *t, const query_tile *of, const key_tile *
                           int64_t head) {
     const ls_attention_backward_args *a = t->a;
     const int64_t row = span->row + tile * TILE, n = tile_rows(span, tile), column = head * t->dim;
-    const reach sees = keys_of_query(t, tile, keys->tile), seen = queries_of_key(t, tile, keys->tile);
+    const int64_t pos = tile_pos(span, tile);
+    const reach sees = keys_of_query(t, span, tile, keys->tile), seen = queries_of_key(t, span, tile, keys->tile);
     load_rows(t, of->q, a->q, a->dtype, a->q_stride, row, column, n);
     load_rows(t, of->dout, a->dout, LS_F32, a->dout_stride, row, column, n);
-    if (keys->tile == ls_attention_first(tile * TILE, a->window) / TILE)
+    if (keys->tile == ls_attention_first(pos, a->window) / TILE)
         memset(of->dq, 0, (size_t)(TILE * t->stride) * sizeof(float));
     else
         load_rows(t, of->dq, a->dq, LS_F32, a->dq_stride, row, column, n);
@@ -354,7 +365,7 @@ static void add_tile_pair(const tiles *t, const query_tile *of, const key_tile *
     product(keys->dv, t->stride, by_columns(of->p, TILE), of->dout, keys->n, n, t->dim, seen);
     product(keys->dk, t->stride, by_columns(of->ds, TILE), of->q, keys->n, n, t->dim, seen);
     product(of->dq, t->stride, by_rows(of->ds, TILE), keys->k, n, keys->n, t->dim, sees);
-    if (tile == keys->tile) scale_row(of->dq, a->scale, n * t->stride);
+    if (keys->tile == (pos + n - 1) / TILE) scale_row(of->dq, a->scale, n * t->stride);
     store_rows(t, a->dq, a->dq_stride, row, column, of->dq, n);
 }
 
@@ -365,10 +376,9 @@ static void add_tile(const tiles *t, float *sum, const float *tile) {
 /* All keys of one KV head of a span, tile by tile; dq waits in its rows for the next tile of keys. */
 static void span_back(tiles t, const ls_span *span, int64_t kv_head) {
     const ls_attention_backward_args *a = t.a;
-    const int64_t n_tiles = ls_attention_tiles(span->n_rows), each = TILE * t.stride, column = kv_head * t.dim;
+    const int64_t n_tiles = ls_attention_tiles(span->n_rows), n_keys = span->pos + span->n_rows, each = TILE * t.stride,
+                  column = kv_head * t.dim;
     const int64_t heads = a->n_heads / a->n_kv_heads;
-    /* Tiles of queries behind a tile of keys that see one of them. */
-    const int64_t behind = (window_of(a) + TILE - 2) / TILE;
     const size_t bytes = (size_t)each * sizeof(float);
     query_tile of = {take(&t, each), take(&t, each), take(&t, each), take(&t, TILE * TILE), take(&t, TILE * TILE)};
     key_tile keys = {0,
@@ -380,9 +390,12 @@ static void span_back(tiles t, const ls_span *span, int64_t kv_head) {
                      take(&t, each),
                      take(&t, each),
                      take(&t, each)};
-    for (; keys.tile < n_tiles; keys.tile++) {
-        const int64_t row = span->row + keys.tile * TILE;
-        keys.n = tile_rows(span, keys.tile);
+    for (; keys.tile * TILE < n_keys && n_tiles > 0; keys.tile++) {
+        const int64_t first = keys.tile * TILE, row = key_row(&t, span, first);
+        /* The first tile of queries of which one sees a key, and the position behind the last one that does. */
+        const int64_t from = first > span->pos ? (first - span->pos) / TILE : 0;
+        const int64_t behind = ls_attention_after(first + TILE - 1, a->window);
+        keys.n = n_keys - first < TILE ? n_keys - first : TILE;
         load_rows(&t, keys.k, a->v, a->dtype, a->kv_stride, row, column, keys.n);
         turn(&t, keys.v_turned, keys.k, keys.n);
         load_rows(&t, keys.k, a->k, a->dtype, a->kv_stride, row, column, keys.n);
@@ -392,7 +405,7 @@ static void span_back(tiles t, const ls_span *span, int64_t kv_head) {
         for (int64_t head = kv_head * heads; head < (kv_head + 1) * heads; head++) {
             memset(keys.dk, 0, bytes);
             memset(keys.dv, 0, bytes);
-            for (int64_t tile = keys.tile; tile < n_tiles && tile - keys.tile <= behind; tile++)
+            for (int64_t tile = from; tile < n_tiles && tile_pos(span, tile) < behind; tile++)
                 add_tile_pair(&t, &of, &keys, span, tile, head);
             add_tile(&t, keys.dk_sum, keys.dk);
             add_tile(&t, keys.dv_sum, keys.dv);

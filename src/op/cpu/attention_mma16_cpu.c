@@ -273,7 +273,7 @@ typedef struct key_block {
     const ls_attention_backward_args *a;
     kept kept;
     const ls_span *span;
-    int64_t first, n;              /* positions */
+    int64_t first, n;              /* keys */
     const uint16_t *k;             /* [n][kv_stride] */
     uint16_t *k_turned, *v_turned; /* [head_dim][BLOCK] */
     float *dk, *dv;                /* [n][head_dim] */
@@ -282,8 +282,8 @@ typedef struct key_block {
 } key_block;
 
 /* p and ds of a row, from its scores and dp. */
-static void weigh(const key_block *b, float *p, float *ds, int64_t head, int64_t pos, float c) {
-    const int64_t row = head * b->a->rows + b->span->row + pos;
+static void weigh(const key_block *b, float *p, float *ds, int64_t head, int64_t query, float c) {
+    const int64_t row = head * b->a->rows + b->span->row + query, pos = b->span->pos + query;
     const int64_t low = clamp(ls_attention_first(pos, b->a->window) - b->first, b->n);
     const int64_t high = clamp(pos + 1 - b->first, b->n);
     const float log_sum = b->kept.log_sum[row], dot = b->kept.dot[row];
@@ -295,7 +295,7 @@ static void weigh(const key_block *b, float *p, float *ds, int64_t head, int64_t
         if (j < low || j >= high) p[j] = ds[j] = 0.0f;
 }
 
-/* What a tile of queries, from position `from` on, and the block give each other. */
+/* What a tile of queries, from the span's `from` on, and the block give each other. */
 static void add_block_tile(const key_block *b, int64_t from, int64_t head) {
     const ls_attention_backward_args *a = b->a;
     const int64_t n = ls_min_i64(TILE, b->span->n_rows - from), row = b->span->row + from, dim = a->head_dim;
@@ -305,7 +305,8 @@ static void add_block_tile(const key_block *b, int64_t from, int64_t head) {
     const left q_rows = {q, LS_BF16, a->q_stride, 1}, dout_rows = {dout, LS_BF16, dout_row, 1};
     const left p_turned = {b->p, LS_F32, 1, BLOCK}, ds_turned = {b->ds, LS_F32, 1, BLOCK};
     const left ds_rows = {b->ds, LS_F32, BLOCK, 1};
-    const bool is_first = ls_attention_first(from, a->window) / BLOCK * BLOCK == b->first;
+    const int64_t pos = b->span->pos + from;
+    const bool is_first = ls_attention_first(pos, a->window) / BLOCK * BLOCK == b->first;
     float *dq = a->dq + row * a->dq_stride + head * dim;
     product(b->p, BLOCK, q_rows, b->k_turned, BLOCK, n, b->n, dim, LS_MMA16_STORE, b->scratch);
     product(b->ds, BLOCK, dout_rows, b->v_turned, BLOCK, n, b->n, dim, LS_MMA16_STORE, b->scratch);
@@ -315,7 +316,7 @@ static void add_block_tile(const key_block *b, int64_t from, int64_t head) {
     product(b->dk, dim, ds_turned, q, a->q_stride, b->n, dim, n, LS_MMA16_CONTINUE, b->scratch);
     product(dq, a->dq_stride, ds_rows, b->k, a->kv_stride, n, dim, b->n, is_first ? LS_MMA16_STORE : LS_MMA16_CONTINUE,
             b->scratch);
-    if (from / BLOCK * BLOCK != b->first) return;
+    if ((pos + n - 1) / BLOCK * BLOCK != b->first) return;
     for (int64_t i = 0; i < n; i++)
         for (int64_t d = 0; d < dim; d++) dq[i * a->dq_stride + d] = ls_mul(a->scale, dq[i * a->dq_stride + d]);
 }
@@ -324,6 +325,7 @@ static void add_block_tile(const key_block *b, int64_t from, int64_t head) {
 static void span_back(key_block *b, int64_t kv_head, float *free) {
     const ls_attention_backward_args *a = b->a;
     const int64_t dim = a->head_dim, group = a->n_heads / a->n_kv_heads;
+    const int64_t pos = b->span->pos, n_keys = pos + b->span->n_rows;
     b->scratch = free;
     free += LS_MMA16_SCRATCH_FLOATS;
     b->p = take(&free, TILE * BLOCK);
@@ -332,18 +334,20 @@ static void span_back(key_block *b, int64_t kv_head, float *free) {
     b->dv = take(&free, BLOCK * DIMS);
     b->k_turned = take16(&free, BLOCK * DIMS);
     b->v_turned = take16(&free, BLOCK * DIMS);
-    for (b->first = 0; b->first < b->span->n_rows; b->first += BLOCK) {
-        const int64_t row = b->span->row + b->first;
+    for (b->first = 0; b->first < n_keys && b->span->n_rows > 0; b->first += BLOCK) {
+        const int64_t row = ls_attention_key_row(a, b->span - a->spans) + b->first;
+        /* The first tile of queries of which one sees a key, and what is behind the last one. */
+        const int64_t begin = b->first > pos ? (b->first - pos) / TILE * TILE : 0;
         int64_t behind;
-        b->n = ls_min_i64(BLOCK, b->span->n_rows - b->first);
-        behind = ls_min_i64(b->span->n_rows, ls_attention_after(b->first + b->n - 1, a->window));
+        b->n = ls_min_i64(BLOCK, n_keys - b->first);
+        behind = ls_min_i64(n_keys, ls_attention_after(b->first + b->n - 1, a->window)) - pos;
         b->k = (const uint16_t *)a->k + row * a->kv_stride + kv_head * dim;
         turn(b->k_turned, b->k, a->kv_stride, b->n, dim);
         turn(b->v_turned, (const uint16_t *)a->v + row * a->kv_stride + kv_head * dim, a->kv_stride, b->n, dim);
         memset(b->dk, 0, (size_t)(BLOCK * dim) * sizeof(float));
         memset(b->dv, 0, (size_t)(BLOCK * dim) * sizeof(float));
         for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
-            for (int64_t from = b->first; from < behind; from += TILE) add_block_tile(b, from, head);
+            for (int64_t from = begin; from < behind; from += TILE) add_block_tile(b, from, head);
         for (int64_t i = 0; i < b->n; i++)
             for (int64_t d = 0; d < dim; d++) {
                 a->dk[(row + i) * a->dkv_stride + kv_head * dim + d] = ls_mul(a->scale, b->dk[i * dim + d]);

@@ -7,7 +7,8 @@
 
 typedef float lanes[LS_CONV1D_BLOCK];
 
-/* Rings of what the last d_conv tokens had: token t at t % d_conv. Inputs before the first token are +0. */
+/* Rings of what the last d_conv tokens had: token t at t % d_conv. Those before the first token are the initial inputs.
+ */
 typedef struct window {
     lanes x[LS_CONV_WIDTH_MAX], da[LS_CONV_WIDTH_MAX];
 } window;
@@ -32,13 +33,44 @@ static void enter_token(window *ring, const ls_conv1d_backward_args *a, int64_t 
     }
 }
 
-/* Channels [channel, channel + n) of a span; its shares of the parameters' gradients go to shares[block][tap][dim]. */
-static void run_block(const ls_conv1d_backward_args *a, float *shares, const ls_span *span, int64_t channel,
-                      int64_t n) {
+/* Where entry j of span i's window begins, in a tensor of windows. */
+static int64_t window_at(const ls_conv1d_backward_args *a, int64_t i, int64_t j, int64_t channel) {
+    return (i * (a->d_conv - 1) + j) * a->dim + channel;
+}
+
+static void enter_initial(window *ring, const ls_conv1d_backward_args *a, int64_t i, int64_t channel, int64_t n) {
+    memset(ring->x, 0, sizeof ring->x);
+    for (int64_t j = 0; j < a->d_conv - 1 && a->initial != NULL; j++)
+        ls_row_widen(ring->x[j + 1], ls_at(a->initial, a->state_dtype, window_at(a, i, j, channel)), a->state_dtype, n);
+}
+
+/* The gradient of input t of span i, one before the span where t < 0: to dx or dinitial. */
+static void leave_input(const window *ring, const ls_conv1d_backward_args *a, int64_t i, int64_t t, int64_t channel,
+                        int64_t n) {
+    const ls_span *span = &a->spans[i];
+    const int64_t taps = a->d_conv, past = taps - 1, j = t - span->n_rows + past;
+    lanes dx = {0};
+    if (t < 0 && a->dinitial == NULL) return;
+    for (int64_t later = t < 0 ? -t : 0; later < taps && t + later < span->n_rows; later++) {
+        const float *w = a->w + (past - later) * a->dim + channel, *da = ring->da[(t + later) % taps];
+        for (int64_t c = 0; c < n; c++) dx[c] = ls_fma(w[c], da[c], dx[c]);
+    }
+    if (a->dfinal != NULL && j >= 0)
+        for (int64_t c = 0; c < n; c++) dx[c] = ls_add(dx[c], a->dfinal[window_at(a, i, j, channel) + c]);
+    if (t >= 0)
+        ls_row_narrow(ls_at_mut(a->dx, a->dx_dtype, (span->row + t) * a->dx_stride + channel), a->dx_dtype, dx, n);
+    else
+        memcpy(a->dinitial + window_at(a, i, t + past, channel), dx, (size_t)n * sizeof(float));
+}
+
+/* Channels [channel, channel + n) of span i; its shares of the parameters' gradients go to shares[block][tap][dim]. */
+static void run_block(const ls_conv1d_backward_args *a, float *shares, int64_t i, int64_t channel, int64_t n) {
+    const ls_span *span = &a->spans[i];
     const int64_t taps = a->d_conv, past = taps - 1;
     lanes sum[LS_CONV_WIDTH_MAX + 1]; /* dw's taps, then dbias */
     window ring;
-    memset(ring.x, 0, sizeof ring.x);
+    if (span->n_rows == 0) return;
+    enter_initial(&ring, a, i, channel, n);
     for (int64_t t = 0; t < span->n_rows + past; t++) {
         if (t < span->n_rows) {
             const float *da = ring.da[t % taps];
@@ -54,16 +86,7 @@ static void run_block(const ls_conv1d_backward_args *a, float *shares, const ls_
                     memcpy(shares + (t / LS_CONV1D_SUM_BLOCK * (taps + 1) + k) * a->dim + channel, sum[k],
                            (size_t)n * sizeof(float));
         }
-        if (t >= past) {
-            const int64_t first = t - past;
-            lanes dx = {0};
-            for (int64_t later = 0; later < taps && first + later < span->n_rows; later++) {
-                const float *w = a->w + (past - later) * a->dim + channel, *da = ring.da[(first + later) % taps];
-                for (int64_t c = 0; c < n; c++) dx[c] = ls_fma(w[c], da[c], dx[c]);
-            }
-            ls_row_narrow(ls_at_mut(a->dx, a->dx_dtype, (span->row + first) * a->dx_stride + channel), a->dx_dtype, dx,
-                          n);
-        }
+        leave_input(&ring, a, i, t - past, channel, n);
     }
 }
 
@@ -85,8 +108,7 @@ LS_KERNEL_DEFINE(ls_conv1d_backward_kernel) {
     (void)scratch;
     for (int64_t item = begin; item < end; item++) {
         const int64_t i = item / blocks, block = item % blocks;
-        if (a->spans[i].slot >= 0)
-            run_block(a, shares_of(call, i), &a->spans[i], block * LS_CONV1D_BLOCK, channels(a, block));
+        if (a->spans[i].slot >= 0) run_block(a, shares_of(call, i), i, block * LS_CONV1D_BLOCK, channels(a, block));
     }
 }
 

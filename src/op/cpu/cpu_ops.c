@@ -470,7 +470,11 @@ ls_status ls_cpu_attention_backward(const ls_exec *exec, const ls_attention_back
     ls_workspace_call call = {all, NULL};
     const ls_workspace_call *args = &call;
     int64_t rows, tiles = 0;
-    LS_TRY(ls_spans_check_whole("attention_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, err));
+    LS_TRY(ls_spans_check_order("attention_backward", all->spans, all->n_spans, all->rows, all->span_rows_max,
+                                all->key_rows == NULL, err));
+    if (all->key_rows != NULL)
+        LS_TRY(ls_spans_check_keys("attention_backward", all->spans, all->n_spans, all->key_rows, all->key_rows_n,
+                                   all->keys_max, err));
     rows = ls_spans_rows(all->spans, all->n_spans);
     if (rows == 0) return LS_OK;
     LS_TRY(open_workspace("attention_backward", exec, ls_op_attention_backward_workspace(all), &call.floats, err));
@@ -523,7 +527,8 @@ ls_status ls_cpu_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_a
     ls_workspace_call call = {all, NULL};
     const ls_workspace_call *args = &call;
     int64_t rows;
-    LS_TRY(ls_spans_check_whole("conv1d_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, err));
+    LS_TRY(ls_spans_check_order("conv1d_backward", all->spans, all->n_spans, all->rows, all->span_rows_max,
+                                all->initial == NULL, err));
     rows = ls_spans_rows(all->spans, all->n_spans);
     LS_TRY(open_workspace("conv1d_backward", exec, ls_op_conv1d_backward_workspace(all), &call.floats, err));
     if (all->n_spans > 0)
@@ -548,7 +553,8 @@ ls_status ls_cpu_scan_backward(const ls_exec *exec, const ls_scan_backward_args 
     ls_workspace_call call = {all, NULL};
     const ls_workspace_call *args = &call;
     int64_t rows;
-    LS_TRY(ls_spans_check_whole("scan_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, err));
+    LS_TRY(ls_spans_check_order("scan_backward", all->spans, all->n_spans, all->rows, all->span_rows_max,
+                                all->initial == NULL, err));
     rows = ls_spans_rows(all->spans, all->n_spans);
     LS_TRY(open_workspace("scan_backward", exec, ls_op_scan_backward_workspace(all), &call.floats, err));
     if (all->n_spans > 0) {
@@ -576,7 +582,8 @@ ls_status ls_cpu_ssd_backward(const ls_exec *exec, const ls_ssd_backward_args *a
     ls_workspace_call call = {all, NULL};
     const ls_workspace_call *args = &call;
     int64_t rows;
-    LS_TRY(ls_spans_check_whole("ssd_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, err));
+    LS_TRY(ls_spans_check_order("ssd_backward", all->spans, all->n_spans, all->rows, all->span_rows_max,
+                                all->initial == NULL, err));
     rows = ls_spans_rows(all->spans, all->n_spans);
     LS_TRY(open_workspace("ssd_backward", exec, ls_op_ssd_backward_workspace(all), &call.floats, err));
     if (all->n_spans > 0) {
@@ -604,7 +611,8 @@ ls_status ls_cpu_delta_backward(const ls_exec *exec, const ls_delta_backward_arg
     ls_workspace_call call = {all, NULL};
     const ls_workspace_call *args = &call;
     int64_t rows;
-    LS_TRY(ls_spans_check_whole("delta_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, err));
+    LS_TRY(ls_spans_check_order("delta_backward", all->spans, all->n_spans, all->rows, all->span_rows_max,
+                                all->initial == NULL, err));
     rows = ls_spans_rows(all->spans, all->n_spans);
     LS_TRY(open_workspace("delta_backward", exec, ls_op_delta_backward_workspace(all), &call.floats, err));
     if (all->n_spans > 0)

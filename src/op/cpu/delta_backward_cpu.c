@@ -76,16 +76,50 @@ static void scale_matrix(float *s, float factor, int64_t n) {
     for (int64_t i = 0; i < n && factor != 1.0f; i++) s[i] = ls_mul(s[i], factor);
 }
 
+/* Where the head's state is in a tensor of states of spans. */
+static int64_t state_at(const head *k) { return (k->span_i * k->a->n_heads + k->h) * k->each; }
+
+static void load_state(const head *k, float *s, const float *states) {
+    if (states == NULL)
+        memset(s, 0, (size_t)k->each * sizeof *s);
+    else
+        memcpy(s, states + state_at(k), (size_t)k->each * sizeof *s);
+}
+
+/* The quad fold of x[i] * y[i]; of x[i] where y is NULL. */
+static float quad_fold(const float *x, const float *y, int64_t n) {
+    float chain[LS_DELTA_FOLD] = {0};
+    for (int64_t i = 0; i < n; i++) {
+        float *at = &chain[i / 4 % LS_DELTA_FOLD];
+        *at = y == NULL ? ls_add(*at, x[i]) : ls_fma(x[i], y[i], *at);
+    }
+    for (int step = 1; step < LS_DELTA_FOLD; step *= 2)
+        for (int i = 0; i < LS_DELTA_FOLD; i += 2 * step) chain[i] = ls_add(chain[i], chain[i + step]);
+    return chain[0];
+}
+
+/* `both` times the quad fold over j of the sixteen-chain fold over i of g[i][j] * (factor * s[i][j]). */
+static float border_of(const head *k, const float *g, const float *s, float factor, float both) {
+    float t[LS_DELTA_DIM_MAX];
+    ls_delta_chains_clear(k->m->chains, k->dim);
+    for (int64_t i = 0; i < k->keys; i++) {
+        float *chain = k->m->chains[i % LS_DELTA_FOLD];
+        for (int64_t j = 0; j < k->dim; j++)
+            chain[j] = ls_fma(g[i * k->dim + j], ls_mul(factor, s[i * k->dim + j]), chain[j]);
+    }
+    ls_delta_chains_fold(t, k->m->chains, k->dim);
+    return ls_mul(both, quad_fold(t, NULL, k->dim));
+}
+
 /* ---- walks ---- */
 
-/* Leaves S0 of pieces, d, A and f. */
-static void walk_forwards(const head *k) {
+/* Leaves S0 of pieces, d, A and f; W after the last token comes back. */
+static float walk_forwards(const head *k) {
     const ls_delta_backward_args *a = k->a;
     const ls_delta_backward_plan *plan = k->plan;
-    float key[LS_DELTA_DIM_MAX], u[LS_DELTA_DIM_MAX], v[LS_DELTA_DIM_MAX], scale = 1.0f, *s = k->m->state;
-    memset(s, 0, (size_t)k->each * sizeof *s);
-    if (a->initial != NULL)
-        memcpy(s, a->initial + (k->span_i * a->n_heads + k->h) * k->each, (size_t)k->each * sizeof *s);
+    float key[LS_DELTA_DIM_MAX], u[LS_DELTA_DIM_MAX], v[LS_DELTA_DIM_MAX], *s = k->m->state;
+    float scale = a->initial_scale != NULL ? a->initial_scale[k->span_i * a->n_heads + k->h] : 1.0f;
+    load_state(k, s, a->initial);
     for (int64_t t = 0; t < k->span->n_rows; t++) {
         const int64_t row = k->span->row + t;
         const ls_delta_step step = step_of(k, row, scale);
@@ -100,6 +134,7 @@ static void walk_forwards(const head *k) {
         for (int64_t j = 0; j < k->dim; j++) d[j] = ls_fma(-step.beta, u[j], ls_mul(step.w, v[j]));
         for (int64_t i = 0; i < k->keys; i++) ls_delta_chain(s + i * k->dim, d, key[i], k->dim);
     }
+    return a->dfinal != NULL ? border_of(k, a->dfinal + state_at(k), s, 1.0f, scale) : 0.0f;
 }
 
 /* c and p from c'; z: r * dy. */
@@ -135,7 +170,7 @@ static float walk_backwards(const head *k) {
     const ls_delta_backward_plan *plan = k->plan;
     float query[LS_DELTA_DIM_MAX], key[LS_DELTA_DIM_MAX], c[LS_DELTA_DIM_MAX], p[LS_DELTA_DIM_MAX];
     float *g = k->m->state, scale = 1.0f, decay = 1.0f;
-    memset(g, 0, (size_t)k->each * sizeof *g);
+    load_state(k, g, a->dfinal);
     for (int64_t t = k->span->n_rows - 1; t >= 0; t--) {
         const int64_t row = k->span->row + t;
         const ls_delta_back back = ls_delta_back_of(scale, decay);
@@ -187,18 +222,6 @@ static void chains_of(float *out, const float *x, const float *matrix, float fac
     for (int64_t i = 0; i < k->keys; i++) out[i] = ls_mul(factor, out[i]);
 }
 
-/* The quad fold of x[i] * y[i]; of x[i] where y is NULL. */
-static float quad_fold(const float *x, const float *y, int64_t n) {
-    float chain[LS_DELTA_FOLD] = {0};
-    for (int64_t i = 0; i < n; i++) {
-        float *at = &chain[i / 4 % LS_DELTA_FOLD];
-        *at = y == NULL ? ls_add(*at, x[i]) : ls_fma(x[i], y[i], *at);
-    }
-    for (int step = 1; step < LS_DELTA_FOLD; step *= 2)
-        for (int i = 0; i < LS_DELTA_FOLD; i += 2 * step) chain[i] = ls_add(chain[i], chain[i + step]);
-    return chain[0];
-}
-
 static void load_piece(const head *k, int64_t begin, int64_t n) {
     memory *m = k->m;
     float c[LS_DELTA_DIM_MAX];
@@ -230,12 +253,12 @@ static void query_of(const head *k, float *q, int64_t row, int64_t t, const floa
     ls_delta_chain(q, m->k[t], m->y_d[t][t], k->keys);
 }
 
-/* K of token t of a piece of n. backward[s]: g(t, s). */
-static void key_of(const head *k, float *out, int64_t begin, int64_t t, int64_t n, bool last, const float *forward,
+/* K of token t of a piece of n; ends: nothing comes after. backward[s]: g(t, s). */
+static void key_of(const head *k, float *out, int64_t begin, int64_t t, int64_t n, bool ends, const float *forward,
                    const float *backward) {
     const memory *m = k->m;
     float of_p[LS_DELTA_DIM_MAX];
-    if (last)
+    if (ends)
         memset(out, 0, (size_t)k->keys * sizeof *out);
     else
         chains_of(out, m->d[t], m->after, backward[n], k);
@@ -272,7 +295,10 @@ static void piece_rows_back(const head *k, int64_t piece, int64_t begin, int64_t
     const ls_delta_backward_args *a = k->a;
     memory *m = k->m;
     transpose(m->entry, matrix_of(k, k->plan->states, piece), k->keys, k->dim);
-    if (!last) transpose(m->after, matrix_of(k, k->plan->grads, piece + 1), k->keys, k->dim);
+    if (!last)
+        transpose(m->after, matrix_of(k, k->plan->grads, piece + 1), k->keys, k->dim);
+    else if (a->dfinal != NULL)
+        transpose(m->after, a->dfinal + state_at(k), k->keys, k->dim);
     load_piece(k, begin, n);
     for (int64_t t = 0; t < n; t++) {
         const int64_t row = begin + t, at = k->key_head * k->keys;
@@ -281,7 +307,7 @@ static void piece_rows_back(const head *k, int64_t piece, int64_t begin, int64_t
         factors_of(k, begin, t, n, forward, backward);
         query_of(k, out, row, t, forward);
         add_head(a->dq + row * a->dq_stride + at, ls_mul(scale, k->top), out, k->keys);
-        key_of(k, out, begin, t, n, last, forward, backward);
+        key_of(k, out, begin, t, n, last && a->dfinal == NULL, forward, backward);
         add_head(a->dk + row * a->dk_stride + at, ls_mul(scale, back), out, k->keys);
     }
 }
@@ -291,15 +317,7 @@ static float first_w(const head *k, int64_t piece, int64_t row) {
     const float *g = matrix_of(k, k->plan->grads, piece), *s = matrix_of(k, k->plan->states, piece);
     const float factor = *number_of(k, k->plan->factor, row);
     const float both = ls_mul(*number_of(k, k->plan->scale, row), *number_of(k, k->plan->g_scale, row));
-    float t[LS_DELTA_DIM_MAX];
-    ls_delta_chains_clear(k->m->chains, k->dim);
-    for (int64_t i = 0; i < k->keys; i++) {
-        float *chain = k->m->chains[i % LS_DELTA_FOLD];
-        for (int64_t j = 0; j < k->dim; j++)
-            chain[j] = ls_fma(g[i * k->dim + j], ls_mul(factor, s[i * k->dim + j]), chain[j]);
-    }
-    ls_delta_chains_fold(t, k->m->chains, k->dim);
-    return ls_mul(both, quad_fold(t, NULL, k->dim));
+    return border_of(k, g, s, factor, both);
 }
 
 /* da, db and the piece's shares of the parameters. after: W of the token after the piece, +0 without one. */
@@ -339,21 +357,19 @@ static void run_head(const head *k) {
     const ls_delta_backward_args *a = k->a;
     const int64_t pieces = ls_delta_pieces(k->span);
     const float *first = matrix_of(k, k->plan->grads, 0);
-    float decay;
-    walk_forwards(k);
-    decay = walk_backwards(k);
+    const float end = walk_forwards(k);
+    const float decay = walk_backwards(k);
     for (int64_t piece = pieces - 1; piece >= 0; piece--) {
         const int64_t begin = k->span->row + piece * PIECE, left = k->span->n_rows - piece * PIECE;
         const int64_t at = (k->entry + piece) * a->n_heads + k->h;
         float *w = k->work + k->plan->first;
         w[at] = first_w(k, piece, begin);
         piece_rows_back(k, piece, begin, left < PIECE ? left : PIECE, piece == pieces - 1);
-        piece_scalars(k, piece, begin, left < PIECE ? left : PIECE, piece == pieces - 1 ? 0.0f : w[at + a->n_heads]);
+        piece_scalars(k, piece, begin, left < PIECE ? left : PIECE, piece == pieces - 1 ? end : w[at + a->n_heads]);
     }
     if (a->dinitial == NULL) return;
     for (int64_t j = 0; j < k->each; j++)
-        a->dinitial[(k->span_i * a->n_heads + k->h) * k->each + j] =
-            ls_mul(ls_mul(*number_of(k, k->plan->g_scale, k->span->row), decay), first[j]);
+        a->dinitial[state_at(k) + j] = ls_mul(ls_mul(*number_of(k, k->plan->g_scale, k->span->row), decay), first[j]);
 }
 
 /* dx' becomes dx; x: the row before it is normalised. */

@@ -236,8 +236,11 @@ static void run_block(const ls_scan_backward_args *a, const ls_scan_backward_pla
     const int64_t states = a->n_states, channel = block_i * LANES;
     const int64_t share = i * a->dim + channel, last = (span->n_rows - 1) / LS_SCAN_KEEP * LS_SCAN_KEEP;
     float *kept = work + plan->states + ((span->row / LS_SCAN_KEEP + i) * a->dim + channel) * states;
+    const int64_t at = share * states; /* in tensors of states */
     block k;
     block_open(&k, a, channel, scratch);
+    if (a->initial != NULL) ls_transpose(k.h[0], LANES, a->initial + at, states, k.n, states);
+    if (a->dfinal != NULL) ls_transpose(k.g[0], LANES, a->dfinal + at, states, k.n, states);
     for (int64_t t = 0; t < span->n_rows; t++) {
         if (t % LS_SCAN_KEEP == 0)
             ls_transpose(kept + t / LS_SCAN_KEEP * a->dim * states, states, k.h[0], LANES, states, k.n);
@@ -250,7 +253,8 @@ static void run_block(const ls_scan_backward_args *a, const ls_scan_backward_pla
         segment_back(&k, span, first, left < LS_SCAN_KEEP ? left : LS_SCAN_KEEP,
                      kept + first / LS_SCAN_KEEP * a->dim * states, work + plan->sums + block_i * a->rows * 2 * states);
     }
-    ls_transpose(work + plan->a2 + share * states, states, k.da2[0], LANES, states, k.n);
+    if (a->dinitial != NULL && span->n_rows > 0) ls_transpose(a->dinitial + at, states, k.g[0], LANES, states, k.n);
+    ls_transpose(work + plan->a2 + at, states, k.da2[0], LANES, states, k.n);
     memcpy(work + plan->d + share, k.dd, (size_t)k.n * sizeof(float));
     memcpy(work + plan->bias + share, k.ddt_bias, (size_t)k.n * sizeof(float));
 }

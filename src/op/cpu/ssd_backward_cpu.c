@@ -21,9 +21,9 @@ typedef struct head {
     const ls_ssd_backward_args *a;
     const ls_ssd_backward_plan *plan;
     const ls_span *span;
-    float *work, *sums;                         /* sums: [rows][2][states] of the head's block, which go on */
-    int64_t entry, h, group, dim, states, each; /* entry: of the first piece; dim: of the head; each: states * dim */
-    float rate, d;                              /* rate: a */
+    float *work, *sums;                                 /* sums: [rows][2][states] of the head's block, which go on */
+    int64_t span_i, entry, h, group, dim, states, each; /* entry: of the first piece; each: states * dim, of the head */
+    float rate, d;                                      /* rate: a */
     float x[HEAD_MAX], u[HEAD_MAX], dy[HEAD_MAX], b[LS_SCAN_STATES_MAX], cc[LS_SCAN_STATES_MAX];
 } head;
 
@@ -100,11 +100,39 @@ static float fold_states(const float *x, const float *y, int64_t n) {
     return ls_add(ls_add(ls_add(s[0], s[1]), ls_add(s[2], s[3])), ls_add(ls_add(s[4], s[5]), ls_add(s[6], s[7])));
 }
 
+/* Where the head's state is in a tensor of states of spans. */
+static int64_t state_at(const head *k) { return (k->span_i * k->a->n_heads + k->h) * k->each; }
+
+static void load_state(const head *k, float *s, const float *states) {
+    if (states == NULL)
+        memset(s, 0, (size_t)k->each * sizeof *s);
+    else
+        memcpy(s, states + state_at(k), (size_t)k->each * sizeof *s);
+}
+
+/* One state of all channels, into its slice. They do not overlap. */
+static inline void add_slice(float *restrict to, const float *restrict from, float factor, int64_t n) {
+    for (int64_t p = 0; p < n; p++) to[p] = ls_fma(factor, from[p], to[p]);
+}
+
+/* factor times the fold over p of T[p], T[p] the eight-slice fold over n of g[n][p] * s[n][p]. */
+static float border_of(const head *k, const float *g, const float *s, float factor) {
+    slices v;
+    memset(v, 0, sizeof v);
+    for (int64_t n = 0; n < k->states; n++) {
+        float *to = v[ls_ssd_slice(n)];
+        for (int64_t p = 0; p < k->dim; p++) to[p] = ls_fma(g[n * k->dim + p], s[n * k->dim + p], to[p]);
+    }
+    fold_slices(v, k->dim);
+    return ls_mul(factor, fold_sum(v[0], k->dim));
+}
+
 /* S through the span: dcc's sums without what tokens do to themselves, e, y, k, and what the pieces begin with. */
 static void walk_forwards(head *k, float *s) {
     const ls_ssd_backward_args *a = k->a;
-    float scale = 1.0f, fold[LS_SCAN_STATES_MAX];
-    memset(s, 0, (size_t)k->each * sizeof *s);
+    float scale = a->initial_scale != NULL ? a->initial_scale[k->span_i * a->n_heads + k->h] : 1.0f;
+    float fold[LS_SCAN_STATES_MAX];
+    load_state(k, s, a->initial);
     for (int64_t t = 0; t < k->span->n_rows; t++) {
         const int64_t row = k->span->row + t, at = (k->entry + t / LS_SSD_PIECE) * a->n_heads + k->h;
         const ls_ssd_step step = ls_ssd_step_of(scale, scalars_of(a, row, k->h).dt, k->rate);
@@ -112,7 +140,7 @@ static void walk_forwards(head *k, float *s) {
         load_inputs(k, row);
         scale = step.scale;
         if (step.rescaled) rescale(s, k->each, step.product);
-        if (t % LS_SSD_PIECE == 0 && t > 0) {
+        if (t % LS_SSD_PIECE == 0 && (t > 0 || a->initial != NULL)) {
             memcpy(k->work + k->plan->states + at * k->each, s, (size_t)k->each * sizeof *s);
             k->work[k->plan->first + at] = scale;
         }
@@ -126,31 +154,20 @@ static void walk_forwards(head *k, float *s) {
         for (int64_t p = 0; p < k->dim; p++) k->u[p] = ls_mul(step.w, k->x[p]);
         advance(s, k->u, k->b, k->states, k->dim);
     }
-}
-
-/* One state of all channels, into its slice. They do not overlap. */
-static inline void add_slice(float *restrict to, const float *restrict from, float factor, int64_t n) {
-    for (int64_t p = 0; p < n; p++) to[p] = ls_fma(factor, from[p], to[p]);
+    if (a->dfinal != NULL)
+        k->work[k->plan->last + k->span_i * a->n_heads + k->h] = border_of(k, a->dfinal + state_at(k), s, scale);
 }
 
 /* W of the first token of a piece, whose S is in the workspace. */
 static float first_w(const head *k, const float *g, float scale, int64_t at) {
-    const float *before = k->work + k->plan->states + at * k->each;
-    slices v;
-    memset(v, 0, sizeof v);
-    for (int64_t n = 0; n < k->states; n++) {
-        float *to = v[ls_ssd_slice(n)];
-        for (int64_t p = 0; p < k->dim; p++) to[p] = ls_fma(g[n * k->dim + p], before[n * k->dim + p], to[p]);
-    }
-    fold_slices(v, k->dim);
-    return ls_mul(ls_mul(k->work[k->plan->first + at], scale), fold_sum(v[0], k->dim));
+    return border_of(k, g, k->work + k->plan->states + at * k->each, ls_mul(k->work[k->plan->first + at], scale));
 }
 
 /* g back through the span: dx, db's sums without what tokens do to themselves, x, and W of the pieces' first tokens. */
 static void walk_backwards(head *k, float *g) {
     const ls_ssd_backward_args *a = k->a;
     float scale = 1.0f, decay = 1.0f;
-    memset(g, 0, (size_t)k->each * sizeof *g);
+    load_state(k, g, a->dfinal);
     for (int64_t t = k->span->n_rows - 1; t >= 0; t--) {
         const int64_t row = k->span->row + t, at = (k->entry + t / LS_SSD_PIECE) * a->n_heads + k->h;
         const float dt = scalars_of(a, row, k->h).dt, product = ls_mul(scale, decay);
@@ -176,8 +193,11 @@ static void walk_backwards(head *k, float *g) {
         }
         k->work[k->plan->x + row * a->n_heads + k->h] = fold_products(k->x, u[0], k->dim);
         advance(g, k->u, k->cc, k->states, k->dim);
-        if (t % LS_SSD_PIECE == 0) k->work[k->plan->first + at] = t == 0 ? 0.0f : first_w(k, g, scale, at);
+        if (t % LS_SSD_PIECE == 0)
+            k->work[k->plan->first + at] = t == 0 && a->initial == NULL ? 0.0f : first_w(k, g, scale, at);
     }
+    if (a->dinitial == NULL || k->span->n_rows == 0) return;
+    for (int64_t j = 0; j < k->each; j++) a->dinitial[state_at(k) + j] = ls_mul(ls_mul(scale, decay), g[j]);
 }
 
 /* J of a block of n heads. */
@@ -212,6 +232,7 @@ LS_KERNEL_DEFINE(ls_ssd_backward_kernel) {
                   .span = span,
                   .work = call->floats,
                   .sums = sums,
+                  .span_i = i,
                   .entry = ls_ssd_entry(span, i),
                   .group = first / group_heads,
                   .dim = a->head_dim,
@@ -269,9 +290,10 @@ LS_KERNEL_DEFINE(ls_ssd_pieces_kernel) {
         for (int64_t j = 0; j < pieces; j++) {
             const int64_t entry = ls_ssd_entry(span, i) + j, first = span->row + j * LS_SSD_PIECE;
             const bool is_last = j + 1 == pieces;
+            const float last = a->dfinal != NULL ? call->floats[plan.last + item] : 0.0f;
             piece_scalars(a, &plan, call->floats, entry, h, first,
                           is_last ? span->row + span->n_rows : first + LS_SSD_PIECE,
-                          is_last ? 0.0f : call->floats[plan.first + (entry + 1) * a->n_heads + h]);
+                          is_last ? last : call->floats[plan.first + (entry + 1) * a->n_heads + h]);
         }
     }
 }

@@ -33,7 +33,8 @@ typedef struct backward_params {
     int64_t tiles;  /* of a span that run at the same time */
     int64_t shares; /* blocks among which the dimensions of an output are shared */
     float *kept;    /* [LS_ATTENTION_KEPT][n_heads][rows] */
-    float *heads;   /* [2][n_heads][rows][head_dim]: shares of dk, of dv */
+    float *heads;   /* [2][n_heads][key_rows][head_dim]: shares of dk, of dv */
+    int64_t key_rows;
     const ls_fault *fault;
 } backward_params;
 
@@ -49,6 +50,12 @@ static __device__ __forceinline__ place place_of(const ls_span *span, int64_t ti
     return at;
 }
 
+/* The same of keys, of which there are n from `first` on. */
+static __device__ __forceinline__ place key_place(int64_t key_row, int64_t first, int64_t n, int64_t column) {
+    const place at = {key_row + first, column, n < TILE ? (int)n : TILE};
+    return at;
+}
+
 static __device__ __forceinline__ float *kept_at(const backward_params *p, int what, int64_t head, int64_t row) {
     return p->kept + (what * p->a.n_heads + head) * p->a.rows + row;
 }
@@ -56,15 +63,26 @@ static __device__ __forceinline__ float *kept_at(const backward_params *p, int w
 /* What a block does: a share of the dimensions of a head of a span, and the tiles of the span that it takes. */
 typedef struct task {
     const ls_span *span;
+    int64_t key_row; /* of the span's first key */
     int tile, head, dim;
 } task;
+
+/* The position of the first query of a tile. */
+static __device__ __forceinline__ int64_t tile_pos(const task *t, int tile) {
+    return t->span->pos + (int64_t)tile * TILE;
+}
+/* A tile of the span's keys. */
+static __device__ __forceinline__ place keys_at(const task *t, int64_t tile, int64_t column) {
+    return key_place(t->key_row, tile * TILE, ls_attention_keys(t->span) - tile * TILE, column);
+}
 
 /* LAST: the last tiles first. The tiles with most to do come first, so that the chip is full to the end. */
 template <bool LAST>
 static __device__ __forceinline__ task task_of(const backward_params *p, int share_dims) {
     const int64_t item = blockIdx.x % p->items, rest = item / p->shares, tile = blockIdx.x / p->items;
-    const task t = {&p->a.spans[rest / p->a.n_heads], (int)(LAST ? p->tiles - 1 - tile : tile),
-                    (int)(rest % p->a.n_heads), (int)(item % p->shares) * share_dims};
+    const task t = {&p->a.spans[rest / p->a.n_heads], ls_attention_key_row(&p->a, rest / p->a.n_heads),
+                    (int)(LAST ? p->tiles - 1 - tile : tile), (int)(rest % p->a.n_heads),
+                    (int)(item % p->shares) * share_dims};
     return t;
 }
 
@@ -181,41 +199,45 @@ static __device__ __forceinline__ void score_tile(softmax_memory<S> *shared, con
     ls_tile_put<4>(shared->softmax.e, score, column);
 }
 
-/* Whether the queries of a tile take all keys of a tile before their own. */
-static __device__ __forceinline__ bool takes_whole(const backward_params *p, int queries, int keys) {
-    return keys < queries &&
-           ls_attention_first((int64_t)queries * TILE + TILE - 1, p->a.window) <= (int64_t)keys * TILE;
+/* Whether 64 queries from position `query` on take all keys of a tile. */
+static __device__ __forceinline__ bool takes_whole(const backward_params *p, int64_t query, int64_t keys) {
+    return keys * TILE + TILE - 1 <= query && ls_attention_first(query + TILE - 1, p->a.window) <= keys * TILE;
 }
 
-/* Keys of a tile that the queries of a tile take, a row a query. */
-static __device__ __forceinline__ ls_tile_reach keys_of_query(const backward_params *p, int queries, int keys) {
+/* Keys of a tile that queries from position `query` on take, a row a query. */
+static __device__ __forceinline__ ls_tile_reach keys_of_query(const backward_params *p, int64_t query, int64_t keys) {
     const int four = ls_lane_four();
     ls_tile_reach takes;
 #pragma unroll
     for (int i = 0; i < LS_TILE_ROWS; i++) {
-        const int64_t query = (int64_t)queries * TILE + ls_fragment_row(four, i);
-        takes.low[i] = ls_keys_before(ls_attention_first(query, p->a.window), (int64_t)keys * TILE);
-        takes.high[i] = ls_keys_before(query + 1, (int64_t)keys * TILE);
+        const int64_t pos = query + ls_fragment_row(four, i);
+        takes.low[i] = ls_keys_before(ls_attention_first(pos, p->a.window), keys * TILE);
+        takes.high[i] = ls_keys_before(pos + 1, keys * TILE);
     }
     return takes;
 }
 
-/* The other way round: queries of a tile that take a key, a row a key. */
-static __device__ __forceinline__ ls_tile_reach queries_of_key(const backward_params *p, int queries, int keys) {
+/* The other way round: queries from position `query` on that take a key, a row a key. */
+static __device__ __forceinline__ ls_tile_reach queries_of_key(const backward_params *p, int64_t query, int64_t keys) {
     const int four = ls_lane_four();
     ls_tile_reach takes;
 #pragma unroll
     for (int i = 0; i < LS_TILE_ROWS; i++) {
-        const int64_t key = (int64_t)keys * TILE + ls_fragment_row(four, i);
-        takes.low[i] = ls_keys_before(key, (int64_t)queries * TILE);
-        takes.high[i] = ls_keys_before(ls_attention_after(key, p->a.window), (int64_t)queries * TILE);
+        const int64_t key = keys * TILE + ls_fragment_row(four, i);
+        takes.low[i] = ls_keys_before(key, query);
+        takes.high[i] = ls_keys_before(ls_attention_after(key, p->a.window), query);
     }
     return takes;
 }
 
-/* The first tile of keys of which a query of a tile takes one. */
-static __device__ __forceinline__ int first_tile(const backward_params *p, int queries) {
-    return (int)(ls_attention_first((int64_t)queries * TILE, p->a.window) / TILE);
+/* The first tile of keys of which a query from position `query` on takes one. */
+static __device__ __forceinline__ int64_t first_tile(const backward_params *p, int64_t query) {
+    return ls_attention_first(query, p->a.window) / TILE;
+}
+
+/* What comes before the end of a tile that begins at `first`, seen from there. */
+static __device__ __forceinline__ int tile_end(int64_t end, int64_t first) {
+    return end - first < TILE ? (int)(end - first) : TILE;
 }
 
 /* The softmax of a tile of queries of a head, and ACC of S::DIMS dimensions. */
@@ -223,20 +245,21 @@ template <class S>
 static __device__ __forceinline__ void attend(ls_fragment<S::COLUMNS> &total, softmax_memory<S> *shared,
                                               const backward_params *p, const task *t, int dim) {
     const int dims = (int)p->a.head_dim;
-    const int64_t keys = (int64_t)t->tile * TILE + TILE, begin = (int64_t)first_tile(p, t->tile) * TILE;
+    const int64_t pos = tile_pos(t, t->tile), last = pos + TILE, n_keys = ls_attention_keys(t->span);
+    const int64_t keys = last < n_keys ? last : n_keys, begin = first_tile(p, pos) * TILE;
     const place queries = place_of(t->span, t->tile, t->head * p->a.head_dim);
     ls_softmax<TILE> *softmax = &shared->softmax;
     ls_fragment<S::COLUMNS> acc;
     ls_fragment_clear<S::COLUMNS>(acc);
     __syncthreads();
     if (threadIdx.x < TILE) {
-        const int64_t query = (int64_t)t->tile * TILE + threadIdx.x;
+        const int64_t query = pos + threadIdx.x;
         ls_softmax_row(softmax, threadIdx.x, ls_attention_first(query, p->a.window), query + 1);
     }
     if (dims <= S::DIMS) bring_queries<S>(shared, p, &queries, 0, dims);
 #pragma unroll 1
     for (int64_t first = begin; first < keys; first += TILE) {
-        const place at = place_of(t->span, first / TILE, t->head / p->group * p->a.head_dim);
+        const place at = keys_at(t, first / TILE, t->head / p->group * p->a.head_dim);
         __syncthreads();
         load_tile<S::TYPE>(shared->v, &p->v, &at, dim, dims);
         score_tile<S>(shared, p, &queries, &at, dims);
@@ -249,12 +272,12 @@ static __device__ __forceinline__ void attend(ls_fragment<S::COLUMNS> &total, so
 #pragma unroll
             for (int c = 0; c < S::COLUMNS; c++)
                 acc[i][c] = ls_mul(acc[i][c], softmax->correction[ls_fragment_row(four, i)]);
-        if (takes_whole(p, t->tile, (int)(first / TILE))) {
+        if (takes_whole(p, pos, first / TILE)) {
             ls_tile_sums<false, S::COLUMNS, S::narrow::PITCH>(acc, softmax->e, &shared->v.x[0][ls_lane_dim<S::DIMS>()],
                                                               0, TILE, NULL);
         } else {
             const ls_tile_reach takes = ls_tile_takes(softmax, first);
-            const int end = first + TILE < keys ? TILE : ls_lane_first() + LS_TILE_WARP;
+            const int end = tile_end(pos + ls_lane_first() + LS_TILE_WARP, first);
             ls_tile_sums<true, S::COLUMNS, S::narrow::PITCH>(acc, softmax->e, &shared->v.x[0][ls_lane_dim<S::DIMS>()],
                                                              0, end, &takes);
         }
@@ -436,25 +459,26 @@ static __device__ __forceinline__ void make_chains(pair_memory<S> *shared, const
 
 template <class S>
 static __device__ __forceinline__ void query_tile(pair_memory<S> *shared, const backward_params *p, const task *t) {
-    const int dims = (int)p->a.head_dim, begin = first_tile(p, t->tile);
+    const int dims = (int)p->a.head_dim;
     const place queries = place_of(t->span, t->tile, t->head * p->a.head_dim);
+    const int64_t pos = tile_pos(t, t->tile), begin = first_tile(p, pos), last = (pos + queries.n - 1) / TILE;
     ls_fragment<S::COLUMNS> dq;
     ls_fragment_clear<S::COLUMNS>(dq);
     __syncthreads();
     load_kept(shared->kept, p, t->head, &queries);
 #pragma unroll 1
-    for (int other = begin; other <= t->tile; other++) {
-        const place keys = place_of(t->span, other, t->head / p->group * p->a.head_dim);
+    for (int64_t other = begin; other <= last; other++) {
+        const place keys = keys_at(t, other, t->head / p->group * p->a.head_dim);
         make_chains<S, false>(shared, p, &queries, &keys, other == begin);
         /* The keys come once more, in place of the chains of the scores. */
         load_tile<S::TYPE>(shared->k, &p->k, &keys, t->dim, dims);
         loaded();
-        if (takes_whole(p, t->tile, other)) {
+        if (takes_whole(p, pos, other)) {
             ls_tile_sums<false, S::COLUMNS, S::narrow::PITCH>(dq, shared->ds, &shared->k.x[0][ls_lane_dim<S::DIMS>()],
                                                               0, TILE, NULL);
         } else {
-            const ls_tile_reach takes = keys_of_query(p, t->tile, other);
-            const int end = other < t->tile ? TILE : ls_lane_first() + LS_TILE_WARP;
+            const ls_tile_reach takes = keys_of_query(p, pos, other);
+            const int end = tile_end(pos + ls_lane_first() + LS_TILE_WARP, other * TILE);
             ls_tile_sums<true, S::COLUMNS, S::narrow::PITCH>(dq, shared->ds, &shared->k.x[0][ls_lane_dim<S::DIMS>()], 0,
                                                              end, &takes);
         }
@@ -484,7 +508,7 @@ static __global__ void __launch_bounds__(THREADS, 2) dq_kernel(const __grid_cons
 /* ---- third kernel: dk and dv ---- */
 
 static __device__ __forceinline__ float *head_share(const backward_params *p, int what, int64_t head, int64_t row) {
-    return p->heads + ((what * p->a.n_heads + head) * p->a.rows + row) * p->a.head_dim;
+    return p->heads + ((what * p->a.n_heads + head) * p->key_rows + row) * p->a.head_dim;
 }
 
 template <class S>
@@ -504,12 +528,15 @@ static __device__ __forceinline__ void put_share(const ls_fragment<S::COLUMNS> &
 template <class S>
 static __device__ __forceinline__ void key_tile(pair_memory<S> *shared, const backward_params *p, const task *t) {
     const int dims = (int)p->a.head_dim;
-    const place keys = place_of(t->span, t->tile, t->head / p->group * p->a.head_dim);
+    const place keys = keys_at(t, t->tile, t->head / p->group * p->a.head_dim);
+    const int64_t first = (int64_t)t->tile * TILE;
     ls_fragment<S::COLUMNS> dk, dv;
     ls_fragment_clear<S::COLUMNS>(dk);
     ls_fragment_clear<S::COLUMNS>(dv);
 #pragma unroll 1
-    for (int other = t->tile; (int64_t)other * TILE < t->span->n_rows && first_tile(p, other) <= t->tile; other++) {
+    for (int other = first > t->span->pos ? (int)((first - t->span->pos) / TILE) : 0;
+         (int64_t)other * TILE < t->span->n_rows && first_tile(p, tile_pos(t, other)) <= t->tile; other++) {
+        const int64_t pos = tile_pos(t, other);
         const place queries = place_of(t->span, other, t->head * p->a.head_dim);
         __syncthreads();
         load_kept(shared->kept, p, t->head, &queries);
@@ -523,12 +550,12 @@ static __device__ __forceinline__ void key_tile(pair_memory<S> *shared, const ba
         }
         const typename ls_stored<S::TYPE>::type *q = &shared->q.x[0][ls_lane_dim<S::DIMS>()];
         const float *dout = &shared->dout.x[0][ls_lane_dim<S::DIMS>()];
-        if (takes_whole(p, other, t->tile)) {
+        if (takes_whole(p, pos, t->tile)) {
             ls_tile_sums<false, S::COLUMNS, S::wide::PITCH>(dv, shared->p, dout, 0, queries.n, NULL);
             ls_tile_sums<false, S::COLUMNS, S::narrow::PITCH>(dk, shared->ds, q, 0, queries.n, NULL);
         } else {
-            const ls_tile_reach takes = queries_of_key(p, other, t->tile);
-            const int from = other > t->tile ? 0 : ls_lane_first();
+            const ls_tile_reach takes = queries_of_key(p, pos, t->tile);
+            const int from = ls_keys_before(first + ls_lane_first(), pos);
             ls_tile_sums<true, S::COLUMNS, S::wide::PITCH>(dv, shared->p, dout, from, queries.n, &takes);
             ls_tile_sums<true, S::COLUMNS, S::narrow::PITCH>(dk, shared->ds, q, from, queries.n, &takes);
         }
@@ -543,21 +570,22 @@ static __global__ void __launch_bounds__(THREADS, 2) dkv_kernel(const __grid_con
     extern __shared__ uint4 dynamic[];
     task t = task_of<false>(&p, S::DIMS);
     if (p.fault->code != LS_FAULT_NONE || t.span->slot < 0) return;
-    for (; (int64_t)t.tile * TILE < t.span->n_rows; t.tile += (int)p.tiles)
+    for (; (int64_t)t.tile * TILE < ls_attention_keys(t.span); t.tile += (int)p.tiles)
         key_tile<S>((pair_memory<S> *)dynamic, &p, &t);
 }
 
 /* ---- fourth kernel: the heads of a KV head ---- */
 
-/* A block a row: heads in order, one chain an element; dk is scaled behind it. */
+/* A block a key's row: heads in order, one chain an element; dk is scaled behind it. */
 static __global__ void __launch_bounds__(THREADS) heads_kernel(const __grid_constant__ backward_params p) {
     ls_cuda_begin();
     const int64_t dims = p.a.n_kv_heads * p.a.head_dim, item = blockIdx.x / p.tiles;
     const ls_span *span = &p.a.spans[item];
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
-    for (int64_t t = blockIdx.x % p.tiles; t < span->n_rows; t += p.tiles)
+    const int64_t n_keys = ls_attention_keys(span), key_row = ls_attention_key_row(&p.a, item);
+    for (int64_t t = blockIdx.x % p.tiles; t < n_keys; t += p.tiles)
         for (int64_t i = threadIdx.x; i < 2 * dims; i += THREADS) {
-            const int64_t row = span->row + t, column = i % dims, first = column / p.a.head_dim * p.group;
+            const int64_t row = key_row + t, column = i % dims, first = column / p.a.head_dim * p.group;
             const int what = i >= dims;
             float sum = 0.0f;
 #pragma unroll 4
@@ -603,11 +631,12 @@ static ls_status launch_all(const ls_exec *exec, backward_params *p, const ls_in
     const backward_launch dkv = {"attention_backward dkv", (const void *)dkv_kernel<S>, p->a.n_heads, shares,
                                  (int64_t)sizeof(pair_memory<S>)};
     const backward_launch heads = {"attention_backward heads", (const void *)heads_kernel, 1, 1, 0};
-    const int64_t rows = ls_spans_most(p->a.span_rows_max, p->a.rows), tiles = ls_attention_tiles(rows);
+    const int64_t tiles = ls_attention_tiles(ls_spans_most(p->a.span_rows_max, p->a.rows));
+    const int64_t keys = ls_attention_keys_most(&p->a);
     LS_CUDA_TRY(launch(exec, &softmax, tiles, p, index, err));
     LS_CUDA_TRY(launch(exec, &dq, tiles, p, index, err));
-    LS_CUDA_TRY(launch(exec, &dkv, tiles, p, index, err));
-    return launch(exec, &heads, rows, p, index, err);
+    LS_CUDA_TRY(launch(exec, &dkv, ls_attention_tiles(keys), p, index, err));
+    return launch(exec, &heads, keys, p, index, err);
 }
 
 static source source_of(const void *rows, int64_t stride, int64_t head_dim, int64_t elem) {
@@ -618,7 +647,7 @@ static source source_of(const void *rows, int64_t stride, int64_t head_dim, int6
 
 ls_status ls_cuda_attention_backward(const ls_exec *exec, const ls_attention_backward_args *a, ls_error *err) {
     const int64_t elem = ls_dtype_bytes(a->dtype);
-    const bool none = a->rows == 0;
+    const bool none = a->rows == 0 || ls_attention_key_rows(a) == 0;
     const ls_cuda_operand operands[] = {{"q", a->q, elem, none},
                                         {"k", a->k, elem, none},
                                         {"v", a->v, elem, none},
@@ -628,20 +657,22 @@ ls_status ls_cuda_attention_backward(const ls_exec *exec, const ls_attention_bac
                                         {"dv", a->dv, 4, none},
                                         {"spans", a->spans, 8, a->n_spans == 0},
                                         {"out", a->out, elem, none || a->profile == LS_PROFILE_EXACT},
-                                        {"log_sum", a->log_sum, 4, none || a->profile == LS_PROFILE_EXACT}};
+                                        {"log_sum", a->log_sum, 4, none || a->profile == LS_PROFILE_EXACT},
+                                        {"key_rows", a->key_rows, 8, true}};
+    const int64_t key_rows = ls_attention_key_rows(a);
     ls_fault *fault;
     LS_CUDA_TRY(ls_cuda_check("attention_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_op_attention_backward_workspace(a), err));
     if (a->n_spans == 0) return LS_OK;
     const ls_index index[INDICES] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"q stride", a->q_stride}, {"element", elem}}}},
-        {LS_WIDTH_I64, {{{"row", a->rows}, {"kv stride", a->kv_stride}, {"element", elem}}}},
+        {LS_WIDTH_I64, {{{"row", key_rows}, {"kv stride", a->kv_stride}, {"element", elem}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dout stride", a->dout_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dq stride", a->dq_stride}, {"element", 4}}}},
-        {LS_WIDTH_I64, {{{"row", a->rows}, {"dkv stride", a->dkv_stride}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"row", key_rows}, {"dkv stride", a->dkv_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"kept", LS_ATTENTION_KEPT}, {"head", a->n_heads}, {"row", a->rows}, {"element", 4}}}},
         {LS_WIDTH_I64,
-         {{{"dk and dv of heads", 2 * a->n_heads}, {"row", a->rows}, {"dim", a->head_dim}, {"element", 4}}}}};
+         {{{"dk and dv of heads", 2 * a->n_heads}, {"row", key_rows}, {"dim", a->head_dim}, {"element", 4}}}}};
     backward_params p = {.a = *a,
                          .q = source_of(a->q, a->q_stride, a->head_dim, elem),
                          .k = source_of(a->k, a->kv_stride, a->head_dim, elem),
@@ -653,12 +684,17 @@ ls_status ls_cuda_attention_backward(const ls_exec *exec, const ls_attention_bac
                          .shares = 0,
                          .kept = (float *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD),
                          .heads = NULL,
+                         .key_rows = key_rows,
                          .fault = NULL};
     p.heads = p.kept + LS_ATTENTION_KEPT * a->n_heads * a->rows;
     LS_CUDA_TRY(ls_cuda_fault_begin("attention_backward", exec, &fault, err));
-    ls_span_check check = ls_span_check_of(a, ls_spans_most(a->span_rows_max, a->rows), INT64_MAX, true, fault);
+    ls_span_check check = ls_span_check_back(a, ls_spans_most(a->span_rows_max, a->rows), a->key_rows == NULL, fault);
     p.fault = fault;
     LS_CUDA_TRY(ls_cuda_check_spans("attention_backward", exec, &check, err));
+    if (a->key_rows != NULL) {
+        ls_key_check keys = {a->spans, a->key_rows, a->n_spans, a->key_rows_n, ls_attention_keys_most(a), fault};
+        LS_CUDA_TRY(ls_cuda_check_keys("attention_backward", exec, &keys, err));
+    }
     if (none) return LS_OK;
     if (a->profile == LS_PROFILE_MMA16) return ls_attention_backward_mma16(exec, a, fault, err);
     if (a->dtype == LS_F32)

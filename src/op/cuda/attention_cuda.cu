@@ -784,8 +784,8 @@ static ls_status check_call(const ls_exec *exec, const ls_attention_args *a, ls_
 }
 
 static ls_status launch_check(const ls_exec *exec, const ls_attention_args *a, ls_fault *fault, ls_error *err) {
-    page_check check = {ls_span_check_of(a, a->rows, INT64_MAX, false, fault), a->tables, a->n_tables,
-                        a->pages.n_entries, a->page_tokens};
+    page_check check = {ls_span_check_of(a, a->rows, INT64_MAX, fault), a->tables, a->n_tables, a->pages.n_entries,
+                        a->page_tokens};
     const ls_launch launch = {"attention", {1, 1, 1}, CHECK_THREADS, 0, NULL, 0};
     LS_CUDA_TRY(ls_cuda_launch(exec, &launch, (const void *)check_kernel, &check, err));
     return ls_cuda_fault_end("attention", exec, fault, err);

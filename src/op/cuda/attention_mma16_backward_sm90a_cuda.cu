@@ -160,19 +160,25 @@ static __device__ __forceinline__ void fetch_stage(const source *first, const so
 /* What a block does. */
 typedef struct task {
     ls_span span;
-    int64_t tile, head; /* head: of queries for dq, of keys for dk and dv */
-    int dim;            /* the first dimension of its share */
+    int64_t key_row, n_keys; /* of the span's keys */
+    int64_t tile, head;      /* head: of queries for dq, of keys for dk and dv */
+    int dim;                 /* the first dimension of its share */
 } task;
 
 template <bool LAST>
 static __device__ __forceinline__ task task_of(const backward_params *p, int64_t heads, int share_dims) {
     const int64_t item = blockIdx.x % p->items, rest = item / p->shares, tile = blockIdx.x / p->items;
-    const task t = {p->a.spans[rest / heads], LAST ? p->tiles - 1 - tile : tile, rest % heads,
+    const ls_span *span = &p->a.spans[rest / heads];
+    const task t = {*span,
+                    ls_attention_key_row(&p->a, rest / heads),
+                    ls_attention_keys(span),
+                    LAST ? p->tiles - 1 - tile : tile,
+                    rest % heads,
                     (int)(item % p->shares) * share_dims};
     return t;
 }
 
-/* Positions [first, end), in whole stages, with which rows [own, own + n) of a block meet. */
+/* Keys or queries [first, end), in whole stages, with which a block's n rows, the first at position `own`, meet. */
 typedef struct meeting {
     int64_t first, end;
 } meeting;
@@ -183,8 +189,9 @@ static __device__ __forceinline__ meeting keys_met(const backward_params *p, int
 }
 static __device__ __forceinline__ meeting queries_met(const backward_params *p, const ls_span *span, int64_t own,
                                                       int n) {
-    const int64_t after = ls_attention_after(own + n - 1, p->a.window);
-    const meeting m = {own / PASSING * PASSING, after < span->n_rows ? after : span->n_rows};
+    const int64_t after = ls_attention_after(own + n - 1, p->a.window) - span->pos;
+    const meeting m = {own > span->pos ? (own - span->pos) / PASSING * PASSING : 0,
+                       after < span->n_rows ? after : span->n_rows};
     return m;
 }
 
@@ -260,10 +267,10 @@ static __device__ __forceinline__ void copy_for_dq(const backward_params *p, con
     constexpr int ROWS = GROUP_ROWS * GROUPS;
     const int dims = (int)p->a.head_dim;
     const int64_t own = t->tile * ROWS, kv_head = t->head / p->group;
-    const meeting met = keys_met(p, own, rows_left(t->span.n_rows, own, ROWS));
+    const meeting met = keys_met(p, t->span.pos + own, rows_left(t->span.n_rows, own, ROWS));
     for (int64_t first = met.first; first < met.end; first += PASSING) {
-        const int left = rows_left(t->span.n_rows, first, PASSING);
-        const int64_t row = t->span.row + first;
+        const int left = rows_left(t->n_keys, first, PASSING);
+        const int64_t row = t->key_row + first;
         ls_barrier_wait(ls_shared_address(&m->empty[c->stage]), c->phase ^ 1);
         if (p->boxed) {
             fetch_stage<S>(&p->k, &p->v, m, c, row, kv_head, kv_head, dims);
@@ -325,9 +332,9 @@ static __device__ __forceinline__ void make_dq(const backward_params *p, const t
                                                int *stage, int *phase, int group) {
     constexpr int ROWS = GROUP_ROWS * GROUPS;
     const int dims = (int)p->a.head_dim, column = threadIdx.x % 4 * 2;
-    const int64_t own = t->tile * ROWS;
+    const int64_t own = t->tile * ROWS, pos = t->span.pos + own;
     const int n = rows_left(t->span.n_rows, own, ROWS), row = threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4;
-    const meeting met = keys_met(p, own, n);
+    const meeting met = keys_met(p, pos, n);
     float dq[S::DIMS / 2], log_sum[2], dot[2];
     load_own<S>(m, &p->q, &p->dout, t->span.row + own, t->head * dims, n, dims, group);
 #pragma unroll
@@ -345,17 +352,16 @@ static __device__ __forceinline__ void make_dq(const backward_params *p, const t
         float score[PASSING / 2], dp[PASSING / 2];
         uint32_t ds[STEPS][4];
         ls_barrier_wait(ls_shared_address(&m->full[*stage]), *phase);
-        if (p->boxed && first + PASSING > t->span.n_rows)
-            clear_rows<S>(m, *stage, (int)(t->span.n_rows - first), group);
+        if (p->boxed && first + PASSING > t->n_keys) clear_rows<S>(m, *stage, (int)(t->n_keys - first), group);
         begin_products<S>(score, dp, m, *stage, group);
         ls_wgmma_wait<0>();
         ls_wgmma_hold(score);
         ls_wgmma_hold(dp);
-        if (all_take(p, own, ROWS, first, PASSING))
+        if (all_take(p, pos, ROWS, first, PASSING))
             weigh_queries<true>(dp, score, p->scale2, log_sum, dot, 0, 0);
         else
             weigh_queries<false>(dp, score, p->scale2, log_sum, dot,
-                                 (int)(own + group * GROUP_ROWS + row - first) - column, reach_of(p));
+                                 (int)(pos + group * GROUP_ROWS + row - first) - column, reach_of(p));
 #pragma unroll
         for (int k = 0; k < STEPS; k++) left_of(ds[k], dp, k);
         ls_wgmma_fence();
@@ -381,7 +387,7 @@ static __device__ __forceinline__ void copy_for_dkv(const backward_params *p, co
     constexpr int ROWS = GROUP_ROWS * GROUPS;
     const int dims = (int)p->a.head_dim, thread = threadIdx.x % WARPGROUP;
     const int64_t own = t->tile * ROWS;
-    const meeting met = queries_met(p, &t->span, own, rows_left(t->span.n_rows, own, ROWS));
+    const meeting met = queries_met(p, &t->span, own, rows_left(t->n_keys, own, ROWS));
     for (int64_t head = t->head * p->group; head < (t->head + 1) * p->group; head++)
         for (int64_t first = met.first; first < met.end; first += PASSING) {
             const int left = rows_left(t->span.n_rows, first, PASSING);
@@ -446,10 +452,10 @@ static __device__ __forceinline__ void make_dkv(const backward_params *p, const 
     constexpr int ROWS = GROUP_ROWS * GROUPS;
     const int dims = (int)p->a.head_dim, column = threadIdx.x % 4 * 2;
     const int64_t own = t->tile * ROWS;
-    const int n = rows_left(t->span.n_rows, own, ROWS), row = threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4;
+    const int n = rows_left(t->n_keys, own, ROWS), row = threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4;
     const meeting met = queries_met(p, &t->span, own, n);
     float dk[S::SHARE / 2], dv[S::SHARE / 2];
-    load_own<S>(m, &p->k, &p->v, t->span.row + own, t->head * dims, n, dims, group);
+    load_own<S>(m, &p->k, &p->v, t->key_row + own, t->head * dims, n, dims, group);
 #pragma unroll
     for (int i = 0; i < S::SHARE / 2; i++) dk[i] = dv[i] = 0.0f;
     ls_wgmma_hold(dk);
@@ -466,8 +472,9 @@ static __device__ __forceinline__ void make_dkv(const backward_params *p, const 
             begin_products<S>(score, dp, m, *stage, group);
             ls_wgmma_wait<1>();
             ls_wgmma_hold(score);
-            const bool whole = all_take(p, first, PASSING, own, ROWS) && first + PASSING <= t->span.n_rows;
-            const int apart = (int)(first - own - group * GROUP_ROWS - row) + column,
+            const int64_t pos = t->span.pos + first;
+            const bool whole = all_take(p, pos, PASSING, own, ROWS) && first + PASSING <= t->span.n_rows;
+            const int apart = (int)(pos - own - group * GROUP_ROWS - row) + column,
                       left = (int)(t->span.n_rows - first);
             if (whole)
                 weigh_keys<true>(score, m->log_sum[*stage], p->scale2, 0, 0, 0);
@@ -501,7 +508,7 @@ static __device__ __forceinline__ void make_dkv(const backward_params *p, const 
             if (threadIdx.x % WARPGROUP == 0) ls_barrier_arrive(ls_shared_address(&m->empty[*stage]));
             if (++*stage == S::STAGES) *stage = 0, *phase ^= 1;
         }
-    const int64_t to = (t->span.row + own + group * GROUP_ROWS) * p->a.dkv_stride + t->head * dims + t->dim;
+    const int64_t to = (t->key_row + own + group * GROUP_ROWS) * p->a.dkv_stride + t->head * dims + t->dim;
     store_sums(p->a.dk + to, p->a.dkv_stride, dk, p->a.scale, n - group * GROUP_ROWS, dims - t->dim);
     store_sums(p->a.dv + to, p->a.dkv_stride, dv, 1.0f, n - group * GROUP_ROWS, dims - t->dim);
 }
@@ -556,7 +563,7 @@ static __global__ void __launch_bounds__(THREADS, 1) dkv_kernel(const __grid_con
     typename S::memory *m = open_memory<S>(&p, dynamic);
     if (p.fault->code != LS_FAULT_NONE) return;
     task t = task_of<false>(&p, p.a.n_kv_heads, S::SHARE);
-    const int64_t n_tiles = (t.span.n_rows + GROUP_ROWS * GROUPS - 1) / (GROUP_ROWS * GROUPS);
+    const int64_t n_tiles = (t.n_keys + GROUP_ROWS * GROUPS - 1) / (GROUP_ROWS * GROUPS);
     if (t.span.slot < 0) return;
     const int role = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / WARPGROUP, 0);
     if (role == 0) {
@@ -578,13 +585,12 @@ static __global__ void __launch_bounds__(THREADS, 1) dkv_kernel(const __grid_con
 typedef struct backward_launch {
     const char *name;
     const void *kernel;
-    int64_t shared_bytes, heads, shares;
+    int64_t shared_bytes, heads, shares, rows; /* rows: of the longest span */
 } backward_launch;
 
 static ls_status launch_one(const ls_exec *exec, const backward_launch *of, backward_params *p, const ls_index *index,
                             ls_error *err) {
-    const int64_t rows = ls_spans_most(p->a.span_rows_max, p->a.rows);
-    const int64_t tiles = (rows - 1) / (GROUP_ROWS * GROUPS) + 1;
+    const int64_t tiles = (of->rows - 1) / (GROUP_ROWS * GROUPS) + 1;
     p->shares = of->shares;
     p->items = ls_launch_blocks(p->a.n_spans, of->heads, of->shares);
     const int64_t enough = p->items < BLOCKS_ENOUGH ? BLOCKS_ENOUGH / p->items : 1;
@@ -608,30 +614,32 @@ static ls_status launch_all(const ls_exec *exec, backward_params *p, const ls_in
                                 .kernel = (const void *)dq_kernel<S>,
                                 .shared_bytes = S::SHARED_BYTES,
                                 .heads = p->a.n_heads,
-                                .shares = 1};
+                                .shares = 1,
+                                .rows = ls_spans_most(p->a.span_rows_max, p->a.rows)};
     const backward_launch dkv = {.name = "attention_backward dkv",
                                  .kernel = (const void *)dkv_kernel<S>,
                                  .shared_bytes = S::SHARED_BYTES,
                                  .heads = p->a.n_kv_heads,
-                                 .shares = (p->a.head_dim - 1) / S::SHARE + 1};
+                                 .shares = (p->a.head_dim - 1) / S::SHARE + 1,
+                                 .rows = ls_attention_keys_most(&p->a)};
     LS_CUDA_TRY(launch_one(exec, &dq, p, index, err));
     return launch_one(exec, &dkv, p, index, err);
 }
 
-static ls_status source_of(source *s, const void *rows, int64_t stride, int64_t heads,
+static ls_status source_of(source *s, const void *rows, int64_t n_rows, int64_t stride, int64_t heads,
                            const ls_attention_backward_args *a, bool *boxed, ls_error *err) {
     memset(s, 0, sizeof *s);
     s->rows = (const uint16_t *)rows;
     s->stride = stride;
     s->wide = (uintptr_t)rows % 16 == 0 && stride % 8 == 0 && a->head_dim % 8 == 0;
-    *boxed = *boxed && s->wide && ls_box_possible(rows, LS_BF16, stride, a->rows, heads);
-    const ls_box_matrix matrix = {rows, heads * a->head_dim, a->rows, stride};
+    *boxed = *boxed && s->wide && ls_box_possible(rows, LS_BF16, stride, n_rows, heads);
+    const ls_box_matrix matrix = {rows, heads * a->head_dim, n_rows, stride};
     return *boxed ? ls_heads_map(&s->map, "attention_backward", &matrix, a->head_dim, 1, PASSING, err) : LS_OK;
 }
 
 ls_status ls_attention_backward_mma16(const ls_exec *exec, const ls_attention_backward_args *a, const ls_fault *fault,
                                       ls_error *err) {
-    const int64_t dims = a->n_heads * a->head_dim;
+    const int64_t dims = a->n_heads * a->head_dim, key_rows = ls_attention_key_rows(a);
     float *floats = (float *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD);
     uint16_t *rounded = ls_attention_rounded(floats, a->n_heads, a->rows);
     backward_params p = {};
@@ -645,22 +653,22 @@ ls_status ls_attention_backward_mma16(const ls_exec *exec, const ls_attention_ba
     p.boxed = true;
     const ls_index index[INDICES] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"q stride", a->q_stride}, {"element", 2}}}},
-        {LS_WIDTH_I64, {{{"row", a->rows}, {"kv stride", a->kv_stride}, {"element", 2}}}},
+        {LS_WIDTH_I64, {{{"row", key_rows}, {"kv stride", a->kv_stride}, {"element", 2}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dout stride", a->dout_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"out stride", a->out_stride}, {"element", 2}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"log_sum stride", a->log_sum_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dq stride", a->dq_stride}, {"element", 4}}}},
-        {LS_WIDTH_I64, {{{"row", a->rows}, {"dkv stride", a->dkv_stride}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"row", key_rows}, {"dkv stride", a->dkv_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"head", a->n_heads}, {"dim", a->head_dim}, {"element", 2}}}}};
     bool hopper;
     LS_CUDA_TRY(ls_is_hopper(&hopper, "attention_backward", err));
     if (!hopper)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED,
                        "attention_backward: profile mma16 is built for devices of sm_90 alone");
-    LS_CUDA_TRY(source_of(&p.q, a->q, a->q_stride, a->n_heads, a, &p.boxed, err));
-    LS_CUDA_TRY(source_of(&p.k, a->k, a->kv_stride, a->n_kv_heads, a, &p.boxed, err));
-    LS_CUDA_TRY(source_of(&p.v, a->v, a->kv_stride, a->n_kv_heads, a, &p.boxed, err));
-    LS_CUDA_TRY(source_of(&p.dout, rounded, dims, a->n_heads, a, &p.boxed, err));
+    LS_CUDA_TRY(source_of(&p.q, a->q, a->rows, a->q_stride, a->n_heads, a, &p.boxed, err));
+    LS_CUDA_TRY(source_of(&p.k, a->k, key_rows, a->kv_stride, a->n_kv_heads, a, &p.boxed, err));
+    LS_CUDA_TRY(source_of(&p.v, a->v, key_rows, a->kv_stride, a->n_kv_heads, a, &p.boxed, err));
+    LS_CUDA_TRY(source_of(&p.dout, rounded, a->rows, dims, a->n_heads, a, &p.boxed, err));
     if (a->head_dim <= 64) return launch_all<backward_shape<64, 4>>(exec, &p, index, err);
     if (a->head_dim <= 128) return launch_all<backward_shape<128, 3>>(exec, &p, index, err);
     return launch_all<backward_shape<256, 1>>(exec, &p, index, err);

@@ -19,6 +19,11 @@ static __global__ void __launch_bounds__(THREADS) check_spans(const __grid_const
     check_all(&c, c.n_spans);
 }
 
+static __global__ void __launch_bounds__(THREADS) check_keys(const __grid_constant__ ls_key_check c) {
+    ls_cuda_begin();
+    check_all(&c, c.n_spans);
+}
+
 static __global__ void __launch_bounds__(THREADS) check_offsets(const __grid_constant__ ls_offset_check c) {
     ls_cuda_begin();
     check_all(&c, c.n);
@@ -38,6 +43,10 @@ ls_status ls_cuda_check_rows(const char *op, const ls_exec *exec, ls_row_check *
 
 ls_status ls_cuda_check_spans(const char *op, const ls_exec *exec, ls_span_check *check, ls_error *err) {
     return launch(op, exec, (const void *)check_spans, check, check->fault, err);
+}
+
+ls_status ls_cuda_check_keys(const char *op, const ls_exec *exec, ls_key_check *check, ls_error *err) {
+    return launch(op, exec, (const void *)check_keys, check, check->fault, err);
 }
 
 ls_status ls_cuda_check_offsets(const char *op, const ls_exec *exec, ls_offset_check *check, ls_error *err) {

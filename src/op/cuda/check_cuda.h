@@ -31,22 +31,40 @@ typedef struct ls_span_check {
     const ls_span *spans;
     int64_t n_spans, rows, span_rows_max; /* span_rows_max > 0 */
     int64_t n_entries;                    /* of the pool; INT64_MAX where there is none */
-    bool whole;                           /* pos 0 only, rows ascending */
+    bool ascending;                       /* rows, as gradients take them */
+    bool whole;                           /* pos 0 only */
     ls_fault *fault;
 } ls_span_check;
 
 /* Of an op's arguments, whose spans have at most span_rows_max rows each. */
 template <typename ARGS>
-static ls_span_check ls_span_check_of(const ARGS *a, int64_t span_rows_max, int64_t n_entries, bool whole,
-                                      ls_fault *fault) {
+static ls_span_check ls_span_check_of(const ARGS *a, int64_t span_rows_max, int64_t n_entries, ls_fault *fault) {
     return {.spans = a->spans,
             .n_spans = a->n_spans,
             .rows = a->rows,
             .span_rows_max = span_rows_max,
             .n_entries = n_entries,
-            .whole = whole,
+            .ascending = false,
+            .whole = false,
             .fault = fault};
 }
+
+/* Of a gradient's. */
+template <typename ARGS>
+static ls_span_check ls_span_check_back(const ARGS *a, int64_t span_rows_max, bool whole, ls_fault *fault) {
+    ls_span_check check = ls_span_check_of(a, span_rows_max, INT64_MAX, fault);
+    check.ascending = true;
+    check.whole = whole;
+    return check;
+}
+
+/* Keys of spans that have been checked: key_rows[i] is the first row of span i's. */
+typedef struct ls_key_check {
+    const ls_span *spans;
+    const int64_t *key_rows;
+    int64_t n_spans, rows, keys_max; /* rows: of keys */
+    ls_fault *fault;
+} ls_key_check;
 
 typedef struct ls_offset_check {
     const int64_t *offsets; /* [n + 1] */
@@ -57,6 +75,7 @@ typedef struct ls_offset_check {
 /* Each runs as one small kernel: the lowest bad index goes to the record, unless it holds an earlier fault. */
 ls_status ls_cuda_check_rows(const char *op, const ls_exec *exec, ls_row_check *check, ls_error *err);
 ls_status ls_cuda_check_spans(const char *op, const ls_exec *exec, ls_span_check *check, ls_error *err);
+ls_status ls_cuda_check_keys(const char *op, const ls_exec *exec, ls_key_check *check, ls_error *err);
 /* What a call whose spans have been checked must have: the record. */
 ls_status ls_cuda_checked_before(const char *op, const ls_exec *exec, ls_error *err);
 ls_status ls_cuda_check_offsets(const char *op, const ls_exec *exec, ls_offset_check *check, ls_error *err);
@@ -84,7 +103,7 @@ static __device__ __forceinline__ ls_fault ls_fault_at(const ls_span_check *c, i
     fault.value = span->row;
     fault.limit = c->rows;
     if (span->row < 0 || span->row > c->rows - span->n_rows) return fault;
-    if (c->whole && i > 0) {
+    if (c->ascending && i > 0) {
         fault.code = LS_FAULT_SPAN_ORDER;
         fault.limit = (int64_t)((uint64_t)c->spans[i - 1].row + (uint64_t)c->spans[i - 1].n_rows);
         if (span->row < fault.limit) return fault;
@@ -97,6 +116,21 @@ static __device__ __forceinline__ ls_fault ls_fault_at(const ls_span_check *c, i
     fault.value = span->slot;
     fault.limit = c->n_entries;
     if (span->slot >= c->n_entries) return fault;
+    fault.code = LS_FAULT_NONE;
+    return fault;
+}
+
+static __device__ __forceinline__ ls_fault ls_fault_at(const ls_key_check *c, int64_t i) {
+    const ls_span *span = &c->spans[i];
+    ls_fault fault = {.code = LS_FAULT_SPAN_POS, .index = i, .value = span->pos, .limit = c->keys_max - span->n_rows};
+    if (span->pos > fault.limit) return fault;
+    fault.code = LS_FAULT_ROW;
+    fault.value = c->key_rows[i];
+    fault.limit = c->rows - span->pos - span->n_rows + 1;
+    if (fault.value < 0 || fault.value >= fault.limit) return fault;
+    fault.code = LS_FAULT_ROW_ORDER;
+    fault.limit = i > 0 ? c->key_rows[i - 1] + c->spans[i - 1].pos + c->spans[i - 1].n_rows : 0;
+    if (fault.value < fault.limit) return fault;
     fault.code = LS_FAULT_NONE;
     return fault;
 }

@@ -22,21 +22,29 @@ static __device__ __forceinline__ float rounded(float x) {
     return TYPE == LS_F32 ? x : ls_widen_raw<LS_BF16>(ls_narrow_one<LS_BF16>(x));
 }
 
+/* Entry j of the window of a span, in a tensor of windows. */
+static __device__ __forceinline__ int64_t window_at(const ls_conv1d_backward_args *a, int64_t span_i, int64_t j,
+                                                    int64_t channel) {
+    return (span_i * (a->d_conv - 1) + j) * a->dim + channel;
+}
+
 template <int X, int STATE>
-static __device__ __forceinline__ float input(const ls_conv1d_backward_args *a, const ls_span *span, int64_t t,
-                                              int64_t channel) {
-    if (t < 0) return 0.0f;
+static __device__ __forceinline__ float input(const ls_conv1d_backward_args *a, const ls_span *span, int64_t span_i,
+                                              int64_t t, int64_t channel) {
+    if (t < 0)
+        return a->initial != NULL ? ls_load_one<STATE>(a->initial, window_at(a, span_i, t + a->d_conv - 1, channel))
+                                  : 0.0f;
     return rounded<STATE>(ls_load_one<X>(a->x, (span->row + t) * a->x_stride + channel));
 }
 
 /* da of token t. */
 template <int X, int STATE>
-static __device__ __forceinline__ float gate_gradient(const ls_conv1d_backward_args *a, const ls_span *span, int64_t t,
-                                                      int64_t channel) {
+static __device__ __forceinline__ float gate_gradient(const ls_conv1d_backward_args *a, const ls_span *span,
+                                                      int64_t span_i, int64_t t, int64_t channel) {
     const int64_t past = a->d_conv - 1;
     float acc = a->bias != NULL ? a->bias[channel] : 0.0f;
     for (int64_t k = 0; k <= past; k++)
-        acc = ls_fma(a->w[k * a->dim + channel], input<X, STATE>(a, span, t - past + k, channel), acc);
+        acc = ls_fma(a->w[k * a->dim + channel], input<X, STATE>(a, span, span_i, t - past + k, channel), acc);
     const float s = ls_sigmoid(acc), l = ls_silu(acc);
     return ls_mul(a->dy[(span->row + t) * a->dy_stride + channel], ls_fma(l, ls_sub(1.0f, s), s));
 }
@@ -56,7 +64,7 @@ static __global__ void __launch_bounds__(THREADS) gradient_kernel(const __grid_c
     /* Tokens past the block still reach back into it. */
     for (int64_t t = first; t < last + past; t++) {
         const bool inside = t < last;
-        const float da = t < span->n_rows ? gate_gradient<X, STATE>(a, span, t, channel) : 0.0f;
+        const float da = t < span->n_rows ? gate_gradient<X, STATE>(a, span, span_i, t, channel) : 0.0f;
 #pragma unroll
         for (int i = 0; i < LS_CONV_WIDTH_MAX; i++)
             if (i <= past && t < span->n_rows) dx[i] = ls_fma(a->w[i * a->dim + channel], da, dx[i]);
@@ -64,11 +72,15 @@ static __global__ void __launch_bounds__(THREADS) gradient_kernel(const __grid_c
             dbias = ls_add(dbias, da);
 #pragma unroll
             for (int i = 0; i < LS_CONV_WIDTH_MAX; i++)
-                if (i <= past) dw[i] = ls_fma(da, input<X, STATE>(a, span, t - past + i, channel), dw[i]);
+                if (i <= past) dw[i] = ls_fma(da, input<X, STATE>(a, span, span_i, t - past + i, channel), dw[i]);
         }
         const int64_t out = (span->row + t - past) * a->dx_stride + channel;
+        /* The input at the window's entry t - n_rows behind the span, and before it at entry t of the first window. */
+        if (a->dfinal != NULL && t >= span->n_rows)
+            dx[0] = ls_add(dx[0], a->dfinal[window_at(a, span_i, t - span->n_rows, channel)]);
         if (t - past >= first && a->dx_dtype == LS_F32) ls_store_one<LS_F32>(a->dx, out, dx[0]);
         if (t - past >= first && a->dx_dtype != LS_F32) ls_store_one<LS_BF16>(a->dx, out, dx[0]);
+        if (t < past && a->dinitial != NULL) a->dinitial[window_at(a, span_i, t, channel)] = dx[0];
 #pragma unroll
         for (int i = 0; i + 1 < LS_CONV_WIDTH_MAX; i++)
             if (i < past) dx[i] = dx[i + 1];
@@ -96,6 +108,9 @@ typedef struct walker {
     int last, reach;                   /* tokens of the block; and those that reach back into it */
     float next_x[AT_ONCE], next_dy[AT_ONCE];
     float bias, w[TAPS], in[TAPS - 1], dx[TAPS - 1], dw[TAPS], dbias;
+    const float *dfinal; /* of the span's window behind it, and before it; NULL: none, or not this block's */
+    float *dinitial;
+    int64_t window_step;
 } walker;
 
 /* One row on. The compiler does not see through it: it would multiply for each row anew. */
@@ -127,8 +142,9 @@ static __device__ __forceinline__ void fetch(walker *k, int begin) {
         fetch_some<X>(k, k->reach - begin);
 }
 
-/* AT_ONCE tokens from `begin` on. INSIDE: the block's, and so are those before them that they reach back to. */
-template <int X, int STATE, int OUT, bool INSIDE>
+/* AT_ONCE tokens from `begin` on. INSIDE: the block's, and so are those before them that they reach back to. WINDOWS:
+ * there are gradients of windows. */
+template <int X, int STATE, int OUT, bool INSIDE, bool WINDOWS>
 static __device__ __forceinline__ void walk(walker *k, int begin) {
     float in[TAPS - 1 + AT_ONCE], dy[AT_ONCE], acc[AT_ONCE], sig[AT_ONCE], silu[AT_ONCE], dx[TAPS - 1 + AT_ONCE];
 #pragma unroll
@@ -159,13 +175,16 @@ static __device__ __forceinline__ void walk(walker *k, int begin) {
 #pragma unroll
             for (int j = 0; j < TAPS; j++) k->dw[j] = ls_fma(da, in[i + j], k->dw[j]);
         }
+        if (WINDOWS && !INSIDE && k->dfinal != NULL && t >= k->reach && done < k->last)
+            dx[i] = ls_add(dx[i], k->dfinal[(t - k->reach) * k->window_step]);
+        if (WINDOWS && !INSIDE && k->dinitial != NULL && done < 0) k->dinitial[t * k->window_step] = dx[i];
         if (INSIDE || (done >= 0 && done < k->last)) ls_store_one<OUT>(k->out, 0, dx[i]);
     }
 #pragma unroll
     for (int i = 0; i < TAPS - 1; i++) k->in[i] = in[AT_ONCE + i], k->dx[i] = dx[AT_ONCE + i];
 }
 
-template <int X, int STATE, int OUT>
+template <int X, int STATE, int OUT, bool WINDOWS>
 static __global__ void __launch_bounds__(THREADS) four_taps_kernel(const __grid_constant__ conv_params p) {
     ls_cuda_begin();
     const ls_conv1d_backward_args *a = &p.a;
@@ -184,17 +203,22 @@ static __global__ void __launch_bounds__(THREADS) four_taps_kernel(const __grid_
                 .last = left < BLOCK ? (int)left : BLOCK,
                 .reach = left < BLOCK + TAPS - 1 ? (int)left : BLOCK + TAPS - 1,
                 .bias = a->bias != NULL ? a->bias[channel] : 0.0f};
+    if (WINDOWS) {
+        k.dfinal = a->dfinal != NULL ? a->dfinal + window_at(a, span_i, 0, channel) : NULL;
+        k.dinitial = a->dinitial != NULL && piece == 0 ? a->dinitial + window_at(a, span_i, 0, channel) : NULL;
+        k.window_step = a->dim;
+    }
 #pragma unroll
     for (int i = 0; i < TAPS; i++) k.w[i] = a->w[i * a->dim + channel];
 #pragma unroll
-    for (int i = 0; i < TAPS - 1; i++) k.in[i] = input<X, STATE>(a, &span, first - (TAPS - 1) + i, channel);
+    for (int i = 0; i < TAPS - 1; i++) k.in[i] = input<X, STATE>(a, &span, span_i, first - (TAPS - 1) + i, channel);
     fetch<X>(&k, 0);
 #pragma unroll 1
     for (int begin = 0; begin < k.last + TAPS - 1; begin += AT_ONCE)
         if (begin > 0 && begin + AT_ONCE <= k.last)
-            walk<X, STATE, OUT, true>(&k, begin);
+            walk<X, STATE, OUT, true, WINDOWS>(&k, begin);
         else
-            walk<X, STATE, OUT, false>(&k, begin);
+            walk<X, STATE, OUT, false, WINDOWS>(&k, begin);
     float *share = p.shares + (span.row / BLOCK + span_i + piece) * (TAPS + 1) * a->dim + channel;
 #pragma unroll
     for (int i = 0; i < TAPS; i++) share[i * a->dim] = k.dw[i];
@@ -233,8 +257,11 @@ static __global__ void __launch_bounds__(THREADS, 8) parameter_kernel(const __gr
 template <int X, int STATE>
 static const void *kernel_of(const ls_conv1d_backward_args *a) {
     if (a->d_conv != TAPS) return (const void *)gradient_kernel<X, STATE>;
-    return a->dx_dtype == LS_F32 ? (const void *)four_taps_kernel<X, STATE, LS_F32>
-                                 : (const void *)four_taps_kernel<X, STATE, LS_BF16>;
+    if (a->dfinal != NULL || a->dinitial != NULL)
+        return a->dx_dtype == LS_F32 ? (const void *)four_taps_kernel<X, STATE, LS_F32, true>
+                                     : (const void *)four_taps_kernel<X, STATE, LS_BF16, true>;
+    return a->dx_dtype == LS_F32 ? (const void *)four_taps_kernel<X, STATE, LS_F32, false>
+                                 : (const void *)four_taps_kernel<X, STATE, LS_BF16, false>;
 }
 
 template <int X>
@@ -250,6 +277,9 @@ ls_status ls_cuda_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_
                                         {"dx", a->dx, ls_dtype_bytes(a->dx_dtype), false},
                                         {"dw", a->dw, 4, false},
                                         {"dbias", a->dbias, 4, true},
+                                        {"initial", a->initial, ls_dtype_bytes(a->state_dtype), true},
+                                        {"dinitial", a->dinitial, 4, true},
+                                        {"dfinal", a->dfinal, 4, true},
                                         {"spans", a->spans, 8, a->n_spans == 0}};
     const int64_t most = ls_spans_most(a->span_rows_max, a->rows);
     LS_CUDA_TRY(ls_cuda_check("conv1d_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
@@ -270,7 +300,7 @@ ls_status ls_cuda_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_
     if (a->n_spans > 0 && a->rows > 0) LS_CUDA_TRY(ls_launch_check(&gradient, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_launch_check(&parameters, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("conv1d_backward", exec, &fault, err));
-    ls_span_check check = ls_span_check_of(a, most, INT64_MAX, true, fault);
+    ls_span_check check = ls_span_check_back(a, most, a->initial == NULL, fault);
     p.fault = fault;
     LS_CUDA_TRY(ls_cuda_check_spans("conv1d_backward", exec, &check, err));
     if (a->n_spans > 0 && a->rows > 0)

@@ -212,7 +212,7 @@ ls_status ls_cuda_conv1d(const ls_exec *exec, const ls_conv1d_args *a, ls_error 
     ls_fault *fault;
     LS_CUDA_TRY(ls_launch_check(&outputs, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("conv1d", exec, &fault, err));
-    ls_span_check check = ls_span_check_of(a, most, a->state.n_entries, false, fault);
+    ls_span_check check = ls_span_check_of(a, most, a->state.n_entries, fault);
     p.fault = single.fault = fault;
     LS_CUDA_TRY(a->spans_checked ? ls_cuda_checked_before("conv1d", exec, err)
                                  : ls_cuda_check_spans("conv1d", exec, &check, err));

@@ -87,14 +87,33 @@ static __device__ __forceinline__ void store_state(float *to, const float *s, in
     __syncthreads();
 }
 
+/* The sixteen-chain fold over i of g[i * dim] * (factor * s[i * dim]). */
+static __device__ __forceinline__ float border_column(const float *g, const float *s, float factor, int64_t keys,
+                                                      int64_t dim) {
+    float chain[LS_DELTA_FOLD];
+#pragma unroll
+    for (int c = 0; c < LS_DELTA_FOLD; c++) chain[c] = 0.0f;
+    for (int64_t base = 0; base < keys; base += LS_DELTA_FOLD)
+#pragma unroll
+        for (int c = 0; c < LS_DELTA_FOLD; c++)
+            if (base + c < keys) chain[c] = ls_fma(g[(base + c) * dim], ls_mul(factor, s[(base + c) * dim]), chain[c]);
+    return ls_delta_join(chain);
+}
+
+/* A head's state of a span; +0 where there are none. */
+static __device__ void load_state(float *s, const float *states, const delta_params *p, int64_t span_i, int64_t head) {
+    const int64_t each = p->a.key_dim * p->a.value_dim;
+    for (int64_t i = threadIdx.x; i < each; i += blockDim.x)
+        s[i] = states == NULL ? 0.0f : states[ls_delta_state_at(p, span_i, head) + i];
+}
+
 template <int IN>
 static __device__ void forwards(const delta_params *p, const ls_span *span, int64_t span_i, int64_t head, float *s,
                                 float *k) {
     const int64_t dim = p->a.value_dim, keys = p->a.key_dim, each = dim * keys, j = threadIdx.x;
     const int64_t entry = ls_delta_entry(span, span_i);
-    const float *initial = p->a.initial == NULL ? NULL : p->a.initial + (span_i * p->a.n_heads + head) * each;
-    float scale = 1.0f;
-    for (int64_t i = threadIdx.x; i < each; i += blockDim.x) s[i] = initial == NULL ? 0.0f : initial[i];
+    float scale = ls_delta_first_scale(p, span_i, head);
+    load_state(s, p->a.initial, p, span_i, head);
     for (int64_t t = 0; t < span->n_rows; t++) {
         const int64_t row = span->row + t;
         const ls_delta_step step = ls_delta_step_at<IN>(p, row, head, scale);
@@ -115,6 +134,11 @@ static __device__ void forwards(const delta_params *p, const ls_span *span, int6
         ls_delta_vector(p, p->plan.deltas, row, head)[j] = d;
         for (int64_t i = 0; i < keys; i++) s[i * dim + j] = ls_fma(k[i], d, s[i * dim + j]);
     }
+    if (p->a.dfinal == NULL) return;
+    __syncthreads();
+    if (j < dim)
+        ls_delta_last(p, span_i, head)[j] =
+            border_column(p->a.dfinal + ls_delta_state_at(p, span_i, head) + j, s + j, 1.0f, keys, dim);
 }
 
 template <int IN>
@@ -124,7 +148,7 @@ static __device__ void backwards(const delta_params *p, const ls_span *span, int
     const int64_t entry = ls_delta_entry(span, span_i);
     float scale = 1.0f, decay = 1.0f;
     __syncthreads();
-    for (int64_t i = threadIdx.x; i < each; i += blockDim.x) g[i] = 0.0f;
+    load_state(g, p->a.dfinal, p, span_i, head);
     for (int64_t t = span->n_rows - 1; t >= 0; t--) {
         const int64_t row = span->row + t;
         const ls_delta_back back = ls_delta_back_of(scale, decay);
@@ -172,7 +196,7 @@ static __global__ void __launch_bounds__(LS_DELTA_DIM_MAX) walks_kernel(const __
 
 typedef struct piece {
     const ls_span *span;
-    int64_t entry, begin, n; /* begin: its first row */
+    int64_t span_i, entry, begin, n; /* begin: its first row */
     bool last;
 } piece;
 
@@ -180,12 +204,19 @@ typedef struct piece {
 static __device__ __forceinline__ piece piece_of(const delta_params *p, int64_t i, int64_t j) {
     piece at;
     at.span = &p->a.spans[i];
+    at.span_i = i;
     at.entry = ls_delta_entry(at.span, i) + j;
     at.begin = at.span->row + j * PIECE;
     const int64_t left = at.span->n_rows - j * PIECE;
     at.n = left < PIECE ? left : PIECE;
     at.last = left <= PIECE;
     return at;
+}
+
+/* G1 of a head; NULL where nothing comes after. */
+static __device__ __forceinline__ const float *after_of(const delta_params *p, const piece *at, int64_t head) {
+    if (!at->last) return ls_delta_matrix(p, p->plan.grads, at->entry + 1, head);
+    return p->a.dfinal == NULL ? NULL : p->a.dfinal + ls_delta_state_at(p, at->span_i, head);
 }
 
 /* What token t has to do with the token s = threadIdx.x of its piece. */
@@ -298,11 +329,12 @@ static __global__ void __launch_bounds__(LS_DELTA_DIM_MAX) pieces_kernel(const _
             const float both = ls_mul(scale, *ls_delta_number(&p, p.plan.g_scale, row, head));
             if (i < keys) {
                 const float *s0 = ls_delta_matrix(&p, p.plan.states, at.entry, head) + i * dim;
-                const float *g1 = ls_delta_matrix(&p, p.plan.grads, at.entry + 1, head) + i * dim;
+                const float *g1 = after_of(&p, &at, head);
                 const float own = p.work[p.plan.own + row * p.a.n_key_heads + key], beta = beta_of<IN>(&p, row, head);
                 const float *k_t = ls_delta_row(&p, p.plan.keys, row, key);
                 float q = ls_mul(all, chain_of(p.a.dout + row * p.a.dout_stride + head * dim, s0, dim)), k = 0.0f;
-                if (!at.last) k = ls_mul(end, chain_of(ls_delta_vector(&p, p.plan.deltas, row, head), g1, dim));
+                if (g1 != NULL)
+                    k = ls_mul(end, chain_of(ls_delta_vector(&p, p.plan.deltas, row, head), g1 + i * dim, dim));
                 k = ls_sub(k, ls_mul(all, p_chain<IN>(&p, row, head, s0)));
                 for (int64_t s = 0; s < at.n; s++) {
                     const float k_s = ls_delta_row(&p, p.plan.keys, at.begin + s, key)[i];
@@ -343,25 +375,23 @@ static __global__ void __launch_bounds__(LS_DELTA_DIM_MAX) borders_kernel(const 
     const float *s = ls_delta_matrix(&p, p.plan.states, at.entry, head) + threadIdx.x;
     const float factor = *ls_delta_number(&p, p.plan.factor, at.begin, head);
     const float back = *ls_delta_number(&p, p.plan.g_scale, at.begin, head);
-    if (threadIdx.x < dim) {
-        float chain[LS_DELTA_FOLD];
-#pragma unroll
-        for (int c = 0; c < LS_DELTA_FOLD; c++) chain[c] = 0.0f;
-        for (int64_t base = 0; base < keys; base += LS_DELTA_FOLD)
-#pragma unroll
-            for (int c = 0; c < LS_DELTA_FOLD; c++)
-                if (base + c < keys)
-                    chain[c] = ls_fma(g[(base + c) * dim], ls_mul(factor, s[(base + c) * dim]), chain[c]);
-        t[threadIdx.x] = ls_delta_join(chain);
-    }
+    if (threadIdx.x < dim) t[threadIdx.x] = border_column(g, s, factor, keys, dim);
     __syncthreads();
     if (threadIdx.x == 0)
         p.work[p.plan.first + at.entry * p.a.n_heads + head] =
             ls_mul(ls_mul(*ls_delta_number(&p, p.plan.scale, at.begin, head), back), quad_fold(t, NULL, dim));
     if (j > 0 || p.a.dinitial == NULL || threadIdx.x >= dim) return;
     const float whole = ls_mul(back, ls_delta_step_at<IN>(&p, at.begin, head, 1.0f).decay);
-    float *to = p.a.dinitial + (span_i * p.a.n_heads + head) * keys * dim + threadIdx.x;
+    float *to = p.a.dinitial + ls_delta_state_at(&p, span_i, head) + threadIdx.x;
     for (int64_t i = 0; i < keys; i++) to[i * dim] = ls_mul(whole, g[i * dim]);
+}
+
+/* W of the token after a piece; +0 without one. */
+static __device__ __forceinline__ float w_after(const delta_params *p, const piece *at, int64_t head) {
+    if (!at->last) return p->work[p->plan.first + (at->entry + 1) * p->a.n_heads + head];
+    if (p->a.dfinal == NULL) return 0.0f;
+    return ls_mul(*ls_delta_number(p, p->plan.scale, at->begin + at->n - 1, head),
+                  quad_fold(ls_delta_last(p, at->span_i, head), NULL, p->a.value_dim));
 }
 
 /* Of a token: what its W goes on with, and what parameters' gradients take. */
@@ -412,7 +442,7 @@ static __global__ void __launch_bounds__(THREADS) scalars_kernel(const __grid_co
     __syncthreads();
     if (threadIdx.x == 0) {
         const float *first = p.work + p.plan.first + at.entry * p.a.n_heads + head;
-        float w = at.last ? 0.0f : first[p.a.n_heads], drate = 0.0f, ddt_bias = 0.0f;
+        float w = w_after(&p, &at, head), drate = 0.0f, ddt_bias = 0.0f;
         for (int64_t t = at.n - 1; t >= 0; t--) {
             if (t == 0)
                 w = *first;
@@ -542,6 +572,8 @@ ls_status ls_cuda_delta_backward(const ls_exec *exec, const ls_delta_backward_ar
                                         {"drate", a->drate, 4, false},
                                         {"ddt_bias", a->ddt_bias, 4, false},
                                         {"dinitial", a->dinitial, 4, a->dinitial == NULL},
+                                        {"initial_scale", a->initial_scale, 4, true},
+                                        {"dfinal", a->dfinal, 16, true},
                                         {"spans", a->spans, 8, a->n_spans == 0}};
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"q stride", a->q_stride}, {"element", 4}}}},
                               {LS_WIDTH_I64, {{{"row", a->rows}, {"k stride", a->k_stride}, {"element", 4}}}},
@@ -572,7 +604,7 @@ ls_status ls_cuda_delta_backward(const ls_exec *exec, const ls_delta_backward_ar
     for (int i = 0; any && i < 6; i++) LS_CUDA_TRY(ls_launch_check(all[i], LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_launch_check(&l.parameters, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("delta_backward", exec, &fault, err));
-    ls_span_check check = ls_span_check_of(a, most, INT64_MAX, true, fault);
+    ls_span_check check = ls_span_check_back(a, most, a->initial == NULL, fault);
     p.fault = fault;
     LS_CUDA_TRY(ls_cuda_check_spans("delta_backward", exec, &check, err));
     if (any)

@@ -36,7 +36,8 @@ typedef struct piece_memory {
 typedef struct place {
     int64_t entry, begin, key; /* begin: the first row */
     int n;
-    bool last;
+    bool ends;           /* nothing comes after */
+    const float *dfinal; /* G1 of the first head, where it is not another piece's; else NULL */
 } place;
 
 /* Whether one of the tokens from `from` on is among them. */
@@ -65,6 +66,14 @@ typedef struct raw_slab {
     float4 dy, d, inner, entry[2], after[2];
 } raw_slab;
 
+/* G1 of a head. */
+template <bool STATES>
+static __device__ __forceinline__ const float *after_of(const delta_params *p, const place *at, int64_t head) {
+    if (STATES && at->dfinal != NULL) return at->dfinal + head * KEYS * COLUMNS;
+    return ls_delta_matrix(p, p->plan.grads, at->entry + 1, head);
+}
+
+template <bool STATES>
 static __device__ __forceinline__ void load_slab(raw_slab *raw, const delta_params *p, const place *at, int64_t head,
                                                  int first) {
     const int token = (int)threadIdx.x % PIECE, column = first + (int)threadIdx.x / PIECE * 4;
@@ -76,7 +85,7 @@ static __device__ __forceinline__ void load_slab(raw_slab *raw, const delta_para
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         raw->entry[i] = load4(ls_delta_matrix(p, p->plan.states, at->entry, head) + from + 4 * i);
-        if (!at->last) raw->after[i] = load4(ls_delta_matrix(p, p->plan.grads, at->entry + 1, head) + from + 4 * i);
+        if (!at->ends) raw->after[i] = load4(after_of<STATES>(p, at, head) + from + 4 * i);
     }
 }
 
@@ -98,7 +107,7 @@ static __device__ __forceinline__ void put_slab(piece_memory *m, slab *to, const
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         put4(&to->entry[half + 4 * i][row], PITCH_I, raw->entry[i]);
-        if (!at->last) put4(&to->after[half + 4 * i][row], PITCH_I, raw->after[i]);
+        if (!at->ends) put4(&to->after[half + 4 * i][row], PITCH_I, raw->after[i]);
     }
 }
 
@@ -111,7 +120,7 @@ typedef struct sums {
     float query[OWN_T][OWN_I], minus[OWN_T][OWN_I], key[OWN_T][OWN_I], y[OWN_T][4], p[OWN_T][4];
 } sums;
 
-static __device__ __forceinline__ void add_slab(sums *to, const slab *s, int token, int lane, bool last) {
+static __device__ __forceinline__ void add_slab(sums *to, const slab *s, int token, int lane, bool ends) {
 #pragma unroll
     for (int j = 0; j < SLAB; j++) {
         float dy[OWN_T], d[OWN_T], p[OWN_T], other[4], x[OWN_I];
@@ -134,7 +143,7 @@ static __device__ __forceinline__ void add_slab(sums *to, const slab *s, int tok
                 to->p[t][i] = ls_fma(p[t], other[i], to->p[t][i]);
             }
         }
-        if (last) continue;
+        if (ends) continue;
         spread(x, load4(&s->after[j][4 * lane]));
         spread(x + 4, load4(&s->after[j][KEYS / 2 + 4 * lane]));
 #pragma unroll
@@ -284,7 +293,7 @@ static __device__ __forceinline__ void load_numbers(piece_memory *m, const delta
     __syncthreads();
 }
 
-template <int STORED>
+template <int STORED, bool STATES>
 static __device__ __forceinline__ void run_head(piece_memory *m, const delta_params *p, const place *at, int64_t head,
                                                 bool first) {
     const int lane = (int)threadIdx.x % LANES, token = (int)threadIdx.x / LANES * OWN_T;
@@ -292,14 +301,14 @@ static __device__ __forceinline__ void run_head(piece_memory *m, const delta_par
     sums s;
     float e[OWN_T] = {0.0f, 0.0f, 0.0f, 0.0f};
     load_numbers<STORED>(m, p, at, head);
-    load_slab(&raw, p, at, head, 0);
+    load_slab<STATES>(&raw, p, at, head, 0);
     put_slab(m, &m->slabs[0], &raw, at);
     clear(&s);
     __syncthreads();
 #pragma unroll 1
     for (int i = 0; i < COLUMNS / SLAB; i++) {
-        if (i + 1 < COLUMNS / SLAB) load_slab(&raw, p, at, head, (i + 1) * SLAB);
-        add_slab(&s, &m->slabs[i % 2], token, lane, at->last);
+        if (i + 1 < COLUMNS / SLAB) load_slab<STATES>(&raw, p, at, head, (i + 1) * SLAB);
+        add_slab(&s, &m->slabs[i % 2], token, lane, at->ends);
         if (i + 1 < COLUMNS / SLAB) put_slab(m, &m->slabs[(i + 1) % 2], &raw, at);
         __syncthreads();
     }
@@ -312,7 +321,7 @@ static __device__ __forceinline__ void run_head(piece_memory *m, const delta_par
 #pragma unroll
         for (int i = 0; i < OWN_I; i++) {
             s.query[r][i] = ls_mul(all, s.query[r][i]);
-            s.key[r][i] = ls_sub(at->last ? 0.0f : ls_mul(end, s.key[r][i]), ls_mul(all, s.minus[r][i]));
+            s.key[r][i] = ls_sub(at->ends ? 0.0f : ls_mul(end, s.key[r][i]), ls_mul(all, s.minus[r][i]));
         }
     }
     __syncthreads();
@@ -332,7 +341,8 @@ static __device__ __forceinline__ void run_head(piece_memory *m, const delta_par
     __syncthreads();
 }
 
-template <int STORED>
+/* STATES: others may continue a span. */
+template <int STORED, bool STATES>
 static __global__ void __launch_bounds__(THREADS, 1) pieces_kernel(const __grid_constant__ delta_params p) {
     ls_cuda_begin();
     extern __shared__ __align__(16) char shared[];
@@ -341,15 +351,23 @@ static __global__ void __launch_bounds__(THREADS, 1) pieces_kernel(const __grid_
     const int64_t j = blockIdx.x / p.a.n_key_heads / p.a.n_spans;
     const ls_span *span = &p.a.spans[span_i];
     const int64_t left = span->n_rows - j * PIECE;
+    const bool last = left <= PIECE;
     const place at = {.entry = ls_delta_entry(span, span_i) + j,
                       .begin = span->row + j * PIECE,
                       .key = key,
                       .n = left < PIECE ? (int)left : PIECE,
-                      .last = left <= PIECE};
+                      .ends = last && !STATES,
+                      .dfinal = last && STATES ? p.a.dfinal + ls_delta_state_at(&p, span_i, 0) : NULL};
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || left <= 0) return;
     load_rows(m, &p, &at);
     for (int64_t head = key * p.group; head < (key + 1) * p.group; head++)
-        run_head<STORED>(m, &p, &at, head, head == key * p.group);
+        run_head<STORED, STATES>(m, &p, &at, head, head == key * p.group);
+}
+
+template <bool STATES>
+static const void *kernel_of(const ls_delta_backward_args *a) {
+    return a->in_dtype == LS_F32 ? (const void *)pieces_kernel<LS_F32, STATES>
+                                 : (const void *)pieces_kernel<LS_BF16, STATES>;
 }
 
 ls_status ls_delta_pieces_back(const ls_exec *exec, const delta_params *p, int64_t most, bool *taken, ls_error *err) {
@@ -365,8 +383,6 @@ ls_status ls_delta_pieces_back(const ls_exec *exec, const delta_params *p, int64
                               (int64_t)sizeof(piece_memory),
                               NULL,
                               0};
-    return ls_cuda_launch_within(
-        exec, &launch, LS_HOPPER_SHARED_MAX,
-        a->in_dtype == LS_F32 ? (const void *)pieces_kernel<LS_F32> : (const void *)pieces_kernel<LS_BF16>, &params,
-        err);
+    return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX,
+                                 a->dfinal != NULL ? kernel_of<true>(a) : kernel_of<false>(a), &params, err);
 }

@@ -229,7 +229,7 @@ ls_status ls_cuda_delta(const ls_exec *exec, const ls_delta_args *a, ls_error *e
     p.vectors = ls_eight_fits(a->q, a->q_stride, elem) && ls_eight_fits(a->k, a->k_stride, elem) &&
                 ls_eight_fits(a->v, a->v_stride, elem) && ls_four_fits(a->out, a->out_dtype);
     LS_CUDA_TRY(ls_cuda_fault_begin("delta", exec, &fault, err));
-    ls_span_check check = ls_span_check_of(a, most, a->state.n_entries, false, fault);
+    ls_span_check check = ls_span_check_of(a, most, a->state.n_entries, fault);
     p.fault = fault;
     LS_CUDA_TRY(a->spans_checked ? ls_cuda_checked_before("delta", exec, err)
                                  : ls_cuda_check_spans("delta", exec, &check, err));

@@ -47,6 +47,18 @@ static __device__ __forceinline__ float *ls_delta_matrix(const delta_params *p, 
                                                          int64_t head) {
     return p->work + part + (entry * p->a.n_heads + head) * p->a.key_dim * p->a.value_dim;
 }
+/* Where a head's state of a span lies in a tensor of them. */
+static __device__ __forceinline__ int64_t ls_delta_state_at(const delta_params *p, int64_t span_i, int64_t head) {
+    return (span_i * p->a.n_heads + head) * p->a.key_dim * p->a.value_dim;
+}
+/* A before the first token of a span, in the gradient. */
+static __device__ __forceinline__ float ls_delta_first_scale(const delta_params *p, int64_t span_i, int64_t head) {
+    return p->a.initial_scale != NULL ? p->a.initial_scale[span_i * p->a.n_heads + head] : 1.0f;
+}
+/* T after the last token of a span. */
+static __device__ __forceinline__ float *ls_delta_last(const delta_params *p, int64_t span_i, int64_t head) {
+    return p->work + p->plan.last + (span_i * p->a.n_heads + head) * p->a.value_dim;
+}
 /* Normalised rows of a key head. */
 static __device__ __forceinline__ float *ls_delta_row(const delta_params *p, int64_t part, int64_t row, int64_t key) {
     return p->work + part + (row * p->a.n_key_heads + key) * p->a.key_dim;

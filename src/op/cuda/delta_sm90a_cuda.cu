@@ -145,6 +145,27 @@ static __device__ __forceinline__ void move_state(walk_state<PER> *k, float *hea
     }
 }
 
+/* The fold over rows of g * S; g: of a whole matrix, at the thread's first row and column. */
+template <int PER>
+static __device__ __forceinline__ void border_columns(float t[PER], const walk_state<PER> *k, const float *g,
+                                                      int64_t dim) {
+    float c[4][PER];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < PER; j++) c[i][j] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        float x[PER];
+        read_columns<PER>(x, g + (i / 4 * LS_DELTA_FOLD + i % 4) * dim);
+#pragma unroll
+        for (int j = 0; j < PER; j++) c[i % 4][j] = ls_fma(x[j], k->s[i][j], c[i % 4][j]);
+    }
+#pragma unroll
+    for (int j = 0; j < PER; j++) t[j] = ls_add(ls_add(c[0][j], c[1][j]), ls_add(c[2][j], c[3][j]));
+    fold_slices<PER>(t);
+}
+
 /* What a walker knows of itself and of its tile. */
 template <int PER>
 struct walker {
@@ -213,7 +234,9 @@ static __device__ __forceinline__ void walk(walk_memory<PER> *memory, const delt
     if (MODE == LS_DELTA_FORWARD && at->span->pos > 0)
         initial = (const float *)ls_pool_at(&p->state, at->span->slot) + at->head * each;
     if (MODE == LS_DELTA_KEEP && p->a.initial != NULL)
-        initial = p->a.initial + (at->span_i * p->a.n_heads + at->head) * each;
+        initial = p->a.initial + ls_delta_state_at(p, at->span_i, at->head);
+    if (MODE == LS_DELTA_BACK && p->a.dfinal != NULL)
+        initial = p->a.dfinal + ls_delta_state_at(p, at->span_i, at->head);
 #pragma unroll
     for (int i = 0; i < OWN; i++)
 #pragma unroll
@@ -253,6 +276,11 @@ static __device__ __forceinline__ void walk(walk_memory<PER> *memory, const delt
             write_columns<PER>(w.part + (int64_t)(n - 1) * (SLICES * MEMORY::PITCH) + slice * MEMORY::PITCH, o);
         }
         sync_roles();
+    }
+    if (MODE == LS_DELTA_KEEP && p->a.dfinal != NULL) {
+        float t[PER];
+        border_columns<PER>(t, &s, p->a.dfinal + ls_delta_state_at(p, at->span_i, at->head) + from, dim);
+        if (slice == 0) write_columns<PER>(ls_delta_last(p, at->span_i, at->head) + at->column + column, t);
     }
     if (MODE == LS_DELTA_FORWARD)
         move_state<PER, true>(&s, (float *)ls_pool_at(&p->state, at->span->slot) + at->head * each + from, dim);
@@ -438,6 +466,7 @@ static __device__ __forceinline__ void help(walk_memory<PER> *memory, const delt
     if (thread < 32) {
         lane.bias = p->a.dt_bias[at->head];
         lane.rate = p->a.rate[at->head];
+        if (MODE == LS_DELTA_KEEP) lane.scale = ls_delta_first_scale(p, at->span_i, at->head);
         if (MODE == LS_DELTA_FORWARD && at->span->pos > 0)
             lane.scale = ((const float *)ls_pool_at(&p->scale, at->span->slot))[at->head];
         load_scalars<MODE, STORED>(&lane, p, at, thread, 0);

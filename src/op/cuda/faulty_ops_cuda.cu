@@ -121,7 +121,7 @@ ls_status ls_cuda_faulty_scan(const ls_exec *exec, const ls_scan_args *a, ls_inj
                               ls_op_scan_workspace(a), err));
     if (a->n_spans == 0) return LS_OK;
     LS_CUDA_TRY(ls_cuda_fault_begin("scan", exec, &record, err));
-    ls_span_check check = ls_span_check_of(a, most, a->state.n_entries, false, record);
+    ls_span_check check = ls_span_check_of(a, most, a->state.n_entries, record);
     LS_CUDA_TRY(a->spans_checked ? ls_cuda_checked_before("scan", exec, err)
                                  : ls_cuda_check_spans("scan", exec, &check, err));
     scan_params p = {*a, armed, record};
@@ -191,7 +191,7 @@ ls_status ls_cuda_faulty_conv1d(const ls_exec *exec, const ls_conv1d_args *a, ls
                               ls_op_conv1d_workspace(a), err));
     if (a->n_spans == 0) return LS_OK;
     LS_CUDA_TRY(ls_cuda_fault_begin("conv1d", exec, &record, err));
-    ls_span_check check = ls_span_check_of(a, most, a->state.n_entries, false, record);
+    ls_span_check check = ls_span_check_of(a, most, a->state.n_entries, record);
     LS_CUDA_TRY(a->spans_checked ? ls_cuda_checked_before("conv1d", exec, err)
                                  : ls_cuda_check_spans("conv1d", exec, &check, err));
     conv_params p = {*a, armed, record};

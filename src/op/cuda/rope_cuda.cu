@@ -47,7 +47,7 @@ ls_status ls_cuda_rope_table(const ls_exec *exec, const ls_rope_table_args *a, l
     ls_fault *fault;
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("rope_table", exec, &fault, err));
-    ls_span_check check = ls_span_check_of(a, most, INT64_MAX, false, fault);
+    ls_span_check check = ls_span_check_of(a, most, INT64_MAX, fault);
     LS_CUDA_TRY(ls_cuda_check_spans("rope_table", exec, &check, err));
     table_params p = {*a, fault};
     return ls_cuda_launch(exec, &launch, (const void *)table_kernel, &p, err);

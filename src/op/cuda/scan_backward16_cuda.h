@@ -72,6 +72,13 @@ static __device__ __forceinline__ void ls_spread(float out[4], float4 v) {
 
 static __device__ __forceinline__ float4 ls_four_of(const float v[4]) { return make_float4(v[0], v[1], v[2], v[3]); }
 
+/* The thread's states of its span in a tensor of them; +0 where there is none. */
+static __device__ __forceinline__ void ls_span_states16(float to[4], const float *states, const back_params *p,
+                                                        const place16 *at) {
+    const int64_t from = ls_span_state(p, at->span_i, at->channel, at->group * 4);
+    ls_spread(to, states != NULL ? *(const float4 *)(states + from) : make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+}
+
 /* a2 of the thread's states; the largest |dt| that is safe for its channel. */
 static __device__ __forceinline__ float ls_rates16(const back_params *p, const place16 *at, float a2[4]) {
     float safe = 0.0f;
@@ -111,10 +118,11 @@ static __global__ void __launch_bounds__(32 * LS_BACK16_RUNS) ls_keep16_kernel(c
     const ls_scan_backward_args *a = &p.a;
     const place16 at = ls_place16<LS_BACK16_RUNS, 1>(&p);
     const ls_span *span = &a->spans[at.span_i];
-    float h[4] = {0.0f, 0.0f, 0.0f, 0.0f}, a2[4], raw[LS_BACK16_OWN], u[LS_BACK16_OWN], b = 0.0f;
+    float h[4], a2[4], raw[LS_BACK16_OWN], u[LS_BACK16_OWN], b = 0.0f;
     int buffer = 0;
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
     const float safe = ls_rates16(&p, &at, a2);
+    ls_span_states16(h, a->initial, &p, &at);
     for (int64_t t = -LS_BACK_KEEP; t < span->n_rows; t += LS_BACK_KEEP, buffer ^= 1) {
         const int64_t next = t + LS_BACK_KEEP, left = span->n_rows - next, row = span->row + next;
         const int n_next = left < LS_BACK_KEEP ? (int)left : LS_BACK_KEEP;
@@ -345,6 +353,13 @@ static __device__ __forceinline__ void ls_back16_fold(const back_params *p, cons
     }
 }
 
+/* The gradient of the span's first states, which is what the walk ends with. */
+static __device__ __forceinline__ void ls_back16_initial(const back_params *p, const place16 *at, const float g[4]) {
+    const int64_t channel = at->span_i * p->a.dim + at->channel;
+    if (p->a.dinitial == NULL || !at->active) return;
+    *(float4 *)(p->a.dinitial + channel * LS_BACK16_STATES + at->group * 4) = ls_four_of(g);
+}
+
 /* The span's share of the parameters' gradients. */
 static __device__ __forceinline__ void ls_back16_finish(const back_params *p, const place16 *at, const carried16 *k) {
     const int64_t channel = at->span_i * p->a.dim + at->channel;
@@ -372,6 +387,7 @@ static __global__ void __launch_bounds__(32 * LS_BACK16_RUNS, 3)
     int buffer = 0, n_before = 0;
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
     const float safe = ls_rates16(&p, &at, a2);
+    ls_span_states16(k.g, a->dfinal, &p, &at);
     int n_tokens = (int)(span->n_rows - (n_tiles - 1) * LS_BACK_KEEP);
     if (n_tiles > 0) ls_back16_load<IN, LS_BACK16_RUNS>(&raw, &p, &at, span, n_tiles - 1, n_tokens);
     for (int64_t i = n_tiles - 1; i >= 0; i--, buffer ^= 1) {
@@ -392,6 +408,7 @@ static __global__ void __launch_bounds__(32 * LS_BACK16_RUNS, 3)
     __syncthreads();
     if (n_before > 0) ls_back16_fold(&p, &at, &sums, buffer ^ 1, span->row, n_before);
     ls_back16_finish(&p, &at, &k);
+    if (span->n_rows > 0) ls_back16_initial(&p, &at, k.g);
 }
 
 #endif

@@ -50,6 +50,15 @@ static __device__ __forceinline__ float2 step_sizes(const ls_scan_backward_args 
     return make_float2(dt, ls_mul(dt, ls_load_one<IN>(a->u, row * a->u_stride + channel)));
 }
 
+/* The thread's states of its span in a tensor of them; +0 where there is none. */
+template <int GROUP>
+static __device__ __forceinline__ void load_states(float *to, const float *states, const back_params *p,
+                                                   const place *at) {
+    const int64_t from = ls_span_state(p, at->span_i, at->channel, at->base);
+#pragma unroll
+    for (int s = 0; s < GROUP; s++) to[s] = states != NULL && s < at->n ? states[from + s] : 0.0f;
+}
+
 /* h before the first token of every piece. */
 template <int GROUP, int IN>
 static __global__ void __launch_bounds__(32 * WARPS) keep_kernel(const __grid_constant__ back_params p) {
@@ -60,9 +69,9 @@ static __global__ void __launch_bounds__(32 * WARPS) keep_kernel(const __grid_co
     const ls_span *span = &a->spans[at.span_i];
     float h[GROUP], a2[GROUP];
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
+    load_states<GROUP>(h, a->initial, &p, &at);
 #pragma unroll
     for (int s = 0; s < GROUP; s++) {
-        h[s] = 0.0f;
         a2[s] = s < at.n ? a->a2[at.channel * a->n_states + at.base + s] : 0.0f;
     }
     for (int64_t t = 0; t < span->n_rows; t += KEEP) {
@@ -234,9 +243,10 @@ static __global__ void __launch_bounds__(32 * WARPS) back_kernel(const __grid_co
     carried<GROUP> k;
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
     k.dd = k.dbias = 0.0f;
+    load_states<GROUP>(k.g, a->dfinal, &p, &at);
 #pragma unroll
     for (int s = 0; s < GROUP; s++) {
-        k.g[s] = k.da2[s] = 0.0f;
+        k.da2[s] = 0.0f;
         a2[s] = s < at.n ? a->a2[at.channel * a->n_states + at.base + s] : 0.0f;
     }
     for (int64_t i = pieces * (KEEP / WALKED(GROUP)) - 1; i >= 0; i--) {
@@ -271,6 +281,10 @@ static __global__ void __launch_bounds__(32 * WARPS) back_kernel(const __grid_co
 #pragma unroll
     for (int s = 0; s < GROUP; s++)
         if (s < at.n) p.work[p.plan.a2 + at.span_i * state + at.channel * a->n_states + at.base + s] = k.da2[s];
+#pragma unroll
+    for (int s = 0; s < GROUP; s++)
+        if (s < at.n && a->dinitial != NULL && pieces > 0)
+            a->dinitial[ls_span_state(&p, at.span_i, at.channel, at.base + s)] = k.g[s];
     if (at.group != 0) return;
     p.work[p.plan.d + at.span_i * a->dim + at.channel] = k.dd;
     p.work[p.plan.bias + at.span_i * a->dim + at.channel] = k.dbias;
@@ -406,15 +420,27 @@ static ls_status launch_all(const ls_exec *exec, back_params *p, int64_t most, b
 ls_status ls_cuda_scan_backward(const ls_exec *exec, const ls_scan_backward_args *a, ls_error *err) {
     const int64_t elem = ls_dtype_bytes(a->in_dtype), out = ls_dtype_bytes(a->out_dtype);
     const int64_t dout = a->dout_bf16 ? 2 : 4, du = a->du_bf16 ? 2 : 4;
-    const ls_cuda_operand operands[] = {{"u", a->u, elem, false},         {"dt_raw", a->dt_raw, elem, false},
-                                        {"b", a->b, elem, false},         {"cc", a->cc, elem, false},
-                                        {"z", a->z, elem, true},          {"a2", a->a2, 4, false},
-                                        {"dt_bias", a->dt_bias, 4, true}, {"d", a->d, 4, true},
-                                        {"dout", a->dout, dout, false},   {"du", a->du, du, false},
-                                        {"ddt", a->ddt, out, false},      {"db", a->db, du, false},
-                                        {"dcc", a->dcc, du, false},       {"dz", a->dz, out, true},
-                                        {"da2", a->da2, 4, false},        {"ddt_bias", a->ddt_bias, 4, true},
-                                        {"dd", a->dd, 4, true},           {"spans", a->spans, 8, a->n_spans == 0}};
+    const ls_cuda_operand operands[] = {{"u", a->u, elem, false},
+                                        {"dt_raw", a->dt_raw, elem, false},
+                                        {"b", a->b, elem, false},
+                                        {"cc", a->cc, elem, false},
+                                        {"z", a->z, elem, true},
+                                        {"a2", a->a2, 4, false},
+                                        {"dt_bias", a->dt_bias, 4, true},
+                                        {"d", a->d, 4, true},
+                                        {"dout", a->dout, dout, false},
+                                        {"du", a->du, du, false},
+                                        {"ddt", a->ddt, out, false},
+                                        {"db", a->db, du, false},
+                                        {"dcc", a->dcc, du, false},
+                                        {"dz", a->dz, out, true},
+                                        {"da2", a->da2, 4, false},
+                                        {"ddt_bias", a->ddt_bias, 4, true},
+                                        {"dd", a->dd, 4, true},
+                                        {"initial", a->initial, 16, true},
+                                        {"dinitial", a->dinitial, 16, true},
+                                        {"dfinal", a->dfinal, 16, true},
+                                        {"spans", a->spans, 8, a->n_spans == 0}};
     const int64_t most = ls_spans_most(a->span_rows_max, a->rows);
     back_params p;
     ls_fault *fault;
@@ -431,7 +457,7 @@ ls_status ls_cuda_scan_backward(const ls_exec *exec, const ls_scan_backward_args
     if (any) LS_CUDA_TRY(launch_all(exec, &p, most, true, err));
     LS_CUDA_TRY(ls_launch_check(&spans, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("scan_backward", exec, &fault, err));
-    ls_span_check check = ls_span_check_of(a, most, INT64_MAX, true, fault);
+    ls_span_check check = ls_span_check_back(a, most, a->initial == NULL, fault);
     p.fault = fault;
     LS_CUDA_TRY(ls_cuda_check_spans("scan_backward", exec, &check, err));
     if (any) LS_CUDA_TRY(launch_all(exec, &p, most, false, err));

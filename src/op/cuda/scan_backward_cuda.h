@@ -21,6 +21,12 @@ static __device__ __forceinline__ float *ls_kept_state(const back_params *p, con
            ((span->row / LS_BACK_KEEP + span_i + piece) * p->a.dim + channel) * p->a.n_states + state;
 }
 
+/* Where a channel's states of a span lie in a tensor of them. */
+static __device__ __forceinline__ int64_t ls_span_state(const back_params *p, int64_t span_i, int64_t channel,
+                                                        int state) {
+    return (span_i * p->a.dim + channel) * p->a.n_states + state;
+}
+
 /* Where a block of channels, or a run where shares are by runs, puts its share of db (part 0) or dcc (part 1). */
 static __device__ __forceinline__ float *ls_channel_share(const back_params *p, int64_t block, int64_t row, int part,
                                                           int state) {

@@ -128,10 +128,11 @@ static __global__ void __launch_bounds__(32 * LS_RUN_PHASES, LS_RUN_BLOCKS)
     const int lane = (int)threadIdx.x % 32;
     keep_run *tile = &tiles[at.phase];
     keep_run_raw raw = {};
-    float h[4] = {0.0f, 0.0f, 0.0f, 0.0f}, a2[4];
+    float h[4], a2[4];
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || span->n_rows == 0) return;
     ls_rings_begin(&ring, 1);
     const float safe = ls_rates16(&p, &at, a2);
+    ls_span_states16(h, p.a.initial, &p, &at);
     if (at.phase < walked) ls_keep_run_load<IN>(&raw, &p, &at, span->row + at.phase * LS_BACK_KEEP);
     int lap = 0;
     for (int64_t i = at.phase; i <= walked; i += LS_RUN_PHASES, lap++) {
@@ -324,7 +325,9 @@ static __device__ __forceinline__ void ls_run_walk(const walk16 *w, carried16 *k
     walked16 of;
     ls_spread(h, kept);
     ls_run_forwards<OUT, SURE>(w, &of, a2, h);
-    if (!w->first) {
+    if (w->first) {
+        ls_span_states16(k->g, w->p->a.dfinal, w->p, w->at);
+    } else {
         ls_take_over(&w->turn->ring[0], w->at, w->lap);
         ls_spread(k->g, w->turn->g[lane]);
     }
@@ -332,6 +335,8 @@ static __device__ __forceinline__ void ls_run_walk(const walk16 *w, carried16 *k
     if (w->i > 0) {
         w->turn->g[lane] = ls_four_of(k->g);
         ls_pass_on(&w->turn->ring[0], w->at);
+    } else {
+        ls_back16_initial(w->p, w->at, k->g);
     }
     ls_run_rows<OUT, DU, SURE>(w, &of, a2);
     if (!w->first) {

@@ -133,7 +133,7 @@ ls_status ls_cuda_scan(const ls_exec *exec, const ls_scan_args *a, ls_error *err
     ls_fault *fault;
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("scan", exec, &fault, err));
-    ls_span_check check = ls_span_check_of(a, most, a->state.n_entries, false, fault);
+    ls_span_check check = ls_span_check_of(a, most, a->state.n_entries, fault);
     p.fault = fault;
     p.check = check;
     p.checks = decode && !a->spans_checked && a->n_spans <= DECODE_CHECK_SPANS;

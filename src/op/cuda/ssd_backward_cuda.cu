@@ -68,13 +68,32 @@ static __device__ __forceinline__ void add_share(float *sum, float factor, float
     *sum = ls_fma(factor, fold, first ? 0.0f : *sum);
 }
 
+/* A head's state of a span; +0 where there are none. */
+static __device__ void load_state(float *s, const float *states, const ssd_back_params *p, int64_t span_i,
+                                  int64_t head) {
+    const int64_t from = ls_ssd_state_at(p, span_i, head);
+    for (int64_t i = threadIdx.x; i < p->a.n_states * p->a.head_dim; i += THREADS)
+        s[i] = states != NULL ? states[from + i] : 0.0f;
+}
+
+/* T of every channel, of the state's gradient g and the state s, into t->u; then every thread may read it. */
+static __device__ void border_channels(const ssd_back_params *p, const float *g, const float *s, const token *t) {
+    const int64_t dim = p->a.head_dim;
+    __syncthreads();
+    for (int64_t c = threadIdx.x; c < dim; c += THREADS)
+        t->u[c] = ls_ssd_fold_states(g + c, dim, s + c, dim, p->a.n_states);
+    __syncthreads();
+}
+
 template <int IN>
-static __device__ void forwards(const ssd_back_params *p, const ls_span *span, int64_t entry, int64_t block,
-                                int64_t head, bool first, float *s, const token *t) {
+static __device__ void forwards(const ssd_back_params *p, int64_t span_i, int64_t block, int64_t head, bool first,
+                                float *s, const token *t) {
     const ls_ssd_backward_args *a = &p->a;
+    const ls_span *span = &a->spans[span_i];
     const int64_t dim = a->head_dim, states = a->n_states, each = dim * states, group = head / p->group_heads;
-    float scale = 1.0f;
-    for (int64_t i = threadIdx.x; i < each; i += THREADS) s[i] = 0.0f;
+    const int64_t entry = ls_ssd_entry(span, span_i);
+    float scale = ls_ssd_first_scale(p, span_i, head);
+    load_state(s, a->initial, p, span_i, head);
     for (int64_t at = 0; at < span->n_rows; at++) {
         const int64_t row = span->row + at;
         const ls_ssd_step step = ls_ssd_step_of(scale, dt_of<IN>(a, row, head), a->a[head]);
@@ -84,7 +103,7 @@ static __device__ void forwards(const ssd_back_params *p, const ls_span *span, i
         if (step.rescaled)
             for (int64_t i = threadIdx.x; i < each; i += THREADS) s[i] = ls_mul(s[i], step.product);
         __syncthreads();
-        if (at % LS_SSD_PIECE == 0 && at > 0) {
+        if (at % LS_SSD_PIECE == 0 && (at > 0 || a->initial != NULL)) {
             float *kept = ls_ssd_kept(p, entry + at / LS_SSD_PIECE, head);
             for (int64_t i = threadIdx.x; i < each; i += THREADS) kept[i] = s[i];
             if (threadIdx.x == 0) p->work[p->plan.first + (entry + at / LS_SSD_PIECE) * a->n_heads + head] = scale;
@@ -103,29 +122,32 @@ static __device__ void forwards(const ssd_back_params *p, const ls_span *span, i
             p->work[p->plan.k + row * a->n_groups + group] = ls_ssd_fold_states(t->b, 1, t->cc, 1, states);
         for (int64_t i = threadIdx.x; i < each; i += THREADS) s[i] = ls_fma(t->drive[i % dim], t->b[i / dim], s[i]);
     }
+    if (a->dfinal != NULL) {
+        border_channels(p, a->dfinal + ls_ssd_state_at(p, span_i, head), s, t);
+        if (threadIdx.x == 0)
+            p->work[p->plan.last + span_i * a->n_heads + head] = ls_mul(scale, fold_channels(t->u, NULL, dim));
+    }
     __syncthreads();
 }
 
 /* W of the first token of a piece; every thread calls it, the first returns it. */
 static __device__ float first_w(const ssd_back_params *p, const float *g, const token *t, int64_t entry, int64_t head,
                                 float scale) {
-    const int64_t dim = p->a.head_dim, states = p->a.n_states;
-    const float *kept = ls_ssd_kept(p, entry, head);
-    __syncthreads();
-    for (int64_t c = threadIdx.x; c < dim; c += THREADS)
-        t->u[c] = ls_ssd_fold_states(g + c, dim, kept + c, dim, states);
-    __syncthreads();
+    border_channels(p, g, ls_ssd_kept(p, entry, head), t);
     if (threadIdx.x != 0) return 0.0f;
-    return ls_mul(ls_mul(p->work[p->plan.first + entry * p->a.n_heads + head], scale), fold_channels(t->u, NULL, dim));
+    return ls_mul(ls_mul(p->work[p->plan.first + entry * p->a.n_heads + head], scale),
+                  fold_channels(t->u, NULL, p->a.head_dim));
 }
 
 template <int IN>
-static __device__ void backwards(const ssd_back_params *p, const ls_span *span, int64_t entry, int64_t block,
-                                 int64_t head, bool first, float *g, const token *t) {
+static __device__ void backwards(const ssd_back_params *p, int64_t span_i, int64_t block, int64_t head, bool first,
+                                 float *g, const token *t) {
     const ls_ssd_backward_args *a = &p->a;
+    const ls_span *span = &a->spans[span_i];
     const int64_t dim = a->head_dim, states = a->n_states, each = dim * states, group = head / p->group_heads;
+    const int64_t entry = ls_ssd_entry(span, span_i);
     float scale = 1.0f, decay = 1.0f;
-    for (int64_t i = threadIdx.x; i < each; i += THREADS) g[i] = 0.0f;
+    load_state(g, a->dfinal, p, span_i, head);
     for (int64_t at = span->n_rows - 1; at >= 0; at--) {
         const int64_t row = span->row + at, piece = entry + at / LS_SSD_PIECE;
         const float dt = dt_of<IN>(a, row, head), product = ls_mul(scale, decay);
@@ -154,10 +176,12 @@ static __device__ void backwards(const ssd_back_params *p, const ls_span *span, 
         if (threadIdx.x == 0) p->work[p->plan.x + row * a->n_heads + head] = fold_channels(t->x, t->u, dim);
         for (int64_t i = threadIdx.x; i < each; i += THREADS) g[i] = ls_fma(t->drive[i % dim], t->cc[i / dim], g[i]);
         if (at % LS_SSD_PIECE == 0) {
-            const float w = at == 0 ? 0.0f : first_w(p, g, t, piece, head, scale);
+            const float w = at == 0 && a->initial == NULL ? 0.0f : first_w(p, g, t, piece, head, scale);
             if (threadIdx.x == 0) p->work[p->plan.first + piece * a->n_heads + head] = w;
         }
     }
+    for (int64_t i = threadIdx.x; i < each && a->dinitial != NULL && span->n_rows > 0; i += THREADS)
+        a->dinitial[ls_ssd_state_at(p, span_i, head) + i] = ls_mul(ls_mul(scale, decay), g[i]);
     __syncthreads();
 }
 
@@ -172,10 +196,9 @@ static __global__ void __launch_bounds__(THREADS) walks_kernel(const __grid_cons
     const ls_span *span = &a->spans[span_i];
     const token t = token_of(memory + a->n_states * a->head_dim, a->head_dim, a->n_states);
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
-    const int64_t entry = ls_ssd_entry(span, span_i);
     for (int64_t h = first; h < first + (left < LS_SSD_SUM_HEADS ? left : LS_SSD_SUM_HEADS); h++) {
-        forwards<IN>(&p, span, entry, block, h, h == first, memory, &t);
-        backwards<IN>(&p, span, entry, block, h, h == first, memory, &t);
+        forwards<IN>(&p, span_i, block, h, h == first, memory, &t);
+        backwards<IN>(&p, span_i, block, h, h == first, memory, &t);
     }
 }
 
@@ -193,7 +216,9 @@ static __global__ void __launch_bounds__(SUM_THREADS) pieces_kernel(const __grid
     const int64_t entry = ls_ssd_entry(span, span_i) + j, begin = span->row + j * LS_SSD_PIECE;
     const int64_t rows = span->row + span->n_rows - begin, end = begin + (rows < LS_SSD_PIECE ? rows : LS_SSD_PIECE);
     const int64_t group = head / p.group_heads;
-    float w = rows > LS_SSD_PIECE ? p.work[p.plan.first + (entry + 1) * a->n_heads + head] : 0.0f;
+    float w = rows > LS_SSD_PIECE ? p.work[p.plan.first + (entry + 1) * a->n_heads + head]
+              : a->dfinal != NULL ? p.work[p.plan.last + span_i * a->n_heads + head]
+                                  : 0.0f;
     float da = 0.0f, dd = 0.0f, ddt_bias = 0.0f;
     for (int64_t row = end - 1; row >= begin; row--) {
         const int64_t at = row * a->n_heads + head;
@@ -326,14 +351,26 @@ static ls_status launch_all(const ls_exec *exec, ssd_back_params *p, const launc
 
 ls_status ls_cuda_ssd_backward(const ls_exec *exec, const ls_ssd_backward_args *a, ls_error *err) {
     const int64_t elem = ls_dtype_bytes(a->in_dtype), most = ls_spans_most(a->span_rows_max, a->rows);
-    const ls_cuda_operand operands[] = {{"x", a->x, elem, false},  {"dt_raw", a->dt_raw, elem, false},
-                                        {"b", a->b, elem, false},  {"cc", a->cc, elem, false},
-                                        {"a", a->a, 4, false},     {"dt_bias", a->dt_bias, 4, false},
-                                        {"d", a->d, 4, false},     {"dout", a->dout, 4, false},
-                                        {"dx", a->dx, 4, false},   {"db", a->db, 4, false},
-                                        {"dcc", a->dcc, 4, false}, {"ddt", a->ddt, ls_dtype_bytes(a->ddt_dtype), false},
-                                        {"da", a->da, 4, false},   {"ddt_bias", a->ddt_bias, 4, false},
-                                        {"dd", a->dd, 4, false},   {"spans", a->spans, 8, a->n_spans == 0}};
+    const ls_cuda_operand operands[] = {{"x", a->x, elem, false},
+                                        {"dt_raw", a->dt_raw, elem, false},
+                                        {"b", a->b, elem, false},
+                                        {"cc", a->cc, elem, false},
+                                        {"a", a->a, 4, false},
+                                        {"dt_bias", a->dt_bias, 4, false},
+                                        {"d", a->d, 4, false},
+                                        {"dout", a->dout, 4, false},
+                                        {"dx", a->dx, 4, false},
+                                        {"db", a->db, 4, false},
+                                        {"dcc", a->dcc, 4, false},
+                                        {"ddt", a->ddt, ls_dtype_bytes(a->ddt_dtype), false},
+                                        {"da", a->da, 4, false},
+                                        {"ddt_bias", a->ddt_bias, 4, false},
+                                        {"dd", a->dd, 4, false},
+                                        {"initial", a->initial, 16, true},
+                                        {"initial_scale", a->initial_scale, 4, true},
+                                        {"dinitial", a->dinitial, 16, true},
+                                        {"dfinal", a->dfinal, 16, true},
+                                        {"spans", a->spans, 8, a->n_spans == 0}};
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"x stride", a->x_stride}, {"element", 4}}}},
                               {LS_WIDTH_I64, {{{"row", a->rows}, {"dt stride", a->dt_stride}, {"element", 4}}}},
                               {LS_WIDTH_I64, {{{"row", a->rows}, {"b stride", a->b_stride}, {"element", 4}}}},
@@ -359,7 +396,7 @@ ls_status ls_cuda_ssd_backward(const ls_exec *exec, const ls_ssd_backward_args *
     for (int i = 0; any && i < 4; i++) LS_CUDA_TRY(ls_launch_check(all[i], LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_launch_check(&l.parameters, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("ssd_backward", exec, &fault, err));
-    ls_span_check check = ls_span_check_of(a, most, INT64_MAX, true, fault);
+    ls_span_check check = ls_span_check_back(a, most, a->initial == NULL, fault);
     p.fault = fault;
     LS_CUDA_TRY(ls_cuda_check_spans("ssd_backward", exec, &check, err));
     if (any)

@@ -20,6 +20,14 @@ ls_status ls_ssd_back_walks(const ls_exec *exec, const ssd_back_params *p, bool 
 static __device__ __forceinline__ float *ls_ssd_share(const ssd_back_params *p, int64_t block, int64_t row, int side) {
     return p->work + p->plan.sums + ((block * p->a.rows + row) * 2 + side) * p->a.n_states;
 }
+/* Where a head's state of a span lies in a tensor of them. */
+static __device__ __forceinline__ int64_t ls_ssd_state_at(const ssd_back_params *p, int64_t span_i, int64_t head) {
+    return (span_i * p->a.n_heads + head) * p->a.n_states * p->a.head_dim;
+}
+/* A before the first token of a span. */
+static __device__ __forceinline__ float ls_ssd_first_scale(const ssd_back_params *p, int64_t span_i, int64_t head) {
+    return p->a.initial_scale != NULL ? p->a.initial_scale[span_i * p->a.n_heads + head] : 1.0f;
+}
 /* S before piece j of span i, of the first head. */
 static __device__ __forceinline__ float *ls_ssd_kept(const ssd_back_params *p, int64_t entry, int64_t head) {
     return p->work + p->plan.states + (entry * p->a.n_heads + head) * p->a.n_states * p->a.head_dim;

@@ -1,7 +1,7 @@
-/* Gradient of ssd on sm_90: the two walks, of 128 states and heads of 64 or 80 channels. A block is the four heads
- * whose shares of db and dcc are one chain. Two warpgroups walk through time, S forwards and then, in a kernel of its
- * own, g backwards, 16 states of one slice and PER channels a thread; a third, with fewer registers, prepares the tile
- * of tokens after theirs and finishes the one before. */
+/* Gradient of ssd on sm_90: the two walks, of 128 states and heads of 64 or 80 channels; STATES: spans may continue
+ * others, or others them. A block is the four heads whose shares of db and dcc are one chain. Two warpgroups walk
+ * through time, S forwards and then, in a kernel of its own, g backwards, 16 states of one slice and PER channels a
+ * thread; a third, with fewer registers, prepares the tile of tokens after theirs and finishes the one before. */
 #include "op/cuda/ring_cuda.h"
 #include "op/cuda/ssd_backward_cuda.h"
 
@@ -39,7 +39,7 @@ struct back_memory {
     back_step step[4][TILE][HEADS];
     float folded[2][TILE][HEADS][LS_SSD_STATES];
     float part[2][TILE][HEADS][LS_SSD_SLICES][back_size<PER>::PITCH]; /* of U; backwards only */
-    float border[HEADS][LS_SSD_SLICES][back_size<PER>::PITCH];        /* of T, likewise */
+    float border[HEADS][LS_SSD_SLICES][back_size<PER>::PITCH];        /* of T; forwards after the last token */
 };
 
 static __device__ __forceinline__ void sync_roles(void) {
@@ -57,7 +57,7 @@ static __device__ __forceinline__ int by_threads(int p) {
 /* What both roles know of the block. */
 typedef struct place {
     const ls_span *span;
-    int64_t entry, block, head, group, n_tiles; /* head: the first */
+    int64_t span_i, entry, block, head, group, n_tiles; /* head: the first */
 } place;
 
 /* The tile that is the i-th on the walk. */
@@ -127,7 +127,26 @@ static __device__ __forceinline__ void keep(const float s[LS_SSD_OWN][PER], floa
         for (int j = 0; j < PER; j++) kept[state_of(m, slice) * back_size<PER>::DIM + column + COLUMNS * j] = s[m][j];
 }
 
-/* W's fold at a border: S is in the workspace. */
+/* The state of a head, in a tensor of them; +0 where there are none. */
+template <int PER>
+static __device__ __forceinline__ void load_state(float s[LS_SSD_OWN][PER], const float *states,
+                                                  const ssd_back_params *p, const place *at, int which, int slice,
+                                                  int column) {
+    const float *from = states + ls_ssd_state_at(p, at->span_i, at->head + which);
+#pragma unroll
+    for (int m = 0; m < LS_SSD_OWN; m++)
+#pragma unroll
+        for (int j = 0; j < PER; j++)
+            s[m][j] = states != NULL ? from[state_of(m, slice) * back_size<PER>::DIM + column + COLUMNS * j] : 0.0f;
+}
+
+/* Whether a piece's S and A are kept at a tile, and its W is made from them. */
+template <bool STATES>
+static __device__ __forceinline__ bool is_border(const ssd_back_params *p, int64_t tile) {
+    return tile % (LS_SSD_PIECE / TILE) == 0 && (tile > 0 || (STATES && p->a.initial != NULL));
+}
+
+/* W's fold at a border: S is in the workspace. After the last token s is S, and its gradient is what is read. */
 template <int PER>
 static __device__ __forceinline__ void fold_border(const float g[LS_SSD_OWN][PER], const float *kept, float *border,
                                                    int slice, int column) {
@@ -183,7 +202,7 @@ static __device__ __forceinline__ void walk_token(float s[LS_SSD_OWN][PER], cons
         for (int j = 0; j < PER; j++) part[COLUMNS * j] = u[j];
 }
 
-template <bool BACK, int PER>
+template <bool BACK, int PER, bool STATES>
 static __device__ __forceinline__ void walk(back_memory<PER> *memory, const ssd_back_params *p, const place *at) {
     using SIZE = back_size<PER>;
     const int thread = (int)threadIdx.x, column = thread % COLUMNS, warp = thread / 32, which = warp / 2,
@@ -191,17 +210,14 @@ static __device__ __forceinline__ void walk(back_memory<PER> *memory, const ssd_
     /* The states of `folded` that are left to the lane are this one and that of two fours further. */
     const int mine = slice * 4 + column % 2 * 4 * LS_SSD_SLICES + column / 4 * 2 + column / 2 % 2;
     float s[LS_SSD_OWN][PER];
-#pragma unroll
-    for (int m = 0; m < LS_SSD_OWN; m++)
-#pragma unroll
-        for (int j = 0; j < PER; j++) s[m][j] = 0.0f;
+    load_state<PER>(s, !STATES ? NULL : BACK ? p->a.dfinal : p->a.initial, p, at, which, slice, column);
     sync_roles(); /* the helpers' first steps; a barrier for them alone is one that racecheck does not follow */
     sync_roles();
 #pragma unroll 1
     for (int64_t i = 0; i < at->n_tiles; i++) {
         const int64_t tile = tile_at<BACK>(at, i);
         const int n = tokens_of(at, tile), even = (int)(i % 2), third = (int)(i % 3);
-        const bool border = tile > 0 && tile % (LS_SSD_PIECE / TILE) == 0;
+        const bool border = is_border<STATES>(p, tile);
         float *kept = ls_ssd_kept(p, at->entry + tile / (LS_SSD_PIECE / TILE), at->head + which);
         if (!BACK && border) {
             rescale<PER>(s, memory->step[i % 4][0][which].factor);
@@ -218,6 +234,21 @@ static __device__ __forceinline__ void walk(back_memory<PER> *memory, const ssd_
         }
         if (BACK && border) fold_border<PER>(s, kept, memory->border[which][slice], slice, column);
         sync_roles();
+    }
+    if (!STATES) return;
+    const int64_t state = ls_ssd_state_at(p, at->span_i, at->head + which);
+    if (!BACK && p->a.dfinal != NULL) {
+        fold_border<PER>(s, p->a.dfinal + state, memory->border[which][slice], slice, column);
+        sync_roles();
+    }
+    if (BACK && p->a.dinitial != NULL) {
+        const back_step *first = &memory->step[(at->n_tiles - 1) % 4][0][which];
+        const float decay = ls_exp(ls_mul(first->dt, p->a.a[at->head + which])), factor = ls_mul(first->scale, decay);
+#pragma unroll
+        for (int m = 0; m < LS_SSD_OWN; m++)
+#pragma unroll
+            for (int j = 0; j < PER; j++) s[m][j] = ls_mul(factor, s[m][j]);
+        keep<PER>(s, p->a.dinitial + state, slice, column);
     }
 }
 
@@ -368,7 +399,7 @@ static __device__ __forceinline__ void finish_shares(const back_memory<PER> *mem
 }
 
 /* Forwards, a tile: e, y, k, dcc's shares; where the state was kept, its scale. Eight lanes a token and head. */
-template <int PER>
+template <int PER, bool STATES>
 static __device__ __forceinline__ void finish_forwards(const back_memory<PER> *memory, const ssd_back_params *p,
                                                        const place *at, int thread, int64_t i) {
     const int n = tokens_of(at, i), lane = thread % 8, which = thread / 8 % HEADS, t = thread / 8 / HEADS;
@@ -389,14 +420,37 @@ static __device__ __forceinline__ void finish_forwards(const back_memory<PER> *m
         p->work[p->plan.e + (row + t) * p->a.n_heads + head] = e;
         p->work[p->plan.y + (row + t) * p->a.n_heads + head] = y;
         if (head % p->group_heads == 0) p->work[p->plan.k + (row + t) * p->a.n_groups + at->group] = own;
-        if (t == 0 && i > 0 && i % (LS_SSD_PIECE / TILE) == 0)
+        if (t == 0 && is_border<STATES>(p, i))
             p->work[p->plan.first + (at->entry + i / (LS_SSD_PIECE / TILE)) * p->a.n_heads + head] = scale;
     }
     finish_shares<false, PER>(memory, p, at, thread, i, row, n);
 }
 
-/* Backwards, a tile: dx, x, db's shares, and W of a piece's first token. */
+/* The fold over channels of what the walkers left at a border, by the eight lanes of a head. */
 template <int PER>
+static __device__ __forceinline__ float join_border(const back_memory<PER> *memory, int which, int lane) {
+    float even = 0.0f, odd = 0.0f;
+#pragma unroll
+    for (int k = 0; k < PER; k++) {
+        float *chain = k % 2 == 0 ? &even : &odd;
+        *chain = ls_add(*chain, join_parts<PER>(memory->border[which], lane + COLUMNS * k));
+    }
+    return join_columns(ls_add(even, odd));
+}
+
+/* W after the last token. A warp: eight lanes a head. */
+template <int PER>
+static __device__ __forceinline__ void finish_last(const back_memory<PER> *memory, const ssd_back_params *p,
+                                                   const place *at, int thread) {
+    const int64_t tile = at->n_tiles - 1;
+    const int lane = thread % 8, which = thread / 8;
+    const float scale = memory->step[tile % 4][tokens_of(at, tile) - 1][which].scale;
+    const float w = ls_mul(scale, join_border<PER>(memory, which, lane));
+    if (lane == 0) p->work[p->plan.last + at->span_i * p->a.n_heads + at->head + which] = w;
+}
+
+/* Backwards, a tile: dx, x, db's shares, and W of a piece's first token. */
+template <int PER, bool STATES>
 static __device__ __forceinline__ void finish_backwards(const back_memory<PER> *memory, const ssd_back_params *p,
                                                         const place *at, int thread, int64_t i) {
     const int64_t tile = at->n_tiles - 1 - i, row = at->span->row + tile * TILE;
@@ -420,41 +474,33 @@ static __device__ __forceinline__ void finish_backwards(const back_memory<PER> *
     if (tile % (LS_SSD_PIECE / TILE) == 0 && t == 0) {
         float *first = &p->work[p->plan.first + (at->entry + tile / (LS_SSD_PIECE / TILE)) * p->a.n_heads + head];
         float w = 0.0f;
-        even = odd = 0.0f;
-        if (tile > 0) {
-#pragma unroll
-            for (int k = 0; k < PER; k++) {
-                float *chain = k % 2 == 0 ? &even : &odd;
-                *chain = ls_add(*chain, join_parts<PER>(memory->border[which], lane + COLUMNS * k));
-            }
-            w = ls_mul(ls_mul(*first, step.scale), join_columns(ls_add(even, odd)));
-        }
+        if (is_border<STATES>(p, tile)) w = ls_mul(ls_mul(*first, step.scale), join_border<PER>(memory, which, lane));
         __syncwarp();
         if (lane == 0) *first = w;
     }
     finish_shares<true, PER>(memory, p, at, thread, i, row, n);
 }
 
-template <bool BACK, int PER>
+template <bool BACK, int PER, bool STATES>
 static __device__ __forceinline__ void finish_tile(const back_memory<PER> *memory, const ssd_back_params *p,
                                                    const place *at, int thread, int64_t i) {
     if (BACK)
-        finish_backwards<PER>(memory, p, at, thread, i);
+        finish_backwards<PER, STATES>(memory, p, at, thread, i);
     else
-        finish_forwards<PER>(memory, p, at, thread, i);
+        finish_forwards<PER, STATES>(memory, p, at, thread, i);
 }
 
 /* The states that a border of the i-th tile reads, into the cache. */
-template <int PER>
+template <int PER, bool STATES>
 static __device__ __forceinline__ void fetch_border(const ssd_back_params *p, const place *at, int thread, int64_t i) {
     const int64_t tile = at->n_tiles - 1 - i;
-    if (tile <= 0 || tile % (LS_SSD_PIECE / TILE) != 0) return;
+    if (tile < 0 || !is_border<STATES>(p, tile)) return;
     const char *kept = (const char *)ls_ssd_kept(p, at->entry + tile / (LS_SSD_PIECE / TILE), at->head);
     for (int line = thread; line < HEADS * LS_SSD_STATES * back_size<PER>::DIM / 32; line += HELPERS)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(kept + (int64_t)line * 128));
 }
 
-template <bool BACK, int PER, int IN>
+template <bool BACK, int PER, int IN, bool STATES>
 static __device__ __forceinline__ void help(back_memory<PER> *memory, const ssd_back_params *p, const place *at) {
     const int thread = (int)threadIdx.x - WALKERS;
     const int64_t n_tiles = at->n_tiles;
@@ -467,6 +513,7 @@ static __device__ __forceinline__ void help(back_memory<PER> *memory, const ssd_
     if (thread < 32) {
         lane.bias = p->a.dt_bias[at->head + lane.which];
         lane.rate = p->a.a[at->head + lane.which];
+        if (STATES && !BACK) lane.scale = ls_ssd_first_scale(p, at->span_i, at->head + lane.which);
     }
     const auto tile_of = [&](int64_t i) { return tile_at<BACK>(at, i); };
     /* dt_raw of the lane's token of the i-th tile, or of a token that exists. */
@@ -496,15 +543,18 @@ static __device__ __forceinline__ void help(back_memory<PER> *memory, const ssd_
                 if (i + 3 < n_tiles) dt_raw = load_dt(i + 3);
                 make_steps<BACK>(memory->step[(i + 2) % 4], &lane, p, now, tokens_of(at, tile_of(i + 2)));
             }
-            if (BACK) fetch_border<PER>(p, at, thread, i + 2);
+            if (BACK) fetch_border<PER, STATES>(p, at, thread, i + 2);
         }
-        if (i > 0) finish_tile<BACK, PER>(memory, p, at, thread, i - 1);
+        if (i > 0) finish_tile<BACK, PER, STATES>(memory, p, at, thread, i - 1);
         sync_roles();
     }
-    finish_tile<BACK, PER>(memory, p, at, thread, n_tiles - 1);
+    finish_tile<BACK, PER, STATES>(memory, p, at, thread, n_tiles - 1);
+    if (!STATES || BACK || p->a.dfinal == NULL) return;
+    sync_roles();
+    if (thread < 32) finish_last<PER>(memory, p, at, thread);
 }
 
-template <bool BACK, int PER, int IN>
+template <bool BACK, int PER, int IN, bool STATES>
 static __global__ void __launch_bounds__(WALKERS + HELPERS, 1) back_kernel(const __grid_constant__ ssd_back_params p) {
     ls_cuda_begin();
     extern __shared__ __align__(16) char shared[];
@@ -513,6 +563,7 @@ static __global__ void __launch_bounds__(WALKERS + HELPERS, 1) back_kernel(const
     place at;
     at.span = &p.a.spans[span_i];
     if (p.fault->code != LS_FAULT_NONE || at.span->slot < 0 || at.span->n_rows == 0) return;
+    at.span_i = span_i;
     at.entry = ls_ssd_entry(at.span, span_i);
     at.block = blockIdx.x % p.plan.n_blocks;
     at.head = at.block * HEADS;
@@ -520,23 +571,29 @@ static __global__ void __launch_bounds__(WALKERS + HELPERS, 1) back_kernel(const
     at.n_tiles = (at.span->n_rows + TILE - 1) / TILE;
     if (threadIdx.x >= WALKERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
-        help<BACK, PER, IN>(memory, &p, &at);
+        help<BACK, PER, IN, STATES>(memory, &p, &at);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
-        walk<BACK, PER>(memory, &p, &at);
+        walk<BACK, PER, STATES>(memory, &p, &at);
     }
 }
 
-template <int PER, int IN>
-static ls_status launch(const ls_exec *exec, const ssd_back_params *p, ls_error *err) {
+template <int PER, int IN, bool STATES>
+static ls_status launch_walks(const ls_exec *exec, const ssd_back_params *p, ls_error *err) {
     const int64_t blocks = ls_launch_blocks(p->a.n_spans, p->plan.n_blocks, 1);
     const ls_launch walks = {
         "ssd_backward, walks", {blocks, 1, 1}, WALKERS + HELPERS, (int64_t)sizeof(back_memory<PER>), NULL, 0};
     ssd_back_params params = *p;
-    LS_CUDA_TRY(ls_cuda_launch_within(exec, &walks, LS_HOPPER_SHARED_MAX, (const void *)back_kernel<false, PER, IN>,
-                                      &params, err));
-    return ls_cuda_launch_within(exec, &walks, LS_HOPPER_SHARED_MAX, (const void *)back_kernel<true, PER, IN>, &params,
-                                 err);
+    LS_CUDA_TRY(ls_cuda_launch_within(exec, &walks, LS_HOPPER_SHARED_MAX,
+                                      (const void *)back_kernel<false, PER, IN, STATES>, &params, err));
+    return ls_cuda_launch_within(exec, &walks, LS_HOPPER_SHARED_MAX, (const void *)back_kernel<true, PER, IN, STATES>,
+                                 &params, err);
+}
+
+template <int PER, int IN>
+static ls_status launch(const ls_exec *exec, const ssd_back_params *p, ls_error *err) {
+    const bool states = p->a.initial != NULL || p->a.dinitial != NULL || p->a.dfinal != NULL;
+    return states ? launch_walks<PER, IN, true>(exec, p, err) : launch_walks<PER, IN, false>(exec, p, err);
 }
 
 ls_status ls_ssd_back_walks(const ls_exec *exec, const ssd_back_params *p, bool *taken, ls_error *err) {

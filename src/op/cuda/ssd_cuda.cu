@@ -169,7 +169,7 @@ ls_status ls_cuda_ssd(const ls_exec *exec, const ls_ssd_args *a, ls_error *err) 
                 ls_eight_fits(a->cc, a->c_stride, elem);
     p.fours = ls_four_fits(a->out, a->out_dtype) && a->out_stride % 4 == 0;
     LS_CUDA_TRY(ls_cuda_fault_begin("ssd", exec, &fault, err));
-    ls_span_check check = ls_span_check_of(a, most, a->state.n_entries, false, fault);
+    ls_span_check check = ls_span_check_of(a, most, a->state.n_entries, fault);
     p.fault = fault;
     LS_CUDA_TRY(a->spans_checked ? ls_cuda_checked_before("ssd", exec, err)
                                  : ls_cuda_check_spans("ssd", exec, &check, err));
