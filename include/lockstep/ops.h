@@ -758,7 +758,7 @@ typedef struct ls_attention_backward_args {
     const float *log_sum; /* [rows][log_sum_stride] */
     int64_t log_sum_stride;
     /* [n_spans]: the first row of a span's pos + n_rows keys in k, v, dk and dv. Key rows of spans ascend and do not
-     * overlap. NULL: a span's keys are its own rows. */
+     * overlap; dk and dv are written where a span has rows. NULL: a span's keys are its own rows. */
     const int64_t *key_rows;
     int64_t key_rows_n; /* rows of k, v, dk and dv; 0 without key_rows */
     int64_t keys_max;   /* no span has more keys; 0: no better bound than key_rows_n. A GPU launches for such spans */

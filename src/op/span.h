@@ -46,11 +46,6 @@ ls_status ls_spans_check_slots(const char *op, const ls_span *spans, int64_t n_s
 /* The same as the first, and ascending rows, pos 0 where they are whole sequences: what gradients take. */
 ls_status ls_spans_check_order(const char *op, const ls_span *spans, int64_t n_spans, int64_t rows,
                                int64_t span_rows_max, bool whole, ls_error *err);
-/* An op that a back end has for whole sequences alone: refused where it was asked for more. */
-static inline ls_status ls_spans_refuse_states(const char *op, const char *backend, bool asked, ls_error *err) {
-    if (!asked) return LS_OK;
-    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: initial states are not implemented on %s", op, backend);
-}
 /* Keys of spans whose order has been checked: within [0, n_rows) and ascending. */
 ls_status ls_spans_check_keys(const char *op, const ls_span *spans, int64_t n_spans, const int64_t *key_rows,
                               int64_t n_rows, int64_t keys_max, ls_error *err);
