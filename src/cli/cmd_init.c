@@ -161,7 +161,8 @@ static void describe_init(char *text, size_t bytes) {
     size_t used = (size_t)snprintf(text, bytes, "Makes a model with fresh weights.\vShapes:\n");
     for (int64_t i = 0; i < ls_shape_count() && used < bytes; i++)
         used +=
-            (size_t)snprintf(text + used, bytes - used, "  %-13s %s\n", ls_shape_at(i)->name, ls_shape_at(i)->about);
+            (size_t)snprintf(text + used, bytes - used, "  %-27s %s\n", ls_shape_at(i)->name, ls_shape_at(i)->about);
+    LS_ASSERT(used < bytes, "%zu bytes of shapes", used);
 }
 
 int ls_cmd_init(int argc, char **argv) {
@@ -178,7 +179,7 @@ int ls_cmd_init(int argc, char **argv) {
         {"threads", OPT_THREADS, "N", 0, "Threads that draw (the processors); no bit depends on it", 0},
         {"out", OPT_OUT, "DIR", 0, "The directory to make", 0},
         {0}};
-    char text[1024];
+    char text[8192];
     const struct argp parser = {list, parse_init_option, NULL, text, NULL, NULL, NULL};
     init_options o = {0};
     describe_init(text, sizeof text);

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "load/safetensors.h"
+#include "model/shapes.h"
 #include "program.h"
 
 #define MOE LS_FIXTURES "/jamba-moe"
@@ -204,12 +205,29 @@ static void refusals_leave_nothing(void **state) {
     must_exit(1);
 }
 
+/* The help lists every shape. */
+static void help_lists_all_shapes(void **state) {
+    (void)state;
+    RUN_OK("init", "--help");
+    assert_true(ls_shape_count() > 20);
+    for (int64_t i = 0; i < ls_shape_count(); i++) {
+        char line[128];
+        snprintf(line, sizeof line, "\n  %-27s ", ls_shape_at(i)->name);
+        if (strstr(last.out, line) == NULL) fail_msg("no line of %s", ls_shape_at(i)->name);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tensors_are_as_promised),        cmocka_unit_test(tensors_of_mamba_are_as_promised),
-        cmocka_unit_test(bits_follow_from_the_seed),      cmocka_unit_test(threads_carry_no_bits),
-        cmocka_unit_test(shape_is_a_configuration),       cmocka_unit_test(shapes_are_as_large_as_published),
-        cmocka_unit_test(deviation_is_the_one_asked_for), cmocka_unit_test(it_is_a_model),
+        cmocka_unit_test(help_lists_all_shapes),
+        cmocka_unit_test(tensors_are_as_promised),
+        cmocka_unit_test(tensors_of_mamba_are_as_promised),
+        cmocka_unit_test(bits_follow_from_the_seed),
+        cmocka_unit_test(threads_carry_no_bits),
+        cmocka_unit_test(shape_is_a_configuration),
+        cmocka_unit_test(shapes_are_as_large_as_published),
+        cmocka_unit_test(deviation_is_the_one_asked_for),
+        cmocka_unit_test(it_is_a_model),
         cmocka_unit_test(refusals_leave_nothing),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
