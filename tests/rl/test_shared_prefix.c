@@ -97,6 +97,7 @@ static void a_step_learns_about_the_same(void **state) {
         job j = job_make("step");
         job_set(&j, shared ? SHARED : "prefix=off");
         job_set(&j, "steps=1");
+        job_set(&j, "profile=exact"); /* whose sums are of float32 */
         job_set(&j, "leaf=4");
         job_must_run(&j);
         assert_true(j.result.gate.n_tokens > 0 && j.result.gate.n_differing == 0);
