@@ -127,6 +127,9 @@ typedef struct ls_inquiry {
     bool decode_solo;     /* first tokens are right: they are of records and of what decoding is handed */
     bool of_pattern;      /* of a server: requests alone are within the limit, and it may be the fault that made that */
     int64_t filler;       /* tokens of requests in front of those that are looked at; 0: a few */
+    int64_t beside;       /* requests at once, in trials of what company does */
+    bool other_texts;     /* of a trial that comes again */
+    int64_t text_length;  /* of what stands behind them */
     int64_t known_length; /* from which on requests are off; 0: not known */
     ls_stack_experiment left; /* of a server: off again with other texts; ALONE_A: none */
     double climb_end;         /* of ls_clock_seconds, after which no experiment is begun */
@@ -256,6 +259,17 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err);
 /* The same of requests alone that are within the limit: a fault of all of them is a floor, and has a pattern that
  * rounding has not. */
 ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err);
+/* One text, again and again: whether its values hang on the request in front of it, or on what had its slot before;
+ * whether they come and go; whether servers that are not alike take turns. */
+ls_status ls_probe_decide_predecessors(ls_inquiry *q, bool *found, ls_error *err);
+ls_status ls_probe_decide_repeats(ls_inquiry *q, bool *found, ls_error *err);
+ls_status ls_probe_decide_turns(ls_inquiry *q, bool *found, ls_error *err);
+/* What is no rounding of one text's value when it comes again. */
+double ls_probe_moved_from(const ls_inquiry *q);
+/* The largest |d| of one outcome. */
+double ls_probe_size(const ls_outcome *c);
+/* Whether requests are off from a length on. */
+ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether decoded tokens are off from the first border of a page on, wherever that is. */
 ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err);
 /* Records of a narrow type or that end at a least value, which need not lie beyond what rounding makes. */

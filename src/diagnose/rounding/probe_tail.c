@@ -26,8 +26,24 @@ double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_
 #define TAIL_SHARE 0.05
 #define TAIL_LEAST 1e-3
 
-bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {
+static bool is_tie(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {
     return f->floor_q90 >= TAIL_LEAST && (double)n_off <= TAIL_SHARE * (double)n_tokens && most <= TAIL_TOKEN;
+}
+
+/* Two paths of a coarse type agree to the last bit until a sum falls on the other side of a rounding. That value and
+ * those behind it in its sequence move then, by little. Where all values are a little apart, and none by more than
+ * float32 makes, there is no coarse type. */
+#define FLIP_SHARE 0.2
+#define FLIP_BF16 0.05
+#define FLIP_F16 0.005
+#define FINE 2e-5
+static bool is_flip(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {
+    const double flip = !(f->floor_q90 > 0.0) ? FLIP_BF16 : f->floor_max > FINE ? FLIP_F16 : 0.0;
+    return (double)n_off <= FLIP_SHARE * (double)n_tokens && most <= flip;
+}
+
+bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {
+    return is_tie(f, n_off, n_tokens, most) || is_flip(f, n_off, n_tokens, most);
 }
 
 /* Whether values of prompts from some length on are far more often, which no tie does. */

@@ -504,6 +504,7 @@ static ls_status score_tokens(ls_probe_server *s, const ls_scored *one, const ls
     ls_status status;
     for (int64_t i = one->from; i < one->n; i++) {
         const ask a = {.ids = one->tokens, .n = i, .samples = 1, .n_new = 1, .forced = one->tokens[i], .slot_id = -1};
+        s->forced[a.forced & (LS_FORCED - 1)] = true;
         LS_TRY_DONE(add_server_call(&c, s, &a, 0.0, 0.0, false, err));
     }
     LS_TRY_DONE(send_calls(s, c.of, c.n, 1, limits, err));
@@ -525,6 +526,9 @@ static ls_status score_tokens(ls_probe_server *s, const ls_scored *one, const ls
             if (reported >= 0) compare_prompt(s, NULL, reported, one->tokens, i);
             if (records[0].n_logprobs == 1 && records[0].completion_ids[0] == one->tokens[i])
                 one->values[i - 1] = records[0].logprobs[0];
+            else if (records[0].n_completion == 1)
+                s->odd.n_unforced++,
+                    s->odd.n_forced_before += s->forced[records[0].completion_ids[0] & (LS_FORCED - 1)];
             else
                 s->odd.n_other++;
             ls_records_free(records, n);

@@ -81,6 +81,8 @@ typedef struct ls_server_oddities {
     int64_t n_longer, n_shorter; /* the prompt has more or fewer tokens than were sent */
     int64_t longer_by;           /* the last time, tokens */
     int64_t n_other;             /* as many, but others */
+    int64_t n_unforced;          /* llama.cpp: another token than the only one that a bias left */
+    int64_t n_forced_before;     /* of them: one that a request before was biased to */
     int64_t n_not_again;         /* values of a prompt that could not be had */
     int64_t n_answers;
     int64_t n_values, n_missing,
