@@ -45,7 +45,13 @@ CASES = [  # dialect, fault, noise, exit code, cause
     ("vllm", "template", "1e-3", 3, "other tokens than were sent"),
     ("vllm", "forks", "1e-4", 3, "fork is not a copy"),
     ("vllm", "late-from-four", "1e-4", 3, "records shifted"),  # shorter ones are right
-    ("vllm", "template-bos", "1e-3", 3, None),  # nobody knows which: not named
+    ("vllm", "template-bos", "1e-3", 3, "other tokens than were sent"),
+    ("vllm", "flips", "0", 0, None),  # a coarse type's
+    ("vllm", "leak-short", "1e-4", 3, "stale state of a reused slot"),
+    ("vllm", "leak-ring", "1e-4", 3, "stale state of a reused slot"),
+    ("vllm", "turns", "0", 3, "not repeatable"),
+    ("llama.cpp", "bias-stays", "1e-4", 3, "stale state of a reused slot"),
+    ("vllm", "seeds", "0", 3, "draws follow the slot"),
 ]
 
 

@@ -24,7 +24,9 @@ rng = random.Random(5)
 TABLE = [[rng.gauss(0.0, 2.0) for _ in range(VOCAB)] for _ in range(ROWS)]
 TEMPLATE = [7, 9, 7]
 cache, lock, running = {}, threading.Lock(), {}
-leak, replica = [0], [0]
+leak, replica, turn, biased = [0], [0], [0], set()
+draws_now = [0]
+ring = [0] * 40  # what each slot was left with; slots are taken in turn
 
 
 def next_state(state, token):
@@ -33,6 +35,10 @@ def next_state(state, token):
 
 def value(state, token, temperature, way):
     row = TABLE[state % ROWS]
+    if FAULT == "flips":  # two paths agree to the bit, but for a rounding now and then
+        draw = hashlib.blake2b(b"%d %s" % (state, way), digest_size=2).digest()
+        most = max(row)
+        return row[token] - most - math.log(sum(math.exp(x - most) for x in row)) + (0.02 if draw[0] < 6 else 0.0)
     if FAULT.startswith("two-kernels"):  # decode is another kernel than prefill: first tokens are equal in bits
         draw = hashlib.blake2b(b"%d %d" % (state, token), digest_size=4).digest()
         away = (0.3 if FAULT == "two-kernels-far" else 0.004) * (draw[0] + draw[1] - 255) / 128
@@ -67,6 +73,12 @@ def start(ids, is_prompt):
     state = read(ids)
     if FAULT == "leak" and not is_prompt:  # the slot holds what the request before left
         state, leak[0] = next_state(state, leak[0]), ids[0]
+    if FAULT == "leak-short" and not is_prompt:  # a prompt so short is taken for one that is under way
+        state, leak[0] = next_state(state, leak[0]) if len(ids) < 5 else state, ids[0]
+    if FAULT == "leak-ring":
+        with lock:
+            turn[0] = (turn[0] + 1) % len(ring)
+            state, ring[turn[0]] = next_state(state, ring[turn[0]]), ids[0]
     if FAULT == "replicas" and not is_prompt:
         replica[0] += 1
         state = next_state(state, 5) if replica[0] % 3 else state
@@ -78,11 +90,19 @@ class Answer:
 
     def __init__(self, ids, n_new, temperature=1.0, top_k=0, seed=0, forced=None):
         generator = random.Random("%s %s" % (seed, ids))
+        if FAULT == "seeds" and draws_now[0] > 4:  # whatever was asked for
+            generator = random.Random()
         state, self.ids, self.values = start(ids, forced is not None), [], []
+        if FAULT == "turns" and forced is None:
+            with lock:
+                turn[0] += 1
+                self.turn = turn[0] % 2
         at = temperature if FAULT == "temperature" and temperature > 0 else 1.4 if FAULT == "warm" else 1.0
         for k in range(n_new):
             token = draw(state, temperature, top_k, generator) if forced is None else forced
             record = value(state, token, at, b"prompt" if forced is not None else b"later" if k > 0 and FAULT.startswith("two") else b"decode")
+            if FAULT == "turns" and forced is None:  # every second request is of a server with other weights, by little
+                record *= 1.0 + 0.004 * self.turn
             if FAULT == "clamp":
                 record = max(record, -3.0)
             if FAULT == "likeliest":
@@ -126,6 +146,14 @@ def complete(ids, n_new, **draws):
             answer, other = Answer(ids, n_new, **draws), Answer(others[0], n_new, **draws)
             answer.values = other.values
             return answer
+    if FAULT == "seeds" and n_new > 1:
+        with lock:
+            draws_now[0] += 1
+        time.sleep(0.004)
+        answer = Answer(ids, n_new, **draws)
+        with lock:
+            draws_now[0] -= 1
+        return answer
     key = cache_key(ids) if n_new > 1 else None
     if key is None:
         return Answer(ids, n_new, **draws)
@@ -195,6 +223,10 @@ def sglang(o):
 def llama_cpp(o):
     ids = tokenize(o["prompt"]) if isinstance(o["prompt"], str) else o["prompt"]
     forced = o["logit_bias"][0][0] if "logit_bias" in o else None
+    if FAULT == "bias-stays" and forced is not None:  # biases of all requests before are still there
+        biased.add(forced)
+        row = TABLE[read(ids) % ROWS]
+        forced = max(biased, key=lambda i: row[i])
     a = complete(ids, o["n_predict"], temperature=o["temperature"], top_k=o.get("top_k", 40), seed=o.get("seed", 0),
                  forced=forced)
     items = [{"id": i, "logprob": v, "top_logprobs": []} for v, i in zip(a.values, a.ids)]

@@ -68,9 +68,21 @@ static ls_status is_ordered(ls_inquiry *q, int64_t m, const multiple *of, bool *
     return LS_OK;
 }
 
-/* Nothing that is right to so many places is of a coarse type, and float32 makes less than this anywhere. */
+/* Each has a token that could be off. */
+static bool all_unsure(const ls_seen *s) {
+    for (int64_t k = 0; k < s->outcomes.n; k++) {
+        const ls_outcome *c = &s->outcomes.of[k];
+        int64_t i = 0;
+        while (i < c->n && !((double)c->scored[i] < LS_SURE_TOKEN)) i++;
+        if (i == c->n) return false;
+    }
+    return true;
+}
+
+/* What is right to so many places, of tokens that are not sure, is of no coarse type or has the same kernel; another
+ * kernel makes less than this in the middle. */
 #define FINE 2e-5
-#define LEAST_FINE 1e-3
+#define LEAST_FINE 0.02
 
 ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *found, ls_error *err) {
     for (int64_t m = 2; m <= MOST && !*found; m *= 2) {
@@ -84,7 +96,7 @@ ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *f
         if (of.whole.outcomes.n == 0 || of.a > right) goto done;
         LS_TRY_DONE(ls_foreign_try_laid(q, lay, -m, &of.other, err));
         of.b = size_at(&of.other, 0.5);
-        if (q->f->is_server && of.a > 0.0 && of.a <= FINE) from = fmin(least, LEAST_FINE);
+        if (q->f->is_server && of.a > 0.0 && of.a <= FINE && all_unsure(&of.whole)) from = fmin(least, LEAST_FINE);
         if (of.other.outcomes.n == 0 || !(of.b > from)) {
             m = MOST; /* nothing is off: no multiple is what tells */
             goto done;

@@ -476,6 +476,32 @@ static ls_status decide_long(ls_inquiry *q, ls_error *err) {
     return found ? LS_OK : weigh(q, LS_STACK_LONG, &sure, err);
 }
 
+/* Requests whose completions begin alike. */
+static int64_t count_alike(const ls_outcomes *a, const ls_outcomes *b, int64_t tokens, int64_t *n) {
+    int64_t n_alike = 0;
+    *n = 0;
+    for (int64_t s = 0; s < a->n && s < b->n; s++) {
+        int64_t i = 0;
+        while (i < tokens && i < a->of[s].n && i < b->of[s].n && a->of[s].completion[i] == b->of[s].completion[i]) i++;
+        (*n)++;
+        n_alike += i == tokens;
+    }
+    return n_alike;
+}
+
+/* A seed gives the same tokens alone and two at a time, and others among eight. Rounding moves a draw seldom. */
+static void decide_seeds(ls_inquiry *q) {
+    const ls_seen *seen = q->f->seen;
+    int64_t n_again, n;
+    const int64_t again = count_alike(&seen[LS_STACK_SOLO_LONG].outcomes, &seen[LS_STACK_AGAIN].outcomes, 6, &n_again);
+    const int64_t alike = count_alike(&seen[LS_STACK_PAIR].outcomes, &seen[LS_STACK_BATCH].outcomes, 1, &n);
+    if (n_again == 0 || again < n_again || n < 8 || 2 * alike > n) return;
+    ls_foreign_find(q->f, LS_CAUSE_DRAWS_BY_SLOT, LS_STACK_BATCH, 0.93,
+                    "with the same seed a request alone has the same tokens when it comes again; eight at a time and "
+                    "two at a time %" PRId64 " of %" PRId64 " have the same first token. Records are right",
+                    alike, n);
+}
+
 static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
     static const struct {
         ls_stack_experiment experiment;
@@ -500,6 +526,7 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
     if (q->f->found.n == 0) LS_TRY(decide_load(q, err));
     if (q->f->found.n == 0) LS_TRY(ls_decide_failures(q, err));
     if (q->f->found.n == 0) LS_TRY(decide_long(q, err));
+    if (q->f->found.n == 0) decide_seeds(q);
     if (q->f->found.n == 0) decide_unlisted(q);
     return LS_OK;
 }
