@@ -25,7 +25,7 @@ TABLE = [[rng.gauss(0.0, 2.0) for _ in range(VOCAB)] for _ in range(ROWS)]
 TEMPLATE = [7, 9, 7]
 cache, lock, running = {}, threading.Lock(), {}
 leak, replica, turn, biased = [0], [0], [0], set()
-draws_now = [0]
+draws_now, marks = [0], [0]
 ring = [0] * 40  # what each slot was left with; slots are taken in turn
 
 
@@ -193,6 +193,15 @@ def vllm(o):
                      seed=(o.get("seed", 0), sample))
         if FAULT == "forks":  # from the second sample on, the records are those of the one before
             a.values, before = before or a.values, a.values
+        stops = [k for k, token in enumerate(a.ids) if token in o.get("stop_token_ids", [])][:1]
+        if stops:
+            del a.ids[stops[0] + 1:], a.values[stops[0] + 1:]
+            if FAULT == "stop-null":
+                a.values[-1] = None
+        if FAULT == "marks-stay" and "prompt_logprobs" not in o:  # what was asked for by one before is still there
+            with lock:
+                marks[0] = 6 if "frequency_penalty" in o else max(marks[0] - 1, 0)
+            a.values = [v * 1.5 if marks[0] else v for v in a.values]
         for k in range(len(a.values)):  # one in twelve by its place among all tokens, or the first of each
             lacks = read(ids + a.ids[:k + 1]) % 12 == 0 if FAULT.startswith("missing") else FAULT == "first-missing" and k == 0
             if lacks:

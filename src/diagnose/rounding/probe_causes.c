@@ -467,10 +467,11 @@ static void decide_unlisted(ls_inquiry *q) {
                     ls_stack_experiment_name(q->left), s->n_sequences_off, s->n_sequences, s->abs_max);
 }
 
-/* Prompts that are longer than all others. */
+/* Prompts that are longer than all others, and stop tokens, of which no cause is known. */
 static ls_status decide_long(ls_inquiry *q, ls_error *err) {
     bool found = false;
     double sure;
+    if (ls_stack_is_off(q, LS_STACK_STOPPED)) LS_TRY(weigh(q, LS_STACK_STOPPED, &sure, err));
     if (!ls_stack_is_off(q, LS_STACK_LONG)) return LS_OK;
     LS_TRY(ls_probe_decide_threshold(q, &found, err));
     return found ? LS_OK : weigh(q, LS_STACK_LONG, &sure, err);
@@ -509,6 +510,7 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
         const char *what;
     } rest[] = {{LS_STACK_FORK, LS_CAUSE_FORK, "four samples of a prompt"},
                 {LS_STACK_LEAVERS, LS_CAUSE_STALE_SLOT, "behind clients that left"},
+                {LS_STACK_MARKED, LS_CAUSE_STALE_SLOT, "behind requests with penalties and biases"},
                 {LS_STACK_EOS, LS_CAUSE_EOS_INSIDE, "with an end-of-sequence token inside"},
                 {LS_STACK_BOS, LS_CAUSE_SPECIAL_TOKEN, "with a begin-of-sequence token inside"},
                 {LS_STACK_PAD, LS_CAUSE_SPECIAL_TOKEN, "with the padding token inside"}};

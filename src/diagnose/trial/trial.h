@@ -40,7 +40,9 @@ enum {
     LS_OUTSIDE_LEAVERS = 2,   /* other requests whose clients go away in the middle */
     LS_OUTSIDE_LOAD = 4,      /* many others at the same time */
     LS_OUTSIDE_RESET = 8,     /* the prefix cache is emptied between rounds */
-    LS_OUTSIDE_TEXT = 16      /* prompts are sent as text */
+    LS_OUTSIDE_TEXT = 16,     /* prompts are sent as text */
+    LS_OUTSIDE_MARKED = 32,   /* behind other requests, with penalties and biases */
+    LS_OUTSIDE_STOPS = 64     /* half of all tokens end the completion */
 };
 
 typedef struct ls_outcome {
