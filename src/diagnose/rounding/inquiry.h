@@ -129,7 +129,6 @@ typedef struct ls_inquiry {
     int64_t filler;       /* tokens of requests in front of those that are looked at; 0: a few */
     int64_t beside;       /* requests at once, in trials of what company does */
     bool other_texts;     /* of a trial that comes again */
-    int64_t text_length;  /* of what stands behind them */
     int64_t known_length; /* from which on requests are off; 0: not known */
     ls_stack_experiment left; /* of a server: off again with other texts; ALONE_A: none */
     double climb_end;         /* of ls_clock_seconds, after which no experiment is begun */

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "base/clock.h"
 #include "base/sort.h"
 #include "diagnose/rounding/inquiry.h"
 
@@ -68,6 +69,10 @@ static ls_status is_ordered(ls_inquiry *q, int64_t m, const multiple *of, bool *
     return LS_OK;
 }
 
+/* Completions of many tokens take a slow server long, and there is more to be tried. */
+#define SHARE 0.1
+enum { CHEAP = 8 };
+
 /* Each has a token that could be off. */
 static bool all_unsure(const ls_seen *s) {
     for (int64_t k = 0; k < s->outcomes.n; k++) {
@@ -85,11 +90,13 @@ static bool all_unsure(const ls_seen *s) {
 #define LEAST_FINE 0.02
 
 ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *found, ls_error *err) {
+    const double end = ls_door_share(q->runner->door, SHARE);
     for (int64_t m = 2; m <= MOST && !*found; m *= 2) {
         multiple of = {0};
         bool ordered = false;
         double from = least;
         ls_status status;
+        if (q->f->is_server && m > CHEAP && ls_clock_seconds() > end) break;
         LS_TRY_DONE(ls_foreign_try_laid(q, lay, m, &of.whole, err));
         of.a = size_at(&of.whole, 0.75); /* of those of half the number half are right */
         if (of.whole.outcomes.n == 0) m = MOST;

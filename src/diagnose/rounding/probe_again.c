@@ -32,14 +32,16 @@ static ls_status lay_again(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requ
     return LS_OK;
 }
 
-/* Behind one text, behind another, and the same once more. */
-enum { GROUP = FILLERS + 2 };
+/* Behind one text, behind another, and the same once more: a prompt, and one that is short. */
+enum { LENGTHS = 2, GROUP = FILLERS + 2 * LENGTHS };
 static ls_status lay_behind(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
     greedy_trial(q, trial);
     for (int i = 0; i < 2 * ROUNDS; i++) {
         LS_TRY(add_fillers(q, r, FILLERS, err));
-        LS_TRY(ls_requests_plain(q, r, text + 1 + i % 2, TEXT_LENGTH, err));
-        LS_TRY(ls_requests_plain(q, r, text, q->text_length, err));
+        for (int k = 0; k < LENGTHS; k++) {
+            LS_TRY(ls_requests_plain(q, r, text + 1 + i % 2, TEXT_LENGTH, err));
+            LS_TRY(ls_requests_plain(q, r, text, k == 0 ? TEXT_LENGTH : TEXT_SHORT, err));
+        }
     }
     return LS_OK;
 }
@@ -229,41 +231,46 @@ typedef struct behind {
     double other, same, other_most, same_most; /* sums of how far pairs are apart, and the farthest */
 } behind;
 
-static ls_status measure_behind(ls_inquiry *q, behind *out, ls_error *err) {
-    memset(out, 0, sizeof *out);
-    for (int64_t text = 3110; text < 3140; text += 10) {
+static void add_behind(const ls_inquiry *q, const ls_outcome *o, behind *out) {
+    /* The last of groups 0 and 2 stands behind the one text. */
+    const double same = fmax(ls_probe_apart(&o[0], &o[2 * GROUP]), ls_probe_apart(&o[GROUP], &o[3 * GROUP]));
+    const double other = ls_probe_apart(&o[0], &o[GROUP]);
+    out->n_texts++;
+    out->n_moved += other > ls_probe_moved_from(q) && other > 2.0 * same;
+    out->other += other;
+    out->same += same;
+    out->other_most = fmax(out->other_most, other);
+    out->same_most = fmax(out->same_most, same);
+}
+
+/* Of each length. Where the first two texts do not move, the third would be alone. */
+static ls_status measure_behind(ls_inquiry *q, behind out[LENGTHS], ls_error *err) {
+    memset(out, 0, LENGTHS * sizeof *out);
+    for (int64_t text = 3110; text < 3140 && (text < 3130 || out[0].n_moved + out[1].n_moved > 0); text += 10) {
         ls_seen s;
         LS_TRY(ls_foreign_try_laid(q, lay_behind, text, &s, err));
-        if (s.outcomes.n == 2 * ROUNDS * GROUP) { /* the last of groups 0 and 2 stands behind the one text */
-            const ls_outcome *o = &s.outcomes.of[GROUP - 1];
-            const double same = fmax(ls_probe_apart(&o[0], &o[2 * GROUP]), ls_probe_apart(&o[GROUP], &o[3 * GROUP]));
-            const double other = ls_probe_apart(&o[0], &o[GROUP]);
-            out->n_texts++;
-            out->n_moved += other > ls_probe_moved_from(q) && other > 2.0 * same;
-            out->other += other;
-            out->same += same;
-            out->other_most = fmax(out->other_most, other);
-            out->same_most = fmax(out->same_most, same);
-        }
+        for (int k = 0; k < LENGTHS && s.outcomes.n == 2 * ROUNDS * GROUP; k++)
+            add_behind(q, &s.outcomes.of[FILLERS + 1 + 2 * k], &out[k]);
         ls_seen_deinit(&s);
     }
     return LS_OK;
 }
 
+static bool is_behind(const behind *b) { return b->n_moved >= 2 && b->other > REPEATS * b->same; }
+
 /* The same ordered pair twice gives the same, another one in front gives something else. Where a state is never cleared
  * the same pair gives the same only behind requests that are long enough for it to be forgotten. */
 ls_status ls_probe_decide_predecessors(ls_inquiry *q, bool *found, ls_error *err) {
-    static const int64_t fillers[3] = {FILLER_SHORT, FILLER_LONG, FILLER_SHORT};
-    static const int64_t lengths[3] = {TEXT_LENGTH, TEXT_LENGTH, TEXT_SHORT};
+    static const int64_t fillers[2] = {FILLER_SHORT, FILLER_LONG};
     const int64_t most = q->runner->sweep->opts.length_max;
-    behind b = {0};
-    for (int k = 0; k < 3 && !*found; k++) {
-        if (k == 1 && !(b.other_most > ls_probe_moved_from(q))) continue; /* nothing moves */
-        if (most > 0 && fillers[k] + TEXT_NEW > most) continue;
+    behind of[LENGTHS] = {0}, b = {0};
+    for (int k = 0; k < 2 && !*found; k++) {
+        if (most > 0 && fillers[k] + TEXT_NEW > most) break;
         q->filler = fillers[k];
-        q->text_length = lengths[k];
-        LS_TRY(measure_behind(q, &b, err));
-        *found = b.n_moved >= 2 && b.other > REPEATS * b.same;
+        LS_TRY(measure_behind(q, of, err));
+        b = of[is_behind(&of[0]) || !is_behind(&of[1]) ? 0 : 1];
+        *found = is_behind(&b);
+        if (!(of[0].other_most > ls_probe_moved_from(q))) break; /* nothing moves */
     }
     q->filler = 0;
     if (*found)
