@@ -113,7 +113,7 @@ ls_status ls_foreign_climb(ls_inquiry *q, ls_error *err) {
          * preemption may be the number of slots that they take, so the crowds without them are tried. */
         if (i >= LS_STACK_CROWD && (i == LS_STACK_CACHED_MANY ? ls_foreign_any_off(q->f) : any_small_off(q->f)))
             snprintf(q->f->seen[i].note, sizeof q->f->seen[i].note, "a smaller experiment is off already");
-        else if (q->f->seen[i].outcomes.n == 0)
+        else
             LS_TRY(ls_foreign_run_experiment(q, (ls_stack_experiment)i, err));
         /* One that hangs twice would hang again and again. */
         n_timeouts += q->f->seen[i].failures.whole == LS_FAILURE_TIMED_OUT;

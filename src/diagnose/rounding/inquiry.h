@@ -263,6 +263,8 @@ ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err);
 ls_status ls_probe_decide_predecessors(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_repeats(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_turns(ls_inquiry *q, bool *found, ls_error *err);
+/* Of what is looked for where all is within the limit: a text in front may not choose a kernel. */
+#define LS_LEAST_PATTERN 1e-3
 /* What is no rounding of one text's value when it comes again. */
 double ls_probe_moved_from(const ls_inquiry *q);
 /* The largest |d| of one outcome. */

@@ -33,7 +33,7 @@ static ls_status lay(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests 
     return LS_OK;
 }
 
-/* What a server in bf16 makes of multiples is not far below what is off: it is the order that tells then, of these texts
+/* What bf16 makes of multiples may be not far below what is off: it is the order that tells then, of these texts
  * and of others. */
 #define ORDER_CHANCE 1e-4
 

@@ -6,7 +6,7 @@
 
 #include "diagnose/rounding/inquiry.h"
 
-enum { TIMES = 5, ROUNDS = 2, FILLERS = 4, FILLER_SHORT = 90, FILLER_LONG = 1000, TEXT_LENGTH = 11, TEXT_NEW = 6 };
+enum { TIMES = 5, ROUNDS = 2, FILLERS = 4, FILLER_SHORT = 40, FILLER_LONG = 1000, TEXT_LENGTH = 11, TEXT_NEW = 6 };
 /* A prompt so short that it may be taken for a sequence that is under way. */
 enum { TEXT_SHORT = 3 };
 

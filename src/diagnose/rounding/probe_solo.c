@@ -11,24 +11,8 @@
 #include "diagnose/rounding/inquiry.h"
 
 /* Of what is looked for where all is within the limit. A length may choose a kernel, and bf16 makes so much of that in
- * the middle; a text in front may not choose anything. */
-#define LEAST_PATTERN 1e-3
+ * the middle. */
 #define LEAST_OF_LENGTHS 0.05
-/* What is no rounding of one text's value: the limit or, where the fault itself makes that, less than what is off. One
- * request alone goes through the same kernels each time, so that it moves by less than two kernels are apart. */
-#define ONE_TEXT 0.1
-double ls_probe_moved_from(const ls_inquiry *q) {
-    const ls_foreign *f = q->f;
-    /* Where a fault may be the floor, what it is told by is that the same comes again, and not its size. */
-    if (q->of_pattern) return fmax(LEAST_PATTERN, f->floor);
-    return fmin(ONE_TEXT, f->constant ? fmin(f->limit, 0.2 * f->floor) : f->limit);
-}
-
-double ls_probe_size(const ls_outcome *c) {
-    double most = 0.0;
-    for (int64_t i = 0; i < c->n; i++) most = fmax(most, fabs((double)c->scored[i] - (double)c->logprob[i]));
-    return most;
-}
 
 /* ---- what the numbers look like ---- */
 
@@ -509,9 +493,8 @@ bool ls_probe_decide_records(ls_inquiry *q) {
 
 ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err) {
     bool found = false;
-    if (q->f->floor_max < LEAST_PATTERN) return LS_OK;
+    if (q->f->floor_max < LS_LEAST_PATTERN) return LS_OK;
     q->of_pattern = true;
-    LS_TRY(ls_foreign_run_experiment(q, LS_STACK_LONG, err)); /* its lengths stand beside the others */
     LS_TRY(ls_probe_decide_predecessors(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_turns(q, &found, err));
     if (!found) LS_TRY(decide_multiples(q, &found, err));

@@ -77,3 +77,19 @@ bool ls_probe_solo_is_right(const ls_foreign *f) {
     }
     return n_off == 0 || (ls_probe_is_tail(f, n_off, n, most) && !hangs_on_length(f));
 }
+
+/* What is no rounding of one text's value: the limit or, where the fault itself makes that, less than what is off. One
+ * request alone goes through the same kernels each time, so that it moves by less than two kernels are apart. */
+#define ONE_TEXT 0.1
+double ls_probe_moved_from(const ls_inquiry *q) {
+    const ls_foreign *f = q->f;
+    /* Where a fault may be the floor, what it is told by is that the same comes again, and not its size. */
+    if (q->of_pattern) return fmax(LS_LEAST_PATTERN, f->floor);
+    return fmin(ONE_TEXT, f->constant ? fmin(f->limit, 0.2 * f->floor) : f->limit);
+}
+
+double ls_probe_size(const ls_outcome *c) {
+    double most = 0.0;
+    for (int64_t i = 0; i < c->n; i++) most = fmax(most, fabs((double)c->scored[i] - (double)c->logprob[i]));
+    return most;
+}

@@ -8,7 +8,7 @@
 
 #include "json/json_out.h"
 
-static void write_prompt_ids(ls_json_out *json, const char *key, const ls_ask *a) {
+static void write_prompt_ids(ls_json_out *json, const char *key, const ls_probe_ask *a) {
     if (a->text != NULL) {
         ls_json_string(json, key, a->text);
         return;
@@ -18,7 +18,7 @@ static void write_prompt_ids(ls_json_out *json, const char *key, const ls_ask *a
     ls_json_end_array(json);
 }
 
-static void write_draws(ls_json_out *json, const ls_ask *a, const char *seed_key) {
+static void write_draws(ls_json_out *json, const ls_probe_ask *a, const char *seed_key) {
     const ls_sampling *s = a->draws;
     if (s == NULL) {
         ls_json_int(json, "temperature", 0);
@@ -33,7 +33,7 @@ static void write_draws(ls_json_out *json, const ls_ask *a, const char *seed_key
 
 /* What must not be left behind for another request. */
 enum { MARKED_IDS = 8 };
-static void write_marks(ls_json_out *json, const ls_ask *a, const char *repetition, bool pairs) {
+static void write_marks(ls_json_out *json, const ls_probe_ask *a, const char *repetition, bool pairs) {
     if (!a->marked) return;
     ls_json_double(json, repetition, 1.5);
     ls_json_double(json, "frequency_penalty", 1.0);
@@ -54,21 +54,21 @@ static void write_marks(ls_json_out *json, const ls_ask *a, const char *repetiti
     (pairs ? ls_json_end_array : ls_json_end_object)(json);
 }
 
-static void write_stops(ls_json_out *json, const ls_ask *a) {
+static void write_stops(ls_json_out *json, const ls_probe_ask *a) {
     if (a->n_stops == 0) return;
     ls_json_begin_array(json, "stop_token_ids");
     for (int32_t id = 0; id < a->n_stops; id += 2) ls_json_int(json, NULL, id);
     ls_json_end_array(json);
 }
 
-static void write_salt(ls_json_out *json, const ls_ask *a) {
+static void write_salt(ls_json_out *json, const ls_probe_ask *a) {
     char salt[40];
     if (a->salt == 0) return;
     snprintf(salt, sizeof salt, "lockstep-%" PRIu64, a->salt);
     ls_json_string(json, "cache_salt", salt);
 }
 
-static void write_vllm(ls_json_out *json, const ls_probe_server *s, const ls_ask *a) {
+static void write_vllm(ls_json_out *json, const ls_probe_server *s, const ls_probe_ask *a) {
     if (s->model[0] != '\0') ls_json_string(json, "model", s->model);
     write_prompt_ids(json, "prompt", a);
     ls_json_int(json, "max_tokens", a->n_new);
@@ -82,7 +82,7 @@ static void write_vllm(ls_json_out *json, const ls_probe_server *s, const ls_ask
     write_salt(json, a);
 }
 
-static void write_sglang(ls_json_out *json, const ls_ask *a) {
+static void write_sglang(ls_json_out *json, const ls_probe_ask *a) {
     write_prompt_ids(json, a->text != NULL ? "text" : "input_ids", a);
     ls_json_begin_object(json, "sampling_params");
     ls_json_int(json, "max_new_tokens", a->n_new);
@@ -97,7 +97,7 @@ static void write_sglang(ls_json_out *json, const ls_ask *a) {
 
 /* Its server gives values to tokens it draws alone: a token is scored by leaving it no other to draw. Biases are not
  * seen in what it reports. */
-static void write_llama_cpp(ls_json_out *json, const ls_ask *a) {
+static void write_llama_cpp(ls_json_out *json, const ls_probe_ask *a) {
     write_prompt_ids(json, "prompt", a);
     ls_json_int(json, "n_predict", a->n_new);
     write_draws(json, a, "seed");
@@ -118,7 +118,8 @@ static void write_llama_cpp(ls_json_out *json, const ls_ask *a) {
     ls_json_end_array(json);
 }
 
-ls_status ls_ask_write(char **out, int64_t *bytes, const ls_probe_server *s, const ls_ask *a, ls_error *err) {
+ls_status ls_probe_ask_write(char **out, int64_t *bytes, const ls_probe_server *s, const ls_probe_ask *a,
+                             ls_error *err) {
     size_t n = 0;
     ls_json_out json;
     FILE *stream = open_memstream(out, &n);

@@ -5,7 +5,7 @@
 #include "diagnose/trial/probe_server.h"
 
 /* One request. */
-typedef struct ls_ask {
+typedef struct ls_probe_ask {
     const int32_t *ids;
     int64_t n;
     const char *text;         /* in place of ids; or NULL */
@@ -18,8 +18,9 @@ typedef struct ls_ask {
     int64_t slot_id; /* llama.cpp; -1: any */
     bool marked;     /* with penalties and a bias, which are nobody else's */
     int32_t n_stops; /* vLLM, SGLang: every second id below it ends the completion; 0: none does */
-} ls_ask;
+} ls_probe_ask;
 
 /* Its JSON, released with free(). Allocates. */
-ls_status ls_ask_write(char **out, int64_t *bytes, const ls_probe_server *server, const ls_ask *ask, ls_error *err);
+ls_status ls_probe_ask_write(char **out, int64_t *bytes, const ls_probe_server *server, const ls_probe_ask *ask,
+                             ls_error *err);
 #endif

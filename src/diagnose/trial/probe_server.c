@@ -48,12 +48,12 @@ static void free_calls(calls *c) {
     free(c->of);
 }
 
-static ls_status add_server_call(calls *c, ls_probe_server *s, const ls_ask *a, double start, double leave,
+static ls_status add_server_call(calls *c, ls_probe_server *s, const ls_probe_ask *a, double start, double leave,
                                  bool is_extra, ls_error *err) {
     char *body = NULL;
     int64_t bytes = 0;
     LS_TRY(ls_array_grow((void **)&c->of, &c->cap, c->n + 1, sizeof *c->of, "requests", err));
-    LS_TRY(ls_ask_write(&body, &bytes, s, a, err));
+    LS_TRY(ls_probe_ask_write(&body, &bytes, s, a, err));
     c->of[c->n++] = (ls_http_call){.path = dialects[s->dialect].generate,
                                    .body = body,
                                    .body_bytes = bytes,
@@ -247,18 +247,18 @@ static ls_status add_strangers(calls *c, ls_probe_server *s, const ls_trial *tri
     int32_t ids[LOAD_TOKENS];
     for (int64_t k = 0; k < n_strangers; k++) {
         const ls_prompt *p = &prompts[k % n];
-        ls_ask a = {.ids = ids,
-                    .n = load                 ? LOAD_TOKENS
-                         : p->n < LOAD_TOKENS ? p->n
-                                              : LOAD_TOKENS,
-                    .draws = &trial->sampling,
-                    .samples = 1,
-                    .n_new = load     ? LOAD_NEW
-                             : marked ? trial->max_tokens
-                                      : LEAVER_NEW,
-                    .marked = marked,
-                    .forced = -1,
-                    .slot_id = -1};
+        ls_probe_ask a = {.ids = ids,
+                          .n = load                 ? LOAD_TOKENS
+                               : p->n < LOAD_TOKENS ? p->n
+                                                    : LOAD_TOKENS,
+                          .draws = &trial->sampling,
+                          .samples = 1,
+                          .n_new = load     ? LOAD_NEW
+                                   : marked ? trial->max_tokens
+                                            : LEAVER_NEW,
+                          .marked = marked,
+                          .forced = -1,
+                          .slot_id = -1};
         for (int64_t i = 0; i < a.n; i++) ids[i] = p->ids[(a.n - 1 - i + k / n) % p->n];
         if (s->dialect == LS_DIALECT_VLLM) a.salt = ++s->n_salts;
         LS_TRY(add_server_call(c, s, &a, 0.0, load || marked ? 0.0 : LEAVE_S + 0.005 * (double)k, true, err));
@@ -277,15 +277,15 @@ static ls_status run_round(ls_probe_server *s, const ls_trial *trial, const ls_p
     if (strange) LS_TRY_DONE(add_strangers(&c, s, trial, prompts, n, err));
     first = c.n;
     for (int64_t i = 0; i < n; i++) {
-        ls_ask a = {.ids = prompts[i].ids,
-                    .n = prompts[i].n,
-                    .draws = &trial->sampling,
-                    .samples = trial->levers.samples,
-                    .n_new = trial->max_tokens,
-                    .forced = -1,
-                    .cache = trial->levers.prefix != LS_PREFIX_OFF,
-                    .n_stops = (trial->outside & LS_OUTSIDE_STOPS) != 0 ? STOPS : 0,
-                    .slot_id = -1};
+        ls_probe_ask a = {.ids = prompts[i].ids,
+                          .n = prompts[i].n,
+                          .draws = &trial->sampling,
+                          .samples = trial->levers.samples,
+                          .n_new = trial->max_tokens,
+                          .forced = -1,
+                          .cache = trial->levers.prefix != LS_PREFIX_OFF,
+                          .n_stops = (trial->outside & LS_OUTSIDE_STOPS) != 0 ? STOPS : 0,
+                          .slot_id = -1};
         if (trial->outside & LS_OUTSIDE_TEXT) {
             a.text = text_of(s, &prompts[i]);
             if (a.text == NULL) {
@@ -369,14 +369,14 @@ static ls_status no_time(ls_error *err) { return LS_FAIL(err, LS_ERR_CAPACITY, "
 static ls_status score_whole(ls_probe_server *s, const ls_scored *one, const ls_limits *limits, ls_error *err) {
     bool hangs = false;
     for (int tries = 0; tries < 2 && !hangs; tries++) {
-        const ls_ask a = {.ids = one->tokens,
-                          .n = one->n,
-                          .samples = 1,
-                          .n_new = 1,
-                          .scores = true,
-                          .forced = -1,
-                          .salt = s->dialect == LS_DIALECT_VLLM ? ++s->n_salts : 0,
-                          .slot_id = -1};
+        const ls_probe_ask a = {.ids = one->tokens,
+                                .n = one->n,
+                                .samples = 1,
+                                .n_new = 1,
+                                .scores = true,
+                                .forced = -1,
+                                .salt = s->dialect == LS_DIALECT_VLLM ? ++s->n_salts : 0,
+                                .slot_id = -1};
         calls c = {0};
         ls_status status = add_server_call(&c, s, &a, 0.0, 0.0, false, err);
         bool done = false;
@@ -397,7 +397,7 @@ static ls_status score_tokens(ls_probe_server *s, const ls_scored *one, const ls
     calls c = {0};
     ls_status status;
     for (int64_t i = one->from; i < one->n; i++) {
-        const ls_ask a = {
+        const ls_probe_ask a = {
             .ids = one->tokens, .n = i, .samples = 1, .n_new = 1, .forced = one->tokens[i], .slot_id = -1};
         s->forced[a.forced & (LS_FORCED - 1)] = true;
         LS_TRY_DONE(add_server_call(&c, s, &a, 0.0, 0.0, false, err));
@@ -449,10 +449,10 @@ static ls_status score_by_server(void *context, const ls_trial *trial, const ls_
 
 /* ---- the smallest requests ---- */
 
-static void print_curl(FILE *file, const ls_probe_server *s, const ls_ask *a, bool is_last) {
+static void print_curl(FILE *file, const ls_probe_server *s, const ls_probe_ask *a, bool is_last) {
     char *body = NULL;
     int64_t bytes;
-    if (ls_ask_write(&body, &bytes, s, a, NULL) != LS_OK) return;
+    if (ls_probe_ask_write(&body, &bytes, s, a, NULL) != LS_OK) return;
     fprintf(file, "curl -s %s%s -H 'Content-Type: application/json' -d '", s->url, dialects[s->dialect].generate);
     for (const char *at = body; *at != '\0'; at++) { /* what a shell would take for the end of the word */
         if (*at == '\'')
@@ -469,14 +469,14 @@ static void print_repro(void *context, FILE *file, const ls_trial *trial, const 
     const bool together = trial->levers.batch > 1;
     for (int64_t i = 0; i < n * trial->rounds; i++) {
         const ls_prompt *p = &prompts[i % n];
-        const ls_ask a = {.ids = p->ids,
-                          .n = p->n,
-                          .draws = &trial->sampling,
-                          .samples = trial->levers.samples,
-                          .n_new = trial->max_tokens,
-                          .forced = -1,
-                          .cache = trial->levers.prefix != LS_PREFIX_OFF,
-                          .slot_id = -1};
+        const ls_probe_ask a = {.ids = p->ids,
+                                .n = p->n,
+                                .draws = &trial->sampling,
+                                .samples = trial->levers.samples,
+                                .n_new = trial->max_tokens,
+                                .forced = -1,
+                                .cache = trial->levers.prefix != LS_PREFIX_OFF,
+                                .slot_id = -1};
         print_curl(file, s, &a, !together || i + 1 == n * trial->rounds);
     }
     fputs("# then the same tokens as a prompt, and its values beside those that came with them:\n", file);
@@ -485,7 +485,7 @@ static void print_repro(void *context, FILE *file, const ls_trial *trial, const 
         return;
     }
     {
-        const ls_ask a = {
+        const ls_probe_ask a = {
             .ids = prompts[0].ids, .n = prompts[0].n, .samples = 1, .n_new = 1, .scores = true, .forced = -1};
         fputs("# (the completion's ids go behind these)\n", file);
         print_curl(file, s, &a, true);
@@ -594,7 +594,7 @@ static void ask_props(ls_probe_server *s) {
 
 /* The ids of a text as a prompt; 0: it takes none. */
 static int64_t ask_text(ls_probe_server *s, const char *text, int32_t *ids, int64_t most) {
-    ls_ask a = {.text = text, .n = 1, .samples = 1, .n_new = 1, .scores = true, .forced = -1, .slot_id = -1};
+    ls_probe_ask a = {.text = text, .n = 1, .samples = 1, .n_new = 1, .scores = true, .forced = -1, .slot_id = -1};
     calls c = {0};
     ls_record *records = NULL;
     int64_t n = 0, n_ids = 0;
