@@ -73,21 +73,27 @@ static ls_status is_ordered(ls_inquiry *q, int64_t m, const multiple *of, bool *
 #define SHARE 0.1
 enum { CHEAP = 8 };
 
-/* Each has a token that could be off. */
-static bool all_unsure(const ls_seen *s) {
+/* Values that are all a little apart, to so many places, are of float32: a coarse type has equal ones and far ones. */
+#define FINE 2e-5
+#define FINE_SHARE 0.3
+/* Less than this, and more than float32 makes, is nobody's rounding then. */
+#define LEAST_FINE 0.004
+
+static bool is_fine(const ls_seen *s) {
+    int64_t n_apart = 0, n = 0;
     for (int64_t k = 0; k < s->outcomes.n; k++) {
         const ls_outcome *c = &s->outcomes.of[k];
-        int64_t i = 0;
-        while (i < c->n && !((double)c->scored[i] < LS_SURE_TOKEN)) i++;
-        if (i == c->n) return false;
+        const int64_t before = n;
+        for (int64_t i = 0; i < c->n; i++) {
+            const double d = fabs((double)c->scored[i] - (double)c->logprob[i]);
+            if (!((double)c->scored[i] < LS_SURE_TOKEN)) continue;
+            n++;
+            n_apart += d > 0.0 && d <= FINE;
+        }
+        if (n == before) return false; /* none of it could be off */
     }
-    return true;
+    return (double)n_apart >= FINE_SHARE * (double)n;
 }
-
-/* What is right to so many places, of tokens that are not sure, is of no coarse type or has the same kernel; another
- * kernel makes less than this in the middle. */
-#define FINE 2e-5
-#define LEAST_FINE 0.02
 
 ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *found, ls_error *err) {
     const double end = ls_door_share(q->runner->door, SHARE);
@@ -103,7 +109,7 @@ ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *f
         if (of.whole.outcomes.n == 0 || of.a > right) goto done;
         LS_TRY_DONE(ls_foreign_try_laid(q, lay, -m, &of.other, err));
         of.b = size_at(&of.other, 0.5);
-        if (q->f->is_server && of.a > 0.0 && of.a <= FINE && all_unsure(&of.whole)) from = fmin(least, LEAST_FINE);
+        if (q->f->is_server && of.a <= FINE && is_fine(&of.whole)) from = fmin(least, LEAST_FINE);
         if (of.other.outcomes.n == 0 || !(of.b > from)) {
             m = MOST; /* nothing is off: no multiple is what tells */
             goto done;
