@@ -303,6 +303,12 @@ static ls_status lay_unequal(ls_inquiry *q, int64_t value, ls_trial *trial, ls_r
     return LS_OK;
 }
 
+/* No type makes so much of another order of sums, in the middle of all tokens: weights or states are others then. */
+#define ORDER_MOST 0.5
+static double by_order(const ls_foreign *f, ls_stack_experiment experiment, double sure) {
+    return f->seen[experiment].abs_median > ORDER_MOST ? 0.6 : sure;
+}
+
 /* What others hold is nothing to a request among copies of itself: as many rows, and no text but its own. */
 static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, double sure, ls_error *err) {
     ls_foreign *f = q->f;
@@ -327,7 +333,7 @@ static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, dou
                         " are off, of copies of one text %" PRId64 " of %" PRId64,
                         (int)q->beside, off[0], n[0], off[1], n[1]);
     else if (2 * off[1] > off[0] && 2 * off[1] > n[1]) /* as all rows of a batch are */
-        ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, experiment, sure,
+        ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, experiment, by_order(f, experiment, sure),
                         "%d at a time: of different texts %" PRId64 " of %" PRId64
                         " are off, and of copies of one text %" PRId64 " of %" PRId64
                         " as well; one at a time they are right",
