@@ -31,15 +31,14 @@ static bool is_tie(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double 
 }
 
 /* Two paths of a coarse type agree to the last bit until a sum falls on the other side of a rounding. That value and
- * those behind it in its sequence move then, by little. Where all values are a little apart, and none by more than
- * float32 makes, there is no coarse type. */
-#define FLIP_SHARE 0.2
-#define FLIP_BF16 0.05
-#define FLIP_F16 0.005
+ * those behind it in its sequence move then, by little: of long completions almost half, before which it agrees. Where
+ * all values are a little apart, and none by more than float32 makes, there is no coarse type. */
+#define FLIP_SHARE 0.45
+#define FLIP_TOKEN 0.05
 #define FINE 2e-5
 static bool is_flip(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {
-    const double flip = !(f->floor_q90 > 0.0) ? FLIP_BF16 : f->floor_max > FINE ? FLIP_F16 : 0.0;
-    return (double)n_off <= FLIP_SHARE * (double)n_tokens && most <= flip;
+    const bool coarse = !(f->floor_q90 > 0.0) || f->floor_max > FINE;
+    return coarse && (double)n_off <= FLIP_SHARE * (double)n_tokens && most <= FLIP_TOKEN;
 }
 
 bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {
