@@ -37,6 +37,7 @@ CASES = [  # dialect, fault, noise, exit code, cause
     ("vllm", "pad-eight", "1e-4", 3, "padding leaks into the state"),
     ("vllm", "mixing", "1e-4", 3, "another sequence's state is read"),
     ("vllm", "neighbours", "1e-4", 3, "another sequence's state is read"),
+    ("vllm", "rows", "1e-6", 3, "order of sums follows the batch"),
     ("llama.cpp", "shift", "1e-4", 3, "records shifted"),
     ("vllm", "scaled", "1e-3", 3, "log-probabilities scaled"),
     ("vllm", "missing-null", "1e-5", 3, "log-probabilities missing"),

@@ -263,6 +263,12 @@ ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err);
 ls_status ls_probe_decide_predecessors(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_repeats(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_turns(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether values of prompts of fewer tokens are of float32: many are a little apart, to so many places. A coarse type
+ * has equal ones and far ones. */
+#define LS_FINE 2e-5
+bool ls_probe_is_fine(const ls_outcomes *o, int64_t below);
+/* It has a token that is not nearly sure. */
+bool ls_probe_could_be_off(const ls_outcome *c);
 /* Of what is looked for where all is within the limit: a text in front may not choose a kernel. */
 #define LS_LEAST_PATTERN 1e-3
 /* What is no rounding of one text's value when it comes again. */

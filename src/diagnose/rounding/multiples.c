@@ -73,26 +73,12 @@ static ls_status is_ordered(ls_inquiry *q, int64_t m, const multiple *of, bool *
 #define SHARE 0.1
 enum { CHEAP = 8 };
 
-/* Values that are all a little apart, to so many places, are of float32: a coarse type has equal ones and far ones. */
-#define FINE 2e-5
-#define FINE_SHARE 0.3
-/* Less than this, and more than float32 makes, is nobody's rounding then. */
+/* Less than this, and more than float32 makes, is nobody's rounding where float32 is computed. */
 #define LEAST_FINE 0.004
-
 static bool is_fine(const ls_seen *s) {
-    int64_t n_apart = 0, n = 0;
-    for (int64_t k = 0; k < s->outcomes.n; k++) {
-        const ls_outcome *c = &s->outcomes.of[k];
-        const int64_t before = n;
-        for (int64_t i = 0; i < c->n; i++) {
-            const double d = fabs((double)c->scored[i] - (double)c->logprob[i]);
-            if (!((double)c->scored[i] < LS_SURE_TOKEN)) continue;
-            n++;
-            n_apart += d > 0.0 && d <= FINE;
-        }
-        if (n == before) return false; /* none of it could be off */
-    }
-    return (double)n_apart >= FINE_SHARE * (double)n;
+    for (int64_t k = 0; k < s->outcomes.n; k++)
+        if (!ls_probe_could_be_off(&s->outcomes.of[k])) return false;
+    return ls_probe_is_fine(&s->outcomes, INT64_MAX);
 }
 
 ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *found, ls_error *err) {
@@ -109,7 +95,7 @@ ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *f
         if (of.whole.outcomes.n == 0 || of.a > right) goto done;
         LS_TRY_DONE(ls_foreign_try_laid(q, lay, -m, &of.other, err));
         of.b = size_at(&of.other, 0.5);
-        if (q->f->is_server && of.a <= FINE && is_fine(&of.whole)) from = fmin(least, LEAST_FINE);
+        if (q->f->is_server && of.a <= LS_FINE && is_fine(&of.whole)) from = fmin(least, LEAST_FINE);
         if (of.other.outcomes.n == 0 || !(of.b > from)) {
             m = MOST; /* nothing is off: no multiple is what tells */
             goto done;

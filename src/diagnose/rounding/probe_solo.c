@@ -327,7 +327,7 @@ static ls_status lay_rows(ls_inquiry *q, int64_t length, ls_trial *trial, ls_req
 
 static ls_status rows_together(ls_inquiry *q, int64_t length, bool *matter, ls_error *err) {
     ls_seen s;
-    if (length < 8) return LS_OK;
+    if (length < 2) return LS_OK;
     LS_TRY(ls_foreign_try_laid(q, lay_rows, length, &s, err));
     *matter = s.n_sequences_off >= 4;
     ls_seen_deinit(&s);
@@ -385,15 +385,15 @@ static int64_t sizes(const ls_inquiry *q, sized *out) {
 
 /* The first place in [n] from which on most are far beyond those before it, of which one in ten may be a tail; n: there
  * is none. *cut: what tells them. */
-enum { BEFORE = 5, BEHIND = 6, TAIL_OF = 10 };
-static int64_t parting(const sized *of, int64_t n, double least, double *cut, int64_t *n_beyond) {
+enum { BEFORE = 5, BEFORE_FINE = 3, BEHIND = 6, TAIL_OF = 10 };
+static int64_t parting(const sized *of, int64_t n, double least, int64_t n_before, double *cut, int64_t *n_beyond) {
     double before[SIZED_MOST]; /* sorted */
     for (int64_t at = 0; at + BEHIND <= n; at++) {
         const double most = at > 0 ? before[at - 1 - at / TAIL_OF] : 0.0;
         *cut = fmax(least, 3.0 * most);
         *n_beyond = 0;
         for (int64_t i = at; i < n; i++) *n_beyond += of[i].size > *cut;
-        if (at >= BEFORE && of[at].size > *cut && 10 * *n_beyond >= 8 * (n - at)) return at;
+        if (at >= n_before && of[at].size > *cut && 10 * *n_beyond >= 8 * (n - at)) return at;
         before[at] = of[at].size;
         ls_sort(before, at + 1);
     }
@@ -408,8 +408,12 @@ ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
     int64_t value = -1, n_beyond;
     double moved = 0.0, cut;
     bool by_rows = false, together = false;
-    const int64_t at = parting(of, n, q->of_pattern ? LEAST_OF_LENGTHS : 5e-5, &cut, &n_beyond);
+    int64_t at = parting(of, n, q->of_pattern ? LEAST_OF_LENGTHS : 5e-5, BEFORE, &cut, &n_beyond);
     ls_status status = LS_OK;
+    if (at == n && q->of_pattern) { /* the shorter ones may say that nothing here is coarse */
+        at = parting(of, n, 5.0 * LS_FINE, BEFORE_FINE, &cut, &n_beyond);
+        if (at < n && !ls_probe_is_fine(&q->f->seen[LS_STACK_LENGTHS].outcomes, of[at].length)) at = n;
+    }
     if (at == n) return LS_OK;
     q->f->limit = cut; /* what the shorter ones have, and not the bound of a type, tells them apart */
     LS_TRY_DONE(ls_foreign_bisect(q, LS_BOUNDED_LENGTH, of[at].length > 8 ? of[at].length / 2 : 1, 2 * of[at].length,

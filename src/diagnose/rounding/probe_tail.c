@@ -35,9 +35,8 @@ static bool is_tie(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double 
  * all values are a little apart, and none by more than float32 makes, there is no coarse type. */
 #define FLIP_SHARE 0.45
 #define FLIP_TOKEN 0.05
-#define FINE 2e-5
 static bool is_flip(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {
-    const bool coarse = !(f->floor_q90 > 0.0) || f->floor_max > FINE;
+    const bool coarse = !(f->floor_q90 > 0.0) || f->floor_max > LS_FINE;
     return coarse && (double)n_off <= FLIP_SHARE * (double)n_tokens && most <= FLIP_TOKEN;
 }
 
@@ -91,4 +90,25 @@ double ls_probe_size(const ls_outcome *c) {
     double most = 0.0;
     for (int64_t i = 0; i < c->n; i++) most = fmax(most, fabs((double)c->scored[i] - (double)c->logprob[i]));
     return most;
+}
+
+bool ls_probe_could_be_off(const ls_outcome *c) {
+    for (int64_t i = 0; i < c->n; i++)
+        if ((double)c->scored[i] < LS_SURE_TOKEN) return true;
+    return false;
+}
+
+#define FINE_SHARE 0.3
+enum { FINE_TOKENS = 6 };
+bool ls_probe_is_fine(const ls_outcomes *o, int64_t below) {
+    int64_t n = 0, n_apart = 0, n_far = 0;
+    for (int64_t s = 0; s < o->n; s++)
+        for (int64_t i = 0; i < o->of[s].n && o->of[s].n_prompt < below; i++) {
+            const double d = fabs((double)o->of[s].scored[i] - (double)o->of[s].logprob[i]);
+            if (!((double)o->of[s].scored[i] < LS_SURE_TOKEN)) continue;
+            n++;
+            n_apart += d > 0.0 && d <= LS_FINE;
+            n_far += !(d <= LS_FINE);
+        }
+    return n >= FINE_TOKENS && (double)n_apart >= FINE_SHARE * (double)n && 10 * n_far <= 3 * n;
 }
