@@ -51,6 +51,7 @@ CASES = [  # dialect, fault, noise, exit code, cause
     ("vllm", "flips", "0", 0, None),  # a coarse type's
     ("vllm", "leak-short", "1e-4", 3, "stale state of a reused slot"),
     ("vllm", "leak-ring", "1e-4", 3, "stale state of a reused slot"),
+    ("vllm", "leak-sum", "1e-4", 3, "stale state of a reused slot"),
     ("vllm", "turns", "0", 3, "not repeatable"),
     ("llama.cpp", "bias-stays", "1e-4", 3, "stale state of a reused slot"),
     ("vllm", "marks-stay", "1e-4", 3, "stale state of a reused slot"),

@@ -25,7 +25,7 @@ TABLE = [[rng.gauss(0.0, 2.0) for _ in range(VOCAB)] for _ in range(ROWS)]
 TEMPLATE = [7, 9, 7]
 cache, lock, running = {}, threading.Lock(), {}
 leak, replica, turn, biased = [0], [0], [0], set()
-draws_now, marks = [0], [0]
+draws_now, marks, leaked = [0], [0], set()
 ring = [0] * 40  # what each slot was left with; slots are taken in turn
 
 
@@ -78,6 +78,10 @@ def start(ids, is_prompt):
         state, leak[0] = next_state(state, leak[0]), ids[0]
     if FAULT == "leak-short" and not is_prompt:  # a prompt so short is taken for one that is under way
         state, leak[0] = next_state(state, leak[0]) if len(ids) < 5 else state, ids[0]
+    if FAULT == "leak-sum" and not is_prompt:  # of all requests before, but for the newest
+        with lock:
+            state = next_state(state, len(leaked) // 16)
+            leaked.add(tuple(ids))
     if FAULT == "leak-ring":
         with lock:
             turn[0] = (turn[0] + 1) % len(ring)

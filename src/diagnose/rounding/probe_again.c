@@ -194,6 +194,60 @@ static ls_status decide_flood(ls_inquiry *q, bool *found, ls_error *err) {
     return LS_OK;
 }
 
+/* ---- what all requests before have left ---- */
+
+enum { DRIFT_TEXTS = 3, TRIPLE = 3, STRANGERS = 16, DRIFTS = 3 };
+
+static ls_status lay_triples(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    greedy_trial(q, trial);
+    for (int i = 0; i < DRIFT_TEXTS * TRIPLE; i++) LS_TRY(ls_requests_plain(q, r, text + i / TRIPLE, TEXT_LENGTH, err));
+    return LS_OK;
+}
+
+/* Texts and draws that were not there before. */
+static ls_status lay_others(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
+    for (int i = 0; i < STRANGERS; i++) LS_TRY(ls_requests_plain(q, r, text + i, TEXT_LENGTH, err));
+    return LS_OK;
+}
+
+static ls_status run_drift(ls_inquiry *q, ls_seen of[DRIFTS], ls_error *err) {
+    for (int k = 0; k < DRIFTS; k++) {
+        ls_seen others = {0};
+        LS_TRY(ls_foreign_try_laid(q, lay_triples, 3190, &of[k], err));
+        if (k + 1 < DRIFTS) LS_TRY(ls_foreign_try_laid(q, lay_others, 3200 + STRANGERS * k, &others, err));
+        ls_seen_deinit(&others);
+    }
+    return LS_OK;
+}
+
+/* A text that comes again at once is the same, and another one when others have been there. */
+static ls_status decide_drift(ls_inquiry *q, bool *found, ls_error *err) {
+    ls_seen of[DRIFTS] = {0};
+    int64_t n_moved = 0, n = 0;
+    double most = 0.0, same = 0.0;
+    const ls_status status = run_drift(q, of, err);
+    for (int k = 0; k + 1 < DRIFTS && status == LS_OK; k++)
+        for (int i = 0; i < DRIFT_TEXTS * TRIPLE && i < of[k].outcomes.n && i < of[k + 1].outcomes.n; i += TRIPLE) {
+            const ls_outcome *a = &of[k].outcomes.of[i], *b = &of[k + 1].outcomes.of[i];
+            const double away = ls_probe_apart(&a[TRIPLE - 1], &b[TRIPLE - 1]);
+            const double at_once = fmax(ls_probe_apart(&a[1], &a[2]), ls_probe_apart(&b[1], &b[2]));
+            n++;
+            n_moved += away > LS_LEAST_PATTERN && away > REPEATS * at_once;
+            most = fmax(most, away);
+            same = fmax(same, at_once);
+        }
+    for (int k = 0; k < DRIFTS; k++) ls_seen_deinit(&of[k]);
+    LS_TRY(status);
+    *found = n > 0 && 3 * n_moved >= 2 * n;
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_STALE_SLOT, LS_STACK_LENGTHS, 0.9 + 0.06 * ls_portion(n_moved, n),
+                        "a request's values move by up to %.2g when %d others have been there, %" PRId64 " of %" PRId64
+                        " times, and by %.2g when it comes again at once: what they leave stays",
+                        most, STRANGERS, n_moved, n, same);
+    return LS_OK;
+}
+
 /* ---- what comes and goes ---- */
 
 /* Of what comes and goes so large a part is right that chance does not make it: one in so many. */
@@ -202,6 +256,8 @@ ls_status ls_probe_decide_repeats(ls_inquiry *q, bool *found, ls_error *err) {
     ls_foreign *f = q->f;
     int64_t n_moved = 0, n_right = 0;
     double most = 0.0, share;
+    LS_TRY(decide_drift(q, found, err));
+    if (*found) return LS_OK;
     for (int64_t text = 3100; text < 3103; text++) {
         double moved;
         LS_TRY(measure_repeats(q, text, &moved, &n_right, err));
