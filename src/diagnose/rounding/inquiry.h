@@ -128,6 +128,7 @@ typedef struct ls_inquiry {
     bool of_pattern;      /* of a server: requests alone are within the limit, and it may be the fault that made that */
     int64_t filler;       /* tokens of requests in front of those that are looked at; 0: a few */
     int64_t beside;       /* requests at once, in trials of what company does */
+    bool lacks_one;       /* prompts of one token fewer than a multiple */
     bool other_texts;     /* of a trial that comes again */
     int64_t known_length; /* from which on requests are off; 0: not known */
     ls_stack_experiment left; /* of a server: off again with other texts; ALONE_A: none */

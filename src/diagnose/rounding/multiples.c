@@ -22,17 +22,28 @@ static double size_at(const ls_seen *s, double quantile) {
 }
 
 /* Prompts and completions both of multiples of a number, so that a prompt is one with its completion as well; negative:
- * both one off. Of a server half of them lack one: a kernel that some numbers of rows have is none of padding. */
+ * both one off; q->lacks_one: prompts that lack one. */
 static ls_status lay(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    const int64_t of = value < 0 ? -value : value, off = value < 0;
+    const int64_t of = value < 0 ? -value : value, off = value > 0 ? 0 : q->lacks_one ? of - 1 : 1;
     ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
-    trial->max_tokens = of + (off && of > 2);
-    for (int64_t i = 0; i < TEXTS; i++) {
-        const bool lacks = q->f->is_server && off && i >= TEXTS / 2;
+    trial->max_tokens = of + (off > 0 && of > 2);
+    for (int64_t i = 0; i < TEXTS; i++)
         LS_TRY(ls_requests_plain(q, r, (q->other_texts ? 3320 : 3300) + i,
-                                 of * (1 + i % (MOST / of < 4 ? MOST / of : 4)) + (lacks ? of - 1 : off), err));
-    }
+                                 of * (1 + i % (MOST / of < 4 ? MOST / of : 4)) + off, err));
     return LS_OK;
+}
+
+/* A kernel that some numbers of rows have is none of padding: what lacks one token is off as well. */
+#define FAR 3.0
+static ls_status confirm(ls_inquiry *q, int64_t m, double a, bool *found, ls_error *err) {
+    ls_seen s;
+    ls_status status;
+    q->lacks_one = true;
+    status = ls_foreign_try_laid(q, lay, -m, &s, err);
+    q->lacks_one = false;
+    *found = status == LS_OK && size_at(&s, 0.5) > FAR * a;
+    ls_seen_deinit(&s);
+    return status;
 }
 
 /* What bf16 makes of multiples may be not far below what is off: it is the order that tells then, of these texts
@@ -41,7 +52,7 @@ static ls_status lay(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests 
 
 typedef struct multiple {
     ls_seen whole, other;
-    double a, b; /* three quarters of the whole ones are within a; most of the others are beyond b */
+    double a, b; /* three quarters of the whole ones are within a; the others' middle */
 } multiple;
 
 static void count_within(const ls_seen *s, double cut, int64_t *within, int64_t *n) {
@@ -75,8 +86,6 @@ static ls_status is_ordered(ls_inquiry *q, int64_t m, const multiple *of, bool *
 #define SHARE 0.1
 enum { CHEAP = 8 };
 
-/* Of a server's that are filled up so many may be right: by how sure their tokens are. */
-#define MOST_OFF 0.3
 /* Less than this, and more than float32 makes, is nobody's rounding where float32 is computed. */
 #define LEAST_FINE 0.004
 static bool is_fine(const ls_seen *s) {
@@ -87,7 +96,7 @@ static bool is_fine(const ls_seen *s) {
 
 ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *found, ls_error *err) {
     const double end = ls_door_share(q->runner->door, SHARE);
-    for (int64_t m = 2; m <= MOST && !*found; m *= 2) {
+    for (int64_t m = q->f->is_server ? 4 : 2; m <= MOST && !*found; m *= 2) {
         multiple of = {0};
         bool ordered = false;
         double from = least;
@@ -98,7 +107,7 @@ ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *f
         if (of.whole.outcomes.n == 0) m = MOST;
         if (of.whole.outcomes.n == 0 || of.a > right) goto done;
         LS_TRY_DONE(ls_foreign_try_laid(q, lay, -m, &of.other, err));
-        of.b = size_at(&of.other, q->f->is_server ? MOST_OFF : 0.5);
+        of.b = size_at(&of.other, 0.5);
         if (q->f->is_server && of.a <= LS_FINE && is_fine(&of.whole)) from = fmin(least, LEAST_FINE);
         if (of.other.outcomes.n == 0 || !(of.b > from)) {
             m = MOST; /* nothing is off: no multiple is what tells */
@@ -107,11 +116,12 @@ ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *f
         *found = of.a < 0.1 * of.b;
         if (!*found && q->f->is_server) LS_TRY_DONE(is_ordered(q, m, &of, &ordered, err));
         *found = *found || ordered;
+        if (*found && q->f->is_server) LS_TRY_DONE(confirm(q, m, of.a, found, err));
         if (*found)
             ls_foreign_find(q->f, LS_CAUSE_PADDING, LS_STACK_LENGTHS, ordered ? 0.94 : 0.98 - 0.4 * of.a / of.b,
                             "prompts and completions of multiples of %" PRId64
-                            " tokens are off by %.2g, three quarters of %d; those of one token more or less by %.2g "
-                            "and more",
+                            " tokens are off by %.2g, three quarters of %d; those of one token more by %.2g in the "
+                            "middle",
                             m, of.a, TEXTS, of.b);
         else if (!q->f->is_server)
             m = MOST;
