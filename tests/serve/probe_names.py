@@ -55,6 +55,9 @@ CASES = [  # dialect, fault, noise, exit code, cause
     ("vllm", "turns", "0", 3, "not repeatable"),
     ("llama.cpp", "bias-stays", "1e-4", 3, "stale state of a reused slot"),
     ("vllm", "marks-stay", "1e-4", 3, "stale state of a reused slot"),
+    ("vllm", "marks-for-good", "1e-4", 3, "stale state of a reused slot"),
+    ("vllm", "first-early", "1e-4", 3, "records shifted"),
+    ("vllm", "bos-score", "1e-3", 3, "other tokens than were sent"),
     ("vllm", "stop-null", "1e-4", 3, "log-probabilities missing"),
     ("vllm", "seeds", "0", 3, "draws follow the slot"),
 ]

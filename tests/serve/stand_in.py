@@ -127,6 +127,8 @@ class Answer:
             state = next_state(state, token)
         if FAULT == "late-from-four" and len(self.values) > 4:
             self.values = self.values[:4] + self.values[3:-1]
+        if FAULT == "first-early" and len(self.values) > 1:
+            self.values[0] = self.values[1]
         if FAULT == "shift" and forced is None and n_new > 1:
             self.values = [self.values[0]] + self.values[:-1]
 
@@ -174,6 +176,8 @@ def complete(ids, n_new, **draws):
 
 
 def scores(ids):
+    if FAULT == "bos-score":
+        return [None] + [value(read([1] + ids[:k]), ids[k], 1.0, b"prompt") for k in range(1, len(ids))]
     state, values = read([0] * (-len(ids) % 8) + ids[:1] if FAULT == "pad-eight" else ids[:1]), [None]
     for token in ids[1:]:
         values.append(value(state, token, 1.0, b"prompt rows" if FAULT == "rows" and len(ids) > 6 else b"prompt"))
@@ -209,9 +213,9 @@ def vllm(o):
             del a.ids[stops[0] + 1:], a.values[stops[0] + 1:]
             if FAULT == "stop-null":
                 a.values[-1] = None
-        if FAULT == "marks-stay" and "prompt_logprobs" not in o:  # what was asked for by one before is still there
+        if FAULT.startswith("marks") and "prompt_logprobs" not in o:  # what was asked for by one before is still there
             with lock:
-                marks[0] = 6 if "frequency_penalty" in o else max(marks[0] - 1, 0)
+                marks[0] = (10**6 if FAULT == "marks-for-good" else 6) if "frequency_penalty" in o else max(marks[0] - 1, 0)
             a.values = [v * 1.5 if marks[0] else v for v in a.values]
         for k in range(len(a.values)):  # one in twelve by its place among all tokens, or the first of each
             lacks = read(ids + a.ids[:k + 1]) % 12 == 0 if FAULT.startswith("missing") else FAULT == "first-missing" and k == 0

@@ -67,6 +67,7 @@ typedef struct ls_foreign {
     ls_expected expected;
     char convention[LS_NOTE_BYTES];            /* of a server's records, which is no fault; "": none */
     double floor, floor_q90, floor_max, limit; /* abs d */
+    double deepest;                            /* of a server: the largest size of a value of requests alone */
     double repeat;                             /* largest abs difference of two equal trials; -1: not compared */
     int64_t floor_tokens;
     bool constant; /* requests alone are off as a whole */

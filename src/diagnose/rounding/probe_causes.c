@@ -509,6 +509,26 @@ static void decide_seeds(ls_inquiry *q) {
                     alike, n);
 }
 
+/* What requests with penalties and biases leave may stay for good. Then the control is off as well, which comes behind
+ * them; right are the same requests that came before. */
+static bool decide_marks(ls_inquiry *q) {
+    const ls_seen *marked = &q->f->seen[LS_STACK_MARKED];
+    int64_t off = 0, n = 0;
+    double chance;
+    for (int r = LS_STACK_SEQUENCE; r < LS_STACK_MARKED; r++) {
+        off += q->f->seen[r].look == LS_LOOK_OFF ? q->f->seen[r].n_sequences_off : 0;
+        n += q->f->seen[r].n_sequences;
+    }
+    if (!ls_stack_is_off(q, LS_STACK_MARKED) || 2 * marked->n_sequences_off < marked->n_sequences || off > 0)
+        return false;
+    chance = (double)LS_STACK_EXPERIMENTS * ls_probe_chance(marked->n_sequences_off, marked->n_sequences, off, n);
+    ls_foreign_find(q->f, LS_CAUSE_STALE_SLOT, LS_STACK_MARKED, fmax(0.0, SURE - chance),
+                    "behind requests with penalties and biases %" PRId64 " of %" PRId64
+                    " sequences are off by up to %.2g; before there were any, none of %" PRId64 " was",
+                    marked->n_sequences_off, marked->n_sequences, marked->abs_max, n);
+    return true;
+}
+
 static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
     static const struct {
         ls_stack_experiment experiment;
@@ -520,6 +540,7 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
                 {LS_STACK_EOS, LS_CAUSE_EOS_INSIDE, "with an end-of-sequence token inside"},
                 {LS_STACK_BOS, LS_CAUSE_SPECIAL_TOKEN, "with a begin-of-sequence token inside"},
                 {LS_STACK_PAD, LS_CAUSE_SPECIAL_TOKEN, "with the padding token inside"}};
+    if (decide_marks(q)) return LS_OK;
     LS_TRY(decide_draws(q, err));
     if (q->f->found.n > 0) return LS_OK;
     LS_TRY(decide_company(q, err));
@@ -592,6 +613,18 @@ static bool decide_checkpoint(ls_inquiry *q) {
     return true;
 }
 
+/* A cut divides all values of one text by the same: draws of it are as far apart as the prompt's values. */
+#define CUT_LEFT 0.2
+static ls_status check_cut(ls_inquiry *q, ls_error *err) {
+    ls_foreign *f = q->f;
+    double slope, left;
+    int64_t n;
+    if (f->found.n == 0 || f->found.of[0].cause != LS_CAUSE_CUT || f->found.of[0].confidence < LS_NAMED) return LS_OK;
+    LS_TRY(slope_of_records(q, &slope, &left, &n, err));
+    if (n < 12 || fabs(slope - 1.0) > 0.1 || left > CUT_LEFT) f->found.of[0].confidence = 0.6;
+    return LS_OK;
+}
+
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     bool wrong_solo = false;
@@ -604,6 +637,7 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     if (has_pattern) return LS_OK;
     LS_TRY(solo_holds(q, &wrong_solo, err));
     if (wrong_solo) LS_TRY(ls_probe_decide_solo(q, err));
+    LS_TRY(check_cut(q, err));
     if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;
     if (decide_checkpoint(q)) return LS_OK;
     return wrong_solo ? LS_OK : decide_levers(q, err);

@@ -63,6 +63,17 @@ static ls_status measure_paths(ls_inquiry *q, const ls_stack_experiment *experim
     return LS_OK;
 }
 
+static double deepest(const ls_foreign *f) {
+    double most = 0.0;
+    for (int r = 0; r < LS_PROBE_SOLO; r++) {
+        const ls_outcomes *o = &f->seen[ls_probe_solo[r]].outcomes;
+        for (int64_t s = 0; s < o->n; s++)
+            for (int64_t i = 0; i < o->of[s].n; i++)
+                if (isfinite(o->of[s].scored[i])) most = fmax(most, -(double)o->of[s].scored[i]);
+    }
+    return most;
+}
+
 static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const ls_path_floor *prefill = &f->paths[LS_PATH_PREFILL], *decode = &f->paths[LS_PATH_DECODE];
@@ -71,6 +82,7 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     LS_TRY(measure_paths(q, ls_probe_solo, LS_PROBE_SOLO, LS_PATH_PREFILL, LS_PATH_DECODE, &unsure, err));
     f->floor_tokens = prefill->n + decode->n;
     f->floor = decode->median;
+    f->deepest = deepest(f);
     f->floor_q90 = fmax(decode->q90, prefill->q90);
     f->floor_max = fmax(decode->most, prefill->most);
     bound = has_model ? fmax(BEYOND * f->expected.most, LIMIT_LEAST) : BF16_TOKEN;

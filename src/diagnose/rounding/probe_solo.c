@@ -258,6 +258,54 @@ static ls_status measure_hypothesis(ls_inquiry *q, hypothesis how, double *media
     return LS_OK;
 }
 
+/* The |d| of a short request that is generated with a token in front of it, beside its values without one. */
+static ls_status add_fronted(ls_inquiry *q, const ls_outcome *one, int32_t front, double *list, int64_t *n,
+                             ls_error *err) {
+    int32_t ids[64];
+    const ls_prompt fronted = {ids, one->n_prompt + 1}, plain = {ids + 1, one->n_prompt};
+    ls_outcomes o = {0};
+    ls_seen s = {0};
+    ls_trial trial;
+    ls_status status;
+    ls_stack_trial(q, LS_STACK_SOLO_C, &trial, NULL);
+    ids[0] = front;
+    memcpy(ids + 1, one->prompt, (size_t)one->n_prompt * sizeof *ids);
+    LS_TRY_DONE(ls_foreign_try(q, &trial, 0, &fronted, 1, &s, err));
+    if (s.outcomes.n == 0) goto done;
+    LS_TRY_DONE(ls_outcomes_create(&o, &trial, &plain, 1, err));
+    o.of[0].n = s.outcomes.of[0].n;
+    memcpy(o.of[0].completion, s.outcomes.of[0].completion, (size_t)o.of[0].n * sizeof *o.of[0].completion);
+    LS_TRY_DONE(ls_sweep_trainer_score(q->runner->door->trainer, &trial, &o, err));
+    for (int64_t i = 0; i < o.of[0].n && i < 16; i++)
+        list[(*n)++] = fabs((double)s.outcomes.of[0].logprob[i] - (double)o.of[0].scored[i]);
+done:
+    ls_seen_deinit(&s);
+    ls_outcomes_deinit(&o);
+    return status;
+}
+
+/* It is the prompt's values that have one more token in front. */
+static ls_status decide_fronted(ls_inquiry *q, double as_sent, bool *found, ls_error *err) {
+    const int32_t bos = q->config->bos, from = bos < 0 ? 0 : bos, to = bos < 0 ? 2 : bos;
+    for (int32_t front = from; front <= to && !*found; front++) {
+        double list[3 * 16];
+        int64_t n = 0;
+        for (int r = 0; r < 3; r++) {
+            const ls_outcomes *seen = &q->f->seen[ls_probe_solo[r]].outcomes;
+            if (seen->n != 1 || seen->of[0].n_prompt > 60) return LS_OK;
+            LS_TRY(add_fronted(q, &seen->of[0], front, list, &n, err));
+        }
+        ls_sort(list, n);
+        *found = n > 0 && list[n / 2] < 0.1 * as_sent;
+        if (*found)
+            ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_STACK_SOLO_C, 0.96,
+                            "the prompt's values are of token %d in front of it: with that before decode as well the "
+                            "median |d| is %.2g in place of %.2g",
+                            (int)front, list[n / 2], as_sent);
+    }
+    return LS_OK;
+}
+
 static ls_status decide_hypotheses(ls_inquiry *q, bool *found, ls_error *err) {
     static const char *const words[HYPOTHESES] = {"the prompt",
                                                   "a begin-of-sequence token in front of the prompt",
@@ -279,6 +327,7 @@ static ls_status decide_hypotheses(ls_inquiry *q, bool *found, ls_error *err) {
     }
     /* The same requests are off as they were sent, and no other hypothesis is as near. */
     *found = best != AS_SENT && as_sent > ls_probe_moved_from(q) && least < 0.1 * as_sent;
+    if (!*found && as_sent > ls_probe_moved_from(q)) return decide_fronted(q, as_sent, found, err);
     if (*found)
         ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_STACK_SOLO_C, 0.96,
                         "decode reads %s: with that the median |d| is %.2g in place of %.2g", words[best], least,
@@ -460,10 +509,44 @@ static void count_sides(const ls_inquiry *q, sides *out) {
     }
 }
 
+/* Records of first tokens that are the second token's value; of how many that are off. */
+static int64_t count_early(const ls_inquiry *q, int64_t *n) {
+    int64_t n_early = 0;
+    *n = 0;
+    for (int r = 0; r < LS_PROBE_SOLO; r++) {
+        const ls_outcomes *o = &q->f->seen[ls_probe_solo[r]].outcomes;
+        for (int64_t s = 0; s < o->n; s++) {
+            const ls_outcome *c = &o->of[s];
+            const double own = c->n > 1 ? fabs((double)c->scored[0] - (double)c->logprob[0]) : 0.0;
+            if (!(own > ls_probe_moved_from(q))) continue;
+            (*n)++;
+            n_early += fabs((double)c->scored[1] - (double)c->logprob[0]) < 0.1 * own;
+        }
+    }
+    return n_early;
+}
+
+/* Decoded tokens are right and the first one is not: by how sure the two shares are apart. */
+static void decide_first(ls_inquiry *q, const sides *s) {
+    int64_t n;
+    const int64_t n_early = count_early(q, &n);
+    const double chance = ls_probe_chance(s->first_off, s->first, s->later_off, s->later);
+    const bool early = n >= 8 && 10 * n_early >= 9 * n;
+    ls_foreign_find(q->f, early ? LS_CAUSE_SHIFTED : LS_CAUSE_FIRST_TOKENS, LS_STACK_SOLO_LONG,
+                    fmax(0.0, (early ? 0.95 : 0.9) - (double)LS_STACK_EXPERIMENTS * chance),
+                    "%" PRId64 " of %" PRId64 " first tokens are off, and of decoded ones %" PRId64 " of %" PRId64
+                    "; of %" PRId64 " first records %" PRId64 " are the second token's value",
+                    s->first_off, s->first, s->later_off, s->later, n, n_early);
+}
+
 static void decide_rest(ls_inquiry *q) {
     ls_foreign *f = q->f;
     sides s;
     count_sides(q, &s);
+    if (s.later_off == 0 && 2 * s.first_off > s.first) {
+        decide_first(q, &s);
+        return;
+    }
     /* Prefill is right and the step behind it is not: by how sure the two shares are apart. */
     if (s.first_off == 0 && 3 * s.later_off > s.later) {
         const double chance = ls_probe_chance(s.later_off, s.later, s.first_off, s.first);
@@ -520,6 +603,10 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found && q->f->constant) LS_TRY(decide_numbers(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_borders(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_threshold(q, &found, err));
+    if (!found && q->f->seen[LS_STACK_LONG].outcomes.n == 0) { /* few of the others may be long enough */
+        LS_TRY(ls_foreign_run_experiment(q, LS_STACK_LONG, err));
+        LS_TRY(ls_probe_decide_threshold(q, &found, err));
+    }
     if (!found) decide_rest(q);
     return LS_OK;
 }

@@ -34,10 +34,14 @@ static bool is_tie(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double 
  * those behind it in its sequence move then, by little: of long completions almost half, before which it agrees. Where
  * all values are a little apart, and none by more than float32 makes, there is no coarse type. */
 #define FLIP_SHARE 0.45
-#define FLIP_TOKEN 0.05
+/* Logits are as large as the values that they make; bf16 has a quantum of them of a 128th at most, and of what is divided
+ * by there is a part more. */
+#define FLIP_LEAST 0.05
+#define FLIP_OF_VALUE (1.0 / 96.0)
 static bool is_flip(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {
     const bool coarse = !(f->floor_q90 > 0.0) || f->floor_max > LS_FINE;
-    return coarse && (double)n_off <= FLIP_SHARE * (double)n_tokens && most <= FLIP_TOKEN;
+    return coarse && (double)n_off <= FLIP_SHARE * (double)n_tokens &&
+           most <= fmax(FLIP_LEAST, FLIP_OF_VALUE * f->deepest);
 }
 
 bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {
