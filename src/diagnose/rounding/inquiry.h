@@ -264,6 +264,7 @@ ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err);
  * whether they come and go; whether servers that are not alike take turns. */
 ls_status ls_probe_decide_predecessors(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_repeats(ls_inquiry *q, bool *found, ls_error *err);
+ls_status ls_probe_decide_drift(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_turns(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether values of prompts of fewer tokens are of float32: many are a little apart, to so many places. A coarse type
  * has equal ones and far ones. */

@@ -26,7 +26,8 @@ static double size_at(const ls_seen *s, double quantile) {
 static ls_status lay(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
     const int64_t of = value < 0 ? -value : value, off = value > 0 ? 0 : q->lacks_one ? of - 1 : 1;
     ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
-    trial->max_tokens = of + (off > 0 && of > 2);
+    /* Completions are no longer than those of whole ones where prompts lack one: it may be their length that is off. */
+    trial->max_tokens = q->lacks_one ? of - 1 : of + (off > 0 && of > 2);
     for (int64_t i = 0; i < TEXTS; i++)
         LS_TRY(ls_requests_plain(q, r, (q->other_texts ? 3320 : 3300) + i,
                                  of * (1 + i % (MOST / of < 4 ? MOST / of : 4)) + off, err));

@@ -223,7 +223,7 @@ static ls_status run_drift(ls_inquiry *q, ls_seen of[DRIFTS], ls_error *err) {
 }
 
 /* A text that comes again at once is the same, and another one when others have been there. */
-static ls_status decide_drift(ls_inquiry *q, bool *found, ls_error *err) {
+ls_status ls_probe_decide_drift(ls_inquiry *q, bool *found, ls_error *err) {
     ls_seen of[DRIFTS] = {0};
     int64_t n_moved = 0, n = 0;
     double most = 0.0, same = 0.0;
@@ -257,8 +257,6 @@ ls_status ls_probe_decide_repeats(ls_inquiry *q, bool *found, ls_error *err) {
     ls_foreign *f = q->f;
     int64_t n_moved = 0, n_right = 0;
     double most = 0.0, share;
-    LS_TRY(decide_drift(q, found, err));
-    if (*found) return LS_OK;
     for (int64_t text = 3100; text < 3103; text++) {
         double moved;
         LS_TRY(measure_repeats(q, text, &moved, &n_right, err));
@@ -267,6 +265,7 @@ ls_status ls_probe_decide_repeats(ls_inquiry *q, bool *found, ls_error *err) {
     }
     if (n_moved < 2) return LS_OK;
     LS_TRY(decide_flood(q, found, err));
+    if (!*found) LS_TRY(ls_probe_decide_drift(q, found, err));
     if (*found) return LS_OK;
     *found = true;
     share = (double)n_right / (9.0 * TIMES);

@@ -174,6 +174,18 @@ static bool any_sequence_off(const ls_foreign *f) {
     return false;
 }
 
+/* An experiment that is far off and that no time was left to look into: at least a quarter of its requests, by more than
+ * a limit that is drawn anew would reach. */
+static bool is_left_open(const ls_foreign *f) {
+    for (int r = LS_STACK_SEQUENCE; r < LS_STACK_EXPERIMENTS && f->out_of_time; r++) {
+        const ls_seen *s = &f->seen[r];
+        if (r == LS_STACK_RAW || r == LS_STACK_COLD) continue; /* it may be a convention */
+        if (s->look == LS_LOOK_OFF && 4 * s->n_sequences_off >= s->n_sequences && s->abs_max > 2.0 * f->limit)
+            return true;
+    }
+    return false;
+}
+
 /* A request that was off, where fewer than all do not show it again. */
 static ls_status keep_first_off(ls_inquiry *q, ls_error *err) {
     for (int r = 0; r < LS_STACK_EXPERIMENTS; r++) {
@@ -210,7 +222,7 @@ ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err) {
     LS_TRY(measure_paths(q, hits, 1, LS_PATH_HIT, LS_PATH_HIT, NULL, err));
     LS_TRY(ls_probe_decide(q, err));
     /* What is off and was not looked into, for want of time, is no clean server's. */
-    sweep->different = f->found.n > 0 || (ls_foreign_is_incomplete(f) && any_sequence_off(f));
+    sweep->different = f->found.n > 0 || is_left_open(f) || (ls_foreign_is_incomplete(f) && any_sequence_off(f));
     if (!sweep->different) return LS_OK;
     if (f->found.n == 0) return keep_first_off(q, err);
     f->repro_of = f->found.of[0].experiment;

@@ -607,6 +607,7 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
         LS_TRY(ls_foreign_run_experiment(q, LS_STACK_LONG, err));
         LS_TRY(ls_probe_decide_threshold(q, &found, err));
     }
+    if (!found) LS_TRY(ls_probe_decide_drift(q, &found, err)); /* a key that was not written is an old one as well */
     if (!found) decide_rest(q);
     return LS_OK;
 }
