@@ -174,14 +174,19 @@ static bool any_sequence_off(const ls_foreign *f) {
     return false;
 }
 
-/* An experiment that is far off and that no time was left to look into: at least a quarter of its requests, by more than
- * a limit that is drawn anew would reach. */
+/* What no rounding makes: of float32 anything that is so many limits off, twice; of others what no time was left to
+ * look into, if it is a quarter of the requests. */
+#define FINE_FAR 100.0
+static bool is_far_off(const ls_foreign *f, const ls_seen *s) {
+    if (s->look != LS_LOOK_OFF) return false;
+    if (f->floor_max <= LS_FINE && s->n_sequences_off >= 2 && s->abs_max > FINE_FAR * f->limit) return true;
+    return f->out_of_time && 4 * s->n_sequences_off >= s->n_sequences && s->abs_max > 2.0 * f->limit;
+}
+
 static bool is_left_open(const ls_foreign *f) {
-    for (int r = LS_STACK_SEQUENCE; r < LS_STACK_EXPERIMENTS && f->out_of_time; r++) {
-        const ls_seen *s = &f->seen[r];
+    for (int r = LS_STACK_SEQUENCE; r < LS_STACK_EXPERIMENTS; r++) {
         if (r == LS_STACK_RAW || r == LS_STACK_COLD) continue; /* it may be a convention */
-        if (s->look == LS_LOOK_OFF && 4 * s->n_sequences_off >= s->n_sequences && s->abs_max > 2.0 * f->limit)
-            return true;
+        if (is_far_off(f, &f->seen[r])) return true;
     }
     return false;
 }
