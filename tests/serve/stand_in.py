@@ -107,7 +107,7 @@ class Answer:
         at = temperature if FAULT == "temperature" and temperature > 0 else 1.4 if FAULT == "warm" else 1.0
         for k in range(n_new):
             token = draw(state, temperature, top_k, generator) if forced is None else forced
-            many = FAULT == "rows" and (len(ids) if k == 0 else draws_now[0]) > 6
+            many = FAULT == "rows" and (len(ids) if k == 0 else 6 * draws_now[0]) > 6
             record = value(state, token, at, b"decode rows" if many else b"prompt" if forced is not None else b"later" if k > 0 and FAULT.startswith("two") else b"decode")
             if FAULT == "turns" and forced is None:  # every second request is of a server with other weights, by little
                 record *= 1.0 + 0.004 * self.turn

@@ -117,6 +117,12 @@ typedef struct ls_requests {
     int64_t n_ids, cap;
 } ls_requests;
 
+/* How far a text is from itself when others have been there, and when it comes again at once. */
+typedef struct ls_drift {
+    int64_t n_moved, n;
+    double most, at_once;
+} ls_drift;
+
 typedef struct ls_inquiry {
     const ls_runner *runner;
     ls_foreign *f;
@@ -128,6 +134,7 @@ typedef struct ls_inquiry {
     bool decode_solo;     /* first tokens are right: they are of records and of what decoding is handed */
     bool of_pattern;      /* of a server: requests alone are within the limit, and it may be the fault that made that */
     int64_t filler;       /* tokens of requests in front of those that are looked at; 0: a few */
+    ls_drift drift;       /* of a server */
     int64_t beside;       /* requests at once, in trials of what company does */
     bool lacks_one;       /* prompts of one token fewer than a multiple */
     bool other_texts;     /* of a trial that comes again */
@@ -264,7 +271,9 @@ ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err);
  * whether they come and go; whether servers that are not alike take turns. */
 ls_status ls_probe_decide_predecessors(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_repeats(ls_inquiry *q, bool *found, ls_error *err);
-ls_status ls_probe_decide_drift(ls_inquiry *q, bool *found, ls_error *err);
+/* Early, since what stays of many requests moves less with each; what it means is for the end. */
+ls_status ls_probe_measure_drift(ls_inquiry *q, ls_error *err);
+void ls_probe_decide_drift(ls_inquiry *q, bool *found);
 ls_status ls_probe_decide_turns(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether values of prompts of fewer tokens are of float32: many are a little apart, to so many places. A coarse type
  * has equal ones and far ones. */

@@ -222,31 +222,33 @@ static ls_status run_drift(ls_inquiry *q, ls_seen of[DRIFTS], ls_error *err) {
     return LS_OK;
 }
 
-/* A text that comes again at once is the same, and another one when others have been there. */
-ls_status ls_probe_decide_drift(ls_inquiry *q, bool *found, ls_error *err) {
+ls_status ls_probe_measure_drift(ls_inquiry *q, ls_error *err) {
     ls_seen of[DRIFTS] = {0};
-    int64_t n_moved = 0, n = 0;
-    double most = 0.0, same = 0.0;
+    ls_drift *d = &q->drift;
     const ls_status status = run_drift(q, of, err);
     for (int k = 0; k + 1 < DRIFTS && status == LS_OK; k++)
         for (int i = 0; i < DRIFT_TEXTS * TRIPLE && i < of[k].outcomes.n && i < of[k + 1].outcomes.n; i += TRIPLE) {
             const ls_outcome *a = &of[k].outcomes.of[i], *b = &of[k + 1].outcomes.of[i];
             const double away = ls_probe_apart(&a[TRIPLE - 1], &b[TRIPLE - 1]);
             const double at_once = fmax(ls_probe_apart(&a[1], &a[2]), ls_probe_apart(&b[1], &b[2]));
-            n++;
-            n_moved += away > LS_LEAST_PATTERN && away > REPEATS * at_once;
-            most = fmax(most, away);
-            same = fmax(same, at_once);
+            d->n++;
+            d->n_moved += away > LS_LEAST_PATTERN && away > REPEATS * at_once;
+            d->most = fmax(d->most, away);
+            d->at_once = fmax(d->at_once, at_once);
         }
     for (int k = 0; k < DRIFTS; k++) ls_seen_deinit(&of[k]);
-    LS_TRY(status);
-    *found = n > 0 && 3 * n_moved >= 2 * n;
+    return status;
+}
+
+/* A text that comes again at once is the same, and another one when others have been there. */
+void ls_probe_decide_drift(ls_inquiry *q, bool *found) {
+    const ls_drift *d = &q->drift;
+    *found = d->n > 0 && 3 * d->n_moved >= 2 * d->n;
     if (*found)
-        ls_foreign_find(q->f, LS_CAUSE_STALE_SLOT, LS_STACK_LENGTHS, 0.9 + 0.06 * ls_portion(n_moved, n),
+        ls_foreign_find(q->f, LS_CAUSE_STALE_SLOT, LS_STACK_LENGTHS, 0.9 + 0.06 * ls_portion(d->n_moved, d->n),
                         "a request's values move by up to %.2g when %d others have been there, %" PRId64 " of %" PRId64
                         " times, and by %.2g when it comes again at once: what they leave stays",
-                        most, STRANGERS, n_moved, n, same);
-    return LS_OK;
+                        d->most, STRANGERS, d->n_moved, d->n, d->at_once);
 }
 
 /* ---- what comes and goes ---- */
@@ -265,7 +267,7 @@ ls_status ls_probe_decide_repeats(ls_inquiry *q, bool *found, ls_error *err) {
     }
     if (n_moved < 2) return LS_OK;
     LS_TRY(decide_flood(q, found, err));
-    if (!*found) LS_TRY(ls_probe_decide_drift(q, found, err));
+    if (!*found) ls_probe_decide_drift(q, found);
     if (*found) return LS_OK;
     *found = true;
     share = (double)n_right / (9.0 * TIMES);

@@ -595,6 +595,7 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     const shape s = shape_of(q);
     bool found = false;
     LS_TRY(ls_probe_decide_predecessors(q, &found, err));
+    if (!found) LS_TRY(ls_probe_measure_drift(q, err));
     if (!found) LS_TRY(ls_probe_decide_repeats(q, &found, err));
     if (!found) LS_TRY(decide_likeliest(q, &s, &found, err));
     if (!found) LS_TRY(decide_multiples(q, &found, err));
@@ -607,7 +608,7 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
         LS_TRY(ls_foreign_run_experiment(q, LS_STACK_LONG, err));
         LS_TRY(ls_probe_decide_threshold(q, &found, err));
     }
-    if (!found) LS_TRY(ls_probe_decide_drift(q, &found, err)); /* a key that was not written is an old one as well */
+    if (!found) ls_probe_decide_drift(q, &found); /* a key that was not written is an old one as well */
     if (!found) decide_rest(q);
     return LS_OK;
 }
