@@ -34,8 +34,8 @@ static bool is_tie(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double 
  * those behind it in its sequence move then, by little: of long completions almost half, before which it agrees. Where
  * all values are a little apart, and none by more than float32 makes, there is no coarse type. */
 #define FLIP_SHARE 0.45
-/* Logits are as large as the values that they make; bf16 has a quantum of them of a 128th at most, and of what is divided
- * by there is a part more. */
+/* Logits are as large as the values that they make. bf16 has a quantum of them of a 128th at most, and what they are
+ * divided by moves as well. */
 #define FLIP_LEAST 0.05
 #define FLIP_OF_VALUE (1.0 / 96.0)
 static bool is_flip(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {
