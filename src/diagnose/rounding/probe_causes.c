@@ -596,6 +596,7 @@ static ls_status solo_holds(ls_inquiry *q, bool *holds_out, ls_error *err) {
 /* Server and checkpoint: both sides of the server are alike, and not as the checkpoint has it. */
 static bool decide_checkpoint(ls_inquiry *q) {
     const ls_expected *e = &q->f->expected;
+    const bool out_of_time = q->f->out_of_time;
     const double limit = fmax(OTHER_MODEL * e->median, 1e-3);
     if (e->n < 20 || e->apart <= limit) return false;
     if (q->f->repeat > q->f->limit) { /* no weights and no formula give one request two values */
@@ -605,11 +606,13 @@ static bool decide_checkpoint(ls_inquiry *q) {
                         q->f->repeat, q->f->limit);
         return true;
     }
+    q->f->out_of_time = false; /* both sides are alike: no lever has to be tried to tell it */
     ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, 0.98 - 0.4 * e->median / e->apart,
                     "the server's values of prompts are %.2g away from the checkpoint's in the middle of %" PRId64
                     " tokens, and orders of addition in bf16 make %.2g; what it generates agrees with its prompts "
                     "(%.2g)",
                     e->apart, e->n, e->median, q->f->floor);
+    q->f->out_of_time = out_of_time;
     return true;
 }
 
