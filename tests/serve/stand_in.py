@@ -24,7 +24,9 @@ rng = random.Random(5)
 TABLE = [[rng.gauss(0.0, 2.0) for _ in range(VOCAB)] for _ in range(ROWS)]
 TEMPLATE = [7, 9, 7]
 cache, lock, running = {}, threading.Lock(), {}
-leak, replica = [0], [0]
+leak, replica, turn, biased = [0], [0], [0], set()
+draws_now, marks, leaked = [0], [0], set()
+ring = [0] * 40  # what each slot was left with; slots are taken in turn
 
 
 def next_state(state, token):
@@ -33,11 +35,18 @@ def next_state(state, token):
 
 def value(state, token, temperature, way):
     row = TABLE[state % ROWS]
+    if FAULT == "flips":  # two paths agree to the bit, but for a rounding now and then
+        draw = hashlib.blake2b(b"%d %s" % (state, way), digest_size=2).digest()
+        most = max(row)
+        return row[token] - most - math.log(sum(math.exp(x - most) for x in row)) + (0.02 if draw[0] < 6 else 0.0)
     if FAULT.startswith("two-kernels"):  # decode is another kernel than prefill: first tokens are equal in bits
         draw = hashlib.blake2b(b"%d %d" % (state, token), digest_size=4).digest()
         away = (0.3 if FAULT == "two-kernels-far" else 0.004) * (draw[0] + draw[1] - 255) / 128
         most = max(row)
         return (row[token] - most - math.log(sum(math.exp(x - most) for x in row))) * (1.0 + (away if way == b"later" else 0.0))
+    if FAULT == "rows" and way.endswith(b"rows"):  # a forward of many has a kernel that is coarse
+        draw = hashlib.blake2b(b"%d %d" % (state, token), digest_size=4).digest()
+        return value(state, token, temperature, b"few") + 0.02 * (draw[0] + draw[1] - 255) / 128
     most = max(row)
     total = sum(math.exp((x - most) / temperature) for x in row)
     rounding = hashlib.blake2b(b"%d %d %s" % (state, token, way), digest_size=4).digest()
@@ -67,6 +76,16 @@ def start(ids, is_prompt):
     state = read(ids)
     if FAULT == "leak" and not is_prompt:  # the slot holds what the request before left
         state, leak[0] = next_state(state, leak[0]), ids[0]
+    if FAULT == "leak-short" and not is_prompt:  # a prompt so short is taken for one that is under way
+        state, leak[0] = next_state(state, leak[0]) if len(ids) < 5 else state, ids[0]
+    if FAULT == "leak-sum" and not is_prompt:  # of all requests before, but for the newest
+        with lock:
+            state = next_state(state, len(leaked) // 16)
+            leaked.add(tuple(ids))
+    if FAULT == "leak-ring":
+        with lock:
+            turn[0] = (turn[0] + 1) % len(ring)
+            state, ring[turn[0]] = next_state(state, ring[turn[0]]), ids[0]
     if FAULT == "replicas" and not is_prompt:
         replica[0] += 1
         state = next_state(state, 5) if replica[0] % 3 else state
@@ -78,11 +97,20 @@ class Answer:
 
     def __init__(self, ids, n_new, temperature=1.0, top_k=0, seed=0, forced=None):
         generator = random.Random("%s %s" % (seed, ids))
+        if FAULT == "seeds" and draws_now[0] > 1:  # whatever was asked for
+            generator = random.Random()
         state, self.ids, self.values = start(ids, forced is not None), [], []
+        if FAULT == "turns" and forced is None:
+            with lock:
+                turn[0] += 1
+                self.turn = turn[0] % 2
         at = temperature if FAULT == "temperature" and temperature > 0 else 1.4 if FAULT == "warm" else 1.0
         for k in range(n_new):
             token = draw(state, temperature, top_k, generator) if forced is None else forced
-            record = value(state, token, at, b"prompt" if forced is not None else b"later" if k > 0 and FAULT.startswith("two") else b"decode")
+            many = FAULT == "rows" and (len(ids) if k == 0 else 6 * draws_now[0]) > 6
+            record = value(state, token, at, b"decode rows" if many else b"prompt" if forced is not None else b"later" if k > 0 and FAULT.startswith("two") else b"decode")
+            if FAULT == "turns" and forced is None:  # every second request is of a server with other weights, by little
+                record *= 1.0 + 0.004 * self.turn
             if FAULT == "clamp":
                 record = max(record, -3.0)
             if FAULT == "likeliest":
@@ -99,6 +127,8 @@ class Answer:
             state = next_state(state, token)
         if FAULT == "late-from-four" and len(self.values) > 4:
             self.values = self.values[:4] + self.values[3:-1]
+        if FAULT == "first-early" and len(self.values) > 1:
+            self.values[0] = self.values[1]
         if FAULT == "shift" and forced is None and n_new > 1:
             self.values = [self.values[0]] + self.values[:-1]
 
@@ -114,18 +144,29 @@ def cache_key(ids):
 
 def complete(ids, n_new, **draws):
     """What is generated, through whatever fault there is."""
-    if FAULT == "mixing":  # one that runs beside another of its length takes that one's values
+    if FAULT in ("mixing", "neighbours"):  # one that runs beside another of its length takes that one's values
         with lock:
-            others = [o for o in running.values() if len(o) == len(ids) and o != ids]
+            others = [o for o in running.values() if len(o) == len(ids) and (o != ids or FAULT == "neighbours")]
             running[threading.get_ident()] = ids
         time.sleep(0.004)
         with lock:
-            others += [o for o in running.values() if len(o) == len(ids) and o != ids]
             del running[threading.get_ident()]
+            others += [o for o in running.values() if len(o) == len(ids) and (o != ids or FAULT == "neighbours")]
         if others and n_new > 1:
             answer, other = Answer(ids, n_new, **draws), Answer(others[0], n_new, **draws)
             answer.values = other.values
+            if FAULT == "neighbours":  # which is a step ahead, as a copy of the same text is
+                answer.values = answer.values[1:] + answer.values[:1]
             return answer
+    if FAULT in ("seeds", "rows") and n_new > 1:
+        with lock:
+            draws_now[0] += 1
+        time.sleep(0.004)
+        answer = Answer(ids, n_new, **draws)
+        time.sleep(0.004 if FAULT == "rows" else 0.0)  # others are still there
+        with lock:
+            draws_now[0] -= 1
+        return answer
     key = cache_key(ids) if n_new > 1 else None
     if key is None:
         return Answer(ids, n_new, **draws)
@@ -135,9 +176,11 @@ def complete(ids, n_new, **draws):
 
 
 def scores(ids):
+    if FAULT == "bos-score":
+        return [None] + [value(read([1] + ids[:k]), ids[k], 1.0, b"prompt") for k in range(1, len(ids))]
     state, values = read([0] * (-len(ids) % 8) + ids[:1] if FAULT == "pad-eight" else ids[:1]), [None]
     for token in ids[1:]:
-        values.append(value(state, token, 1.0, b"prompt"))
+        values.append(value(state, token, 1.0, b"prompt rows" if FAULT == "rows" and len(ids) > 6 else b"prompt"))
         state = next_state(state, token)
     return values
 
@@ -165,6 +208,15 @@ def vllm(o):
                      seed=(o.get("seed", 0), sample))
         if FAULT == "forks":  # from the second sample on, the records are those of the one before
             a.values, before = before or a.values, a.values
+        stops = [k for k, token in enumerate(a.ids) if token in o.get("stop_token_ids", [])][:1]
+        if stops:
+            del a.ids[stops[0] + 1:], a.values[stops[0] + 1:]
+            if FAULT == "stop-null":
+                a.values[-1] = None
+        if FAULT.startswith("marks") and "prompt_logprobs" not in o:  # what was asked for by one before is still there
+            with lock:
+                marks[0] = (10**6 if FAULT == "marks-for-good" else 6) if "frequency_penalty" in o else max(marks[0] - 1, 0)
+            a.values = [v * 1.5 if marks[0] else v for v in a.values]
         for k in range(len(a.values)):  # one in twelve by its place among all tokens, or the first of each
             lacks = read(ids + a.ids[:k + 1]) % 12 == 0 if FAULT.startswith("missing") else FAULT == "first-missing" and k == 0
             if lacks:
@@ -195,6 +247,10 @@ def sglang(o):
 def llama_cpp(o):
     ids = tokenize(o["prompt"]) if isinstance(o["prompt"], str) else o["prompt"]
     forced = o["logit_bias"][0][0] if "logit_bias" in o else None
+    if FAULT == "bias-stays" and forced is not None:  # biases of all requests before are still there
+        biased.add(forced)
+        row = TABLE[read(ids) % ROWS]
+        forced = max(biased, key=lambda i: row[i])
     a = complete(ids, o["n_predict"], temperature=o["temperature"], top_k=o.get("top_k", 40), seed=o.get("seed", 0),
                  forced=forced)
     items = [{"id": i, "logprob": v, "top_logprobs": []} for v, i in zip(a.values, a.ids)]

@@ -67,6 +67,7 @@ typedef struct ls_foreign {
     ls_expected expected;
     char convention[LS_NOTE_BYTES];            /* of a server's records, which is no fault; "": none */
     double floor, floor_q90, floor_max, limit; /* abs d */
+    double deepest;                            /* of a server: the largest size of a value of requests alone */
     double repeat;                             /* largest abs difference of two equal trials; -1: not compared */
     int64_t floor_tokens;
     bool constant; /* requests alone are off as a whole */
@@ -116,6 +117,12 @@ typedef struct ls_requests {
     int64_t n_ids, cap;
 } ls_requests;
 
+/* How far a text is from itself when others have been there, and when it comes again at once. */
+typedef struct ls_drift {
+    int64_t n_moved, n;
+    double most, at_once;
+} ls_drift;
+
 typedef struct ls_inquiry {
     const ls_runner *runner;
     ls_foreign *f;
@@ -127,6 +134,10 @@ typedef struct ls_inquiry {
     bool decode_solo;     /* first tokens are right: they are of records and of what decoding is handed */
     bool of_pattern;      /* of a server: requests alone are within the limit, and it may be the fault that made that */
     int64_t filler;       /* tokens of requests in front of those that are looked at; 0: a few */
+    ls_drift drift;       /* of a server */
+    int64_t beside;       /* requests at once, in trials of what company does */
+    bool lacks_one;       /* prompts of one token fewer than a multiple */
+    bool other_texts;     /* of a trial that comes again */
     int64_t known_length; /* from which on requests are off; 0: not known */
     ls_stack_experiment left; /* of a server: off again with other texts; ALONE_A: none */
     double climb_end;         /* of ls_clock_seconds, after which no experiment is begun */
@@ -256,6 +267,28 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err);
 /* The same of requests alone that are within the limit: a fault of all of them is a floor, and has a pattern that
  * rounding has not. */
 ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err);
+/* One text, again and again: whether its values hang on the request in front of it, or on what had its slot before;
+ * whether they come and go; whether servers that are not alike take turns. */
+ls_status ls_probe_decide_predecessors(ls_inquiry *q, bool *found, ls_error *err);
+ls_status ls_probe_decide_repeats(ls_inquiry *q, bool *found, ls_error *err);
+/* Early, since what stays of many requests moves less with each; what it means is for the end. */
+ls_status ls_probe_measure_drift(ls_inquiry *q, ls_error *err);
+void ls_probe_decide_drift(ls_inquiry *q, bool *found);
+ls_status ls_probe_decide_turns(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether values of prompts of fewer tokens are of float32: many are a little apart, to so many places. A coarse type
+ * has equal ones and far ones. */
+#define LS_FINE 2e-5
+bool ls_probe_is_fine(const ls_outcomes *o, int64_t below);
+/* It has a token that is not nearly sure. */
+bool ls_probe_could_be_off(const ls_outcome *c);
+/* Of what is looked for where all is within the limit: a text in front may not choose a kernel. */
+#define LS_LEAST_PATTERN 1e-3
+/* What is no rounding of one text's value when it comes again. */
+double ls_probe_moved_from(const ls_inquiry *q);
+/* The largest |d| of one outcome. */
+double ls_probe_size(const ls_outcome *c);
+/* Whether requests are off from a length on. */
+ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether decoded tokens are off from the first border of a page on, wherever that is. */
 ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err);
 /* Records of a narrow type or that end at a least value, which need not lie beyond what rounding makes. */

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "base/clock.h"
 #include "base/sort.h"
 #include "diagnose/rounding/inquiry.h"
 
@@ -21,38 +22,114 @@ static double size_at(const ls_seen *s, double quantile) {
 }
 
 /* Prompts and completions both of multiples of a number, so that a prompt is one with its completion as well; negative:
- * both one off. */
+ * both one off; q->lacks_one: prompts that lack one. */
 static ls_status lay(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    const int64_t of = value < 0 ? -value : value, off = value < 0;
+    const int64_t of = value < 0 ? -value : value, off = value > 0 ? 0 : q->lacks_one ? of - 1 : 1;
     ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
-    trial->max_tokens = of + (off && of > 2);
+    /* Completions are no longer than those of whole ones where prompts lack one: it may be their length that is off. */
+    trial->max_tokens = q->lacks_one ? of - 1 : of + (off > 0 && of > 2);
     for (int64_t i = 0; i < TEXTS; i++)
-        LS_TRY(ls_requests_plain(q, r, 3300 + i, of * (1 + i % (MOST / of < 4 ? MOST / of : 4)) + off, err));
+        LS_TRY(ls_requests_plain(q, r, (q->other_texts ? 3320 : 3300) + i,
+                                 of * (1 + i % (MOST / of < 4 ? MOST / of : 4)) + off, err));
     return LS_OK;
 }
 
+/* A kernel that some numbers of rows have is none of padding: what lacks one token is off as well. */
+#define FAR 3.0
+static ls_status confirm(ls_inquiry *q, int64_t m, double a, bool *found, ls_error *err) {
+    ls_seen s;
+    ls_status status;
+    q->lacks_one = true;
+    status = ls_foreign_try_laid(q, lay, -m, &s, err);
+    q->lacks_one = false;
+    *found = status == LS_OK && size_at(&s, 0.5) > FAR * a;
+    ls_seen_deinit(&s);
+    return status;
+}
+
+/* What bf16 makes of multiples may be not far below what is off: it is the order that tells then, of these texts
+ * and of others. */
+#define ORDER_CHANCE 1e-4
+
+typedef struct multiple {
+    ls_seen whole, other;
+    double a, b; /* three quarters of the whole ones are within a; the others' middle */
+} multiple;
+
+static void count_within(const ls_seen *s, double cut, int64_t *within, int64_t *n) {
+    for (int64_t k = 0; k < s->outcomes.n; k++) *within += ls_probe_size(&s->outcomes.of[k]) <= cut;
+    *n += s->outcomes.n;
+}
+
+static ls_status is_ordered(ls_inquiry *q, int64_t m, const multiple *of, bool *ordered, ls_error *err) {
+    int64_t within = 0, n = 0, within_other = 0, n_other = 0;
+    ls_seen s;
+    count_within(&of->whole, of->a, &within, &n);
+    count_within(&of->other, of->a, &within_other, &n_other);
+    *ordered = false;
+    if (!(of->b > 2.0 * of->a) || within_other > 1) return LS_OK;
+    q->other_texts = true;
+    for (int sign = 1; sign >= -1; sign -= 2) {
+        const ls_status status = ls_foreign_try_laid(q, lay, sign * m, &s, err);
+        if (status == LS_OK) count_within(&s, of->a, sign > 0 ? &within : &within_other, sign > 0 ? &n : &n_other);
+        ls_seen_deinit(&s);
+        if (status != LS_OK) {
+            q->other_texts = false;
+            return status;
+        }
+    }
+    q->other_texts = false;
+    *ordered = ls_probe_chance(within, n, within_other, n_other) < ORDER_CHANCE;
+    return LS_OK;
+}
+
+/* Completions of many tokens take a slow server long, and there is more to be tried. */
+#define SHARE 0.1
+enum { CHEAP = 8 };
+
+/* Less than this, and more than float32 makes, is nobody's rounding where float32 is computed. */
+#define LEAST_FINE 0.004
+static bool is_fine(const ls_seen *s) {
+    for (int64_t k = 0; k < s->outcomes.n; k++)
+        if (!ls_probe_could_be_off(&s->outcomes.of[k])) return false;
+    return ls_probe_is_fine(&s->outcomes, INT64_MAX);
+}
+
 ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *found, ls_error *err) {
-    for (int64_t m = 2; m <= MOST && !*found; m *= 2) {
-        ls_seen whole, other;
-        double a, b;
-        bool tried;
-        LS_TRY(ls_foreign_try_laid(q, lay, m, &whole, err));
-        a = size_at(&whole, 0.75); /* of those of half the number half are right */
-        tried = whole.outcomes.n > 0;
-        ls_seen_deinit(&whole);
-        if (!tried) break;
-        if (a > right) continue;
-        LS_TRY(ls_foreign_try_laid(q, lay, -m, &other, err));
-        b = size_at(&other, 0.5);
-        *found = other.outcomes.n > 0 && b > least && a < 0.1 * b;
+    const double end = ls_door_share(q->runner->door, SHARE);
+    for (int64_t m = q->f->is_server ? 4 : 2; m <= MOST && !*found; m *= 2) {
+        multiple of = {0};
+        bool ordered = false;
+        double from = least;
+        ls_status status;
+        if (q->f->is_server && m > CHEAP && ls_clock_seconds() > end) break;
+        LS_TRY_DONE(ls_foreign_try_laid(q, lay, m, &of.whole, err));
+        of.a = size_at(&of.whole, 0.75); /* of those of half the number half are right */
+        if (of.whole.outcomes.n == 0) m = MOST;
+        if (of.whole.outcomes.n == 0 || of.a > right) goto done;
+        LS_TRY_DONE(ls_foreign_try_laid(q, lay, -m, &of.other, err));
+        of.b = size_at(&of.other, 0.5);
+        if (q->f->is_server && of.a <= LS_FINE && is_fine(&of.whole)) from = fmin(least, LEAST_FINE);
+        if (of.other.outcomes.n == 0 || !(of.b > from)) {
+            m = MOST; /* nothing is off: no multiple is what tells */
+            goto done;
+        }
+        *found = of.a < 0.1 * of.b;
+        if (!*found && q->f->is_server) LS_TRY_DONE(is_ordered(q, m, &of, &ordered, err));
+        *found = *found || ordered;
+        if (*found && q->f->is_server) LS_TRY_DONE(confirm(q, m, of.a, found, err));
         if (*found)
-            ls_foreign_find(q->f, LS_CAUSE_PADDING, LS_STACK_LENGTHS, 0.98 - 0.4 * a / b,
+            ls_foreign_find(q->f, LS_CAUSE_PADDING, LS_STACK_LENGTHS, ordered ? 0.94 : 0.98 - 0.4 * of.a / of.b,
                             "prompts and completions of multiples of %" PRId64
                             " tokens are off by %.2g, three quarters of %d; those of one token more by %.2g in the "
                             "middle",
-                            m, a, TEXTS, b);
-        ls_seen_deinit(&other);
-        if (!*found) break; /* right at all lengths of this trial: no multiple is what tells */
+                            m, of.a, TEXTS, of.b);
+        else if (!q->f->is_server)
+            m = MOST;
+    done:
+        ls_seen_deinit(&of.whole);
+        ls_seen_deinit(&of.other);
+        LS_TRY(status);
     }
     return LS_OK;
 }

@@ -93,6 +93,28 @@ static double sure_of(const ls_inquiry *q, const relations_tried *k, double of_p
     return fmax(0.0, 0.97 - ls_probe_chance(off, n, k->off[UNRELATED], k->n[UNRELATED]));
 }
 
+/* Two that share no beginning, and one is off for the other: nothing else is to be known of a server in little time. */
+static bool is_crossed(const relations_tried *k) {
+    return k->n[UNRELATED] >= PAIRS && k->off[UNRELATED] == 0 &&
+           (k->off[LIKE_LENGTH] == PAIRS || k->off[LIKE_TAIL] == PAIRS || k->off[LIKE_SET] == PAIRS);
+}
+
+/* Three pairs beside three are chance once in twenty: as many again of what was off, and of what should not be. */
+static ls_status try_more(ls_inquiry *q, bool cached, relations_tried *k, ls_error *err) {
+    const bool undecided = q->f->undecided; /* by what it has to be told from, and not by these */
+    bool any = false;
+    for (int how = LIKE_LENGTH; how < RELATIONS; how++) {
+        const bool more = mostly(k, (relation)how);
+        any = any || more;
+        for (int64_t i = 0; i < PAIRS && more; i++)
+            LS_TRY(try_pair(q, (relation)how, PAIRS * (RELATIONS + how) + i, cached, k, err));
+    }
+    for (int64_t i = 0; i < PAIRS && any && k->off[UNRELATED] == 0; i++)
+        LS_TRY(try_pair(q, UNRELATED, PAIRS * RELATIONS + i, cached, k, err));
+    q->f->undecided = undecided;
+    return LS_OK;
+}
+
 /* What a request in front of another one does to it. *found: it was that, and is found. */
 ls_status ls_decide_previous_request(ls_inquiry *q, ls_stack_experiment experiment, bool cached, bool *found,
                                      ls_error *err) {
@@ -100,8 +122,9 @@ ls_status ls_decide_previous_request(ls_inquiry *q, ls_stack_experiment experime
     char which[160] = "";
     bool other = false;
     *found = false;
-    for (int how = 0; how < RELATIONS; how++)
+    for (int how = 0; how < RELATIONS && !(q->f->is_server && is_crossed(&k)); how++)
         for (int64_t i = 0; i < PAIRS; i++) LS_TRY(try_pair(q, (relation)how, PAIRS * how + i, cached, &k, err));
+    if (q->f->is_server) LS_TRY(try_more(q, cached, &k, err));
     for (int how = LIKE_LENGTH; how < SAME; how++) {
         if (!mostly(&k, (relation)how)) continue;
         snprintf(which + strlen(which), sizeof which - strlen(which), "%s%s", which[0] != '\0' ? ", " : "",

@@ -20,7 +20,14 @@
 static void decide_oddities(ls_inquiry *q) {
     const ls_server_oddities *o = q->runner->door->subject->odd;
     ls_foreign *f = q->f;
-    if (o->n_longer + o->n_shorter >= 2 && 10 * (o->n_longer + o->n_shorter) > o->n_answers) {
+    if (o->n_unforced >= 4) {
+        /* What a bias leaves of one request to the next; else the server has biases of its own. */
+        const bool stays = 10 * o->n_forced_before >= 9 * o->n_unforced;
+        ls_foreign_find(f, stays ? LS_CAUSE_STALE_SLOT : LS_CAUSE_UNLISTED, LS_STACK_SOLO_C, stays ? 0.95 : 0.5,
+                        "%" PRId64 " tokens came that were not the only one that logit_bias left; %" PRId64
+                        " of them are what a request before was biased to",
+                        o->n_unforced, o->n_forced_before);
+    } else if (o->n_longer + o->n_shorter >= 2 && 10 * (o->n_longer + o->n_shorter) > o->n_answers) {
         ls_foreign_find(f, LS_CAUSE_OTHER_TOKENS, LS_STACK_SOLO_C, 0.97,
                         "%" PRId64 " of %" PRId64
                         " answers say that the prompt has another number of tokens than was "
@@ -240,12 +247,50 @@ static ls_status decide_draws(ls_inquiry *q, ls_error *err) {
 
 enum { BESIDE = 8, AS_LOADED = 24, OFTEN = 3, MOST_OFTEN = 9 };
 
+/* Records that are the values of other requests' tokens: so many of those that are off have one within `near` of them.
+ * `aside` is added to each: by chance as many have one there. */
+static int64_t count_others_values(const ls_foreign *f, const ls_outcomes *o, double near, double aside, int64_t *n) {
+    int64_t hits = 0;
+    *n = 0;
+    for (int64_t s = 0; s < o->n; s++)
+        for (int64_t i = 0; i < o->of[s].n; i++) {
+            const double record = (double)o->of[s].logprob[i] + aside;
+            bool hit = false;
+            if (!ls_token_off(f, &o->of[s], i) || !((double)o->of[s].logprob[i] < LS_SURE_TOKEN)) continue;
+            (*n)++;
+            for (int64_t other = 0; other < o->n && !hit; other++)
+                for (int64_t k = 0; other != s && k < o->of[other].n && !hit; k++)
+                    hit = fabs((double)o->of[other].scored[k] - record) <= near;
+            hits += hit;
+        }
+    return hits;
+}
+
+#define EXCHANGED_CHANCE 1e-6
+static bool decide_exchanged(ls_inquiry *q, ls_stack_experiment experiment, double sure) {
+    ls_foreign *f = q->f;
+    const ls_outcomes *o = &f->seen[experiment].outcomes;
+    const double near = fmax(1e-5, fmin(f->floor_q90, 0.02));
+    int64_t n, n_aside;
+    const int64_t hits = count_others_values(f, o, near, 0.0, &n);
+    const int64_t aside = count_others_values(f, o, near, 20.0 * near, &n_aside);
+    if (n < 8 || 2 * hits < n || ls_probe_chance(hits, n, aside, n_aside) > EXCHANGED_CHANCE) return false;
+    ls_foreign_find(
+        f, LS_CAUSE_OTHERS_STATE, experiment, sure,
+        "%" PRId64 " of %" PRId64
+        " records that are off are the values of tokens of other requests beside them, within %.2g; %" PRId64
+        " are by chance",
+        hits, n, near, aside);
+    return true;
+}
+
 /* So many at once: copies of one text; `value` below 0: all of them others. */
 static ls_status lay_beside(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
     const int64_t text = value < 0 ? -value : value;
     ls_stack_trial(q, LS_STACK_BATCH, trial, NULL);
     trial->sampling.temperature = 0.0f; /* copies have the same tokens, and then the same values in any order */
-    for (int64_t i = 0; i < BESIDE; i++) LS_TRY(ls_requests_plain(q, r, value < 0 ? text + i : text, 9, err));
+    trial->levers.batch = q->beside;
+    for (int64_t i = 0; i < q->beside; i++) LS_TRY(ls_requests_plain(q, r, value < 0 ? text + i : text, 9, err));
     return LS_OK;
 }
 
@@ -258,16 +303,24 @@ static ls_status lay_unequal(ls_inquiry *q, int64_t value, ls_trial *trial, ls_r
     return LS_OK;
 }
 
+/* No type makes so much of another order of sums, in the middle of all tokens: weights or states are others then. */
+#define ORDER_MOST 0.5
+static double by_order(const ls_foreign *f, ls_stack_experiment experiment, double sure) {
+    return f->seen[experiment].abs_median > ORDER_MOST ? 0.6 : sure;
+}
+
 /* What others hold is nothing to a request among copies of itself: as many rows, and no text but its own. */
 static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, double sure, ls_error *err) {
     ls_foreign *f = q->f;
     int64_t off[2] = {0, 0}, n[2] = {0, 0};
     double chance = 1.0;
+    q->beside = experiment == LS_STACK_PAIR || experiment == LS_STACK_BATCH ? BESIDE : AS_LOADED;
+    if (decide_exchanged(q, experiment, sure)) return LS_OK;
     /* More of them as long as it may yet be told. */
     for (int64_t k = 0; k < MOST_OFTEN && (k < OFTEN || (chance > FAMILY_ERROR && 4 * off[1] < off[0])); k++) {
         for (int copies = 0; copies < 2; copies++) {
             ls_seen s;
-            LS_TRY(ls_foreign_try_laid(q, lay_beside, (copies ? 1 : -1) * (3710 + 20 * k), &s, err));
+            LS_TRY(ls_foreign_try_laid(q, lay_beside, (copies ? 1 : -1) * (3710 + 30 * k), &s, err));
             off[copies] += s.n_sequences_off;
             n[copies] += s.n_sequences;
             ls_seen_deinit(&s);
@@ -278,19 +331,19 @@ static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, dou
         ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, experiment, fmin(sure, SURE - chance),
                         "%d at a time: of different texts %" PRId64 " of %" PRId64
                         " are off, of copies of one text %" PRId64 " of %" PRId64,
-                        BESIDE, off[0], n[0], off[1], n[1]);
+                        (int)q->beside, off[0], n[0], off[1], n[1]);
     else if (2 * off[1] > off[0] && 2 * off[1] > n[1]) /* as all rows of a batch are */
-        ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, experiment, sure,
+        ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, experiment, by_order(f, experiment, sure),
                         "%d at a time: of different texts %" PRId64 " of %" PRId64
                         " are off, and of copies of one text %" PRId64 " of %" PRId64
                         " as well; one at a time they are right",
-                        BESIDE, off[0], n[0], off[1], n[1]);
+                        (int)q->beside, off[0], n[0], off[1], n[1]);
     else if (2 * off[1] > off[0] && off[1] > 2)
         ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, experiment, 0.7,
                         "%d at a time: %" PRId64 " of %" PRId64
                         " copies of one text are off and the others are not: one row of a batch, or a race. Try it "
                         "with two at a time",
-                        BESIDE, off[1], n[1]);
+                        (int)q->beside, off[1], n[1]);
     else
         ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, experiment, 0.6,
                         "%s is off, one at a time it is not; of different texts %" PRId64 " of %" PRId64
@@ -348,14 +401,9 @@ static ls_status decide_load(ls_inquiry *q, ls_error *err) {
                         "beside 16 long ones %" PRId64 " of %" PRId64
                         " sequences are off by up to %.2g, and those of other texts; of %d short ones at once none is",
                         loaded->n_sequences_off, loaded->n_sequences, loaded->abs_max, AS_LOADED);
-    else
-        ls_foreign_find(q->f, LS_CAUSE_OTHERS_STATE, experiment, 0.6,
-                        "beside 16 long ones %" PRId64 " of %" PRId64
-                        " sequences are off by up to %.2g; of %d short ones at once %" PRId64
-                        " are as well, of 8 none: how many there are does it. Try which number is the first",
-                        loaded->n_sequences_off, loaded->n_sequences, loaded->abs_max, AS_LOADED, s.n_sequences_off);
     ls_seen_deinit(&s);
-    return LS_OK;
+    /* Else it is how many there are that does it. */
+    return q->f->found.n > 0 ? LS_OK : decide_equal(q, experiment, sure, err);
 }
 
 static ls_status decide_company(ls_inquiry *q, ls_error *err) {
@@ -425,6 +473,62 @@ static void decide_unlisted(ls_inquiry *q) {
                     ls_stack_experiment_name(q->left), s->n_sequences_off, s->n_sequences, s->abs_max);
 }
 
+/* Prompts that are longer than all others, and stop tokens, of which no cause is known. */
+static ls_status decide_long(ls_inquiry *q, ls_error *err) {
+    bool found = false;
+    double sure;
+    if (ls_stack_is_off(q, LS_STACK_STOPPED)) LS_TRY(weigh(q, LS_STACK_STOPPED, &sure, err));
+    if (!ls_stack_is_off(q, LS_STACK_LONG)) return LS_OK;
+    LS_TRY(ls_probe_decide_threshold(q, &found, err));
+    return found ? LS_OK : weigh(q, LS_STACK_LONG, &sure, err);
+}
+
+/* Requests whose completions begin alike. */
+static int64_t count_alike(const ls_outcomes *a, const ls_outcomes *b, int64_t tokens, int64_t *n) {
+    int64_t n_alike = 0;
+    *n = 0;
+    for (int64_t s = 0; s < a->n && s < b->n; s++) {
+        int64_t i = 0;
+        while (i < tokens && i < a->of[s].n && i < b->of[s].n && a->of[s].completion[i] == b->of[s].completion[i]) i++;
+        (*n)++;
+        n_alike += i == tokens;
+    }
+    return n_alike;
+}
+
+/* A seed gives the same tokens alone and two at a time, and others among eight. Rounding moves a draw seldom. */
+static void decide_seeds(ls_inquiry *q) {
+    const ls_seen *seen = q->f->seen;
+    int64_t n_again, n;
+    const int64_t again = count_alike(&seen[LS_STACK_SOLO_LONG].outcomes, &seen[LS_STACK_AGAIN].outcomes, 6, &n_again);
+    const int64_t alike = count_alike(&seen[LS_STACK_PAIR].outcomes, &seen[LS_STACK_BATCH].outcomes, 1, &n);
+    if (n_again == 0 || again < n_again || n < 8 || 2 * alike > n) return;
+    ls_foreign_find(q->f, LS_CAUSE_DRAWS_BY_SLOT, LS_STACK_BATCH, 0.93,
+                    "with the same seed a request alone has the same tokens when it comes again; eight at a time and "
+                    "two at a time %" PRId64 " of %" PRId64 " have the same first token. Records are right",
+                    alike, n);
+}
+
+/* What requests with penalties and biases leave may stay for good. Then the control is off as well, which comes behind
+ * them; right are the same requests that came before. */
+static bool decide_marks(ls_inquiry *q) {
+    const ls_seen *marked = &q->f->seen[LS_STACK_MARKED];
+    int64_t off = 0, n = 0;
+    double chance;
+    for (int r = LS_STACK_SEQUENCE; r < LS_STACK_MARKED; r++) {
+        off += q->f->seen[r].look == LS_LOOK_OFF ? q->f->seen[r].n_sequences_off : 0;
+        n += q->f->seen[r].n_sequences;
+    }
+    if (!ls_stack_is_off(q, LS_STACK_MARKED) || 2 * marked->n_sequences_off < marked->n_sequences || off > 0)
+        return false;
+    chance = (double)LS_STACK_EXPERIMENTS * ls_probe_chance(marked->n_sequences_off, marked->n_sequences, off, n);
+    ls_foreign_find(q->f, LS_CAUSE_STALE_SLOT, LS_STACK_MARKED, fmax(0.0, SURE - chance),
+                    "behind requests with penalties and biases %" PRId64 " of %" PRId64
+                    " sequences are off by up to %.2g; before there were any, none of %" PRId64 " was",
+                    marked->n_sequences_off, marked->n_sequences, marked->abs_max, n);
+    return true;
+}
+
 static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
     static const struct {
         ls_stack_experiment experiment;
@@ -432,9 +536,11 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
         const char *what;
     } rest[] = {{LS_STACK_FORK, LS_CAUSE_FORK, "four samples of a prompt"},
                 {LS_STACK_LEAVERS, LS_CAUSE_STALE_SLOT, "behind clients that left"},
+                {LS_STACK_MARKED, LS_CAUSE_STALE_SLOT, "behind requests with penalties and biases"},
                 {LS_STACK_EOS, LS_CAUSE_EOS_INSIDE, "with an end-of-sequence token inside"},
                 {LS_STACK_BOS, LS_CAUSE_SPECIAL_TOKEN, "with a begin-of-sequence token inside"},
                 {LS_STACK_PAD, LS_CAUSE_SPECIAL_TOKEN, "with the padding token inside"}};
+    if (decide_marks(q)) return LS_OK;
     LS_TRY(decide_draws(q, err));
     if (q->f->found.n > 0) return LS_OK;
     LS_TRY(decide_company(q, err));
@@ -448,6 +554,8 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
     }
     if (q->f->found.n == 0) LS_TRY(decide_load(q, err));
     if (q->f->found.n == 0) LS_TRY(ls_decide_failures(q, err));
+    if (q->f->found.n == 0) LS_TRY(decide_long(q, err));
+    if (q->f->found.n == 0) decide_seeds(q);
     if (q->f->found.n == 0) decide_unlisted(q);
     return LS_OK;
 }
@@ -488,6 +596,7 @@ static ls_status solo_holds(ls_inquiry *q, bool *holds_out, ls_error *err) {
 /* Server and checkpoint: both sides of the server are alike, and not as the checkpoint has it. */
 static bool decide_checkpoint(ls_inquiry *q) {
     const ls_expected *e = &q->f->expected;
+    const bool out_of_time = q->f->out_of_time;
     const double limit = fmax(OTHER_MODEL * e->median, 1e-3);
     if (e->n < 20 || e->apart <= limit) return false;
     if (q->f->repeat > q->f->limit) { /* no weights and no formula give one request two values */
@@ -497,12 +606,26 @@ static bool decide_checkpoint(ls_inquiry *q) {
                         q->f->repeat, q->f->limit);
         return true;
     }
+    q->f->out_of_time = false; /* both sides are alike: no lever has to be tried to tell it */
     ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, 0.98 - 0.4 * e->median / e->apart,
                     "the server's values of prompts are %.2g away from the checkpoint's in the middle of %" PRId64
                     " tokens, and orders of addition in bf16 make %.2g; what it generates agrees with its prompts "
                     "(%.2g)",
                     e->apart, e->n, e->median, q->f->floor);
+    q->f->out_of_time = out_of_time;
     return true;
+}
+
+/* A cut divides all values of one text by the same: draws of it are as far apart as the prompt's values. */
+#define CUT_LEFT 0.2
+static ls_status check_cut(ls_inquiry *q, ls_error *err) {
+    ls_foreign *f = q->f;
+    double slope, left;
+    int64_t n;
+    if (f->found.n == 0 || f->found.of[0].cause != LS_CAUSE_CUT || f->found.of[0].confidence < LS_NAMED) return LS_OK;
+    LS_TRY(slope_of_records(q, &slope, &left, &n, err));
+    if (n < 12 || fabs(slope - 1.0) > 0.1 || left > CUT_LEFT) f->found.of[0].confidence = 0.6;
+    return LS_OK;
 }
 
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
@@ -517,6 +640,7 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     if (has_pattern) return LS_OK;
     LS_TRY(solo_holds(q, &wrong_solo, err));
     if (wrong_solo) LS_TRY(ls_probe_decide_solo(q, err));
+    LS_TRY(check_cut(q, err));
     if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;
     if (decide_checkpoint(q)) return LS_OK;
     return wrong_solo ? LS_OK : decide_levers(q, err);

@@ -63,6 +63,17 @@ static ls_status measure_paths(ls_inquiry *q, const ls_stack_experiment *experim
     return LS_OK;
 }
 
+static double deepest(const ls_foreign *f) {
+    double most = 0.0;
+    for (int r = 0; r < LS_PROBE_SOLO; r++) {
+        const ls_outcomes *o = &f->seen[ls_probe_solo[r]].outcomes;
+        for (int64_t s = 0; s < o->n; s++)
+            for (int64_t i = 0; i < o->of[s].n; i++)
+                if (isfinite(o->of[s].scored[i])) most = fmax(most, -(double)o->of[s].scored[i]);
+    }
+    return most;
+}
+
 static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const ls_path_floor *prefill = &f->paths[LS_PATH_PREFILL], *decode = &f->paths[LS_PATH_DECODE];
@@ -71,6 +82,7 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     LS_TRY(measure_paths(q, ls_probe_solo, LS_PROBE_SOLO, LS_PATH_PREFILL, LS_PATH_DECODE, &unsure, err));
     f->floor_tokens = prefill->n + decode->n;
     f->floor = decode->median;
+    f->deepest = deepest(f);
     f->floor_q90 = fmax(decode->q90, prefill->q90);
     f->floor_max = fmax(decode->most, prefill->most);
     bound = has_model ? fmax(BEYOND * f->expected.most, LIMIT_LEAST) : BF16_TOKEN;
@@ -162,6 +174,23 @@ static bool any_sequence_off(const ls_foreign *f) {
     return false;
 }
 
+/* What no rounding makes: of float32 anything that is so many limits off, twice; of others what no time was left to
+ * look into, if it is a quarter of the requests. */
+#define FINE_FAR 100.0
+static bool is_far_off(const ls_foreign *f, const ls_seen *s) {
+    if (s->look != LS_LOOK_OFF) return false;
+    if (f->floor_max <= LS_FINE && s->n_sequences_off >= 2 && s->abs_max > FINE_FAR * f->limit) return true;
+    return f->out_of_time && 4 * s->n_sequences_off >= s->n_sequences && s->abs_max > 2.0 * f->limit;
+}
+
+static bool is_left_open(const ls_foreign *f) {
+    for (int r = LS_STACK_SEQUENCE; r < LS_STACK_EXPERIMENTS; r++) {
+        if (r == LS_STACK_RAW || r == LS_STACK_COLD) continue; /* it may be a convention */
+        if (is_far_off(f, &f->seen[r])) return true;
+    }
+    return false;
+}
+
 /* A request that was off, where fewer than all do not show it again. */
 static ls_status keep_first_off(ls_inquiry *q, ls_error *err) {
     for (int r = 0; r < LS_STACK_EXPERIMENTS; r++) {
@@ -198,7 +227,7 @@ ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err) {
     LS_TRY(measure_paths(q, hits, 1, LS_PATH_HIT, LS_PATH_HIT, NULL, err));
     LS_TRY(ls_probe_decide(q, err));
     /* What is off and was not looked into, for want of time, is no clean server's. */
-    sweep->different = f->found.n > 0 || (ls_foreign_is_incomplete(f) && any_sequence_off(f));
+    sweep->different = f->found.n > 0 || is_left_open(f) || (ls_foreign_is_incomplete(f) && any_sequence_off(f));
     if (!sweep->different) return LS_OK;
     if (f->found.n == 0) return keep_first_off(q, err);
     f->repro_of = f->found.of[0].experiment;

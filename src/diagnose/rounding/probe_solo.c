@@ -1,5 +1,5 @@
-/* What requests alone say of a server: whether its values of one text hang on what came before, what the numbers look
- * like, at which lengths they are wrong, and which side of them. */
+/* What requests alone say of a server: what the numbers look like, at which lengths they are wrong, and which side of
+ * them. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -10,160 +10,9 @@
 #include "diagnose/compare/compare_causes.h"
 #include "diagnose/rounding/inquiry.h"
 
-/* ---- one text, again and again ---- */
-
-enum { TIMES = 5, ROUNDS = 2, FILLERS = 4, FILLER_SHORT = 90, FILLER_LONG = 1000, TEXT_LENGTH = 11, TEXT_NEW = 6 };
-
-static void greedy_trial(const ls_inquiry *q, ls_trial *trial) {
-    ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
-    trial->sampling.temperature = 0.0f; /* so that tokens are the same wherever seeds are not kept */
-    trial->max_tokens = TEXT_NEW;
-}
-
-/* The same requests in front, so that what a server keeps of those before them is the same or gone. They are long: a
- * state that is never cleared has forgotten what was before them. */
-static ls_status add_fillers(ls_inquiry *q, ls_requests *r, int64_t n, ls_error *err) {
-    for (int64_t i = 0; i < n; i++)
-        LS_TRY(ls_requests_plain(q, r, 3090, q->filler > 0 ? q->filler : FILLER_SHORT, err));
-    return LS_OK;
-}
-
-/* `text` below 0: with one more in front, which servers that take turns notice. */
-static ls_status lay_again(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
-    greedy_trial(q, trial);
-    LS_TRY(add_fillers(q, r, FILLERS + (text < 0), err));
-    for (int i = 0; i < TIMES; i++) LS_TRY(ls_requests_plain(q, r, text < 0 ? -text : text, TEXT_LENGTH, err));
-    return LS_OK;
-}
-
-/* Behind one text, behind another, and the same once more. */
-enum { GROUP = FILLERS + 2 };
-static ls_status lay_behind(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
-    greedy_trial(q, trial);
-    for (int i = 0; i < 2 * ROUNDS; i++) {
-        LS_TRY(add_fillers(q, r, FILLERS, err));
-        LS_TRY(ls_requests_plain(q, r, text + 1 + i % 2, TEXT_LENGTH, err));
-        LS_TRY(ls_requests_plain(q, r, text, TEXT_LENGTH, err));
-    }
-    return LS_OK;
-}
-
 /* Of what is looked for where all is within the limit. A length may choose a kernel, and bf16 makes so much of that in
- * the middle; a text in front may not choose anything. */
-#define LEAST_PATTERN 1e-3
+ * the middle. */
 #define LEAST_OF_LENGTHS 0.05
-/* What is no rounding of one text's value: the limit or, where the fault itself makes that, less than what is off. One
- * request alone goes through the same kernels each time, so that it moves by less than two kernels are apart. */
-#define ONE_TEXT 0.1
-/* A pair that comes again has to give the same by so much better than another pair. */
-#define REPEATS 4.0
-static double moved_from(const ls_inquiry *q) {
-    const ls_foreign *f = q->f;
-    /* Where a fault may be the floor, what it is told by is that the same comes again, and not its size. */
-    if (q->of_pattern) return fmax(LEAST_PATTERN, f->floor);
-    return fmin(ONE_TEXT, f->constant ? fmin(f->limit, 0.2 * f->floor) : f->limit);
-}
-
-static double size_of(const ls_outcome *c) {
-    double most = 0.0;
-    for (int64_t i = 0; i < c->n; i++) most = fmax(most, fabs((double)c->scored[i] - (double)c->logprob[i]));
-    return most;
-}
-
-/* How far the same requests in the same order are apart, three times over. */
-static ls_status measure_repeats(ls_inquiry *q, int64_t text, double *moved, int64_t *n_right, ls_error *err) {
-    ls_seen s[3] = {0};
-    ls_status status = LS_OK;
-    *moved = 0.0;
-    for (int k = 0; k < 3 && status == LS_OK; k++)
-        status = ls_foreign_try_laid(q, lay_again, k == 2 ? -text : text, &s[k], err);
-    for (int k = 1; k < 3 && status == LS_OK; k++)
-        for (int64_t i = 1; i <= TIMES && i <= s[0].outcomes.n && i <= s[k].outcomes.n; i++)
-            *moved = fmax(
-                *moved, ls_probe_apart(&s[0].outcomes.of[s[0].outcomes.n - i], &s[k].outcomes.of[s[k].outcomes.n - i]));
-    for (int k = 0; k < 3 && status == LS_OK; k++)
-        for (int64_t i = 1; i <= TIMES && i <= s[k].outcomes.n; i++)
-            *n_right += size_of(&s[k].outcomes.of[s[k].outcomes.n - i]) < 0.5 * moved_from(q);
-    for (int k = 0; k < 3; k++) ls_seen_deinit(&s[k]);
-    return status;
-}
-
-/* Of what comes and goes so large a part is right that chance does not make it: one in so many. */
-#define RIGHT_NOW_AND_THEN 4.0
-static ls_status decide_repeats(ls_inquiry *q, bool *found, ls_error *err) {
-    ls_foreign *f = q->f;
-    int64_t n_moved = 0, n_right = 0;
-    double most = 0.0, share;
-    for (int64_t text = 3100; text < 3103; text++) {
-        double moved;
-        LS_TRY(measure_repeats(q, text, &moved, &n_right, err));
-        n_moved += moved > moved_from(q);
-        most = fmax(most, moved);
-    }
-    if (n_moved < 2) return LS_OK;
-    *found = true;
-    share = (double)n_right / (9.0 * TIMES);
-    f->repeat = fmax(f->repeat, most);
-    /* What comes and goes is right now and then. What is never right may as well hang on all that came before. */
-    ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, 0.7 + 0.27 * fmin(1.0, RIGHT_NOW_AND_THEN * share),
-                    "the same requests in the same order, three times over, have values up to %.2g apart, in %" PRId64
-                    " of 3 texts; %" PRId64 " of %d are right%s",
-                    most, n_moved, n_right, 9 * TIMES,
-                    RIGHT_NOW_AND_THEN * share >= 1.0
-                        ? ""
-                        : ". A state that is never cleared looks the same: try one on a fresh server");
-    return LS_OK;
-}
-
-/* Three texts behind one text and behind another, each pair twice. */
-typedef struct behind {
-    int64_t n_moved, n_texts;
-    double other, same, other_most, same_most; /* sums of how far pairs are apart, and the farthest */
-} behind;
-
-static ls_status measure_behind(ls_inquiry *q, behind *out, ls_error *err) {
-    memset(out, 0, sizeof *out);
-    for (int64_t text = 3110; text < 3140; text += 10) {
-        ls_seen s;
-        LS_TRY(ls_foreign_try_laid(q, lay_behind, text, &s, err));
-        if (s.outcomes.n == 2 * ROUNDS * GROUP) { /* the last of groups 0 and 2 stands behind the one text */
-            const ls_outcome *o = &s.outcomes.of[GROUP - 1];
-            const double same = fmax(ls_probe_apart(&o[0], &o[2 * GROUP]), ls_probe_apart(&o[GROUP], &o[3 * GROUP]));
-            const double other = ls_probe_apart(&o[0], &o[GROUP]);
-            out->n_texts++;
-            out->n_moved += other > moved_from(q) && other > 2.0 * same;
-            out->other += other;
-            out->same += same;
-            out->other_most = fmax(out->other_most, other);
-            out->same_most = fmax(out->same_most, same);
-        }
-        ls_seen_deinit(&s);
-    }
-    return LS_OK;
-}
-
-/* The same ordered pair twice gives the same, another one in front gives something else. Where a state is never cleared
- * the same pair gives the same only behind requests that are long enough for it to be forgotten. */
-static ls_status decide_predecessors(ls_inquiry *q, bool *found, ls_error *err) {
-    static const int64_t lengths[2] = {FILLER_SHORT, FILLER_LONG};
-    const int64_t most = q->runner->sweep->opts.length_max;
-    behind b = {0};
-    for (int k = 0; k < 2 && !*found; k++) {
-        if (most > 0 && lengths[k] + TEXT_NEW > most) break;
-        q->filler = lengths[k];
-        LS_TRY(measure_behind(q, &b, err));
-        *found = b.n_moved >= 2 && b.other > REPEATS * b.same;
-        if (!(b.other_most > moved_from(q))) break; /* nothing moves */
-    }
-    q->filler = 0;
-    if (*found)
-        ls_foreign_find(q->f, LS_CAUSE_STALE_SLOT, LS_STACK_LENGTHS,
-                        (0.98 - 0.2 * b.same / b.other) * (b.n_moved < b.n_texts ? 0.97 : 1.0),
-                        "a request's values move by up to %.2g with the request in front of it, and by %.2g when the "
-                        "same pair comes again; so do %" PRId64 " of %" PRId64 " texts",
-                        b.other_most, b.same_most, b.n_moved, b.n_texts);
-    return LS_OK;
-}
 
 /* ---- what the numbers look like ---- */
 
@@ -357,6 +206,9 @@ typedef enum hypothesis {
     FIRST_AGAIN,
     WITHOUT_LAST,
     WITH_EOS,
+    WITH_0, /* where nobody says what the begin-of-sequence token is, it is one of the first */
+    WITH_1,
+    WITH_2,
     HYPOTHESES
 } hypothesis;
 
@@ -364,8 +216,10 @@ static int64_t read_as(const ls_model_config *c, hypothesis how, const ls_outcom
     const int64_t n = one->n_prompt;
     int64_t at = 0;
     if ((how == WITH_BOS && c->bos < 0) || (how == WITH_EOS && c->n_eos == 0)) return 0;
+    if (how >= WITH_0 && c->bos >= 0) return 0;
     if ((how == WITHOUT_FIRST || how == WITHOUT_LAST) && n < 2) return 0;
     if (how == WITH_BOS) out[at++] = c->bos;
+    if (how >= WITH_0) out[at++] = (int32_t)how - (int32_t)WITH_0;
     if (how == FIRST_AGAIN) out[at++] = one->prompt[0];
     for (int64_t i = how == WITHOUT_FIRST; i < n - (how == WITHOUT_LAST); i++) out[at++] = one->prompt[i];
     if (how == WITH_EOS) out[at++] = c->eos[0];
@@ -404,13 +258,64 @@ static ls_status measure_hypothesis(ls_inquiry *q, hypothesis how, double *media
     return LS_OK;
 }
 
+/* The |d| of a short request that is generated with a token in front of it, beside its values without one. */
+static ls_status add_fronted(ls_inquiry *q, const ls_outcome *one, int32_t front, double *list, int64_t *n,
+                             ls_error *err) {
+    int32_t ids[64];
+    const ls_prompt fronted = {ids, one->n_prompt + 1}, plain = {ids + 1, one->n_prompt};
+    ls_outcomes o = {0};
+    ls_seen s = {0};
+    ls_trial trial;
+    ls_status status;
+    ls_stack_trial(q, LS_STACK_SOLO_C, &trial, NULL);
+    ids[0] = front;
+    memcpy(ids + 1, one->prompt, (size_t)one->n_prompt * sizeof *ids);
+    LS_TRY_DONE(ls_foreign_try(q, &trial, 0, &fronted, 1, &s, err));
+    if (s.outcomes.n == 0) goto done;
+    LS_TRY_DONE(ls_outcomes_create(&o, &trial, &plain, 1, err));
+    o.of[0].n = s.outcomes.of[0].n;
+    memcpy(o.of[0].completion, s.outcomes.of[0].completion, (size_t)o.of[0].n * sizeof *o.of[0].completion);
+    LS_TRY_DONE(ls_sweep_trainer_score(q->runner->door->trainer, &trial, &o, err));
+    for (int64_t i = 0; i < o.of[0].n && i < 16; i++)
+        list[(*n)++] = fabs((double)s.outcomes.of[0].logprob[i] - (double)o.of[0].scored[i]);
+done:
+    ls_seen_deinit(&s);
+    ls_outcomes_deinit(&o);
+    return status;
+}
+
+/* It is the prompt's values that have one more token in front. */
+static ls_status decide_fronted(ls_inquiry *q, double as_sent, bool *found, ls_error *err) {
+    const int32_t bos = q->config->bos, from = bos < 0 ? 0 : bos, to = bos < 0 ? 2 : bos;
+    for (int32_t front = from; front <= to && !*found; front++) {
+        double list[3 * 16];
+        int64_t n = 0;
+        for (int r = 0; r < 3; r++) {
+            const ls_outcomes *seen = &q->f->seen[ls_probe_solo[r]].outcomes;
+            if (seen->n != 1 || seen->of[0].n_prompt > 60) return LS_OK;
+            LS_TRY(add_fronted(q, &seen->of[0], front, list, &n, err));
+        }
+        ls_sort(list, n);
+        *found = n > 0 && list[n / 2] < 0.1 * as_sent;
+        if (*found)
+            ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_STACK_SOLO_C, 0.96,
+                            "the prompt's values are of token %d in front of it: with that before decode as well the "
+                            "median |d| is %.2g in place of %.2g",
+                            (int)front, list[n / 2], as_sent);
+    }
+    return LS_OK;
+}
+
 static ls_status decide_hypotheses(ls_inquiry *q, bool *found, ls_error *err) {
     static const char *const words[HYPOTHESES] = {"the prompt",
                                                   "a begin-of-sequence token in front of the prompt",
                                                   "the prompt without its first token",
                                                   "the prompt's first token twice",
                                                   "the prompt without its last token",
-                                                  "an end-of-sequence token behind the prompt"};
+                                                  "an end-of-sequence token behind the prompt",
+                                                  "token 0 in front of the prompt",
+                                                  "token 1 in front of the prompt",
+                                                  "token 2 in front of the prompt"};
     double least, as_sent;
     int best = AS_SENT;
     LS_TRY(measure_hypothesis(q, AS_SENT, &as_sent, err));
@@ -421,7 +326,8 @@ static ls_status decide_hypotheses(ls_inquiry *q, bool *found, ls_error *err) {
         if (median < least) least = median, best = how;
     }
     /* The same requests are off as they were sent, and no other hypothesis is as near. */
-    *found = best != AS_SENT && as_sent > moved_from(q) && least < 0.1 * as_sent;
+    *found = best != AS_SENT && as_sent > ls_probe_moved_from(q) && least < 0.1 * as_sent;
+    if (!*found && as_sent > ls_probe_moved_from(q)) return decide_fronted(q, as_sent, found, err);
     if (*found)
         ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_STACK_SOLO_C, 0.96,
                         "decode reads %s: with that the median |d| is %.2g in place of %.2g", words[best], least,
@@ -434,7 +340,7 @@ static ls_status decide_hypotheses(ls_inquiry *q, bool *found, ls_error *err) {
 static ls_status decide_multiples(ls_inquiry *q, bool *found, ls_error *err) {
     const ls_foreign *f = q->f;
     return ls_decide_multiples(q, 0.1 * (q->of_pattern ? f->floor_max : fmax(f->floor_max, f->limit)),
-                               q->of_pattern ? LEAST_OF_LENGTHS : moved_from(q), found, err);
+                               q->of_pattern ? LEAST_OF_LENGTHS : ls_probe_moved_from(q), found, err);
 }
 
 static ls_status lay_length(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
@@ -470,7 +376,7 @@ static ls_status lay_rows(ls_inquiry *q, int64_t length, ls_trial *trial, ls_req
 
 static ls_status rows_together(ls_inquiry *q, int64_t length, bool *matter, ls_error *err) {
     ls_seen s;
-    if (length < 8) return LS_OK;
+    if (length < 2) return LS_OK;
     LS_TRY(ls_foreign_try_laid(q, lay_rows, length, &s, err));
     *matter = s.n_sequences_off >= 4;
     ls_seen_deinit(&s);
@@ -488,7 +394,7 @@ static ls_status rows_matter(ls_inquiry *q, int64_t length, bool *matter, double
     LS_TRY_DONE(ls_foreign_try_laid(q, lay_prepared, length, &prepared, err));
     for (int64_t i = 0; i < cold.outcomes.n && 2 * i + 1 < prepared.outcomes.n; i++) {
         const double one = ls_probe_apart(&cold.outcomes.of[i], &prepared.outcomes.of[2 * i + 1]);
-        n += one > moved_from(q);
+        n += one > ls_probe_moved_from(q);
         *moved = fmax(*moved, one);
     }
     *matter = n >= 3;
@@ -518,7 +424,7 @@ static int64_t sizes(const ls_inquiry *q, sized *out) {
         const ls_outcomes *o = &q->f->seen[experiments[r]].outcomes;
         for (int64_t s = 0; s < o->n && n < SIZED_MOST; s++) {
             const ls_outcome *c = &o->of[s];
-            out[n] = (sized){c->n_prompt, size_of(c)};
+            out[n] = (sized){c->n_prompt, ls_probe_size(c)};
             n += c->n > 0;
         }
     }
@@ -528,15 +434,15 @@ static int64_t sizes(const ls_inquiry *q, sized *out) {
 
 /* The first place in [n] from which on most are far beyond those before it, of which one in ten may be a tail; n: there
  * is none. *cut: what tells them. */
-enum { BEFORE = 5, BEHIND = 6, TAIL_OF = 10 };
-static int64_t parting(const sized *of, int64_t n, double least, double *cut, int64_t *n_beyond) {
+enum { BEFORE = 5, BEFORE_FINE = 3, BEHIND = 6, TAIL_OF = 10 };
+static int64_t parting(const sized *of, int64_t n, double least, int64_t n_before, double *cut, int64_t *n_beyond) {
     double before[SIZED_MOST]; /* sorted */
     for (int64_t at = 0; at + BEHIND <= n; at++) {
         const double most = at > 0 ? before[at - 1 - at / TAIL_OF] : 0.0;
         *cut = fmax(least, 3.0 * most);
         *n_beyond = 0;
         for (int64_t i = at; i < n; i++) *n_beyond += of[i].size > *cut;
-        if (at >= BEFORE && of[at].size > *cut && 10 * *n_beyond >= 8 * (n - at)) return at;
+        if (at >= n_before && of[at].size > *cut && 10 * *n_beyond >= 8 * (n - at)) return at;
         before[at] = of[at].size;
         ls_sort(before, at + 1);
     }
@@ -544,15 +450,19 @@ static int64_t parting(const sized *of, int64_t n, double least, double *cut, in
 }
 
 /* No shorter one is off, and most of the longer ones are. */
-static ls_status decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
+ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
     const double limit = q->f->limit;
     sized of[SIZED_MOST];
     const int64_t n = sizes(q, of);
     int64_t value = -1, n_beyond;
     double moved = 0.0, cut;
     bool by_rows = false, together = false;
-    const int64_t at = parting(of, n, q->of_pattern ? LEAST_OF_LENGTHS : 5e-5, &cut, &n_beyond);
+    int64_t at = parting(of, n, q->of_pattern ? LEAST_OF_LENGTHS : 5e-5, BEFORE, &cut, &n_beyond);
     ls_status status = LS_OK;
+    if (at == n && q->of_pattern) { /* the shorter ones may say that nothing here is coarse */
+        at = parting(of, n, 5.0 * LS_FINE, BEFORE_FINE, &cut, &n_beyond);
+        if (at < n && !ls_probe_is_fine(&q->f->seen[LS_STACK_LENGTHS].outcomes, of[at].length)) at = n;
+    }
     if (at == n) return LS_OK;
     q->f->limit = cut; /* what the shorter ones have, and not the bound of a type, tells them apart */
     LS_TRY_DONE(ls_foreign_bisect(q, LS_BOUNDED_LENGTH, of[at].length > 8 ? of[at].length / 2 : 1, 2 * of[at].length,
@@ -591,7 +501,7 @@ static void count_sides(const ls_inquiry *q, sides *out) {
         for (int64_t s = 0; s < o->n; s++)
             for (int64_t i = 0; i < o->of[s].n; i++) {
                 const ls_outcome *c = &o->of[s];
-                const bool off = fabs((double)c->scored[i] - (double)c->logprob[i]) > moved_from(q);
+                const bool off = fabs((double)c->scored[i] - (double)c->logprob[i]) > ls_probe_moved_from(q);
                 if (!((double)c->scored[i] < LS_SURE_TOKEN)) continue;
                 out->first += i == 0, out->first_off += i == 0 && off;
                 out->later += i > 0, out->later_off += i > 0 && off;
@@ -599,10 +509,44 @@ static void count_sides(const ls_inquiry *q, sides *out) {
     }
 }
 
+/* Records of first tokens that are the second token's value; of how many that are off. */
+static int64_t count_early(const ls_inquiry *q, int64_t *n) {
+    int64_t n_early = 0;
+    *n = 0;
+    for (int r = 0; r < LS_PROBE_SOLO; r++) {
+        const ls_outcomes *o = &q->f->seen[ls_probe_solo[r]].outcomes;
+        for (int64_t s = 0; s < o->n; s++) {
+            const ls_outcome *c = &o->of[s];
+            const double own = c->n > 1 ? fabs((double)c->scored[0] - (double)c->logprob[0]) : 0.0;
+            if (!(own > ls_probe_moved_from(q))) continue;
+            (*n)++;
+            n_early += fabs((double)c->scored[1] - (double)c->logprob[0]) < 0.1 * own;
+        }
+    }
+    return n_early;
+}
+
+/* Decoded tokens are right and the first one is not: by how sure the two shares are apart. */
+static void decide_first(ls_inquiry *q, const sides *s) {
+    int64_t n;
+    const int64_t n_early = count_early(q, &n);
+    const double chance = ls_probe_chance(s->first_off, s->first, s->later_off, s->later);
+    const bool early = n >= 8 && 10 * n_early >= 9 * n;
+    ls_foreign_find(q->f, early ? LS_CAUSE_SHIFTED : LS_CAUSE_FIRST_TOKENS, LS_STACK_SOLO_LONG,
+                    fmax(0.0, (early ? 0.95 : 0.9) - (double)LS_STACK_EXPERIMENTS * chance),
+                    "%" PRId64 " of %" PRId64 " first tokens are off, and of decoded ones %" PRId64 " of %" PRId64
+                    "; of %" PRId64 " first records %" PRId64 " are the second token's value",
+                    s->first_off, s->first, s->later_off, s->later, n, n_early);
+}
+
 static void decide_rest(ls_inquiry *q) {
     ls_foreign *f = q->f;
     sides s;
     count_sides(q, &s);
+    if (s.later_off == 0 && 2 * s.first_off > s.first) {
+        decide_first(q, &s);
+        return;
+    }
     /* Prefill is right and the step behind it is not: by how sure the two shares are apart. */
     if (s.first_off == 0 && 3 * s.later_off > s.later) {
         const double chance = ls_probe_chance(s.later_off, s.later, s.first_off, s.first);
@@ -621,7 +565,7 @@ static void decide_rest(ls_inquiry *q) {
 }
 
 static shape shape_of(const ls_inquiry *q) {
-    shape s = {.from = moved_from(q), .least = (double)INFINITY};
+    shape s = {.from = ls_probe_moved_from(q), .least = (double)INFINITY};
     each_solo(q, look_at_token, &s);
     return s;
 }
@@ -636,11 +580,12 @@ bool ls_probe_decide_records(ls_inquiry *q) {
 
 ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err) {
     bool found = false;
-    if (q->f->floor_max < LEAST_PATTERN) return LS_OK;
+    if (q->f->floor_max < LS_LEAST_PATTERN) return LS_OK;
     q->of_pattern = true;
-    LS_TRY(decide_predecessors(q, &found, err));
+    LS_TRY(ls_probe_decide_predecessors(q, &found, err));
+    if (!found) LS_TRY(ls_probe_decide_turns(q, &found, err));
     if (!found) LS_TRY(decide_multiples(q, &found, err));
-    if (!found) LS_TRY(decide_threshold(q, &found, err));
+    if (!found) LS_TRY(ls_probe_decide_threshold(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_borders(q, &found, err));
     q->of_pattern = false;
     return LS_OK;
@@ -649,15 +594,21 @@ ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err) {
 ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     const shape s = shape_of(q);
     bool found = false;
-    LS_TRY(decide_predecessors(q, &found, err));
-    if (!found) LS_TRY(decide_repeats(q, &found, err));
+    LS_TRY(ls_probe_decide_predecessors(q, &found, err));
+    if (!found) LS_TRY(ls_probe_measure_drift(q, err));
+    if (!found) LS_TRY(ls_probe_decide_repeats(q, &found, err));
     if (!found) LS_TRY(decide_likeliest(q, &s, &found, err));
     if (!found) LS_TRY(decide_multiples(q, &found, err));
     if (!found) LS_TRY(decide_explained(q, &found, err));
     if (!found && q->f->constant) LS_TRY(decide_hypotheses(q, &found, err));
     if (!found && q->f->constant) LS_TRY(decide_numbers(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_borders(q, &found, err));
-    if (!found) LS_TRY(decide_threshold(q, &found, err));
+    if (!found) LS_TRY(ls_probe_decide_threshold(q, &found, err));
+    if (!found && q->f->seen[LS_STACK_LONG].outcomes.n == 0) { /* few of the others may be long enough */
+        LS_TRY(ls_foreign_run_experiment(q, LS_STACK_LONG, err));
+        LS_TRY(ls_probe_decide_threshold(q, &found, err));
+    }
+    if (!found) ls_probe_decide_drift(q, &found); /* a key that was not written is an old one as well */
     if (!found) decide_rest(q);
     return LS_OK;
 }

@@ -26,8 +26,26 @@ double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_
 #define TAIL_SHARE 0.05
 #define TAIL_LEAST 1e-3
 
-bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {
+static bool is_tie(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {
     return f->floor_q90 >= TAIL_LEAST && (double)n_off <= TAIL_SHARE * (double)n_tokens && most <= TAIL_TOKEN;
+}
+
+/* Two paths of a coarse type agree to the last bit until a sum falls on the other side of a rounding. That value and
+ * those behind it in its sequence move then, by little: of long completions almost half, before which it agrees. Where
+ * all values are a little apart, and none by more than float32 makes, there is no coarse type. */
+#define FLIP_SHARE 0.45
+/* Logits are as large as the values that they make. bf16 has a quantum of them of a 128th at most, and what they are
+ * divided by moves as well. */
+#define FLIP_LEAST 0.05
+#define FLIP_OF_VALUE (1.0 / 96.0)
+static bool is_flip(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {
+    const bool coarse = !(f->floor_q90 > 0.0) || f->floor_max > LS_FINE;
+    return coarse && (double)n_off <= FLIP_SHARE * (double)n_tokens &&
+           most <= fmax(FLIP_LEAST, FLIP_OF_VALUE * f->deepest);
+}
+
+bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {
+    return is_tie(f, n_off, n_tokens, most) || is_flip(f, n_off, n_tokens, most);
 }
 
 /* Whether values of prompts from some length on are far more often, which no tie does. */
@@ -60,4 +78,41 @@ bool ls_probe_solo_is_right(const ls_foreign *f) {
         most = fmax(most, s->abs_max);
     }
     return n_off == 0 || (ls_probe_is_tail(f, n_off, n, most) && !hangs_on_length(f));
+}
+
+/* What is no rounding of one text's value: the limit or, where the fault itself makes that, less than what is off. One
+ * request alone goes through the same kernels each time, so that it moves by less than two kernels are apart. */
+#define ONE_TEXT 0.1
+double ls_probe_moved_from(const ls_inquiry *q) {
+    const ls_foreign *f = q->f;
+    /* Where a fault may be the floor, what it is told by is that the same comes again, and not its size. */
+    if (q->of_pattern) return fmax(LS_LEAST_PATTERN, f->floor);
+    return fmin(ONE_TEXT, f->constant ? fmin(f->limit, 0.2 * f->floor) : f->limit);
+}
+
+double ls_probe_size(const ls_outcome *c) {
+    double most = 0.0;
+    for (int64_t i = 0; i < c->n; i++) most = fmax(most, fabs((double)c->scored[i] - (double)c->logprob[i]));
+    return most;
+}
+
+bool ls_probe_could_be_off(const ls_outcome *c) {
+    for (int64_t i = 0; i < c->n; i++)
+        if ((double)c->scored[i] < LS_SURE_TOKEN) return true;
+    return false;
+}
+
+#define FINE_SHARE 0.3
+enum { FINE_TOKENS = 6 };
+bool ls_probe_is_fine(const ls_outcomes *o, int64_t below) {
+    int64_t n = 0, n_apart = 0, n_far = 0;
+    for (int64_t s = 0; s < o->n; s++)
+        for (int64_t i = 0; i < o->of[s].n && o->of[s].n_prompt < below; i++) {
+            const double d = fabs((double)o->of[s].scored[i] - (double)o->of[s].logprob[i]);
+            if (!((double)o->of[s].scored[i] < LS_SURE_TOKEN)) continue;
+            n++;
+            n_apart += d > 0.0 && d <= LS_FINE;
+            n_far += !(d <= LS_FINE);
+        }
+    return n >= FINE_TOKENS && (double)n_apart >= FINE_SHARE * (double)n && 10 * n_far <= 3 * n;
 }

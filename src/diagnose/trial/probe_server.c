@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "diagnose/trial/probe_ask.h"
 #include "json/json_node.h"
 #include "record/answers.h"
 
@@ -15,7 +16,7 @@
 #define LEAVE_S 0.03
 #define BEHIND_LEAVERS_S 0.06
 #define STAGGER_S 0.015
-enum { LEAVERS = 2, LOADERS = 16, LOAD_TOKENS = 96, LOAD_NEW = 48, LEAVER_NEW = 64 };
+enum { LEAVERS = 2, LOADERS = 16, LOAD_TOKENS = 96, LOAD_NEW = 48, LEAVER_NEW = 64, STOPS = 1024 };
 
 static const char *const texts[LS_SERVER_TEXTS] = {
     "The river runs past the old mill, and nobody has opened its gates for thirty years.",
@@ -32,117 +33,6 @@ static const struct {
                            {"llama.cpp", "llamacpp", "/completion", LS_ANSWER_LLAMA_CPP, LS_ANSWER_LLAMA_CPP}};
 const char *ls_dialect_name(ls_dialect dialect) { return dialects[dialect].name; }
 
-/* ---- bodies ---- */
-
-/* One request. */
-typedef struct ask {
-    const int32_t *ids;
-    int64_t n;
-    const char *text;         /* in place of ids; or NULL */
-    const ls_sampling *draws; /* NULL: one token, whichever */
-    int64_t samples, n_new;
-    bool scores;     /* the prompt's values are wanted */
-    int32_t forced;  /* llama.cpp: the token that must come; -1: none */
-    uint64_t salt;   /* of the prefix cache; 0: none */
-    bool cache;      /* llama.cpp: what a slot holds may be used */
-    int64_t slot_id; /* llama.cpp; -1: any */
-} ask;
-
-static void write_prompt_ids(ls_json_out *json, const char *key, const ask *a) {
-    if (a->text != NULL) {
-        ls_json_string(json, key, a->text);
-        return;
-    }
-    ls_json_begin_array(json, key);
-    for (int64_t i = 0; i < a->n; i++) ls_json_int(json, NULL, a->ids[i]);
-    ls_json_end_array(json);
-}
-
-static void write_draws(ls_json_out *json, const ask *a, const char *seed_key) {
-    const ls_sampling *s = a->draws;
-    if (s == NULL) {
-        ls_json_int(json, "temperature", 0);
-        return;
-    }
-    ls_json_double(json, "temperature", ls_float_plain(s->temperature));
-    if (s->top_k > 0) ls_json_int(json, "top_k", s->top_k);
-    if (s->top_p < 1.0f) ls_json_double(json, "top_p", ls_float_plain(s->top_p));
-    if (seed_key != NULL) ls_json_uint(json, seed_key, s->seed);
-    ls_json_bool(json, "ignore_eos", true);
-}
-
-static void write_salt(ls_json_out *json, const ask *a) {
-    char salt[40];
-    if (a->salt == 0) return;
-    snprintf(salt, sizeof salt, "lockstep-%" PRIu64, a->salt);
-    ls_json_string(json, "cache_salt", salt);
-}
-
-static void write_vllm(ls_json_out *json, const ls_probe_server *s, const ask *a) {
-    if (s->model[0] != '\0') ls_json_string(json, "model", s->model);
-    write_prompt_ids(json, "prompt", a);
-    ls_json_int(json, "max_tokens", a->n_new);
-    write_draws(json, a, "seed");
-    if (a->samples > 1) ls_json_int(json, "n", a->samples);
-    ls_json_int(json, a->scores ? "prompt_logprobs" : "logprobs", 0);
-    ls_json_bool(json, "return_token_ids", true);
-    ls_json_bool(json, "return_tokens_as_token_ids", true);
-    write_salt(json, a);
-}
-
-static void write_sglang(ls_json_out *json, const ask *a) {
-    write_prompt_ids(json, a->text != NULL ? "text" : "input_ids", a);
-    ls_json_begin_object(json, "sampling_params");
-    ls_json_int(json, "max_new_tokens", a->n_new);
-    write_draws(json, a, NULL);
-    if (a->samples > 1) ls_json_int(json, "n", a->samples);
-    ls_json_end_object(json);
-    ls_json_bool(json, "return_logprob", true);
-    if (a->scores) ls_json_int(json, "logprob_start_len", 0);
-}
-
-/* Its server gives values to tokens it draws alone: a token is scored by leaving it no other to draw. Biases are not
- * seen in what it reports. */
-static void write_llama_cpp(ls_json_out *json, const ask *a) {
-    write_prompt_ids(json, "prompt", a);
-    ls_json_int(json, "n_predict", a->n_new);
-    write_draws(json, a, "seed");
-    if (a->draws == NULL || a->draws->top_k == 0) ls_json_int(json, "top_k", 0);
-    if (a->draws == NULL || a->draws->top_p >= 1.0f) ls_json_double(json, "top_p", 1.0);
-    ls_json_double(json, "min_p", 0.0);
-    ls_json_int(json, "n_probs", 1);
-    ls_json_bool(json, "return_tokens", true); /* not every token has a value there: ls_answers_parse() */
-    ls_json_bool(json, "cache_prompt", a->cache);
-    if (a->slot_id >= 0) ls_json_int(json, "id_slot", a->slot_id);
-    if (a->forced < 0) return;
-    ls_json_begin_array(json, "logit_bias");
-    ls_json_begin_array(json, NULL);
-    ls_json_int(json, NULL, a->forced);
-    ls_json_double(json, NULL, 10000.0);
-    ls_json_end_array(json);
-    ls_json_end_array(json);
-}
-
-/* Its JSON, released with free(). */
-static ls_status write_ask(char **out, int64_t *bytes, const ls_probe_server *s, const ask *a, ls_error *err) {
-    size_t n = 0;
-    ls_json_out json;
-    FILE *stream = open_memstream(out, &n);
-    if (stream == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "request to the server");
-    ls_json_init(&json, stream);
-    ls_json_begin_object(&json, NULL);
-    if (s->dialect == LS_DIALECT_VLLM)
-        write_vllm(&json, s, a);
-    else if (s->dialect == LS_DIALECT_SGLANG)
-        write_sglang(&json, a);
-    else
-        write_llama_cpp(&json, a);
-    ls_json_end_object(&json);
-    if (fclose(stream) != 0) return LS_FAIL(err, LS_ERR_NOMEM, "request to the server");
-    *bytes = (int64_t)n;
-    return LS_OK;
-}
-
 /* ---- calls ---- */
 
 typedef struct calls {
@@ -158,12 +48,12 @@ static void free_calls(calls *c) {
     free(c->of);
 }
 
-static ls_status add_server_call(calls *c, ls_probe_server *s, const ask *a, double start, double leave, bool is_extra,
-                                 ls_error *err) {
+static ls_status add_server_call(calls *c, ls_probe_server *s, const ls_probe_ask *a, double start, double leave,
+                                 bool is_extra, ls_error *err) {
     char *body = NULL;
     int64_t bytes = 0;
     LS_TRY(ls_array_grow((void **)&c->of, &c->cap, c->n + 1, sizeof *c->of, "requests", err));
-    LS_TRY(write_ask(&body, &bytes, s, a, err));
+    LS_TRY(ls_probe_ask_write(&body, &bytes, s, a, err));
     c->of[c->n++] = (ls_http_call){.path = dialects[s->dialect].generate,
                                    .body = body,
                                    .body_bytes = bytes,
@@ -352,23 +242,26 @@ static ls_status check_budget(const ls_probe_server *s, const ls_trial *trial, c
 /* Other people's requests: their texts are the trial's own, backwards. */
 static ls_status add_strangers(calls *c, ls_probe_server *s, const ls_trial *trial, const ls_prompt *prompts, int64_t n,
                                ls_error *err) {
-    const bool load = (trial->outside & LS_OUTSIDE_LOAD) != 0;
+    const bool load = (trial->outside & LS_OUTSIDE_LOAD) != 0, marked = (trial->outside & LS_OUTSIDE_MARKED) != 0;
     const int64_t n_strangers = load ? LOADERS : LEAVERS * n;
     int32_t ids[LOAD_TOKENS];
     for (int64_t k = 0; k < n_strangers; k++) {
         const ls_prompt *p = &prompts[k % n];
-        ask a = {.ids = ids,
-                 .n = load                 ? LOAD_TOKENS
-                      : p->n < LOAD_TOKENS ? p->n
-                                           : LOAD_TOKENS,
-                 .draws = &trial->sampling,
-                 .samples = 1,
-                 .n_new = load ? LOAD_NEW : LEAVER_NEW,
-                 .forced = -1,
-                 .slot_id = -1};
+        ls_probe_ask a = {.ids = ids,
+                          .n = load                 ? LOAD_TOKENS
+                               : p->n < LOAD_TOKENS ? p->n
+                                                    : LOAD_TOKENS,
+                          .draws = &trial->sampling,
+                          .samples = 1,
+                          .n_new = load     ? LOAD_NEW
+                                   : marked ? trial->max_tokens
+                                            : LEAVER_NEW,
+                          .marked = marked,
+                          .forced = -1,
+                          .slot_id = -1};
         for (int64_t i = 0; i < a.n; i++) ids[i] = p->ids[(a.n - 1 - i + k / n) % p->n];
         if (s->dialect == LS_DIALECT_VLLM) a.salt = ++s->n_salts;
-        LS_TRY(add_server_call(c, s, &a, 0.0, load ? 0.0 : LEAVE_S + 0.005 * (double)k, true, err));
+        LS_TRY(add_server_call(c, s, &a, 0.0, load || marked ? 0.0 : LEAVE_S + 0.005 * (double)k, true, err));
     }
     return LS_OK;
 }
@@ -376,7 +269,7 @@ static ls_status add_strangers(calls *c, ls_probe_server *s, const ls_trial *tri
 /* One round over the prompts. */
 static ls_status run_round(ls_probe_server *s, const ls_trial *trial, const ls_prompt *prompts, int64_t n,
                            uint64_t shared_salt, ls_outcome *out, ls_error *err) {
-    const bool strange = (trial->outside & (LS_OUTSIDE_LEAVERS | LS_OUTSIDE_LOAD)) != 0;
+    const bool strange = (trial->outside & (LS_OUTSIDE_LEAVERS | LS_OUTSIDE_LOAD | LS_OUTSIDE_MARKED)) != 0;
     const bool staggered = (trial->outside & LS_OUTSIDE_STAGGERED) != 0;
     calls c = {0};
     int64_t first;
@@ -384,14 +277,15 @@ static ls_status run_round(ls_probe_server *s, const ls_trial *trial, const ls_p
     if (strange) LS_TRY_DONE(add_strangers(&c, s, trial, prompts, n, err));
     first = c.n;
     for (int64_t i = 0; i < n; i++) {
-        ask a = {.ids = prompts[i].ids,
-                 .n = prompts[i].n,
-                 .draws = &trial->sampling,
-                 .samples = trial->levers.samples,
-                 .n_new = trial->max_tokens,
-                 .forced = -1,
-                 .cache = trial->levers.prefix != LS_PREFIX_OFF,
-                 .slot_id = -1};
+        ls_probe_ask a = {.ids = prompts[i].ids,
+                          .n = prompts[i].n,
+                          .draws = &trial->sampling,
+                          .samples = trial->levers.samples,
+                          .n_new = trial->max_tokens,
+                          .forced = -1,
+                          .cache = trial->levers.prefix != LS_PREFIX_OFF,
+                          .n_stops = (trial->outside & LS_OUTSIDE_STOPS) != 0 ? STOPS : 0,
+                          .slot_id = -1};
         if (trial->outside & LS_OUTSIDE_TEXT) {
             a.text = text_of(s, &prompts[i]);
             if (a.text == NULL) {
@@ -475,14 +369,14 @@ static ls_status no_time(ls_error *err) { return LS_FAIL(err, LS_ERR_CAPACITY, "
 static ls_status score_whole(ls_probe_server *s, const ls_scored *one, const ls_limits *limits, ls_error *err) {
     bool hangs = false;
     for (int tries = 0; tries < 2 && !hangs; tries++) {
-        const ask a = {.ids = one->tokens,
-                       .n = one->n,
-                       .samples = 1,
-                       .n_new = 1,
-                       .scores = true,
-                       .forced = -1,
-                       .salt = s->dialect == LS_DIALECT_VLLM ? ++s->n_salts : 0,
-                       .slot_id = -1};
+        const ls_probe_ask a = {.ids = one->tokens,
+                                .n = one->n,
+                                .samples = 1,
+                                .n_new = 1,
+                                .scores = true,
+                                .forced = -1,
+                                .salt = s->dialect == LS_DIALECT_VLLM ? ++s->n_salts : 0,
+                                .slot_id = -1};
         calls c = {0};
         ls_status status = add_server_call(&c, s, &a, 0.0, 0.0, false, err);
         bool done = false;
@@ -503,7 +397,9 @@ static ls_status score_tokens(ls_probe_server *s, const ls_scored *one, const ls
     calls c = {0};
     ls_status status;
     for (int64_t i = one->from; i < one->n; i++) {
-        const ask a = {.ids = one->tokens, .n = i, .samples = 1, .n_new = 1, .forced = one->tokens[i], .slot_id = -1};
+        const ls_probe_ask a = {
+            .ids = one->tokens, .n = i, .samples = 1, .n_new = 1, .forced = one->tokens[i], .slot_id = -1};
+        s->forced[a.forced & (LS_FORCED - 1)] = true;
         LS_TRY_DONE(add_server_call(&c, s, &a, 0.0, 0.0, false, err));
     }
     LS_TRY_DONE(send_calls(s, c.of, c.n, 1, limits, err));
@@ -525,6 +421,9 @@ static ls_status score_tokens(ls_probe_server *s, const ls_scored *one, const ls
             if (reported >= 0) compare_prompt(s, NULL, reported, one->tokens, i);
             if (records[0].n_logprobs == 1 && records[0].completion_ids[0] == one->tokens[i])
                 one->values[i - 1] = records[0].logprobs[0];
+            else if (records[0].n_completion == 1)
+                s->odd.n_unforced++,
+                    s->odd.n_forced_before += s->forced[records[0].completion_ids[0] & (LS_FORCED - 1)];
             else
                 s->odd.n_other++;
             ls_records_free(records, n);
@@ -550,10 +449,10 @@ static ls_status score_by_server(void *context, const ls_trial *trial, const ls_
 
 /* ---- the smallest requests ---- */
 
-static void print_curl(FILE *file, const ls_probe_server *s, const ask *a, bool is_last) {
+static void print_curl(FILE *file, const ls_probe_server *s, const ls_probe_ask *a, bool is_last) {
     char *body = NULL;
     int64_t bytes;
-    if (write_ask(&body, &bytes, s, a, NULL) != LS_OK) return;
+    if (ls_probe_ask_write(&body, &bytes, s, a, NULL) != LS_OK) return;
     fprintf(file, "curl -s %s%s -H 'Content-Type: application/json' -d '", s->url, dialects[s->dialect].generate);
     for (const char *at = body; *at != '\0'; at++) { /* what a shell would take for the end of the word */
         if (*at == '\'')
@@ -570,14 +469,14 @@ static void print_repro(void *context, FILE *file, const ls_trial *trial, const 
     const bool together = trial->levers.batch > 1;
     for (int64_t i = 0; i < n * trial->rounds; i++) {
         const ls_prompt *p = &prompts[i % n];
-        const ask a = {.ids = p->ids,
-                       .n = p->n,
-                       .draws = &trial->sampling,
-                       .samples = trial->levers.samples,
-                       .n_new = trial->max_tokens,
-                       .forced = -1,
-                       .cache = trial->levers.prefix != LS_PREFIX_OFF,
-                       .slot_id = -1};
+        const ls_probe_ask a = {.ids = p->ids,
+                                .n = p->n,
+                                .draws = &trial->sampling,
+                                .samples = trial->levers.samples,
+                                .n_new = trial->max_tokens,
+                                .forced = -1,
+                                .cache = trial->levers.prefix != LS_PREFIX_OFF,
+                                .slot_id = -1};
         print_curl(file, s, &a, !together || i + 1 == n * trial->rounds);
     }
     fputs("# then the same tokens as a prompt, and its values beside those that came with them:\n", file);
@@ -586,7 +485,7 @@ static void print_repro(void *context, FILE *file, const ls_trial *trial, const 
         return;
     }
     {
-        const ask a = {
+        const ls_probe_ask a = {
             .ids = prompts[0].ids, .n = prompts[0].n, .samples = 1, .n_new = 1, .scores = true, .forced = -1};
         fputs("# (the completion's ids go behind these)\n", file);
         print_curl(file, s, &a, true);
@@ -612,7 +511,8 @@ ls_subject ls_subject_server(ls_probe_server *s) {
     subject.is_near_limit = is_near_limit;
     subject.odd = &s->odd;
     subject.repro = print_repro;
-    subject.does = LS_OUTSIDE_STAGGERED | LS_OUTSIDE_LEAVERS | LS_OUTSIDE_LOAD;
+    subject.does = LS_OUTSIDE_STAGGERED | LS_OUTSIDE_LEAVERS | LS_OUTSIDE_LOAD | LS_OUTSIDE_MARKED;
+    if (s->dialect != LS_DIALECT_LLAMA_CPP) subject.does |= LS_OUTSIDE_STOPS;
     subject.records_processed = s->dialect == LS_DIALECT_SGLANG;
     if (s->can_reset) subject.does |= LS_OUTSIDE_RESET;
     if (s->text_n[0] > 0) subject.does |= LS_OUTSIDE_TEXT;
@@ -694,7 +594,7 @@ static void ask_props(ls_probe_server *s) {
 
 /* The ids of a text as a prompt; 0: it takes none. */
 static int64_t ask_text(ls_probe_server *s, const char *text, int32_t *ids, int64_t most) {
-    ask a = {.text = text, .n = 1, .samples = 1, .n_new = 1, .scores = true, .forced = -1, .slot_id = -1};
+    ls_probe_ask a = {.text = text, .n = 1, .samples = 1, .n_new = 1, .scores = true, .forced = -1, .slot_id = -1};
     calls c = {0};
     ls_record *records = NULL;
     int64_t n = 0, n_ids = 0;

@@ -10,7 +10,7 @@
 typedef enum ls_dialect { LS_DIALECT_VLLM = 0, LS_DIALECT_SGLANG, LS_DIALECT_LLAMA_CPP, LS_DIALECTS } ls_dialect;
 const char *ls_dialect_name(ls_dialect dialect); /* "vllm", "sglang", "llama.cpp" */
 
-enum { LS_SERVER_TEXTS = 4, LS_SERVER_IDS = 512 };
+enum { LS_SERVER_TEXTS = 4, LS_SERVER_IDS = 512, LS_FORCED = 4096 };
 
 typedef struct ls_probe_server {
     ls_http *http;
@@ -27,6 +27,7 @@ typedef struct ls_probe_server {
     uint64_t n_salts;
     bool can_reset; /* the prefix cache can be emptied */
     ls_server_oddities odd;
+    bool forced[LS_FORCED];          /* llama.cpp: ids that a request was biased to, by their last bits */
     int32_t text_ids[LS_SERVER_IDS]; /* of the texts that the server was given, one behind the other */
     int64_t text_n[LS_SERVER_TEXTS]; /* 0: it takes no texts */
     int32_t pool[LS_SERVER_IDS];     /* ids that prompts may be made of; none: any of the vocabulary */

@@ -40,7 +40,9 @@ enum {
     LS_OUTSIDE_LEAVERS = 2,   /* other requests whose clients go away in the middle */
     LS_OUTSIDE_LOAD = 4,      /* many others at the same time */
     LS_OUTSIDE_RESET = 8,     /* the prefix cache is emptied between rounds */
-    LS_OUTSIDE_TEXT = 16      /* prompts are sent as text */
+    LS_OUTSIDE_TEXT = 16,     /* prompts are sent as text */
+    LS_OUTSIDE_MARKED = 32,   /* behind other requests, with penalties and biases */
+    LS_OUTSIDE_STOPS = 64     /* half of all tokens end the completion */
 };
 
 typedef struct ls_outcome {
@@ -81,6 +83,8 @@ typedef struct ls_server_oddities {
     int64_t n_longer, n_shorter; /* the prompt has more or fewer tokens than were sent */
     int64_t longer_by;           /* the last time, tokens */
     int64_t n_other;             /* as many, but others */
+    int64_t n_unforced;          /* llama.cpp: another token than the only one that a bias left */
+    int64_t n_forced_before;     /* of them: one that a request before was biased to */
     int64_t n_not_again;         /* values of a prompt that could not be had */
     int64_t n_answers;
     int64_t n_values, n_missing,

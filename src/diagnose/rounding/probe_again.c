@@ -1,0 +1,341 @@
+/* One text, again and again: whether a server's values of it hang on the request in front, on what had its slot before,
+ * or on whose turn it is. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "diagnose/rounding/inquiry.h"
+
+enum { TIMES = 5, ROUNDS = 2, FILLERS = 4, FILLER_SHORT = 40, FILLER_LONG = 1000, TEXT_LENGTH = 11, TEXT_NEW = 6 };
+/* A prompt so short that it may be taken for a sequence that is under way. */
+enum { TEXT_SHORT = 3 };
+
+static void greedy_trial(const ls_inquiry *q, ls_trial *trial) {
+    ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
+    trial->sampling.temperature = 0.0f; /* so that tokens are the same wherever seeds are not kept */
+    trial->max_tokens = TEXT_NEW;
+}
+
+/* The same requests in front, so that what a server keeps of those before them is the same or gone. They are long: a
+ * state that is never cleared has forgotten what was before them. */
+static ls_status add_fillers(ls_inquiry *q, ls_requests *r, int64_t n, ls_error *err) {
+    for (int64_t i = 0; i < n; i++)
+        LS_TRY(ls_requests_plain(q, r, 3090, q->filler > 0 ? q->filler : FILLER_SHORT, err));
+    return LS_OK;
+}
+
+/* `text` below 0: with one more in front, which servers that take turns notice. */
+static ls_status lay_again(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    greedy_trial(q, trial);
+    LS_TRY(add_fillers(q, r, FILLERS + (text < 0), err));
+    for (int i = 0; i < TIMES; i++) LS_TRY(ls_requests_plain(q, r, text < 0 ? -text : text, TEXT_LENGTH, err));
+    return LS_OK;
+}
+
+/* Behind one text, behind another, and the same once more: a prompt, and one that is short. */
+enum { LENGTHS = 2, GROUP = FILLERS + 2 * LENGTHS };
+static ls_status lay_behind(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    greedy_trial(q, trial);
+    for (int i = 0; i < 2 * ROUNDS; i++) {
+        LS_TRY(add_fillers(q, r, FILLERS, err));
+        for (int k = 0; k < LENGTHS; k++) {
+            LS_TRY(ls_requests_plain(q, r, text + 1 + i % 2, TEXT_LENGTH, err));
+            LS_TRY(ls_requests_plain(q, r, text, k == 0 ? TEXT_LENGTH : TEXT_SHORT, err));
+        }
+    }
+    return LS_OK;
+}
+
+/* A pair that comes again has to give the same by so much better than another pair. */
+#define REPEATS 4.0
+/* How far the same requests in the same order are apart, three times over. */
+static ls_status measure_repeats(ls_inquiry *q, int64_t text, double *moved, int64_t *n_right, ls_error *err) {
+    ls_seen s[3] = {0};
+    ls_status status = LS_OK;
+    *moved = 0.0;
+    for (int k = 0; k < 3 && status == LS_OK; k++)
+        status = ls_foreign_try_laid(q, lay_again, k == 2 ? -text : text, &s[k], err);
+    for (int k = 1; k < 3 && status == LS_OK; k++)
+        for (int64_t i = 1; i <= TIMES && i <= s[0].outcomes.n && i <= s[k].outcomes.n; i++)
+            *moved = fmax(
+                *moved, ls_probe_apart(&s[0].outcomes.of[s[0].outcomes.n - i], &s[k].outcomes.of[s[k].outcomes.n - i]));
+    for (int k = 0; k < 3 && status == LS_OK; k++)
+        for (int64_t i = 1; i <= TIMES && i <= s[k].outcomes.n; i++)
+            *n_right += ls_probe_size(&s[k].outcomes.of[s[k].outcomes.n - i]) < 0.5 * ls_probe_moved_from(q);
+    for (int k = 0; k < 3; k++) ls_seen_deinit(&s[k]);
+    return status;
+}
+
+/* ---- whose turn it is ---- */
+
+/* By less than this a sound server may choose another kernel for a copy. */
+#define LEAST_OF_TURNS 1e-3
+#define SAME_VALUE 1e-6
+/* Values of one text that are a few sets, each of them to the last bit and each several times: servers that take turns
+ * have one each. What a race makes has no sets, and a rounding that falls now here, now there does not come again. Two
+ * sound servers with caches have one miss more than one of them has, in each of three rounds. */
+enum { SETS_MOST = 4, SET_LEAST = 4, COPIES_MOST = 3 * TIMES };
+
+static ls_status collect_copies(ls_inquiry *q, int64_t text, ls_seen *of, const ls_outcome **copies, int64_t *n,
+                                ls_error *err) {
+    *n = 0;
+    for (int k = 0; k < 3; k++) {
+        LS_TRY(ls_foreign_try_laid(q, lay_again, k == 2 ? -text : text, &of[k], err));
+        /* Not the first: the others may be hits of it. */
+        for (int64_t i = 1; i < TIMES && of[k].outcomes.n >= TIMES; i++)
+            copies[(*n)++] = &of[k].outcomes.of[of[k].outcomes.n - i];
+    }
+    return LS_OK;
+}
+
+/* Whether they are at least two sets and none is of a few copies; *moved: how far sets are apart. */
+static bool are_sets(const ls_outcome **copies, int64_t n, double *moved) {
+    const ls_outcome *first[SETS_MOST];
+    int64_t members[SETS_MOST] = {0}, n_sets = 0;
+    *moved = 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t set = 0;
+        while (set < n_sets && ls_probe_apart(copies[i], first[set]) > SAME_VALUE) set++;
+        if (set == SETS_MOST) return false;
+        if (set == n_sets) first[n_sets++] = copies[i];
+        members[set]++;
+        *moved = fmax(*moved, ls_probe_apart(copies[i], first[0]));
+    }
+    for (int64_t set = 0; set < n_sets; set++)
+        if (members[set] < SET_LEAST) return false;
+    return n_sets >= 2;
+}
+
+ls_status ls_probe_decide_turns(ls_inquiry *q, bool *found, ls_error *err) {
+    int64_t n_texts = 0;
+    double most = 0.0;
+    for (int64_t text = 3100; text < 3103; text++) {
+        const ls_outcome *copies[COPIES_MOST];
+        ls_seen of[3] = {0};
+        int64_t n;
+        double moved = 0.0;
+        ls_status status = collect_copies(q, text, of, copies, &n, err);
+        n_texts += status == LS_OK && are_sets(copies, n, &moved) && moved > LEAST_OF_TURNS;
+        most = fmax(most, moved);
+        for (int k = 0; k < 3; k++) ls_seen_deinit(&of[k]);
+        LS_TRY(status);
+        if (moved == 0.0) break; /* nobody takes turns */
+    }
+    if (n_texts < 2) return LS_OK;
+    *found = true;
+    q->f->repeat = fmax(q->f->repeat, most);
+    ls_foreign_find(q->f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, n_texts == 3 ? 0.97 : 0.93,
+                    "the same request alone, one time after the other, has a few sets of values, each to the last bit "
+                    "and up to %.2g apart; so in %" PRId64 " of 3 texts: as servers that take turns and are not alike",
+                    most, n_texts);
+    return LS_OK;
+}
+
+/* ---- what had the slot before, however long ago that was ---- */
+
+enum { FLOOD = 72, FLOOD_LENGTH = 20, FLOOD_TEXTS = 4, FLOOD_TIMES = 2, PHASES = 4 };
+
+/* So many at once that each slot has had that text. */
+static ls_status lay_flood(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_stack_trial(q, LS_STACK_CROWD, trial, NULL);
+    trial->sampling.temperature = 0.0f;
+    trial->max_tokens = 1;
+    for (int i = 0; i < FLOOD; i++) LS_TRY(ls_requests_plain(q, r, text, FLOOD_LENGTH, err));
+    return LS_OK;
+}
+
+static ls_status lay_behind_flood(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    greedy_trial(q, trial);
+    for (int i = 0; i < FLOOD_TEXTS * FLOOD_TIMES; i++)
+        LS_TRY(ls_requests_plain(q, r, text + i % FLOOD_TEXTS, i % 2 == 0 ? TEXT_LENGTH : TEXT_SHORT, err));
+    return LS_OK;
+}
+
+/* How far the copies of a text in one phase are from the nearest one in another, at most. */
+static double beyond(const ls_seen *a, const ls_seen *b, int text) {
+    double most = 0.0;
+    for (int64_t i = text; i < a->outcomes.n; i += FLOOD_TEXTS) {
+        double least = (double)INFINITY;
+        for (int64_t j = text; j < b->outcomes.n; j += FLOOD_TEXTS)
+            least = fmin(least, ls_probe_apart(&a->outcomes.of[i], &b->outcomes.of[j]));
+        most = fmax(most, least);
+    }
+    return most;
+}
+
+/* Behind a crowd of one text, behind one of another, and the same once more. */
+static ls_status decide_flood(ls_inquiry *q, bool *found, ls_error *err) {
+    ls_seen of[PHASES] = {0};
+    int64_t n_moved = 0;
+    double other_most = 0.0, same_most = 0.0;
+    ls_status status = LS_OK;
+    for (int k = 0; k < PHASES && status == LS_OK; k++) {
+        ls_seen flood = {0};
+        status = ls_foreign_try_laid(q, lay_flood, 3160 + k % 2, &flood, err);
+        ls_seen_deinit(&flood);
+        if (status == LS_OK) status = ls_foreign_try_laid(q, lay_behind_flood, 3170, &of[k], err);
+    }
+    for (int text = 0; text < FLOOD_TEXTS && status == LS_OK; text++) {
+        const double other = fmin(beyond(&of[2], &of[1], text), beyond(&of[3], &of[2], text));
+        const double same = fmax(beyond(&of[2], &of[0], text), beyond(&of[3], &of[1], text));
+        if (!isfinite(other) || !isfinite(same) || !(other > ls_probe_moved_from(q)) || other < REPEATS * same)
+            continue;
+        n_moved++;
+        other_most = fmax(other_most, other);
+        same_most = fmax(same_most, same);
+    }
+    for (int k = 0; k < PHASES; k++) ls_seen_deinit(&of[k]);
+    LS_TRY(status);
+    *found = n_moved >= 2;
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_STALE_SLOT, LS_STACK_LENGTHS, n_moved > 2 ? 0.95 : 0.91,
+                        "a request's values move by up to %.2g with the text that a crowd of %d had before it, and by "
+                        "%.2g when the same crowd comes again; so do %" PRId64 " of %d texts",
+                        other_most, FLOOD, same_most, n_moved, FLOOD_TEXTS);
+    return LS_OK;
+}
+
+/* ---- what all requests before have left ---- */
+
+enum { DRIFT_TEXTS = 3, TRIPLE = 3, STRANGERS = 16, DRIFTS = 3 };
+
+static ls_status lay_triples(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    greedy_trial(q, trial);
+    for (int i = 0; i < DRIFT_TEXTS * TRIPLE; i++) LS_TRY(ls_requests_plain(q, r, text + i / TRIPLE, TEXT_LENGTH, err));
+    return LS_OK;
+}
+
+/* Texts and draws that were not there before. */
+static ls_status lay_others(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
+    for (int i = 0; i < STRANGERS; i++) LS_TRY(ls_requests_plain(q, r, text + i, TEXT_LENGTH, err));
+    return LS_OK;
+}
+
+static ls_status run_drift(ls_inquiry *q, ls_seen of[DRIFTS], ls_error *err) {
+    for (int k = 0; k < DRIFTS; k++) {
+        ls_seen others = {0};
+        LS_TRY(ls_foreign_try_laid(q, lay_triples, 3190, &of[k], err));
+        if (k + 1 < DRIFTS) LS_TRY(ls_foreign_try_laid(q, lay_others, 3200 + STRANGERS * k, &others, err));
+        ls_seen_deinit(&others);
+    }
+    return LS_OK;
+}
+
+ls_status ls_probe_measure_drift(ls_inquiry *q, ls_error *err) {
+    ls_seen of[DRIFTS] = {0};
+    ls_drift *d = &q->drift;
+    const ls_status status = run_drift(q, of, err);
+    for (int k = 0; k + 1 < DRIFTS && status == LS_OK; k++)
+        for (int i = 0; i < DRIFT_TEXTS * TRIPLE && i < of[k].outcomes.n && i < of[k + 1].outcomes.n; i += TRIPLE) {
+            const ls_outcome *a = &of[k].outcomes.of[i], *b = &of[k + 1].outcomes.of[i];
+            const double away = ls_probe_apart(&a[TRIPLE - 1], &b[TRIPLE - 1]);
+            const double at_once = fmax(ls_probe_apart(&a[1], &a[2]), ls_probe_apart(&b[1], &b[2]));
+            d->n++;
+            d->n_moved += away > LS_LEAST_PATTERN && away > REPEATS * at_once;
+            d->most = fmax(d->most, away);
+            d->at_once = fmax(d->at_once, at_once);
+        }
+    for (int k = 0; k < DRIFTS; k++) ls_seen_deinit(&of[k]);
+    return status;
+}
+
+/* A text that comes again at once is the same, and another one when others have been there. */
+void ls_probe_decide_drift(ls_inquiry *q, bool *found) {
+    const ls_drift *d = &q->drift;
+    *found = d->n > 0 && 3 * d->n_moved >= 2 * d->n;
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_STALE_SLOT, LS_STACK_LENGTHS, 0.9 + 0.06 * ls_portion(d->n_moved, d->n),
+                        "a request's values move by up to %.2g when %d others have been there, %" PRId64 " of %" PRId64
+                        " times, and by %.2g when it comes again at once: what they leave stays",
+                        d->most, STRANGERS, d->n_moved, d->n, d->at_once);
+}
+
+/* ---- what comes and goes ---- */
+
+/* Of what comes and goes so large a part is right that chance does not make it: one in so many. */
+#define RIGHT_NOW_AND_THEN 4.0
+ls_status ls_probe_decide_repeats(ls_inquiry *q, bool *found, ls_error *err) {
+    ls_foreign *f = q->f;
+    int64_t n_moved = 0, n_right = 0;
+    double most = 0.0, share;
+    for (int64_t text = 3100; text < 3103; text++) {
+        double moved;
+        LS_TRY(measure_repeats(q, text, &moved, &n_right, err));
+        n_moved += moved > ls_probe_moved_from(q);
+        most = fmax(most, moved);
+    }
+    if (n_moved < 2) return LS_OK;
+    LS_TRY(decide_flood(q, found, err));
+    if (!*found) ls_probe_decide_drift(q, found);
+    if (*found) return LS_OK;
+    *found = true;
+    share = (double)n_right / (9.0 * TIMES);
+    f->repeat = fmax(f->repeat, most);
+    /* What comes and goes is right now and then. What is never right may as well hang on all that came before. */
+    ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, 0.7 + 0.27 * fmin(1.0, RIGHT_NOW_AND_THEN * share),
+                    "the same requests in the same order, three times over, have values up to %.2g apart, in %" PRId64
+                    " of 3 texts; %" PRId64 " of %d are right%s",
+                    most, n_moved, n_right, 9 * TIMES,
+                    RIGHT_NOW_AND_THEN * share >= 1.0
+                        ? ""
+                        : ". A state that is never cleared looks the same: try one on a fresh server");
+    return LS_OK;
+}
+
+/* Three texts behind one text and behind another, each pair twice. */
+typedef struct behind {
+    int64_t n_moved, n_texts;
+    double other, same, other_most, same_most; /* sums of how far pairs are apart, and the farthest */
+} behind;
+
+static void add_behind(const ls_inquiry *q, const ls_outcome *o, behind *out) {
+    /* The last of groups 0 and 2 stands behind the one text. */
+    const double same = fmax(ls_probe_apart(&o[0], &o[2 * GROUP]), ls_probe_apart(&o[GROUP], &o[3 * GROUP]));
+    const double other = ls_probe_apart(&o[0], &o[GROUP]);
+    out->n_texts++;
+    out->n_moved += other > ls_probe_moved_from(q) && other > 2.0 * same;
+    out->other += other;
+    out->same += same;
+    out->other_most = fmax(out->other_most, other);
+    out->same_most = fmax(out->same_most, same);
+}
+
+/* Of each length. Where the first two texts do not move, the third would be alone. */
+static ls_status measure_behind(ls_inquiry *q, behind out[LENGTHS], ls_error *err) {
+    memset(out, 0, LENGTHS * sizeof *out);
+    for (int64_t text = 3110; text < 3140 && (text < 3130 || out[0].n_moved + out[1].n_moved > 0); text += 10) {
+        ls_seen s;
+        LS_TRY(ls_foreign_try_laid(q, lay_behind, text, &s, err));
+        for (int k = 0; k < LENGTHS && s.outcomes.n == 2 * ROUNDS * GROUP; k++)
+            add_behind(q, &s.outcomes.of[FILLERS + 1 + 2 * k], &out[k]);
+        ls_seen_deinit(&s);
+    }
+    return LS_OK;
+}
+
+static bool is_behind(const behind *b) { return b->n_moved >= 2 && b->other > REPEATS * b->same; }
+
+/* The same ordered pair twice gives the same, another one in front gives something else. Where a state is never cleared
+ * the same pair gives the same only behind requests that are long enough for it to be forgotten. */
+ls_status ls_probe_decide_predecessors(ls_inquiry *q, bool *found, ls_error *err) {
+    static const int64_t fillers[2] = {FILLER_SHORT, FILLER_LONG};
+    const int64_t most = q->runner->sweep->opts.length_max;
+    behind of[LENGTHS] = {0}, b = {0};
+    for (int k = 0; k < 2 && !*found; k++) {
+        if (most > 0 && fillers[k] + TEXT_NEW > most) break;
+        q->filler = fillers[k];
+        LS_TRY(measure_behind(q, of, err));
+        b = of[is_behind(&of[0]) || !is_behind(&of[1]) ? 0 : 1];
+        *found = is_behind(&b);
+        if (!(of[0].other_most > ls_probe_moved_from(q))) break; /* nothing moves */
+    }
+    q->filler = 0;
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_STALE_SLOT, LS_STACK_LENGTHS,
+                        (0.98 - 0.2 * b.same / b.other) * (b.n_moved < b.n_texts ? 0.97 : 1.0),
+                        "a request's values move by up to %.2g with the request in front of it, and by %.2g when the "
+                        "same pair comes again; so do %" PRId64 " of %" PRId64 " texts",
+                        b.other_most, b.same_most, b.n_moved, b.n_texts);
+    return LS_OK;
+}
