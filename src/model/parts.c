@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/inject.h"
+#include "base/mem.h"
 #include "model/tape_state.h"
 #include "op/elementwise.h"
 #include "op/gemm_backward.h"
@@ -231,14 +232,15 @@ static ls_status sum_states(const ls_leaf *l, int64_t run_i, int64_t n, ls_error
     const ls_span_tree *tree = l->batch->tree;
     const ls_span_run *run = &tree->runs[run_i], *branches = &tree->runs[run_i - 1];
     float *sums = l->tape->dfinal;
+    const int64_t dim = ls_min_i64(n & -n, 1 << 16); /* any that divides n: rows are as wide as an op takes */
     LS_TRY(ls_memory_fill(l->device, sums, 0, run->n * n * (int64_t)sizeof *sums, err));
     for (int64_t i = 0; i < branches->n; i++) {
         const bool falls = LS_INJECTED(LS_INJECT_BRANCH_ORDER) && l->tape->n_spans > l->batch->n_spans;
         const int64_t k = falls ? branches->n - 1 - i : i;
         const ls_residual_args add = {.h = sums + (tree->parents[branches->begin + k] - run->begin) * n,
                                       .y = l->tape->dinitial + k * n,
-                                      .rows = 1,
-                                      .dim = n};
+                                      .rows = n / dim,
+                                      .dim = dim};
         LS_TRY(ls_residual(l->device, &add, err));
     }
     return LS_OK;

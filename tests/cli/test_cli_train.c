@@ -126,11 +126,29 @@ static void plans_need_no_weights(void **state) {
     assert_non_null(strstr(last.out, "  weights by layer"));
 }
 
+/* States of half a million elements go from a prompt to its samples, and their gradients back. */
+static void wide_states_are_shared(void **state) {
+    char run[2 * PATH_BYTES];
+    (void)state;
+    snprintf(run, sizeof run, "run=%s/wide-run", scratch);
+    text_write(at("wide.json"),
+               "{\"architectures\": [\"Mamba2ForCausalLM\"], \"model_type\": \"mamba2\", \"hidden_size\": 512, "
+               "\"expand\": 4, \"head_dim\": 64, \"num_heads\": 32, \"state_size\": 256, \"n_groups\": 1, "
+               "\"conv_kernel\": 4, \"num_hidden_layers\": 1, \"vocab_size\": 99, \"dtype\": \"float32\", "
+               "\"use_bias\": false, \"use_conv_bias\": true, \"hidden_act\": \"silu\", "
+               "\"layer_norm_epsilon\": 1e-5, \"tie_word_embeddings\": true, \"residual_in_fp32\": true, "
+               "\"time_step_limit\": [0.0, 1e30], \"eos_token_id\": 0, \"bos_token_id\": 0, \"pad_token_id\": 0}");
+    RUN_OK("init", "--config", at("wide.json"), "--tokenizer", LS_SOURCE_DIR "/models/tiny-sort", "--out", at("wide"));
+    RUN_OK("train", "grpo", "--set", with_path("model=", at("wide")), "--set", run, "--set", "task=sort-digits",
+           "--set", "steps=1", "--set", "prompts=1", "--set", "samples=2", "--set", "max_tokens=4", "--set",
+           "prefix=shared", "--set", "entropy_bonus=0.1", "--set", "save_every=0", "--set", "eval_every=0");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_run_goes_on_and_leaves_models), cmocka_unit_test(in_one_go_it_is_the_same),
-        cmocka_unit_test(refusals_are_one_line),           cmocka_unit_test(a_plan_is_told),
-        cmocka_unit_test(plans_need_no_weights),
+        cmocka_unit_test(wide_states_are_shared),   cmocka_unit_test(a_run_goes_on_and_leaves_models),
+        cmocka_unit_test(in_one_go_it_is_the_same), cmocka_unit_test(refusals_are_one_line),
+        cmocka_unit_test(a_plan_is_told),           cmocka_unit_test(plans_need_no_weights),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }
