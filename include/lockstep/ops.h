@@ -336,6 +336,9 @@ typedef struct ls_scan_backward_args {
 ls_status ls_op_scan_backward(const ls_exec *exec, const ls_scan_backward_args *args, ls_error *err);
 int64_t ls_op_scan_backward_workspace(const ls_scan_backward_args *args);
 
+/* States that are not written with every token: src/op/held.h. */
+#define LS_STATE_EVERY_MAX 64
+
 /* Scan of Mamba-2: src/op/ssd.h. Heads of head_dim channels; group g has the heads [g, g + 1) * n_heads / n_groups. */
 #define LS_SSD_HEADS_MAX 65536
 #define LS_SSD_STATE_MAX 16384 /* n_states * head_dim; head_dim is at most 256, n_states LS_SCAN_STATES_MAX */
@@ -353,8 +356,10 @@ typedef struct ls_ssd_args {
     const float *d;       /* [n_heads] */
     float dt_min, dt_max; /* 0 and INFINITY: softplus as it is; dt_max is above 0 and not below dt_min */
     int64_t rows, n_heads, head_dim, n_groups, n_states;
-    ls_pool_view state; /* entries [n_heads][n_states][head_dim] float32, 16-byte aligned base and stride */
-    ls_pool_view scale; /* entries [n_heads] float32, as many as of state */
+    ls_pool_view state;  /* entries [n_heads][n_states][head_dim] float32, 16-byte aligned base and stride */
+    ls_pool_view scale;  /* entries [n_heads] float32, as many as of state */
+    int64_t state_every; /* tokens of a state that spans of one row write, up to LS_STATE_EVERY_MAX; 0 and 1: one */
+    ls_pool_view held;   /* above 1: entries of ls_held_floats float32, as many as of state, aligned as they are */
     const ls_span *spans;
     int64_t n_spans;
     int64_t span_rows_max; /* no span has more rows; 0: no better bound than rows */
@@ -411,8 +416,10 @@ typedef struct ls_delta_args {
     const float *rate;                                      /* [n_heads], -exp(A_log) */
     const float *dt_bias;                                   /* [n_heads] */
     int64_t rows, n_heads, n_key_heads, key_dim, value_dim; /* n_key_heads divides n_heads */
-    ls_pool_view state; /* entries [n_heads][key_dim][value_dim] float32, 16-byte aligned base and stride */
-    ls_pool_view scale; /* entries [n_heads] float32, as many as of state */
+    ls_pool_view state;  /* entries [n_heads][key_dim][value_dim] float32, 16-byte aligned base and stride */
+    ls_pool_view scale;  /* entries [n_heads] float32, as many as of state */
+    int64_t state_every; /* tokens of a state that spans of one row write, up to LS_STATE_EVERY_MAX; 0 and 1: one */
+    ls_pool_view held;   /* above 1: entries of ls_held_floats float32, as many as of state, aligned as they are */
     const ls_span *spans;
     int64_t n_spans;
     int64_t span_rows_max; /* no span has more rows; 0: no better bound than rows */
@@ -421,6 +428,20 @@ typedef struct ls_delta_args {
 
 ls_status ls_op_delta(const ls_exec *exec, const ls_delta_args *args, ls_error *err);
 int64_t ls_op_delta_workspace(const ls_delta_args *args);
+
+/* Writes states of ssd or delta whose last tokens are held, and holds none then: of the spans' slots, once each. */
+typedef struct ls_settle_args {
+    int64_t n_heads, n_groups;      /* n_groups: of heads with the same b, or the same key */
+    int64_t state_rows, state_cols; /* n_states and head_dim, or key_dim and value_dim */
+    int64_t state_every;            /* of the calls that held; above 1 */
+    ls_pool_view state, held;       /* theirs */
+    const ls_span *spans;           /* slot and pos count; pos 0: there is no state yet, and what is held goes */
+    int64_t n_spans;
+    int64_t rows;       /* that spans may name */
+    bool spans_checked; /* as in ls_conv1d_args */
+} ls_settle_args;
+
+ls_status ls_op_settle(const ls_exec *exec, const ls_settle_args *args, ls_error *err);
 
 /* Gradients of whole sequences, or with `initial` of spans that continue others, as in ls_conv1d_backward_args. The
  * forward values are computed again. Rows of no span are not written. Outputs overlap neither inputs nor each other. */

@@ -16,6 +16,7 @@
 #include "op/gemm_groups.h"
 #include "op/logprob.h"
 #include "op/lora.h"
+#include "op/held.h"
 #include "op/mamba_step.h"
 #include "op/moe_backward.h"
 #include "op/moe_sigmoid.h"

@@ -32,6 +32,7 @@ extern "C" {
     OP(gemm)                       \
     OP(gemm_gated)                 \
     OP(mamba_step)                 \
+    OP(settle)                     \
     OP(gemm_repack)                \
     OP(gemm_backward_input)        \
     OP(gemm_backward_weight)       \

@@ -1,6 +1,7 @@
 /* delta: what the host can see of a call. */
 #include "op/delta.h"
 
+#include "op/held.h"
 #include "op/operand.h"
 
 ls_status ls_delta_check_shape(const char *op, const ls_delta_shape *s, ls_error *err) {
@@ -45,6 +46,10 @@ ls_status ls_delta_check(const ls_delta_args *args, ls_error *err) {
         LS_TRY(ls_operands_check("delta", operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
         LS_TRY(ls_pool_check("delta", &args->state, values * args->key_dim * 4, 16, err));
         LS_TRY(ls_pool_check("delta: scale", &args->scale, heads * 4, 4, err));
+    }
+    {
+        const ls_held held = ls_delta_held(args);
+        LS_TRY(ls_held_check("delta", &held, &args->held, args->state.n_entries, err));
     }
     if (args->scale.n_entries != args->state.n_entries)
         return LS_FAIL(err, LS_ERR_ARG, "delta: %lld entries of scale, %lld of state", (long long)args->scale.n_entries,

@@ -17,7 +17,7 @@
  *   out[t][h][j] = R((A * (1 / sqrt(K))) * o[j]);  1 / sqrt(K) has two roundings, and A times it one
  * Sixteen-chain fold over i: chain i % 16 is one ascending fma chain from +0; chains add by neighbours, 0 + 1, 2 + 3,
  * .., then pairs of these sums, and so on: sums of 2, 4, 8, 16.
- * S and A move with the sequence, and the rescaling depends on its own tokens alone. Columns share no sum. So decode,
+ * S and A move with the sequence; with state_every, S as op/held.h says. The rescaling depends on its own tokens alone. Columns share no sum. So decode,
  * any chunking and full prefill give the same bits. Which NaN a float32 NaN of out or state is, is left open.
  * op/delta_math.h has the scalars.
  *
@@ -68,6 +68,7 @@
 #define LS_OP_DELTA_H
 
 #include "num/round.h"
+#include "op/held.h"
 #include "op/span.h"
 
 #ifdef __cplusplus
@@ -85,6 +86,11 @@ typedef struct ls_delta_shape {
 ls_status ls_delta_check_shape(const char *op, const ls_delta_shape *shape, ls_error *err);
 ls_status ls_delta_check(const ls_delta_args *args, ls_error *err);
 ls_status ls_delta_backward_check(const ls_delta_backward_args *args, ls_error *err);
+
+/* What is held of tokens whose state is not written (op/held.h): own is d, shared the normalised key. */
+static LS_HD ls_held ls_delta_held(const ls_delta_args *a) {
+    return ls_held_make(a->state_every, a->n_heads, a->n_key_heads, a->key_dim, a->value_dim);
+}
 
 /* Tokens of a piece, a power of two. */
 #define LS_DELTA_PIECE 64

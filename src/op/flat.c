@@ -8,6 +8,7 @@
 #include "op/elementwise.h"
 #include "op/elementwise_backward.h"
 #include "op/gemm_backward.h"
+#include "op/held.h"
 #include "op/logprob.h"
 #include "op/moe_backward.h"
 #include "op/rmsnorm.h"
@@ -65,6 +66,7 @@ FLAT(scan_backward)
 FLAT(ssd)
 FLAT(ssd_backward)
 FLAT(delta)
+FLAT(settle)
 FLAT(delta_backward)
 FLAT(gemm_repack)
 FLAT(gemm)

@@ -1,6 +1,7 @@
 /* ssd: what the host can see of a call. */
 #include "op/ssd.h"
 
+#include "op/held.h"
 #include "op/operand.h"
 
 #define HEAD_MAX 256
@@ -49,6 +50,10 @@ ls_status ls_ssd_check(const ls_ssd_args *args, ls_error *err) {
         LS_TRY(ls_operands_check("ssd", operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
         LS_TRY(ls_pool_check("ssd", &args->state, dim * args->n_states * 4, 16, err));
         LS_TRY(ls_pool_check("ssd: scale", &args->scale, heads * 4, 4, err));
+    }
+    {
+        const ls_held held = ls_ssd_held(args);
+        LS_TRY(ls_held_check("ssd", &held, &args->held, args->state.n_entries, err));
     }
     if (args->scale.n_entries != args->state.n_entries)
         return LS_FAIL(err, LS_ERR_ARG, "ssd: %lld entries of scale, %lld of state", (long long)args->scale.n_entries,

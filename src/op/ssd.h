@@ -12,7 +12,7 @@
  *   out[t][h][p] = R(fma(d[h], x[t][h][p], y[p]))
  * Eight-slice fold over n: state n belongs to slice (n / 4) % 8. A slice is one ascending fma chain from +0. Slices add
  * by neighbours, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)).
- * S and A move with the sequence, and the rescaling depends on its own tokens alone. So decode, any chunking and full
+ * S and A move with the sequence; with state_every, S as op/held.h says. The rescaling depends on its own tokens alone. So decode, any chunking and full
  * prefill give the same bits. Which NaN a float32 NaN of out or state is, is left open. op/ssd_math.h has the scalars.
  *
  * Backward, of whole sequences or of spans that continue others: S and A start at `initial` and `initial_scale`, +0 and
@@ -49,6 +49,7 @@
 #ifndef LS_OP_SSD_H
 #define LS_OP_SSD_H
 
+#include "op/held.h"
 #include "op/span.h"
 
 #ifdef __cplusplus
@@ -70,6 +71,11 @@ typedef struct ls_ssd_shape {
 ls_status ls_ssd_check_shape(const char *op, const ls_ssd_shape *shape, ls_error *err);
 ls_status ls_ssd_check(const ls_ssd_args *args, ls_error *err);
 ls_status ls_ssd_backward_check(const ls_ssd_backward_args *args, ls_error *err);
+
+/* What is held of tokens whose state is not written (op/held.h): own is u, shared is b. */
+static LS_HD ls_held ls_ssd_held(const ls_ssd_args *a) {
+    return ls_held_make(a->state_every, a->n_heads, a->n_groups, a->n_states, a->head_dim);
+}
 
 /* Tokens of a piece, a power of two. */
 #define LS_SSD_PIECE 64

@@ -154,9 +154,14 @@ static ls_ssd_args rows_args(const problem *p, const rows *r, const ls_span *spa
     return args;
 }
 
+/* What a sequence leaves behind; held: unused where states are written with every token. */
+typedef struct pools {
+    op_pool state, scale, held;
+    int64_t every;
+} pools;
+
 /* All sequences from their first token to their last, in spans of `chunk` tokens. */
-static void drive(const problem *p, const op_pool *state, const op_pool *scale, ls_device *device, int64_t chunk,
-                  bool alone, uint64_t seed) {
+static void drive(const problem *p, const pools *o, ls_device *device, int64_t chunk, bool alone, uint64_t seed) {
     op_plan plan = p->plan;
     op_batch batch = op_batch_make(&plan);
     plan.chunk = chunk;
@@ -175,7 +180,9 @@ static void drive(const problem *p, const op_pool *state, const op_pool *scale, 
         r.cc = op_gather(&p->cc, &batch, OP_POISON, (int64_t)(pads / 256 % 4));
         r.out = op_array_make(p->out.dtype, batch.n_rows, p->out.cols, (int64_t)(pads % 4));
         op_guard(&r.out);
-        args = rows_args(p, &r, batch.spans, batch.n_spans, &state->view, &scale->view);
+        args = rows_args(p, &r, batch.spans, batch.n_spans, &o->state.view, &o->scale.view);
+        args.state_every = o->every;
+        args.held = o->held.view;
         assert_ok(ls_ssd(device, &args, &err), err);
         op_check(&expected, &r.out, OP_NAN_ANY, "heads %lld x %lld groups %lld states %lld in %s out %s chunk %lld%s",
                  (long long)p->s.heads, (long long)p->s.dim, (long long)p->s.groups, (long long)p->s.states,
@@ -197,19 +204,49 @@ static void pool_holds(const problem *p, const op_array *expected, const op_pool
     op_array_free(&got);
 }
 
+static void settle(const problem *p, const pools *o, ls_device *device) {
+    ls_span spans[16];
+    const ls_settle_args args = {.n_heads = p->s.heads,
+                                 .n_groups = p->s.groups,
+                                 .state_rows = p->s.states,
+                                 .state_cols = p->s.dim,
+                                 .state_every = o->every,
+                                 .state = o->state.view,
+                                 .held = o->held.view,
+                                 .spans = spans,
+                                 .n_spans = p->plan.n_seqs};
+    ls_error err;
+    assert_true(p->plan.n_seqs <= OP_COUNT(spans));
+    for (int64_t q = 0; q < p->plan.n_seqs; q++) spans[q] = (ls_span){0, 0, 1, p->plan.slot[q], 0};
+    assert_ok(ls_settle(device, &args, &err), err);
+}
+
+static void run(const problem *p, const pools *o, ls_device *device, int64_t chunk, bool alone, uint64_t seed) {
+    op_pool_poison(&o->state);
+    op_pool_poison(&o->scale);
+    if (o->every > 1) op_pool_poison(&o->held);
+    drive(p, o, device, chunk, alone, seed);
+    for (int64_t times = 0; times < 2 && o->every > 1; times++) settle(p, o, device);
+    pool_holds(p, &p->state, &o->state, "state", chunk);
+    pool_holds(p, &p->scale, &o->scale, "scale", chunk);
+    if (o->every > 1) op_pool_check_others(&o->held, p->plan.slot, p->plan.n_seqs, "held");
+}
+
 static void problem_check(const problem *p, ls_isa isa) {
-    const int64_t state_bytes = p->state.cols * 4, scale_bytes = p->scale.cols * 4;
-    op_pool state = op_pool_make(12, state_bytes, 32 - state_bytes % 16);
-    op_pool scale = op_pool_make(12, scale_bytes, 8);
-    for (int64_t i = 0; i < 2 * OP_COUNT(op_chunks); i++) {
-        op_pool_poison(&state);
-        op_pool_poison(&scale);
-        drive(p, &state, &scale, op_devices[isa][i % OP_THREADS_MAX], op_chunks[i / 2], i % 2 == 1, (uint64_t)i + 1);
-        pool_holds(p, &p->state, &state, "state", op_chunks[i / 2]);
-        pool_holds(p, &p->scale, &scale, "scale", op_chunks[i / 2]);
+    static const int64_t every[] = {2, 3, 8, LS_STATE_EVERY_MAX};
+    const int64_t state_bytes = p->state.cols * 4;
+    pools o = {.state = op_pool_make(12, state_bytes, 32 - state_bytes % 16),
+               .scale = op_pool_make(12, p->scale.cols * 4, 8)};
+    for (int64_t i = 0; i < 2 * OP_COUNT(op_chunks); i++)
+        run(p, &o, op_devices[isa][i % OP_THREADS_MAX], op_chunks[i / 2], i % 2 == 1, (uint64_t)i + 1);
+    for (int64_t i = 0; i < OP_COUNT(every); i++) {
+        o.every = every[i];
+        o.held = op_pool_make(12, ls_held_floats(every[i], p->s.heads, p->s.groups, p->s.states, p->s.dim) * 4, 16);
+        run(p, &o, op_devices[isa][i % OP_THREADS_MAX], i % 3 == 2 ? -1 : 1, i % 2 == 1, (uint64_t)i + 1);
+        op_pool_free(&o.held);
     }
-    op_pool_free(&state);
-    op_pool_free(&scale);
+    op_pool_free(&o.state);
+    op_pool_free(&o.scale);
 }
 
 static const int64_t lengths[] = {1, 2, 3, 5, 4, 71, 17};
@@ -309,18 +346,20 @@ static void offsets_pass_32_bits(void **state) {
     const int64_t few[SPARSE_LISTED] = {2, 1, 3, 1, 2, 1};
     const op_plan plan = op_plan_make(SPARSE_LISTED, few, sparse_slots);
     const ls_pool_view pool = sparse_open();
-    op_pool states = {pool, s.heads * s.dim * s.states * 4, 0, NULL};
-    op_pool scale = op_pool_make(SPARSE_SLOTS, s.heads * 4, 0);
+    const pools o = {.state = {{pool.base + SPARSE_CONV_BYTES, pool.stride, pool.n_entries},
+                               s.heads * s.dim * s.states * 4,
+                               0,
+                               NULL},
+                     .scale = op_pool_make(SPARSE_SLOTS, s.heads * 4, 0)};
     problem p;
     char text[200];
-    assert_int_equal(SPARSE_CONV_BYTES + states.entry_bytes, SPARSE_STRIDE);
+    assert_int_equal(SPARSE_CONV_BYTES + o.state.entry_bytes, SPARSE_STRIDE);
     problem_make(&p, &plan, &s, 0, false, 2);
-    states.view.base += SPARSE_CONV_BYTES;
-    drive(&p, &states, &scale, op_devices[isa][1], 2, false, 1);
+    drive(&p, &o, op_devices[isa][1], 2, false, 1);
     if (sparse_damage(&pool, &p.state, SPARSE_CONV_BYTES, text) != 0) fail_msg("ssd: %s", text);
     sparse_control(&pool, &p.state, SPARSE_CONV_BYTES);
-    pool_holds(&p, &p.scale, &scale, "scale", 2);
-    op_pool_free(&scale);
+    pool_holds(&p, &p.scale, &o.scale, "scale", 2);
+    free(o.scale.owned);
     problem_free(&p);
     sparse_close(&pool);
 }
@@ -333,10 +372,10 @@ static void accurate_within_1e_6_of_the_terms(void **state) {
     const int64_t length[] = {LENGTH};
     const op_plan plan = op_plan_make(1, length, slots);
     double kept[HEADS][STATES][DIM] = {{{0}}}, size[HEADS][STATES][DIM] = {{{0}}}, worst = 0.0;
-    op_pool pool = op_pool_make(8, HEADS * DIM * STATES * 4, 0), scale = op_pool_make(8, HEADS * 4, 0);
+    pools o = {.state = op_pool_make(8, HEADS * DIM * STATES * 4, 0), .scale = op_pool_make(8, HEADS * 4, 0)};
     problem p;
     problem_make(&p, &plan, &s, 0, false, 4);
-    drive(&p, &pool, &scale, op_devices[isa][0], 64, true, 1);
+    drive(&p, &o, op_devices[isa][0], 64, true, 1);
     for (int64_t t = 0; t < LENGTH; t++)
         for (int64_t h = 0; h < HEADS; h++) {
             const double dt = log1p(exp((double)op_get(&p.dt, t, h) + p.dt_bias[h])), decay = exp(dt * p.a[h]);
@@ -356,8 +395,8 @@ static void accurate_within_1e_6_of_the_terms(void **state) {
         }
     print_message("worst error %.3g of the sum of |terms|\n", worst);
     assert_true(worst < 1e-6);
-    op_pool_free(&pool);
-    op_pool_free(&scale);
+    op_pool_free(&o.state);
+    op_pool_free(&o.scale);
     problem_free(&p);
 }
 
@@ -415,6 +454,9 @@ static void bad_arguments_are_named(void **state) {
     REFUSED("stride of 239 bytes, for entries of 240", args.state.stride = 239);
     REFUSED("stride of 12 bytes, for entries of 16", args.scale.stride = 12);
     REFUSED("2 entries of scale, 3 of state", args.scale.n_entries = 2);
+    REFUSED("state_every 65 is not in 0..64", args.state_every = 65);
+    REFUSED("state_every -1", args.state_every = -1);
+    REFUSED("held: state: stride of 0 bytes", args.state_every = 2);
     REFUSED("1 spans at", args.spans = NULL);
 #undef REFUSED
     op_pool_free(&pool);

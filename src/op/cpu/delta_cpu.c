@@ -1,12 +1,14 @@
 /* delta on the CPU. An item is one value head of one span; lanes are the head's columns, and its state is updated where
- * it lies in the pool. */
+ * it lies in the pool; in a copy of it, where the token is held. */
 #include "op/cpu/delta_row.h"
+#include "op/cpu/held_row.h"
 #include "op/cpu/kernels.h"
 #include "op/rows.h"
 
 /* A value head of the op. */
 typedef struct head {
     const ls_delta_args *args;
+    const ls_held *held;
     int64_t h, key_head;
     float rate, dt_bias, query_scale;
 } head;
@@ -16,6 +18,7 @@ typedef struct token {
     float q[LS_DELTA_DIM_MAX], k[LS_DELTA_DIM_MAX]; /* normalised */
     float v[LS_DELTA_DIM_MAX], u[LS_DELTA_DIM_MAX], d[LS_DELTA_DIM_MAX];
     ls_delta_step step;
+    float copy[LS_DELTA_STATE_MAX];
 } token;
 
 static void load(float *out, const head *k, const void *rows, int64_t at, int64_t n) {
@@ -61,30 +64,31 @@ static void run_token(float *s, token *t, const head *k) {
 
 static void run_span(const head *k, const ls_span *span, token *t) {
     const ls_delta_args *p = k->args;
-    const int64_t dim = p->value_dim, each = p->key_dim * dim;
-    float *s = (float *)ls_pool_at(&p->state, span->slot) + k->h * each;
+    const int64_t dim = p->value_dim;
+    const ls_held_head held = ls_held_begin(k->held, &p->held, span, k->h);
+    float *stored = (float *)ls_pool_at(&p->state, span->slot) + k->h * p->key_dim * dim;
+    float *s = ls_held_open(&held, span, stored, t->copy);
     float *scale = (float *)ls_pool_at(&p->scale, span->slot) + k->h;
-    if (span->pos == 0) {
-        memset(s, 0, (size_t)each * sizeof *s);
-        *scale = 1.0f;
-    }
+    if (span->pos == 0) *scale = 1.0f;
     for (int64_t row = span->row; row < span->row + span->n_rows; row++) {
         load_token(t, k, row, *scale);
         run_token(s, t, k);
         *scale = t->step.scale;
         ls_row_narrow(ls_at_mut(p->out, p->out_dtype, row * p->out_stride + k->h * dim), p->out_dtype, t->u, dim);
     }
+    ls_held_close(&held, t->d, t->k, t->step.rescaled ? t->step.product : 1.0f);
 }
 
 LS_KERNEL_DEFINE(ls_delta_kernel) {
     const ls_delta_args *a = context;
     const int64_t group = a->n_heads / a->n_key_heads;
+    const ls_held held = ls_delta_held(a);
     token t;
     (void)scratch;
     for (int64_t item = begin; item < end; item++) {
         const ls_span *span = &a->spans[item % a->n_spans];
         const int64_t h = item / a->n_spans;
-        const head k = {a, h, h / group, a->rate[h], a->dt_bias[h], ls_delta_query_scale(a->key_dim)};
+        const head k = {a, &held, h, h / group, a->rate[h], a->dt_bias[h], ls_delta_query_scale(a->key_dim)};
         if (span->slot >= 0 && span->n_rows > 0) run_span(&k, span, &t);
     }
 }

@@ -1,5 +1,6 @@
 /* ssd on the CPU. An item is one head of one span; lanes are the head's channels, and its state is updated where it
- * lies in the pool. */
+ * lies in the pool; in a copy of it, where the token is held. */
+#include "op/cpu/held_row.h"
 #include "op/cpu/kernels.h"
 #include "op/rows.h"
 #include "op/ssd.h"
@@ -10,6 +11,7 @@
 /* A head of the op. */
 typedef struct head {
     const ls_ssd_args *args;
+    const ls_held *held;
     int64_t h, group;
     float a, dt_bias, d;
 } head;
@@ -19,6 +21,7 @@ typedef struct token {
     float x[HEAD_MAX], u[HEAD_MAX], y[HEAD_MAX];
     float b[LS_SCAN_STATES_MAX], cc[LS_SCAN_STATES_MAX];
     ls_ssd_step step;
+    float copy[LS_SSD_STATE_MAX];
 } token;
 
 static void load_token(token *t, const head *k, int64_t row, float scale) {
@@ -62,13 +65,12 @@ _Static_assert(LS_SSD_SLICES == 8, "the fold is written out");
 
 static void run_span(const head *k, const ls_span *span, token *t) {
     const ls_ssd_args *a = k->args;
-    const int64_t dim = a->head_dim, each = a->n_states * dim;
-    float *s = (float *)ls_pool_at(&a->state, span->slot) + k->h * each;
+    const int64_t dim = a->head_dim;
+    const ls_held_head held = ls_held_begin(k->held, &a->held, span, k->h);
+    float *stored = (float *)ls_pool_at(&a->state, span->slot) + k->h * a->n_states * dim;
+    float *s = ls_held_open(&held, span, stored, t->copy);
     float *scale = (float *)ls_pool_at(&a->scale, span->slot) + k->h;
-    if (span->pos == 0) {
-        memset(s, 0, (size_t)each * sizeof *s);
-        *scale = 1.0f;
-    }
+    if (span->pos == 0) *scale = 1.0f;
     for (int64_t row = span->row; row < span->row + span->n_rows; row++) {
         load_token(t, k, row, *scale);
         run_token(s, t, a->n_states, dim);
@@ -76,17 +78,19 @@ static void run_span(const head *k, const ls_span *span, token *t) {
         for (int64_t p = 0; p < dim; p++) t->y[p] = ls_fma(k->d, t->x[p], t->y[p]);
         ls_row_narrow(ls_at_mut(a->out, a->out_dtype, row * a->out_stride + k->h * dim), a->out_dtype, t->y, dim);
     }
+    ls_held_close(&held, t->u, t->b, t->step.rescaled ? t->step.product : 1.0f);
 }
 
 LS_KERNEL_DEFINE(ls_ssd_kernel) {
     const ls_ssd_args *a = context;
     const int64_t group_heads = a->n_heads / a->n_groups;
+    const ls_held held = ls_ssd_held(a);
     token t;
     (void)scratch;
     for (int64_t item = begin; item < end; item++) {
         const ls_span *span = &a->spans[item % a->n_spans];
         const int64_t h = item / a->n_spans;
-        const head k = {a, h, h / group_heads, a->a[h], a->dt_bias[h], a->d[h]};
+        const head k = {a, &held, h, h / group_heads, a->a[h], a->dt_bias[h], a->d[h]};
         if (span->slot >= 0 && span->n_rows > 0) run_span(&k, span, &t);
     }
 }
