@@ -41,6 +41,7 @@ ls_status ls_episodes_create(ls_episodes **out, int64_t n_problems, int64_t samp
     LS_TRY_DONE(ls_array_alloc((void **)&e->drawn, total, 1, "tokens", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->kept, total, sizeof *e->kept, "log-probabilities", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->log_masses, total, sizeof *e->log_masses, "log-probabilities", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&e->versions, total, sizeof *e->versions, "versions", err));
     *out = e;
     e = NULL;
 done:
@@ -93,6 +94,7 @@ void ls_episodes_free(ls_episodes *e) {
     free(e->drawn);
     free(e->kept);
     free(e->log_masses);
+    free(e->versions);
     free(e);
 }
 
@@ -223,6 +225,7 @@ static ls_status begin_group(ls_episodes *e, const ls_world *w, int64_t p, int64
                                 .drawn = e->drawn + at,
                                 .kept = e->kept + at,
                                 .log_mass = e->log_masses + at,
+                                .version = e->versions + at,
                                 .reward = (double)NAN,
                                 .slot = -1};
     }
@@ -282,6 +285,7 @@ static void ask(ls_episodes *e, const ls_world *w, int64_t episode_i, int64_t k)
         e->requests[k].kept = x->kept + x->n;
         e->requests[k].log_mass = x->log_mass + x->n;
     }
+    if (e->is_dated) e->requests[k].weights = x->version + x->n;
     if (w->stop == NULL) return;
     ls_stop_begin(&e->stops[k], w->stop);
     e->requests[k].stop = ls_stop_reached;

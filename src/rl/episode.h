@@ -69,6 +69,7 @@ typedef struct ls_episode {
     uint8_t *drawn;              /* [length], 0 or 1 */
     int32_t *kept;               /* [length], where drawn and weighed: tokens that truncation left to draw from */
     float *log_mass;             /* the same: the logarithm of their mass */
+    uint64_t *version;           /* [length], where drawn and versions are wanted: of the weights that drew */
     int64_t n, n_prompt, n_drawn;
     ls_reply replies[LS_TURNS_MAX];      /* what was drawn, as text */
     ls_reply observations[LS_TURNS_MAX]; /* what an environment said to each; text NULL: nothing */
@@ -110,6 +111,8 @@ typedef struct ls_episodes {
     bool weighs; /* requests ask what truncation kept: the engine must weigh; false until the caller sets it */
     int32_t *kept;
     float *log_masses;
+    bool is_dated; /* requests ask for versions; false until the caller sets it */
+    uint64_t *versions;
 } ls_episodes;
 
 /* length: tokens of an episode; max_tokens: of one completion. */

@@ -115,6 +115,7 @@ static ls_status tell_staleness(const grpo *g, ls_error *err) {
     ls_mismatch m;
     if (g->ahead == NULL) return LS_OK;
     tell_numbers(g->records, numbers, sizeof numbers / sizeof numbers[0]);
+    if (g->o->updates == LS_UPDATES_IN_FLIGHT) ls_run_metric(g->records, "lag/borders", (double)g->draws->n_borders);
     if (ls_grpo_stops(g)) return LS_OK;
     LS_TRY(ls_mismatch_of(&m, &tokens, g->rows.recorded, g->rows.trainer, err));
     ls_mismatch_write(ls_run_metrics(g->records, "staleness"), &m);
