@@ -98,7 +98,7 @@ static ls_status check(const grpo_ahead *a, grpo_draws *d, ls_device *device, bo
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&items, d->episodes->n, sizeof *items, "checks", err));
     for (int64_t i = 0; i < d->episodes->n; i++) d->is_checked[i] = all || is_chosen(a->g, d->step, i);
-    for (int64_t v = d->step - 1; v >= d->behind; v--) LS_TRY_DONE(check_version(a, d, v, device, items, err));
+    for (int64_t v = d->newest; v >= d->behind; v--) LS_TRY_DONE(check_version(a, d, v, device, items, err));
 done:
     free(items);
     return status;
@@ -165,7 +165,7 @@ static ls_status draw_step(grpo_ahead *a, int64_t step, double idle, ls_error *e
     grpo_draws *d = &a->draws[step % a->n];
     double start;
     d->step = step;
-    d->behind = version_of(a, step);
+    d->behind = d->newest = version_of(a, step);
     LS_TRY(make_draws(a, d, err));
     d->idle = idle;
     start = ls_clock_seconds();
@@ -271,6 +271,10 @@ static void path_of_version(const grpo *g, int64_t v, const char *prefix, char p
              (long long)v);
 }
 
+static void directory_of_versions(const grpo *g, char path[LS_SAVES_PATH_MAX + 16]) {
+    snprintf(path, LS_SAVES_PATH_MAX + 16, "%s/versions", g->o->train.run);
+}
+
 /* A model directory, with the number of its updates. */
 static ls_status write_version(const grpo *g, int64_t v, ls_error *err) {
     const version *of = copy_of(g->ahead, v);
@@ -288,6 +292,19 @@ static ls_status write_version(const grpo *g, int64_t v, ls_error *err) {
     return ls_path_rename(fresh, path, err);
 }
 
+ls_status ls_grpo_ahead_list(grpo *g, ls_bundle_version *list, int64_t *n, ls_error *err) {
+    char directory[LS_SAVES_PATH_MAX + 16];
+    directory_of_versions(g, directory);
+    LS_TRY(ls_directory_make(directory, err));
+    *n = 0;
+    for (int64_t v = g->draws->behind; v <= g->draws->newest; v++) {
+        LS_TRY(ls_parameters_digest(copy_of(g->ahead, v)->weights, &list[*n].weights, err));
+        list[(*n)++].step = v;
+        LS_TRY(write_version(g, v, err));
+    }
+    return ls_directory_sync(directory, err);
+}
+
 /* Versions before `first`, and what a killed process left. */
 static ls_status remove_versions(const char *directory, int64_t first, ls_error *err) {
     char path[LS_SAVES_PATH_MAX + 300], **names = NULL;
@@ -303,10 +320,6 @@ static ls_status remove_versions(const char *directory, int64_t first, ls_error 
 done:
     ls_names_free(names, n);
     return status;
-}
-
-static void directory_of_versions(const grpo *g, char path[LS_SAVES_PATH_MAX + 16]) {
-    snprintf(path, LS_SAVES_PATH_MAX + 16, "%s/versions", g->o->train.run);
 }
 
 /* Those of a run that was in this directory before. */

@@ -139,7 +139,11 @@ ls_status ls_grpo_flight_end(grpo_flight *f, ls_error *err) {
     ls_status status = LS_OK;
     LS_TRY(ls_borders_find(&drawn, d->episodes, err));
     d->behind = d->step - 1;
-    for (int64_t i = 0; i < drawn.n; i++) d->behind = ls_min_i64(d->behind, drawn.list[drawn.ends[i]].version);
+    d->newest = 0;
+    for (int64_t k = 0; k < drawn.ends[drawn.n]; k++) {
+        d->behind = ls_min_i64(d->behind, drawn.list[k].version);
+        d->newest = ls_max_i64(d->newest, drawn.list[k].version);
+    }
     d->n_borders = drawn.ends[drawn.n] - drawn.n;
     if (f->along != NULL) LS_TRY_DONE(ls_borders_agree(&drawn, f->along, err));
     if (!is_logged(f, d->step)) status = ls_borders_add(f->path, &f->bytes, d->step, &drawn, err);

@@ -48,6 +48,7 @@ typedef struct grpo_draws {
     int64_t step;
     int64_t behind;                      /* their weights are those behind this step, or later ones in flight: step - 1
                                             without a lag */
+    int64_t newest;                      /* and up to those behind this one: in flight it may be later */
     int64_t n_borders;                   /* in flight: how often weights changed within an episode */
     int64_t n_batches;                   /* how often it drew */
     uint8_t *equal;                      /* [groups] those whose rewards are all equal */
@@ -214,6 +215,8 @@ ls_status ls_grpo_ahead_save(grpo *g, ls_error *err);
 ls_status ls_grpo_ahead_check_all(grpo *g, ls_error *err);
 /* Of the episodes of the step, in flight of the token of the first difference. */
 const ls_parameters *ls_grpo_ahead_weights(const grpo *g);
+/* The step's versions, with files in RUN/versions; room for lag + 1. */
+ls_status ls_grpo_ahead_list(grpo *g, ls_bundle_version *list, int64_t *n, ls_error *err);
 /* For draws in flight: the engine gets this version, which is waited for; and the newest one that there is. */
 ls_status ls_grpo_ahead_use(grpo_ahead *ahead, int64_t version, ls_error *err);
 int64_t ls_grpo_ahead_newest(grpo_ahead *ahead);
