@@ -6,8 +6,8 @@
  * comes. The main thread publishes versions and takes episodes, the other one draws, has them judged, and scores those
  * that are to be checked with the weights that drew them.
  *
- * In flight (grpo_flight.c) version v - k is the oldest that draws of step v + 1 take, and they take newer ones as soon as
- * these are published. Step v + 1 is drawn behind step v, so that no copy is written to that is drawn with. */
+ * In flight (grpo_flight.c) draws of step s take version s - 1 - lag or newer ones, as soon as these are published. When
+ * version v comes, the steps up to v are drawn, and no later one takes the version whose copy it is written to. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <stdlib.h>
@@ -175,8 +175,8 @@ static ls_status draw_step(grpo_ahead *a, int64_t step, double idle, ls_error *e
     return LS_OK;
 }
 
-/* Where a step's version is there the copies that its episodes will lie in are free as well: they were those of the step
- * behind which that version is, or of one before. */
+/* Where a step's version is there the copies that its episodes will lie in are free as well: they were those of the
+ * step behind which that version is, or of one before. */
 static void *run(void *context) {
     grpo_ahead *a = context;
     const int64_t steps = a->g->o->train.steps;
