@@ -127,8 +127,8 @@ static ls_status read_step(ls_step_borders *out, const ls_node *root, int64_t st
     return LS_OK;
 }
 
-static ls_status read_line(ls_borders *b, const char *text, int64_t bytes, const ls_borders_limits *limits,
-                           const char *name, ls_error *err) {
+static ls_status read_step_line(ls_borders *b, const char *text, int64_t bytes, const ls_borders_limits *limits,
+                                const char *name, ls_error *err) {
     const int64_t step = b->n + 1;
     char place[1500];
     ls_json_doc *doc = NULL;
@@ -153,7 +153,7 @@ ls_status ls_borders_parse(ls_borders **out, const char *text, int64_t bytes, co
     *out = NULL;
     LS_TRY_DONE(ls_array_alloc((void **)&b, 1, sizeof *b, "borders", err));
     while (b->bytes < bytes && (end = memchr(text + b->bytes, '\n', (size_t)(bytes - b->bytes))) != NULL) {
-        LS_TRY_DONE(read_line(b, text + b->bytes, end - text - b->bytes, limits, name, err));
+        LS_TRY_DONE(read_step_line(b, text + b->bytes, end - text - b->bytes, limits, name, err));
         b->bytes = end + 1 - text;
     }
     *out = b;

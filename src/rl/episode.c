@@ -41,12 +41,15 @@ ls_status ls_episodes_create(ls_episodes **out, int64_t n_problems, int64_t samp
     LS_TRY_DONE(ls_array_alloc((void **)&e->drawn, total, 1, "tokens", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->kept, total, sizeof *e->kept, "log-probabilities", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->log_masses, total, sizeof *e->log_masses, "log-probabilities", err));
-    LS_TRY_DONE(ls_array_alloc((void **)&e->versions, total, sizeof *e->versions, "versions", err));
     *out = e;
     e = NULL;
 done:
     ls_episodes_free(e);
     return status;
+}
+
+ls_status ls_episodes_date(ls_episodes *e, ls_error *err) {
+    return ls_array_alloc((void **)&e->versions, e->n * e->length, sizeof *e->versions, "versions", err);
 }
 
 static void free_replies(ls_episode *x) {
@@ -225,7 +228,7 @@ static ls_status begin_group(ls_episodes *e, const ls_world *w, int64_t p, int64
                                 .drawn = e->drawn + at,
                                 .kept = e->kept + at,
                                 .log_mass = e->log_masses + at,
-                                .version = e->versions + at,
+                                .version = e->versions != NULL ? e->versions + at : NULL,
                                 .reward = (double)NAN,
                                 .slot = -1};
     }
@@ -285,7 +288,7 @@ static void ask(ls_episodes *e, const ls_world *w, int64_t episode_i, int64_t k)
         e->requests[k].kept = x->kept + x->n;
         e->requests[k].log_mass = x->log_mass + x->n;
     }
-    if (e->is_dated) e->requests[k].weights = x->version + x->n;
+    if (e->versions != NULL) e->requests[k].weights = x->version + x->n;
     if (w->stop == NULL) return;
     ls_stop_begin(&e->stops[k], w->stop);
     e->requests[k].stop = ls_stop_reached;

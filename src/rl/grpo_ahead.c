@@ -6,8 +6,8 @@
  * comes. The main thread publishes versions and takes episodes, the other one draws, has them judged, and scores those
  * that are to be checked with the weights that drew them.
  *
- * In flight (grpo_flight.c) draws of step s take version s - 1 - lag or newer ones, as soon as these are published. When
- * version v comes, the steps up to v are drawn, and no later one takes the version whose copy it is written to. */
+ * In flight (grpo_flight.c) draws of step s take version s - 1 - lag or newer ones, as soon as these are published.
+ * When version v comes, the steps up to v are drawn, and no later one takes the version whose copy it is written to. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <stdlib.h>
@@ -132,14 +132,17 @@ static bool wait_for_version(grpo_ahead *a, int64_t v) {
     return is_wanted;
 }
 
-ls_status ls_grpo_ahead_use(grpo_ahead *a, int64_t v, ls_error *err) {
+/* The engine has this version from here on. */
+static ls_status use_version(void *context, int64_t v, ls_error *err) {
+    grpo_ahead *a = context;
     if (a->drawing == v) return LS_OK;
     if (!wait_for_version(a, v)) return LS_FAIL(err, LS_ERR_ARG, "lag: the run ends");
     a->drawing = v;
     return ls_engine_set_weights(a->engine, copy_of(a, v)->model, (uint64_t)v, err);
 }
 
-int64_t ls_grpo_ahead_newest(grpo_ahead *a) {
+static int64_t newest_version(void *context) {
+    grpo_ahead *a = context;
     int64_t v;
     pthread_mutex_lock(&a->lock);
     v = a->published;
@@ -152,7 +155,7 @@ static ls_status make_draws(grpo_ahead *a, grpo_draws *d, ls_error *err) {
     const version *v = copy_of(a, d->behind);
     const grpo_drawer drawer = {a->engine, {v->weights, v->update}, &a->sampling, true, a->flight};
     if (a->flight == NULL) {
-        if (a->engine != NULL) LS_TRY(ls_grpo_ahead_use(a, d->behind, err));
+        if (a->engine != NULL) LS_TRY(use_version(a, d->behind, err));
         return ls_grpo_draws_make(a->g, d, &drawer, err);
     }
     ls_grpo_flight_begin(a->flight, d);
@@ -398,6 +401,13 @@ static ls_status open_engine(grpo_ahead *a, ls_error *err) {
     return ls_engine_create(&a->engine, copy_of(a, version_of(a, g->step + 1))->model, a->own, &g->engine_opts, err);
 }
 
+static ls_status open_flight(grpo_ahead *a, ls_error *err) {
+    const grpo_versions versions = {a, use_version, newest_version};
+    if (a->g->o->updates != LS_UPDATES_IN_FLIGHT) return LS_OK;
+    for (int64_t i = 0; i < a->n; i++) LS_TRY(ls_episodes_date(a->draws[i].episodes, err));
+    return ls_grpo_flight_open(&a->flight, a->g, &versions, err);
+}
+
 ls_status ls_grpo_ahead_open(grpo *g, ls_error *err) {
     grpo_ahead *a;
     int error;
@@ -416,12 +426,11 @@ ls_status ls_grpo_ahead_open(grpo *g, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&a->draws, a->n, sizeof *a->draws, "lag", err));
     for (int64_t i = 0; i < a->n; i++) LS_TRY(ls_grpo_draws_create(&a->draws[i], g, err));
     for (int64_t i = 0; i < a->n; i++) a->draws[i].episodes->weighs = g->engine_opts.weighs;
-    for (int64_t i = 0; i < a->n; i++) a->draws[i].episodes->is_dated = g->o->updates == LS_UPDATES_IN_FLIGHT;
     LS_TRY(open_device(a, err));
     if (g->step == 0) LS_TRY(forget_versions(g, err));
     LS_TRY(open_versions(g, err));
     LS_TRY(open_engine(a, err));
-    if (g->o->updates == LS_UPDATES_IN_FLIGHT) LS_TRY(ls_grpo_flight_open(&a->flight, g, a, err));
+    LS_TRY(open_flight(a, err));
     if ((error = ls_thread_start(&a->thread, run, a)) != 0)
         return LS_FAIL(err, LS_ERR_NOMEM, "lag: no thread: %s", strerror(error));
     a->is_started = true;

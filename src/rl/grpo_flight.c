@@ -22,8 +22,8 @@ typedef struct part {
 } part;
 
 struct grpo_flight {
-    grpo *g;
-    grpo_ahead *ahead;
+    const grpo *g;
+    grpo_versions versions;
     char path[LS_SAVES_PATH_MAX]; /* of the log */
     int64_t bytes;                /* of it */
     ls_borders *own, *followed;   /* what it had when the run went on, and the option's; or NULL */
@@ -41,8 +41,9 @@ struct grpo_flight {
 
 static void take_newest(void *context, int64_t n_done, int64_t n_requests, int64_t n_tokens) {
     grpo_flight *f = context;
+    const grpo_versions *v = &f->versions;
     (void)n_done, (void)n_requests, (void)n_tokens;
-    if (f->status == LS_OK) f->status = ls_grpo_ahead_use(f->ahead, ls_grpo_ahead_newest(f->ahead), &f->reason);
+    if (f->status == LS_OK) f->status = v->use(v->context, v->newest(v->context), &f->reason);
 }
 
 static ls_status draw_freely(grpo_flight *f, ls_engine *engine, ls_request *requests, int64_t n, ls_error *err) {
@@ -103,7 +104,7 @@ static ls_status draw_version(grpo_flight *f, int64_t version, ls_engine *engine
         m++;
     }
     if (m == 0) return LS_OK;
-    LS_TRY(ls_grpo_ahead_use(f->ahead, version, err));
+    LS_TRY(f->versions.use(f->versions.context, version, err));
     LS_TRY(ls_engine_run(engine, f->parts, m, NULL, NULL, err));
     for (int64_t k = 0; k < m; k++) take_part(&f->parts[k], &f->owners[k]);
     return LS_OK;
@@ -168,13 +169,13 @@ static ls_status open_log(grpo_flight *f, ls_error *err) {
     return ls_borders_begin(f->path, f->bytes, err);
 }
 
-ls_status ls_grpo_flight_open(grpo_flight **out, grpo *g, grpo_ahead *ahead, ls_error *err) {
+ls_status ls_grpo_flight_open(grpo_flight **out, const grpo *g, const grpo_versions *versions, ls_error *err) {
     const int64_t n = g->episodes->n;
     grpo_flight *f;
     LS_TRY(ls_array_alloc((void **)&f, 1, sizeof *f, "updates", err));
     *out = f;
     f->g = g;
-    f->ahead = ahead;
+    f->versions = *versions;
     LS_TRY(ls_array_alloc((void **)&f->parts, n, sizeof *f->parts, "updates", err));
     LS_TRY(ls_array_alloc((void **)&f->owners, n, sizeof *f->owners, "updates", err));
     return open_log(f, err);

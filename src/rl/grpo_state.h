@@ -217,14 +217,18 @@ ls_status ls_grpo_ahead_check_all(grpo *g, ls_error *err);
 const ls_parameters *ls_grpo_ahead_weights(const grpo *g);
 /* The step's versions, with files in RUN/versions; room for lag + 1. */
 ls_status ls_grpo_ahead_list(grpo *g, ls_bundle_version *list, int64_t *n, ls_error *err);
-/* For draws in flight: the engine gets this version, which is waited for; and the newest one that there is. */
-ls_status ls_grpo_ahead_use(grpo_ahead *ahead, int64_t version, ls_error *err);
-int64_t ls_grpo_ahead_newest(grpo_ahead *ahead);
 const ls_engine *ls_grpo_ahead_engine(const grpo *g); /* NULL: servers draw */
 
+/* Where draws in flight have weights from. */
+typedef struct grpo_versions {
+    void *context;
+    /* The engine gets this version, which is waited for. */
+    ls_status (*use)(void *context, int64_t version, ls_error *err);
+    int64_t (*newest)(void *context); /* that there is */
+} grpo_versions;
 /* grpo_flight.c: opens the log. Draws of a step are between begin and end, which adds them to the log; then
  * draws->behind and draws->n_borders are known. */
-ls_status ls_grpo_flight_open(grpo_flight **out, grpo *g, grpo_ahead *ahead, ls_error *err);
+ls_status ls_grpo_flight_open(grpo_flight **out, const grpo *g, const grpo_versions *versions, ls_error *err);
 void ls_grpo_flight_close(grpo_flight *flight); /* accepts NULL */
 void ls_grpo_flight_begin(grpo_flight *flight, grpo_draws *draws);
 ls_status ls_grpo_flight_end(grpo_flight *flight, ls_error *err);

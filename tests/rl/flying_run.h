@@ -14,6 +14,7 @@ static inline job flying_job(const char *name) {
     job_set(&j, "updates=in_flight");
     job_set(&j, "stop=");
     job_set(&j, "seed=4");
+    job_set(&j, "save_every=0");
     return j;
 }
 

@@ -90,10 +90,35 @@ static void a_log_has_one_digest(void **state) {
     assert_int_equal(other, digest_with(explicit, COUNT(explicit)));
 }
 
+static int64_t borders_of_run(const char *run) {
+    ls_borders *b = read_log(log_of(run));
+    int64_t n = 0;
+    for (int64_t i = 0; i < b->n; i++) n += b->steps[i].ends[EPISODES] - EPISODES;
+    ls_borders_free(b);
+    return n;
+}
+
+/* Draws that are slow beside the trainer meet new weights on their way. */
+static void weights_arrive_in_the_middle_of_completions(void **state) {
+    static const char *const slow[] = {"engine.batch=8", "engine.sleep-every=2", "engine.chunk=2", "max_tokens=20"};
+    int64_t n = 0;
+    (void)state;
+    for (int tries = 0; n == 0 && tries < 10; tries++) {
+        job j = flying_job("slow");
+        for (int64_t k = 0; k < COUNT(slow); k++) job_set(&j, slow[k]);
+        job_must_run(&j);
+        assert_false(j.result.differs);
+        n = borders_of_run(j.o->train.run);
+        assert_int_equal(follow(log_of(j.o->train.run), slow, COUNT(slow)), j.result.digest);
+        remove_tree(j.o->train.run);
+        job_free(&j);
+    }
+    assert_true(n > 0);
+}
+
 /* Whenever the versions came, in turns and with adapters. */
 static void a_free_run_is_followed_by_its_log(void **state) {
     static const char *const bases[][3] = {
-        {"engine.batch=1", "max_tokens=24", "steps=4"},
         {"task=guess-number", "task_options=turns=2", "dtype=bf16"},
         {"lora_rank=2", "correction=token-truncate=2", "stop=auto"},
     };
@@ -111,7 +136,7 @@ static void a_free_run_is_followed_by_its_log(void **state) {
 
 /* Killed at any moment, the run draws along its log what it had drawn, and goes on freely. */
 static void a_killed_run_follows_its_log(void **state) {
-    static const char *const base[] = {"steps=12", "engine.batch=1", "max_tokens=12"};
+    static const char *const base[] = {"steps=12", "engine.batch=1", "max_tokens=12", "save_every=3"};
     job j = flying_job("killed");
     char before[200];
     (void)state;
@@ -274,6 +299,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(borders_within_episodes_are_followed_and_checked),
         cmocka_unit_test(a_log_has_one_digest),
+        cmocka_unit_test(weights_arrive_in_the_middle_of_completions),
         cmocka_unit_test(a_free_run_is_followed_by_its_log),
         cmocka_unit_test(a_killed_run_follows_its_log),
         cmocka_unit_test(damaged_logs_are_named),
