@@ -83,8 +83,7 @@ static const ls_option rows[] = {
         "trainer trains (0: they take turns; docs/guide/overlap.md)"),
     CHOICE(true, updates, update_names,
            "Of a lag: when new weights reach the draws: between steps, or in_flight, also in the middle of "
-           "completions, of "
-           "which RUN/" LS_BORDERS_NAME " is the log"),
+           "completions (the log of that: RUN/" LS_BORDERS_NAME ")"),
     TEXT(false, reward,
          "Who judges: task, a verifier (exact, number, choice, regex, json: docs/guide/data.md), command, server, "
          "environment, "

@@ -116,19 +116,20 @@ static void weights_arrive_in_the_middle_of_completions(void **state) {
     assert_true(n > 0);
 }
 
-/* Whenever the versions came, in turns and with adapters. */
+/* Whenever the versions came: in turns, with adapters, with shared beginnings. */
 static void a_free_run_is_followed_by_its_log(void **state) {
-    static const char *const bases[][3] = {
-        {"task=guess-number", "task_options=turns=2", "dtype=bf16"},
-        {"lora_rank=2", "correction=token-truncate=2", "stop=auto"},
+    static const char *const bases[][4] = {
+        {"task=guess-number", "task_options=turns=2", "dtype=bf16", "engine.sleep-every=2"},
+        {"lora_rank=2", "correction=token-truncate=2", "stop=auto", "engine.sleep-every=2"},
+        {"prefix=shared", "minibatches=2", "epochs=2", "gate=warn"},
     };
     (void)state;
     for (int64_t i = 0; i < COUNT(bases); i++) {
         job j = flying_job("free");
-        for (int64_t k = 0; k < 3; k++) job_set(&j, bases[i][k]);
+        for (int64_t k = 0; k < 4; k++) job_set(&j, bases[i][k]);
         job_must_run(&j);
         assert_false(j.result.differs);
-        assert_int_equal(follow(log_of(j.o->train.run), bases[i], 3), j.result.digest);
+        assert_int_equal(follow(log_of(j.o->train.run), bases[i], 4), j.result.digest);
         remove_tree(j.o->train.run);
         job_free(&j);
     }
