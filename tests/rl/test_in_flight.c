@@ -90,6 +90,29 @@ static void a_log_has_one_digest(void **state) {
     assert_int_equal(other, digest_with(explicit, COUNT(explicit)));
 }
 
+/* Where versions are equal weights a border changes nothing: neither where a stop text ends a completion that began
+ * before it, nor which tokens are drawn behind it. */
+static void borders_of_equal_weights_carry_no_bits(void **state) {
+    static const char *const sets[] = {"lag=2", "seed=4", "stop=a", "rate=0", "decay=0", "steps=2", "max_tokens=20"};
+    char log[200];
+    ls_history h = {0};
+    job j = flying_job("equal");
+    ls_error err;
+    (void)state;
+    snprintf(log, sizeof log, "%s", run_dir("equal-log"));
+    write_log(log, 1, 0);
+    for (int64_t i = 0; i < COUNT(sets); i++) job_set(&j, sets[i]);
+    set_text(&j, "follow", log);
+    job_must_run(&j);
+    assert_ok(ls_history_read(&h, j.o->train.run, &err), err);
+    assert_true(total_of(&h, "lag/borders") == EPISODES);
+    assert_true(total_of(&h, "length/overlong") < 2);
+    assert_int_equal(j.result.digest, digest_with(sets, COUNT(sets)));
+    ls_history_deinit(&h);
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
 static int64_t borders_of_run(const char *run) {
     ls_borders *b = read_log(log_of(run));
     int64_t n = 0;
@@ -312,6 +335,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(borders_within_episodes_are_followed_and_checked),
         cmocka_unit_test(a_log_has_one_digest),
+        cmocka_unit_test(borders_of_equal_weights_carry_no_bits),
         cmocka_unit_test(weights_arrive_in_the_middle_of_completions),
         cmocka_unit_test(a_free_run_is_followed_by_its_log),
         cmocka_unit_test(a_killed_run_follows_its_log),
