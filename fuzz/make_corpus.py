@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records, fuzz_dump, fuzz_answers, fuzz_reward, fuzz_rollout, fuzz_transfer, fuzz_task, fuzz_pairs,
-fuzz_bundle, fuzz_source and fuzz_train_config. Every seed is a few hundred bytes."""
+fuzz_bundle, fuzz_borders, fuzz_source and fuzz_train_config. Every seed is a few hundred bytes."""
 import gzip
 import json
 import pathlib
@@ -337,6 +337,27 @@ def bundle_seeds():
         write("bundle", name, "\n---\n".join(json.dumps(part) for part in parts))
 
 
+def border_seeds():
+    def line(step, borders, **more):
+        return json.dumps({"format": 1, "step": step, **more, "borders": borders}, separators=(",", ":")) + "\n"
+
+    digest = {"digest": "0123456789abcdef"}
+    first = line(1, [[[5, 0]], [[6, 0]]], **digest)
+    seeds = {
+        "one": first,
+        "by-hand": line(1, [[[5, 0]], [[6, 0]]]) + line(2, [[[5, 0], [7, 1]], [[6, 1]]]),
+        "four": first
+        + line(2, [[[5, 0], [7, 1]], [[6, 0]]], **digest)
+        + line(3, [[[5, 0], [7, 1], [39, 2]], [[6, 2]]], **digest)
+        + line(4, [[[5, 1]], [[6, 1], [8, 3]]], **digest),
+        "cut": first + first[:20],
+        "old": line(4, [[[5, 0]], [[6, 1]]]),
+        "empty": line(1, [[], [[6, 0]]]),
+    }
+    for name, data in seeds.items():
+        write("borders", name, data)
+
+
 def source_seeds():
     plain = b'{"id":"a","completion_ids":[1,2],"logprobs":[-0.5,-1.25]}\n' * 3
     packed = gzip.compress(plain, mtime=0)
@@ -357,6 +378,7 @@ def source_seeds():
 
 if __name__ == "__main__":
     bundle_seeds()
+    border_seeds()
     source_seeds()
     safetensors_seeds()
     config_seeds()

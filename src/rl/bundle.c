@@ -96,6 +96,18 @@ static void write_first(ls_json_out *json, const ls_bundle *b) {
     ls_json_end_object(json);
 }
 
+static void write_versions(ls_json_out *json, const ls_bundle *b) {
+    if (b->n_versions == 0) return;
+    ls_json_begin_array(json, "versions");
+    for (int64_t i = 0; i < b->n_versions; i++) {
+        ls_json_begin_object(json, NULL);
+        ls_json_int(json, "step", b->versions[i].step);
+        write_hex(json, "weights", b->versions[i].weights, 16);
+        ls_json_end_object(json);
+    }
+    ls_json_end_array(json);
+}
+
 static void write_levers(ls_json_out *json, const ls_levers *levers) {
     char text[64];
     ls_json_begin_object(json, "levers");
@@ -121,6 +133,7 @@ static void write_members(ls_json_out *json, const ls_bundle *b, const ls_config
     ls_json_double(json, "min_p", (double)b->sampling.min_p);
     ls_json_string(json, "seed", seed);
     write_hex(json, "weights", b->weights, 16);
+    write_versions(json, b);
     ls_json_int(json, "first_prompt", b->first_prompt);
     ls_json_int(json, "samples", b->samples);
     ls_json_int(json, "length", b->length);
@@ -269,6 +282,10 @@ static ls_status read_members(const ls_node *root, ls_bundle *b, ls_error *err) 
     LS_TRY(read_truncation(root, &b->sampling, err));
     LS_TRY(read_uint(root, "seed", 10, &b->sampling.seed, err));
     LS_TRY(read_uint(root, "weights", 16, &b->weights, err));
+    if (ls_node_get(root, "versions", &child))
+        return ls_node_fail(&child, LS_ERR_UNSUPPORTED, err,
+                            "several versions drew the episodes; train grpo draws them again along the run's log "
+                            "(follow)");
     LS_TRY(read_int(root, "first_prompt", 0, UINT32_MAX, &prompt, err));
     b->first_prompt = (uint32_t)prompt;
     LS_TRY(read_int(root, "samples", 1, 1 << 20, &b->samples, err));

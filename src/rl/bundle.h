@@ -1,11 +1,13 @@
 /* A bundle: what is needed to look at a mismatch later and elsewhere. It is a directory:
  *
- *   config.json, model.safetensors, tokenizer.json, ...   the weights that rollout and trainer had, a model directory
+ *   config.json, model.safetensors, tokenizer.json, ...   the weights that rollout and trainer had, a model directory;
+ *                   where several versions drew the episodes, those of the first differing token
  *   rollout.jsonl   records of all episodes of the step, with the log-probabilities of the rollout
  *   trainer.jsonl   the same records with those of the trainer: `lockstep compare` reads the two
  *   bundle.json     step, numerics, sampling, levers, digest of the weights, counts, the first differing token with
- *                   both values, options of the run
- *   finding.json    what the replay found (rl/replay.h)
+ *                   both values, options of the run; where several versions drew, what they are
+ *   finding.json    what the replay found (rl/replay.h); there is none of several versions, which only the run's log
+ *                   draws again (rl/borders.h)
  *
  * Rows are those of the trainer: row i of a sequence predicts its token i + 1. */
 #ifndef LS_RL_BUNDLE_H
@@ -24,12 +26,20 @@ typedef struct ls_bundle_sequence {
     int64_t slot, n_hit, n_preempted;
 } ls_bundle_sequence;
 
+typedef struct ls_bundle_version {
+    int64_t step;     /* behind which the weights are */
+    uint64_t weights; /* their digest */
+} ls_bundle_version;
+
 typedef struct ls_bundle {
     int64_t step;
     ls_dtype dtype;
     ls_profile profile;
-    ls_sampling sampling;  /* of the rollout: temperature and truncation; its seed */
-    uint64_t weights;      /* their digest */
+    ls_sampling sampling; /* of the rollout: temperature and truncation; its seed */
+    uint64_t weights;     /* their digest */
+    const ls_bundle_version
+        *versions; /* [n_versions], where several drew; else NULL. A bundle that was read has none */
+    int64_t n_versions;
     uint32_t first_prompt; /* address of sequence 0; sequence i is sample i % samples of prompt first + i / samples */
     int64_t samples, length;
     int64_t slots; /* of the engine's plan */
@@ -43,6 +53,7 @@ typedef struct ls_bundle {
 
 /* Adds the three files to a directory that holds the model; config may be NULL. */
 ls_status ls_bundle_write(const char *directory, const ls_bundle *bundle, const ls_config *config, ls_error *err);
+/* One of several versions is refused. */
 ls_status ls_bundle_read(ls_bundle **out, const char *directory, ls_error *err);
 
 /* What the records of a bundle are: both sides of the same sequences. */

@@ -48,6 +48,10 @@ done:
     return status;
 }
 
+ls_status ls_episodes_date(ls_episodes *e, ls_error *err) {
+    return ls_array_alloc((void **)&e->versions, e->n * e->length, sizeof *e->versions, "versions", err);
+}
+
 static void free_replies(ls_episode *x) {
     for (int64_t k = 0; k < x->n_replies; k++) {
         free((char *)(uintptr_t)x->replies[k].text);
@@ -93,6 +97,7 @@ void ls_episodes_free(ls_episodes *e) {
     free(e->drawn);
     free(e->kept);
     free(e->log_masses);
+    free(e->versions);
     free(e);
 }
 
@@ -223,6 +228,7 @@ static ls_status begin_group(ls_episodes *e, const ls_world *w, int64_t p, int64
                                 .drawn = e->drawn + at,
                                 .kept = e->kept + at,
                                 .log_mass = e->log_masses + at,
+                                .version = e->versions != NULL ? e->versions + at : NULL,
                                 .reward = (double)NAN,
                                 .slot = -1};
     }
@@ -282,6 +288,7 @@ static void ask(ls_episodes *e, const ls_world *w, int64_t episode_i, int64_t k)
         e->requests[k].kept = x->kept + x->n;
         e->requests[k].log_mass = x->log_mass + x->n;
     }
+    if (e->versions != NULL) e->requests[k].weights = x->version + x->n;
     if (w->stop == NULL) return;
     ls_stop_begin(&e->stops[k], w->stop);
     e->requests[k].stop = ls_stop_reached;

@@ -69,6 +69,7 @@ typedef struct ls_episode {
     uint8_t *drawn;              /* [length], 0 or 1 */
     int32_t *kept;               /* [length], where drawn and weighed: tokens that truncation left to draw from */
     float *log_mass;             /* the same: the logarithm of their mass */
+    uint64_t *version;           /* [length], where drawn: of the weights that drew; NULL without ls_episodes_date */
     int64_t n, n_prompt, n_drawn;
     ls_reply replies[LS_TURNS_MAX];      /* what was drawn, as text */
     ls_reply observations[LS_TURNS_MAX]; /* what an environment said to each; text NULL: nothing */
@@ -110,12 +111,15 @@ typedef struct ls_episodes {
     bool weighs; /* requests ask what truncation kept: the engine must weigh; false until the caller sets it */
     int32_t *kept;
     float *log_masses;
+    uint64_t *versions; /* NULL: requests do not ask for them */
 } ls_episodes;
 
 /* length: tokens of an episode; max_tokens: of one completion. */
 ls_status ls_episodes_create(ls_episodes **out, int64_t n_problems, int64_t samples, int64_t length, int64_t max_tokens,
                              ls_error *err);
 void ls_episodes_free(ls_episodes *episodes); /* accepts NULL */
+/* Of those that begin from here on every drawn token has the version of the weights that drew it. */
+ls_status ls_episodes_date(ls_episodes *episodes, ls_error *err);
 
 /* Begins anew with problems [first, first + n_problems) of a split: their prompts. */
 ls_status ls_episodes_begin(ls_episodes *episodes, const ls_world *world, ls_task_split split, int64_t first,

@@ -627,7 +627,7 @@ static ls_status evaluate(grpo *g, ls_error *err) {
     if (g->ahead != NULL) ls_grpo_ahead_rest(g); /* it has the judges, and the servers other weights */
     if (g->rollout == NULL) LS_TRY_DONE(open_second(&engine, g, &sampling, err));
     const grpo_drawer drawer = {
-        engine, {ls_trainer_state(g->trainer)->weights, ls_trainer_state(g->trainer)->step}, &sampling, false};
+        engine, {ls_trainer_state(g->trainer)->weights, ls_trainer_state(g->trainer)->step}, &sampling, false, NULL};
     LS_TRY_DONE(ls_episodes_begin(g->held_out, &g->world, LS_TASK_SPLIT_HELD_OUT, 0, err));
     LS_TRY_DONE(ls_grpo_draw(g, g->held_out, &drawer, err));
     if (g->comm != NULL) LS_TRY_DONE(ls_grpo_gather(g, g->held_out, err));

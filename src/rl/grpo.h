@@ -27,7 +27,8 @@
  * With a lag of k the episodes of step t are drawn with the weights behind step max(0, t - 1 - k), by a thread that
  * draws while the trainer trains. The gate of those that are not of the step's own weights is a forward of the weights
  * that drew them. The trainer's log-probabilities then differ from the record by the staleness alone, which is reported
- * as such, and ratios are not 1.
+ * as such, and ratios are not 1. With updates=in_flight a new version reaches the draws as soon as it is there: which
+ * one drew which tokens is written into a log (rl/borders.h), and the run is a function of it, too.
  *
  * A run has one result: its digest covers the tokens, recorded log-probabilities and rewards of every step and the
  * weights behind it. It depends on the options that carry bits, the model and the rewards; not on microbatches,
@@ -51,6 +52,9 @@ typedef enum ls_gate_mode { LS_GATE_STOP, LS_GATE_WARN } ls_gate_mode;
 
 /* How often what a group's episodes begin with in common is trained: train/shared_rows.h. */
 typedef enum ls_beginnings { LS_BEGINNINGS_APART, LS_BEGINNINGS_SHARED } ls_beginnings;
+
+/* When draws ahead get new weights: before a step's draws, or as soon as they are there. */
+typedef enum ls_updates { LS_UPDATES_BETWEEN, LS_UPDATES_IN_FLIGHT } ls_updates;
 
 /* Who judges: with auto the command or server that is named, else the task. "python:SPEC" is a function
  * (rl/reward_python.h). Several, with commas between, are added by reward_weights. */
@@ -102,7 +106,8 @@ typedef struct ls_grpo_options {
     char correction[LS_OPTION_TEXT_MAX];
     int64_t epochs, minibatches;
     int64_t lag;
-    int32_t prefix; /* ls_beginnings */
+    int32_t updates; /* ls_updates */
+    int32_t prefix;  /* ls_beginnings */
     /* These do not, as long as rewards are the same. */
     char reward[LS_OPTION_TEXT_MAX], reward_weights[LS_OPTION_TEXT_MAX];
     ls_grpo_judge judges[LS_JUDGES_MAX]; /* what these say, once they are checked */
@@ -120,9 +125,10 @@ typedef struct ls_grpo_options {
     double rollout_timeout;
     int64_t rollout_concurrency;
     char reference[LS_OPTION_TEXT_MAX];
-    int32_t gate;         /* ls_gate_mode */
-    int64_t draw_threads; /* of a lag, among threads; 0: a third of them */
-    double check_share;   /* of a lag: of the episodes whose weights are not the step's own */
+    int32_t gate;                    /* ls_gate_mode */
+    int64_t draw_threads;            /* of a lag, among threads; 0: a third of them */
+    double check_share;              /* of a lag: of the episodes whose weights are not the step's own */
+    char follow[LS_OPTION_TEXT_MAX]; /* of updates=in_flight */
     int64_t eval_every, eval_n, record_samples;
     double eval_temperature;
     /* Levers of the engine, as texts. */

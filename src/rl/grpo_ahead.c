@@ -4,7 +4,10 @@
  * Version v is the weights behind step v, 0 those that the run begins with. Copies of the last lag + 1 versions are
  * models of their own: version v is in copy v % (lag + 1), which nobody draws with any more when version v + lag + 1
  * comes. The main thread publishes versions and takes episodes, the other one draws, has them judged, and scores those
- * that are to be checked with the weights that drew them. */
+ * that are to be checked with the weights that drew them.
+ *
+ * In flight (grpo_flight.c) draws of step s take version s - 1 - lag or newer ones, as soon as these are published.
+ * When version v comes, the steps up to v are drawn, and no later one takes the version whose copy it is written to. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <stdlib.h>
@@ -35,8 +38,9 @@ struct grpo_ahead {
     grpo_draws *draws;
     ls_device *own; /* what the thread computes with */
     ls_engine *engine;
+    grpo_flight *flight; /* NULL: weights change between steps */
     ls_sampling sampling;
-    int64_t drawing; /* the version that the engine has */
+    int64_t drawing; /* the version that the engine has; -1: it may be any */
     int64_t saved;   /* the step of the last checkpoint */
     pthread_t thread;
     bool is_started;
@@ -44,6 +48,7 @@ struct grpo_ahead {
     pthread_cond_t changed;
     /* Under the lock. */
     int64_t published, drawn; /* the newest version, and the last step whose episodes are there */
+    int64_t awaited;          /* the thread goes on when this version is published */
     bool quit, failed;
     ls_error reason;
 };
@@ -61,23 +66,39 @@ static bool is_chosen(const grpo *g, int64_t step, int64_t i) {
     return (double)draw.word[0] < g->o->check_share * 4294967296.0;
 }
 
-/* Scores episodes of this process's share with the weights that drew them. */
-static ls_status check(const grpo_ahead *a, grpo_draws *d, ls_device *device, bool all, ls_error *err) {
+/* Tokens of an episode up to the last one that this version drew; 0: it drew none. */
+static int64_t end_of_version(const grpo_ahead *a, const grpo_draws *d, const ls_episode *x, int64_t v) {
+    int64_t n = x->n;
+    if (a->flight == NULL) return v == d->behind ? n : 0;
+    while (n > 0 && (x->drawn[n - 1] == 0 || (int64_t)x->version[n - 1] != v)) n--;
+    return n;
+}
+
+/* Scores what is to be checked of this process's share as far as version v drew. */
+static ls_status check_version(const grpo_ahead *a, grpo_draws *d, int64_t v, ls_device *device, ls_score_item *items,
+                               ls_error *err) {
     const grpo *g = a->g;
     const ls_score_opts opts = {(ls_dtype)g->o->train.dtype, 64, 0, 16};
-    ls_score_item *items = NULL;
     int64_t begin, end, n = 0;
+    ls_grpo_share(g, d->episodes->n, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        const ls_episode *x = &d->episodes->list[i];
+        const int64_t n_tokens = d->is_checked[i] != 0 ? end_of_version(a, d, x, v) : 0;
+        if (n_tokens == 0) continue;
+        items[n++] =
+            (ls_score_item){x->tokens, n_tokens, g->engine_opts.logprob_of, a->sampling, d->logprob + i * g->o->length};
+    }
+    return n > 0 ? ls_score(copy_of(a, v)->model, device, &opts, items, n, err) : LS_OK;
+}
+
+/* Scores episodes with the weights that drew them. The newest version comes first: each older one then puts its values
+ * in the place of those for tokens that it drew, and for those before. */
+static ls_status check(const grpo_ahead *a, grpo_draws *d, ls_device *device, bool all, ls_error *err) {
+    ls_score_item *items = NULL;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&items, d->episodes->n, sizeof *items, "checks", err));
-    ls_grpo_share(g, d->episodes->n, &begin, &end);
-    for (int64_t i = 0; i < d->episodes->n; i++) {
-        const ls_episode *x = &d->episodes->list[i];
-        d->is_checked[i] = all || is_chosen(g, d->step, i);
-        if (i < begin || i >= end || d->is_checked[i] == 0) continue;
-        items[n++] =
-            (ls_score_item){x->tokens, x->n, g->engine_opts.logprob_of, a->sampling, d->logprob + i * g->o->length};
-    }
-    if (n > 0) LS_TRY_DONE(ls_score(copy_of(a, d->behind)->model, device, &opts, items, n, err));
+    for (int64_t i = 0; i < d->episodes->n; i++) d->is_checked[i] = all || is_chosen(a->g, d->step, i);
+    for (int64_t v = d->newest; v >= d->behind; v--) LS_TRY_DONE(check_version(a, d, v, device, items, err));
 done:
     free(items);
     return status;
@@ -99,19 +120,56 @@ ls_status ls_grpo_ahead_check_all(grpo *g, ls_error *err) {
 
 /* ---- the thread ---- */
 
+/* False: the run is to end. */
+static bool wait_for_version(grpo_ahead *a, int64_t v) {
+    bool is_wanted;
+    pthread_mutex_lock(&a->lock);
+    a->awaited = v;
+    pthread_cond_broadcast(&a->changed);
+    while (!a->quit && a->published < v) pthread_cond_wait(&a->changed, &a->lock);
+    is_wanted = !a->quit;
+    pthread_mutex_unlock(&a->lock);
+    return is_wanted;
+}
+
+/* The engine has this version from here on. */
+static ls_status use_version(void *context, int64_t v, ls_error *err) {
+    grpo_ahead *a = context;
+    if (a->drawing == v) return LS_OK;
+    if (!wait_for_version(a, v)) return LS_FAIL(err, LS_ERR_ARG, "lag: the run ends");
+    a->drawing = v;
+    return ls_engine_set_weights(a->engine, copy_of(a, v)->model, (uint64_t)v, err);
+}
+
+static int64_t newest_version(void *context) {
+    grpo_ahead *a = context;
+    int64_t v;
+    pthread_mutex_lock(&a->lock);
+    v = a->published;
+    pthread_mutex_unlock(&a->lock);
+    return v;
+}
+
+/* The step's episodes: in flight, which weights drew them is known when they are there. */
+static ls_status make_draws(grpo_ahead *a, grpo_draws *d, ls_error *err) {
+    const version *v = copy_of(a, d->behind);
+    const grpo_drawer drawer = {a->engine, {v->weights, v->update}, &a->sampling, true, a->flight};
+    if (a->flight == NULL) {
+        if (a->engine != NULL) LS_TRY(use_version(a, d->behind, err));
+        return ls_grpo_draws_make(a->g, d, &drawer, err);
+    }
+    ls_grpo_flight_begin(a->flight, d);
+    LS_TRY(ls_grpo_draws_make(a->g, d, &drawer, err));
+    return ls_grpo_flight_end(a->flight, err);
+}
+
 static ls_status draw_step(grpo_ahead *a, int64_t step, double idle, ls_error *err) {
-    grpo *g = a->g;
+    const grpo *g = a->g;
     grpo_draws *d = &a->draws[step % a->n];
-    const version *v;
     double start;
     d->step = step;
-    d->behind = version_of(a, step);
-    v = copy_of(a, d->behind);
-    const grpo_drawer drawer = {a->engine, {v->weights, v->update}, &a->sampling, true};
-    if (a->engine != NULL && a->drawing != d->behind)
-        LS_TRY(ls_engine_set_weights(a->engine, v->model, (uint64_t)v->update, err));
-    a->drawing = d->behind;
-    LS_TRY(ls_grpo_draws_make(g, d, &drawer, err));
+    d->behind = d->newest = version_of(a, step);
+    LS_TRY(make_draws(a, d, err));
     d->idle = idle;
     start = ls_clock_seconds();
     memset(d->is_checked, 0, (size_t)d->episodes->n);
@@ -120,17 +178,8 @@ static ls_status draw_step(grpo_ahead *a, int64_t step, double idle, ls_error *e
     return LS_OK;
 }
 
-/* False: it is to end. Where the version is there the copies that the step's episodes will lie in are free as well:
- * they were those of the step behind which that version is, or of one before. */
-static bool wait_for_version(grpo_ahead *a, int64_t step) {
-    bool is_wanted;
-    pthread_mutex_lock(&a->lock);
-    while (!a->quit && a->published < version_of(a, step)) pthread_cond_wait(&a->changed, &a->lock);
-    is_wanted = !a->quit;
-    pthread_mutex_unlock(&a->lock);
-    return is_wanted;
-}
-
+/* Where a step's version is there the copies that its episodes will lie in are free as well: they were those of the
+ * step behind which that version is, or of one before. */
 static void *run(void *context) {
     grpo_ahead *a = context;
     const int64_t steps = a->g->o->train.steps;
@@ -139,7 +188,7 @@ static void *run(void *context) {
     for (int64_t step = a->drawn + 1; step <= steps && status == LS_OK; step++) {
         ls_error err = {LS_OK, ""};
         const double start = ls_clock_seconds();
-        if (!wait_for_version(a, step)) break;
+        if (!wait_for_version(a, version_of(a, step))) break;
         status = draw_step(a, step, ls_clock_seconds() - start, &err);
         pthread_mutex_lock(&a->lock);
         if (status == LS_OK) a->drawn = step;
@@ -148,6 +197,7 @@ static void *run(void *context) {
         pthread_cond_broadcast(&a->changed);
         pthread_mutex_unlock(&a->lock);
     }
+    (void)wait_for_version(a, INT64_MAX);
     return NULL;
 }
 
@@ -173,8 +223,7 @@ ls_status ls_grpo_ahead_take(grpo *g, ls_error *err) {
 void ls_grpo_ahead_rest(grpo *g) {
     grpo_ahead *a = g->ahead;
     pthread_mutex_lock(&a->lock);
-    while (a->drawn < g->o->train.steps && a->drawn < a->published + a->n && !a->failed)
-        pthread_cond_wait(&a->changed, &a->lock);
+    while (a->awaited <= a->published && !a->failed) pthread_cond_wait(&a->changed, &a->lock);
     pthread_mutex_unlock(&a->lock);
 }
 
@@ -209,7 +258,12 @@ ls_status ls_grpo_ahead_publish(grpo *g, ls_error *err) {
     return LS_OK;
 }
 
-const ls_parameters *ls_grpo_ahead_weights(const grpo *g) { return copy_of(g->ahead, g->draws->behind)->weights; }
+const ls_parameters *ls_grpo_ahead_weights(const grpo *g) {
+    const ls_gate *gate = &g->gate;
+    const bool is_token = g->ahead->flight != NULL && gate->sequence >= 0;
+    const int64_t v = is_token ? (int64_t)g->episodes->list[gate->sequence].version[gate->row + 1] : g->draws->behind;
+    return copy_of(g->ahead, v)->weights;
+}
 
 const ls_engine *ls_grpo_ahead_engine(const grpo *g) { return g->ahead->engine; }
 
@@ -218,6 +272,10 @@ const ls_engine *ls_grpo_ahead_engine(const grpo *g) { return g->ahead->engine; 
 static void path_of_version(const grpo *g, int64_t v, const char *prefix, char path[LS_SAVES_PATH_MAX]) {
     snprintf(path, LS_SAVES_PATH_MAX, "%.1100s/versions/%s" VERSION_PREFIX "%08lld", g->o->train.run, prefix,
              (long long)v);
+}
+
+static void directory_of_versions(const grpo *g, char path[LS_SAVES_PATH_MAX + 16]) {
+    snprintf(path, LS_SAVES_PATH_MAX + 16, "%s/versions", g->o->train.run);
 }
 
 /* A model directory, with the number of its updates. */
@@ -237,6 +295,19 @@ static ls_status write_version(const grpo *g, int64_t v, ls_error *err) {
     return ls_path_rename(fresh, path, err);
 }
 
+ls_status ls_grpo_ahead_list(grpo *g, ls_bundle_version *list, int64_t *n, ls_error *err) {
+    char directory[LS_SAVES_PATH_MAX + 16];
+    directory_of_versions(g, directory);
+    LS_TRY(ls_directory_make(directory, err));
+    *n = 0;
+    for (int64_t v = g->draws->behind; v <= g->draws->newest; v++) {
+        LS_TRY(ls_parameters_digest(copy_of(g->ahead, v)->weights, &list[*n].weights, err));
+        list[(*n)++].step = v;
+        LS_TRY(write_version(g, v, err));
+    }
+    return ls_directory_sync(directory, err);
+}
+
 /* Versions before `first`, and what a killed process left. */
 static ls_status remove_versions(const char *directory, int64_t first, ls_error *err) {
     char path[LS_SAVES_PATH_MAX + 300], **names = NULL;
@@ -252,10 +323,6 @@ static ls_status remove_versions(const char *directory, int64_t first, ls_error 
 done:
     ls_names_free(names, n);
     return status;
-}
-
-static void directory_of_versions(const grpo *g, char path[LS_SAVES_PATH_MAX + 16]) {
-    snprintf(path, LS_SAVES_PATH_MAX + 16, "%s/versions", g->o->train.run);
 }
 
 /* Those of a run that was in this directory before. */
@@ -331,8 +398,14 @@ static ls_status open_device(grpo_ahead *a, ls_error *err) {
 static ls_status open_engine(grpo_ahead *a, ls_error *err) {
     const grpo *g = a->g;
     if (g->rollout != NULL) return LS_OK;
-    a->drawing = version_of(a, g->step + 1);
-    return ls_engine_create(&a->engine, copy_of(a, a->drawing)->model, a->own, &g->engine_opts, err);
+    return ls_engine_create(&a->engine, copy_of(a, version_of(a, g->step + 1))->model, a->own, &g->engine_opts, err);
+}
+
+static ls_status open_flight(grpo_ahead *a, ls_error *err) {
+    const grpo_versions versions = {a, use_version, newest_version};
+    if (a->g->o->updates != LS_UPDATES_IN_FLIGHT) return LS_OK;
+    for (int64_t i = 0; i < a->n; i++) LS_TRY(ls_episodes_date(a->draws[i].episodes, err));
+    return ls_grpo_flight_open(&a->flight, a->g, &versions, err);
 }
 
 ls_status ls_grpo_ahead_open(grpo *g, ls_error *err) {
@@ -357,6 +430,7 @@ ls_status ls_grpo_ahead_open(grpo *g, ls_error *err) {
     if (g->step == 0) LS_TRY(forget_versions(g, err));
     LS_TRY(open_versions(g, err));
     LS_TRY(open_engine(a, err));
+    LS_TRY(open_flight(a, err));
     if ((error = ls_thread_start(&a->thread, run, a)) != 0)
         return LS_FAIL(err, LS_ERR_NOMEM, "lag: no thread: %s", strerror(error));
     a->is_started = true;
@@ -370,6 +444,7 @@ void ls_grpo_ahead_close(grpo_ahead *a) {
     pthread_cond_broadcast(&a->changed);
     pthread_mutex_unlock(&a->lock);
     if (a->is_started) pthread_join(a->thread, NULL);
+    ls_grpo_flight_close(a->flight);
     ls_engine_free(a->engine);
     ls_device_close(a->own);
     for (int64_t i = 0; a->draws != NULL && i < a->n; i++) ls_grpo_draws_free(&a->draws[i]);

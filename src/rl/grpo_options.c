@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "base/parallel.h"
+#include "rl/borders.h"
 #include "rl/grpo.h"
 #include "train/shared_rows.h"
 
@@ -15,6 +16,7 @@ static const char *const rewards[] = {"auto", "task",    "exact",  "number",    
 
 static const char *const prefix_names[] = {"off", "shared", NULL};
 static const char *const overlong_names[] = {"refuse", "leave_out", NULL};
+static const char *const update_names[] = {"between", "in_flight", NULL};
 
 #define AT(field) offsetof(ls_grpo_options, field)
 #define TEXT(bits, field, help) \
@@ -79,6 +81,9 @@ static const ls_option rows[] = {
     INT(true, lag, 0, LS_GRPO_LAG_MAX,
         "Steps that rollouts are behind: a thread draws step s with the weights behind step s - 1 - lag while the "
         "trainer trains (0: they take turns; docs/guide/overlap.md)"),
+    CHOICE(true, updates, update_names,
+           "Of a lag: when new weights reach the draws: between steps, or in_flight, also in the middle of "
+           "completions (the log of that: RUN/" LS_BORDERS_NAME ")"),
     TEXT(false, reward,
          "Who judges: task, a verifier (exact, number, choice, regex, json: docs/guide/data.md), command, server, "
          "environment, "
@@ -116,6 +121,9 @@ static const ls_option rows[] = {
     NUMBER(false, check_share, 0, 1,
            "Of a lag: the share of older episodes that the weights that drew them score once more; one that differs is "
            "the gate's"),
+    TEXT(false, follow,
+         "Of updates=in_flight: draw along this log, the " LS_BORDERS_NAME " of a run, which gives its digest again; "
+         "behind its end the run goes on freely (empty: none)"),
     INT(false, eval_every, 0, 1e12, "Steps between evaluations on held-out problems, also before the first (0: none)"),
     INT(false, eval_n, 1, 1 << 20, "Problems of an evaluation, always the same"),
     NUMBER(false, eval_temperature, 0, 1e6, "Of evaluations; 0 is greedy"),
@@ -494,6 +502,20 @@ static ls_status check_prefix(const ls_grpo_options *o, ls_error *err) {
     return LS_OK;
 }
 
+/* What weights in flight do not go with. */
+static ls_status check_updates(const ls_grpo_options *o, ls_error *err) {
+    const char *what = NULL;
+    if (o->follow[0] != '\0' && o->updates != LS_UPDATES_IN_FLIGHT)
+        return LS_FAIL(err, LS_ERR_ARG, "follow: without updates=in_flight it has no effect");
+    if (o->updates != LS_UPDATES_IN_FLIGHT) return LS_OK;
+    if (o->lag == 0) return LS_FAIL(err, LS_ERR_ARG, "updates: in_flight without lag; nothing is drawn in a flight");
+    if (o->rollout_url[0] != '\0') what = "rollout_url; servers draw whole episodes with the weights that they get";
+    if (o->filter_groups) what = "filter_groups, of whose first draws the log says nothing";
+    if (o->train.own_rank.ranks > 1) what = "several ranks, which would have to change weights at the same tokens";
+    if (what == NULL) return LS_OK;
+    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "updates: in_flight with %s", what);
+}
+
 /* What a lag does not go with. */
 static ls_status check_lag(const ls_grpo_options *o, ls_error *err) {
     const ls_sampling sampling = ls_grpo_sampling(o);
@@ -548,6 +570,7 @@ ls_status ls_grpo_options_check(ls_grpo_options *o, ls_error *err) {
                        (long long)o->train.steps, (long long)o->prompts);
     LS_TRY_DONE(check_rollout(o, err));
     LS_TRY_DONE(check_lag(o, err));
+    LS_TRY_DONE(check_updates(o, err));
     LS_TRY_DONE(check_prefix(o, err));
     if (o->reference[0] != '\0' && o->beta == 0)
         return LS_FAIL(err, LS_ERR_ARG, "reference: without beta it has no effect");

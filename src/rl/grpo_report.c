@@ -115,6 +115,7 @@ static ls_status tell_staleness(const grpo *g, ls_error *err) {
     ls_mismatch m;
     if (g->ahead == NULL) return LS_OK;
     tell_numbers(g->records, numbers, sizeof numbers / sizeof numbers[0]);
+    if (g->o->updates == LS_UPDATES_IN_FLIGHT) ls_run_metric(g->records, "lag/borders", (double)g->draws->n_borders);
     if (ls_grpo_stops(g)) return LS_OK;
     LS_TRY(ls_mismatch_of(&m, &tokens, g->rows.recorded, g->rows.trainer, err));
     ls_mismatch_write(ls_run_metrics(g->records, "staleness"), &m);
@@ -266,6 +267,8 @@ static const ls_parameters *weights_of_step(const grpo *g) {
     return g->ahead != NULL ? ls_grpo_ahead_weights(g) : ls_trainer_state(g->trainer)->weights;
 }
 
+static bool has_versions(const grpo *g) { return g->draws->newest > g->draws->behind; }
+
 static ls_status describe_bundle(const grpo *g, ls_bundle *b, ls_error *err) {
     *b = (ls_bundle){.step = g->step,
                      .dtype = (ls_dtype)g->o->train.dtype,
@@ -317,8 +320,10 @@ static ls_status write_bundle(const grpo *g, const ls_bundle *b, ls_error *err) 
     is_made = true;
     LS_TRY_DONE(ls_saves_save_model(g->saves, fresh, weights_of_step(g), err));
     LS_TRY_DONE(ls_bundle_write(fresh, b, g->config, err));
-    LS_TRY_DONE(ls_replay(&g->result->finding, fresh, &replay, err));
-    LS_TRY_DONE(ls_finding_save(fresh, &g->result->finding, err));
+    if (!has_versions(g)) {
+        LS_TRY_DONE(ls_replay(&g->result->finding, fresh, &replay, err));
+        LS_TRY_DONE(ls_finding_save(fresh, &g->result->finding, err));
+    }
     LS_TRY_DONE(ls_directory_sync(fresh, err));
     if (ls_file_exists(g->result->bundle)) LS_TRY_DONE(ls_directory_remove(g->result->bundle, err));
     LS_TRY_DONE(ls_path_rename(fresh, g->result->bundle, err));
@@ -341,17 +346,29 @@ static void tell_update(const grpo *g) {
             (long long)gate->n_sequences_differing, (long long)g->rows.n, id, (long long)gate->row + 1,
             (double)gate->rollout, ls_float_bits(gate->rollout), (double)gate->trainer, ls_float_bits(gate->trainer),
             (long long)ls_float_ulps(gate->rollout, gate->trainer));
+    if (has_versions(g)) {
+        fprintf(
+            g->progress,
+            "versions %lld to %lld drew them: they are in %s/versions\n"
+            "reproduce: lockstep train grpo with the options of this run, another run, and follow=%s/" LS_BORDERS_NAME
+            "\n",
+            (long long)g->draws->behind, (long long)g->draws->newest, g->o->train.run, g->o->train.run);
+        return;
+    }
     ls_finding_print(g->progress, &g->result->finding);
     fprintf(g->progress, "reproduce: lockstep train replay %s\n", g->result->bundle);
 }
 
 ls_status ls_grpo_bundle(grpo *g, ls_error *err) {
     ls_bundle b;
+    ls_bundle_version versions[LS_GRPO_LAG_MAX + 1];
     char(*ids)[LS_EPISODE_ID_MAX] = NULL;
     ls_status status = LS_OK;
     if (!ls_grpo_writes(g) || g->result->bundle[0] != '\0') return LS_OK;
     LS_TRY_DONE(describe_bundle(g, &b, err));
     LS_TRY_DONE(list_sequences(g, &b, &ids, err));
+    b.versions = versions;
+    if (has_versions(g)) LS_TRY_DONE(ls_grpo_ahead_list(g, versions, &b.n_versions, err));
     snprintf(g->result->bundle, sizeof g->result->bundle, "%s/mismatch-%08lld", g->o->train.run, (long long)g->step);
     LS_TRY_DONE(write_bundle(g, &b, err));
     tell_update(g);

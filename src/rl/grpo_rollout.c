@@ -102,6 +102,7 @@ typedef struct drawing {
 static ls_status draw_requests(void *context, ls_request *requests, int64_t n, ls_error *err) {
     const drawing *d = context;
     const grpo_drawer *by = d->drawer;
+    if (by->flight != NULL) return ls_grpo_flight_draw(by->flight, by->engine, requests, n, err);
     if (by->engine != NULL) return ls_engine_run(by->engine, requests, n, NULL, NULL, err);
     return ls_rollout_draw(d->g->rollout, requests, n, by->sampling, by->is_recorded, err);
 }

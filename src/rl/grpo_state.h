@@ -4,6 +4,7 @@
  *   grpo_step.c     one step: advantages, gate, updates
  *   grpo_draws.c    a step's episodes: draws and rewards
  *   grpo_ahead.c    the same by a thread of its own, steps ahead of the trainer (lag)
+ *   grpo_flight.c   draws whose weights change on the way (updates=in_flight), and their log
  *   grpo_rollout.c  who draws: the engine, or servers
  *   grpo_ranks.c    episodes from process to process
  *   grpo_report.c   what is told of a step: metrics, progress, the bundle of a mismatch */
@@ -11,6 +12,7 @@
 #define LS_RL_GRPO_STATE_H
 
 #include "measure/mismatch.h"
+#include "rl/borders.h"
 #include "rl/grpo.h"
 #include "rl/rollout.h"
 #include "run/run.h"
@@ -44,7 +46,10 @@ typedef struct grpo_rows {
 typedef struct grpo_draws {
     ls_episodes *episodes;
     int64_t step;
-    int64_t behind;                      /* their weights are those behind this step: step - 1 without a lag */
+    int64_t behind;                      /* their weights are those behind this step, or later ones in flight: step - 1
+                                            without a lag */
+    int64_t newest;                      /* and up to those behind this one: in flight it may be later */
+    int64_t n_borders;                   /* in flight: how often weights changed within an episode */
     int64_t n_batches;                   /* how often it drew */
     uint8_t *equal;                      /* [groups] those whose rewards are all equal */
     float *rewards;                      /* [n], by number */
@@ -56,6 +61,7 @@ typedef struct grpo_draws {
 } grpo_draws;
 
 typedef struct grpo_ahead grpo_ahead;
+typedef struct grpo_flight grpo_flight;
 
 /* Seconds of the parts of a step. */
 typedef struct grpo_times {
@@ -173,7 +179,8 @@ typedef struct grpo_drawer {
     ls_engine *engine;
     grpo_weights weights;
     const ls_sampling *sampling;
-    bool is_recorded; /* the episodes are to be learnt from */
+    bool is_recorded;    /* the episodes are to be learnt from */
+    grpo_flight *flight; /* changes the engine's weights on the way; NULL: they stay */
 } grpo_drawer;
 /* Draws this process's share of all episodes that were begun. */
 ls_status ls_grpo_draw(grpo *g, ls_episodes *episodes, const grpo_drawer *drawer, ls_error *err);
@@ -206,9 +213,27 @@ ls_status ls_grpo_ahead_publish(grpo *g, ls_error *err);
 ls_status ls_grpo_ahead_save(grpo *g, ls_error *err);
 /* Checks all episodes of the step, whatever share is checked otherwise. */
 ls_status ls_grpo_ahead_check_all(grpo *g, ls_error *err);
-/* Of the episodes of the step. */
+/* Of the episodes of the step, in flight of the token of the first difference. */
 const ls_parameters *ls_grpo_ahead_weights(const grpo *g);
+/* The step's versions, with files in RUN/versions; room for lag + 1. */
+ls_status ls_grpo_ahead_list(grpo *g, ls_bundle_version *list, int64_t *n, ls_error *err);
 const ls_engine *ls_grpo_ahead_engine(const grpo *g); /* NULL: servers draw */
+
+/* Where draws in flight have weights from. */
+typedef struct grpo_versions {
+    void *context;
+    /* The engine gets this version, which is waited for. */
+    ls_status (*use)(void *context, int64_t version, ls_error *err);
+    int64_t (*newest)(void *context); /* that there is */
+} grpo_versions;
+/* grpo_flight.c: opens the log. Draws of a step are between begin and end, which adds them to the log; then
+ * draws->behind and draws->n_borders are known. */
+ls_status ls_grpo_flight_open(grpo_flight **out, const grpo *g, const grpo_versions *versions, ls_error *err);
+void ls_grpo_flight_close(grpo_flight *flight); /* accepts NULL */
+void ls_grpo_flight_begin(grpo_flight *flight, grpo_draws *draws);
+ls_status ls_grpo_flight_end(grpo_flight *flight, ls_error *err);
+/* As ls_engine_run, of requests of the step's episodes. */
+ls_status ls_grpo_flight_draw(grpo_flight *flight, ls_engine *engine, ls_request *requests, int64_t n, ls_error *err);
 
 /* grpo_sleep.c: wakes one of engine and trainer, and the other sleeps; does nothing without plan.sleeps. */
 ls_status ls_grpo_wake(grpo *g, grpo_awake who, ls_error *err);

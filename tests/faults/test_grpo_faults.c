@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "base/file.h"
 #include "faults/faults.h"
-#include "rl/grpo_run.h"
+#include "rl/flying_run.h"
 
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof((array)[0])))
 
@@ -123,6 +123,36 @@ static void a_sound_engine_passes(void **state) {
     job_free(&j);
 }
 
+/* What was cached of the old weights is found behind the new ones: only the check sees it, of the tokens behind the
+ * borders. The bundle names the versions, and their episodes are not drawn again without the log. */
+static void stale_states_behind_borders_are_found(void **state) {
+    const fault_case c = {"stale-weights-prefix", {NULL}, 2, NULL, 0};
+    const ls_replay_opts opts = {0};
+    ls_replay_finding finding;
+    job j = flying_job("stale");
+    char log[200], *text;
+    int64_t bytes;
+    ls_error err;
+    (void)state;
+    snprintf(log, sizeof log, "%s", run_dir("stale-log"));
+    write_log(log, 2, 1);
+    set_text(&j, "follow", log);
+    run_case(&c, &j);
+    assert_true(j.result.differs);
+    assert_int_equal(j.result.step, 1);
+    assert_int_equal(j.result.gate.n_sequences_differing, EPISODES);
+    assert_int_equal(j.result.gate.n_differing, EPISODES / 2 * (6 - 2) + EPISODES / 2 * (6 - 3));
+    assert_false(bundle_has(&j, "finding.json"));
+    assert_ok(ls_file_read(&text, &bytes, strcat(strcpy(log, j.result.bundle), "/bundle.json"), 1 << 20, &err), err);
+    assert_non_null(strstr(text, "\"versions\":[{\"step\":0"));
+    free(text);
+    check_failed(ls_replay(&finding, j.result.bundle, &opts, &err), &err, "versions: several versions drew");
+    snprintf(log, sizeof log, "%.100s/versions/step-00000001/model.safetensors", j.o->train.run);
+    assert_true(ls_file_exists(log));
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
 static void bundles_that_are_damaged_are_refused(void **state) {
     static const struct {
         const char *file, *text, *word;
@@ -162,6 +192,7 @@ int main(void) {
         cmocka_unit_test(a_sound_engine_passes),
         cmocka_unit_test(the_gate_stops_the_first_affected_step),
         cmocka_unit_test(a_warning_goes_on),
+        cmocka_unit_test(stale_states_behind_borders_are_found),
         cmocka_unit_test(bundles_that_are_damaged_are_refused),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
