@@ -49,8 +49,8 @@ typedef struct ls_cache {
     uint8_t kind[LS_LAYERS_MAX]; /* ls_held_kind; a copy: weights may change and their models go */
     uint8_t **layer;             /* [n_layers]: the layer's slots or pages; NULL where there are none */
     int64_t *differs;            /* device memory: the answer of a comparison */
-    ls_span *span;        /* device memory: the slot whose states a comparison writes; NULL where none lacks any */
-    uint8_t *guard_bytes; /* [largest count of entries][64], what was read of guards; NULL without */
+    ls_span *span;               /* device memory: the slot whose states a comparison writes; NULL where all are */
+    uint8_t *guard_bytes;        /* [largest count of entries][64], what was read of guards; NULL without */
 } ls_cache;
 
 typedef struct ls_cache_opts {

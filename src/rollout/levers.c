@@ -127,7 +127,7 @@ void ls_levers_init(ls_levers *levers) {
     *levers = defaults;
 }
 
-/* What was the fastest on an H100: a state is read with each token, and what it lacks besides. */
+/* Measurement chose them: a step also reads what states lack, and the more the fewer are written. */
 #define GPU_STATE_EVERY_SSD 8
 #define GPU_STATE_EVERY_DELTA 4
 
