@@ -8,6 +8,7 @@
 #include "bench_gpu.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/delta.h"
+#include "op/held.h"
 
 #define DIM 128
 
@@ -91,17 +92,34 @@ static problem problem_make(int64_t n_seqs, int64_t rows_each, int64_t pos, int6
     return p;
 }
 
+/* States that every `every`-th token writes; as in a running batch, slots hold 0 to every - 1 tokens at first. */
+static void hold(problem *p, int64_t every) {
+    ls_delta_args *f = &p->forward;
+    f->state_every = every;
+    const ls_held held = ls_delta_held(f);
+    const int64_t n = f->n_spans, bytes = held.total * 4;
+    if (held.total == 0) return;
+    f->held = ls_pool_view{(uint8_t *)device_memory(n * bytes), bytes, n};
+    float *entry = (float *)calloc((size_t)held.heads, 4);
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t h = 0; h < held.heads; h++) ls_held_set_count(entry, h, i % every);
+        check(cudaMemcpy(f->held.base + i * bytes, entry, (size_t)held.heads * 4, cudaMemcpyHostToDevice), "counts");
+    }
+    free(entry);
+}
+
 static void problem_free(problem *p) {
-    const void *all[] = {p->forward.q,          p->forward.k,   p->forward.v,   p->forward.a,
-                         p->forward.b,          p->forward.out, p->backward.dq, p->forward.state.base,
-                         p->forward.scale.base, p->backward.dk, p->backward.dv, p->backward.dout,
-                         p->backward.da,        p->backward.db, exec_.workspace};
+    const void *all[] = {p->forward.held.base,  p->forward.q,          p->forward.k,   p->forward.v,
+                         p->forward.a,          p->forward.b,          p->forward.out, p->backward.dq,
+                         p->forward.state.base, p->forward.scale.base, p->backward.dk, p->backward.dv,
+                         p->backward.dout,      p->backward.da,        p->backward.db, exec_.workspace};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) check(cudaFree((void *)all[i]), "free");
     exec_.workspace = NULL;
 }
 
 int main(int argc, char **argv) {
-    static const int64_t shapes[][2] = {{1, 2048}, {8, 2048}, {64, 512}}, counts[] = {1, 8, 64, 256};
+    static const int64_t shapes[][2] = {{1, 2048}, {8, 2048}, {64, 512}}, counts[] = {1, 8, 64, 256},
+                         everies[] = {1, 2, 4, 8, 12, 16};
     const long long heads = argc > 2 ? atoi(argv[1]) : 32, key_heads = argc > 2 ? atoi(argv[2]) : 16;
     bench_open();
     for (int i = 0; i < 3; i++) {
@@ -114,11 +132,14 @@ int main(int argc, char **argv) {
         fflush(stdout);
         problem_free(&p);
     }
-    for (int i = 0; i < 4; i++) {
-        problem p = problem_make(counts[i], 1, 100, heads, key_heads);
-        const double bytes = 2.0 * (double)(counts[i] * heads * DIM * DIM) * 4.0, us = time_of(run_forward, &p);
-        printf("%lld over %lld heads, %3lld tokens: %8.1f us, %5.0f GB/s of states\n", heads, key_heads,
-               (long long)counts[i], us, bytes / us * 1e-3);
+    for (int i = 0; i < 4 * 6; i++) {
+        const int64_t n = counts[i / 6], every = everies[i % 6];
+        problem p = problem_make(n, 1, 100, heads, key_heads);
+        hold(&p, every);
+        const double bytes = (1.0 + 1.0 / (double)every) * (double)(n * heads * DIM * DIM) * 4.0,
+                     us = time_of(run_forward, &p);
+        printf("%lld over %lld heads, %3lld tokens, states every %2lld: %8.1f us, %5.0f GB/s of states\n", heads,
+               key_heads, (long long)n, (long long)every, us, bytes / us * 1e-3);
         fflush(stdout);
         problem_free(&p);
     }

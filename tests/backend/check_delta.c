@@ -1,6 +1,7 @@
 /* The gated delta rule and its gradient on every back end: bits of the CPU contract for every shape, cut, batch, slot,
  * packing and repetition. */
 #include "grad_case.h"
+#include "op/held.h"
 
 enum { DELTA_Q, DELTA_K, DELTA_V, DELTA_A, DELTA_B };
 enum { DELTA_RATE, DELTA_DT_BIAS };
@@ -17,6 +18,7 @@ typedef struct delta_shape {
 static ls_delta_args delta_args(const problem *p, const operands *o) {
     const int64_t heads = p->in[DELTA_A].cols;
     const ls_pool_view scale = {o->pool.base + p->dim * p->width * 4, o->pool.stride, o->pool.n_entries};
+    const ls_pool_view held = {o->pool.base + p->held_at, o->pool.stride, o->pool.n_entries};
     const ls_delta_args args = {.in_dtype = p->in[DELTA_Q].dtype,
                                 .out_dtype = p->out.dtype,
                                 .q = o->in[DELTA_Q],
@@ -40,6 +42,8 @@ static ls_delta_args delta_args(const problem *p, const operands *o) {
                                 .value_dim = p->dim / heads,
                                 .state = o->pool,
                                 .scale = scale,
+                                .state_every = p->every,
+                                .held = held,
                                 .spans = o->spans,
                                 .n_spans = o->n_spans,
                                 .span_rows_max = o->span_rows_max};
@@ -54,6 +58,20 @@ static ls_status delta_call(const ls_exec *exec, const problem *p, const operand
 static int64_t delta_workspace(const problem *p, const operands *o) {
     const ls_delta_args args = delta_args(p, o);
     return ls_op_delta_workspace(&args);
+}
+
+static ls_status delta_settle(const ls_exec *exec, const problem *p, const operands *o, ls_error *err) {
+    const ls_delta_args a = delta_args(p, o);
+    const ls_settle_args args = {.n_heads = a.n_heads,
+                                 .n_groups = a.n_key_heads,
+                                 .state_rows = a.key_dim,
+                                 .state_cols = a.value_dim,
+                                 .state_every = a.state_every,
+                                 .state = a.state,
+                                 .held = a.held,
+                                 .spans = a.spans,
+                                 .n_spans = a.n_spans};
+    return ls_op_settle(exec, &args, err);
 }
 
 static problem delta_problem(bk_run *run, const delta_shape *shape, const int64_t *length, int64_t n_seqs,
@@ -84,6 +102,7 @@ static problem delta_problem(bk_run *run, const delta_shape *shape, const int64_
     p.token_work = p.dim * shape->keys;
     p.call = delta_call;
     p.workspace = delta_workspace;
+    p.settle = delta_settle;
     problem_solve(run, &p);
     return p;
 }
@@ -153,9 +172,13 @@ static grad_problem delta_grad_problem(bk_run *run, const delta_shape *shape, co
 
 static void forward_and_back(bk_run *run, const delta_shape *shape, const int64_t *length, int64_t n_seqs,
                              uint64_t seed) {
+    static const int64_t every[] = {2, 5, 8, LS_STATE_EVERY_MAX};
     problem p = delta_problem(run, shape, length, n_seqs, seed);
     grad_problem g;
     check_cuts(run, &p);
+    for (int64_t i = 0; i < BK_COUNT(every); i++)
+        check_held(run, &p, every[i],
+                   ls_held_floats(every[i], shape->heads, shape->key_heads, shape->keys, shape->dim) * 4);
     problem_free(&p);
     g = delta_grad_problem(run, shape, length, n_seqs, seed + 1);
     check_packings(run, &g, 3);

@@ -1,6 +1,7 @@
 /* The scan of Mamba-2 and its gradient on every back end: bits of the CPU contract for every shape, cut, batch, slot,
  * packing and repetition. */
 #include "grad_case.h"
+#include "op/held.h"
 
 enum { SSD_X, SSD_DT, SSD_B, SSD_C };
 enum { SSD_A, SSD_D, SSD_DT_BIAS };
@@ -17,6 +18,7 @@ typedef struct ssd_shape {
 static ls_ssd_args ssd_args(const problem *p, const operands *o) {
     const int64_t heads = p->in[SSD_DT].cols;
     const ls_pool_view scale = {o->pool.base + p->dim * p->width * 4, o->pool.stride, o->pool.n_entries};
+    const ls_pool_view held = {o->pool.base + p->held_at, o->pool.stride, o->pool.n_entries};
     const ls_ssd_args args = {.in_dtype = p->in[SSD_X].dtype,
                               .out_dtype = p->out.dtype,
                               .x = o->in[SSD_X],
@@ -41,6 +43,8 @@ static ls_ssd_args ssd_args(const problem *p, const operands *o) {
                               .n_states = p->width,
                               .state = o->pool,
                               .scale = scale,
+                              .state_every = p->every,
+                              .held = held,
                               .spans = o->spans,
                               .n_spans = o->n_spans,
                               .span_rows_max = o->span_rows_max};
@@ -55,6 +59,20 @@ static ls_status ssd_call(const ls_exec *exec, const problem *p, const operands 
 static int64_t ssd_workspace(const problem *p, const operands *o) {
     const ls_ssd_args args = ssd_args(p, o);
     return ls_op_ssd_workspace(&args);
+}
+
+static ls_status ssd_settle(const ls_exec *exec, const problem *p, const operands *o, ls_error *err) {
+    const ls_ssd_args a = ssd_args(p, o);
+    const ls_settle_args args = {.n_heads = a.n_heads,
+                                 .n_groups = a.n_groups,
+                                 .state_rows = a.n_states,
+                                 .state_cols = a.head_dim,
+                                 .state_every = a.state_every,
+                                 .state = a.state,
+                                 .held = a.held,
+                                 .spans = a.spans,
+                                 .n_spans = a.n_spans};
+    return ls_op_settle(exec, &args, err);
 }
 
 static problem ssd_problem(bk_run *run, const ssd_shape *shape, const int64_t *length, int64_t n_seqs, uint64_t seed) {
@@ -84,6 +102,7 @@ static problem ssd_problem(bk_run *run, const ssd_shape *shape, const int64_t *l
     p.token_work = p.dim * shape->states;
     p.call = ssd_call;
     p.workspace = ssd_workspace;
+    p.settle = ssd_settle;
     problem_solve(run, &p);
     return p;
 }
@@ -151,9 +170,13 @@ static grad_problem ssd_grad_problem(bk_run *run, const ssd_shape *shape, const 
 
 static void forward_and_back(bk_run *run, const ssd_shape *shape, const int64_t *length, int64_t n_seqs,
                              uint64_t seed) {
+    static const int64_t every[] = {2, 5, 8, LS_STATE_EVERY_MAX};
     problem p = ssd_problem(run, shape, length, n_seqs, seed);
     grad_problem g;
     check_cuts(run, &p);
+    for (int64_t i = 0; i < BK_COUNT(every); i++)
+        check_held(run, &p, every[i],
+                   ls_held_floats(every[i], shape->heads, shape->groups, shape->states, shape->dim) * 4);
     problem_free(&p);
     g = ssd_grad_problem(run, shape, length, n_seqs, seed + 1);
     check_packings(run, &g, 3);

@@ -300,6 +300,28 @@ static inline void check_cuts(bk_run *run, const problem *p) {
     bk_clear(run);
 }
 
+/* Decoded with states that are written every so many tokens, the last three tokens in one span or decoded as well. */
+static inline void check_held(bk_run *run, const problem *p, int64_t every, int64_t held_bytes) {
+    static const cut decoded = {1, PACKED, BOUND_EXACT, false, true, 3};
+    static const cut rest[] = {{WHOLE, PACKED, BOUND_EXACT, false, true, 0}, {1, ALONE, BOUND_EXACT, false, false, 0}};
+    problem q = *p;
+    q.every = every;
+    q.held_at = round_up(p->state_bytes, 16);
+    q.held_bytes = held_bytes;
+    for (int64_t i = 0; i < BK_COUNT(rest); i++) {
+        char why[WHY_MAX] = "";
+        rig r = rig_make(run, &q);
+        plan pl = plan_make(&q, (uint64_t)(every + i));
+        uint8_t *expect = r.expect;
+        r.expect = NULL; /* nothing settles the states in between */
+        if (!drive(&r, &pl, &decoded, why)) bk_fail(run, "%s, every %lld: %s", q.name, (long long)every, why);
+        r.expect = expect;
+        drive_check(&r, &pl, &rest[i]);
+        rig_free(&r);
+        bk_clear(run);
+    }
+}
+
 /* The first sequence at every position of batches of every size, prefilled and decoded. */
 static inline void check_batches(bk_run *run, const problem *p) {
     static const int64_t sizes[] = {1, 2, 3, 7, SEQS_MAX};

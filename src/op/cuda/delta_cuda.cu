@@ -3,6 +3,7 @@
 #include "dev/device.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/cuda/delta_cuda.h"
+#include "op/cuda/held_cuda.h"
 
 /* ---- any shape: a block is one head of one span, its state in shared memory, a thread a column ---- */
 
@@ -88,10 +89,61 @@ static __device__ __forceinline__ void fold_warps(float y[4], float (*part)[LS_D
         y[j] = ls_add(ls_add(part[0][first + j], part[1][first + j]), ls_add(part[2][first + j], part[3][first + j]));
 }
 
+typedef ls_held_batch<LS_DELTA_KEYS, LS_DELTA_COLUMNS> held_batch;
+
+/* One outer product more in the thread's rows and columns. */
+static __device__ __forceinline__ void add_product(float4 s[OWN], const float4 d, const float *k, int warp) {
+#pragma unroll
+    for (int m = 0; m < OWN / 4; m++) {
+        const float4 k4 = *(const float4 *)(k + m * LS_DELTA_FOLD + 4 * warp);
+        const float own[4] = {k4.x, k4.y, k4.z, k4.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float4 *at = &s[4 * m + i];
+            *at = make_float4(ls_fma(own[i], d.x, at->x), ls_fma(own[i], d.y, at->y), ls_fma(own[i], d.z, at->z),
+                              ls_fma(own[i], d.w, at->w));
+        }
+    }
+}
+
+static __device__ __forceinline__ void rescale(float4 s[OWN], float factor) {
+#pragma unroll
+    for (int i = 0; i < OWN; i++)
+        s[i] =
+            make_float4(ls_mul(s[i].x, factor), ls_mul(s[i].y, factor), ls_mul(s[i].z, factor), ls_mul(s[i].w, factor));
+}
+
+/* The states behind the tokens that the slot holds; all threads of the block call it. */
+static __device__ __forceinline__ void add_held(float4 s[OWN], held_batch *batch, const delta_params *p, float *entry,
+                                                int64_t head, int count, int warp, int first) {
+    for (int done = 0; done < count; done += LS_HELD_BATCH) {
+        const int n = min(count - done, LS_HELD_BATCH);
+        if (done > 0) __syncthreads();
+        ls_held_fetch(batch, &p->held, entry, head, done, n);
+        __syncthreads();
+        for (int t = 0; t < n; t++) {
+            if (batch->factor[t] != 1.0f) rescale(s, batch->factor[t]);
+            add_product(s, *(const float4 *)&batch->own[t][first], batch->shared[t], warp);
+        }
+    }
+}
+
+/* What a token leaves where its state is not written: the first warp has all columns. */
+static __device__ __forceinline__ void keep_token(const delta_params *p, float *entry, int64_t head, int count,
+                                                  const float d[4], const float *k, float factor) {
+    float *record = ls_held_record(&p->held, entry, count);
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    if (warp == 0) ((float4 *)ls_held_own(&p->held, record, head))[lane] = make_float4(d[0], d[1], d[2], d[3]);
+    if (warp == 1 && ls_held_writes_shared(&p->held, head))
+        ((float4 *)ls_held_shared(&p->held, record, head))[lane] = ((const float4 *)k)[lane];
+    if (threadIdx.x == 0) *ls_held_factor(&p->held, record, head) = factor;
+}
+
 template <int IN>
 static __global__ void __launch_bounds__(TOKEN_THREADS, 3) token_kernel(const __grid_constant__ delta_params p) {
     ls_cuda_begin();
     __shared__ __align__(16) float q[LS_DELTA_KEYS], k[LS_DELTA_KEYS], part[2][4][LS_DELTA_COLUMNS];
+    __shared__ held_batch batch;
     const ls_span *span = &p.a.spans[blockIdx.x / p.a.n_heads];
     const int64_t head = blockIdx.x % p.a.n_heads, key = head / p.group;
     const int warp = (int)threadIdx.x / 32, first = (int)threadIdx.x % 32 * 4;
@@ -99,6 +151,10 @@ static __global__ void __launch_bounds__(TOKEN_THREADS, 3) token_kernel(const __
     const int64_t row = span->row, at = head * LS_DELTA_COLUMNS + first;
     float *stored = (float *)ls_pool_at(&p.state, span->slot) + head * (LS_DELTA_KEYS * LS_DELTA_COLUMNS) + first;
     float *stored_scale = (float *)ls_pool_at(&p.scale, span->slot) + head;
+    const bool holds = p.held.total > 0;
+    float *entry = holds ? (float *)ls_pool_at(&p.pending, span->slot) : NULL;
+    const int count = holds && span->pos > 0 ? (int)ls_held_count(&p.held, entry, head) : 0;
+    const bool keeps = holds && ls_held_keeps(&p.held, span, count);
     float4 s[OWN];
 #pragma unroll
     for (int i = 0; i < OWN; i++)
@@ -113,28 +169,24 @@ static __global__ void __launch_bounds__(TOKEN_THREADS, 3) token_kernel(const __
     const ls_delta_step step = ls_delta_step_at<IN>(&p, row, head, before);
     __syncthreads();
     if (threadIdx.x < 64) ls_delta_warp_normalize(threadIdx.x < 32 ? q : k, LS_DELTA_KEYS);
-    if (step.rescaled)
-#pragma unroll
-        for (int i = 0; i < OWN; i++)
-            s[i] = make_float4(ls_mul(s[i].x, step.product), ls_mul(s[i].y, step.product), ls_mul(s[i].z, step.product),
-                               ls_mul(s[i].w, step.product));
+    add_held(s, &batch, &p, entry, head, count, warp, first);
+    if (step.rescaled) rescale(s, step.product);
     __syncthreads();
     fold_own(y, s, k, warp);
     fold_warps(y, part[0], warp, first);
 #pragma unroll
     for (int j = 0; j < 4; j++) y[j] = ls_fma(-step.beta, y[j], ls_mul(step.w, v[j]));
+    add_product(s, make_float4(y[0], y[1], y[2], y[3]), k, warp);
+    if (keeps)
+        keep_token(&p, entry, head, count, y, k, step.rescaled ? step.product : 1.0f);
+    else
 #pragma unroll
-    for (int i = 0; i < OWN; i++) {
-        const float own = k[i / 4 * LS_DELTA_FOLD + 4 * warp + i % 4];
-        s[i] = make_float4(ls_fma(own, y[0], s[i].x), ls_fma(own, y[1], s[i].y), ls_fma(own, y[2], s[i].z),
-                           ls_fma(own, y[3], s[i].w));
-    }
-#pragma unroll
-    for (int i = 0; i < OWN; i++)
-        __stcs((float4 *)(stored + (i / 4 * LS_DELTA_FOLD + 4 * warp + i % 4) * LS_DELTA_COLUMNS), s[i]);
+        for (int i = 0; i < OWN; i++)
+            __stcs((float4 *)(stored + (i / 4 * LS_DELTA_FOLD + 4 * warp + i % 4) * LS_DELTA_COLUMNS), s[i]);
     fold_own(y, s, q, warp);
     fold_warps(y, part[1], warp, first);
     if (threadIdx.x == 0) *stored_scale = step.scale;
+    if (threadIdx.x == 0 && holds) ls_held_set_count(entry, head, keeps ? count + 1 : 0);
     if (warp != 0) return;
     const float top = ls_mul(step.scale, ls_delta_query_scale(LS_DELTA_KEYS));
 #pragma unroll
@@ -143,6 +195,14 @@ static __global__ void __launch_bounds__(TOKEN_THREADS, 3) token_kernel(const __
         ls_four_store<LS_F32>(p.out, row * p.out_stride + at, 4, p.out_stride % 4 == 0 && p.vectors, y);
     else
         ls_four_store<LS_BF16>(p.out, row * p.out_stride + at, 4, p.out_stride % 4 == 0 && p.vectors, y);
+}
+
+/* What other kernels read: whole states. */
+static ls_status settle(const ls_exec *exec, const delta_params *p, ls_error *err) {
+    const ls_delta_backward_args *a = &p->a;
+    const ls_settle_args args = {a->n_heads, a->n_key_heads, a->key_dim, a->value_dim, p->held.every, p->state,
+                                 p->pending, a->spans,       a->n_spans, a->rows,      true};
+    return p->held.total == 0 ? LS_OK : ls_held_settle("delta", exec, &args, p->fault, err);
 }
 
 static ls_status launch(const ls_exec *exec, const delta_params *p, int64_t most, ls_error *err) {
@@ -158,12 +218,14 @@ static ls_status launch(const ls_exec *exec, const delta_params *p, int64_t most
         {LS_WIDTH_I64, {{{"row", a->rows}, {"b stride", a->b_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"out stride", p->out_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"slot", p->state.n_entries}, {"state stride in bytes", p->state.stride}}}},
-        {LS_WIDTH_I64, {{{"slot", p->scale.n_entries}, {"scale stride in bytes", p->scale.stride}}}}};
+        {LS_WIDTH_I64, {{{"slot", p->scale.n_entries}, {"scale stride in bytes", p->scale.stride}}}},
+        {LS_WIDTH_I64, {{{"slot", p->pending.n_entries}, {"held stride in bytes", p->pending.stride}}}}};
     const ls_launch launch = {"delta", {ls_launch_blocks(a->n_spans, a->n_heads, 1), 1, 1},
                               threads, token ? 0 : (a->value_dim + 2) * a->key_dim * 4,
                               index,   (int64_t)(sizeof index / sizeof index[0])};
     bool taken = false;
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
+    if (!token) LS_CUDA_TRY(settle(exec, p, err));
     if (!token) LS_CUDA_TRY(ls_delta_walk(exec, p, LS_DELTA_FORWARD, &taken, err));
     if (taken) return LS_OK;
     delta_params params = *p;
@@ -213,6 +275,7 @@ ls_status ls_cuda_delta(const ls_exec *exec, const ls_delta_args *a, ls_error *e
                                         {"dt_bias", a->dt_bias, 4, false},
                                         {"state", a->state.base, 16, a->state.n_entries == 0},
                                         {"scale", a->scale.base, 4, a->scale.n_entries == 0},
+                                        {"held", a->held.base, 16, a->state_every < 2 || a->held.n_entries == 0},
                                         {"spans", a->spans, 8, a->n_spans == 0}};
     delta_params p = {};
     ls_fault *fault;
@@ -222,6 +285,8 @@ ls_status ls_cuda_delta(const ls_exec *exec, const ls_delta_args *a, ls_error *e
     p.a = shared_args(a);
     p.state = a->state;
     p.scale = a->scale;
+    p.pending = a->held;
+    p.held = ls_delta_held(a);
     p.out = a->out;
     p.out_dtype = a->out_dtype;
     p.out_stride = a->out_stride;

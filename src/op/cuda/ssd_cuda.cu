@@ -2,6 +2,7 @@
  * implementation of op/ssd.h. Prefill of heads that models have is in ssd_sm90a_cuda.cu. */
 #include "dev/device.h"
 #include "op/cuda/cuda_ops.h"
+#include "op/cuda/held_cuda.h"
 #include "op/cuda/ssd_cuda.h"
 
 /* ---- any shape: a block is one head of one span, its state in shared memory, a thread a channel ---- */
@@ -53,17 +54,67 @@ static __global__ void __launch_bounds__(256) head_kernel(const __grid_constant_
 
 #define TOKEN_DIM_MAX 128
 
+typedef ls_held_batch<LS_SSD_STATES, TOKEN_DIM_MAX> held_batch;
+
+/* One outer product more in the thread's states. */
+static __device__ __forceinline__ void add_product(float4 s[LS_SSD_OWN], const float u[4], const float *b,
+                                                   float factor) {
+#pragma unroll
+    for (int i = 0; i < LS_SSD_OWN / 4; i++) {
+        const float4 b4 = *(const float4 *)(b + i * 4 * LS_SSD_SLICES);
+        const float own[4] = {b4.x, b4.y, b4.z, b4.w};
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            float4 *at = &s[4 * i + n];
+            float v[4] = {at->x, at->y, at->z, at->w};
+#pragma unroll
+            for (int j = 0; j < 4; j++) v[j] = ls_fma(u[j], own[n], factor != 1.0f ? ls_mul(v[j], factor) : v[j]);
+            *at = make_float4(v[0], v[1], v[2], v[3]);
+        }
+    }
+}
+
+/* The states behind the tokens that the slot holds; all threads of the block call it. */
+static __device__ __forceinline__ void add_held(float4 s[LS_SSD_OWN], held_batch *batch, const ssd_params *p,
+                                                float *entry, int64_t head, int count, int slice, int first) {
+    for (int done = 0; done < count; done += LS_HELD_BATCH) {
+        const int n = min(count - done, LS_HELD_BATCH);
+        if (done > 0) __syncthreads();
+        ls_held_fetch(batch, &p->held, entry, head, done, n);
+        __syncthreads();
+        for (int t = 0; t < n; t++) {
+            const float4 u4 = *(const float4 *)&batch->own[t][first];
+            const float u[4] = {u4.x, u4.y, u4.z, u4.w};
+            add_product(s, u, &batch->shared[t][slice * 4], batch->factor[t]);
+        }
+    }
+}
+
+/* What a token leaves where its state is not written: threads of the first slice have all channels. */
+static __device__ __forceinline__ void keep_token(const ssd_params *p, float *entry, int64_t head, int count, int slice,
+                                                  int first, const float u[4], const float *b, float factor) {
+    float *record = ls_held_record(&p->held, entry, count);
+    if (slice == 0) *(float4 *)(ls_held_own(&p->held, record, head) + first) = make_float4(u[0], u[1], u[2], u[3]);
+    if (ls_held_writes_shared(&p->held, head) && threadIdx.x < LS_SSD_STATES / 4)
+        ((float4 *)ls_held_shared(&p->held, record, head))[threadIdx.x] = ((const float4 *)b)[threadIdx.x];
+    if (threadIdx.x == 0) *ls_held_factor(&p->held, record, head) = factor;
+}
+
 template <int IN>
 static __global__ void __launch_bounds__(2 * TOKEN_DIM_MAX) token_kernel(const __grid_constant__ ssd_params p) {
     ls_cuda_begin();
     __shared__ float part[LS_SSD_SLICES][TOKEN_DIM_MAX + 4];
+    __shared__ __align__(16) float b[LS_SSD_STATES], cc[LS_SSD_STATES];
+    __shared__ held_batch batch;
     const ls_ssd_args *a = &p.a;
     const ls_span *span = &a->spans[blockIdx.x / a->n_heads];
     const int dim = (int)a->head_dim, fours = dim / 4, slice = (int)threadIdx.x / fours,
               first = (int)threadIdx.x % fours * 4;
-    const int64_t head = blockIdx.x % a->n_heads, state = head / p.group_heads * LS_SSD_STATES + slice * 4;
+    const int64_t head = blockIdx.x % a->n_heads, group = head / p.group_heads * LS_SSD_STATES;
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || span->n_rows == 0) return;
     const int64_t row = span->row;
+    const bool holds = p.held.total > 0;
+    float *entry = holds ? (float *)ls_pool_at(&a->held, span->slot) : NULL;
     float *stored = (float *)ls_pool_at(&a->state, span->slot) + head * LS_SSD_STATES * dim + slice * 4 * dim + first;
     float *stored_scale = (float *)ls_pool_at(&a->scale, span->slot) + head;
     float4 s[LS_SSD_OWN];
@@ -71,35 +122,44 @@ static __global__ void __launch_bounds__(2 * TOKEN_DIM_MAX) token_kernel(const _
     for (int m = 0; m < LS_SSD_OWN; m++)
         s[m] = span->pos == 0 ? make_float4(0.0f, 0.0f, 0.0f, 0.0f)
                               : __ldcs((const float4 *)(stored + (m / 4 * 4 * LS_SSD_SLICES + m % 4) * dim));
+    const int count = holds && span->pos > 0 ? (int)ls_held_count(&p.held, entry, head) : 0;
+    const bool keeps = holds && ls_held_keeps(&p.held, span, count);
     const float before = span->pos == 0 ? 1.0f : *stored_scale;
     const float dt = ls_ssd_dt<IN>(a->dt_raw, row * a->dt_stride + head, a->dt_bias[head], a->dt_min, a->dt_max);
     const ls_ssd_step step = ls_ssd_step_of(before, dt, a->a[head]);
+    const float factor = step.rescaled ? step.product : 1.0f;
     float x[4], y[4];
     ls_four_load<IN>(a->x, row * a->x_stride + head * dim + first, 4, p.vectors, x);
+    for (int n = (int)threadIdx.x; n < LS_SSD_STATES; n += (int)blockDim.x) {
+        b[n] = ls_load_one<IN>(a->b, row * a->b_stride + group + n);
+        cc[n] = ls_load_one<IN>(a->cc, row * a->c_stride + group + n);
+    }
+    add_held(s, &batch, &p, entry, head, count, slice, first);
+    __syncthreads();
 #pragma unroll
     for (int j = 0; j < 4; j++) x[j] = ls_mul(step.w, x[j]), y[j] = 0.0f;
+    add_product(s, x, b + slice * 4, factor);
 #pragma unroll
     for (int i = 0; i < LS_SSD_OWN / 4; i++) {
-        float b[4], c[4];
-        ls_four_load<IN>(a->b, row * a->b_stride + state + i * 4 * LS_SSD_SLICES, 4, p.vectors, b);
-        ls_four_load<IN>(a->cc, row * a->c_stride + state + i * 4 * LS_SSD_SLICES, 4, p.vectors, c);
+        const float4 c4 = *(const float4 *)(cc + slice * 4 + i * 4 * LS_SSD_SLICES);
+        const float c[4] = {c4.x, c4.y, c4.z, c4.w};
 #pragma unroll
         for (int n = 0; n < 4; n++) {
-            float4 *at = &s[4 * i + n];
-            float v[4] = {at->x, at->y, at->z, at->w};
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                v[j] = ls_fma(x[j], b[n], step.rescaled ? ls_mul(v[j], step.product) : v[j]);
-                y[j] = ls_fma(c[n], v[j], y[j]);
-            }
-            *at = make_float4(v[0], v[1], v[2], v[3]);
+            const float4 v = s[4 * i + n];
+            y[0] = ls_fma(c[n], v.x, y[0]), y[1] = ls_fma(c[n], v.y, y[1]);
+            y[2] = ls_fma(c[n], v.z, y[2]), y[3] = ls_fma(c[n], v.w, y[3]);
         }
     }
     *(float4 *)&part[slice][first] = make_float4(y[0], y[1], y[2], y[3]);
+    if (keeps)
+        keep_token(&p, entry, head, count, slice, first, x, b, factor);
+    else
 #pragma unroll
-    for (int m = 0; m < LS_SSD_OWN; m++) __stcs((float4 *)(stored + (m / 4 * 4 * LS_SSD_SLICES + m % 4) * dim), s[m]);
+        for (int m = 0; m < LS_SSD_OWN; m++)
+            __stcs((float4 *)(stored + (m / 4 * 4 * LS_SSD_SLICES + m % 4) * dim), s[m]);
     __syncthreads();
     if (threadIdx.x == 0) *stored_scale = step.scale;
+    if (threadIdx.x == 0 && holds) ls_held_set_count(entry, head, keeps ? count + 1 : 0);
     if ((int)threadIdx.x >= dim) return;
     float slices[LS_SSD_SLICES];
 #pragma unroll
@@ -113,6 +173,14 @@ static __global__ void __launch_bounds__(2 * TOKEN_DIM_MAX) token_kernel(const _
         ls_store_one<LS_BF16>(a->out, to, out);
 }
 
+/* What other kernels read: whole states. */
+static ls_status settle(const ls_exec *exec, const ssd_params *p, ls_error *err) {
+    const ls_ssd_args *a = &p->a;
+    const ls_settle_args args = {a->n_heads, a->n_groups, a->n_states, a->head_dim, a->state_every, a->state, a->held,
+                                 a->spans,   a->n_spans,  a->rows,     true};
+    return p->held.total == 0 ? LS_OK : ls_held_settle("ssd", exec, &args, p->fault, err);
+}
+
 static ls_status launch(const ls_exec *exec, const ssd_params *p, int64_t most, ls_error *err) {
     const ls_ssd_args *a = &p->a;
     const bool bf16 = a->in_dtype == LS_BF16, token = most == 1 && a->n_states == LS_SSD_STATES &&
@@ -124,7 +192,8 @@ static ls_status launch(const ls_exec *exec, const ssd_params *p, int64_t most, 
         {LS_WIDTH_I64, {{{"row", a->rows}, {"c stride", a->c_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"out stride", a->out_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"slot", a->state.n_entries}, {"state stride in bytes", a->state.stride}}}},
-        {LS_WIDTH_I64, {{{"slot", a->scale.n_entries}, {"scale stride in bytes", a->scale.stride}}}}};
+        {LS_WIDTH_I64, {{{"slot", a->scale.n_entries}, {"scale stride in bytes", a->scale.stride}}}},
+        {LS_WIDTH_I64, {{{"slot", a->held.n_entries}, {"held stride in bytes", a->held.stride}}}}};
     const ls_launch launch = {"ssd",
                               {ls_launch_blocks(a->n_spans, a->n_heads, 1), 1, 1},
                               token ? 2 * a->head_dim : (a->head_dim + 31) / 32 * 32,
@@ -134,6 +203,7 @@ static ls_status launch(const ls_exec *exec, const ssd_params *p, int64_t most, 
     bool taken = false;
     ssd_params params = *p;
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
+    if (!token) LS_CUDA_TRY(settle(exec, p, err));
     if (!token) LS_CUDA_TRY(ls_ssd_walk(exec, &params, &taken, err));
     if (taken) return LS_OK;
     if (token)
@@ -156,6 +226,7 @@ ls_status ls_cuda_ssd(const ls_exec *exec, const ls_ssd_args *a, ls_error *err) 
                                         {"d", a->d, 4, false},
                                         {"state", a->state.base, 16, a->state.n_entries == 0},
                                         {"scale", a->scale.base, 4, a->scale.n_entries == 0},
+                                        {"held", a->held.base, 16, a->state_every < 2 || a->held.n_entries == 0},
                                         {"spans", a->spans, 8, a->n_spans == 0}};
     ssd_params p;
     ls_fault *fault;
@@ -163,6 +234,7 @@ ls_status ls_cuda_ssd(const ls_exec *exec, const ls_ssd_args *a, ls_error *err) 
                               ls_op_ssd_workspace(a), err));
     if (a->n_spans == 0) return LS_OK;
     p.a = *a;
+    p.held = ls_ssd_held(a);
     p.blocks = a->n_heads;
     p.group_heads = a->n_heads / a->n_groups;
     p.vectors = ls_eight_fits(a->x, a->x_stride, elem) && ls_eight_fits(a->b, a->b_stride, elem) &&

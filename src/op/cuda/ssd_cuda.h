@@ -14,6 +14,7 @@
 
 typedef struct ssd_params {
     ls_ssd_args a;
+    ls_held held;
     int64_t blocks, group_heads; /* blocks: of heads */
     bool vectors;                /* eight neighbouring elements of every input are one load */
     bool fours;                  /* four of out are one store */
