@@ -102,8 +102,8 @@ typedef struct pool {
 } pool;
 
 static pool pool_of(const ls_cache *c, int64_t layer_i) {
-    if (c->kind[layer_i] == LS_HELD_NONE) return (pool){NULL, 0, 0, 0};
-    return c->kind[layer_i] == LS_HELD_PAGES ? (pool){c->layer[layer_i], c->n_pages, c->page_stride, c->page_bytes}
+    if (c->kind[layer_i] == LS_POOL_NONE) return (pool){NULL, 0, 0, 0};
+    return c->kind[layer_i] == LS_POOL_PAGES ? (pool){c->layer[layer_i], c->n_pages, c->page_stride, c->page_bytes}
                                              : (pool){c->layer[layer_i], c->n_slots, c->slot_stride, c->slot_bytes};
 }
 
@@ -124,7 +124,7 @@ static ls_status reserve_layers(ls_cache *cache, ls_error *err) {
             LS_TRY(ls_memory_pin(cache->device, (void **)&cache->layer[i], p.n, p.stride, "swap", err));
         else
             LS_TRY(ls_memory_reserve(cache->device, (void **)&cache->layer[i], p.n, p.stride,
-                                     cache->kind[i] == LS_HELD_PAGES ? "KV pages" : "state slots", err));
+                                     cache->kind[i] == LS_POOL_PAGES ? "KV pages" : "state slots", err));
     }
     return LS_OK;
 }
@@ -179,9 +179,9 @@ ls_status ls_cache_create(ls_cache **out, ls_device *device, const ls_model_conf
     cache->n_layers = config->n_layers;
     cache->n_kv_heads = config->n_kv_heads;
     for (int64_t i = 0; i < config->n_layers; i++)
-        cache->kind[i] = ls_config_has_pages(config, i)   ? LS_HELD_PAGES
-                         : ls_config_has_slots(config, i) ? LS_HELD_SLOTS
-                                                          : LS_HELD_NONE;
+        cache->kind[i] = ls_config_has_pages(config, i)   ? LS_POOL_PAGES
+                         : ls_config_has_slots(config, i) ? LS_POOL_SLOTS
+                                                          : LS_POOL_NONE;
     LS_TRY_DONE(
         pool_stride(&cache->slot_stride, cache->slot_bytes, opts->slot_stride, opts->guards, "state slots", err));
     LS_TRY_DONE(pool_stride(&cache->page_stride, cache->page_bytes, 0, opts->guards, "KV pages", err));
@@ -238,13 +238,13 @@ static uint8_t *entry_at(const ls_cache *cache, int64_t layer_i, int32_t id) {
 
 /* ---- all layers of an entry ---- */
 
-static int64_t copied_bytes(const ls_cache *c, ls_held_kind kind) {
+static int64_t copied_bytes(const ls_cache *c, ls_pool_kind kind) {
     const bool forgets = LS_INJECTED(LS_INJECT_HELD_LEFT_BEHIND) && c->state_every > 1;
-    if (kind == LS_HELD_PAGES) return c->page_bytes;
+    if (kind == LS_POOL_PAGES) return c->page_bytes;
     return forgets ? ls_cache_tensor(c, "held")->offset : c->slot_bytes;
 }
 
-static ls_status copy_entry(const ls_cache *to, int32_t to_id, const ls_cache *from, int32_t from_id, ls_held_kind kind,
+static ls_status copy_entry(const ls_cache *to, int32_t to_id, const ls_cache *from, int32_t from_id, ls_pool_kind kind,
                             ls_error *err) {
     LS_ASSERT(to->state_every == from->state_every, "states of %lld tokens and of %lld", (long long)to->state_every,
               (long long)from->state_every);
@@ -257,16 +257,16 @@ static ls_status copy_entry(const ls_cache *to, int32_t to_id, const ls_cache *f
 
 ls_status ls_cache_copy_slot(const ls_cache *to, int32_t to_slot, const ls_cache *from, int32_t from_slot,
                              ls_error *err) {
-    return copy_entry(to, to_slot, from, from_slot, LS_HELD_SLOTS, err);
+    return copy_entry(to, to_slot, from, from_slot, LS_POOL_SLOTS, err);
 }
 
 ls_status ls_cache_copy_page(const ls_cache *to, int32_t to_page, const ls_cache *from, int32_t from_page,
                              ls_error *err) {
-    return copy_entry(to, to_page, from, from_page, LS_HELD_PAGES, err);
+    return copy_entry(to, to_page, from, from_page, LS_POOL_PAGES, err);
 }
 
 /* All bits set is a NaN in every type. */
-static ls_status poison_entry(const ls_cache *cache, int32_t id, ls_held_kind kind, ls_error *err) {
+static ls_status poison_entry(const ls_cache *cache, int32_t id, ls_pool_kind kind, ls_error *err) {
     for (int64_t i = 0; i < cache->n_layers; i++)
         if (cache->kind[i] == kind)
             LS_TRY(ls_memory_fill(cache->device, entry_at(cache, i, id), 0xFF, pool_of(cache, i).bytes, err));
@@ -274,16 +274,16 @@ static ls_status poison_entry(const ls_cache *cache, int32_t id, ls_held_kind ki
 }
 
 ls_status ls_cache_poison_slot(const ls_cache *cache, int32_t slot, ls_error *err) {
-    return poison_entry(cache, slot, LS_HELD_SLOTS, err);
+    return poison_entry(cache, slot, LS_POOL_SLOTS, err);
 }
 
 ls_status ls_cache_poison_page(const ls_cache *cache, int32_t page, ls_error *err) {
-    return poison_entry(cache, page, LS_HELD_PAGES, err);
+    return poison_entry(cache, page, LS_POOL_PAGES, err);
 }
 
 ls_status ls_cache_drop_slot(const ls_cache *cache, int32_t slot, ls_error *err) {
     for (int64_t i = 0; i < cache->n_layers; i++)
-        if (cache->kind[i] == LS_HELD_SLOTS)
+        if (cache->kind[i] == LS_POOL_SLOTS)
             LS_TRY(ls_memory_drop(cache->device, entry_at(cache, i, slot), cache->slot_bytes, err));
     return LS_OK;
 }
@@ -352,7 +352,7 @@ static ls_status write_states(const ls_cache *c, int32_t slot, ls_error *err) {
                                      .spans = c->span,
                                      .n_spans = 1,
                                      .rows = 1};
-        if (c->kind[i] == LS_HELD_SLOTS) LS_TRY(ls_settle(c->device, &args, err));
+        if (c->kind[i] == LS_POOL_SLOTS) LS_TRY(ls_settle(c->device, &args, err));
     }
     return LS_OK;
 }
@@ -368,7 +368,7 @@ ls_status ls_cache_slot_differs(int64_t *layer_i, const ls_cache *a, int32_t slo
     LS_TRY(write_states(b, slot_b, err));
     for (int64_t i = 0; i < a->n_layers && !differs; i++) {
         const uint8_t *x, *y;
-        if (a->kind[i] != LS_HELD_SLOTS) continue;
+        if (a->kind[i] != LS_POOL_SLOTS) continue;
         x = entry_at(a, i, slot_a);
         y = entry_at(b, i, slot_b);
         LS_TRY(begin_compare(a, err));
@@ -391,7 +391,7 @@ ls_status ls_cache_page_differs(int64_t *layer_i, const ls_cache *a, int32_t pag
     for (int64_t i = 0; i < a->n_layers && !differs; i++) {
         const uint8_t *x, *y;
         int64_t head_bytes;
-        if (a->kind[i] != LS_HELD_PAGES) continue; /* a model without attention has no heads to divide by */
+        if (a->kind[i] != LS_POOL_PAGES) continue; /* a model without attention has no heads to divide by */
         head_bytes = a->page_bytes / (2 * a->n_kv_heads);
         x = entry_at(a, i, page_a);
         y = entry_at(b, i, page_b);
@@ -426,7 +426,7 @@ static ls_status check_layer_guards(const ls_cache *cache, int64_t layer_i, ls_e
         if (cache->guard_bytes[k] != GUARD_BYTE)
             return LS_FAIL(err, LS_ERR_DEVICE, "layer %lld: byte %lld behind %s %lld was overwritten with 0x%02x",
                            (long long)layer_i, (long long)(k % GUARD_BYTES),
-                           cache->kind[layer_i] == LS_HELD_PAGES ? "page" : "slot", (long long)(k / GUARD_BYTES),
+                           cache->kind[layer_i] == LS_POOL_PAGES ? "page" : "slot", (long long)(k / GUARD_BYTES),
                            cache->guard_bytes[k]);
     return LS_OK;
 }

@@ -35,7 +35,7 @@ typedef struct ls_slot_layout {
 void ls_slot_layout_make(ls_slot_layout *out, const ls_model_config *config, ls_dtype dtype, int64_t state_every);
 
 /* Where a layer's state lies; a feed-forward alone has none. */
-typedef enum ls_held_kind { LS_HELD_NONE = 0, LS_HELD_SLOTS, LS_HELD_PAGES } ls_held_kind;
+typedef enum ls_pool_kind { LS_POOL_NONE = 0, LS_POOL_SLOTS, LS_POOL_PAGES } ls_pool_kind;
 
 typedef struct ls_cache {
     ls_device *device; /* borrowed */
@@ -46,7 +46,7 @@ typedef struct ls_cache {
     int64_t n_pages, page_tokens, page_stride, page_bytes;
     int64_t n_layers, n_kv_heads, n_groups; /* n_groups: of heads of a state, as op/held.h has them */
     bool guards, on_host, is_released;
-    uint8_t kind[LS_LAYERS_MAX]; /* ls_held_kind; a copy: weights may change and their models go */
+    uint8_t kind[LS_LAYERS_MAX]; /* ls_pool_kind; a copy: weights may change and their models go */
     uint8_t **layer;             /* [n_layers]: the layer's slots or pages; NULL where there are none */
     int64_t *differs;            /* device memory: the answer of a comparison */
     ls_span *span;               /* device memory: the slot whose states a comparison writes; NULL where all are */

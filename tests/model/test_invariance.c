@@ -108,8 +108,8 @@ static void whole_product(const runner *r) {
     for (int64_t i = 0; i < COUNT(batches); i++)
         for (int64_t j = 0; j < COUNT(chunks); j++)
             for (int32_t threads = 1; threads <= 2; threads++, turn++) {
-                const levers l = {batches[i],   chunks[j], pages[turn % 3], threads, turn % 2 == 0 ? 0 : turn,
-                                  turn % 4 < 2, turn % 5};
+                const levers l = {batches[i],   chunks[j],        pages[turn % 3], threads, turn % 2 == 0 ? 0 : turn,
+                                  turn % 4 < 2, (int64_t)turn % 5};
                 if (slow) {
                     if (threads != 1 + (int32_t)(j / 2 % 2)) continue;
                     set.n = known.n = n_slow[i];

@@ -576,7 +576,7 @@ static void sleep_loses_nothing_but_memory(void **state) {
         for (int64_t layer = 0; layer < e->cache->n_layers; layer++) assert_null(e->cache->layer[layer]);
         assert_ok(ls_engine_wake(e, &err), err);
         for (int64_t layer = 0; !poison && layer < e->cache->n_layers; layer++) {
-            const int64_t bytes = e->cache->kind[layer] == LS_HELD_PAGES ? e->cache->n_pages * e->cache->page_stride
+            const int64_t bytes = e->cache->kind[layer] == LS_POOL_PAGES ? e->cache->n_pages * e->cache->page_stride
                                                                          : e->cache->n_slots * e->cache->slot_stride;
             uint8_t *pool = malloc((size_t)bytes + 1);
             assert_non_null(pool);
@@ -603,7 +603,7 @@ static void an_overwritten_guard_stops_the_engine(void **state) {
         int64_t layer = 0, at;
         submit(e, (job_init(&j, odd.prompt[0], 9, 0, 0, 4), &j));
         tick(e, 1);
-        while (e->cache->kind[layer] != (attention ? LS_HELD_PAGES : LS_HELD_SLOTS)) layer++;
+        while (e->cache->kind[layer] != (attention ? LS_POOL_PAGES : LS_POOL_SLOTS)) layer++;
         at = attention ? 3 * e->cache->page_stride + e->cache->page_bytes + 5
                        : 1 * e->cache->slot_stride + e->cache->slot_bytes + 5;
         assert_ok(ls_memory_fill(e->device, e->cache->layer[layer] + at, 1, 1, &err), err);
