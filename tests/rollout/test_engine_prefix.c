@@ -99,7 +99,7 @@ static void cut_one(cutting *c, const job *want, int64_t cut) {
     ls_engine_flush(e);
 }
 
-/* Random prompts, random cuts; states are written at other tokens on the two sides. LS_CUTS: how many of an architecture. */
+/* Random prompts, random cuts; states are written at other tokens on the two sides. LS_CUTS: how many of each kind. */
 static void a_hit_is_a_miss_at_random_cuts(void **state) {
     static const char *const fixtures[] = {"mamba2-small", "nemotron-h-small", "qwen3.5-small", "qwen3-next-small"};
     const char *text = getenv("LS_CUTS");
