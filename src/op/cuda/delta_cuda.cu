@@ -113,14 +113,18 @@ static __device__ __forceinline__ void rescale(float4 s[OWN], float factor) {
             make_float4(ls_mul(s[i].x, factor), ls_mul(s[i].y, factor), ls_mul(s[i].z, factor), ls_mul(s[i].w, factor));
 }
 
-/* The states behind the tokens that the slot holds; all threads of the block call it. */
+/* The states behind the tokens that the slot holds, of which the first are on their way; all threads of the block call
+ * it. What other threads wrote to shared memory before is there behind it. */
 static __device__ __forceinline__ void add_held(float4 s[OWN], held_batch *batch, const delta_params *p, float *entry,
                                                 int64_t head, int count, int warp, int first) {
+    ls_held_wait();
     for (int done = 0; done < count; done += LS_HELD_BATCH) {
         const int n = min(count - done, LS_HELD_BATCH);
-        if (done > 0) __syncthreads();
-        ls_held_fetch(batch, &p->held, entry, head, done, n);
-        __syncthreads();
+        if (done > 0) {
+            __syncthreads();
+            ls_held_send(batch, &p->held, entry, head, done, n);
+            ls_held_wait();
+        }
         for (int t = 0; t < n; t++) {
             if (batch->factor[t] != 1.0f) rescale(s, batch->factor[t]);
             add_product(s, *(const float4 *)&batch->own[t][first], batch->shared[t], warp);
@@ -161,6 +165,7 @@ static __global__ void __launch_bounds__(TOKEN_THREADS, 3) token_kernel(const __
         s[i] = span->pos == 0
                    ? make_float4(0.0f, 0.0f, 0.0f, 0.0f)
                    : __ldcs((const float4 *)(stored + (i / 4 * LS_DELTA_FOLD + 4 * warp + i % 4) * LS_DELTA_COLUMNS));
+    ls_held_send(&batch, &p.held, entry, head, 0, min(count, LS_HELD_BATCH));
     const float before = span->pos == 0 ? 1.0f : *stored_scale;
     load_row<IN>(q, p.a.q, row * p.a.q_stride + key * LS_DELTA_KEYS, LS_DELTA_KEYS);
     load_row<IN>(k, p.a.k, row * p.a.k_stride + key * LS_DELTA_KEYS, LS_DELTA_KEYS);
@@ -171,7 +176,6 @@ static __global__ void __launch_bounds__(TOKEN_THREADS, 3) token_kernel(const __
     if (threadIdx.x < 64) ls_delta_warp_normalize(threadIdx.x < 32 ? q : k, LS_DELTA_KEYS);
     add_held(s, &batch, &p, entry, head, count, warp, first);
     if (step.rescaled) rescale(s, step.product);
-    __syncthreads();
     fold_own(y, s, k, warp);
     fold_warps(y, part[0], warp, first);
 #pragma unroll
@@ -202,7 +206,7 @@ static ls_status settle(const ls_exec *exec, const delta_params *p, ls_error *er
     const ls_delta_backward_args *a = &p->a;
     const ls_settle_args args = {a->n_heads, a->n_key_heads, a->key_dim, a->value_dim, p->held.every, p->state,
                                  p->pending, a->spans,       a->n_spans, a->rows,      true};
-    return p->held.total == 0 ? LS_OK : ls_held_settle("delta", exec, &args, p->fault, err);
+    return p->held.total == 0 ? LS_OK : ls_held_settle("delta", exec, &args, true, p->fault, err);
 }
 
 static ls_status launch(const ls_exec *exec, const delta_params *p, int64_t most, ls_error *err) {

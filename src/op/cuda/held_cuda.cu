@@ -9,6 +9,7 @@
 typedef struct settle_params {
     ls_settle_args a;
     ls_held held;
+    bool with_rows;
     const ls_fault *fault;
 } settle_params;
 
@@ -17,7 +18,7 @@ static __global__ void __launch_bounds__(THREADS) settle_kernel(const __grid_con
     const ls_held *h = &p.held;
     const ls_span *span = &p.a.spans[blockIdx.x / h->heads];
     const int64_t head = blockIdx.x % h->heads, each = h->rows * h->cols;
-    if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
+    if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || (p.with_rows && span->n_rows == 0)) return;
     float *entry = (float *)ls_pool_at(&p.a.held, span->slot);
     float *s = (float *)ls_pool_at(&p.a.state, span->slot) + head * each;
     const int64_t n = span->pos > 0 ? ls_held_count(h, entry, head) : 0;
@@ -36,14 +37,15 @@ static __global__ void __launch_bounds__(THREADS) settle_kernel(const __grid_con
     if (threadIdx.x == 0) ls_held_set_count(entry, head, 0);
 }
 
-ls_status ls_held_settle(const char *op, const ls_exec *exec, const ls_settle_args *a, const ls_fault *fault,
-                         ls_error *err) {
+ls_status ls_held_settle(const char *op, const ls_exec *exec, const ls_settle_args *a, bool with_rows,
+                         const ls_fault *fault, ls_error *err) {
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"slot", a->state.n_entries}, {"state stride in bytes", a->state.stride}}}},
         {LS_WIDTH_I64, {{{"slot", a->held.n_entries}, {"held stride in bytes", a->held.stride}}}}};
     const ls_launch launch = {
         op, {ls_launch_blocks(a->n_spans, a->n_heads, 1), 1, 1}, THREADS, 0, index, sizeof index / sizeof index[0]};
-    settle_params p = {*a, ls_held_make(a->state_every, a->n_heads, a->n_groups, a->state_rows, a->state_cols), fault};
+    settle_params p = {*a, ls_held_make(a->state_every, a->n_heads, a->n_groups, a->state_rows, a->state_cols),
+                       with_rows, fault};
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
     return ls_cuda_launch(exec, &launch, (const void *)settle_kernel, &p, err);
 }
@@ -60,5 +62,5 @@ ls_status ls_cuda_settle(const ls_exec *exec, const ls_settle_args *a, ls_error 
     ls_span_check check = ls_span_check_of(a, a->rows, a->state.n_entries, fault);
     LS_CUDA_TRY(a->spans_checked ? ls_cuda_checked_before("settle", exec, err)
                                  : ls_cuda_check_spans("settle", exec, &check, err));
-    return ls_held_settle("settle", exec, a, fault, err);
+    return ls_held_settle("settle", exec, a, false, fault, err);
 }

@@ -2,6 +2,8 @@
 #ifndef LS_OP_CUDA_HELD_CUDA_H
 #define LS_OP_CUDA_HELD_CUDA_H
 
+#include <cuda_pipeline_primitives.h>
+
 #include "op/cuda/check_cuda.h"
 #include "op/held.h"
 
@@ -16,26 +18,28 @@ struct ls_held_batch {
     float factor[LS_HELD_BATCH];
 };
 
-/* Fills the batch with records [first, first + n) of a head whose rows and columns come in fours; the threads of the
- * block share it, and wait for each other behind it. */
+/* Sends for records [first, first + n) of a head whose rows and columns come in fours. A warp takes a record at a time;
+ * ls_held_wait is for all threads of the block. */
 template <int ROWS, int COLS>
-static __device__ __forceinline__ void ls_held_fetch(ls_held_batch<ROWS, COLS> *to, const ls_held *h, float *entry,
-                                                     int64_t head, int first, int n) {
-    const int own = (int)h->cols / 4, fours = own + (int)h->rows / 4;
-    for (int i = (int)threadIdx.x; i < n * fours; i += (int)blockDim.x) {
-        const int t = i / fours, at = i % fours;
+static __device__ __forceinline__ void ls_held_send(ls_held_batch<ROWS, COLS> *to, const ls_held *h, float *entry,
+                                                    int64_t head, int first, int n) {
+    const int lane = (int)threadIdx.x % 32, warps = (int)blockDim.x / 32;
+    for (int t = (int)threadIdx.x / 32; t < n; t += warps) {
         float *record = ls_held_record(h, entry, first + t);
-        if (at < own)
-            *(float4 *)&to->own[t][4 * at] = __ldcs((const float4 *)ls_held_own(h, record, head) + at);
-        else
-            *(float4 *)&to->shared[t][4 * (at - own)] = *((const float4 *)ls_held_shared(h, record, head) + (at - own));
+        const float *own = ls_held_own(h, record, head), *shared = ls_held_shared(h, record, head);
+        for (int i = 4 * lane; i < (int)h->cols; i += 128) __pipeline_memcpy_async(&to->own[t][i], own + i, 16);
+        for (int i = 4 * lane; i < (int)h->rows; i += 128) __pipeline_memcpy_async(&to->shared[t][i], shared + i, 16);
+        if (lane == 0) __pipeline_memcpy_async(&to->factor[t], ls_held_factor(h, record, head), 4);
     }
-    if ((int)threadIdx.x < n)
-        to->factor[threadIdx.x] = *ls_held_factor(h, ls_held_record(h, entry, first + (int)threadIdx.x), head);
+    __pipeline_commit();
+}
+static __device__ __forceinline__ void ls_held_wait(void) {
+    __pipeline_wait_prior(0);
+    __syncthreads();
 }
 
-/* settle, of spans that have been checked, for `op`. */
-ls_status ls_held_settle(const char *op, const ls_exec *exec, const ls_settle_args *args, const ls_fault *fault,
-                         ls_error *err);
+/* settle, of spans that have been checked, for `op`; of those that have rows alone, where the op is another. */
+ls_status ls_held_settle(const char *op, const ls_exec *exec, const ls_settle_args *args, bool with_rows,
+                         const ls_fault *fault, ls_error *err);
 
 #endif

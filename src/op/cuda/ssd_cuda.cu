@@ -56,9 +56,15 @@ static __global__ void __launch_bounds__(256) head_kernel(const __grid_constant_
 
 typedef ls_held_batch<LS_SSD_STATES, TOKEN_DIM_MAX> held_batch;
 
+static __device__ __forceinline__ void rescale(float4 s[LS_SSD_OWN], float factor) {
+#pragma unroll
+    for (int m = 0; m < LS_SSD_OWN; m++)
+        s[m] =
+            make_float4(ls_mul(s[m].x, factor), ls_mul(s[m].y, factor), ls_mul(s[m].z, factor), ls_mul(s[m].w, factor));
+}
+
 /* One outer product more in the thread's states. */
-static __device__ __forceinline__ void add_product(float4 s[LS_SSD_OWN], const float u[4], const float *b,
-                                                   float factor) {
+static __device__ __forceinline__ void add_product(float4 s[LS_SSD_OWN], const float4 u, const float *b) {
 #pragma unroll
     for (int i = 0; i < LS_SSD_OWN / 4; i++) {
         const float4 b4 = *(const float4 *)(b + i * 4 * LS_SSD_SLICES);
@@ -66,26 +72,27 @@ static __device__ __forceinline__ void add_product(float4 s[LS_SSD_OWN], const f
 #pragma unroll
         for (int n = 0; n < 4; n++) {
             float4 *at = &s[4 * i + n];
-            float v[4] = {at->x, at->y, at->z, at->w};
-#pragma unroll
-            for (int j = 0; j < 4; j++) v[j] = ls_fma(u[j], own[n], factor != 1.0f ? ls_mul(v[j], factor) : v[j]);
-            *at = make_float4(v[0], v[1], v[2], v[3]);
+            *at = make_float4(ls_fma(u.x, own[n], at->x), ls_fma(u.y, own[n], at->y), ls_fma(u.z, own[n], at->z),
+                              ls_fma(u.w, own[n], at->w));
         }
     }
 }
 
-/* The states behind the tokens that the slot holds; all threads of the block call it. */
+/* The states behind the tokens that the slot holds, of which the first are on their way; all threads of the block call
+ * it. What other threads wrote to shared memory before is there behind it. */
 static __device__ __forceinline__ void add_held(float4 s[LS_SSD_OWN], held_batch *batch, const ssd_params *p,
                                                 float *entry, int64_t head, int count, int slice, int first) {
+    ls_held_wait();
     for (int done = 0; done < count; done += LS_HELD_BATCH) {
         const int n = min(count - done, LS_HELD_BATCH);
-        if (done > 0) __syncthreads();
-        ls_held_fetch(batch, &p->held, entry, head, done, n);
-        __syncthreads();
+        if (done > 0) {
+            __syncthreads();
+            ls_held_send(batch, &p->held, entry, head, done, n);
+            ls_held_wait();
+        }
         for (int t = 0; t < n; t++) {
-            const float4 u4 = *(const float4 *)&batch->own[t][first];
-            const float u[4] = {u4.x, u4.y, u4.z, u4.w};
-            add_product(s, u, &batch->shared[t][slice * 4], batch->factor[t]);
+            if (batch->factor[t] != 1.0f) rescale(s, batch->factor[t]);
+            add_product(s, *(const float4 *)&batch->own[t][first], &batch->shared[t][slice * 4]);
         }
     }
 }
@@ -117,17 +124,18 @@ static __global__ void __launch_bounds__(2 * TOKEN_DIM_MAX) token_kernel(const _
     float *entry = holds ? (float *)ls_pool_at(&a->held, span->slot) : NULL;
     float *stored = (float *)ls_pool_at(&a->state, span->slot) + head * LS_SSD_STATES * dim + slice * 4 * dim + first;
     float *stored_scale = (float *)ls_pool_at(&a->scale, span->slot) + head;
+    /* The count comes first: what it asks for is to travel beside the states. */
+    const int count = holds && span->pos > 0 ? (int)ls_held_count(&p.held, entry, head) : 0;
+    const bool keeps = holds && ls_held_keeps(&p.held, span, count);
     float4 s[LS_SSD_OWN];
 #pragma unroll
     for (int m = 0; m < LS_SSD_OWN; m++)
         s[m] = span->pos == 0 ? make_float4(0.0f, 0.0f, 0.0f, 0.0f)
                               : __ldcs((const float4 *)(stored + (m / 4 * 4 * LS_SSD_SLICES + m % 4) * dim));
-    const int count = holds && span->pos > 0 ? (int)ls_held_count(&p.held, entry, head) : 0;
-    const bool keeps = holds && ls_held_keeps(&p.held, span, count);
+    ls_held_send(&batch, &p.held, entry, head, 0, min(count, LS_HELD_BATCH));
     const float before = span->pos == 0 ? 1.0f : *stored_scale;
     const float dt = ls_ssd_dt<IN>(a->dt_raw, row * a->dt_stride + head, a->dt_bias[head], a->dt_min, a->dt_max);
     const ls_ssd_step step = ls_ssd_step_of(before, dt, a->a[head]);
-    const float factor = step.rescaled ? step.product : 1.0f;
     float x[4], y[4];
     ls_four_load<IN>(a->x, row * a->x_stride + head * dim + first, 4, p.vectors, x);
     for (int n = (int)threadIdx.x; n < LS_SSD_STATES; n += (int)blockDim.x) {
@@ -135,10 +143,10 @@ static __global__ void __launch_bounds__(2 * TOKEN_DIM_MAX) token_kernel(const _
         cc[n] = ls_load_one<IN>(a->cc, row * a->c_stride + group + n);
     }
     add_held(s, &batch, &p, entry, head, count, slice, first);
-    __syncthreads();
 #pragma unroll
     for (int j = 0; j < 4; j++) x[j] = ls_mul(step.w, x[j]), y[j] = 0.0f;
-    add_product(s, x, b + slice * 4, factor);
+    if (step.rescaled) rescale(s, step.product);
+    add_product(s, make_float4(x[0], x[1], x[2], x[3]), b + slice * 4);
 #pragma unroll
     for (int i = 0; i < LS_SSD_OWN / 4; i++) {
         const float4 c4 = *(const float4 *)(cc + slice * 4 + i * 4 * LS_SSD_SLICES);
@@ -152,7 +160,7 @@ static __global__ void __launch_bounds__(2 * TOKEN_DIM_MAX) token_kernel(const _
     }
     *(float4 *)&part[slice][first] = make_float4(y[0], y[1], y[2], y[3]);
     if (keeps)
-        keep_token(&p, entry, head, count, slice, first, x, b, factor);
+        keep_token(&p, entry, head, count, slice, first, x, b, step.rescaled ? step.product : 1.0f);
     else
 #pragma unroll
         for (int m = 0; m < LS_SSD_OWN; m++)
@@ -178,7 +186,7 @@ static ls_status settle(const ls_exec *exec, const ssd_params *p, ls_error *err)
     const ls_ssd_args *a = &p->a;
     const ls_settle_args args = {a->n_heads, a->n_groups, a->n_states, a->head_dim, a->state_every, a->state, a->held,
                                  a->spans,   a->n_spans,  a->rows,     true};
-    return p->held.total == 0 ? LS_OK : ls_held_settle("ssd", exec, &args, p->fault, err);
+    return p->held.total == 0 ? LS_OK : ls_held_settle("ssd", exec, &args, true, p->fault, err);
 }
 
 static ls_status launch(const ls_exec *exec, const ssd_params *p, int64_t most, ls_error *err) {
