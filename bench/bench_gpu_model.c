@@ -63,7 +63,7 @@ typedef struct options {
     int64_t run_prompts, run_samples, run_prompt, run_new; /* of the run */
     int64_t score_sequences, score_tokens, score_batch;
     int64_t first_prompt, reps;
-    int64_t tick_tokens, profile_ticks;
+    int64_t tick_tokens, profile_ticks, state_every;
     double bandwidth, rate, scan_us; /* bytes/s, operations/s, us a token of 26 layers; 0: no floor */
     bool json;
 } options;
@@ -116,6 +116,7 @@ static const char usage[] =
     "  --first-prompt N       tokens (512)\n"
     "  --reps N               of score and first; the median counts (5)\n"
     "  --tick-tokens N        rows of one tick (8192)\n"
+    "  --state-every N        tokens of decode that write a state once (0: as the engine has it)\n"
     "  --profile-ticks N      then so many ticks of decode, and a forward of scoring, by kind of call (0)\n"
     "  --bandwidth GB/S --rate TFLOP/S --scan US   for floors (cuda: 4570, 60 or in mma16 650, 2.0; cpu: none)\n"
     "  --json                 a JSON object a line instead of the table\n";
@@ -178,6 +179,7 @@ static const integer_option integer_options[] = {
     {"first-prompt", offsetof(options, first_prompt), 1, MILLION},
     {"reps", offsetof(options, reps), 1, REPS_MAX},
     {"tick-tokens", offsetof(options, tick_tokens), 1, MILLION},
+    {"state-every", offsetof(options, state_every), 0, LS_STATE_EVERY_MAX},
     {"profile-ticks", offsetof(options, profile_ticks), 0, MILLION},
 };
 #define N_INTEGERS ((int)(sizeof integer_options / sizeof integer_options[0]))
@@ -283,6 +285,15 @@ static void open_model(bench *b) {
     need(ls_model_set_profile(b->model, b->o.profile, b->o.dtype, &err), &err);
 }
 
+/* Bytes of a layer's state that a step reads and writes: what is held is half full, on average. */
+static double state_traffic(const bench *b) {
+    const ls_model_config *c = &b->model->config;
+    const ls_levers levers = {.state_every = b->o.state_every};
+    const int64_t every = ls_levers_state_every(&levers, c, b->device);
+    const double state = (double)ls_slot_bytes(c, b->o.dtype, 1);
+    return state + state / (double)every + 0.5 * ((double)ls_slot_bytes(c, b->o.dtype, every) - state);
+}
+
 static void count_work(bench *b) {
     const ls_model_config *c = &b->model->config;
     int64_t n_attention = 0, n_mamba;
@@ -290,7 +301,7 @@ static void count_work(bench *b) {
     n_mamba = c->n_layers - n_attention;
     b->macs = model_macs(b->model);
     b->head_macs = gemm_macs(&b->model->head);
-    b->state_bytes = 2.0 * (double)(n_mamba * ls_slot_bytes(c, b->o.dtype));
+    b->state_bytes = (double)n_mamba * state_traffic(b);
     b->key_bytes = (double)(n_attention * ls_page_bytes(c, b->o.dtype, 64)) / 64.0;
     b->scan_seconds = 1e-6 * b->o.scan_us * (double)n_mamba * c->d_inner * c->d_state / (26.0 * 5120 * 16);
 }
@@ -446,6 +457,7 @@ static ls_engine *make_engine(const bench *b, int64_t batch, int64_t length_max,
     opts.levers.batch = batch;
     opts.levers.chunk = 0;
     opts.levers.tick_tokens = b->o.tick_tokens < batch ? batch : b->o.tick_tokens;
+    opts.levers.state_every = b->o.state_every;
     opts.levers.prefix = LS_PREFIX_OFF;
     opts.levers.threads = b->o.threads;
     need(ls_engine_create(&engine, b->model, b->device, &opts, &err), &err);

@@ -272,7 +272,7 @@ static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan,
     plan->workspace = device->exec.workspace_bytes;
     plan->gradients = ls_trainer_device_gradients(b.trainer);
     *out = ls_trainer_outlook(b.trainer);
-    out->slot_bytes = ls_slot_bytes(&b.model->config, b.o->dtype) * b.model->config.n_layers;
+    out->slot_bytes = engine.slot_stride * b.model->config.n_layers;
     look(looker, device);
 done:
     ls_memory_free(device, recordings);

@@ -28,6 +28,7 @@ static const char *const names[LS_INJECT_COUNT] = {
     [LS_INJECT_LAG_ONE] = "lag-one",
     [LS_INJECT_DRAFT_STATE] = "draft-state",
     [LS_INJECT_BRANCH_ORDER] = "branch-order",
+    [LS_INJECT_HELD_LEFT_BEHIND] = "held-left-behind",
 };
 
 void ls_inject_arm(ls_inject fault) { ls_inject_armed = fault; }

@@ -27,6 +27,7 @@ typedef enum ls_inject {
     LS_INJECT_LAG_ONE,              /* each token's record is the log-probability of the one before */
     LS_INJECT_DRAFT_STATE,          /* a refused draft leaves its state behind */
     LS_INJECT_BRANCH_ORDER,         /* in company gradients of branches add in descending order */
+    LS_INJECT_HELD_LEFT_BEHIND,     /* a copy of a slot leaves behind what its states lack */
     LS_INJECT_COUNT
 } ls_inject;
 
@@ -43,7 +44,7 @@ extern ls_inject ls_inject_armed;
 void ls_inject_arm(ls_inject fault);
 /* "slot-stride-u32", "stale-slot", "prefix-state-shift", "prefix-cross", "conv-short-chunk", "no-reset-packed",
  * "stale-weights-prefix", "temperature-not-mirrored", "split-k-by-batch", "softplus-naive", "seed-by-slot",
- * "lag-one", "draft-state", "branch-order" */
+ * "lag-one", "draft-state", "branch-order", "held-left-behind" */
 const char *ls_inject_name(ls_inject fault);
 bool ls_inject_parse(ls_inject *out, const char *name);
 /* Faults that are more than a hook (src/lab): true where the call is one of theirs and has been done. */

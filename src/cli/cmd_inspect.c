@@ -57,7 +57,7 @@ static void summarise(summary *s, const ls_model_config *c, const ls_checkpoint 
         s->n_moe += c->is_moe[i];
     }
     for (int32_t i = 0; i < c->n_layers; i++) s->n_mamba += ls_config_has_slots(c, i);
-    ls_slot_layout_make(&s->slot, c, dtype);
+    ls_slot_layout_make(&s->slot, c, dtype, 1);
     s->state_bytes = s->slot.bytes * s->n_mamba;
     s->kv_token_bytes = ls_page_bytes(c, dtype, 1) * s->n_attention;
     for (int64_t i = s->slot.n - 1; i >= 0 && s->n_mamba > 0; i--) {

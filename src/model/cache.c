@@ -4,9 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/inject.h"
 #include "base/mem.h"
 #include "op/attention.h"
 #include "op/gather.h"
+#include "op/held.h"
 
 #define SLOT_ALIGN 64
 #define GUARD_BYTES 64
@@ -23,18 +25,36 @@ static void add_tensor(ls_slot_layout *layout, ls_state_tensor tensor) {
     layout->tensor[layout->n++] = tensor;
 }
 
-/* States of heads that have a scale each. */
-static void add_heads(ls_slot_layout *out, const ls_model_config *c, const char *name, const char *pool,
-                      const char *scale_pool, int64_t n_heads) {
-    const ls_state_tensor states = {
-        .name = name, .pool = pool, .dtype = LS_F32, .n_dims = 3, .dims = {n_heads, c->d_state, c->d_inner / n_heads}};
-    const ls_state_tensor scale = {
-        .name = "scale", .pool = scale_pool, .dtype = LS_F32, .n_dims = 1, .dims = {n_heads}};
-    add_tensor(out, states);
-    add_tensor(out, scale);
+/* Heads with the same b, or the same key; 0 where states are not of heads. */
+static int64_t state_groups(const ls_model_config *c) {
+    switch (ls_config_recurrence(c)) {
+        case LS_RECURRENCE_DELTA: return c->delta_key_heads;
+        case LS_RECURRENCE_SSD: return c->ssd_groups;
+        case LS_RECURRENCE_SCAN: return 0;
+    }
+    return 0;
 }
 
-void ls_slot_layout_make(ls_slot_layout *out, const ls_model_config *c, ls_dtype dtype) {
+/* States of heads that have a scale each, and what they lack. pools: of the three tensors. */
+static void add_heads(ls_slot_layout *out, const ls_model_config *c, const char *name, const char *const pools[3],
+                      int64_t n_heads, int64_t state_every) {
+    const int64_t cols = c->d_inner / n_heads;
+    const int64_t floats = ls_held_floats(state_every, n_heads, state_groups(c), c->d_state, cols);
+    const ls_state_tensor states = {
+        .name = name, .pool = pools[0], .dtype = LS_F32, .n_dims = 3, .dims = {n_heads, c->d_state, cols}};
+    const ls_state_tensor scale = {.name = "scale", .pool = pools[1], .dtype = LS_F32, .n_dims = 1, .dims = {n_heads}};
+    const ls_state_tensor held = {.name = "held", .pool = pools[2], .dtype = LS_F32, .n_dims = 1, .dims = {floats}};
+    add_tensor(out, states);
+    add_tensor(out, scale);
+    if (floats > 0) add_tensor(out, held);
+}
+
+void ls_slot_layout_make(ls_slot_layout *out, const ls_model_config *c, ls_dtype dtype, int64_t state_every) {
+    static const char *const delta[3] = {"delta rule state pool, states of heads",
+                                         "delta rule state pool, scales of heads",
+                                         "delta rule state pool, what states lack"};
+    static const char *const ssd[3] = {"Mamba-2 state pool, states of heads", "Mamba-2 state pool, scales of heads",
+                                       "Mamba-2 state pool, what states lack"};
     const ls_state_tensor conv = {.name = "conv",
                                   .pool = "Mamba state pool, convolution window",
                                   .dtype = dtype,
@@ -48,21 +68,15 @@ void ls_slot_layout_make(ls_slot_layout *out, const ls_model_config *c, ls_dtype
     memset(out, 0, sizeof *out);
     add_tensor(out, conv);
     switch (ls_config_recurrence(c)) {
-        case LS_RECURRENCE_DELTA:
-            add_heads(out, c, "delta", "delta rule state pool, states of heads",
-                      "delta rule state pool, scales of heads", c->delta_heads);
-            return;
-        case LS_RECURRENCE_SSD:
-            add_heads(out, c, "ssd", "Mamba-2 state pool, states of heads", "Mamba-2 state pool, scales of heads",
-                      c->ssd_heads);
-            return;
+        case LS_RECURRENCE_DELTA: add_heads(out, c, "delta", delta, c->delta_heads, state_every); return;
+        case LS_RECURRENCE_SSD: add_heads(out, c, "ssd", ssd, c->ssd_heads, state_every); return;
         case LS_RECURRENCE_SCAN: add_tensor(out, scan); return;
     }
 }
 
-int64_t ls_slot_bytes(const ls_model_config *c, ls_dtype dtype) {
+int64_t ls_slot_bytes(const ls_model_config *c, ls_dtype dtype, int64_t state_every) {
     ls_slot_layout layout;
-    ls_slot_layout_make(&layout, c, dtype);
+    ls_slot_layout_make(&layout, c, dtype, state_every);
     return layout.bytes;
 }
 
@@ -88,8 +102,8 @@ typedef struct pool {
 } pool;
 
 static pool pool_of(const ls_cache *c, int64_t layer_i) {
-    if (c->kind[layer_i] == LS_HELD_NONE) return (pool){NULL, 0, 0, 0};
-    return c->kind[layer_i] == LS_HELD_PAGES ? (pool){c->layer[layer_i], c->n_pages, c->page_stride, c->page_bytes}
+    if (c->kind[layer_i] == LS_POOL_NONE) return (pool){NULL, 0, 0, 0};
+    return c->kind[layer_i] == LS_POOL_PAGES ? (pool){c->layer[layer_i], c->n_pages, c->page_stride, c->page_bytes}
                                              : (pool){c->layer[layer_i], c->n_slots, c->slot_stride, c->slot_bytes};
 }
 
@@ -110,7 +124,7 @@ static ls_status reserve_layers(ls_cache *cache, ls_error *err) {
             LS_TRY(ls_memory_pin(cache->device, (void **)&cache->layer[i], p.n, p.stride, "swap", err));
         else
             LS_TRY(ls_memory_reserve(cache->device, (void **)&cache->layer[i], p.n, p.stride,
-                                     cache->kind[i] == LS_HELD_PAGES ? "KV pages" : "state slots", err));
+                                     cache->kind[i] == LS_POOL_PAGES ? "KV pages" : "state slots", err));
     }
     return LS_OK;
 }
@@ -130,6 +144,8 @@ static ls_status reserve_pools(ls_cache *cache, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&cache->layer, cache->n_layers, sizeof *cache->layer, "cache layers", err));
     LS_TRY(reserve_layers(cache, err));
     LS_TRY(ls_memory_alloc(cache->device, (void **)&cache->differs, 1, sizeof *cache->differs, "comparison", err));
+    if (cache->state_every > 1)
+        LS_TRY(ls_memory_alloc(cache->device, (void **)&cache->span, 1, sizeof *cache->span, "comparison", err));
     if (cache->guards)
         LS_TRY(ls_array_alloc((void **)&cache->guard_bytes,
                               cache->n_pages > cache->n_slots ? cache->n_pages : cache->n_slots, GUARD_BYTES, "guards",
@@ -155,15 +171,17 @@ ls_status ls_cache_create(ls_cache **out, ls_device *device, const ls_model_conf
     cache->page_tokens = opts->page_tokens;
     cache->guards = opts->guards;
     cache->on_host = opts->on_host;
-    ls_slot_layout_make(&cache->slot, config, opts->dtype);
+    ls_slot_layout_make(&cache->slot, config, opts->dtype, opts->state_every);
+    cache->n_groups = state_groups(config);
+    cache->state_every = opts->state_every > 1 && cache->n_groups > 0 ? opts->state_every : 1;
     cache->slot_bytes = cache->slot.bytes;
     cache->page_bytes = ls_page_bytes(config, opts->dtype, opts->page_tokens);
     cache->n_layers = config->n_layers;
     cache->n_kv_heads = config->n_kv_heads;
     for (int64_t i = 0; i < config->n_layers; i++)
-        cache->kind[i] = ls_config_has_pages(config, i)   ? LS_HELD_PAGES
-                         : ls_config_has_slots(config, i) ? LS_HELD_SLOTS
-                                                          : LS_HELD_NONE;
+        cache->kind[i] = ls_config_has_pages(config, i)   ? LS_POOL_PAGES
+                         : ls_config_has_slots(config, i) ? LS_POOL_SLOTS
+                                                          : LS_POOL_NONE;
     LS_TRY_DONE(
         pool_stride(&cache->slot_stride, cache->slot_bytes, opts->slot_stride, opts->guards, "state slots", err));
     LS_TRY_DONE(pool_stride(&cache->page_stride, cache->page_bytes, 0, opts->guards, "KV pages", err));
@@ -179,6 +197,7 @@ void ls_cache_free(ls_cache *cache) {
     if (cache == NULL) return;
     unreserve_layers(cache);
     ls_memory_free(cache->device, cache->differs);
+    ls_memory_free(cache->device, cache->span);
     free(cache->guard_bytes);
     free(cache->layer);
     free(cache);
@@ -204,6 +223,10 @@ ls_pool_view ls_cache_state(const ls_cache *cache, int64_t layer_i, const char *
     return view;
 }
 
+ls_pool_view ls_cache_held(const ls_cache *cache, int64_t layer_i) {
+    return cache->state_every > 1 ? ls_cache_state(cache, layer_i, "held") : (ls_pool_view){NULL, 0, 0};
+}
+
 ls_pool_view ls_cache_pages(const ls_cache *cache, int64_t layer_i) { return view_of(cache, layer_i); }
 
 /* Entry `id` of a layer's pool. */
@@ -215,27 +238,35 @@ static uint8_t *entry_at(const ls_cache *cache, int64_t layer_i, int32_t id) {
 
 /* ---- all layers of an entry ---- */
 
-static ls_status copy_entry(const ls_cache *to, int32_t to_id, const ls_cache *from, int32_t from_id, ls_held_kind kind,
+static int64_t copied_bytes(const ls_cache *c, ls_pool_kind kind) {
+    const bool forgets = LS_INJECTED(LS_INJECT_HELD_LEFT_BEHIND) && c->state_every > 1;
+    if (kind == LS_POOL_PAGES) return c->page_bytes;
+    return forgets ? ls_cache_tensor(c, "held")->offset : c->slot_bytes;
+}
+
+static ls_status copy_entry(const ls_cache *to, int32_t to_id, const ls_cache *from, int32_t from_id, ls_pool_kind kind,
                             ls_error *err) {
+    LS_ASSERT(to->state_every == from->state_every, "states of %lld tokens and of %lld", (long long)to->state_every,
+              (long long)from->state_every);
     for (int64_t i = 0; i < to->n_layers; i++)
         if (to->kind[i] == kind)
-            LS_TRY(ls_memory_copy(to->device, entry_at(to, i, to_id), entry_at(from, i, from_id), pool_of(to, i).bytes,
-                                  err));
+            LS_TRY(ls_memory_copy(to->device, entry_at(to, i, to_id), entry_at(from, i, from_id),
+                                  copied_bytes(to, kind), err));
     return LS_OK;
 }
 
 ls_status ls_cache_copy_slot(const ls_cache *to, int32_t to_slot, const ls_cache *from, int32_t from_slot,
                              ls_error *err) {
-    return copy_entry(to, to_slot, from, from_slot, LS_HELD_SLOTS, err);
+    return copy_entry(to, to_slot, from, from_slot, LS_POOL_SLOTS, err);
 }
 
 ls_status ls_cache_copy_page(const ls_cache *to, int32_t to_page, const ls_cache *from, int32_t from_page,
                              ls_error *err) {
-    return copy_entry(to, to_page, from, from_page, LS_HELD_PAGES, err);
+    return copy_entry(to, to_page, from, from_page, LS_POOL_PAGES, err);
 }
 
 /* All bits set is a NaN in every type. */
-static ls_status poison_entry(const ls_cache *cache, int32_t id, ls_held_kind kind, ls_error *err) {
+static ls_status poison_entry(const ls_cache *cache, int32_t id, ls_pool_kind kind, ls_error *err) {
     for (int64_t i = 0; i < cache->n_layers; i++)
         if (cache->kind[i] == kind)
             LS_TRY(ls_memory_fill(cache->device, entry_at(cache, i, id), 0xFF, pool_of(cache, i).bytes, err));
@@ -243,16 +274,16 @@ static ls_status poison_entry(const ls_cache *cache, int32_t id, ls_held_kind ki
 }
 
 ls_status ls_cache_poison_slot(const ls_cache *cache, int32_t slot, ls_error *err) {
-    return poison_entry(cache, slot, LS_HELD_SLOTS, err);
+    return poison_entry(cache, slot, LS_POOL_SLOTS, err);
 }
 
 ls_status ls_cache_poison_page(const ls_cache *cache, int32_t page, ls_error *err) {
-    return poison_entry(cache, page, LS_HELD_PAGES, err);
+    return poison_entry(cache, page, LS_POOL_PAGES, err);
 }
 
 ls_status ls_cache_drop_slot(const ls_cache *cache, int32_t slot, ls_error *err) {
     for (int64_t i = 0; i < cache->n_layers; i++)
-        if (cache->kind[i] == LS_HELD_SLOTS)
+        if (cache->kind[i] == LS_POOL_SLOTS)
             LS_TRY(ls_memory_drop(cache->device, entry_at(cache, i, slot), cache->slot_bytes, err));
     return LS_OK;
 }
@@ -304,18 +335,44 @@ static ls_status end_compare(const ls_cache *a, bool *differs, ls_error *err) {
     return status;
 }
 
-/* What lies between and behind the tensors is nobody's, and may be poison in one and zero in the other. */
+/* Writes all layers' states that lack tokens. */
+static ls_status write_states(const ls_cache *c, int32_t slot, ls_error *err) {
+    const ls_span span = {.n_rows = 1, .pos = 1, .slot = slot};
+    if (c->state_every <= 1) return LS_OK;
+    LS_TRY(ls_memory_write(c->device, c->span, &span, (int64_t)sizeof span, err));
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        const ls_state_tensor *states = &c->slot.tensor[1]; /* behind the window */
+        const ls_settle_args args = {.n_heads = states->dims[0],
+                                     .n_groups = c->n_groups,
+                                     .state_rows = states->dims[1],
+                                     .state_cols = states->dims[2],
+                                     .state_every = c->state_every,
+                                     .state = ls_cache_state(c, i, states->name),
+                                     .held = ls_cache_held(c, i),
+                                     .spans = c->span,
+                                     .n_spans = 1,
+                                     .rows = 1};
+        if (c->kind[i] == LS_POOL_SLOTS) LS_TRY(ls_settle(c->device, &args, err));
+    }
+    return LS_OK;
+}
+
+/* What lies between and behind the tensors is nobody's, and may be poison in one and zero in the other. So are held
+ * tokens that a state has. */
 ls_status ls_cache_slot_differs(int64_t *layer_i, const ls_cache *a, int32_t slot_a, const ls_cache *b, int32_t slot_b,
                                 ls_error *err) {
+    const int64_t n = a->slot.n - (a->state_every > 1 ? 1 : 0);
     bool differs = false;
     *layer_i = -1;
+    LS_TRY(write_states(a, slot_a, err));
+    LS_TRY(write_states(b, slot_b, err));
     for (int64_t i = 0; i < a->n_layers && !differs; i++) {
         const uint8_t *x, *y;
-        if (a->kind[i] != LS_HELD_SLOTS) continue;
+        if (a->kind[i] != LS_POOL_SLOTS) continue;
         x = entry_at(a, i, slot_a);
         y = entry_at(b, i, slot_b);
         LS_TRY(begin_compare(a, err));
-        for (const ls_state_tensor *t = a->slot.tensor; t < a->slot.tensor + a->slot.n; t++)
+        for (const ls_state_tensor *t = a->slot.tensor; t < a->slot.tensor + n; t++)
             LS_TRY(compare_states(a, x + t->offset, y + t->offset, 1, a->slot_bytes, t->bytes, err));
         LS_TRY(end_compare(a, &differs, err));
         if (differs) *layer_i = i;
@@ -334,7 +391,7 @@ ls_status ls_cache_page_differs(int64_t *layer_i, const ls_cache *a, int32_t pag
     for (int64_t i = 0; i < a->n_layers && !differs; i++) {
         const uint8_t *x, *y;
         int64_t head_bytes;
-        if (a->kind[i] != LS_HELD_PAGES) continue; /* a model without attention has no heads to divide by */
+        if (a->kind[i] != LS_POOL_PAGES) continue; /* a model without attention has no heads to divide by */
         head_bytes = a->page_bytes / (2 * a->n_kv_heads);
         x = entry_at(a, i, page_a);
         y = entry_at(b, i, page_b);
@@ -369,7 +426,7 @@ static ls_status check_layer_guards(const ls_cache *cache, int64_t layer_i, ls_e
         if (cache->guard_bytes[k] != GUARD_BYTE)
             return LS_FAIL(err, LS_ERR_DEVICE, "layer %lld: byte %lld behind %s %lld was overwritten with 0x%02x",
                            (long long)layer_i, (long long)(k % GUARD_BYTES),
-                           cache->kind[layer_i] == LS_HELD_PAGES ? "page" : "slot", (long long)(k / GUARD_BYTES),
+                           cache->kind[layer_i] == LS_POOL_PAGES ? "page" : "slot", (long long)(k / GUARD_BYTES),
                            cache->guard_bytes[k]);
     return LS_OK;
 }

@@ -20,7 +20,7 @@ typedef struct ls_state_tensor {
 } ls_state_tensor;
 
 /* What lies between and behind the tensors is nobody's. */
-enum { LS_STATE_TENSORS_MAX = 3 };
+enum { LS_STATE_TENSORS_MAX = 4 };
 typedef struct ls_slot_layout {
     int64_t n, bytes; /* bytes: of a slot */
     ls_state_tensor tensor[LS_STATE_TENSORS_MAX];
@@ -29,24 +29,27 @@ typedef struct ls_slot_layout {
 /* The slots of the layers whose mixer is no attention: "conv", the convolution's window [W-1][D] in the activation
  * type, oldest first; "scan", the state [D][S] in float32. Of Mamba-2 the window is of x, B and C, and two tensors in
  * float32 follow: "ssd", the states [heads][S][P], and "scale", [heads] (op/ssd.h). Of the delta rule the
- * window is of q, k and v, and "delta", [heads][K][V], and "scale" follow likewise (op/delta.h). Of a model of
+ * window is of q, k and v, and "delta", [heads][K][V], and "scale" follow likewise (op/delta.h). With states of heads
+ * that are written every state_every tokens, above 1, "held" is last: what they lack (op/held.h). Of a model of
  * attention alone all are empty. */
-void ls_slot_layout_make(ls_slot_layout *out, const ls_model_config *config, ls_dtype dtype);
+void ls_slot_layout_make(ls_slot_layout *out, const ls_model_config *config, ls_dtype dtype, int64_t state_every);
 
 /* Where a layer's state lies; a feed-forward alone has none. */
-typedef enum ls_held_kind { LS_HELD_NONE = 0, LS_HELD_SLOTS, LS_HELD_PAGES } ls_held_kind;
+typedef enum ls_pool_kind { LS_POOL_NONE = 0, LS_POOL_SLOTS, LS_POOL_PAGES } ls_pool_kind;
 
 typedef struct ls_cache {
     ls_device *device; /* borrowed */
     ls_dtype dtype;
     int64_t n_slots, slot_stride, slot_bytes; /* bytes; of a slot, slot_bytes are in use */
     ls_slot_layout slot;
+    int64_t state_every; /* 1 where no slot has "held" */
     int64_t n_pages, page_tokens, page_stride, page_bytes;
-    int64_t n_layers, n_kv_heads;
+    int64_t n_layers, n_kv_heads, n_groups; /* n_groups: of heads of a state, as op/held.h has them */
     bool guards, on_host, is_released;
-    uint8_t kind[LS_LAYERS_MAX]; /* ls_held_kind; a copy: weights may change and their models go */
+    uint8_t kind[LS_LAYERS_MAX]; /* ls_pool_kind; a copy: weights may change and their models go */
     uint8_t **layer;             /* [n_layers]: the layer's slots or pages; NULL where there are none */
     int64_t *differs;            /* device memory: the answer of a comparison */
+    ls_span *span;               /* device memory: the slot whose states a comparison writes; NULL where all are */
     uint8_t *guard_bytes;        /* [largest count of entries][64], what was read of guards; NULL without */
 } ls_cache;
 
@@ -56,6 +59,7 @@ typedef struct ls_cache_opts {
     int64_t slot_stride;                   /* bytes, a multiple of 64; 0: the least */
     bool guards;                           /* 64 bytes of a known pattern behind every slot and page */
     bool on_host;                          /* in pinned memory of the host, undefined at first: copies alone reach it */
+    int64_t state_every;                   /* tokens of decode that write a state once; 0 and 1: each does */
 } ls_cache_opts;
 
 ls_status ls_cache_create(ls_cache **out, ls_device *device, const ls_model_config *config, const ls_cache_opts *opts,
@@ -64,14 +68,17 @@ void ls_cache_free(ls_cache *cache);
 /* The tensor of this name, which the layout must have; and that of all slots of a layer. */
 const ls_state_tensor *ls_cache_tensor(const ls_cache *cache, const char *name);
 ls_pool_view ls_cache_state(const ls_cache *cache, int64_t layer_i, const char *name);
+/* That of "held"; an empty one where nothing is. */
+ls_pool_view ls_cache_held(const ls_cache *cache, int64_t layer_i);
 ls_pool_view ls_cache_pages(const ls_cache *cache, int64_t layer_i);
-/* All layers of a slot or page, from one cache to another (or the same) of the same model, type and device. */
+/* All layers of a slot or page, from one cache to another (or the same) of the same model, type, state_every and
+ * device. */
 ls_status ls_cache_copy_slot(const ls_cache *to, int32_t to_slot, const ls_cache *from, int32_t from_slot,
                              ls_error *err);
 ls_status ls_cache_copy_page(const ls_cache *to, int32_t to_page, const ls_cache *from, int32_t from_page,
                              ls_error *err);
 /* *layer_i: the first layer in which two slots differ, or -1; the same for the first n_tokens positions of two pages.
- * Waits for the device. */
+ * States that lack tokens are written first: when they were makes no difference. Waits for the device. */
 ls_status ls_cache_slot_differs(int64_t *layer_i, const ls_cache *a, int32_t slot_a, const ls_cache *b, int32_t slot_b,
                                 ls_error *err);
 ls_status ls_cache_page_differs(int64_t *layer_i, const ls_cache *a, int32_t page_a, const ls_cache *b, int32_t page_b,
@@ -91,7 +98,7 @@ ls_status ls_cache_drop(const ls_cache *cache, ls_error *err);
 ls_status ls_cache_release(ls_cache *cache, ls_error *err);
 ls_status ls_cache_restore(ls_cache *cache, ls_error *err);
 /* Bytes of a slot and of a page, for planning. */
-int64_t ls_slot_bytes(const ls_model_config *config, ls_dtype dtype);
+int64_t ls_slot_bytes(const ls_model_config *config, ls_dtype dtype, int64_t state_every);
 int64_t ls_page_bytes(const ls_model_config *config, ls_dtype dtype, int64_t page_tokens);
 
 #endif

@@ -64,6 +64,8 @@ static ls_status scan_spans(const ls_forward *f, int64_t layer_i, ls_error *err)
                         .n_states = c->d_state,
                         .state = ls_cache_state(f->cache, layer_i, "ssd"),
                         .scale = ls_cache_state(f->cache, layer_i, "scale"),
+                        .state_every = f->cache->state_every,
+                        .held = ls_cache_held(f->cache, layer_i),
                         .spans = batch->spans,
                         .n_spans = batch->n_spans,
                         .span_rows_max = batch->span_rows_max,

@@ -111,6 +111,7 @@ ls_status ls_part_hand_state(const ls_forward *f, int64_t layer_i, const char *t
     const ls_span_tree *tree = f->batch->tree;
     const ls_pool_view pool = ls_cache_state(f->cache, layer_i, tensor);
     const int64_t bytes = ls_cache_tensor(f->cache, tensor)->bytes;
+    LS_ASSERT(!run->continues || f->cache->state_every <= 1, "a state that lacks tokens is handed on");
     for (int64_t i = run->begin; run->continues && i < run->begin + run->n; i++)
         LS_TRY(ls_memory_copy(f->ws->device, ls_pool_at(&pool, tree->spans[i].slot),
                               ls_pool_at(&pool, tree->spans[tree->parents[i]].slot), bytes, err));

@@ -17,9 +17,9 @@
  *   out[t][h][j] = R((A * (1 / sqrt(K))) * o[j]);  1 / sqrt(K) has two roundings, and A times it one
  * Sixteen-chain fold over i: chain i % 16 is one ascending fma chain from +0; chains add by neighbours, 0 + 1, 2 + 3,
  * .., then pairs of these sums, and so on: sums of 2, 4, 8, 16.
- * S and A move with the sequence; with state_every, S as op/held.h says. The rescaling depends on its own tokens alone. Columns share no sum. So decode,
- * any chunking and full prefill give the same bits. Which NaN a float32 NaN of out or state is, is left open.
- * op/delta_math.h has the scalars.
+ * S and A move with the sequence; with state_every, S as op/held.h says. The rescaling depends on its own tokens
+ * alone. Columns share no sum. So decode, any chunking and full prefill give the same bits. Which NaN a float32 NaN of
+ * out or state is, is left open. op/delta_math.h has the scalars.
  *
  * Backward, of whole sequences or of spans that continue others: S and A start at `initial` and `initial_scale`, +0 and
  * 1 without them. q, k, d, S, A, beta and decay as above; f is what a token multiplies S by, 1 where it does not

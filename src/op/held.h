@@ -7,10 +7,10 @@
  * each K-th token alone nearly halves the bytes of a decoding step.
  *
  * Rule, for ssd and delta with state_every = K above 1. A span of one row at a position above 0 may leave its outer
- * product beside those that its slot holds, as long as they are fewer than K - 1. Otherwise, as with any other span that
- * has rows, the state is written behind the last row and nothing is held. The scales are those of the last token,
- * always. Whether a span that may does is the back end's affair: neither that nor K carries a bit of out, nor of a state
- * that has been settled.
+ * product beside those that its slot holds, as long as they are fewer than K - 1. Otherwise, as with any other span
+ * that has rows, the state is written behind the last row and nothing is held. The scales are those of the last token,
+ * always. Whether a span that may does is the back end's affair: neither that nor K carries a bit of out, nor of a
+ * state that has been settled.
  *
  * An entry of the pool: [heads] int32, how many outer products each head's state lacks; then K - 1 records of own
  * [heads][cols], factor [heads] (1 where the token does not rescale) and shared [groups][rows]. A count that no call

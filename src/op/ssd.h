@@ -12,8 +12,9 @@
  *   out[t][h][p] = R(fma(d[h], x[t][h][p], y[p]))
  * Eight-slice fold over n: state n belongs to slice (n / 4) % 8. A slice is one ascending fma chain from +0. Slices add
  * by neighbours, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)).
- * S and A move with the sequence; with state_every, S as op/held.h says. The rescaling depends on its own tokens alone. So decode, any chunking and full
- * prefill give the same bits. Which NaN a float32 NaN of out or state is, is left open. op/ssd_math.h has the scalars.
+ * S and A move with the sequence; with state_every, S as op/held.h says. The rescaling depends on its own tokens
+ * alone. So decode, any chunking and full prefill give the same bits. Which NaN a float32 NaN of out or state is, is
+ * left open. op/ssd_math.h has the scalars.
  *
  * Backward, of whole sequences or of spans that continue others: S and A start at `initial` and `initial_scale`, +0 and
  * 1 without them. dt, decay, w, S and A as above, dy the gradient of the unrounded output, and for each token K the

@@ -405,7 +405,9 @@ static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan,
     plan->workspace = device->exec.workspace_bytes;
     plan->gradients = ls_trainer_device_gradients(g.trainer);
     *out = ls_trainer_outlook(g.trainer);
-    out->slot_bytes = ls_slot_bytes(&g.model->config, (ls_dtype)o->train.dtype) * g.model->config.n_layers;
+    out->slot_bytes = ls_slot_bytes(&g.model->config, (ls_dtype)o->train.dtype,
+                                    ls_levers_state_every(&g.engine_opts.levers, &g.model->config, device)) *
+                      g.model->config.n_layers;
     look(looker, device);
     LS_TRY_DONE(rehearse_draws(&g, err));
     look(looker, device);

@@ -39,6 +39,7 @@ ls_status ls_engine_create(ls_engine **out, const ls_model *model, ls_device *de
     e->batch = opts->levers.batch;
     e->key = key_of(opts->dtype, model, opts->weights);
     LS_TRY_DONE(ls_levers_check(&opts->levers, err));
+    e->state_every = ls_levers_state_every(&opts->levers, &model->config, device);
     LS_TRY_DONE(ls_sampling_check(&opts->sampling, err));
     if (opts->length_max < 1 || opts->length_max > INT32_MAX || opts->n_stop < 0) {
         status = LS_FAIL(err, LS_ERR_ARG, "engine: longest request %lld, %lld stop ids", (long long)opts->length_max,

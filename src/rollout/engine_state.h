@@ -74,6 +74,7 @@ struct ls_engine {
     ls_device *device;
     ls_engine_opts opts; /* levers within */
     int32_t *stop;       /* [opts.n_stop] */
+    int64_t state_every; /* as ls_levers_state_every has it */
     ls_prefix_key key;
     ls_engine_plan plan;
     ls_engine_stats stats;

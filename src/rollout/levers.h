@@ -42,6 +42,7 @@ typedef struct ls_levers {
     int64_t preempt_every;  /* force a preemption every so many ticks; 0: only when pages or slots run out */
     ls_preempt_by preempt_by;
     int64_t drafts;      /* largest number of drafted tokens of a sequence and tick, [0, LS_DRAFTS_MAX]; 0: none */
+    int64_t state_every; /* tokens of decode that write a state of heads once, [0, 64]; 0: as the device has it */
     int64_t sleep_every; /* give the pools' memory back every so many ticks, and take it again; 0: never */
     uint64_t shuffle;    /* seed of the order in which requests are submitted; 0: theirs */
     int32_t threads;
@@ -54,6 +55,9 @@ typedef struct ls_levers {
 
 void ls_levers_init(ls_levers *levers); /* the defaults */
 ls_status ls_levers_check(const ls_levers *levers, ls_error *err);
+/* The lever state_every with what 0 chooses; 1 of a model without states of heads. Slots whose distance was given have
+ * room for no more than states, as far as anybody has said. */
+int64_t ls_levers_state_every(const ls_levers *levers, const ls_model_config *config, const ls_device *device);
 
 /* The table behind options, records and sweep: every lever by name ("samples", "batch", .. as the options without --),
  * its value as text and back. */

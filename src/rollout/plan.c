@@ -48,9 +48,10 @@ static ls_status plan_workspace(ls_engine *e, ls_error *err) {
 }
 
 /* What a forward is told: a page number of every sequence is there, whether it has the page or not. And the answer of a
- * comparison, which each of the three caches has. */
+ * comparison, which each of the three caches has, and the slot whose states are written first. */
 static ls_status plan_tick(ls_engine *e, ls_error *err) {
-    const int64_t answers = 3 * (int64_t)sizeof(int64_t);
+    const int64_t each = (int64_t)sizeof(int64_t) + (e->state_every > 1 ? (int64_t)sizeof(ls_span) : 0);
+    const int64_t answers = 3 * each;
     int64_t spans, tables;
     if (!ls_mul_i64(e->plan.rows, (int64_t)sizeof(int32_t), &e->plan.tick_bytes) ||
         !ls_mul_i64(e->batch, (int64_t)sizeof(ls_span), &spans) ||
@@ -197,8 +198,9 @@ static ls_status make_plan(ls_engine *e, ls_error *err) {
     const ls_model_config *c = &e->model->config;
     const ls_levers *l = &e->opts.levers;
     const int64_t n_attention = count_layers(c, true), n_mamba = count_layers(c, false);
+    const int64_t slot = ls_slot_bytes(c, e->opts.dtype, e->state_every);
     ls_engine_plan *p = &e->plan;
-    ls_plan_units units = {.snapshot = ls_slot_bytes(c, e->opts.dtype) * n_mamba,
+    ls_plan_units units = {.snapshot = slot * n_mamba,
                            .page = ls_page_bytes(c, e->opts.dtype, l->page_tokens) * n_attention};
     ls_memory_state memory;
     LS_TRY(ls_device_memory(e->device, &memory, err));
@@ -210,7 +212,7 @@ static ls_status make_plan(ls_engine *e, ls_error *err) {
     LS_TRY(plan_workspace(e, err));
     LS_TRY(plan_tick(e, err));
     plan_recordings(e, memory.is_limited);
-    p->slot_stride = l->slot_words > 0 ? 4 * l->slot_words : ls_slot_bytes(c, e->opts.dtype);
+    p->slot_stride = l->slot_words > 0 ? 4 * l->slot_words : slot;
     p->page_stride = n_attention == 0 ? 0 : units.page / n_attention;
     units.fixed = fixed_bytes(e);
     if (!ls_mul_i64(p->slot_stride, n_mamba, &units.slot))
@@ -239,7 +241,8 @@ static ls_status make_pools(ls_engine *e, ls_error *err) {
                            .n_pages = p->pages,
                            .page_tokens = l->page_tokens,
                            .slot_stride = 4 * l->slot_words,
-                           .guards = l->guards};
+                           .guards = l->guards,
+                           .state_every = e->state_every};
     ls_status status;
     if ((status = ls_cache_create(&e->cache, e->device, c, &cache, err)) != LS_OK) {
         if (l->slot_words > 0) ls_error_prefix(err, "slot-words");

@@ -39,6 +39,7 @@ static void no_lever_changes_a_result(void **state) {
         "--pages 12 --page 4 --batch 24",
         "--drafts 8 --preempt-every 5",
         "--drafts 1 --fork off --batch 2",
+        "--state-every 8 --chunk 1",
     };
     (void)state;
     generate(at("first.jsonl"), "");

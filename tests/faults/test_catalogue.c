@@ -741,6 +741,33 @@ typedef struct property {
     bool measured;
 } property;
 
+/* Of a model of Mamba-2, whose states are written with each fourth token: what a prefix hit copies lacks two of them,
+ * which go along. */
+static bool states_written_late(const subject *s, ls_inject fault) {
+    enum { DEPTH = 11, EVERY = 4 };
+    subject late = {.fixture = "mamba2-small", .dtype = s->dtype};
+    ls_engine_opts opts = engine_opts(&late);
+    char path[512];
+    rollout r;
+    ls_engine *e;
+    ls_error err;
+    bool holds;
+    snprintf(path, sizeof path, "%s/%s", LS_FIXTURES, late.fixture);
+    assert_ok(ls_model_open(&late.model, machine, path, &err), err);
+    rollout_make(&late, &r, DEPTH + 5, 1500);
+    opts.levers.prefix = LS_PREFIX_ON;
+    opts.levers.chunk = 1;
+    opts.levers.state_every = EVERY;
+    e = engine_open(&late, &opts, fault);
+    holds = warm(e, r.prompt, DEPTH + 1);
+    if (holds) submit(e, &r);
+    holds = holds && tick_to_end(e) && agree(&r, 1) && entry_is_sound(&late, e, r.prompt, DEPTH);
+    if (holds && r.request.n_hit != DEPTH) holds = refuted("a hit of %lld tokens", (long long)r.request.n_hit);
+    holds = engine_close(e, fault, holds);
+    ls_model_close(late.model);
+    return holds;
+}
+
 static property properties[] = {
     {.name = "any slot", .holds = any_slot, .made_for = BIT(SLOT_STRIDE_U32)},
     {.name = "short first chunks", .holds = short_first_chunks, .made_for = BIT(STALE_SLOT)},
@@ -766,6 +793,7 @@ static property properties[] = {
     {.name = "draws by address", .holds = draws_by_address, .made_for = BIT(SEED_BY_SLOT)},
     {.name = "raw records", .holds = raw_records, .made_for = BIT(LAG_ONE)},
     {.name = "branches in company", .holds = branches_in_company, .made_for = BIT(BRANCH_ORDER)},
+    {.name = "states written late", .holds = states_written_late, .made_for = BIT(HELD_LEFT_BEHIND)},
 };
 
 static void check_property(void **state) {

@@ -29,7 +29,8 @@ static const struct {
     [LS_INJECT_SEED_BY_SLOT] = {"draws follow the slot", "", 1},
     [LS_INJECT_LAG_ONE] = {"records one token late", "", 1},
     [LS_INJECT_DRAFT_STATE] = {"refused drafts leave their state", "", 1},
-    [LS_INJECT_BRANCH_ORDER] = {NULL, "", 0}, /* of gradients, at which a sweep does not look */
+    [LS_INJECT_BRANCH_ORDER] = {NULL, "", 0},     /* of gradients, at which a sweep does not look */
+    [LS_INJECT_HELD_LEFT_BEHIND] = {NULL, "", 0}, /* of Mamba-2 and the delta rule, which this model has not */
 };
 
 /* A model, prompts for it, and the words of a sweep over them. */

@@ -25,6 +25,7 @@ typedef struct levers {
     int32_t threads; /* of the CPU: says which of a case's queues runs; on a device 2 is with recordings, 1 without */
     uint64_t order;  /* seed of the admission order; 0 is ascending */
     bool moved;      /* slots are scattered over a larger pool */
+    int64_t state_every;
 } levers;
 
 /* Requests with the storage of their prompts and results. */
@@ -142,6 +143,7 @@ static inline void generate(const ls_model *model, ls_device *device, ls_dtype d
     opts.levers.chunk = l->chunk;
     opts.levers.page_tokens = l->page_tokens;
     opts.levers.shuffle = l->order;
+    opts.levers.state_every = l->state_every;
     if (test_defers()) opts.levers.graphs = l->threads == 2;
     if (l->moved) {
         opts.levers.slots = 3 * l->batch + 5;
@@ -245,8 +247,8 @@ static inline differences compare_scores(const request_set *set, const float *sc
 static inline void describe(char *text, size_t bytes, const levers *l) {
     char chunk[24];
     snprintf(chunk, sizeof chunk, "%lld", (long long)l->chunk);
-    snprintf(text, bytes, "batch %lld, chunk %s, %d threads, pages of %lld%s%s", (long long)l->batch,
-             l->chunk == WHOLE ? "whole" : chunk, l->threads, (long long)l->page_tokens,
+    snprintf(text, bytes, "batch %lld, chunk %s, %d threads, pages of %lld, states every %lld%s%s", (long long)l->batch,
+             l->chunk == WHOLE ? "whole" : chunk, l->threads, (long long)l->page_tokens, (long long)l->state_every,
              l->order != 0 ? ", shuffled admission" : "", l->moved ? ", scattered slots" : "");
 }
 

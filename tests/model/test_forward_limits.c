@@ -84,10 +84,10 @@ static void state_size_is_the_formula(void **state) {
     ls_slot_layout layout;
     int64_t bytes;
     (void)state;
-    bytes = ls_slot_bytes(&c, LS_BF16);
+    bytes = ls_slot_bytes(&c, LS_BF16, 1);
     assert_int_equal(bytes, 3 * 5120 * 2 + 5120 * 16 * 4);
     assert_int_equal(bytes / 4, 89600);
-    ls_slot_layout_make(&layout, &c, LS_BF16);
+    ls_slot_layout_make(&layout, &c, LS_BF16, 1);
     assert_int_equal(layout.n, 2);
     assert_string_equal(layout.tensor[0].name, "conv");
     assert_int_equal(layout.tensor[0].offset, 0);
@@ -95,8 +95,8 @@ static void state_size_is_the_formula(void **state) {
     assert_int_equal(layout.tensor[1].offset, 3 * 5120 * 2);
     assert_int_equal(layout.tensor[1].bytes, 5120 * 16 * 4);
     c.positions_max = INT64_MAX; /* no length enters */
-    assert_int_equal(ls_slot_bytes(&c, LS_BF16), bytes);
-    assert_true(ls_slot_bytes(&c, LS_F32) > bytes);
+    assert_int_equal(ls_slot_bytes(&c, LS_BF16, 1), bytes);
+    assert_true(ls_slot_bytes(&c, LS_F32, 1) > bytes);
 }
 
 /* Bytes that malloc has given out. */
@@ -145,7 +145,7 @@ static void memory_does_not_follow_length(void **state) {
     bytes_many = engine_bytes(&f, device, many, &plan_many);
     print_message("engine: %lld bytes for %lld tokens, %lld bytes for %lld\n", (long long)bytes_few, (long long)few,
                   (long long)bytes_many, (long long)many);
-    assert_true(plan_few.slot_bytes == 3 * ls_slot_bytes(&f.model->config, LS_F32));
+    assert_true(plan_few.slot_bytes == 3 * ls_slot_bytes(&f.model->config, LS_F32, 1));
     /* Nothing but the page table, whose ids have four bytes. */
     assert_true(plan_many.total_bytes - plan_many.tick_bytes == plan_few.total_bytes - plan_few.tick_bytes);
     assert_in_range((uintmax_t)(plan_many.tick_bytes - plan_few.tick_bytes), 0, (uintmax_t)(many / 64 * 4));

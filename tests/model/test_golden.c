@@ -7,7 +7,7 @@
 
 #define N_TOKENS 64
 
-static const levers golden_levers = {4, 16, 16, 2, 0, false};
+static const levers golden_levers = {4, 16, 16, 2, 0, false, 0};
 static const distribution greedy = {{.temperature = 0.0f, .top_p = 1.0f, .seed = 1}, LS_LOGPROB_RAW};
 static const distribution sampled = {{.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .seed = 9007199254740993u},
                                      LS_LOGPROB_PROCESSED};

@@ -29,16 +29,16 @@
 #define N_SUBSET_TOKENS_SLOW 8
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof(array)[0]))
 
-static const levers baseline_levers = {16, 256, 16, 2, 0, false};
+static const levers baseline_levers = {16, 256, 16, 2, 0, false, 0};
 
 static const levers covering_generate[] = {
-    {1, WHOLE, 64, 2, 31, true}, {3, 5, 1, 1, 32, true},   {16, 1, 16, 2, 0, false},
-    {16, 2, 64, 1, 33, false},   {16, 64, 1, 2, 34, true}, {3, WHOLE, 16, 2, 0, true},
+    {1, WHOLE, 64, 2, 31, true, 4}, {3, 5, 1, 1, 32, true, 8},    {16, 1, 16, 2, 0, false, 2},
+    {16, 2, 64, 1, 33, false, 1},   {16, 64, 1, 2, 34, true, 64}, {3, WHOLE, 16, 2, 0, true, 0},
 };
 
 static const levers covering_score[] = {
-    {1, WHOLE, 16, 1, 0, false}, {3, 1, 64, 2, 0, false},  {16, 2, 1, 2, 0, false},
-    {16, 5, 16, 1, 0, false},    {3, 64, 64, 2, 0, false},
+    {1, WHOLE, 16, 1, 0, false, 0}, {3, 1, 64, 2, 0, false, 0},  {16, 2, 1, 2, 0, false, 0},
+    {16, 5, 16, 1, 0, false, 0},    {3, 64, 64, 2, 0, false, 0},
 };
 
 typedef struct baseline {
@@ -108,8 +108,8 @@ static void whole_product(const runner *r) {
     for (int64_t i = 0; i < COUNT(batches); i++)
         for (int64_t j = 0; j < COUNT(chunks); j++)
             for (int32_t threads = 1; threads <= 2; threads++, turn++) {
-                const levers l = {batches[i],  chunks[j], pages[turn % 3], threads, turn % 2 == 0 ? 0 : turn,
-                                  turn % 4 < 2};
+                const levers l = {batches[i],   chunks[j],        pages[turn % 3], threads, turn % 2 == 0 ? 0 : turn,
+                                  turn % 4 < 2, (int64_t)turn % 5};
                 if (slow) {
                     if (threads != 1 + (int32_t)(j / 2 % 2)) continue;
                     set.n = known.n = n_slow[i];
@@ -143,7 +143,7 @@ static void with_neighbours(const runner *r, const levers *l) {
 }
 
 static void all_tokens(const runner *r) {
-    static const levers packed = {16, 64, 16, 2, 55, true};
+    static const levers packed = {16, 64, 16, 2, 55, true, 3};
     const bool slow = r->c->isa == LS_ISA_GENERIC, large = strcmp(r->c->fixture, "jamba-bf16") == 0;
     const int64_t n = slow && large ? r->b->set.n / 4 : r->b->set.n;
     request_set set, known;

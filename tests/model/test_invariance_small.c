@@ -10,11 +10,11 @@
 #define LONGEST 6 /* prompt but for the last */
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof(array)[0]))
 
-static const levers first_levers = {16, 256, 16, 1, 0, false};
+static const levers first_levers = {16, 256, 16, 1, 0, false, 1};
 
 static const levers lever_rows[] = {
-    {1, WHOLE, 64, 2, 0, true}, {3, 5, 1, 1, 32, true},  {16, 1, 16, 2, 33, false},
-    {16, 2, 64, 1, 34, true},   {3, 64, 1, 2, 0, false},
+    {1, WHOLE, 64, 2, 0, true, 2}, {3, 5, 1, 1, 32, true, 3},  {16, 1, 16, 2, 33, false, 4},
+    {16, 2, 64, 1, 34, true, 64},  {3, 64, 1, 2, 0, false, 0},
 };
 
 static void small_case(const char *name, ls_dtype dtype, ls_profile profile, ls_isa isa) {

@@ -118,7 +118,7 @@ static void states_are_laid_out(void **state) {
     ls_slot_layout layout;
     (void)state;
     fixture_open(&f, "mamba2-odd");
-    ls_slot_layout_make(&layout, &f.model->config, LS_BF16);
+    ls_slot_layout_make(&layout, &f.model->config, LS_BF16, 1);
     assert_int_equal(layout.n, 3);
     assert_string_equal(layout.tensor[0].name, "conv");
     assert_true(layout.tensor[0].bytes == 2 * (105 + 22) * 2 && layout.tensor[0].offset == 0);
@@ -127,6 +127,13 @@ static void states_are_laid_out(void **state) {
     assert_string_equal(layout.tensor[2].name, "scale");
     assert_true(layout.tensor[2].bytes == 5 * 4 && layout.tensor[2].offset == 512 + 4672);
     assert_int_equal(layout.bytes, 512 + 4672 + 64);
+    /* of those written with each fourth token: counts of heads, and three times u, factors and b, in fours of floats */
+    ls_slot_layout_make(&layout, &f.model->config, LS_BF16, 4);
+    assert_int_equal(layout.n, 4);
+    assert_string_equal(layout.tensor[3].name, "held");
+    assert_true(layout.tensor[3].bytes == (8 + 3 * (108 + 8 + 12)) * 4);
+    assert_int_equal(layout.tensor[3].offset, 512 + 4672 + 64);
+    assert_int_equal(layout.bytes, 512 + 4672 + 64 + 1600);
     fixture_close(&f);
 }
 

@@ -108,8 +108,8 @@ static void what_has_no_mma16_is_named(void **state) {
     open_profile(&model, LS_FIXTURES "/jamba-odd", LS_PROFILE_EXACT);
     assert_ok(ls_workspace_create(&ws, test_home(), model, LS_BF16, 4, false, &err), err);
     assert_ok(ls_model_set_profile(model, LS_PROFILE_MMA16, LS_BF16, &err), err);
-    assert_ok(ls_cache_create(&cache, test_home(), &model->config, &(ls_cache_opts){LS_BF16, 1, 1, 16, 0, false, false},
-                              &err),
+    assert_ok(ls_cache_create(&cache, test_home(), &model->config,
+                              &(ls_cache_opts){.dtype = LS_BF16, .n_slots = 1, .n_pages = 1, .page_tokens = 16}, &err),
               err);
     assert_ok(ls_batch_create(&batch, test_home(), 4, 1, 1, &err), err);
     check_failed(ls_model_forward(&(ls_forward){model, cache, ws, batch, NULL, 0, false}, NULL, NULL, &err), &err,

@@ -49,7 +49,7 @@ static void states_are_laid_out(void **state) {
     ls_slot_layout layout;
     (void)state;
     fixture_open(&f, "qwen3.5-odd");
-    ls_slot_layout_make(&layout, &f.model->config, LS_BF16);
+    ls_slot_layout_make(&layout, &f.model->config, LS_BF16, 1);
     assert_int_equal(layout.n, 3);
     assert_string_equal(layout.tensor[0].name, "conv");
     assert_true(layout.tensor[0].bytes == 2 * (42 + 20) * 2 && layout.tensor[0].offset == 0);
@@ -57,6 +57,11 @@ static void states_are_laid_out(void **state) {
     assert_true(layout.tensor[1].bytes == 6 * 5 * 7 * 4 && layout.tensor[1].offset == 256);
     assert_string_equal(layout.tensor[2].name, "scale");
     assert_true(layout.tensor[2].bytes == 6 * 4 && layout.tensor[2].offset == 256 + 896);
+    /* of those written with each fourth token: counts of heads, and three times d, factors and keys */
+    ls_slot_layout_make(&layout, &f.model->config, LS_BF16, 4);
+    assert_int_equal(layout.n, 4);
+    assert_string_equal(layout.tensor[3].name, "held");
+    assert_true(layout.tensor[3].bytes == (8 + 3 * (44 + 8 + 12)) * 4 && layout.tensor[3].offset == 256 + 896 + 64);
     fixture_close(&f);
 }
 

@@ -138,7 +138,7 @@ static void must_fail(job *j, int64_t ranks, const char *words) {
 }
 
 /* Leaves in parts, flat leaves, a rank without leaves, recomputation, minibatches, a reference, evaluations,
- * truncation, states that are preempted. */
+ * truncation, states that are preempted, and states that are written late. */
 static void processes_have_the_bits_of_one(void **state) {
     static const struct {
         const char *model, *sets[7];
@@ -146,8 +146,8 @@ static void processes_have_the_bits_of_one(void **state) {
         {mixed, {"rows=80", "leaf=3", "recompute=true", "save_every=1", "save_behind=true", NULL}},
         {mixed, {"epochs=2", "minibatches=3", "beta=0.05", "eval_every=2", "eval_n=5", "dtype=bf16", NULL}},
         {mixed, {"leaf=8", "microbatch=1", "engine.preempt-every=3", "engine.preempt-by=alternate", NULL}},
-        {plain2, {"minibatches=2", "engine.chunk=2", NULL}},
-        {qwen3_5, {"minibatches=2", "engine.chunk=2", NULL}},
+        {plain2, {"minibatches=2", "engine.chunk=2", "engine.state-every=3", NULL}},
+        {qwen3_5, {"minibatches=2", "engine.chunk=2", "engine.state-every=3", NULL}},
         {granite, {"minibatches=2", "engine.chunk=2", NULL}},
         {plain, {"top_p=0.9", "top_k=20", "minibatches=2", "engine.chunk=2", NULL}},
     };

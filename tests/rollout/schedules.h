@@ -8,6 +8,7 @@
 #include "rollout/engine_state.h"
 
 #define FIXTURES 14
+#define HEAD_STATES 9 /* the first fixture whose states are of heads; so are all behind it */
 #define PROMPTS 16
 #define PROMPT_MAX 12
 #define SAMPLES 4
@@ -154,11 +155,18 @@ static inline void draw_drafts(schedule *s, int64_t *drafts) {
     if (one_in(&d, 2)) s->fixture = (int)roll(&d, FIXTURES);
 }
 
-static inline void draw_levers(ls_levers *l, const ls_model_config *c, ls_dtype dtype, int64_t length_max, dice *d) {
-    const int64_t slot = ls_slot_bytes(c, dtype);
+/* Half of those that write states late do so on a fixture that can. */
+static inline void draw_state_every(schedule *s, int64_t *every) {
+    static const int64_t all[] = {0, 1, 2, 4, 8, LS_STATE_EVERY_MAX};
+    dice d = {s->seed, 1 << 21};
+    *every = all[roll(&d, 6)];
+    if (*every > 1 && one_in(&d, 2)) s->fixture = HEAD_STATES + (int)roll(&d, FIXTURES - HEAD_STATES);
+}
+
+/* slot: bytes of a layer's slot. */
+static inline void draw_levers(ls_levers *l, const ls_model_config *c, int64_t slot, int64_t length_max, dice *d) {
     int64_t n_mamba = 0, pages;
     for (int32_t i = 0; i < c->n_layers; i++) n_mamba += ls_config_has_slots(c, i);
-    ls_levers_init(l);
     l->threads = 1;
     l->batch = 1 + roll(d, 6);
     l->chunk = roll(d, 8);
@@ -219,8 +227,9 @@ static inline operation draw_operation(dice *d, const operation *before, int64_t
 static inline void draw_schedule(schedule *s, const laboratory *lab, uint64_t seed, operation *ops, int64_t n_ops) {
     dice d = {seed, 0};
     const int64_t which = roll(&d, 20), n_prompts = 1 + roll(&d, 5);
+    const ls_model_config *c;
     int32_t prompts[5];
-    int64_t drafts;
+    int64_t drafts, every;
     memset(s, 0, sizeof *s);
     s->seed = seed;
     s->fixture = which < 9 ? 0 : which < 17 ? 1 : which < 19 ? 2 : 3;
@@ -231,7 +240,12 @@ static inline void draw_schedule(schedule *s, const laboratory *lab, uint64_t se
     if (one_in(&d, 2)) s->n_stop = 1 + (int32_t)roll(&d, 8);
     s->stop_first = (int32_t)roll(&d, 50);
     draw_drafts(s, &drafts);
-    draw_levers(&s->levers, &lab->model[s->fixture].model[0]->config, s->dtype, s->length_max, &d);
+    draw_state_every(s, &every);
+    c = &lab->model[s->fixture].model[0]->config;
+    ls_levers_init(&s->levers);
+    s->levers.state_every = every;
+    every = ls_levers_state_every(&s->levers, c, lab->device);
+    draw_levers(&s->levers, c, ls_slot_bytes(c, s->dtype, every), s->length_max, &d);
     s->levers.drafts = drafts;
     for (int64_t i = 0; i < n_prompts; i++) prompts[i] = (int32_t)roll(&d, PROMPTS);
     s->ops = ops;

@@ -576,7 +576,7 @@ static void sleep_loses_nothing_but_memory(void **state) {
         for (int64_t layer = 0; layer < e->cache->n_layers; layer++) assert_null(e->cache->layer[layer]);
         assert_ok(ls_engine_wake(e, &err), err);
         for (int64_t layer = 0; !poison && layer < e->cache->n_layers; layer++) {
-            const int64_t bytes = e->cache->kind[layer] == LS_HELD_PAGES ? e->cache->n_pages * e->cache->page_stride
+            const int64_t bytes = e->cache->kind[layer] == LS_POOL_PAGES ? e->cache->n_pages * e->cache->page_stride
                                                                          : e->cache->n_slots * e->cache->slot_stride;
             uint8_t *pool = malloc((size_t)bytes + 1);
             assert_non_null(pool);
@@ -603,7 +603,7 @@ static void an_overwritten_guard_stops_the_engine(void **state) {
         int64_t layer = 0, at;
         submit(e, (job_init(&j, odd.prompt[0], 9, 0, 0, 4), &j));
         tick(e, 1);
-        while (e->cache->kind[layer] != (attention ? LS_HELD_PAGES : LS_HELD_SLOTS)) layer++;
+        while (e->cache->kind[layer] != (attention ? LS_POOL_PAGES : LS_POOL_SLOTS)) layer++;
         at = attention ? 3 * e->cache->page_stride + e->cache->page_bytes + 5
                        : 1 * e->cache->slot_stride + e->cache->slot_bytes + 5;
         assert_ok(ls_memory_fill(e->device, e->cache->layer[layer] + at, 1, 1, &err), err);
@@ -614,6 +614,66 @@ static void an_overwritten_guard_stops_the_engine(void **state) {
         check_failed(ls_engine_tick(e, &err), &err, "was overwritten"); /* for good */
         check_failed(ls_engine_submit(e, &j.request, &err), &err, "was overwritten");
         ls_engine_free(e);
+    }
+}
+
+/* States of heads that are written every few tokens: nobody sees when. Chunks of one token leave some that lack tokens
+ * to forks, snapshots, drafts and swap. */
+static void states_may_be_written_late(void **state) {
+    static const char *const fixtures[] = {"mamba2-small", "nemotron-h-small", "qwen3.5-small", "qwen3-next-small"};
+    static const int64_t every[] = {1, 2, 4, LS_STATE_EVERY_MAX};
+    (void)state;
+    for (int i = 0; i < 16; i++) {
+        ls_levers l = plain_levers(3);
+        bench b;
+        ls_engine *e;
+        job jobs[4];
+        bench_open(&b, fixtures[i / 4], i / 4 % 2 == 0 ? LS_F32 : LS_BF16);
+        l.state_every = every[i % 4];
+        l.chunk = 1 + i % 2;
+        l.prefix = LS_PREFIX_ON;
+        l.fork = true;
+        l.verify = i % 2;
+        l.drafts = i % 3;
+        l.preempt_every = 5;
+        l.preempt_by = LS_PREEMPT_ALTERNATE;
+        e = engine_of(&b, &l);
+        assert_int_equal(e->cache->state_every, every[i % 4]);
+        for (uint32_t k = 0; k < 4; k++) /* the second is a fork of the first, the last a hit behind it */
+            submit(e, (job_init(&jobs[k], b.prompt[k / 2], 9 + k / 3, k / 2, k % 2, JOB_TOKENS), &jobs[k]));
+        run_dry(e);
+        for (int k = 0; k < 4; k++) is_complete(&b, &jobs[k]);
+        assert_true(e->stats.forked > 0 && e->stats.preempted_swap > 0);
+        engine_end(e);
+        bench_close(&b);
+    }
+}
+
+/* What a lever of 0 chooses, and what models without states of heads make of it. */
+static void the_lever_is_resolved_once(void **state) {
+    static const char *const fixtures[] = {"jamba-odd", "llama-odd", "mamba2-small", "qwen3.5-small"};
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        const int64_t asked = i % 2 == 0 ? 0 : 3;
+        ls_levers l = plain_levers(2);
+        ls_engine_plan plan;
+        bench b;
+        ls_engine *e;
+        bench_open(&b, fixtures[i / 2], LS_F32);
+        l.state_every = asked;
+        e = engine_of(&b, &l);
+        ls_engine_get_plan(e, &plan);
+        if (i < 4)
+            assert_int_equal(e->state_every, 1);
+        else if (asked > 0)
+            assert_int_equal(e->state_every, asked);
+        else
+            assert_int_equal(e->state_every, !test_on_gpu() ? 1 : i == 4 ? 8 : 4);
+        assert_int_equal(e->cache->state_every, e->state_every);
+        assert_int_equal(plan.slot_stride, ls_slot_bytes(&b.v.model[0]->config, LS_F32, e->state_every));
+        assert_int_equal(e->opts.levers.state_every, asked);
+        engine_end(e);
+        bench_close(&b);
     }
 }
 
@@ -637,6 +697,8 @@ int main(void) {
         cmocka_unit_test(weights_of_another_model_are_refused),
         cmocka_unit_test(sleep_loses_nothing_but_memory),
         cmocka_unit_test(an_overwritten_guard_stops_the_engine),
+        cmocka_unit_test(states_may_be_written_late),
+        cmocka_unit_test(the_lever_is_resolved_once),
     };
     return cmocka_run_group_tests(tests, open_bench, close_bench);
 }

@@ -49,6 +49,80 @@ static void a_hit_is_a_miss_at_every_depth(void **state) {
     }
 }
 
+/* Engines for the cuts: one finds nothing, the others what a first request left. */
+enum { CUT_ENGINES = 4, CUT_PROMPT = 20, CUTS_EACH = 4 };
+typedef struct cutting {
+    bench b;
+    ls_engine *cold[2], *warm[CUT_ENGINES];
+    uint64_t random;
+} cutting;
+
+static int64_t pick(cutting *c, int64_t n) { return (int64_t)(test_random(&c->random) % (uint64_t)n); }
+
+static ls_engine *cut_engine(const bench *b, ls_prefix_mode prefix, int64_t chunk, int64_t state_every) {
+    ls_levers l = plain_levers(1);
+    l.prefix = prefix;
+    l.chunk = chunk;
+    l.state_every = state_every;
+    l.guards = false;
+    return engine_of(b, &l);
+}
+
+static void cutting_open(cutting *c, const char *name, ls_dtype dtype) {
+    static const int64_t chunks[CUT_ENGINES] = {5, 1, 1, 3}, every[CUT_ENGINES] = {1, 4, 8, 5};
+    bench_open(&c->b, name, dtype);
+    c->random = 17;
+    c->cold[0] = cut_engine(&c->b, LS_PREFIX_OFF, 5, 1);
+    c->cold[1] = cut_engine(&c->b, LS_PREFIX_OFF, 1, 3);
+    for (int i = 0; i < CUT_ENGINES; i++) c->warm[i] = cut_engine(&c->b, LS_PREFIX_ON, chunks[i], every[i]);
+}
+
+static void cutting_close(cutting *c) {
+    for (int i = 0; i < 2; i++) engine_end(c->cold[i]);
+    for (int i = 0; i < CUT_ENGINES; i++) engine_end(c->warm[i]);
+    bench_close(&c->b);
+}
+
+/* A request whose prompt is known up to the cut gives what it gives where nothing is. */
+static void cut_one(cutting *c, const job *want, int64_t cut) {
+    const ls_request *r = &want->request;
+    ls_engine *e = c->warm[pick(c, CUT_ENGINES)];
+    job first, second;
+    submit(e, (job_init(&first, r->prompt, cut + 1, 1, 0, 0), &first));
+    run_dry(e);
+    submit(e, (job_init(&second, r->prompt, r->n_prompt, 0, 0, r->max_tokens), &second));
+    run_dry(e);
+    assert_int_equal(second.request.n_hit, cut);
+    assert_int_equal(second.request.n_completion, r->n_completion);
+    assert_memory_equal(second.completion, want->completion, (size_t)r->n_completion * sizeof *want->completion);
+    assert_same_bits(second.logprob, want->logprob, r->n_completion);
+    ls_engine_flush(e);
+}
+
+/* Random prompts, random cuts; states are written at other tokens on the two sides. LS_CUTS: how many of each kind. */
+static void a_hit_is_a_miss_at_random_cuts(void **state) {
+    static const char *const fixtures[] = {"mamba2-small", "nemotron-h-small", "qwen3.5-small", "qwen3-next-small"};
+    const char *text = getenv("LS_CUTS");
+    const int64_t n = text == NULL ? 1000 : strtoll(text, NULL, 10);
+    (void)state;
+    assert_true(n > 0);
+    for (int f = 0; f < 4; f++) {
+        cutting c;
+        cutting_open(&c, fixtures[f], f % 2 == 0 ? LS_F32 : LS_BF16);
+        for (int64_t done = 0; done < n / 2; done += CUTS_EACH) {
+            const int64_t n_prompt = 2 + pick(&c, CUT_PROMPT - 1);
+            ls_engine *cold = c.cold[pick(&c, 2)];
+            int32_t prompt[CUT_PROMPT];
+            job want;
+            for (int64_t t = 0; t < n_prompt; t++) prompt[t] = (int32_t)pick(&c, c.b.v.model[0]->config.vocab);
+            submit(cold, (job_init(&want, prompt, n_prompt, 0, 0, 4), &want));
+            run_dry(cold);
+            for (int i = 0; i < CUTS_EACH; i++) cut_one(&c, &want, 1 + pick(&c, n_prompt - 1));
+        }
+        cutting_close(&c);
+    }
+}
+
 /* A prompt that leaves a cached one half way leaves a snapshot there: the next one that does hits it. */
 static void branches_are_remembered(void **state) {
     ls_levers l = plain_levers(1);
@@ -205,7 +279,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_hit_is_a_miss_at_every_depth), cmocka_unit_test(branches_are_remembered),
         cmocka_unit_test(verification_names_the_layer),   cmocka_unit_test(a_tight_pool_keeps_what_is_shared),
-        cmocka_unit_test(modes_say_what_a_run_finds),
+        cmocka_unit_test(modes_say_what_a_run_finds),     cmocka_unit_test(a_hit_is_a_miss_at_random_cuts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,14 +39,14 @@ static void refused(const char *name, const char *text, const char *word) {
 
 static void defaults_are_what_the_help_says(void **state) {
     static const char *const expected[][2] = {
-        {"samples", "1"},     {"batch", "16"},        {"chunk", "256"},    {"tick-tokens", "0"},
-        {"page", "16"},       {"slots", "0"},         {"pages", "0"},      {"memory", "0"},
-        {"policy", "fifo"},   {"slot-words", "0"},    {"slot-base", "0"},  {"memory-fraction", "auto"},
-        {"prefix", "on"},     {"policy-seed", "0"},   {"verify", "0"},     {"slot-permutation", "0"},
-        {"fork", "on"},       {"preempt-every", "0"}, {"shuffle", "0"},    {"snapshot-every", "0"},
-        {"ablation", "none"}, {"prefix-memory", "0"}, {"poison", "off"},   {"preempt-by", "recompute"},
-        {"guards", "off"},    {"graphs", "on"},       {"pool-share", "1"}, {"swap-memory", "0"},
-        {"sleep-every", "0"}, {"drafts", "0"},
+        {"samples", "1"},     {"batch", "16"},        {"chunk", "256"},     {"tick-tokens", "0"},
+        {"page", "16"},       {"slots", "0"},         {"pages", "0"},       {"memory", "0"},
+        {"policy", "fifo"},   {"slot-words", "0"},    {"slot-base", "0"},   {"memory-fraction", "auto"},
+        {"prefix", "on"},     {"policy-seed", "0"},   {"verify", "0"},      {"slot-permutation", "0"},
+        {"fork", "on"},       {"preempt-every", "0"}, {"shuffle", "0"},     {"snapshot-every", "0"},
+        {"ablation", "none"}, {"prefix-memory", "0"}, {"poison", "off"},    {"preempt-by", "recompute"},
+        {"guards", "off"},    {"graphs", "on"},       {"pool-share", "1"},  {"swap-memory", "0"},
+        {"sleep-every", "0"}, {"drafts", "0"},        {"state-every", "0"},
     };
     ls_levers levers;
     char text[64], help[8];
@@ -87,6 +87,7 @@ static void draw(ls_levers *l, uint64_t *seed) {
     l->pool_share = (double)(1 + (test_random(seed) >> 12)) * 0x1p-52;
     l->swap_bytes = (int64_t)(test_random(seed) & INT64_MAX);
     l->sleep_every = (int64_t)(test_random(seed) % 100);
+    l->state_every = (int64_t)(test_random(seed) % (LS_STATE_EVERY_MAX + 1));
     l->slot_words = 16 * (int64_t)(test_random(seed) % (1 << 30));
     l->policy = (ls_policy)(test_random(seed) % LS_POLICY_COUNT);
     l->slot_base = (int64_t)(test_random(seed) % INT32_MAX);

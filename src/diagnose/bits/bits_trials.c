@@ -113,7 +113,8 @@ void ls_bits_trials_deinit(ls_bits_trials *trials) {
 static void use_cache(ls_levers *l, const ls_bits_trials *trials) {
     int64_t slot = 0;
     for (int32_t i = 0; i < trials->config->n_layers; i++)
-        if (ls_config_has_slots(trials->config, i)) slot += ls_slot_bytes(trials->config, trials->opts->dtype);
+        if (ls_config_has_slots(trials->config, i))
+            slot += ls_slot_bytes(trials->config, trials->opts->dtype, l->state_every);
     l->prefix = LS_PREFIX_ON;
     l->prefix_bytes = 64 * slot;
     l->pages = 256;

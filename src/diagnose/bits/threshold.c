@@ -21,7 +21,7 @@ int64_t ls_pooled_tensors(ls_pooled_tensor out[LS_POOLED_MAX], const ls_model_co
         attention = attention || ls_config_has_pages(c, i);
         mamba = mamba || ls_config_has_slots(c, i);
     }
-    ls_slot_layout_make(&slot, c, dtype);
+    ls_slot_layout_make(&slot, c, dtype, 1); /* as in slots whose distance is given */
     for (int64_t i = slot.n - 1; i >= 0 && mamba && slot_stride > 0; i--)
         out[n++] = (ls_pooled_tensor){slot.tensor[i].pool, LS_BOUNDED_SLOT, slot_stride,
                                       ls_dtype_bytes(slot.tensor[i].dtype), n_slots};
