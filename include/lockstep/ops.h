@@ -430,7 +430,7 @@ ls_status ls_op_delta(const ls_exec *exec, const ls_delta_args *args, ls_error *
 int64_t ls_op_delta_workspace(const ls_delta_args *args);
 
 /* Writes states of ssd or delta whose last tokens are held, and holds none then: of the spans' slots, once each. */
-typedef struct ls_settle_args {
+typedef struct ls_write_held_args {
     int64_t n_heads, n_groups;      /* n_groups: of heads with the same b, or the same key */
     int64_t state_rows, state_cols; /* n_states and head_dim, or key_dim and value_dim */
     int64_t state_every;            /* of the calls that held; above 1 */
@@ -439,9 +439,9 @@ typedef struct ls_settle_args {
     int64_t n_spans;
     int64_t rows;       /* that spans may name */
     bool spans_checked; /* as in ls_conv1d_args */
-} ls_settle_args;
+} ls_write_held_args;
 
-ls_status ls_op_settle(const ls_exec *exec, const ls_settle_args *args, ls_error *err);
+ls_status ls_op_write_held(const ls_exec *exec, const ls_write_held_args *args, ls_error *err);
 
 /* Gradients of whole sequences, or with `initial` of spans that continue others, as in ls_conv1d_backward_args. The
  * forward values are computed again. Rows of no span are not written. Outputs overlap neither inputs nor each other. */

@@ -342,17 +342,17 @@ static ls_status write_states(const ls_cache *c, int32_t slot, ls_error *err) {
     LS_TRY(ls_memory_write(c->device, c->span, &span, (int64_t)sizeof span, err));
     for (int64_t i = 0; i < c->n_layers; i++) {
         const ls_state_tensor *states = &c->slot.tensor[1]; /* behind the window */
-        const ls_settle_args args = {.n_heads = states->dims[0],
-                                     .n_groups = c->n_groups,
-                                     .state_rows = states->dims[1],
-                                     .state_cols = states->dims[2],
-                                     .state_every = c->state_every,
-                                     .state = ls_cache_state(c, i, states->name),
-                                     .held = ls_cache_held(c, i),
-                                     .spans = c->span,
-                                     .n_spans = 1,
-                                     .rows = 1};
-        if (c->kind[i] == LS_POOL_SLOTS) LS_TRY(ls_settle(c->device, &args, err));
+        const ls_write_held_args args = {.n_heads = states->dims[0],
+                                         .n_groups = c->n_groups,
+                                         .state_rows = states->dims[1],
+                                         .state_cols = states->dims[2],
+                                         .state_every = c->state_every,
+                                         .state = ls_cache_state(c, i, states->name),
+                                         .held = ls_cache_held(c, i),
+                                         .spans = c->span,
+                                         .n_spans = 1,
+                                         .rows = 1};
+        if (c->kind[i] == LS_POOL_SLOTS) LS_TRY(ls_write_held(c->device, &args, err));
     }
     return LS_OK;
 }

@@ -32,7 +32,7 @@ extern "C" {
     OP(gemm)                       \
     OP(gemm_gated)                 \
     OP(mamba_step)                 \
-    OP(settle)                     \
+    OP(write_held)                 \
     OP(gemm_repack)                \
     OP(gemm_backward_input)        \
     OP(gemm_backward_weight)       \

@@ -10,7 +10,7 @@
  * product beside those that its slot holds, as long as they are fewer than K - 1. Otherwise, as with any other span
  * that has rows, the state is written behind the last row and nothing is held. The scales are those of the last token,
  * always. Whether a span that may does is the back end's affair: neither that nor K carries a bit of out, nor of a
- * state that has been settled.
+ * state that is whole again (write_held).
  *
  * An entry of the pool: [heads] int32, how many outer products each head's state lacks; then K - 1 records of own
  * [heads][cols], factor [heads] (1 where the token does not rescale) and shared [groups][rows]. A count that no call
@@ -80,7 +80,7 @@ static inline int64_t ls_held_floats(int64_t every, int64_t heads, int64_t group
 /* state_every, and the pool where it is above 1; n_entries: of the states. */
 ls_status ls_held_check(const char *op, const ls_held *held, const ls_pool_view *pool, int64_t n_entries,
                         ls_error *err);
-ls_status ls_settle_check(const ls_settle_args *args, ls_error *err);
+ls_status ls_write_held_check(const ls_write_held_args *args, ls_error *err);
 
 #ifdef __cplusplus
 }

@@ -99,7 +99,7 @@ static const lever_row rows[] = {
     INT("drafts", drafts, 0, LS_DRAFTS_MAX,
         "Tokens of a sequence that are looked up in what it has had and verified in one forward (0)"),
     INT("state-every", state_every, 0, LS_STATE_EVERY_MAX,
-        "Tokens of decode that write a state of Mamba-2 or of the delta rule once (0: on a GPU 8 and 4, else, and with "
+        "Tokens of decode that write a state of Mamba-2 or of the delta rule once (0: on a GPU 8, else, and with "
         "slot-words, 1)"),
     SEED("shuffle", shuffle, "Admit requests in the order that this seed gives (0: file order)"),
     INT("threads", threads, 1, LS_THREADS_MAX, "Threads (all processors)"),
@@ -127,16 +127,15 @@ void ls_levers_init(ls_levers *levers) {
     *levers = defaults;
 }
 
-/* Measurement chose them: a step also reads what states lack, and the more the fewer are written. */
-#define GPU_STATE_EVERY_SSD 8
-#define GPU_STATE_EVERY_DELTA 4
+/* Of 2, 4, 8, 12 and 16 the fastest for both (docs/lab/ssd.md, delta.md): a step also reads what states lack, and the
+ * more the fewer are written. */
+#define GPU_STATE_EVERY 8
 
 int64_t ls_levers_state_every(const ls_levers *levers, const ls_model_config *config, const ls_device *device) {
-    const ls_recurrence recurrence = ls_config_recurrence(config);
-    if (recurrence == LS_RECURRENCE_SCAN) return 1;
+    if (ls_config_recurrence(config) == LS_RECURRENCE_SCAN) return 1;
     if (levers->state_every > 0) return levers->state_every;
     if (device->exec.backend != LS_BACKEND_CUDA || levers->slot_words > 0) return 1;
-    return recurrence == LS_RECURRENCE_SSD ? GPU_STATE_EVERY_SSD : GPU_STATE_EVERY_DELTA;
+    return GPU_STATE_EVERY;
 }
 
 static const lever_row *row_at(int64_t lever_i) {

@@ -60,18 +60,18 @@ static int64_t delta_workspace(const problem *p, const operands *o) {
     return ls_op_delta_workspace(&args);
 }
 
-static ls_status delta_settle(const ls_exec *exec, const problem *p, const operands *o, ls_error *err) {
+static ls_status delta_write_held(const ls_exec *exec, const problem *p, const operands *o, ls_error *err) {
     const ls_delta_args a = delta_args(p, o);
-    const ls_settle_args args = {.n_heads = a.n_heads,
-                                 .n_groups = a.n_key_heads,
-                                 .state_rows = a.key_dim,
-                                 .state_cols = a.value_dim,
-                                 .state_every = a.state_every,
-                                 .state = a.state,
-                                 .held = a.held,
-                                 .spans = a.spans,
-                                 .n_spans = a.n_spans};
-    return ls_op_settle(exec, &args, err);
+    const ls_write_held_args args = {.n_heads = a.n_heads,
+                                     .n_groups = a.n_key_heads,
+                                     .state_rows = a.key_dim,
+                                     .state_cols = a.value_dim,
+                                     .state_every = a.state_every,
+                                     .state = a.state,
+                                     .held = a.held,
+                                     .spans = a.spans,
+                                     .n_spans = a.n_spans};
+    return ls_op_write_held(exec, &args, err);
 }
 
 static problem delta_problem(bk_run *run, const delta_shape *shape, const int64_t *length, int64_t n_seqs,
@@ -102,7 +102,7 @@ static problem delta_problem(bk_run *run, const delta_shape *shape, const int64_
     p.token_work = p.dim * shape->keys;
     p.call = delta_call;
     p.workspace = delta_workspace;
-    p.settle = delta_settle;
+    p.write_held = delta_write_held;
     problem_solve(run, &p);
     return p;
 }

@@ -61,18 +61,18 @@ static int64_t ssd_workspace(const problem *p, const operands *o) {
     return ls_op_ssd_workspace(&args);
 }
 
-static ls_status ssd_settle(const ls_exec *exec, const problem *p, const operands *o, ls_error *err) {
+static ls_status ssd_write_held(const ls_exec *exec, const problem *p, const operands *o, ls_error *err) {
     const ls_ssd_args a = ssd_args(p, o);
-    const ls_settle_args args = {.n_heads = a.n_heads,
-                                 .n_groups = a.n_groups,
-                                 .state_rows = a.n_states,
-                                 .state_cols = a.head_dim,
-                                 .state_every = a.state_every,
-                                 .state = a.state,
-                                 .held = a.held,
-                                 .spans = a.spans,
-                                 .n_spans = a.n_spans};
-    return ls_op_settle(exec, &args, err);
+    const ls_write_held_args args = {.n_heads = a.n_heads,
+                                     .n_groups = a.n_groups,
+                                     .state_rows = a.n_states,
+                                     .state_cols = a.head_dim,
+                                     .state_every = a.state_every,
+                                     .state = a.state,
+                                     .held = a.held,
+                                     .spans = a.spans,
+                                     .n_spans = a.n_spans};
+    return ls_op_write_held(exec, &args, err);
 }
 
 static problem ssd_problem(bk_run *run, const ssd_shape *shape, const int64_t *length, int64_t n_seqs, uint64_t seed) {
@@ -102,7 +102,7 @@ static problem ssd_problem(bk_run *run, const ssd_shape *shape, const int64_t *l
     p.token_work = p.dim * shape->states;
     p.call = ssd_call;
     p.workspace = ssd_workspace;
-    p.settle = ssd_settle;
+    p.write_held = ssd_write_held;
     problem_solve(run, &p);
     return p;
 }

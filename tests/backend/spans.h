@@ -62,7 +62,7 @@ struct problem {
     int64_t (*workspace)(const problem *p, const operands *o);
     /* Of an op whose states may lack tokens: behind the state an entry then has held_bytes, from held_at on. */
     int64_t every, held_at, held_bytes;
-    ls_status (*settle)(const ls_exec *exec, const problem *p, const operands *o, ls_error *err);
+    ls_status (*write_held)(const ls_exec *exec, const problem *p, const operands *o, ls_error *err);
 };
 
 static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -360,7 +360,7 @@ typedef struct rig {
     int64_t turned;
     image image;
     ls_fault *record;
-    ls_span *settled; /* device memory, one for each entry; NULL: states lack nothing */
+    ls_span *whole; /* device memory, one for each entry; NULL: states lack nothing */
 } rig;
 
 /* Other slots for all sequences, so that each finds what another one left. */
@@ -406,7 +406,7 @@ static inline rig rig_make(bk_run *run, const problem *p) {
     rig r = rig_in(run, p, &pool);
     r.expect = bk_alloc(n * stride);
     r.got = bk_alloc(n * stride);
-    if (p->every > 1) r.settled = bk_new(run, "slots to settle", n * (int64_t)sizeof *r.settled, 0);
+    if (p->every > 1) r.whole = bk_new(run, "slots to write", n * (int64_t)sizeof *r.whole, 0);
     rig_turn(&r);
     rig_poison(&r);
     return r;
@@ -473,18 +473,18 @@ static inline void expected_state(bk_run *run, const problem *p, int64_t s, int6
 }
 
 /* Every state that a sequence has is whole then. What is held behind it is of no account. */
-static inline bool rig_settle(rig *r, const plan *pl, char *why) {
+static inline bool rig_write_held(rig *r, const plan *pl, char *why) {
     const problem *p = r->p;
     ls_span spans[SEQS_MAX];
     operands o;
     memset(&o, 0, sizeof o);
     o.pool = r->pool;
-    o.spans = r->settled;
+    o.spans = r->whole;
     for (int64_t s = 0; s < p->n_seqs; s++)
         if (pl->done[s] > 0) spans[o.n_spans++] = (ls_span){0, 0, pl->done[s], r->slot[s], 0};
-    bk_upload(r->run, r->settled, spans, o.n_spans * (int64_t)sizeof spans[0]);
-    if (p->settle(&r->run->exec, p, &o, &r->run->err) == LS_OK) return true;
-    snprintf(why, WHY_MAX, "settle: %.300s", r->run->err.text);
+    bk_upload(r->run, r->whole, spans, o.n_spans * (int64_t)sizeof spans[0]);
+    if (p->write_held(&r->run->exec, p, &o, &r->run->err) == LS_OK) return true;
+    snprintf(why, WHY_MAX, "write_held: %.300s", r->run->err.text);
     return false;
 }
 
@@ -495,7 +495,7 @@ static inline bool rig_check_pool(rig *r, const plan *pl, char *why) {
                   elements = p->state_bytes / ls_dtype_bytes(p->state_dtype);
     uint8_t *state;
     int64_t i = 0;
-    if (r->settled != NULL && !rig_settle(r, pl, why)) return false;
+    if (r->whole != NULL && !rig_write_held(r, pl, why)) return false;
     state = bk_alloc(p->state_stride);
     for (int64_t s = 0; s < p->n_seqs; s++) {
         if (pl->done[s] == 0) continue;
@@ -508,7 +508,7 @@ static inline bool rig_check_pool(rig *r, const plan *pl, char *why) {
     for (int64_t e = 0; e < r->pool.n_entries; e++) {
         const int64_t at = e * r->pool.stride;
         if (r->written[e]) canon(r->got + at, p->state_dtype, elements);
-        if (r->written[e] && r->settled != NULL)
+        if (r->written[e] && r->whole != NULL)
             memcpy(r->expect + at + p->held_at, r->got + at + p->held_at, (size_t)p->held_bytes);
     }
     if (memcmp(r->got, r->expect, (size_t)bytes) == 0) return true;

@@ -313,7 +313,7 @@ static inline void check_held(bk_run *run, const problem *p, int64_t every, int6
         rig r = rig_make(run, &q);
         plan pl = plan_make(&q, (uint64_t)(every + i));
         uint8_t *expect = r.expect;
-        r.expect = NULL; /* nothing settles the states in between */
+        r.expect = NULL; /* nothing writes the states in between */
         if (!drive(&r, &pl, &decoded, why)) bk_fail(run, "%s, every %lld: %s", q.name, (long long)every, why);
         r.expect = expect;
         drive_check(&r, &pl, &rest[i]);

@@ -204,21 +204,21 @@ static void pool_holds(const problem *p, const op_array *expected, const op_pool
     op_array_free(&got);
 }
 
-static void settle(const problem *p, const pools *o, ls_device *device) {
+static void write_held(const problem *p, const pools *o, ls_device *device) {
     ls_span spans[16];
-    const ls_settle_args args = {.n_heads = p->s.heads,
-                                 .n_groups = p->s.groups,
-                                 .state_rows = p->s.states,
-                                 .state_cols = p->s.dim,
-                                 .state_every = o->every,
-                                 .state = o->state.view,
-                                 .held = o->held.view,
-                                 .spans = spans,
-                                 .n_spans = p->plan.n_seqs};
+    const ls_write_held_args args = {.n_heads = p->s.heads,
+                                     .n_groups = p->s.groups,
+                                     .state_rows = p->s.states,
+                                     .state_cols = p->s.dim,
+                                     .state_every = o->every,
+                                     .state = o->state.view,
+                                     .held = o->held.view,
+                                     .spans = spans,
+                                     .n_spans = p->plan.n_seqs};
     ls_error err;
     assert_true(p->plan.n_seqs <= OP_COUNT(spans));
     for (int64_t q = 0; q < p->plan.n_seqs; q++) spans[q] = (ls_span){0, 0, 1, p->plan.slot[q], 0};
-    assert_ok(ls_settle(device, &args, &err), err);
+    assert_ok(ls_write_held(device, &args, &err), err);
 }
 
 static void run(const problem *p, const pools *o, ls_device *device, int64_t chunk, bool alone, uint64_t seed) {
@@ -226,7 +226,7 @@ static void run(const problem *p, const pools *o, ls_device *device, int64_t chu
     op_pool_poison(&o->scale);
     if (o->every > 1) op_pool_poison(&o->held);
     drive(p, o, device, chunk, alone, seed);
-    for (int64_t times = 0; times < 2 && o->every > 1; times++) settle(p, o, device);
+    for (int64_t times = 0; times < 2 && o->every > 1; times++) write_held(p, o, device);
     pool_holds(p, &p->state, &o->state, "state", chunk);
     pool_holds(p, &p->scale, &o->scale, "scale", chunk);
     if (o->every > 1) op_pool_check_others(&o->held, p->plan.slot, p->plan.n_seqs, "held");

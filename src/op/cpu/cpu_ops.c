@@ -74,7 +74,7 @@ LS_KERNEL_TABLE(ls_sequence_sum_kernel);
 LS_KERNEL_TABLE(ls_squares_kernel);
 LS_KERNEL_TABLE(ls_sigmoid_gate_backward_kernel);
 LS_KERNEL_TABLE(ls_sigmoid_gate_kernel);
-LS_KERNEL_TABLE(ls_settle_kernel);
+LS_KERNEL_TABLE(ls_write_kernel);
 LS_KERNEL_TABLE(ls_ssd_backward_kernel);
 LS_KERNEL_TABLE(ls_ssd_kernel);
 LS_KERNEL_TABLE(ls_ssd_parameters_kernel);
@@ -576,11 +576,11 @@ ls_status ls_cpu_ssd(const ls_exec *exec, const ls_ssd_args *args, ls_error *err
     return LS_OK;
 }
 
-ls_status ls_cpu_settle(const ls_exec *exec, const ls_settle_args *args, ls_error *err) {
+ls_status ls_cpu_write_held(const ls_exec *exec, const ls_write_held_args *args, ls_error *err) {
     const ls_status status =
-        ls_spans_check_slots("settle", args->spans, args->n_spans, args->rows, 0, &args->state, err);
+        ls_spans_check_slots("write_held", args->spans, args->n_spans, args->rows, 0, &args->state, err);
     if (status != LS_OK || args->n_spans == 0) return status;
-    RUN(settle, args->n_spans * args->n_heads, args->state_every * args->state_rows * args->state_cols);
+    RUN(write_held, args->n_spans * args->n_heads, args->state_every * args->state_rows * args->state_cols);
     return LS_OK;
 }
 

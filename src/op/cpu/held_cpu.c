@@ -1,9 +1,9 @@
-/* settle on the CPU. An item is one head of one span. */
+/* write_held on the CPU. An item is one head of one span. */
 #include "op/cpu/held_row.h"
 #include "op/cpu/kernels.h"
 
-LS_KERNEL_DEFINE(ls_settle_kernel) {
-    const ls_settle_args *a = context;
+LS_KERNEL_DEFINE(ls_write_kernel) {
+    const ls_write_held_args *a = context;
     const ls_held held = ls_held_make(a->state_every, a->n_heads, a->n_groups, a->state_rows, a->state_cols);
     (void)scratch;
     for (int64_t item = begin; item < end; item++) {

@@ -202,11 +202,11 @@ static __global__ void __launch_bounds__(TOKEN_THREADS, 3) token_kernel(const __
 }
 
 /* What other kernels read: whole states. */
-static ls_status settle(const ls_exec *exec, const delta_params *p, ls_error *err) {
+static ls_status write_held(const ls_exec *exec, const delta_params *p, ls_error *err) {
     const ls_delta_backward_args *a = &p->a;
-    const ls_settle_args args = {a->n_heads, a->n_key_heads, a->key_dim, a->value_dim, p->held.every, p->state,
-                                 p->pending, a->spans,       a->n_spans, a->rows,      true};
-    return p->held.total == 0 ? LS_OK : ls_held_settle("delta", exec, &args, true, p->fault, err);
+    const ls_write_held_args args = {a->n_heads, a->n_key_heads, a->key_dim, a->value_dim, p->held.every, p->state,
+                                     p->pending, a->spans,       a->n_spans, a->rows,      true};
+    return p->held.total == 0 ? LS_OK : ls_held_write("delta", exec, &args, true, p->fault, err);
 }
 
 static ls_status launch(const ls_exec *exec, const delta_params *p, int64_t most, ls_error *err) {
@@ -229,7 +229,7 @@ static ls_status launch(const ls_exec *exec, const delta_params *p, int64_t most
                               index,   (int64_t)(sizeof index / sizeof index[0])};
     bool taken = false;
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
-    if (!token) LS_CUDA_TRY(settle(exec, p, err));
+    if (!token) LS_CUDA_TRY(write_held(exec, p, err));
     if (!token) LS_CUDA_TRY(ls_delta_walk(exec, p, LS_DELTA_FORWARD, &taken, err));
     if (taken) return LS_OK;
     delta_params params = *p;

@@ -38,8 +38,8 @@ static __device__ __forceinline__ void ls_held_wait(void) {
     __syncthreads();
 }
 
-/* settle, of spans that have been checked, for `op`; of those that have rows alone, where the op is another. */
-ls_status ls_held_settle(const char *op, const ls_exec *exec, const ls_settle_args *args, bool with_rows,
-                         const ls_fault *fault, ls_error *err);
+/* write_held, of spans that have been checked, for `op`; of those that have rows alone, where the op is another. */
+ls_status ls_held_write(const char *op, const ls_exec *exec, const ls_write_held_args *args, bool with_rows,
+                        const ls_fault *fault, ls_error *err);
 
 #endif

@@ -182,11 +182,12 @@ static __global__ void __launch_bounds__(2 * TOKEN_DIM_MAX) token_kernel(const _
 }
 
 /* What other kernels read: whole states. */
-static ls_status settle(const ls_exec *exec, const ssd_params *p, ls_error *err) {
+static ls_status write_held(const ls_exec *exec, const ssd_params *p, ls_error *err) {
     const ls_ssd_args *a = &p->a;
-    const ls_settle_args args = {a->n_heads, a->n_groups, a->n_states, a->head_dim, a->state_every, a->state, a->held,
-                                 a->spans,   a->n_spans,  a->rows,     true};
-    return p->held.total == 0 ? LS_OK : ls_held_settle("ssd", exec, &args, true, p->fault, err);
+    const ls_write_held_args args = {a->n_heads,     a->n_groups, a->n_states, a->head_dim,
+                                     a->state_every, a->state,    a->held,     a->spans,
+                                     a->n_spans,     a->rows,     true};
+    return p->held.total == 0 ? LS_OK : ls_held_write("ssd", exec, &args, true, p->fault, err);
 }
 
 static ls_status launch(const ls_exec *exec, const ssd_params *p, int64_t most, ls_error *err) {
@@ -211,7 +212,7 @@ static ls_status launch(const ls_exec *exec, const ssd_params *p, int64_t most, 
     bool taken = false;
     ssd_params params = *p;
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
-    if (!token) LS_CUDA_TRY(settle(exec, p, err));
+    if (!token) LS_CUDA_TRY(write_held(exec, p, err));
     if (!token) LS_CUDA_TRY(ls_ssd_walk(exec, &params, &taken, err));
     if (taken) return LS_OK;
     if (token)
