@@ -2,7 +2,8 @@
 """llama.cpp's server out of the package xllamacpp, on a port that the system chooses; its address is the first line.
 
 Usage: serve.py MODEL.gguf [--slots N] [--length N] [--threads N] [--cache-type f16|f32|q8_0]
-       [--flash-attention on|off|auto] [--checkpoints N] [--reuse N] [--port N]
+       [--flash-attention on|off|auto] [--checkpoints N] [--reuse N]
+       [--rope-base X] [--port N]
 
 Ends when its standard input does.
 """
@@ -26,6 +27,7 @@ def main():
     parser.add_argument("--flash-attention", default="auto", choices=["on", "off", "auto"])
     parser.add_argument("--checkpoints", type=int, help="of a slot's state; the server's own number when absent")
     parser.add_argument("--reuse", type=int, default=0, help="least tokens of a cached piece that is moved elsewhere")
+    parser.add_argument("--rope-base", type=float, help="another one than the model's")
     parser.add_argument("--port", type=int, default=0)
     o = parser.parse_args()
     p = xllamacpp.CommonParams()
@@ -37,6 +39,8 @@ def main():
     flash = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}[o.flash_attention]
     p.flash_attn_type = getattr(xllamacpp.llama_flash_attn_type, "LLAMA_FLASH_ATTN_TYPE_" + flash)
     p.n_cache_reuse = o.reuse
+    if o.rope_base is not None:
+        p.rope_freq_base = o.rope_base
     if o.checkpoints is not None:
         p.n_ctx_checkpoints = o.checkpoints
     p.endpoint_props = True
