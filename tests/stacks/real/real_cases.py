@@ -76,7 +76,10 @@ CLEAN = [case(model, dtype=dtype, attention=attention, batch=batch, cache=cache,
              ("qwen", "bfloat16", "eager", 16, False, 1, True), ("qwen", "bfloat16", "sdpa", 16, True, 2, False),
              ("qwen", "float32", "sdpa", 16, False, 3, False), ("qwen", "float32", "sdpa", 4, True, 4, False),
              ("jamba", "bfloat16", "eager", 16, False, 0, False), ("jamba", "bfloat16", "eager", 16, False, 1, True),
-             ("jamba", "bfloat16", "sdpa", 1, False, 2, False), ("jamba", "float32", "eager", 16, False, 3, False)]]
+             ("jamba", "bfloat16", "sdpa", 1, False, 2, False), ("jamba", "float32", "eager", 16, False, 3, False),
+             ("llama", "float32", "sdpa", 16, False, 7, False), ("llama", "float32", "sdpa", 8, True, 8, False),
+             ("qwen", "float32", "eager", 16, False, 9, False), ("qwen", "float32", "sdpa", 16, False, 10, True),
+             ("qwen", "bfloat16", "sdpa", 16, False, 11, False)]]
 PLANTED = [case(model, fault, dtype=dtype, cache=fault in NEEDS_CACHE, checkpoint=fault in WITH_CHECKPOINT, seed=seed)
            for fault in RIGHT for seed, (model, dtype) in enumerate([("llama", "bfloat16"), ("qwen", "float32")])]
 CASES = PLANTED + CLEAN

@@ -46,6 +46,23 @@ def make(directory, kind):
     model.save_pretrained(directory)
 
 
+class Draw(transformers.LogitsProcessor):
+    """Draws by the request's own seed, whatever runs beside it: generate() has one generator for all of a batch."""
+
+    def __init__(self, requests):
+        r, self.generators = requests[0], [torch.Generator().manual_seed(r["seed"]) for r in requests]
+        self.warpers = [transformers.TemperatureLogitsWarper(float(r["temperature"]))]
+        self.warpers += [transformers.TopKLogitsWarper(r["top_k"])] if r["top_k"] else []
+        self.warpers += [transformers.TopPLogitsWarper(r["top_p"])] if r["top_p"] < 1 else []
+
+    def __call__(self, ids, scores):
+        scores = scores.float()
+        for warp in self.warpers:
+            scores = warp(ids, scores)
+        u = torch.stack([torch.rand(scores.shape[1], generator=g) for g in self.generators])
+        return scores - torch.log(-torch.log(u.clamp(1e-9, 1 - 1e-7)))
+
+
 class Engine:
     def __init__(self, o):
         self.o, self.fault = o, o.fault
@@ -166,7 +183,6 @@ class Engine:
     @torch.no_grad()
     def generate(self, batch):
         r0, n_new = batch[0], batch[0]["n_new"]
-        torch.manual_seed(r0["seed"])
         rows = [{"bos": [1], "bos-twice": [1, 1]}.get(self.fault, []) + r["ids"] for r in batch]
         more, kept = self.inputs(rows), None
         if self.o.cache and len(batch) == 1:
@@ -196,8 +212,7 @@ class Engine:
         if self.fault == "eos-masked":
             more["suppress_tokens"] = [2]
         with self.around:
-            out = self.model.generate(**more, do_sample=t > 0, temperature=float(t or 1.0), top_k=top_k, top_p=r0["top_p"],
-                                      max_new_tokens=n_new, min_new_tokens=n_new, eos_token_id=-1, pad_token_id=0,
+            out = self.model.generate(**more, do_sample=False, logits_processor=[Draw(batch)] if t > 0 else [], max_new_tokens=n_new, min_new_tokens=n_new, eos_token_id=-1, pad_token_id=0,
                                       output_logits=True, return_dict_in_generate=True)
         logits = torch.stack(out.logits, 1).float()  # row, step, vocabulary
         tokens = out.sequences[:, -n_new:]
