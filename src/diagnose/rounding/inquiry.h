@@ -279,10 +279,12 @@ ls_status ls_probe_decide_turns(ls_inquiry *q, bool *found, ls_error *err);
  * has equal ones and far ones. */
 #define LS_FINE 2e-5
 bool ls_probe_is_fine(const ls_outcomes *o, int64_t below);
-/* How far a rounding in bf16 that falls on the other side moves a value; and in f16, of which type keys of a server in
- * float32 may be, or sums of one of its kernels. */
+/* How far a rounding in bf16 that falls on the other side moves a value. In f16, which has three bits more, it is an
+ * eighth: a server in float32 may have keys of that type, or sums of one of its kernels. Both are within attention, where
+ * no size of logits counts. */
 double ls_probe_flip_of_bf16(const ls_foreign *f);
-double ls_probe_flip_of_f16(const ls_foreign *f);
+#define LS_FLIP_LEAST 0.05
+#define LS_FLIP_OF_F16 (LS_FLIP_LEAST / 8.0)
 /* It has a token that is not nearly sure. */
 bool ls_probe_could_be_off(const ls_outcome *c);
 /* Of what is looked for where all is within the limit: a text in front may not choose a kernel. */

@@ -599,7 +599,7 @@ static bool decide_checkpoint(ls_inquiry *q) {
     const ls_expected *e = &q->f->expected;
     const bool out_of_time = q->f->out_of_time;
     const bool fine = ls_probe_is_fine(&q->f->seen[LS_STACK_LENGTHS].outcomes, INT64_MAX);
-    const double limit = fine ? ls_probe_flip_of_f16(q->f) : fmax(OTHER_MODEL * e->median, 1e-3);
+    const double limit = fine ? LS_FLIP_OF_F16 : fmax(OTHER_MODEL * e->median, 1e-3);
     if (e->n < 20 || e->apart <= limit) return false;
     if (q->f->repeat > q->f->limit) { /* no weights and no formula give one request two values */
         ls_foreign_find(q->f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, 0.7,

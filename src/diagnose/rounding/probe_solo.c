@@ -460,7 +460,7 @@ ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
     int64_t at = parting(of, n, q->of_pattern ? LEAST_OF_LENGTHS : 5e-5, BEFORE, &cut, &n_beyond);
     ls_status status = LS_OK;
     if (at == n && q->of_pattern) { /* the shorter ones may say that nothing here is as coarse as bf16 */
-        at = parting(of, n, ls_probe_flip_of_f16(q->f), BEFORE_FINE, &cut, &n_beyond);
+        at = parting(of, n, LS_FLIP_OF_F16, BEFORE_FINE, &cut, &n_beyond);
         if (at < n && !ls_probe_is_fine(&q->f->seen[LS_STACK_LENGTHS].outcomes, of[at].length)) at = n;
     }
     if (at == n) return LS_OK;
@@ -547,10 +547,37 @@ static void decide_first(ls_inquiry *q, const sides *s) {
                     s->first_off, s->first, s->later_off, s->later, n, n_early);
 }
 
+/* Records behind the first one that are its token's value and the record before, of those that are far from the value. */
+static int64_t count_sums(const ls_inquiry *q, int64_t *n) {
+    const double from = ls_probe_moved_from(q);
+    int64_t n_sums = 0;
+    *n = 0;
+    for (int r = 0; r < LS_PROBE_SOLO; r++) {
+        const ls_outcomes *o = &q->f->seen[ls_probe_solo[r]].outcomes;
+        for (int64_t s = 0; s < o->n; s++)
+            for (int64_t i = 1; i < o->of[s].n; i++) {
+                const double record = (double)o->of[s].logprob[i], before = (double)o->of[s].logprob[i - 1];
+                const double d = fabs(record - (double)o->of[s].scored[i]);
+                if (!(d > from)) continue;
+                ++*n;
+                n_sums += fabs(record - before - (double)o->of[s].scored[i]) < 0.1 * d;
+            }
+    }
+    return n_sums;
+}
+
 static void decide_rest(ls_inquiry *q) {
     ls_foreign *f = q->f;
+    int64_t n;
+    const int64_t n_sums = count_sums(q, &n);
     sides s;
     count_sides(q, &s);
+    if (n >= 8 && 10 * n_sums >= 9 * n) {
+        ls_foreign_find(f, LS_CAUSE_UNLISTED, LS_STACK_SOLO_LONG, 0.7,
+                        "records are running sums: %" PRId64 " of %" PRId64 " are the one before and their own value",
+                        n_sums, n);
+        return;
+    }
     if (s.later_off == 0 && 2 * s.first_off > s.first) {
         decide_first(q, &s);
         return;
