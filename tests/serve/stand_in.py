@@ -50,6 +50,9 @@ def value(state, token, temperature, way):
     if FAULT == "characters" and way == b"kept":  # keys in f16: now and then one falls on the other side
         draw = hashlib.blake2b(b"%d %d flip" % (state, token), digest_size=2).digest()
         return value(state, token, temperature, b"few") + (3e-4 if draw[0] < 26 else 0.0)
+    if FAULT == "ties" and way == b"decode":  # of two experts, now and then
+        draw = hashlib.blake2b(b"%d %d tie" % (state, token), digest_size=2).digest()
+        return value(state, token, temperature, b"few") + (1.5 if draw[0] < 3 else 0.0)
     if FAULT == "hand-over" and way != b"prompt":  # bf16, and behind the first token something is missing
         draw = hashlib.blake2b(b"%d %d over" % (state, token), digest_size=2).digest()
         return value(state, token, temperature, b"prompt") + (0.03 if way == b"first" else 0.25) * (draw[0] - 127) / 128

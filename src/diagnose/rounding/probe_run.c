@@ -249,7 +249,7 @@ ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err) {
     LS_TRY(measure_paths(q, hits, 1, LS_PATH_HIT, LS_PATH_HIT, NULL, err));
     LS_TRY(ls_probe_decide(q, err));
     /* What is off and was not looked into, for want of time, is no clean server's. */
-    sweep->different = f->found.n > 0 || is_left_open(f) || (ls_foreign_is_incomplete(f) && any_sequence_off(f));
+    sweep->different = f->found.n > 0 || is_left_open(f) || (ls_foreign_is_incomplete(f) && ls_foreign_any_off(f));
     if (!sweep->different) return LS_OK;
     if (f->found.n == 0) return keep_first_off(q, err);
     f->repro_of = f->found.of[0].experiment;
