@@ -213,10 +213,12 @@ def try_checkpoint(server, weights, directory):
     proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Apart)
     threading.Thread(target=proxy.serve_forever, daemon=True).start()
     url = "http://127.0.0.1:%d" % proxy.server_port
-    for model, most, exit_code, cause in ((weights, "700", 0, None), (other, "250", 3, "other weights or another formula")):
+    cases = ((weights, "700", 0, None), (other, "250", 3, "other weights or another formula"))
+    for model, most, exit_code, cause in cases:
         code, said, errors = probe(url, "--model", model, "--max-requests", most)
         check("a server in float32 beside %s checkpoint" % ("its" if cause is None else "another"),
-              code == exit_code and said["cause"] == cause, code, said and (said["expected"], said["ranked"]), errors[-300:])
+              code == exit_code and said["cause"] == cause, code, said and (said["expected"], said["ranked"]),
+              errors[-300:])
     proxy.shutdown()
 
 

@@ -127,7 +127,8 @@ class Answer:
             elif FAULT == "characters" and forced is None and k > 0:
                 way = b"kept"
             else:
-                way = b"decode rows" if many else b"prompt" if forced is not None else b"later" if k > 0 and FAULT.startswith("two") else b"decode"
+                later = k > 0 and FAULT.startswith("two")
+                way = b"decode rows" if many else b"prompt" if forced is not None else b"later" if later else b"decode"
             record = value(state, token, at, way)
             if FAULT == "turns" and forced is None:  # every second request is of a server with other weights, by little
                 record *= 1.0 + 0.004 * self.turn
@@ -282,7 +283,8 @@ def llama_cpp(o):
     items = [{"id": i, "logprob": v, "top_logprobs": []} for v, i in zip(a.values, a.ids)]
     if len(items) > 1:  # the real one has none for a token that ends within a character: here those are 60 and above
         items = [item for item in items if item["id"] < 60]
-        if FAULT == "characters" and o.get("seed", 0) == 0 and o["temperature"] > 2 and len(ids) != 6:  # this seed draws such a token second
+        # This seed draws such a token second.
+        if FAULT == "characters" and o.get("seed", 0) == 0 and o["temperature"] > 2 and len(ids) != 6:
             items = items[:1]
     return {"tokens_evaluated": len(ids), "id_slot": o.get("id_slot", 0), "completion_probabilities": items,
             "tokens": a.ids if o.get("return_tokens") else [], "tokens_predicted": len(a.ids), "stop_type": "limit"}

@@ -4,11 +4,10 @@ import math
 import torch
 from transformers import DynamicCache
 
-IN_MODEL = ("rope-decode", "pad-positions", "beyond-64", "chunk-positions", "rope-base", "norm-eps", "int4-layer", "neighbours",
-            "race")
+IN_MODEL = ("rope-decode", "pad-positions", "beyond-64", "chunk-positions", "rope-base", "norm-eps", "int4-layer",
+            "neighbours", "race")
 IN_CACHE = ("window", "kv-int4", "heads-turned", "hand-over")
 IN_RECORDS = ("penalty", "top-p", "min-p", "eos-masked", "log2", "cumulative", "temperature-always", "nan-last")
-WITH_CHECKPOINT = ("rope-base", "norm-eps")  # of both sides alike: nothing else sees it
 
 
 def in_four_bits(x):
@@ -100,7 +99,7 @@ class FaultyCache(DynamicCache):
 
 
 def records(fault, logits, tokens, rows, temperature, top_p):
-    """logits [row, step, vocabulary] and what was drawn; the log-probabilities of all, and what is done to the drawn."""
+    """The log-probabilities of all, of logits [row, step, vocabulary] and of what was drawn."""
     if fault == "penalty":
         for b, row in enumerate(rows):
             for i in range(tokens.shape[1]):

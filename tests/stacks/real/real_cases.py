@@ -31,7 +31,8 @@ RIGHT = {
 }
 # A second set, each right answer written before its first run.
 SECOND = {
-    "rope-decode": ("other arithmetic in decode", "positions or scale of attention", "state lost between prefill and decode"),
+    "rope-decode": ("other arithmetic in decode", "positions or scale of attention",
+                    "state lost between prefill and decode"),
     "pad-positions": ("padding leaks into the state",),
     "beyond-64": ("wrong from a length on",),
     "chunk-positions": ("wrong from a length on", "state lost between chunks", "page size matters"),

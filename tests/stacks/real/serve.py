@@ -212,7 +212,8 @@ class Engine:
         if self.fault == "eos-masked":
             more["suppress_tokens"] = [2]
         with self.around:
-            out = self.model.generate(**more, do_sample=False, logits_processor=[Draw(batch)] if t > 0 else [], max_new_tokens=n_new, min_new_tokens=n_new, eos_token_id=-1, pad_token_id=0,
+            out = self.model.generate(**more, do_sample=False, logits_processor=[Draw(batch)] if t > 0 else [],
+                                      max_new_tokens=n_new, min_new_tokens=n_new, eos_token_id=-1, pad_token_id=0,
                                       output_logits=True, return_dict_in_generate=True)
         logits = torch.stack(out.logits, 1).float()  # row, step, vocabulary
         tokens = out.sequences[:, -n_new:]

@@ -11,8 +11,8 @@ FINE = ("--cache-type", "f32", "--flash-attention", "off")
 def case(model, name, *words, fault="none", right=("clean",), proxy=(), planted="", seed=0, checkpoint=False):
     name = f"{model}-{name}-{fault}-{seed}{'-model' if checkpoint else ''}"
     half = "tuned" if hashlib.sha256(name.encode()).digest()[0] % 2 else "set aside"
-    return {"name": name, "model": model, "fault": fault, "words": list(words), "proxy": list(proxy), "planted": planted,
-            "seed": seed, "checkpoint": checkpoint, "half": half, "right": right}
+    return {"name": name, "model": model, "fault": fault, "words": list(words), "proxy": list(proxy),
+            "planted": planted, "seed": seed, "checkpoint": checkpoint, "half": half, "right": right}
 
 
 def proxied(fault, *right, words=(), model="llama", cache=False, checkpoint=False):
@@ -22,7 +22,8 @@ def proxied(fault, *right, words=(), model="llama", cache=False, checkpoint=Fals
 
 LLAMA_CPP = [case(model, name, *words, seed=seed, checkpoint=seed % 3 == 2, proxy=proxy)
              for model, name, words, proxy, seeds in [
-                 ("llama", "slots-4", (), (), (0, 1, 2)), ("llama", "slots-1-f32", ("--slots", "1") + FINE, (), (3, 4)),
+                 ("llama", "slots-4", (), (), (0, 1, 2)),
+                 ("llama", "slots-1-f32", ("--slots", "1") + FINE, (), (3, 4)),
                  ("llama", "slots-8-nocache", ("--slots", "8"), ("none", "--no-cache"), (5, 6)),
                  ("qwen", "slots-4-f32", FINE, (), (0, 1)), ("qwen", "slots-8", ("--slots", "8"), (), (2, 3)),
                  ("tiny-text", "checkpoints-0-f32", ("--checkpoints", "0") + FINE, (), (0, 1)),
@@ -50,10 +51,12 @@ LLAMA_CPP = [case(model, name, *words, seed=seed, checkpoint=seed % 3 == 2, prox
 
 
 def vllm(fault, *right, words=(), dtype="bfloat16", model="qwen", checkpoint=False):
-    return case(model, "vllm-" + dtype, "--dtype", dtype, *words, fault=fault, right=right, planted=fault, checkpoint=checkpoint)
+    return case(model, "vllm-" + dtype, "--dtype", dtype, *words, fault=fault, right=right, planted=fault,
+                checkpoint=checkpoint)
 
 
-VLLM = [case(model, f"vllm-{dtype}{'-nocache' if words else ''}", "--dtype", dtype, *words, seed=seed, checkpoint=seed % 3 == 1)
+VLLM = [case(model, f"vllm-{dtype}{'-nocache' if words else ''}", "--dtype", dtype, *words, seed=seed,
+             checkpoint=seed % 3 == 1)
         for model, dtype, words, seeds in [
             ("qwen", "bfloat16", (), (0, 1, 2)), ("qwen", "float32", (), (0, 1, 2)), ("llama", "bfloat16", (), (5, 6)),
             ("qwen", "bfloat16", ("--no-enable-prefix-caching",), (3, 4)),
@@ -65,12 +68,13 @@ VLLM = [case(model, f"vllm-{dtype}{'-nocache' if words else ''}", "--dtype", dty
     vllm("stale", "one layer has other weights", "other weights or another formula", checkpoint=True),
     vllm("hash", *CACHE),
     vllm("block-tail", *CACHE, dtype="float32"),
-    vllm("rope-decode", "other arithmetic in decode", "positions or scale of attention", "state lost between prefill and decode"),
+    vllm("rope-decode", "other arithmetic in decode", "positions or scale of attention",
+         "state lost between prefill and decode"),
     vllm("late", "records shifted"),
-    case("qwen", "vllm-float32", "--logprobs-mode", "processed_logprobs", "--override-generation-config", '{"repetition_penalty": 1.3}',
-         "--dtype", "float32", fault="penalty", right=("penalty on one side only", "temperature on one side only")),
+    case("qwen", "vllm-float32", "--logprobs-mode", "processed_logprobs", "--override-generation-config",
+         '{"repetition_penalty": 1.3}', "--dtype", "float32", fault="penalty", right=("penalty on one side only", "temperature on one side only")),
     case("qwen", "vllm-bfloat16", "--logprobs-mode", "processed_logprobs", "--dtype", "bfloat16", fault="processed",
          right=("temperature on one side only", "top-k or top-p on one side only")),
-    case("qwen", "vllm-bfloat16", "--hf-overrides", '{"rms_norm_eps": 0.05}', "--dtype", "bfloat16", fault="norm-eps", checkpoint=True,
-         right=FORMULA),
+    case("qwen", "vllm-bfloat16", "--hf-overrides", '{"rms_norm_eps": 0.05}', "--dtype", "bfloat16", fault="norm-eps",
+         checkpoint=True, right=FORMULA),
 ]
