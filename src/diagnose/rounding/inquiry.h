@@ -280,8 +280,8 @@ ls_status ls_probe_decide_turns(ls_inquiry *q, bool *found, ls_error *err);
 #define LS_FINE 2e-5
 bool ls_probe_is_fine(const ls_outcomes *o, int64_t below);
 /* How far a rounding in bf16 that falls on the other side moves a value. In f16, which has three bits more, it is an
- * eighth: a server in float32 may have keys of that type, or sums of one of its kernels. Both are within attention, where
- * no size of logits counts. */
+ * eighth: a server in float32 may have keys of that type, or sums of one of its kernels. Both are within attention,
+ * where no size of logits counts. */
 double ls_probe_flip_of_bf16(const ls_foreign *f);
 #define LS_FLIP_LEAST 0.05
 #define LS_FLIP_OF_F16 (LS_FLIP_LEAST / 8.0)

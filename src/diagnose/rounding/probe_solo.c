@@ -547,7 +547,7 @@ static void decide_first(ls_inquiry *q, const sides *s) {
                     s->first_off, s->first, s->later_off, s->later, n, n_early);
 }
 
-/* Records behind the first one that are its token's value and the record before, of those that are far from the value. */
+/* Records behind the first one that are their token's value and the record before, of those far from the value. */
 static int64_t count_sums(const ls_inquiry *q, int64_t *n) {
     const double from = ls_probe_moved_from(q);
     int64_t n_sums = 0;
