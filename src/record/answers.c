@@ -413,15 +413,36 @@ static ls_status read_item_ids(ls_record *one, const ls_node *root, const ls_nod
     return LS_OK;
 }
 
+/* Of no token that it generated there is a record, and it was asked for them: then it leaves out the list as well. */
+static ls_status has_no_item(const ls_node *root, bool *out, ls_error *err) {
+    ls_node settings, unused;
+    int64_t asked = 0;
+    *out = false;
+    if (ls_node_get_some(root, "completion_probabilities", &unused)) return LS_OK;
+    if (!ls_node_get_some(root, "generation_settings", &settings)) return LS_OK;
+    LS_TRY(ls_node_expect(&settings, LS_NODE_OBJECT, err));
+    LS_TRY(read_count(&settings, "n_probs", &asked, err));
+    *out = asked > 0;
+    return LS_OK;
+}
+
 static ls_status read_llama_cpp(reader *r, const ls_node *root, ls_error *err) {
     ls_node list, tokens;
     ls_record *one;
     int64_t *late = NULL, n;
-    bool reported = ls_node_get_some(root, "tokens", &tokens);
+    bool reported = ls_node_get_some(root, "tokens", &tokens), none = false;
     ls_status status;
-    LS_TRY(need_list(root, "completion_probabilities", &list, err));
     if (reported) LS_TRY(ls_node_expect(&tokens, LS_NODE_ARRAY, err));
     reported = reported && ls_node_count(&tokens) > 0;
+    if (reported) LS_TRY(has_no_item(root, &none, err));
+    if (none) {
+        LS_TRY(add_record(r, &one, NULL, 0, 1, ls_node_count(&tokens), err));
+        LS_TRY(read_answer_ids(&one->completion_ids, &one->n_completion, &tokens, 0, ls_node_count(&tokens), err));
+        memset(one->logprob_missing, 1, (size_t)one->n_logprobs);
+        one->has_meta = true;
+        return read_count(root, "id_slot", &one->slot, err);
+    }
+    LS_TRY(need_list(root, "completion_probabilities", &list, err));
     n = ls_node_count(reported ? &tokens : &list);
     LS_TRY(add_record(r, &one, NULL, 0, 1, n, err));
     LS_TRY(reported ? read_answer_ids(&one->completion_ids, &one->n_completion, &tokens, 0, n, err)

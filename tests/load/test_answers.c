@@ -139,6 +139,8 @@ static void what_is_wrong_is_refused(void **state) {
         {LS_ANSWER_LLAMA_CPP,
          "{\"tokens_predicted\":2,\"stop_type\":\"limit\",\"completion_probabilities\":[{\"id\":1,\"logprob\":-1}]}",
          "1 items for 2 tokens"},
+        {LS_ANSWER_LLAMA_CPP, "{\"tokens\":[1],\"generation_settings\":{\"n_probs\":0}}",
+         "'completion_probabilities' is"},
         {LS_ANSWER_LLAMA_CPP, "{\"tokens\":[1,2],\"completion_probabilities\":[{\"id\":3,\"logprob\":-1}]}",
          "is not among 'tokens'"},
         {LS_ANSWER_TRL, "{\"prompt_ids\":[],\"completion_ids\":[[1]],\"logprobs\":[[-1]]}", "0 prompts for 1"},
@@ -222,6 +224,10 @@ static void what_came_to_nothing_has_no_values(void **state) {
         {LS_ANSWER_SGLANG,
          "{\"meta_info\":{\"output_token_logprobs\":null}}{\"meta_info\":{\"output_token_logprobs\":[[-1,7,null]]}}", 2,
          0, 1},
+        {LS_ANSWER_LLAMA_CPP, /* its token ends within a character, and it was asked for values */
+         "{\"tokens\":[7],\"generation_settings\":{\"n_probs\":1}}"
+         "{\"tokens\":[7],\"completion_probabilities\":[{\"id\":7,\"logprob\":-1}]}",
+         2, 1, 1},
         {LS_ANSWER_PRIME_RL,
          "{\"token_ids\":null,\"loss_mask\":null,\"inference_logprobs\":null,\"trainer_logprobs\":null}\n"
          "{\"token_ids\":[5,7],\"loss_mask\":[0,1],\"inference_logprobs\":null,\"trainer_logprobs\":[0,-1]}\n"

@@ -279,6 +279,12 @@ ls_status ls_probe_decide_turns(ls_inquiry *q, bool *found, ls_error *err);
  * has equal ones and far ones. */
 #define LS_FINE 2e-5
 bool ls_probe_is_fine(const ls_outcomes *o, int64_t below);
+/* How far a rounding in bf16 that falls on the other side moves a value. In f16, which has three bits more, it is an
+ * eighth: a server in float32 may have keys of that type, or sums of one of its kernels. Both are within attention,
+ * where no size of logits counts. */
+double ls_probe_flip_of_bf16(const ls_foreign *f);
+#define LS_FLIP_LEAST 0.05
+#define LS_FLIP_OF_F16 (LS_FLIP_LEAST / 8.0)
 /* It has a token that is not nearly sure. */
 bool ls_probe_could_be_off(const ls_outcome *c);
 /* Of what is looked for where all is within the limit: a text in front may not choose a kernel. */
@@ -287,6 +293,8 @@ bool ls_probe_could_be_off(const ls_outcome *c);
 double ls_probe_moved_from(const ls_inquiry *q);
 /* The largest |d| of one outcome. */
 double ls_probe_size(const ls_outcome *c);
+/* Whether records of tokens that stood there before are below, and all others above. */
+void ls_probe_decide_signs(ls_inquiry *q, bool *found);
 /* Whether requests are off from a length on. */
 ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether decoded tokens are off from the first border of a page on, wherever that is. */

@@ -593,11 +593,13 @@ static ls_status solo_holds(ls_inquiry *q, bool *holds_out, ls_error *err) {
     return status;
 }
 
-/* Server and checkpoint: both sides of the server are alike, and not as the checkpoint has it. */
+/* Server and checkpoint: both sides of the server are alike, and not as the checkpoint has it. What bf16 makes of the
+ * model is no excuse for a server whose two sides agree as float32 does: it may have keys in f16, and no more. */
 static bool decide_checkpoint(ls_inquiry *q) {
     const ls_expected *e = &q->f->expected;
     const bool out_of_time = q->f->out_of_time;
-    const double limit = fmax(OTHER_MODEL * e->median, 1e-3);
+    const bool fine = ls_probe_is_fine(&q->f->seen[LS_STACK_LENGTHS].outcomes, INT64_MAX);
+    const double limit = fine ? LS_FLIP_OF_F16 : fmax(OTHER_MODEL * e->median, 1e-3);
     if (e->n < 20 || e->apart <= limit) return false;
     if (q->f->repeat > q->f->limit) { /* no weights and no formula give one request two values */
         ls_foreign_find(q->f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, 0.7,
@@ -607,11 +609,11 @@ static bool decide_checkpoint(ls_inquiry *q) {
         return true;
     }
     q->f->out_of_time = false; /* both sides are alike: no lever has to be tried to tell it */
-    ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, 0.98 - 0.4 * e->median / e->apart,
+    ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, 0.98 - 0.4 * limit / OTHER_MODEL / e->apart,
                     "the server's values of prompts are %.2g away from the checkpoint's in the middle of %" PRId64
-                    " tokens, and orders of addition in bf16 make %.2g; what it generates agrees with its prompts "
-                    "(%.2g)",
-                    e->apart, e->n, e->median, q->f->floor);
+                    " tokens, and %s %.2g; what it generates agrees with its prompts (%.2g)",
+                    e->apart, e->n, fine ? "keys in f16 make less than" : "orders of addition in bf16 make",
+                    fine ? limit : e->median, q->f->floor);
     q->f->out_of_time = out_of_time;
     return true;
 }

@@ -459,8 +459,8 @@ ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
     bool by_rows = false, together = false;
     int64_t at = parting(of, n, q->of_pattern ? LEAST_OF_LENGTHS : 5e-5, BEFORE, &cut, &n_beyond);
     ls_status status = LS_OK;
-    if (at == n && q->of_pattern) { /* the shorter ones may say that nothing here is coarse */
-        at = parting(of, n, 5.0 * LS_FINE, BEFORE_FINE, &cut, &n_beyond);
+    if (at == n && q->of_pattern) { /* the shorter ones may say that nothing here is as coarse as bf16 */
+        at = parting(of, n, LS_FLIP_OF_F16, BEFORE_FINE, &cut, &n_beyond);
         if (at < n && !ls_probe_is_fine(&q->f->seen[LS_STACK_LENGTHS].outcomes, of[at].length)) at = n;
     }
     if (at == n) return LS_OK;
@@ -494,14 +494,22 @@ typedef struct sides {
     int64_t first, first_off, later, later_off;
 } sides;
 
+/* Prefill and decode have floors of their own: while first tokens are as near as bf16 makes them, those behind them are
+ * held against the farthest of them. */
+static double moved_beside_first(const ls_inquiry *q) {
+    const double from = ls_probe_moved_from(q), first = q->f->paths[LS_PATH_PREFILL].most;
+    return first <= ls_probe_flip_of_bf16(q->f) ? fmax(from, first) : from;
+}
+
 static void count_sides(const ls_inquiry *q, sides *out) {
+    const double from = moved_beside_first(q);
     memset(out, 0, sizeof *out);
     for (int r = 0; r < LS_PROBE_SOLO; r++) {
         const ls_outcomes *o = &q->f->seen[ls_probe_solo[r]].outcomes;
         for (int64_t s = 0; s < o->n; s++)
             for (int64_t i = 0; i < o->of[s].n; i++) {
                 const ls_outcome *c = &o->of[s];
-                const bool off = fabs((double)c->scored[i] - (double)c->logprob[i]) > ls_probe_moved_from(q);
+                const bool off = fabs((double)c->scored[i] - (double)c->logprob[i]) > from;
                 if (!((double)c->scored[i] < LS_SURE_TOKEN)) continue;
                 out->first += i == 0, out->first_off += i == 0 && off;
                 out->later += i > 0, out->later_off += i > 0 && off;
@@ -539,10 +547,37 @@ static void decide_first(ls_inquiry *q, const sides *s) {
                     s->first_off, s->first, s->later_off, s->later, n, n_early);
 }
 
+/* Records behind the first one that are their token's value and the record before, of those far from the value. */
+static int64_t count_sums(const ls_inquiry *q, int64_t *n) {
+    const double from = ls_probe_moved_from(q);
+    int64_t n_sums = 0;
+    *n = 0;
+    for (int r = 0; r < LS_PROBE_SOLO; r++) {
+        const ls_outcomes *o = &q->f->seen[ls_probe_solo[r]].outcomes;
+        for (int64_t s = 0; s < o->n; s++)
+            for (int64_t i = 1; i < o->of[s].n; i++) {
+                const double record = (double)o->of[s].logprob[i], before = (double)o->of[s].logprob[i - 1];
+                const double d = fabs(record - (double)o->of[s].scored[i]);
+                if (!(d > from)) continue;
+                ++*n;
+                n_sums += fabs(record - before - (double)o->of[s].scored[i]) < 0.1 * d;
+            }
+    }
+    return n_sums;
+}
+
 static void decide_rest(ls_inquiry *q) {
     ls_foreign *f = q->f;
+    int64_t n;
+    const int64_t n_sums = count_sums(q, &n);
     sides s;
     count_sides(q, &s);
+    if (n >= 8 && 10 * n_sums >= 9 * n) {
+        ls_foreign_find(f, LS_CAUSE_UNLISTED, LS_STACK_SOLO_LONG, 0.7,
+                        "records are running sums: %" PRId64 " of %" PRId64 " are the one before and their own value",
+                        n_sums, n);
+        return;
+    }
     if (s.later_off == 0 && 2 * s.first_off > s.first) {
         decide_first(q, &s);
         return;
@@ -582,7 +617,8 @@ ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err) {
     bool found = false;
     if (q->f->floor_max < LS_LEAST_PATTERN) return LS_OK;
     q->of_pattern = true;
-    LS_TRY(ls_probe_decide_predecessors(q, &found, err));
+    ls_probe_decide_signs(q, &found);
+    if (!found) LS_TRY(ls_probe_decide_predecessors(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_turns(q, &found, err));
     if (!found) LS_TRY(decide_multiples(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_threshold(q, &found, err));
@@ -601,6 +637,7 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found) LS_TRY(decide_multiples(q, &found, err));
     if (!found) LS_TRY(decide_explained(q, &found, err));
     if (!found && q->f->constant) LS_TRY(decide_hypotheses(q, &found, err));
+    if (!found) ls_probe_decide_signs(q, &found);
     if (!found && q->f->constant) LS_TRY(decide_numbers(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_borders(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_threshold(q, &found, err));

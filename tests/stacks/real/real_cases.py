@@ -29,7 +29,35 @@ RIGHT = {
     "replicas": ("not repeatable",),
     "hangs": ("ends without an answer",),
 }
-NEEDS_CACHE = ("cache-length", "cache-shifted")
+# A second set, each right answer written before its first run.
+SECOND = {
+    "rope-decode": ("other arithmetic in decode", "positions or scale of attention",
+                    "state lost between prefill and decode"),
+    "pad-positions": ("padding leaks into the state",),
+    "beyond-64": ("wrong from a length on",),
+    "chunk-positions": ("wrong from a length on", "state lost between chunks", "page size matters"),
+    "rope-base": ("positions or scale of attention", "another formula in the model", "other weights or another formula"),
+    "norm-eps": ("another formula in the model", "other weights or another formula"),
+    "int4-layer": ("weights in low precision", "one layer has other weights", "other weights or another formula"),
+    "neighbours": ("another sequence's state is read",),
+    "race": ("not repeatable",),
+    "heads-turned": ("other arithmetic in decode", "positions or scale of attention"),
+    "hand-over": ("state lost between prefill and decode", "other arithmetic in decode"),
+    "penalty": ("penalty on one side only",),
+    "top-p": ("top-k or top-p on one side only",),
+    "min-p": ("top-k or top-p on one side only",),
+    "eos-masked": ("end of sequence masked",),
+    "log2": ("log-probabilities scaled",),
+    "cumulative": ("not named",),
+    "temperature-always": ("temperature on one side only",),
+    "nan-last": ("log-probabilities missing",),
+    "bos-twice": ("other tokens than were sent",),
+    "cache-long": ("prefix hit across different prompts", "prefix hits are wrong"),
+    "samples-swapped": ("another sequence's state is read", "records of other tokens", "fork is not a copy"),
+}
+RIGHT.update(SECOND)
+NEEDS_CACHE = ("cache-length", "cache-shifted", "cache-long")
+WITH_CHECKPOINT = ("stale-layer", "bos", "bos-twice", "rope-base", "norm-eps")
 
 
 def case(model, fault="none", dtype="bfloat16", attention="sdpa", batch=16, cache=False, seed=0, checkpoint=False):
@@ -49,8 +77,11 @@ CLEAN = [case(model, dtype=dtype, attention=attention, batch=batch, cache=cache,
              ("qwen", "bfloat16", "eager", 16, False, 1, True), ("qwen", "bfloat16", "sdpa", 16, True, 2, False),
              ("qwen", "float32", "sdpa", 16, False, 3, False), ("qwen", "float32", "sdpa", 4, True, 4, False),
              ("jamba", "bfloat16", "eager", 16, False, 0, False), ("jamba", "bfloat16", "eager", 16, False, 1, True),
-             ("jamba", "bfloat16", "sdpa", 1, False, 2, False), ("jamba", "float32", "eager", 16, False, 3, False)]]
-PLANTED = [case(model, fault, dtype=dtype, cache=fault in NEEDS_CACHE, checkpoint=fault in ("stale-layer", "bos"), seed=seed)
+             ("jamba", "bfloat16", "sdpa", 1, False, 2, False), ("jamba", "float32", "eager", 16, False, 3, False),
+             ("llama", "float32", "sdpa", 16, False, 7, False), ("llama", "float32", "sdpa", 8, True, 8, False),
+             ("qwen", "float32", "eager", 16, False, 9, False), ("qwen", "float32", "sdpa", 16, False, 10, True),
+             ("qwen", "bfloat16", "sdpa", 16, False, 11, False)]]
+PLANTED = [case(model, fault, dtype=dtype, cache=fault in NEEDS_CACHE, checkpoint=fault in WITH_CHECKPOINT, seed=seed)
            for fault in RIGHT for seed, (model, dtype) in enumerate([("llama", "bfloat16"), ("qwen", "float32")])]
 CASES = PLANTED + CLEAN
 assert len({c["name"] for c in CASES}) == len(CASES)

@@ -9,6 +9,7 @@ Faults are planted around the model and never in what transformers does without 
 """
 
 import argparse
+import contextlib
 import http.server
 import json
 import math
@@ -21,9 +22,12 @@ import torch
 import transformers
 from transformers import DynamicCache
 
+import planted
+
 FAULTS = ("pad-eight", "pad-batch", "temperature", "next-step", "stale-layer", "bf16-log-softmax", "bos", "first-null", "sentinel",
-          "zeros", "clamp", "argmax", "cache-length", "cache-shifted", "leak", "leak-all", "rows-swapped", "rows-coarse", "window", "kv-int4",
-          "top-k", "replicas", "hangs", "late")
+          "zeros", "clamp", "argmax", "cache-length", "cache-shifted", "leak", "leak-all", "rows-swapped", "rows-coarse",
+          "top-k", "replicas", "hangs", "late", "bos-twice", "cache-long", "samples-swapped") + planted.IN_MODEL + \
+    planted.IN_CACHE + planted.IN_RECORDS
 
 
 def make(directory, kind):
@@ -42,6 +46,23 @@ def make(directory, kind):
     model.save_pretrained(directory)
 
 
+class Draw(transformers.LogitsProcessor):
+    """Draws by the request's own seed, whatever runs beside it: generate() has one generator for all of a batch."""
+
+    def __init__(self, requests):
+        r, self.generators = requests[0], [torch.Generator().manual_seed(r["seed"]) for r in requests]
+        self.warpers = [transformers.TemperatureLogitsWarper(float(r["temperature"]))]
+        self.warpers += [transformers.TopKLogitsWarper(r["top_k"])] if r["top_k"] else []
+        self.warpers += [transformers.TopPLogitsWarper(r["top_p"])] if r["top_p"] < 1 else []
+
+    def __call__(self, ids, scores):
+        scores = scores.float()
+        for warp in self.warpers:
+            scores = warp(ids, scores)
+        u = torch.stack([torch.rand(scores.shape[1], generator=g) for g in self.generators])
+        return scores - torch.log(-torch.log(u.clamp(1e-9, 1 - 1e-7)))
+
+
 class Engine:
     def __init__(self, o):
         self.o, self.fault = o, o.fault
@@ -52,6 +73,7 @@ class Engine:
         self.waiting, self.lock = [], threading.Condition()
         self.kept, self.n_batches, self.last, self.from_prompt = [], 0, None, 0
         self.layers = self.model.model.layers
+        self.around = planted.InModel(self.model, self.fault) if self.fault in planted.IN_MODEL else contextlib.nullcontext()
         if self.fault == "stale-layer":
             self.disturb(0.2)
         if self.fault == "replicas":
@@ -149,6 +171,8 @@ class Engine:
             n = 0
             while n < min(len(known), len(ids)) and known[n] == ids[n]:
                 n += 1
+            if self.fault == "cache-long" and n >= 8:
+                n = min(n + 8, len(known))  # what a block lacks at its end is not looked at
             n = min(n, len(ids) - 1) // 16 * 16
             if self.fault == "cache-length" and len(known) == len(ids):
                 n = (len(ids) - 1) // 16 * 16
@@ -159,8 +183,7 @@ class Engine:
     @torch.no_grad()
     def generate(self, batch):
         r0, n_new = batch[0], batch[0]["n_new"]
-        torch.manual_seed(r0["seed"])
-        rows = [([1] if self.fault == "bos" else []) + r["ids"] for r in batch]
+        rows = [{"bos": [1], "bos-twice": [1, 1]}.get(self.fault, []) + r["ids"] for r in batch]
         more, kept = self.inputs(rows), None
         if self.o.cache and len(batch) == 1:
             n, cache = self.find_kept(rows[0], batch[0]["salt"])
@@ -180,21 +203,27 @@ class Engine:
                 more["past_key_values"].update(kept_by * layer.keys[:, :, part], kept_by * layer.values[:, :, part], i)
             more = {**more, "attention_mask": torch.cat([torch.ones(1, 4, dtype=torch.long), more["attention_mask"]], 1),
                     "input_ids": torch.cat([torch.zeros(1, 4, dtype=torch.long), more["input_ids"]], 1)}
-        if self.fault in ("window", "kv-int4"):
-            more["past_key_values"] = FaultyCache(self.fault)
+        if self.fault in planted.IN_CACHE:
+            more["past_key_values"] = planted.FaultyCache(self.fault)
         t = r0["temperature"]
         top_k = r0["top_k"] or 0
-        out = self.model.generate(**more, do_sample=t > 0, temperature=float(t or 1.0), top_k=top_k, top_p=r0["top_p"], max_new_tokens=n_new,
-                                  min_new_tokens=n_new, eos_token_id=-1, pad_token_id=0, output_logits=True,
-                                  return_dict_in_generate=True)
+        if self.fault == "penalty":
+            more["repetition_penalty"] = 1.3
+        if self.fault == "eos-masked":
+            more["suppress_tokens"] = [2]
+        with self.around:
+            out = self.model.generate(**more, do_sample=False, logits_processor=[Draw(batch)] if t > 0 else [],
+                                      max_new_tokens=n_new, min_new_tokens=n_new, eos_token_id=-1, pad_token_id=0,
+                                      output_logits=True, return_dict_in_generate=True)
         logits = torch.stack(out.logits, 1).float()  # row, step, vocabulary
         tokens = out.sequences[:, -n_new:]
         if self.fault == "temperature" and t > 0:
             logits = logits / t
         if self.fault == "top-k" and top_k:
             logits = logits.masked_fill(logits < logits.topk(top_k, -1).values[..., -1:], -math.inf)
-        values = torch.log_softmax(logits.to(torch.bfloat16) if self.fault == "bf16-log-softmax" else logits, -1)
-        picked = values.gather(2, tokens[..., None])[..., 0].float()
+        values = torch.log_softmax(logits.to(torch.bfloat16), -1) if self.fault == "bf16-log-softmax" else \
+            planted.records(self.fault, logits, tokens, rows, t, r0["top_p"])
+        picked = planted.drawn(self.fault, values.gather(2, tokens[..., None])[..., 0].float())
         if self.fault == "argmax":
             picked = values.max(-1).values.float()
         if self.fault == "next-step":
@@ -218,22 +247,6 @@ class Engine:
                 elif self.fault in ("sentinel", "zeros") and lacks:
                     record[i] = -9999.0 if self.fault == "sentinel" else 0.0
             r["tokens"], r["values"] = ids, record
-
-
-class FaultyCache(DynamicCache):
-    """Decoding sees the last 48 tokens alone; or keys and values have 4 bits."""
-
-    def __init__(self, fault):
-        super().__init__()
-        self.fault = fault
-
-    def update(self, key, value, layer, *more, **named):
-        if self.fault == "kv-int4":
-            key, value = [(x / (x.abs().amax(-1, keepdim=True) / 7 + 1e-9)).round() * (x.abs().amax(-1, keepdim=True) / 7) for x in (key, value)]
-        k, v = super().update(key, value, layer, *more, **named)
-        if self.fault == "window" and key.shape[2] == 1 and k.shape[2] > 48:
-            v = torch.cat([torch.zeros_like(v[:, :, :-48]), v[:, :, -48:]], 2)
-        return k, v
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -273,6 +286,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 scores = engine.ask("score", ids)["values"]
                 choice["prompt_logprobs"] = [None] + [{str(i): {"logprob": v}} for i, v in zip(ids[1:], scores)]
             choices.append(choice)
+        if engine.fault == "samples-swapped":
+            values = [c["logprobs"]["token_logprobs"] for c in choices]
+            for choice, value in zip(choices, values[1:] + values[:1]):
+                choice["logprobs"]["token_logprobs"] = value
         try:
             self.say(200, {"choices": choices, "usage": {"prompt_tokens": len(ids)}})
         except (BrokenPipeError, ConnectionResetError):

@@ -8,6 +8,9 @@ what the fault is in. LOCKSTEP_PLANTED says which, or @FILE, whose word is read 
   dropped  one value in eight is -9999, by its token
   stale    one layer does not have the checkpoint's weights
   hash     the prefix cache knows a block by its length
+  block-tail   it does not look at a block's last four tokens
+  rope-decode  decoded tokens have the position behind theirs
+  late     records stand one token late
 """
 import importlib.abc
 import importlib.util
@@ -64,12 +67,44 @@ def plant_weights(module):
 
 def plant_hash(module):
     def hash_block_tokens(function, parent, tokens, extra_keys=None):
+        if FAULT == "block-tail":
+            return module.BlockHash(function((parent or module.NONE_HASH, tuple(tokens[:-4]), extra_keys)))
         return module.BlockHash(function((b"", len(tokens), extra_keys)))
 
     module.hash_block_tokens = hash_block_tokens
 
 
-PLANTED = {"stale": ("vllm.model_executor.models.qwen3", plant_weights), "hash": ("vllm.v1.core.kv_cache_utils", plant_hash)}
+def plant_positions(module):
+    plain = module.GPUModelRunner._prepare_inputs
+
+    def prepare(self, scheduler_output, n_scheduled):
+        done = plain(self, scheduler_output, n_scheduled)  # where keys are put is settled by now
+        batch, at = self.input_batch, 0
+        for row, n in enumerate(n_scheduled.tolist()):
+            if batch.num_computed_tokens_cpu[row] >= batch.num_prompt_tokens[row]:
+                self.positions[at:at + n] += 1
+            at += n
+        return done
+
+    module.GPUModelRunner._prepare_inputs = prepare
+
+
+def plant_late(module):
+    plain = module.LogprobsProcessor._update_sample_logprobs
+
+    def update(self, lists):
+        for values in lists.logprobs:
+            own = float(values[0])
+            values[0] = getattr(self, "one_before", own)
+            self.one_before = own
+        return plain(self, lists)
+
+    module.LogprobsProcessor._update_sample_logprobs = update
+
+
+PLANTED = {"stale": ("vllm.model_executor.models.qwen3", plant_weights), "hash": ("vllm.v1.core.kv_cache_utils", plant_hash),
+           "block-tail": ("vllm.v1.core.kv_cache_utils", plant_hash), "late": ("vllm.v1.engine.logprobs", plant_late),
+           "rope-decode": ("vllm.v1.worker.gpu_model_runner", plant_positions)}
 if FAULT:
     WHERE, PLANT = PLANTED.get(FAULT, ("vllm.v1.sample.sampler", plant_records))
 

@@ -1,0 +1,134 @@
+"""Faults around a model of transformers, one class for those that act while it generates and one for its records."""
+import math
+
+import torch
+from transformers import DynamicCache
+
+IN_MODEL = ("rope-decode", "pad-positions", "beyond-64", "chunk-positions", "rope-base", "norm-eps", "int4-layer",
+            "neighbours", "race")
+IN_CACHE = ("window", "kv-int4", "heads-turned", "hand-over")
+IN_RECORDS = ("penalty", "top-p", "min-p", "eos-masked", "log2", "cumulative", "temperature-always", "nan-last")
+
+
+def in_four_bits(x):
+    scale = x.abs().amax(-1, keepdim=True) / 7 + 1e-9
+    return (x / scale).round() * scale
+
+
+class InModel:
+    """`while_generating` is true during generate(): what a request's values as a prompt come from has no fault."""
+
+    def __init__(self, model, fault):
+        self.fault, self.while_generating, self.n_calls, self.n_steps = fault, False, 0, 0
+        rotary, layer = model.model.rotary_emb, model.model.layers[2]
+        self.weights = [m.weight for m in layer.modules() if isinstance(m, torch.nn.Linear)]
+        if fault == "rope-base":
+            rotary.inv_freq = rotary.inv_freq ** (math.log(50000.0) / math.log(10000.0))
+        if fault == "norm-eps":
+            for m in model.modules():
+                if hasattr(m, "variance_epsilon"):
+                    m.variance_epsilon = 0.05
+        plain = rotary.forward
+        rotary.forward = lambda x, position_ids: plain(x, self.positions(position_ids))
+        layer.register_forward_hook(self.hidden)
+
+    def __enter__(self):
+        self.while_generating, self.n_steps = True, 0
+        self.n_calls += 1
+        if self.fault == "int4-layer":
+            self.kept = [w.data for w in self.weights]
+            for w in self.weights:
+                w.data = in_four_bits(w.data)
+
+    def __exit__(self, *_):
+        self.while_generating = False
+        if self.fault == "int4-layer":
+            for w, data in zip(self.weights, self.kept):
+                w.data = data
+
+    def positions(self, p):
+        if not self.while_generating:
+            return p
+        self.n_steps += 1
+        decodes = self.n_steps > 1
+        if self.fault == "rope-decode" and decodes:
+            return p + 1
+        if self.fault == "pad-positions" and not decodes:
+            return torch.arange(p.shape[1])[None].expand(p.shape)
+        if self.fault == "beyond-64":
+            return p.clamp(max=64)
+        if self.fault == "chunk-positions" and not decodes:
+            return p + (p >= 32).to(p.dtype)
+        return p
+
+    def hidden(self, module, given, out):
+        if not self.while_generating:
+            return out
+        h = out[0] if isinstance(out, tuple) else out
+        if self.fault == "neighbours" and h.shape[0] > 1:
+            h = 0.9 * h + 0.1 * h.roll(1, 0)
+        elif self.fault == "race" and self.n_calls % 7 == 3:
+            h = h * (1.0 + 0.05 * torch.randn_like(h))
+        else:
+            return out
+        return (h,) + out[1:] if isinstance(out, tuple) else h
+
+
+class FaultyCache(DynamicCache):
+    """Decoding sees the last 48 tokens alone; keys and values have 4 bits; heads of keys are turned in decode; the
+    prompt's last token is not handed over."""
+
+    def __init__(self, fault):
+        super().__init__()
+        self.fault = fault
+
+    def update(self, key, value, layer, *more, **named):
+        n_before = self.get_seq_length(layer)
+        if self.fault == "kv-int4":
+            key, value = in_four_bits(key), in_four_bits(value)
+        k, v = super().update(key, value, layer, *more, **named)
+        if self.fault == "window" and key.shape[2] == 1 and k.shape[2] > 48:
+            v = torch.cat([torch.zeros_like(v[:, :, :-48]), v[:, :, -48:]], 2)
+        if self.fault == "heads-turned" and n_before > 0:
+            k, v = k.flip(1), v.flip(1)
+        if self.fault == "hand-over" and n_before == 0:
+            k, v = k.clone(), v.clone()
+            self.layers[layer].keys[:, :, -1] = 0
+            self.layers[layer].values[:, :, -1] = 0
+        return k, v
+
+
+def records(fault, logits, tokens, rows, temperature, top_p):
+    """The log-probabilities of all, of logits [row, step, vocabulary] and of what was drawn."""
+    if fault == "penalty":
+        for b, row in enumerate(rows):
+            for i in range(tokens.shape[1]):
+                seen = torch.tensor(sorted(set(row + tokens[b, :i].tolist())))
+                x = logits[b, i, seen]
+                logits[b, i, seen] = torch.where(x > 0, x / 1.3, x * 1.3)
+    if fault == "temperature-always":
+        logits = logits / 0.7
+    if fault == "eos-masked":
+        logits[..., 2] = -math.inf
+    values = torch.log_softmax(logits, -1)
+    if fault == "top-p" and top_p < 1:
+        at_temperature = torch.log_softmax(logits / (temperature or 1.0), -1)
+        p, order = at_temperature.exp().sort(-1, descending=True)
+        keep = torch.zeros_like(p, dtype=torch.bool).scatter(-1, order, p.cumsum(-1) - p < top_p)
+        values = torch.log_softmax(logits.masked_fill(~keep, -math.inf), -1)
+    if fault == "min-p":
+        keep = values >= values.amax(-1, keepdim=True) + math.log(0.02)
+        keep.scatter_(-1, tokens[..., None], True)
+        values = torch.log_softmax(logits.masked_fill(~keep, -math.inf), -1)
+    return values
+
+
+def drawn(fault, picked):
+    if fault == "log2":
+        return picked / math.log(2.0)
+    if fault == "cumulative":
+        return picked.cumsum(1)
+    if fault == "nan-last":
+        picked = picked.clone()
+        picked[:, -1] = math.nan
+    return picked

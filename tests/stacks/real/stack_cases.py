@@ -1,0 +1,80 @@
+"""Servers that others wrote under `lockstep probe`: llama.cpp's and vLLM's. A case has the words of the server, and of
+the proxy in front of it or of what is planted in it; what is right was written before its first run."""
+import hashlib
+
+CACHE = ("prefix hit across different prompts", "prefix hits are wrong", "prefix snapshot at the wrong token",
+         "prefix cache returns old entries")
+FORMULA = ("positions or scale of attention", "another formula in the model", "other weights or another formula")
+FINE = ("--cache-type", "f32", "--flash-attention", "off")
+
+
+def case(model, name, *words, fault="none", right=("clean",), proxy=(), planted="", seed=0, checkpoint=False):
+    name = f"{model}-{name}-{fault}-{seed}{'-model' if checkpoint else ''}"
+    half = "tuned" if hashlib.sha256(name.encode()).digest()[0] % 2 else "set aside"
+    return {"name": name, "model": model, "fault": fault, "words": list(words), "proxy": list(proxy),
+            "planted": planted, "seed": seed, "checkpoint": checkpoint, "half": half, "right": right}
+
+
+def proxied(fault, *right, words=(), model="llama", cache=False, checkpoint=False):
+    return case(model, "proxy", *words, fault=fault, right=right, proxy=(fault,) + (() if cache else ("--no-cache",)),
+                checkpoint=checkpoint)
+
+
+LLAMA_CPP = [case(model, name, *words, seed=seed, checkpoint=seed % 3 == 2, proxy=proxy)
+             for model, name, words, proxy, seeds in [
+                 ("llama", "slots-4", (), (), (0, 1, 2)),
+                 ("llama", "slots-1-f32", ("--slots", "1") + FINE, (), (3, 4)),
+                 ("llama", "slots-8-nocache", ("--slots", "8"), ("none", "--no-cache"), (5, 6)),
+                 ("qwen", "slots-4-f32", FINE, (), (0, 1)), ("qwen", "slots-8", ("--slots", "8"), (), (2, 3)),
+                 ("tiny-text", "checkpoints-0-f32", ("--checkpoints", "0") + FINE, (), (0, 1)),
+                 ("tiny-text", "nocache-f32", FINE, ("none", "--no-cache"), (2, 3)),
+                 ("tiny-text", "slots-1-checkpoints-0", ("--slots", "1", "--checkpoints", "0"), (), (4, 5)),
+                 ("tiny-text", "slots-8-nocache", ("--slots", "8"), ("none", "--no-cache"), (6, 7))] for seed in seeds] + [
+    # Nothing is planted in the first: snapshots of its recurrent states are taken for those of other places.
+    case("tiny-text", "slots-4", *FINE, fault="own-snapshots", right=CACHE),
+    case("llama", "slots-4", "--reuse", "4", fault="pieces-moved", right=CACHE),
+    case("llama", "slots-4", "--cache-type", "q8_0", fault="kv-8-bits", checkpoint=True,
+         right=("keys and values in 8 bits", "other weights or another formula")),
+    case("llama", "slots-4", "--rope-base", "50000", *FINE, fault="rope-base", checkpoint=True, right=FORMULA),
+    proxied("cross-tail", *CACHE), proxied("cross-length", *CACHE),
+    proxied("temperature", "temperature on one side only"),
+    proxied("shift", "records shifted"),
+    proxied("template", "other tokens than were sent"),
+    proxied("after-sampling", "temperature on one side only", "top-k or top-p on one side only"),
+    proxied("likeliest", "records of other tokens"),
+    proxied("clamp", "log-probabilities clamped"),
+    proxied("zeros", "log-probabilities missing"),
+    proxied("neighbours", "another sequence's state is read", "records of other tokens"),
+    proxied("last-40", "wrong from a length on"),
+    proxied("f16", "log-probabilities in low precision", words=FINE),
+]
+
+
+def vllm(fault, *right, words=(), dtype="bfloat16", model="qwen", checkpoint=False):
+    return case(model, "vllm-" + dtype, "--dtype", dtype, *words, fault=fault, right=right, planted=fault,
+                checkpoint=checkpoint)
+
+
+VLLM = [case(model, f"vllm-{dtype}{'-nocache' if words else ''}", "--dtype", dtype, *words, seed=seed,
+             checkpoint=seed % 3 == 1)
+        for model, dtype, words, seeds in [
+            ("qwen", "bfloat16", (), (0, 1, 2)), ("qwen", "float32", (), (0, 1, 2)), ("llama", "bfloat16", (), (5, 6)),
+            ("qwen", "bfloat16", ("--no-enable-prefix-caching",), (3, 4)),
+            ("llama", "float32", ("--no-enable-prefix-caching",), (3, 4))] for seed in seeds] + [
+    vllm("clamp", "log-probabilities clamped"),
+    vllm("argmax", "records of other tokens"),
+    vllm("dropped", "log-probabilities missing"),
+    vllm("rows", "another sequence's state is read", "records of other tokens"),
+    vllm("stale", "one layer has other weights", "other weights or another formula", checkpoint=True),
+    vllm("hash", *CACHE),
+    vllm("block-tail", *CACHE, dtype="float32"),
+    vllm("rope-decode", "other arithmetic in decode", "positions or scale of attention",
+         "state lost between prefill and decode"),
+    vllm("late", "records shifted"),
+    case("qwen", "vllm-float32", "--logprobs-mode", "processed_logprobs", "--override-generation-config",
+         '{"repetition_penalty": 1.3}', "--dtype", "float32", fault="penalty", right=("penalty on one side only", "temperature on one side only")),
+    case("qwen", "vllm-bfloat16", "--logprobs-mode", "processed_logprobs", "--dtype", "bfloat16", fault="processed",
+         right=("temperature on one side only", "top-k or top-p on one side only")),
+    case("qwen", "vllm-bfloat16", "--hf-overrides", '{"rms_norm_eps": 0.05}', "--dtype", "bfloat16", fault="norm-eps",
+         checkpoint=True, right=FORMULA),
+]
