@@ -74,7 +74,7 @@ LS_KERNEL_TABLE(ls_sequence_sum_kernel);
 LS_KERNEL_TABLE(ls_squares_kernel);
 LS_KERNEL_TABLE(ls_sigmoid_gate_backward_kernel);
 LS_KERNEL_TABLE(ls_sigmoid_gate_kernel);
-LS_KERNEL_TABLE(ls_write_kernel);
+LS_KERNEL_TABLE(ls_write_held_kernel);
 LS_KERNEL_TABLE(ls_ssd_backward_kernel);
 LS_KERNEL_TABLE(ls_ssd_kernel);
 LS_KERNEL_TABLE(ls_ssd_parameters_kernel);

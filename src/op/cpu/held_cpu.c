@@ -2,7 +2,7 @@
 #include "op/cpu/held_row.h"
 #include "op/cpu/kernels.h"
 
-LS_KERNEL_DEFINE(ls_write_kernel) {
+LS_KERNEL_DEFINE(ls_write_held_kernel) {
     const ls_write_held_args *a = context;
     const ls_held held = ls_held_make(a->state_every, a->n_heads, a->n_groups, a->state_rows, a->state_cols);
     (void)scratch;
