@@ -204,8 +204,17 @@ static __global__ void __launch_bounds__(TOKEN_THREADS, 3) token_kernel(const __
 /* What other kernels read: whole states. */
 static ls_status write_held(const ls_exec *exec, const delta_params *p, ls_error *err) {
     const ls_delta_backward_args *a = &p->a;
-    const ls_write_held_args args = {a->n_heads, a->n_key_heads, a->key_dim, a->value_dim, p->held.every, p->state,
-                                     p->pending, a->spans,       a->n_spans, a->rows,      true};
+    const ls_write_held_args args = {.n_heads = a->n_heads,
+                                     .n_groups = a->n_key_heads,
+                                     .state_rows = a->key_dim,
+                                     .state_cols = a->value_dim,
+                                     .state_every = p->held.every,
+                                     .state = p->state,
+                                     .held = p->pending,
+                                     .spans = a->spans,
+                                     .n_spans = a->n_spans,
+                                     .rows = a->rows,
+                                     .spans_checked = true};
     return p->held.total == 0 ? LS_OK : ls_held_write("delta", exec, &args, true, p->fault, err);
 }
 

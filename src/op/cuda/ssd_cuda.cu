@@ -184,9 +184,17 @@ static __global__ void __launch_bounds__(2 * TOKEN_DIM_MAX) token_kernel(const _
 /* What other kernels read: whole states. */
 static ls_status write_held(const ls_exec *exec, const ssd_params *p, ls_error *err) {
     const ls_ssd_args *a = &p->a;
-    const ls_write_held_args args = {a->n_heads,     a->n_groups, a->n_states, a->head_dim,
-                                     a->state_every, a->state,    a->held,     a->spans,
-                                     a->n_spans,     a->rows,     true};
+    const ls_write_held_args args = {.n_heads = a->n_heads,
+                                     .n_groups = a->n_groups,
+                                     .state_rows = a->n_states,
+                                     .state_cols = a->head_dim,
+                                     .state_every = a->state_every,
+                                     .state = a->state,
+                                     .held = a->held,
+                                     .spans = a->spans,
+                                     .n_spans = a->n_spans,
+                                     .rows = a->rows,
+                                     .spans_checked = true};
     return p->held.total == 0 ? LS_OK : ls_held_write("ssd", exec, &args, true, p->fault, err);
 }
 
