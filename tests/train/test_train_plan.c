@@ -224,7 +224,7 @@ static int64_t most_workspace(const setting *s, const ls_train_wish *wish, const
 /* 200 random runs on devices that have more or less than they need: one that is planned runs, holds to the byte what
  * its plan said and has the bits of a run with plenty; one that is refused runs out of memory when it is forced. */
 #ifdef LS_SANITIZED /* where a run takes six times as long */
-#define RANDOM_RUNS 50
+#define RANDOM_RUNS 30
 #else
 #define RANDOM_RUNS 200
 #endif
