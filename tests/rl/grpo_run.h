@@ -130,9 +130,8 @@ static inline void job_must_run(job *j) {
     assert_ok(job_run(j, &err), err);
 }
 
-/* Runs with n assignments on top; the directory goes. */
-static inline uint64_t digest_with(const char *const *sets, int64_t n) {
-    job j = job_make("with");
+/* Runs with n assignments on top; job and directory go. */
+static inline uint64_t job_digest(job j, const char *const *sets, int64_t n) {
     uint64_t digest;
     for (int64_t i = 0; i < n; i++) job_set(&j, sets[i]);
     job_must_run(&j);
@@ -142,5 +141,6 @@ static inline uint64_t digest_with(const char *const *sets, int64_t n) {
     job_free(&j);
     return digest;
 }
+static inline uint64_t digest_with(const char *const *sets, int64_t n) { return job_digest(job_make("with"), sets, n); }
 
 #endif

@@ -24,15 +24,7 @@ static job world_job(const char *run, const char *environment) {
 }
 
 static uint64_t world_digest(const char *environment, const char *const *sets, int64_t n) {
-    job j = world_job("with", environment);
-    uint64_t digest;
-    for (int64_t i = 0; i < n; i++) job_set(&j, sets[i]);
-    job_must_run(&j);
-    assert_false(j.result.differs);
-    digest = j.result.digest;
-    remove_tree(j.o->train.run);
-    job_free(&j);
-    return digest;
+    return job_digest(world_job("with", environment), sets, n);
 }
 
 static void runs_do_not_depend_on_how_it_is_asked(void **state) {

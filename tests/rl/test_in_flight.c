@@ -7,15 +7,8 @@
 
 static uint64_t follow(const char *log, const char *const *sets, int64_t n) {
     job j = flying_job("follows");
-    uint64_t digest;
     set_text(&j, "follow", log);
-    for (int64_t i = 0; i < n; i++) job_set(&j, sets[i]);
-    job_must_run(&j);
-    assert_false(j.result.differs);
-    digest = j.result.digest;
-    remove_tree(j.o->train.run);
-    job_free(&j);
-    return digest;
+    return job_digest(j, sets, n);
 }
 
 static double total_of(const ls_history *h, const char *name) {
