@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "lockstep/ops.h"
+#include "op/held.h"
 
 static cudaStream_t stream;
 static ls_exec exec_;
@@ -95,6 +96,21 @@ static inline double slot_us(double states) {
     check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "processors");
     check(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, device), "clock");
     return states / ((double)processors * 128.0 * (double)kilohertz * 1e-3);
+}
+
+/* A pool of n slots for what states lack that every h.every-th token writes; as in a running batch, slots hold 0 to
+ * every - 1 tokens at first. */
+static ls_pool_view held_pool(const ls_held h, int64_t n) {
+    const int64_t bytes = h.total * 4;
+    if (bytes == 0) return ls_pool_view{};
+    const ls_pool_view pool = {(uint8_t *)device_memory(n * bytes), bytes, n};
+    float *entry = (float *)calloc((size_t)h.heads, 4);
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t head = 0; head < h.heads; head++) ls_held_set_count(entry, head, i % h.every);
+        check(cudaMemcpy(pool.base + i * bytes, entry, (size_t)h.heads * 4, cudaMemcpyHostToDevice), "counts");
+    }
+    free(entry);
+    return pool;
 }
 
 #endif

@@ -8,7 +8,6 @@
 #include "bench_gpu.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/delta.h"
-#include "op/held.h"
 
 #define DIM 128
 
@@ -92,22 +91,6 @@ static problem problem_make(int64_t n_seqs, int64_t rows_each, int64_t pos, int6
     return p;
 }
 
-/* States that every `every`-th token writes; as in a running batch, slots hold 0 to every - 1 tokens at first. */
-static void hold(problem *p, int64_t every) {
-    ls_delta_args *f = &p->forward;
-    f->state_every = every;
-    const ls_held held = ls_delta_held(f);
-    const int64_t n = f->n_spans, bytes = held.total * 4;
-    if (held.total == 0) return;
-    f->held = ls_pool_view{(uint8_t *)device_memory(n * bytes), bytes, n};
-    float *entry = (float *)calloc((size_t)held.heads, 4);
-    for (int64_t i = 0; i < n; i++) {
-        for (int64_t h = 0; h < held.heads; h++) ls_held_set_count(entry, h, i % every);
-        check(cudaMemcpy(f->held.base + i * bytes, entry, (size_t)held.heads * 4, cudaMemcpyHostToDevice), "counts");
-    }
-    free(entry);
-}
-
 static void problem_free(problem *p) {
     const void *all[] = {p->forward.held.base,  p->forward.q,          p->forward.k,   p->forward.v,
                          p->forward.a,          p->forward.b,          p->forward.out, p->backward.dq,
@@ -135,7 +118,8 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 4 * 6; i++) {
         const int64_t n = counts[i / 6], every = everies[i % 6];
         problem p = problem_make(n, 1, 100, heads, key_heads);
-        hold(&p, every);
+        p.forward.state_every = every;
+        p.forward.held = held_pool(ls_delta_held(&p.forward), n);
         const double bytes = (1.0 + 1.0 / (double)every) * (double)(n * heads * DIM * DIM) * 4.0,
                      us = time_of(run_forward, &p);
         printf("%lld over %lld heads, %3lld tokens, states every %2lld: %8.1f us, %5.0f GB/s of states\n", heads,

@@ -338,20 +338,14 @@ static ls_status end_compare(const ls_cache *a, bool *differs, ls_error *err) {
 /* Writes all layers' states that lack tokens. */
 static ls_status write_states(const ls_cache *c, int32_t slot, ls_error *err) {
     const ls_span span = {.n_rows = 1, .pos = 1, .slot = slot};
+    const ls_state_tensor *states = &c->slot.tensor[1]; /* behind the window */
+    ls_held h;
     if (c->state_every <= 1) return LS_OK;
+    h = ls_held_make(c->state_every, states->dims[0], c->n_groups, states->dims[1], states->dims[2]);
     LS_TRY(ls_memory_write(c->device, c->span, &span, (int64_t)sizeof span, err));
     for (int64_t i = 0; i < c->n_layers; i++) {
-        const ls_state_tensor *states = &c->slot.tensor[1]; /* behind the window */
-        const ls_write_held_args args = {.n_heads = states->dims[0],
-                                         .n_groups = c->n_groups,
-                                         .state_rows = states->dims[1],
-                                         .state_cols = states->dims[2],
-                                         .state_every = c->state_every,
-                                         .state = ls_cache_state(c, i, states->name),
-                                         .held = ls_cache_held(c, i),
-                                         .spans = c->span,
-                                         .n_spans = 1,
-                                         .rows = 1};
+        const ls_pool_view state = ls_cache_state(c, i, states->name), held = ls_cache_held(c, i);
+        const ls_write_held_args args = ls_held_args(&h, &state, &held, c->span, 1, 1);
         if (c->kind[i] == LS_POOL_SLOTS) LS_TRY(ls_write_held(c->device, &args, err));
     }
     return LS_OK;

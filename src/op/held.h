@@ -77,6 +77,24 @@ static inline int64_t ls_held_floats(int64_t every, int64_t heads, int64_t group
     return ls_held_make(every, heads, groups, rows, cols).total;
 }
 
+/* The call that writes the states of spans whose rows are below `rows`. */
+static inline ls_write_held_args ls_held_args(const ls_held *h, const ls_pool_view *state, const ls_pool_view *held,
+                                              const ls_span *spans, int64_t n_spans, int64_t rows) {
+    ls_write_held_args args;
+    args.n_heads = h->heads;
+    args.n_groups = h->groups;
+    args.state_rows = h->rows;
+    args.state_cols = h->cols;
+    args.state_every = h->every;
+    args.state = *state;
+    args.held = *held;
+    args.spans = spans;
+    args.n_spans = n_spans;
+    args.rows = rows;
+    args.spans_checked = false;
+    return args;
+}
+
 /* state_every, and the pool where it is above 1; n_entries: of the states. */
 ls_status ls_held_check(const char *op, const ls_held *held, const ls_pool_view *pool, int64_t n_entries,
                         ls_error *err);

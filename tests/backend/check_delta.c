@@ -1,7 +1,7 @@
 /* The gated delta rule and its gradient on every back end: bits of the CPU contract for every shape, cut, batch, slot,
  * packing and repetition. */
 #include "grad_case.h"
-#include "op/held.h"
+#include "op/delta.h"
 
 enum { DELTA_Q, DELTA_K, DELTA_V, DELTA_A, DELTA_B };
 enum { DELTA_RATE, DELTA_DT_BIAS };
@@ -62,15 +62,8 @@ static int64_t delta_workspace(const problem *p, const operands *o) {
 
 static ls_status delta_write_held(const ls_exec *exec, const problem *p, const operands *o, ls_error *err) {
     const ls_delta_args a = delta_args(p, o);
-    const ls_write_held_args args = {.n_heads = a.n_heads,
-                                     .n_groups = a.n_key_heads,
-                                     .state_rows = a.key_dim,
-                                     .state_cols = a.value_dim,
-                                     .state_every = a.state_every,
-                                     .state = a.state,
-                                     .held = a.held,
-                                     .spans = a.spans,
-                                     .n_spans = a.n_spans};
+    const ls_held held = ls_delta_held(&a);
+    const ls_write_held_args args = ls_held_args(&held, &a.state, &a.held, a.spans, a.n_spans, 0);
     return ls_op_write_held(exec, &args, err);
 }
 

@@ -1,7 +1,7 @@
 /* The scan of Mamba-2 and its gradient on every back end: bits of the CPU contract for every shape, cut, batch, slot,
  * packing and repetition. */
 #include "grad_case.h"
-#include "op/held.h"
+#include "op/ssd.h"
 
 enum { SSD_X, SSD_DT, SSD_B, SSD_C };
 enum { SSD_A, SSD_D, SSD_DT_BIAS };
@@ -63,15 +63,8 @@ static int64_t ssd_workspace(const problem *p, const operands *o) {
 
 static ls_status ssd_write_held(const ls_exec *exec, const problem *p, const operands *o, ls_error *err) {
     const ls_ssd_args a = ssd_args(p, o);
-    const ls_write_held_args args = {.n_heads = a.n_heads,
-                                     .n_groups = a.n_groups,
-                                     .state_rows = a.n_states,
-                                     .state_cols = a.head_dim,
-                                     .state_every = a.state_every,
-                                     .state = a.state,
-                                     .held = a.held,
-                                     .spans = a.spans,
-                                     .n_spans = a.n_spans};
+    const ls_held held = ls_ssd_held(&a);
+    const ls_write_held_args args = ls_held_args(&held, &a.state, &a.held, a.spans, a.n_spans, 0);
     return ls_op_write_held(exec, &args, err);
 }
 

@@ -205,16 +205,9 @@ static void pool_holds(const problem *p, const op_array *expected, const op_pool
 }
 
 static void write_held(const problem *p, const pools *o, ls_device *device) {
+    const ls_held held = ls_held_make(o->every, p->s.heads, p->s.groups, p->s.states, p->s.dim);
     ls_span spans[16];
-    const ls_write_held_args args = {.n_heads = p->s.heads,
-                                     .n_groups = p->s.groups,
-                                     .state_rows = p->s.states,
-                                     .state_cols = p->s.dim,
-                                     .state_every = o->every,
-                                     .state = o->state.view,
-                                     .held = o->held.view,
-                                     .spans = spans,
-                                     .n_spans = p->plan.n_seqs};
+    const ls_write_held_args args = ls_held_args(&held, &o->state.view, &o->held.view, spans, p->plan.n_seqs, 0);
     ls_error err;
     assert_true(p->plan.n_seqs <= OP_COUNT(spans));
     for (int64_t q = 0; q < p->plan.n_seqs; q++) spans[q] = (ls_span){0, 0, 1, p->plan.slot[q], 0};

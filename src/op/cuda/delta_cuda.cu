@@ -113,25 +113,6 @@ static __device__ __forceinline__ void rescale(float4 s[OWN], float factor) {
             make_float4(ls_mul(s[i].x, factor), ls_mul(s[i].y, factor), ls_mul(s[i].z, factor), ls_mul(s[i].w, factor));
 }
 
-/* The states behind the tokens that the slot holds, of which the first are on their way; all threads of the block call
- * it. What other threads wrote to shared memory before is there behind it. */
-static __device__ __forceinline__ void add_held(float4 s[OWN], held_batch *batch, const delta_params *p, float *entry,
-                                                int64_t head, int count, int warp, int first) {
-    ls_held_wait();
-    for (int done = 0; done < count; done += LS_HELD_BATCH) {
-        const int n = min(count - done, LS_HELD_BATCH);
-        if (done > 0) {
-            __syncthreads();
-            ls_held_send(batch, &p->held, entry, head, done, n);
-            ls_held_wait();
-        }
-        for (int t = 0; t < n; t++) {
-            if (batch->factor[t] != 1.0f) rescale(s, batch->factor[t]);
-            add_product(s, *(const float4 *)&batch->own[t][first], batch->shared[t], warp);
-        }
-    }
-}
-
 /* What a token leaves where its state is not written: the first warp has all columns. */
 static __device__ __forceinline__ void keep_token(const delta_params *p, float *entry, int64_t head, int count,
                                                   const float d[4], const float *k, float factor) {
@@ -156,7 +137,7 @@ static __global__ void __launch_bounds__(TOKEN_THREADS, 3) token_kernel(const __
     float *stored = (float *)ls_pool_at(&p.state, span->slot) + head * (LS_DELTA_KEYS * LS_DELTA_COLUMNS) + first;
     float *stored_scale = (float *)ls_pool_at(&p.scale, span->slot) + head;
     const bool holds = p.held.total > 0;
-    float *entry = holds ? (float *)ls_pool_at(&p.pending, span->slot) : NULL;
+    float *entry = holds ? (float *)ls_pool_at(&p.held_pool, span->slot) : NULL;
     const int count = holds && span->pos > 0 ? (int)ls_held_count(&p.held, entry, head) : 0;
     const bool keeps = holds && ls_held_keeps(&p.held, span, count);
     float4 s[OWN];
@@ -174,7 +155,10 @@ static __global__ void __launch_bounds__(TOKEN_THREADS, 3) token_kernel(const __
     const ls_delta_step step = ls_delta_step_at<IN>(&p, row, head, before);
     __syncthreads();
     if (threadIdx.x < 64) ls_delta_warp_normalize(threadIdx.x < 32 ? q : k, LS_DELTA_KEYS);
-    add_held(s, &batch, &p, entry, head, count, warp, first);
+    ls_held_each(&batch, &p.held, entry, head, count, [&](const float *own, const float *shared, float factor) {
+        if (factor != 1.0f) rescale(s, factor);
+        add_product(s, *(const float4 *)(own + first), shared, warp);
+    });
     if (step.rescaled) rescale(s, step.product);
     fold_own(y, s, k, warp);
     fold_warps(y, part[0], warp, first);
@@ -204,17 +188,7 @@ static __global__ void __launch_bounds__(TOKEN_THREADS, 3) token_kernel(const __
 /* What other kernels read: whole states. */
 static ls_status write_held(const ls_exec *exec, const delta_params *p, ls_error *err) {
     const ls_delta_backward_args *a = &p->a;
-    const ls_write_held_args args = {.n_heads = a->n_heads,
-                                     .n_groups = a->n_key_heads,
-                                     .state_rows = a->key_dim,
-                                     .state_cols = a->value_dim,
-                                     .state_every = p->held.every,
-                                     .state = p->state,
-                                     .held = p->pending,
-                                     .spans = a->spans,
-                                     .n_spans = a->n_spans,
-                                     .rows = a->rows,
-                                     .spans_checked = true};
+    const ls_write_held_args args = ls_held_args(&p->held, &p->state, &p->held_pool, a->spans, a->n_spans, a->rows);
     return p->held.total == 0 ? LS_OK : ls_held_write("delta", exec, &args, true, p->fault, err);
 }
 
@@ -232,7 +206,7 @@ static ls_status launch(const ls_exec *exec, const delta_params *p, int64_t most
         {LS_WIDTH_I64, {{{"row", a->rows}, {"out stride", p->out_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"slot", p->state.n_entries}, {"state stride in bytes", p->state.stride}}}},
         {LS_WIDTH_I64, {{{"slot", p->scale.n_entries}, {"scale stride in bytes", p->scale.stride}}}},
-        {LS_WIDTH_I64, {{{"slot", p->pending.n_entries}, {"held stride in bytes", p->pending.stride}}}}};
+        {LS_WIDTH_I64, {{{"slot", p->held_pool.n_entries}, {"held stride in bytes", p->held_pool.stride}}}}};
     const ls_launch launch = {"delta", {ls_launch_blocks(a->n_spans, a->n_heads, 1), 1, 1},
                               threads, token ? 0 : (a->value_dim + 2) * a->key_dim * 4,
                               index,   (int64_t)(sizeof index / sizeof index[0])};
@@ -298,7 +272,7 @@ ls_status ls_cuda_delta(const ls_exec *exec, const ls_delta_args *a, ls_error *e
     p.a = shared_args(a);
     p.state = a->state;
     p.scale = a->scale;
-    p.pending = a->held;
+    p.held_pool = a->held;
     p.held = ls_delta_held(a);
     p.out = a->out;
     p.out_dtype = a->out_dtype;

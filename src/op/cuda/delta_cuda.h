@@ -20,7 +20,7 @@ typedef struct delta_params {
     ls_delta_backward_args a;
     ls_delta_backward_plan plan;
     float *work;
-    ls_pool_view state, scale, pending; /* of the op alone, as held and out; pending: what is held */
+    ls_pool_view state, scale, held_pool; /* of the op alone, as held and out */
     ls_held held;
     void *out;
     ls_dtype out_dtype;

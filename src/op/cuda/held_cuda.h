@@ -38,6 +38,23 @@ static __device__ __forceinline__ void ls_held_wait(void) {
     __syncthreads();
 }
 
+/* add(own, shared, factor) for each of the `count` tokens that a head holds, of which the first LS_HELD_BATCH have been
+ * sent for; all threads of the block call it. What other threads wrote to shared memory before is there behind it. */
+template <int ROWS, int COLS, typename ADD>
+static __device__ __forceinline__ void ls_held_each(ls_held_batch<ROWS, COLS> *batch, const ls_held *h, float *entry,
+                                                    int64_t head, int count, ADD add) {
+    ls_held_wait();
+    for (int done = 0; done < count; done += LS_HELD_BATCH) {
+        const int n = min(count - done, LS_HELD_BATCH);
+        if (done > 0) {
+            __syncthreads();
+            ls_held_send(batch, h, entry, head, done, n);
+            ls_held_wait();
+        }
+        for (int t = 0; t < n; t++) add(batch->own[t], batch->shared[t], batch->factor[t]);
+    }
+}
+
 /* write_held, of spans that have been checked, for `op`; of those that have rows alone, where the op is another. */
 ls_status ls_held_write(const char *op, const ls_exec *exec, const ls_write_held_args *args, bool with_rows,
                         const ls_fault *fault, ls_error *err);

@@ -78,25 +78,6 @@ static __device__ __forceinline__ void add_product(float4 s[LS_SSD_OWN], const f
     }
 }
 
-/* The states behind the tokens that the slot holds, of which the first are on their way; all threads of the block call
- * it. What other threads wrote to shared memory before is there behind it. */
-static __device__ __forceinline__ void add_held(float4 s[LS_SSD_OWN], held_batch *batch, const ssd_params *p,
-                                                float *entry, int64_t head, int count, int slice, int first) {
-    ls_held_wait();
-    for (int done = 0; done < count; done += LS_HELD_BATCH) {
-        const int n = min(count - done, LS_HELD_BATCH);
-        if (done > 0) {
-            __syncthreads();
-            ls_held_send(batch, &p->held, entry, head, done, n);
-            ls_held_wait();
-        }
-        for (int t = 0; t < n; t++) {
-            if (batch->factor[t] != 1.0f) rescale(s, batch->factor[t]);
-            add_product(s, *(const float4 *)&batch->own[t][first], &batch->shared[t][slice * 4]);
-        }
-    }
-}
-
 /* What a token leaves where its state is not written: threads of the first slice have all channels. */
 static __device__ __forceinline__ void keep_token(const ssd_params *p, float *entry, int64_t head, int count, int slice,
                                                   int first, const float u[4], const float *b, float factor) {
@@ -142,7 +123,10 @@ static __global__ void __launch_bounds__(2 * TOKEN_DIM_MAX) token_kernel(const _
         b[n] = ls_load_one<IN>(a->b, row * a->b_stride + group + n);
         cc[n] = ls_load_one<IN>(a->cc, row * a->c_stride + group + n);
     }
-    add_held(s, &batch, &p, entry, head, count, slice, first);
+    ls_held_each(&batch, &p.held, entry, head, count, [&](const float *own, const float *shared, float factor) {
+        if (factor != 1.0f) rescale(s, factor);
+        add_product(s, *(const float4 *)(own + first), shared + slice * 4);
+    });
 #pragma unroll
     for (int j = 0; j < 4; j++) x[j] = ls_mul(step.w, x[j]), y[j] = 0.0f;
     if (step.rescaled) rescale(s, step.product);
@@ -184,17 +168,7 @@ static __global__ void __launch_bounds__(2 * TOKEN_DIM_MAX) token_kernel(const _
 /* What other kernels read: whole states. */
 static ls_status write_held(const ls_exec *exec, const ssd_params *p, ls_error *err) {
     const ls_ssd_args *a = &p->a;
-    const ls_write_held_args args = {.n_heads = a->n_heads,
-                                     .n_groups = a->n_groups,
-                                     .state_rows = a->n_states,
-                                     .state_cols = a->head_dim,
-                                     .state_every = a->state_every,
-                                     .state = a->state,
-                                     .held = a->held,
-                                     .spans = a->spans,
-                                     .n_spans = a->n_spans,
-                                     .rows = a->rows,
-                                     .spans_checked = true};
+    const ls_write_held_args args = ls_held_args(&p->held, &a->state, &a->held, a->spans, a->n_spans, a->rows);
     return p->held.total == 0 ? LS_OK : ls_held_write("ssd", exec, &args, true, p->fault, err);
 }
 
