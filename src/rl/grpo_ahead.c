@@ -3,8 +3,9 @@
  *
  * Version v is the weights behind step v, 0 those that the run begins with. Copies of the last lag + 1 versions are
  * models of their own: version v is in copy v % (lag + 1), which nobody draws with any more when version v + lag + 1
- * comes. The main thread publishes versions and takes episodes, the other one draws, has them judged, and scores those
- * that are to be checked with the weights that drew them.
+ * comes. The main thread publishes versions and takes episodes. A second one draws, and scores what is to be checked
+ * with the weights that drew it; a third one has the episodes judged meanwhile. Both take the steps in their order. No
+ * more than lag + 1 steps are drawn and not learnt from.
  *
  * In flight (grpo_flight.c) draws of step s take version s - 1 - lag or newer ones, as soon as these are published.
  * When version v comes, the steps up to v are drawn, and no later one takes the version whose copy it is written to. */
@@ -31,6 +32,15 @@ typedef struct version {
     int64_t update;
 } version;
 
+/* What becomes of a step, in this order but for the last two, which do not wait for each other. */
+typedef enum stage_kind { DRAWN, JUDGED, CHECKED, N_STAGES } stage_kind;
+
+typedef struct stage {
+    int64_t step; /* the last one that is through */
+    bool failed;  /* the step behind it */
+    ls_error reason;
+} stage;
+
 struct grpo_ahead {
     grpo *g;
     int64_t n; /* copies, and steps whose episodes are kept: lag + 1 */
@@ -40,17 +50,17 @@ struct grpo_ahead {
     ls_engine *engine;
     grpo_flight *flight; /* NULL: weights change between steps */
     ls_sampling sampling;
-    int64_t drawing; /* the version that the engine has; -1: it may be any */
-    int64_t saved;   /* the step of the last checkpoint */
-    pthread_t thread;
-    bool is_started;
+    int64_t drawing;      /* the version that the engine has; -1: it may be any */
+    int64_t saved;        /* the step of the last checkpoint */
+    pthread_t threads[2]; /* one draws and checks, the other judges */
+    int n_threads;        /* that were started */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* Under the lock. */
-    int64_t published, drawn; /* the newest version, and the last step whose episodes are there */
-    int64_t awaited;          /* the thread goes on when this version is published */
-    bool quit, failed;
-    ls_error reason;
+    int64_t published; /* the newest version */
+    int64_t awaited;   /* draws go on when this version is published */
+    stage stages[N_STAGES];
+    bool quit;
 };
 
 static int64_t version_of(const grpo_ahead *a, int64_t step) { return step > a->n ? step - a->n : 0; }
@@ -118,16 +128,26 @@ ls_status ls_grpo_ahead_check_all(grpo *g, ls_error *err) {
     return share_checks(g, g->draws, err);
 }
 
-/* ---- the thread ---- */
+/* ---- stages ---- */
 
-/* False: the run is to end. */
+static void end_stage(grpo_ahead *a, stage_kind kind, int64_t step, ls_status status, const ls_error *reason) {
+    stage *s = &a->stages[kind];
+    pthread_mutex_lock(&a->lock);
+    if (status == LS_OK) s->step = step;
+    s->failed = status != LS_OK;
+    if (s->failed) s->reason = *reason;
+    pthread_cond_broadcast(&a->changed);
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* False: the run is to end. Draws that are not judged any more are not learnt from. */
 static bool wait_for_version(grpo_ahead *a, int64_t v) {
     bool is_wanted;
     pthread_mutex_lock(&a->lock);
     a->awaited = v;
     pthread_cond_broadcast(&a->changed);
-    while (!a->quit && a->published < v) pthread_cond_wait(&a->changed, &a->lock);
-    is_wanted = !a->quit;
+    while (!a->quit && !a->stages[JUDGED].failed && a->published < v) pthread_cond_wait(&a->changed, &a->lock);
+    is_wanted = !a->quit && !a->stages[JUDGED].failed;
     pthread_mutex_unlock(&a->lock);
     return is_wanted;
 }
@@ -164,66 +184,110 @@ static ls_status make_draws(grpo_ahead *a, grpo_draws *d, ls_error *err) {
 }
 
 static ls_status draw_step(grpo_ahead *a, int64_t step, double idle, ls_error *err) {
-    const grpo *g = a->g;
     grpo_draws *d = &a->draws[step % a->n];
-    double start;
     d->step = step;
     d->behind = d->newest = version_of(a, step);
     LS_TRY(make_draws(a, d, err));
     d->idle = idle;
-    start = ls_clock_seconds();
     memset(d->is_checked, 0, (size_t)d->episodes->n);
-    if (d->behind < step - 1 && g->o->check_share > 0) LS_TRY(check(a, d, a->own, false, err));
+    return LS_OK;
+}
+
+static ls_status check_step(grpo_ahead *a, int64_t step, ls_error *err) {
+    grpo_draws *d = &a->draws[step % a->n];
+    const double start = ls_clock_seconds();
+    if (d->behind < step - 1 && a->g->o->check_share > 0) LS_TRY(check(a, d, a->own, false, err));
     d->check = ls_clock_seconds() - start;
     return LS_OK;
 }
 
 /* Where a step's version is there the copies that its episodes will lie in are free as well: they were those of the
  * step behind which that version is, or of one before. */
-static void *run(void *context) {
+static void *run_draws(void *context) {
     grpo_ahead *a = context;
     const int64_t steps = a->g->o->train.steps;
     ls_status status = LS_OK;
     ls_fpmode_enter(NULL);
-    for (int64_t step = a->drawn + 1; step <= steps && status == LS_OK; step++) {
+    for (int64_t step = a->stages[CHECKED].step + 1; step <= steps && status == LS_OK; step++) {
         ls_error err = {LS_OK, ""};
         const double start = ls_clock_seconds();
         if (!wait_for_version(a, version_of(a, step))) break;
         status = draw_step(a, step, ls_clock_seconds() - start, &err);
-        pthread_mutex_lock(&a->lock);
-        if (status == LS_OK) a->drawn = step;
-        a->failed = status != LS_OK;
-        a->reason = err;
-        pthread_cond_broadcast(&a->changed);
-        pthread_mutex_unlock(&a->lock);
+        end_stage(a, DRAWN, step, status, &err);
+        if (status != LS_OK) break;
+        status = check_step(a, step, &err);
+        end_stage(a, CHECKED, step, status, &err);
     }
     (void)wait_for_version(a, INT64_MAX);
     return NULL;
 }
 
+/* False: there will be no such draws. */
+static bool wait_for_draws(grpo_ahead *a, int64_t step) {
+    bool is_there;
+    pthread_mutex_lock(&a->lock);
+    while (!a->quit && !a->stages[DRAWN].failed && a->stages[DRAWN].step < step)
+        pthread_cond_wait(&a->changed, &a->lock);
+    is_there = !a->quit && a->stages[DRAWN].step >= step;
+    pthread_mutex_unlock(&a->lock);
+    return is_there;
+}
+
+/* What several processes drew is judged by the main thread, when all of it is together; with filter_groups it is while
+ * it is drawn. */
+static void *run_judges(void *context) {
+    grpo_ahead *a = context;
+    const grpo *g = a->g;
+    const bool is_here = g->comm == NULL && !g->o->filter_groups;
+    ls_status status = LS_OK;
+    ls_fpmode_enter(NULL);
+    for (int64_t step = a->stages[JUDGED].step + 1; step <= g->o->train.steps && status == LS_OK; step++) {
+        ls_error err = {LS_OK, ""};
+        if (!wait_for_draws(a, step)) break;
+        if (is_here) status = ls_grpo_draws_join(a->g, &a->draws[step % a->n], &err);
+        end_stage(a, JUDGED, step, status, &err);
+    }
+    return NULL;
+}
+
 /* ---- the main thread ---- */
+
+/* Waits until g->step is through it. */
+static ls_status wait_for_stage(grpo *g, stage_kind kind, ls_error *err) {
+    grpo_ahead *a = g->ahead;
+    const stage *s = &a->stages[kind];
+    ls_status status;
+    pthread_mutex_lock(&a->lock);
+    while (s->step < g->step && !s->failed) pthread_cond_wait(&a->changed, &a->lock);
+    status = s->step < g->step ? s->reason.status : LS_OK;
+    if (status != LS_OK && err != NULL) *err = s->reason;
+    pthread_mutex_unlock(&a->lock);
+    return status;
+}
 
 ls_status ls_grpo_ahead_take(grpo *g, ls_error *err) {
     grpo_ahead *a = g->ahead;
     const double start = ls_clock_seconds();
-    bool failed;
-    pthread_mutex_lock(&a->lock);
-    while (a->drawn < g->step && !a->failed) pthread_cond_wait(&a->changed, &a->lock);
-    failed = a->drawn < g->step;
-    pthread_mutex_unlock(&a->lock);
+    for (int k = 0; k < N_STAGES; k++) LS_TRY(wait_for_stage(g, (stage_kind)k, err));
     g->times.wait = ls_clock_seconds() - start;
-    if (failed && err != NULL) *err = a->reason;
-    if (failed) return a->reason.status;
     g->draws = &a->draws[g->step % a->n];
     g->episodes = g->draws->episodes;
+    if (g->comm == NULL) return LS_OK;
     LS_TRY(ls_grpo_draws_join(g, g->draws, err));
     return g->draws->behind < g->step - 1 ? share_checks(g, g->draws, err) : LS_OK;
+}
+
+/* Nothing is drawn, judged or checked: each waits for the main thread, or has failed. */
+static bool rests(const grpo_ahead *a) {
+    const stage *drawn = &a->stages[DRAWN], *judged = &a->stages[JUDGED];
+    const bool draws = a->awaited <= a->published && !drawn->failed && !a->stages[CHECKED].failed;
+    return !draws && (judged->step == drawn->step || judged->failed);
 }
 
 void ls_grpo_ahead_rest(grpo *g) {
     grpo_ahead *a = g->ahead;
     pthread_mutex_lock(&a->lock);
-    while (a->awaited <= a->published && !a->failed) pthread_cond_wait(&a->changed, &a->lock);
+    while (!rests(a)) pthread_cond_wait(&a->changed, &a->lock);
     pthread_mutex_unlock(&a->lock);
 }
 
@@ -408,9 +472,17 @@ static ls_status open_flight(grpo_ahead *a, ls_error *err) {
     return ls_grpo_flight_open(&a->flight, a->g, &versions, err);
 }
 
+static ls_status start_threads(grpo_ahead *a, ls_error *err) {
+    void *(*const runs[])(void *) = {run_draws, run_judges};
+    for (; a->n_threads < 2; a->n_threads++) {
+        const int error = ls_thread_start(&a->threads[a->n_threads], runs[a->n_threads], a);
+        if (error != 0) return LS_FAIL(err, LS_ERR_NOMEM, "lag: no thread: %s", strerror(error));
+    }
+    return LS_OK;
+}
+
 ls_status ls_grpo_ahead_open(grpo *g, ls_error *err) {
     grpo_ahead *a;
-    int error;
     LS_TRY(ls_array_alloc((void **)&a, 1, sizeof *a, "lag", err));
     g->ahead = a;
     *a = (grpo_ahead){.g = g,
@@ -418,8 +490,8 @@ ls_status ls_grpo_ahead_open(grpo *g, ls_error *err) {
                       .sampling = g->engine_opts.sampling,
                       .drawing = -1,
                       .saved = g->step,
-                      .published = g->step,
-                      .drawn = g->step};
+                      .published = g->step};
+    for (int k = 0; k < N_STAGES; k++) a->stages[k].step = g->step;
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->changed, NULL);
     LS_TRY(ls_array_alloc((void **)&a->versions, a->n, sizeof *a->versions, "lag", err));
@@ -431,10 +503,7 @@ ls_status ls_grpo_ahead_open(grpo *g, ls_error *err) {
     LS_TRY(open_versions(g, err));
     LS_TRY(open_engine(a, err));
     LS_TRY(open_flight(a, err));
-    if ((error = ls_thread_start(&a->thread, run, a)) != 0)
-        return LS_FAIL(err, LS_ERR_NOMEM, "lag: no thread: %s", strerror(error));
-    a->is_started = true;
-    return LS_OK;
+    return start_threads(a, err);
 }
 
 void ls_grpo_ahead_close(grpo_ahead *a) {
@@ -443,7 +512,7 @@ void ls_grpo_ahead_close(grpo_ahead *a) {
     a->quit = true;
     pthread_cond_broadcast(&a->changed);
     pthread_mutex_unlock(&a->lock);
-    if (a->is_started) pthread_join(a->thread, NULL);
+    for (int i = 0; i < a->n_threads; i++) pthread_join(a->threads[i], NULL);
     ls_grpo_flight_close(a->flight);
     ls_engine_free(a->engine);
     ls_device_close(a->own);

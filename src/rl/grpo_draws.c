@@ -130,14 +130,19 @@ static ls_status draw(grpo *g, grpo_draws *d, const grpo_drawer *drawer, ls_erro
     const double start = ls_clock_seconds();
     LS_TRY(ls_grpo_draw(g, d->episodes, drawer, err));
     d->rollout += ls_clock_seconds() - start;
-    return g->comm == NULL ? judge_timed(g, d, err) : LS_OK;
+    return LS_OK;
 }
 
-ls_status ls_grpo_draws_join(grpo *g, grpo_draws *d, ls_error *err) {
+static ls_status gather(const grpo *g, grpo_draws *d, ls_error *err) {
     const double start = ls_clock_seconds();
     if (g->comm == NULL) return LS_OK;
     LS_TRY(ls_grpo_gather(g, d->episodes, err));
     d->rollout += ls_clock_seconds() - start;
+    return LS_OK;
+}
+
+ls_status ls_grpo_draws_join(grpo *g, grpo_draws *d, ls_error *err) {
+    LS_TRY(gather(g, d, err));
     return judge_timed(g, d, err);
 }
 

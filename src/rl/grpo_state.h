@@ -188,10 +188,9 @@ ls_status ls_grpo_draw(grpo *g, ls_episodes *episodes, const grpo_drawer *drawer
 /* grpo_draws.c */
 ls_status ls_grpo_draws_create(grpo_draws *draws, const grpo *g, ls_error *err);
 void ls_grpo_draws_free(grpo_draws *draws);
-/* All episodes of draws->step with their rewards. Of several processes each draws its share, and ls_grpo_draws_join
- * makes them all; alone it has nothing to join. */
+/* This process's share of the episodes of draws->step; with filter_groups all of them, with rewards. */
 ls_status ls_grpo_draws_make(grpo *g, grpo_draws *draws, const grpo_drawer *drawer, ls_error *err);
-/* Of several processes: the others' episodes, then rewards. */
+/* The others' episodes, then rewards. Not with filter_groups. */
 ls_status ls_grpo_draws_join(grpo *g, grpo_draws *draws, ls_error *err);
 /* What went wrong with the episodes, if anything did. */
 void ls_grpo_tell_episodes(const grpo *g, int64_t step, const ls_episodes *episodes, const char *what);
@@ -200,7 +199,8 @@ void ls_grpo_tell_episodes(const grpo *g, int64_t step, const ls_episodes *episo
 ls_status ls_grpo_record_turns(const grpo *g, const grpo_draws *draws, const uint8_t *groups, ls_error *err);
 
 /* grpo_ahead.c: with a lag of k the episodes of step s are drawn with the weights behind step max(0, s - 1 - k), by a
- * thread that has an engine, a share of the processors and copies of the last k + 1 versions. */
+ * thread that has an engine, a share of the processors and copies of the last k + 1 versions. It checks them, too, while
+ * another one has them judged. */
 ls_status ls_grpo_ahead_open(grpo *g, ls_error *err);
 void ls_grpo_ahead_close(grpo_ahead *ahead); /* waits for what is being drawn; accepts NULL */
 /* Waits for the episodes of g->step, which become those of the step. */

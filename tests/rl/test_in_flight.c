@@ -194,6 +194,24 @@ static void a_killed_run_follows_its_log(void **state) {
     job_free(&j);
 }
 
+/* A judge that says nothing before the log has the draws of all three steps: these are drawn, and older ones checked,
+ * while it thinks. */
+static void draws_go_on_while_a_judge_thinks(void **state) {
+    job j = flying_job("thinking");
+    char command[600];
+    (void)state;
+    snprintf(command, sizeof command,
+             "reward_command=while IFS= read -r l; do while [ $(wc -l < %s) -lt 3 ]; do sleep 0.01; done; "
+             "id=${l#*'\"id\":\"'}; id=${id%%%%'\"'*}; echo \"{\\\"id\\\":\\\"$id\\\",\\\"reward\\\":1}\"; done",
+             log_of(j.o->train.run));
+    job_set(&j, command);
+    job_set(&j, "reward_timeout=20");
+    job_set(&j, "steps=3");
+    job_must_run(&j);
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
 /* The file with the first `from` behind line `line` replaced. */
 static void edit_log(const char *path, const char *text, int line, const char *from, const char *to) {
     const char *at = text;
@@ -332,6 +350,7 @@ int main(void) {
         cmocka_unit_test(weights_arrive_in_the_middle_of_completions),
         cmocka_unit_test(a_free_run_is_followed_by_its_log),
         cmocka_unit_test(a_killed_run_follows_its_log),
+        cmocka_unit_test(draws_go_on_while_a_judge_thinks),
         cmocka_unit_test(damaged_logs_are_named),
         cmocka_unit_test(a_log_of_something_else_is_refused),
         cmocka_unit_test(logs_belong_to_runs),
