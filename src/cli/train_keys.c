@@ -49,7 +49,7 @@ static const subject subjects[] = {
     {"The check, and evaluations", {"gate", "eval_every", "eval_n", "eval_temperature"}},
     {"Episodes of several turns",
      {"environment", "environment_command", "environment_url", "environment_turns", "environment_record"}},
-    {"Rollouts ahead of the trainer", {"lag", "updates", "follow", "draw_threads", "check_share"}},
+    {"Rollouts ahead of the trainer", {"lag", "updates", "follow", "draw_threads", "draw_device", "check_share"}},
     {"Rollouts of servers", {"rollout_url", "rollout_key_file", "rollout_timeout", "rollout_concurrency"}},
     {"Numbers and device", {"dtype", "profile", "device", "threads", "isa"}},
     {"Memory", {"microbatch", "rows", "recompute", "sleep", "moments_on", "gradients"}},

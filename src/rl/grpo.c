@@ -284,6 +284,12 @@ static ls_status digest_data(grpo *g, ls_error *err) {
     return LS_OK;
 }
 
+/* An engine that draws, or one for held-out problems. */
+static bool has_engine(const grpo *g) {
+    const ls_grpo_options *o = g->o;
+    return o->rollout_url[0] == '\0' && (o->lag == 0 || ls_grpo_draws_here(g->o, g->choice.name) || o->eval_every > 0);
+}
+
 static ls_status make_engine(ls_engine **out, const grpo *g, const ls_sampling *sampling, ls_error *err) {
     ls_engine_opts opts = g->engine_opts;
     opts.sampling = *sampling;
@@ -309,7 +315,8 @@ static ls_status open_engine(grpo *g, ls_error *err) {
     if (g->plan.pages > 0) g->engine_opts.levers.pages = g->plan.pages;
     if (!g->on_paper) g->episodes->weighs = g->engine_opts.weighs;
     if (o->rollout_url[0] != '\0') return g->on_paper ? LS_OK : ls_grpo_open_rollout(g, err);
-    return o->lag > 0 && !g->on_paper ? LS_OK : make_engine(&g->engine, g, &sampling, err);
+    if (g->on_paper ? !has_engine(g) : o->lag > 0) return LS_OK;
+    return make_engine(&g->engine, g, &sampling, err);
 }
 
 static ls_status open_trainer(grpo *g, ls_error *err) {
@@ -343,10 +350,11 @@ static ls_status open_grpo_model(grpo *g, ls_error *err) {
                                  g->o->rollout_url[0] == '\0', &g->o->train, err);
 }
 
-/* An engine for held-out problems, while the first one sleeps: there is memory for one. */
+/* An engine for held-out problems, while the first one sleeps: there is memory for one. With a lag that one is never
+ * asleep. */
 static ls_status open_second(ls_engine **out, grpo *g, const ls_sampling *sampling, ls_error *err) {
     LS_TRY(ls_grpo_wake(g, GRPO_ENGINE, err));
-    if (g->engine != NULL) LS_TRY(ls_engine_sleep(g->engine, err));
+    if (g->engine != NULL && g->o->lag == 0) LS_TRY(ls_engine_sleep(g->engine, err));
     return make_engine(out, g, sampling, err);
 }
 
@@ -376,10 +384,31 @@ static ls_status rehearse_draws(grpo *g, ls_error *err) {
     ls_status status;
     if (g->engine == NULL) return LS_OK;
     LS_TRY(ls_grpo_wake(g, GRPO_ENGINE, err));
-    if (g->o->eval_every == 0) return LS_OK;
+    if (g->o->eval_every == 0 || (g->o->lag > 0 && !ls_grpo_draws_here(g->o, g->choice.name))) return LS_OK;
     status = open_second(&second, g, &g->engine_opts.sampling, err);
     ls_engine_free(second);
     return status == LS_OK ? ls_engine_wake(g->engine, err) : status;
+}
+
+/* What the thread of a lag has on the trainer's device: the version that it draws with, and a workspace. */
+typedef struct ahead_memory {
+    ls_model *model;
+    ls_parameters *weights;
+    void *workspace;
+} ahead_memory;
+
+static ls_status plan_ahead(grpo *g, ahead_memory *out, ls_error *err) {
+    const char *directory = weights_of(g);
+    if (g->o->lag == 0 || !ls_grpo_draws_here(g->o, g->choice.name)) return LS_OK;
+    LS_TRY(ls_train_options_open(&out->model, g->device, directory, LS_WEIGHTS_WHOLE, true, &g->o->train, err));
+    LS_TRY(ls_parameters_open_share(&out->weights, out->model, g->device, directory, 1, 1, err));
+    return ls_memory_alloc(g->device, &out->workspace, g->device->exec.workspace_bytes, 1, "workspace", err);
+}
+
+static void close_ahead(ls_device *device, ahead_memory *ahead) {
+    ls_memory_free(device, ahead->workspace);
+    ls_parameters_free(ahead->weights);
+    ls_model_close(ahead->model);
 }
 
 /* As open_all and steps do it, on paper. */
@@ -389,6 +418,7 @@ static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan,
     ls_grpo_options *o = NULL;
     grpo g = *run;
     void *recordings = NULL;
+    ahead_memory ahead = {0};
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&o, 1, sizeof *o, "plan", err));
     *o = *run->o; /* whose profile the model chooses */
@@ -403,6 +433,7 @@ static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan,
     LS_TRY_DONE(plan_recordings(&g, &recordings, plan, err));
     LS_TRY_DONE(ls_trainer_rehearse(g.trainer, o->length, err));
     plan->workspace = device->exec.workspace_bytes;
+    LS_TRY_DONE(plan_ahead(&g, &ahead, err));
     plan->gradients = ls_trainer_device_gradients(g.trainer);
     *out = ls_trainer_outlook(g.trainer);
     out->slot_bytes = ls_slot_bytes(&g.model->config, (ls_dtype)o->train.dtype,
@@ -413,6 +444,7 @@ static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan,
     look(looker, device);
 done:
     ls_memory_free(device, recordings);
+    close_ahead(device, &ahead);
     close_memory(&g);
     free(o);
     return status;
@@ -424,7 +456,8 @@ static ls_status make_wish(ls_train_wish *out, const grpo *g, ls_error *err) {
     LS_TRY(ls_grpo_levers(&levers, o, err));
     ls_train_options_wish(out, &o->train);
     out->batch = levers.batch;
-    out->has_engine = o->rollout_url[0] == '\0';
+    out->has_engine = has_engine(g);
+    if (o->lag > 0) out->sleeps = 0; /* engine and trainer are awake together */
     out->sequences = (o->prompts * o->samples - 1) / o->train.own_rank.ranks + 1;
     out->longest = o->length;
     out->new_tokens = o->max_tokens;

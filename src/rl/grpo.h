@@ -125,10 +125,11 @@ typedef struct ls_grpo_options {
     double rollout_timeout;
     int64_t rollout_concurrency;
     char reference[LS_OPTION_TEXT_MAX];
-    int32_t gate;                    /* ls_gate_mode */
-    int64_t draw_threads;            /* of a lag, among threads; 0: a third of them */
-    double check_share;              /* of a lag: of the episodes whose weights are not the step's own */
-    char follow[LS_OPTION_TEXT_MAX]; /* of updates=in_flight */
+    int32_t gate;                         /* ls_gate_mode */
+    int64_t draw_threads;                 /* of a lag, among threads; 0: a third of them */
+    char draw_device[LS_OPTION_TEXT_MAX]; /* of a lag; "": the trainer's */
+    double check_share;                   /* of a lag: of the episodes whose weights are not the step's own */
+    char follow[LS_OPTION_TEXT_MAX];      /* of updates=in_flight */
     int64_t eval_every, eval_n, record_samples;
     double eval_temperature;
     /* Levers of the engine, as texts. */
@@ -154,6 +155,8 @@ int64_t ls_grpo_group_rows(const ls_grpo_options *o);
 /* With a lag: threads that draw, and those that are left for the trainer; at least one each. */
 int64_t ls_grpo_draw_threads(const ls_grpo_options *options);
 int64_t ls_grpo_trainer_threads(const ls_grpo_options *options);
+/* Whether the trainer's device draws; name: as it was chosen ("cuda:0"), "" before that. */
+bool ls_grpo_draws_here(const ls_grpo_options *options, const char *name);
 /* Whether such a judge is among them. */
 bool ls_grpo_judged_by(const ls_grpo_options *options, ls_reward_mode mode);
 

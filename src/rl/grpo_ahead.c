@@ -7,6 +7,10 @@
  * with the weights that drew it; a third one has the episodes judged meanwhile. Both take the steps in their order. No
  * more than lag + 1 steps are drawn and not learnt from.
  *
+ * Devices of the CPU share their memory: the thread draws with a copy where it lies. Else (a GPU, or another device
+ * than the trainer's) the copies lie in the host's memory. The thread has a device of its own, with room for one
+ * version, and brings that there which it draws or checks with. No device is used by two threads at a time.
+ *
  * In flight (grpo_flight.c) draws of step s take version s - 1 - lag or newer ones, as soon as these are published.
  * When version v comes, the steps up to v are drawn, and no later one takes the version whose copy it is written to. */
 #define _POSIX_C_SOURCE 200809L
@@ -26,9 +30,13 @@
 
 #define VERSION_PREFIX "step-"
 
+/* Sequences that are decoded at a time on a device without a plan. */
+enum { BATCH_GPU = 512, BATCH_CPU = 64 };
+
 typedef struct version {
     ls_model *model;
     ls_parameters *weights; /* without masters */
+    uint64_t *digests;      /* of each tensor, as the trainer had it */
     int64_t update;
 } version;
 
@@ -46,7 +54,10 @@ struct grpo_ahead {
     int64_t n; /* copies, and steps whose episodes are kept: lag + 1 */
     version *versions;
     grpo_draws *draws;
-    ls_device *own; /* what the thread computes with */
+    ls_device *own;    /* what the thread computes with */
+    ls_device *keeper; /* the CPU, where versions are kept; NULL: the thread's device has them in reach */
+    version there;     /* with a keeper: in the memory of `own` */
+    int64_t loaded;    /* the version in it; -1: none */
     ls_engine *engine;
     grpo_flight *flight; /* NULL: weights change between steps */
     ls_sampling sampling;
@@ -67,6 +78,27 @@ static int64_t version_of(const grpo_ahead *a, int64_t step) { return step > a->
 
 static version *copy_of(const grpo_ahead *a, int64_t v) { return &a->versions[v % a->n]; }
 
+/* ---- where the thread draws ---- */
+
+static ls_status load_version(grpo_ahead *a, int64_t v, ls_error *err) {
+    const version *from = copy_of(a, v), *to = &a->there;
+    a->loaded = -1;
+    for (int64_t i = 0; i < from->weights->n; i++) {
+        const ls_parameter *p = &from->weights->list[i];
+        LS_TRY(ls_memory_write(a->own, ls_parameter_value(&to->weights->list[i]), ls_parameter_value(p),
+                               p->n_elements * ls_dtype_bytes(p->dtype), err));
+    }
+    LS_TRY(ls_grpo_weights_arrive(to->weights, from->digests, err));
+    a->loaded = v;
+    return LS_OK;
+}
+
+/* The model of version v as `own` computes with it. */
+static ls_status bring(grpo_ahead *a, int64_t v, const ls_model **out, ls_error *err) {
+    *out = a->keeper == NULL ? copy_of(a, v)->model : a->there.model;
+    return a->keeper == NULL || a->loaded == v ? LS_OK : load_version(a, v, err);
+}
+
 /* ---- checks ---- */
 
 /* By hash: whether an episode is checked depends on its address alone. */
@@ -85,9 +117,9 @@ static int64_t end_of_version(const grpo_ahead *a, const grpo_draws *d, const ls
 }
 
 /* Scores what is to be checked of this process's share as far as version v drew. */
-static ls_status check_version(const grpo_ahead *a, grpo_draws *d, int64_t v, ls_device *device, ls_score_item *items,
-                               ls_error *err) {
+static ls_status check_version(grpo_ahead *a, grpo_draws *d, int64_t v, ls_score_item *items, ls_error *err) {
     const grpo *g = a->g;
+    const ls_model *model;
     const ls_score_opts opts = {(ls_dtype)g->o->train.dtype, 64, 0, 16};
     int64_t begin, end, n = 0;
     ls_grpo_share(g, d->episodes->n, &begin, &end);
@@ -98,17 +130,19 @@ static ls_status check_version(const grpo_ahead *a, grpo_draws *d, int64_t v, ls
         items[n++] =
             (ls_score_item){x->tokens, n_tokens, g->engine_opts.logprob_of, a->sampling, d->logprob + i * g->o->length};
     }
-    return n > 0 ? ls_score(copy_of(a, v)->model, device, &opts, items, n, err) : LS_OK;
+    if (n == 0) return LS_OK;
+    LS_TRY(bring(a, v, &model, err));
+    return ls_score(model, a->own, &opts, items, n, err);
 }
 
 /* Scores episodes with the weights that drew them. The newest version comes first: each older one then puts its values
  * in the place of those for tokens that it drew, and for those before. */
-static ls_status check(const grpo_ahead *a, grpo_draws *d, ls_device *device, bool all, ls_error *err) {
+static ls_status check(grpo_ahead *a, grpo_draws *d, bool all, ls_error *err) {
     ls_score_item *items = NULL;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&items, d->episodes->n, sizeof *items, "checks", err));
     for (int64_t i = 0; i < d->episodes->n; i++) d->is_checked[i] = all || is_chosen(a->g, d->step, i);
-    for (int64_t v = d->newest; v >= d->behind; v--) LS_TRY_DONE(check_version(a, d, v, device, items, err));
+    for (int64_t v = d->newest; v >= d->behind; v--) LS_TRY_DONE(check_version(a, d, v, items, err));
 done:
     free(items);
     return status;
@@ -121,11 +155,6 @@ static ls_status share_checks(const grpo *g, const grpo_draws *d, ls_error *err)
     for (int64_t r = 0; r <= ls_comm_ranks(g->comm); r++)
         begins[r] = r * d->episodes->n / ls_comm_ranks(g->comm) * g->o->length * (int64_t)sizeof *d->logprob;
     return ls_comm_share(g->comm, d->logprob, begins, "the checks", err);
-}
-
-ls_status ls_grpo_ahead_check_all(grpo *g, ls_error *err) {
-    LS_TRY(check(g->ahead, g->draws, g->device, true, err));
-    return share_checks(g, g->draws, err);
 }
 
 /* ---- stages ---- */
@@ -152,13 +181,16 @@ static bool wait_for_version(grpo_ahead *a, int64_t v) {
     return is_wanted;
 }
 
-/* The engine has this version from here on. */
+/* The engine has this version from here on. A check may have brought another one to its place meanwhile. */
 static ls_status use_version(void *context, int64_t v, ls_error *err) {
     grpo_ahead *a = context;
-    if (a->drawing == v) return LS_OK;
+    const ls_model *model;
+    const bool has_it = a->drawing == v;
+    if (has_it && (a->keeper == NULL || a->loaded == v)) return LS_OK;
     if (!wait_for_version(a, v)) return LS_FAIL(err, LS_ERR_ARG, "lag: the run ends");
+    LS_TRY(bring(a, v, &model, err));
     a->drawing = v;
-    return ls_engine_set_weights(a->engine, copy_of(a, v)->model, (uint64_t)v, err);
+    return has_it ? LS_OK : ls_engine_set_weights(a->engine, model, (uint64_t)v, err);
 }
 
 static int64_t newest_version(void *context) {
@@ -196,7 +228,7 @@ static ls_status draw_step(grpo_ahead *a, int64_t step, double idle, ls_error *e
 static ls_status check_step(grpo_ahead *a, int64_t step, ls_error *err) {
     grpo_draws *d = &a->draws[step % a->n];
     const double start = ls_clock_seconds();
-    if (d->behind < step - 1 && a->g->o->check_share > 0) LS_TRY(check(a, d, a->own, false, err));
+    if (d->behind < step - 1 && a->g->o->check_share > 0) LS_TRY(check(a, d, false, err));
     d->check = ls_clock_seconds() - start;
     return LS_OK;
 }
@@ -291,25 +323,19 @@ void ls_grpo_ahead_rest(grpo *g) {
     pthread_mutex_unlock(&a->lock);
 }
 
-/* A version as the trainer has it now; that it arrived is found by its digest. */
+/* A version as the trainer has it now. */
 static ls_status copy_weights(grpo *g, version *to, ls_error *err) {
     const ls_train_state *state = ls_trainer_state(g->trainer);
     const ls_parameters *from = state->weights;
-    uint64_t sent, arrived;
     for (int64_t i = 0; i < from->n; i++) {
         const ls_parameter *p = &from->list[i];
-        LS_TRY(ls_memory_copy(g->device, ls_parameter_value(&to->weights->list[i]), ls_parameter_value(p),
+        LS_TRY(ls_memory_read(g->device, ls_parameter_value(&to->weights->list[i]), ls_parameter_value(p),
                               p->n_elements * ls_dtype_bytes(p->dtype), err));
     }
-    LS_TRY(ls_parameters_store(to->weights, err));
     LS_TRY(ls_device_wait(g->device, err));
-    LS_TRY(ls_parameters_digest(from, &sent, err));
-    LS_TRY(ls_parameters_digest(to->weights, &arrived, err));
-    if (sent != arrived)
-        return LS_FAIL(err, LS_ERR_DEVICE, "lag: weights of digest %016llx arrived as %016llx",
-                       (unsigned long long)sent, (unsigned long long)arrived);
+    LS_TRY(ls_grpo_weights_digests(from, to->digests, err));
     to->update = state->step;
-    return LS_OK;
+    return g->ahead->keeper != NULL ? LS_OK : ls_grpo_weights_arrive(to->weights, to->digests, err);
 }
 
 ls_status ls_grpo_ahead_publish(grpo *g, ls_error *err) {
@@ -422,47 +448,75 @@ static ls_status read_update(int64_t *out, const char *directory, ls_error *err)
 
 /* ---- opening ---- */
 
-static ls_status open_version(grpo *g, version *out, const char *directory, ls_error *err) {
-    LS_TRY(ls_train_options_open(&out->model, g->device, directory, LS_WEIGHTS_WHOLE, true, &g->o->train, err));
-    return ls_parameters_open_share(&out->weights, out->model, g->device, directory, 1, 1, err);
+static ls_status open_version(const grpo *g, version *out, ls_device *device, bool computes, const char *directory,
+                              ls_error *err) {
+    LS_TRY(ls_train_options_open(&out->model, device, directory, LS_WEIGHTS_WHOLE, computes, &g->o->train, err));
+    LS_TRY(ls_parameters_open_share(&out->weights, out->model, device, directory, 1, 1, err));
+    return ls_array_alloc((void **)&out->digests, out->weights->n, sizeof *out->digests, "lag", err);
+}
+
+/* A version that lies beside the checkpoint. */
+static ls_status read_version(const grpo *g, version *to, ls_device *device, const char *path, ls_error *err) {
+    if (!ls_file_exists(path))
+        return LS_FAIL(err, LS_ERR_IO, "lag: %s is missing; the run goes on with the weights in it", path);
+    LS_TRY(open_version(g, to, device, g->ahead->keeper == NULL, path, err));
+    LS_TRY(ls_grpo_weights_digests(to->weights, to->digests, err));
+    return read_update(&to->update, path, err);
 }
 
 /* The versions that steps behind g->step draw with: of a run that goes on from files, the newest as the trainer has
  * it. Copies without a version yet are opened as well: their memory is taken now. */
 static ls_status open_versions(grpo *g, ls_error *err) {
     grpo_ahead *a = g->ahead;
+    ls_device *device = a->keeper != NULL ? a->keeper : g->device;
+    const char *begin = ls_train_options_weights(&g->o->train, g->begin);
     for (int64_t v = g->step - a->n + 1; v <= g->step; v++) {
         version *to = &a->versions[(v + a->n) % a->n];
         char path[LS_SAVES_PATH_MAX];
         path_of_version(g, v, "", path);
-        if (v >= 0 && v < g->step) {
-            if (!ls_file_exists(path))
-                return LS_FAIL(err, LS_ERR_IO, "lag: %s is missing; the run goes on with the weights in it", path);
-            LS_TRY(open_version(g, to, path, err));
-            LS_TRY(read_update(&to->update, path, err));
-        } else {
-            LS_TRY(open_version(g, to, ls_train_options_weights(&g->o->train, g->begin), err));
-        }
+        if (v >= 0 && v < g->step)
+            LS_TRY(read_version(g, to, device, path, err));
+        else
+            LS_TRY(open_version(g, to, device, a->keeper == NULL, begin, err));
     }
+    if (a->keeper != NULL) LS_TRY(open_version(g, &a->there, a->own, true, begin, err));
     return copy_weights(g, copy_of(a, g->step), err);
 }
 
 static ls_status open_device(grpo_ahead *a, ls_error *err) {
     const grpo *g = a->g;
-    const ls_train_options *t = &g->o->train;
-    LS_TRY(
-        ls_device_open_beside(&a->own, g->device, (int32_t)ls_grpo_draw_threads(g->o), ls_train_options_isa(t), err));
-    if (a->own == NULL)
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED,
-                       "lag: %lld on %s, which does not draw while it trains; set device=cpu or lag=0",
-                       (long long)g->o->lag, g->choice.name);
+    const int32_t n_threads = (int32_t)ls_grpo_draw_threads(g->o);
+    const ls_isa isa = ls_train_options_isa(&g->o->train);
+    const bool is_here = ls_grpo_draws_here(g->o, g->choice.name);
+    if (is_here) LS_TRY(ls_device_open_beside(&a->own, g->device, n_threads, isa, err));
+    if (a->own != NULL) return LS_OK;
+    LS_TRY(ls_device_open_cpu(&a->keeper, (int32_t)ls_grpo_trainer_threads(g->o), isa, err));
+    if (ls_device_open_named(&a->own, is_here ? g->choice.name : g->o->draw_device, n_threads, isa, err) == LS_OK)
+        return LS_OK;
+    if (err != NULL) ls_error_prefix(err, "draw_device");
+    return err != NULL ? err->status : LS_ERR_DEVICE;
+}
+
+/* The plan of the run is that of the trainer's device: on another one the engine takes what is there. */
+static ls_status engine_opts(ls_engine_opts *out, const grpo_ahead *a, ls_error *err) {
+    const grpo *g = a->g;
+    ls_memory_state memory;
+    *out = g->engine_opts;
+    if (ls_grpo_draws_here(g->o, g->choice.name)) return LS_OK;
+    LS_TRY(ls_grpo_levers(&out->levers, g->o, err));
+    LS_TRY(ls_device_memory(a->own, &memory, err));
+    if (out->levers.batch == 0)
+        out->levers.batch = ls_min_i64(memory.is_limited ? BATCH_GPU : BATCH_CPU, g->episodes->n);
     return LS_OK;
 }
 
 static ls_status open_engine(grpo_ahead *a, ls_error *err) {
-    const grpo *g = a->g;
-    if (g->rollout != NULL) return LS_OK;
-    return ls_engine_create(&a->engine, copy_of(a, version_of(a, g->step + 1))->model, a->own, &g->engine_opts, err);
+    const ls_model *model;
+    ls_engine_opts opts;
+    if (a->g->rollout != NULL) return LS_OK;
+    LS_TRY(engine_opts(&opts, a, err));
+    LS_TRY(bring(a, version_of(a, a->g->step + 1), &model, err));
+    return ls_engine_create(&a->engine, model, a->own, &opts, err);
 }
 
 static ls_status open_flight(grpo_ahead *a, ls_error *err) {
@@ -488,6 +542,7 @@ ls_status ls_grpo_ahead_open(grpo *g, ls_error *err) {
     *a = (grpo_ahead){.g = g,
                       .n = g->o->lag + 1,
                       .sampling = g->engine_opts.sampling,
+                      .loaded = -1,
                       .drawing = -1,
                       .saved = g->step,
                       .published = g->step};
@@ -506,21 +561,36 @@ ls_status ls_grpo_ahead_open(grpo *g, ls_error *err) {
     return start_threads(a, err);
 }
 
-void ls_grpo_ahead_close(grpo_ahead *a) {
-    if (a == NULL) return;
+static void end_threads(grpo_ahead *a) {
     pthread_mutex_lock(&a->lock);
     a->quit = true;
     pthread_cond_broadcast(&a->changed);
     pthread_mutex_unlock(&a->lock);
-    for (int i = 0; i < a->n_threads; i++) pthread_join(a->threads[i], NULL);
+    while (a->n_threads > 0) pthread_join(a->threads[--a->n_threads], NULL);
+}
+
+ls_status ls_grpo_ahead_check_all(grpo *g, ls_error *err) {
+    end_threads(g->ahead);
+    LS_TRY(check(g->ahead, g->draws, true, err));
+    return share_checks(g, g->draws, err);
+}
+
+static void close_version(version *v) {
+    ls_parameters_free(v->weights);
+    ls_model_close(v->model);
+    free(v->digests);
+}
+
+void ls_grpo_ahead_close(grpo_ahead *a) {
+    if (a == NULL) return;
+    end_threads(a);
     ls_grpo_flight_close(a->flight);
     ls_engine_free(a->engine);
-    ls_device_close(a->own);
     for (int64_t i = 0; a->draws != NULL && i < a->n; i++) ls_grpo_draws_free(&a->draws[i]);
-    for (int64_t i = 0; a->versions != NULL && i < a->n; i++) {
-        ls_parameters_free(a->versions[i].weights);
-        ls_model_close(a->versions[i].model);
-    }
+    for (int64_t i = 0; a->versions != NULL && i < a->n; i++) close_version(&a->versions[i]);
+    close_version(&a->there);
+    ls_device_close(a->own);
+    ls_device_close(a->keeper);
     free(a->draws);
     free(a->versions);
     pthread_cond_destroy(&a->changed);

@@ -133,7 +133,7 @@ static ls_status draw(grpo *g, grpo_draws *d, const grpo_drawer *drawer, ls_erro
     return LS_OK;
 }
 
-static ls_status gather(const grpo *g, grpo_draws *d, ls_error *err) {
+static ls_status gather_episodes(const grpo *g, grpo_draws *d, ls_error *err) {
     const double start = ls_clock_seconds();
     if (g->comm == NULL) return LS_OK;
     LS_TRY(ls_grpo_gather(g, d->episodes, err));
@@ -142,7 +142,7 @@ static ls_status gather(const grpo *g, grpo_draws *d, ls_error *err) {
 }
 
 ls_status ls_grpo_draws_join(grpo *g, grpo_draws *d, ls_error *err) {
-    LS_TRY(gather(g, d, err));
+    LS_TRY(gather_episodes(g, d, err));
     return judge_timed(g, d, err);
 }
 

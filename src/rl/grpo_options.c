@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "base/parallel.h"
+#include "op/choice.h"
 #include "rl/borders.h"
 #include "rl/grpo.h"
 #include "train/shared_rows.h"
@@ -118,6 +119,8 @@ static const ls_option rows[] = {
     CHOICE(false, gate, gates, "What happens when rollout and trainer differ: stop (exit 3) or warn"),
     INT(false, draw_threads, 0, LS_THREADS_MAX,
         "Of a lag: how many of the threads draw; the trainer has the others (0: a third)"),
+    TEXT(false, draw_device,
+         "Of a lag: the device that draws, cpu or cuda:N (empty: the trainer's, which holds both then)"),
     NUMBER(false, check_share, 0, 1,
            "Of a lag: the share of older episodes that the weights that drew them score once more; one that differs is "
            "the gate's"),
@@ -288,6 +291,14 @@ int64_t ls_grpo_draw_threads(const ls_grpo_options *o) {
 int64_t ls_grpo_trainer_threads(const ls_grpo_options *o) {
     const int64_t left = all_threads(o) - ls_grpo_draw_threads(o);
     return left > 0 ? left : 1;
+}
+
+/* Before it is chosen, a GPU without a number is the first. */
+bool ls_grpo_draws_here(const ls_grpo_options *o, const char *name) {
+    const bool is_chosen = name[0] != '\0', is_first = !is_chosen && strcmp(o->draw_device, "cuda:0") == 0;
+    const char *device = is_chosen ? name : o->train.device;
+    if (o->draw_device[0] == '\0' || strcmp(o->draw_device, device) == 0) return true;
+    return is_first && strcmp(device, "cpu") != 0 && strchr(device, ':') == NULL;
 }
 
 /* Problems whose answer is the first line of a completion. */
@@ -516,14 +527,32 @@ static ls_status check_updates(const ls_grpo_options *o, ls_error *err) {
     return LS_FAIL(err, LS_ERR_UNSUPPORTED, "updates: in_flight with %s", what);
 }
 
+/* What has no effect without a lag; NULL: nothing of it is set. */
+static const char *name_of_lag(const ls_grpo_options *o) {
+    if (o->draw_threads > 0) return "draw_threads";
+    if (o->draw_device[0] != '\0') return "draw_device";
+    return o->check_share != 1 ? "check_share" : NULL;
+}
+
+static ls_status check_draw_device(const ls_grpo_options *o, ls_error *err) {
+    const char *name = o->draw_device;
+    if (name[0] == '\0') return LS_OK;
+    if (strcmp(name, "cpu") != 0 && (strncmp(name, "cuda:", 5) != 0 || ls_device_name_check(name, NULL) != LS_OK))
+        return LS_FAIL(err, LS_ERR_ARG, "draw_device: '%.100s' is neither cpu nor cuda:N", name);
+    if (o->train.own_rank.ranks > 1)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "draw_device: %.100s with several ranks, which draw where they train",
+                       name);
+    return LS_OK;
+}
+
 /* What a lag does not go with. */
 static ls_status check_lag(const ls_grpo_options *o, ls_error *err) {
     const ls_sampling sampling = ls_grpo_sampling(o);
     const char *what = NULL;
-    if (o->lag == 0 && (o->draw_threads > 0 || o->check_share != 1))
-        return LS_FAIL(err, LS_ERR_ARG, "%s: without lag it has no effect",
-                       o->draw_threads > 0 ? "draw_threads" : "check_share");
+    if (o->lag == 0 && name_of_lag(o) != NULL)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: without lag it has no effect", name_of_lag(o));
     if (o->lag == 0) return LS_OK;
+    LS_TRY(check_draw_device(o, err));
     if (ls_sampling_truncates(&sampling)) what = "top_k, top_p or min_p, whose support the older weights chose";
     if (o->train.weights == LS_WEIGHTS_BY_LAYER) what = "weights=by_layer, of which no process has a version whole";
     if (o->filter_groups && o->train.own_rank.ranks > 1) what = "filter_groups of several ranks";

@@ -4,6 +4,7 @@
  *   grpo_step.c     one step: advantages, gate, updates
  *   grpo_draws.c    a step's episodes: draws and rewards
  *   grpo_ahead.c    the same by a thread of its own, steps ahead of the trainer (lag)
+ *   grpo_weights.c  whether weights arrived where episodes are drawn
  *   grpo_flight.c   draws whose weights change on the way (updates=in_flight), and their log
  *   grpo_rollout.c  who draws: the engine, or servers
  *   grpo_ranks.c    episodes from process to process
@@ -199,8 +200,8 @@ void ls_grpo_tell_episodes(const grpo *g, int64_t step, const ls_episodes *episo
 ls_status ls_grpo_record_turns(const grpo *g, const grpo_draws *draws, const uint8_t *groups, ls_error *err);
 
 /* grpo_ahead.c: with a lag of k the episodes of step s are drawn with the weights behind step max(0, s - 1 - k), by a
- * thread that has an engine, a share of the processors and copies of the last k + 1 versions. It checks them, too, while
- * another one has them judged. */
+ * thread that has an engine, a share of the processors and copies of the last k + 1 versions. It checks them, too;
+ * another one has them judged meanwhile. */
 ls_status ls_grpo_ahead_open(grpo *g, ls_error *err);
 void ls_grpo_ahead_close(grpo_ahead *ahead); /* waits for what is being drawn; accepts NULL */
 /* Waits for the episodes of g->step, which become those of the step. */
@@ -211,13 +212,19 @@ void ls_grpo_ahead_rest(grpo *g);
 ls_status ls_grpo_ahead_publish(grpo *g, ls_error *err);
 /* Beside a checkpoint of g->step: the versions that draws to come take. */
 ls_status ls_grpo_ahead_save(grpo *g, ls_error *err);
-/* Checks all episodes of the step, whatever share is checked otherwise. */
+/* Checks all episodes of the step, whatever share is checked otherwise. From here on nothing is drawn. */
 ls_status ls_grpo_ahead_check_all(grpo *g, ls_error *err);
 /* Of the episodes of the step, in flight of the token of the first difference. */
 const ls_parameters *ls_grpo_ahead_weights(const grpo *g);
 /* The step's versions, with files in RUN/versions; room for lag + 1. */
 ls_status ls_grpo_ahead_list(grpo *g, ls_bundle_version *list, int64_t *n, ls_error *err);
 const ls_engine *ls_grpo_ahead_engine(const grpo *g); /* NULL: servers draw */
+
+/* grpo_weights.c: the digest of each tensor. */
+ls_status ls_grpo_weights_digests(const ls_parameters *weights, uint64_t *digests, ls_error *err);
+/* Values that were copied here come into the model, if every tensor has the digest that it was sent with; the first one
+ * that has another is named. */
+ls_status ls_grpo_weights_arrive(ls_parameters *weights, const uint64_t *sent, ls_error *err);
 
 /* Where draws in flight have weights from. */
 typedef struct grpo_versions {

@@ -83,6 +83,20 @@ static void a_log_has_one_digest(void **state) {
     assert_int_equal(other, digest_with(explicit, COUNT(explicit)));
 }
 
+static void a_device_of_its_own_follows_the_log(void **state) {
+    const char *sets[2];
+    char log[200], along[240];
+    uint64_t want;
+    (void)state;
+    snprintf(log, sizeof log, "%s", run_dir("apart"));
+    write_log(log, 2, 1);
+    snprintf(along, sizeof along, "follow=%s", log);
+    sets[0] = along;
+    sets[1] = "engine.batch=3";
+    want = follow(log, &sets[1], 1);
+    assert_int_equal(digest_elsewhere(flying_job("elsewhere"), sets, 2), want);
+}
+
 /* Where versions are equal weights a border changes nothing: neither where a stop text ends a completion that began
  * before it, nor which tokens are drawn behind it. */
 static void borders_of_equal_weights_carry_no_bits(void **state) {
@@ -346,6 +360,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(borders_within_episodes_are_followed_and_checked),
         cmocka_unit_test(a_log_has_one_digest),
+        cmocka_unit_test(a_device_of_its_own_follows_the_log),
         cmocka_unit_test(borders_of_equal_weights_carry_no_bits),
         cmocka_unit_test(weights_arrive_in_the_middle_of_completions),
         cmocka_unit_test(a_free_run_is_followed_by_its_log),

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <math.h>
 
+#include "rl/grpo_state.h"
 #include "rl/ranks_run.h"
 #include "run/history.h"
 
@@ -90,6 +91,127 @@ static void everything_goes_with_it(void **state) {
         sets[n] = "draw_threads=2";
         assert_int_equal(digest_with(sets, n + 1), want);
     }
+}
+
+/* Where the trainer's memory is out of reach a version goes by the host to a device of the thread. */
+static void a_device_of_its_own_has_the_bits(void **state) {
+    static const char *const bases[][5] = {
+        {"lag=2", "check_share=0.5", "eval_every=2", "eval_n=4"},
+        {"lag=1", "lora_rank=2", "minibatches=2", "save_every=1", "save_behind=true"},
+        {"lag=1", "dtype=bf16", "draw_device=cpu", "task=guess-number", "task_options=turns=2"},
+    };
+    (void)state;
+    for (int64_t i = 0; i < COUNT(bases); i++) {
+        const int64_t n = bases[i][4] != NULL ? 5 : 4;
+        uint64_t want;
+        ls_device_open_by(ls_device_open_cpu);
+        want = digest_with(bases[i], n);
+        assert_int_equal(digest_elsewhere(job_make("elsewhere"), bases[i], n), want);
+    }
+}
+
+/* Versions that lie beside a checkpoint come to such a device as well. */
+static void a_device_of_its_own_goes_on(void **state) {
+    static const char *const sets[] = {"lag=2", "steps=5"};
+    job j = job_make("goes-on");
+    (void)state;
+    ls_device_open_by(test_defers() ? test_opener() : ls_device_open_deferred);
+    job_set(&j, "lag=2");
+    job_set(&j, "steps=3");
+    job_must_run(&j);
+    job_set(&j, "steps=5");
+    j.o->train.resume = true;
+    job_must_run(&j);
+    ls_device_open_by(ls_device_open_cpu);
+    assert_int_equal(j.result.digest, digest_with(sets, COUNT(sets)));
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
+static void open_weights(ls_model **model, ls_parameters **weights, ls_device *device) {
+    ls_error err;
+    assert_ok(ls_model_open(model, device, model_dir, &err), err);
+    assert_ok(ls_parameters_open_share(weights, *model, device, model_dir, 1, 1, &err), err);
+}
+
+/* Copies all tensors but one. */
+static void push_without(const ls_parameters *from, const ls_parameters *to, int64_t left_out) {
+    ls_error err;
+    for (int64_t i = 0; i < from->n; i++) {
+        const ls_parameter *p = &from->list[i];
+        const int64_t bytes = p->n_elements * ls_dtype_bytes(p->dtype);
+        if (i == left_out) continue;
+        assert_ok(ls_memory_copy(to->device, ls_parameter_value(&to->list[i]), ls_parameter_value(p), bytes, &err),
+                  err);
+    }
+}
+
+/* Whichever tensor of a version is left behind: nothing is drawn with the others, and it is named. */
+static void a_missing_tensor_is_named(void **state) {
+    ls_device *device = test_home();
+    ls_model *models[2];
+    ls_parameters *from, *to;
+    uint64_t *sent;
+    ls_error err;
+    (void)state;
+    open_weights(&models[0], &from, device);
+    open_weights(&models[1], &to, device);
+    assert_non_null(sent = calloc((size_t)from->n, sizeof *sent));
+    for (int64_t v = 0; v < from->n; v++) { /* a version each */
+        for (int64_t i = 0; i < from->n; i++) {
+            const ls_parameter *p = &from->list[i];
+            assert_ok(ls_memory_fill(device, ls_parameter_value(p), (int)(0x30 + v % 8),
+                                     p->n_elements * ls_dtype_bytes(p->dtype), &err),
+                      err);
+        }
+        assert_ok(ls_grpo_weights_digests(from, sent, &err), err);
+        push_without(from, to, v);
+        check_failed(ls_grpo_weights_arrive(to, sent, &err), &err, from->list[v].slot.name);
+        push_without(from, to, -1);
+        assert_ok(ls_grpo_weights_arrive(to, sent, &err), err);
+    }
+    free(sent);
+    ls_parameters_free(from);
+    ls_parameters_free(to);
+    ls_model_close(models[0]);
+    ls_model_close(models[1]);
+}
+
+static char *plan_with(const char *const *sets, int64_t n) {
+    const ls_config *config;
+    job j = job_make("planned");
+    ls_train_target target = {0};
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    ls_error err;
+    assert_non_null(file);
+    config = &j.config;
+    for (int64_t i = 0; i < n; i++) job_set(&j, sets[i]);
+    assert_ok(ls_card_find(&target.card, "h100-80", &err), err);
+    assert_ok(ls_grpo_plan(j.o, config, &target, file, &err), err);
+    assert_int_equal(fclose(file), 0);
+    job_free(&j);
+    return text;
+}
+
+static double left_of(const char *plan) {
+    const char *line = strstr(plan, "  left ");
+    assert_non_null(line);
+    return strtod(line + 7, NULL);
+}
+
+/* Engines of draws and of evaluations are awake together; one on another card takes nothing of this one. */
+static void a_plan_knows_who_draws(void **state) {
+    static const char *const here[] = {"lag=1", "device=cuda", "eval_every=1"},
+                             *const elsewhere[] = {"lag=1", "device=cuda", "draw_device=cuda:1"},
+                             *const turns[] = {"lag=0", "device=cuda", "eval_every=1"};
+    char *plans[] = {plan_with(here, 3), plan_with(elsewhere, 3), plan_with(turns, 3)};
+    (void)state;
+    assert_true(left_of(plans[0]) + 0.9 < left_of(plans[2])); /* the prefix cache of an engine */
+    assert_non_null(strstr(plans[0], "engine.batch"));
+    assert_null(strstr(plans[1], "engine.batch"));
+    for (int i = 0; i < 3; i++) free(plans[i]);
 }
 
 /* Killed at any moment, the run draws what it had drawn, with the versions that lie beside its checkpoints. */
@@ -190,16 +312,22 @@ static void failures_end_the_run_in_their_step(void **state) {
 
 static void impossible_options_are_named(void **state) {
     static const struct {
-        const char *sets[3], *word;
-    } cases[] = {{{"lag=1", "top_k=5"}, "lag: 1 with top_k"},
-                 {{"lag=1", "sleep=true"}, "lag: 1 with sleep=true"},
-                 {{"check_share=0.5"}, "check_share: without lag"},
-                 {{"draw_threads=2"}, "draw_threads: without lag"}};
+        const char *sets[4], *word;
+    } cases[] = {
+        {{"lag=1", "top_k=5"}, "lag: 1 with top_k"},
+        {{"lag=1", "sleep=true"}, "lag: 1 with sleep=true"},
+        {{"check_share=0.5"}, "check_share: without lag"},
+        {{"draw_threads=2"}, "draw_threads: without lag"},
+        {{"draw_device=cpu"}, "draw_device: without lag"},
+        {{"lag=1", "draw_device=cuda"}, "draw_device: 'cuda' is neither cpu nor cuda:N"},
+        {{"lag=1", "draw_device=cuda:x"}, "draw_device: 'cuda:x' is neither cpu nor cuda:N"},
+        {{"lag=1", "draw_device=cuda:77"}, "draw_device: "},
+        {{"lag=1", "draw_device=cpu", "ranks=2", "address=127.0.0.1:1"}, "draw_device: cpu with several ranks"}};
     (void)state;
     for (int64_t i = 0; i < COUNT(cases); i++) {
         job j = job_make("impossible");
         ls_error err;
-        for (int64_t k = 0; k < 3 && cases[i].sets[k] != NULL; k++) job_set(&j, cases[i].sets[k]);
+        for (int64_t k = 0; k < 4 && cases[i].sets[k] != NULL; k++) job_set(&j, cases[i].sets[k]);
         check_failed(job_run(&j, &err), &err, cases[i].word);
         job_free(&j);
     }
@@ -211,6 +339,10 @@ int main(void) {
         cmocka_unit_test(settings_carry_no_bits),
         cmocka_unit_test(old_tokens_are_checked),
         cmocka_unit_test(everything_goes_with_it),
+        cmocka_unit_test(a_device_of_its_own_has_the_bits),
+        cmocka_unit_test(a_device_of_its_own_goes_on),
+        cmocka_unit_test(a_missing_tensor_is_named),
+        cmocka_unit_test(a_plan_knows_who_draws),
         cmocka_unit_test(a_killed_run_goes_on),
         cmocka_unit_test(versions_are_needed),
         cmocka_unit_test(processes_have_the_bits_of_one),
