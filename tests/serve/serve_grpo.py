@@ -87,6 +87,19 @@ def dies(folder):
     assert digest(said) == digest(train(*SMALL, "run=" + os.path.join(folder, "lives"), steps, "eval_every=0")), said
 
 
+def lags(folder, server):
+    """A server that draws with the weights of a step before, while the trainer trains; over a run that ends and goes on."""
+    ahead = ["steps=3", "minibatches=1", "epochs=1", "lag=1"]
+    alone = train(*SMALL, *ahead, "run=" + os.path.join(folder, "ahead"))
+    run = os.path.join(folder, "far-ahead")
+    train(*SMALL, *ahead, "run=" + run, "rollout_url=" + server.url, "steps=2")
+    said = train("steps=3", command="resume", run=run)
+    assert digest(said) == digest(alone), (alone, said)
+    with open(os.path.join(run, "metrics.jsonl")) as file:
+        rows = [json.loads(line) for line in file][-1:]
+    assert rows[0]["lag/steps"] == 1 and rows[0]["lag/checked"] > 0 and rows[0]["mismatch/abs_max"] == 0, rows
+
+
 def kill_when(server, run):
     """Once the run has a checkpoint."""
     for _ in range(3000):
@@ -252,6 +265,7 @@ with tempfile.TemporaryDirectory() as scratch:
     two_servers(scratch, first_server, run_digest)
     if not SANITIZED:
         two_ranks(scratch, first_server, run_digest)
+    lags(scratch, first_server)
     refuses(scratch, first_server)
     false_answers(scratch, first_server, run_digest)
     first_server.is_idle()
