@@ -216,6 +216,7 @@ static __global__ void __launch_bounds__(THREADS)
 typedef struct bench {
     uint16_t *a, *b;
     uint8_t *ours, *theirs, *workspace; /* workspace: NULL but where a split is planted */
+    bool lent;                          /* theirs is the caller's */
     uint8_t *cold;                      /* NULL where there is no room for it */
     uint32_t *differ;
     cudaStream_t stream;
@@ -223,7 +224,7 @@ typedef struct bench {
 } bench;
 
 static void bench_free(bench *t) {
-    void *all[] = {t->a, t->b, t->ours, t->theirs, t->workspace, t->cold, t->differ};
+    void *all[] = {t->a, t->b, t->ours, t->lent ? NULL : t->theirs, t->workspace, t->cold, t->differ};
     for (int i = 0; i < 7; i++)
         if (all[i] != NULL) (void)cudaFree(all[i]);
     if (t->begin != NULL) (void)cudaEventDestroy(t->begin);
@@ -231,22 +232,32 @@ static void bench_free(bench *t) {
     if (t->stream != NULL) (void)cudaStreamDestroy(t->stream);
 }
 
-static ls_status bench_make(bench *t, int64_t a_elements, int64_t b_elements, int64_t out_bytes, const char *op,
-                            ls_error *err) {
+/* lent: where the library's results may go, or NULL. */
+static ls_status bench_make(bench *t, int64_t a_elements, int64_t b_elements, int64_t out_bytes, void *lent,
+                            const char *op, ls_error *err) {
     memset(t, 0, sizeof *t);
+    t->theirs = (uint8_t *)lent;
+    t->lent = lent != NULL;
     LS_CUDA_TRY(ls_cuda_status(cudaStreamCreateWithFlags(&t->stream, cudaStreamNonBlocking), op, err));
     LS_CUDA_TRY(ls_cuda_status(cudaEventCreate(&t->begin), op, err));
     LS_CUDA_TRY(ls_cuda_status(cudaEventCreate(&t->end), op, err));
     LS_CUDA_TRY(ls_cuda_status(cudaMalloc((void **)&t->a, (size_t)a_elements * 2), op, err));
     LS_CUDA_TRY(ls_cuda_status(cudaMalloc((void **)&t->b, (size_t)b_elements * 2), op, err));
     LS_CUDA_TRY(ls_cuda_status(cudaMalloc((void **)&t->ours, (size_t)out_bytes), op, err));
-    LS_CUDA_TRY(ls_cuda_status(cudaMalloc((void **)&t->theirs, (size_t)out_bytes), op, err));
+    if (!t->lent) LS_CUDA_TRY(ls_cuda_status(cudaMalloc((void **)&t->theirs, (size_t)out_bytes), op, err));
     LS_CUDA_TRY(ls_cuda_status(cudaMalloc((void **)&t->differ, BLOCKS * sizeof *t->differ), op, err));
     LS_CUDA_TRY(ls_cuda_status(cudaMemsetAsync(t->ours, 0, (size_t)out_bytes, t->stream), op, err));
-    if (cudaMalloc((void **)&t->cold, COLD_BYTES) != cudaSuccess) (void)cudaGetLastError();
     random_kernel<<<BLOCKS, THREADS, 0, t->stream>>>(t->a, a_elements, 1);
     random_kernel<<<BLOCKS, THREADS, 0, t->stream>>>(t->b, b_elements, 2);
     return ls_cuda_status(cudaGetLastError(), op, err);
+}
+
+/* Once results have been compared: one of them makes room for what is written between timed runs. */
+static ls_status bench_keep_one(bench *t, const char *op, ls_error *err) {
+    LS_CUDA_TRY(ls_cuda_status(cudaFree(t->ours), op, err));
+    t->ours = NULL;
+    if (cudaMalloc((void **)&t->cold, COLD_BYTES) != cudaSuccess) (void)cudaGetLastError();
+    return LS_OK;
 }
 
 /* A product as it is computed by somebody. */
@@ -320,28 +331,39 @@ static ls_status count_differing(const contender *c, const bench *t, int64_t out
     return LS_OK;
 }
 
-/* The fastest algorithm of a list whose result is ours. */
+/* The algorithms of a list whose result is ours. */
 typedef struct trial {
-    int which;      /* -1: there is none */
-    float ms;       /* what it takes */
+    bool same[ALGORITHMS_MAX];
     int64_t differ; /* words of the last one's result that are not ours */
 } trial;
 
-static ls_status try_all(trial *out, contender *c, const bench *t, const cublasLtMatmulHeuristicResult_t *found, int n,
-                         int64_t out_bytes, const char *op, ls_error *err) {
-    out->which = -1;
-    out->differ = 0;
-    out->ms = INFINITY;
+static ls_status compare_all(trial *out, contender *c, const bench *t, const cublasLtMatmulHeuristicResult_t *found,
+                             int n, int64_t out_bytes, const char *op, ls_error *err) {
     for (int i = 0; i < n; i++) {
-        float ms;
         c->algorithm = &found[i].algo;
         LS_CUDA_TRY(count_differing(c, t, out_bytes, &out->differ, op, err));
-        if (out->differ != 0) continue;
-        LS_CUDA_TRY(contender_time(c, t, out->ms, &ms, op, err));
-        if (ms >= out->ms) continue;
-        out->ms = ms;
-        out->which = i;
+        out->same[i] = out->differ == 0;
     }
+    return LS_OK;
+}
+
+/* The fastest of them, -1 where there is none, and whether it is faster than what computes the product otherwise. */
+static ls_status time_all(const trial *of, contender *c, const bench *t, const cublasLtMatmulHeuristicResult_t *found,
+                          int n, int *fastest, bool *faster, const char *op, ls_error *err) {
+    float best = INFINITY, ms;
+    *fastest = -1;
+    for (int i = 0; i < n; i++) {
+        if (!of->same[i]) continue;
+        c->algorithm = &found[i].algo;
+        LS_CUDA_TRY(contender_time(c, t, best, &ms, op, err));
+        if (ms >= best) continue;
+        best = ms;
+        *fastest = i;
+    }
+    if (*fastest < 0) return LS_OK;
+    c->algorithm = NULL;
+    LS_CUDA_TRY(contender_time(c, t, best, &ms, op, err));
+    *faster = best <= ms;
     return LS_OK;
 }
 
@@ -358,8 +380,14 @@ static ls_status plant_split(bench *t, cublasLtMatmulHeuristicResult_t *found, i
     return ls_cuda_status(cudaMalloc((void **)&t->workspace, PLANTED_BYTES), op, err);
 }
 
-/* planted: with algorithms that split, for the test that they are refused. */
-static ls_status prove(entry *e, const ls_product *product, bool planted, ls_error *err) {
+/* Whether all of out's bytes are the product's. */
+static bool out_is_whole(const ls_product *p, const problem_key *key) {
+    return !key->pair && key->out_stride == key->cols && (uintptr_t)p->out % 16 == 0;
+}
+
+/* planted: with algorithms that split, for the test that they are refused. in_out: results may go to the product's
+ * out, which is large where memory is scarce. */
+static ls_status prove(entry *e, const ls_product *product, bool planted, bool in_out, ls_error *err) {
     const problem_key *key = &e->key;
     const int64_t elem = key->out_dtype == LS_F32 ? 4 : 2, of_one = key->rows * key->out_stride;
     const int64_t out_bytes = of_one * elem * (key->pair ? 2 : 1);
@@ -368,10 +396,11 @@ static ls_status prove(entry *e, const ls_product *product, bool planted, ls_err
     cublasLtMatmulHeuristicResult_t found[ALGORITHMS_MAX];
     lt_problem problem;
     ls_product ours = *product, second;
-    trial best = {-1, 0.0f, 0};
-    int n;
+    trial all = {};
+    int n, fastest = -1;
     bench t;
-    ls_status status = bench_make(&t, a_elements, b_elements * (key->pair ? 2 : 1), out_bytes, product->op, err);
+    ls_status status = bench_make(&t, a_elements, b_elements * (key->pair ? 2 : 1), out_bytes,
+                                  in_out && out_is_whole(product, key) ? product->out : NULL, product->op, err);
     ls_exec exec = {};
     exec.backend = LS_BACKEND_CUDA;
     exec.stream = t.stream;
@@ -392,17 +421,17 @@ static ls_status prove(entry *e, const ls_product *product, bool planted, ls_err
     } else if (status == LS_OK) {
         if (planted) status = plant_split(&t, found, n, product->op, err);
         contender c = {&problem, NULL, &ours, key->pair ? &second : NULL};
-        float own = 0;
-        if (status == LS_OK) status = try_all(&best, &c, &t, found, n, out_bytes, product->op, err);
-        c.algorithm = NULL;
-        if (status == LS_OK && best.which >= 0) status = contender_time(&c, &t, best.ms, &own, product->op, err);
-        e->admitted = status == LS_OK && best.which >= 0;
-        e->faster = best.ms <= own;
+        if (status == LS_OK) status = compare_all(&all, &c, &t, found, n, out_bytes, product->op, err);
+        if (status == LS_OK) status = bench_keep_one(&t, product->op, err);
+        ours.out = t.theirs;
+        second.out = t.theirs + of_one * elem;
+        if (status == LS_OK) status = time_all(&all, &c, &t, found, n, &fastest, &e->faster, product->op, err);
+        e->admitted = status == LS_OK && fastest >= 0;
         if (e->admitted)
-            e->algorithm = found[best.which].algo;
+            e->algorithm = found[fastest].algo;
         else if (status == LS_OK)
             snprintf(e->reason, sizeof e->reason, "%d algorithms, the last with %lld of %lld words different", n,
-                     (long long)best.differ, (long long)(out_bytes / 2));
+                     (long long)all.differ, (long long)(out_bytes / 2));
     }
     problem_free(&problem);
     (void)cudaStreamSynchronize(t.stream);
@@ -412,8 +441,8 @@ static ls_status prove(entry *e, const ls_product *product, bool planted, ls_err
 
 static bool wanted(const ls_product *p) { return p->mode == LS_PRODUCT_STORE && p->bias == NULL && p->fault == NULL; }
 
-ls_status ls_product_cublas_prepare(const ls_product *product, const ls_product_other *other, bool *admitted,
-                                    ls_error *err) {
+ls_status ls_product_cublas_prepare(const ls_product *product, const ls_product_other *other, bool in_out,
+                                    bool *admitted, ls_error *err) {
     std::lock_guard<std::mutex> lock(lt_lock);
     problem_key key;
     entry *e;
@@ -432,7 +461,7 @@ ls_status ls_product_cublas_prepare(const ls_product *product, const ls_product_
         e = (entry *)calloc(1, sizeof *e);
         if (e == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "%s: cuBLASLt: no memory for an entry", product->op);
         e->key = key;
-        status = prove(e, product, false, err);
+        status = prove(e, product, false, in_out, err);
         if (status != LS_OK) {
             free(e);
             return status;
@@ -459,7 +488,7 @@ ls_status ls_product_cublas_planted(const ls_product *product, bool *admitted, l
     if (!lt.tried) library_find();
     if (!lt.there) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: cuBLASLt: %s", product->op, lt.reason);
     LS_CUDA_TRY(key_of(&e.key, product, NULL, err));
-    LS_CUDA_TRY(prove(&e, product, true, err));
+    LS_CUDA_TRY(prove(&e, product, true, false, err));
     *admitted = e.admitted;
     if (e.admitted) return LS_OK;
     return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: cuBLASLt: %s", product->op, e.reason);

@@ -319,7 +319,9 @@ static ls_status assure_proof(const ls_exec *exec, const ls_product *product, co
     if (ls_product_cublas_known(product, other)) return LS_OK;
     LS_CUDA_TRY(ls_cuda_status(cudaStreamIsCapturing((cudaStream_t)exec->stream, &capture), product->op, err));
     if (capture != cudaStreamCaptureStatusNone) return LS_OK;
-    if (ls_product_cublas_prepare(product, other, &admitted, &why) == LS_OK || why.status == LS_ERR_UNSUPPORTED ||
+    /* What still reads the place of out is before this call on its stream. */
+    LS_CUDA_TRY(ls_cuda_status(cudaStreamSynchronize((cudaStream_t)exec->stream), product->op, err));
+    if (ls_product_cublas_prepare(product, other, true, &admitted, &why) == LS_OK || why.status == LS_ERR_UNSUPPORTED ||
         why.status == LS_ERR_CAPACITY)
         return LS_OK;
     *err = why;
@@ -460,7 +462,7 @@ ls_status ls_cuda_gemm_prepare(const ls_cuda_gemm_args *a, ls_error *err) {
         return LS_FAIL(err, LS_ERR_ARG, "gemm: nothing to prepare for profile %s and m %lld",
                        ls_profile_name(a->profile), (long long)a->m);
     LS_CUDA_TRY(ls_cuda_mma16_proven(err));
-    return ls_product_cublas_prepare(&product, NULL, &admitted, err);
+    return ls_product_cublas_prepare(&product, NULL, false, &admitted, err);
 }
 
 ls_status ls_cuda_gemm_prepare_planted(const ls_cuda_gemm_args *a, ls_error *err) {

@@ -68,9 +68,10 @@ typedef struct ls_product_other {
 
 /* cuBLASLt. With `other`, two products in one call, which fill the chip where one does not. prepare: proves an
  * algorithm for the product's sizes, layouts and types on data of its own, once; waits and allocates; the error says
- * why there is none. The product is then taken by it, where it is faster than what takes it otherwise. */
-ls_status ls_product_cublas_prepare(const ls_product *product, const ls_product_other *other, bool *admitted,
-                                    ls_error *err);
+ * why there is none. The product is then taken by it, where it is faster than what takes it otherwise. in_out: nobody
+ * uses the product's out meanwhile, and the proof may write there, which spares memory. */
+ls_status ls_product_cublas_prepare(const ls_product *product, const ls_product_other *other, bool in_out,
+                                    bool *admitted, ls_error *err);
 /* Whether prepare has been called for such a product, whatever it found; true also where the library is not there. */
 bool ls_product_cublas_known(const ls_product *product, const ls_product_other *other);
 /* For tests: the same proof of algorithms that are made to split the depth; keeps nothing. */
