@@ -33,7 +33,7 @@ typedef struct ls_number {
 bool ls_number_read(ls_number *out, const char *text, int64_t bytes);
 /* The number that a text begins with, by itself: what follows is no part of it. */
 bool ls_number_first(ls_number *out, const char *text, int64_t bytes);
-/* Equal as rationals. Where only one of them is a percentage, it may be the number in front of its sign too. */
+/* The last number of a text, of those that are no part of another or of a formula. */
 bool ls_number_last(ls_number *out, const char *text, int64_t bytes);
 /* Equal as rationals. Where only one of them is a percentage, it may stand for the number in front of its sign too. */
 bool ls_number_equal(const ls_number *a, const ls_number *b);

@@ -6,7 +6,8 @@
  *   tags       if elif else, for (else, a condition, unpacking), break, continue, set (also of a namespace, and as a
  *              block), macro, with, filter, raw, generation; comments; - and + at both ends of a tag
  *   values     none, booleans, 64-bit integers, binary64, texts, lists, tuples, dicts, undefined, namespaces
- *   operators  or and not, comparisons in chains, in, is, + - * / // % **, ~, |, inline if, calls, [], slices, .
+ *   operators  or and not, comparisons in chains, in, is, + - * / // % **, ~, |, inline if, calls (also f(*list)), [],
+ *              slices, .
  *   filters, tests, methods of texts and dicts: the tables of template_filters.c, template_tests.c, template_methods.c
  *   functions  range, dict, namespace, raise_exception, strftime_now; loop with all its members
  *

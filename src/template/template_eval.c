@@ -105,6 +105,20 @@ static ls_status look_up(renderer *r, const ls_tpl_node *node, ls_tpl_value *out
 
 /* ---- calls ---- */
 
+/* Arguments by place are `list` and, behind them, what a loop over `spread` goes through. */
+static ls_status add_spread(renderer *r, const ls_tpl_node *spread, ls_tpl_args *args) {
+    const ls_tpl_list *more;
+    ls_tpl_value *list, value;
+    LS_TRY(eval(r, spread->a, &value));
+    LS_TRY(ls_tpl_iterate(&r->run, &value, &more));
+    LS_TRY(ls_tpl_alloc(&r->run, (void **)&list, args->n + more->n, sizeof *list));
+    for (int64_t i = 0; i < args->n; i++) list[i] = args->list[i];
+    for (int64_t i = 0; i < more->n; i++) list[args->n + i] = more->items[i];
+    args->list = list;
+    args->n += more->n;
+    return LS_OK;
+}
+
 static ls_status eval_arguments(renderer *r, const ls_tpl_node *node, ls_tpl_args *out) {
     ls_tpl_value *list;
     ls_tpl_named *named;
@@ -117,6 +131,8 @@ static ls_status eval_arguments(renderer *r, const ls_tpl_node *node, ls_tpl_arg
             ls_tpl_named *to = &named[out->n_named++];
             *to = (ls_tpl_named){.name = item->text, .bytes = item->bytes};
             LS_TRY(eval(r, item->a, &to->value));
+        } else if (item->kind == LS_TPL_SPREAD) {
+            LS_TRY(add_spread(r, item, out));
         } else {
             LS_TRY(eval(r, item, &list[out->n++]));
         }

@@ -194,22 +194,33 @@ static ls_status parse_primary(ls_tpl_parser *p, ls_tpl_node **out) {
 
 /* ---- what follows a primary ---- */
 
+/* *expression. */
+static ls_status parse_spread(ls_tpl_parser *p, ls_tpl_node **out) {
+    LS_TRY(ls_tpl_make(p, LS_TPL_SPREAD, out));
+    p->at++;
+    return ls_tpl_parse_expression(p, true, &(*out)->a);
+}
+
 static ls_status parse_arguments(ls_tpl_parser *p, ls_tpl_node *call) {
-    bool named = false;
+    bool named = false, spread = false;
     LS_TRY(ls_tpl_expect_op(p, "("));
     for (int64_t i = 0; !ls_tpl_is_op(p, ")"); i++) {
         ls_tpl_node *item, *value;
         if (i > 0) LS_TRY(ls_tpl_expect_op(p, ","));
         if (ls_tpl_is_op(p, ")")) break;
-        if (ls_tpl_is_op(p, "*") || ls_tpl_is_op(p, "**"))
-            return ls_tpl_fail(p->run, LS_ERR_UNSUPPORTED, "arguments with * and ** are not supported");
-        if (here(p)->kind == LS_TPL_NAME && here(p)[1].kind == LS_TPL_OPERATOR && is_text(&here(p)[1], "=")) {
+        if (ls_tpl_is_op(p, "**"))
+            return ls_tpl_fail(p->run, LS_ERR_UNSUPPORTED, "arguments with ** are not supported");
+        if (ls_tpl_is_op(p, "*")) {
+            if (spread) return ls_tpl_unexpected(p, "one argument with *");
+            LS_TRY(parse_spread(p, &item));
+            spread = true;
+        } else if (here(p)->kind == LS_TPL_NAME && here(p)[1].kind == LS_TPL_OPERATOR && is_text(&here(p)[1], "=")) {
             LS_TRY(make_text(p, LS_TPL_KEYWORD, here(p), &item));
             p->at += 2;
             LS_TRY(ls_tpl_parse_expression(p, true, &value));
             item->a = value;
             named = true;
-        } else if (named) {
+        } else if (named || spread) {
             return ls_tpl_unexpected(p, "an argument with a name");
         } else {
             LS_TRY(ls_tpl_parse_expression(p, true, &item));

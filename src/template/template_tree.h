@@ -19,7 +19,7 @@ typedef enum ls_tpl_node_kind {
     LS_TPL_ATTRIBUTE,  /* a.text */
     LS_TPL_INDEX,      /* a[b] */
     LS_TPL_SLICE,      /* a[b:c:d], each of b c d may be NULL */
-    LS_TPL_CALL,       /* a(items), see LS_TPL_KEYWORD */
+    LS_TPL_CALL,       /* a(items), see LS_TPL_SPREAD and LS_TPL_KEYWORD */
     LS_TPL_FILTER,     /* a | text(items); a NULL: of a block's text */
     LS_TPL_TEST,       /* a is text(items) */
     LS_TPL_COND,       /* b if a else c; c may be NULL */
@@ -32,6 +32,7 @@ typedef enum ls_tpl_node_kind {
     LS_TPL_CONCAT,     /* items */
     LS_TPL_NEGATIVE,   /* a */
     LS_TPL_POSITIVE,   /* a */
+    LS_TPL_SPREAD,     /* *a, in the items of a call: once, behind what has no name */
     LS_TPL_KEYWORD,    /* text = a, in the items of a call */
     /* Statements. */
     LS_TPL_BODY,   /* items */

@@ -108,7 +108,10 @@ static void errors_name_template_line_and_construct(void **state) {
         {"{{ raise_exception('no ' ~ 1) }}", "the template raises: no 1"},
         {"{{ 9223372036854775807 + 1 }}", "beyond 64 bits"},
         {"\xff", "is not UTF-8"},
-        {"{{ f(*x) }}", "arguments with * and ** are not supported"},
+        {"{{ f(**x) }}", "arguments with ** are not supported"},
+        {"{{ f(*x, 1) }}", "found '1', expected an argument with a name"},
+        {"{{ f(*x, *y) }}", "expected one argument with *"},
+        {"{% macro f(a) %}{% endmacro %}{{ f(1, *[2]) }}", "macro f takes 1 arguments, not 2"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
