@@ -150,6 +150,7 @@ class Reward:
     """A function of all samples of a problem, f(completions, prompts, **columns), or of one, f(completion, ..)."""
 
     OF_GROUPS = ("completions", "prompts", "completion_ids", "completion_texts", "prompt_texts")
+    OF_SAMPLES = ("completion", "prompt", "completion_ids", "completion_text", "prompt_text", "answer")
 
     def __init__(self, spec, may_pass):
         self.may_pass = may_pass  # one of several: None gives no reward, and is no failure
@@ -185,7 +186,15 @@ class Reward:
             raise Refusal(f"{self.name}() needs '{missing[0]}', which the problem does not have")
         return have if self.takes_all else {name: have[name] for name in self.names if name in have}
 
+    def check(self, item):
+        """A line of data, before anything is drawn: a Refusal where it lacks what the function needs."""
+        names = self.OF_GROUPS if self.form == "group" else self.OF_SAMPLES
+        self.arguments(dict(dict.fromkeys(names), **self.columns(item)))
+        return [{"done": False}]
+
     def call(self, items):
+        if items[0].get("op") == "check":
+            return self.check(items[0])
         prompts = [item.get("prompt_messages", item.get("prompt")) for item in items]
         completions = [item.get("completion_messages", item.get("completion")) for item in items]
         if self.form == "group":
@@ -629,7 +638,7 @@ class Dispatcher:
         own = self.own[worker.slot]
         while own or self.shared:
             unit = own.popleft() if own else self.shared.popleft()
-            if unit.items[0].get("op") == "check":
+            if unit.items[0].get("op") == "check" and "data" not in unit.items[0]:
                 self.emit(unit.items, [{"done": False}])
             elif self.form == "sample" and len(unit.items) > 1:
                 self.shared.extendleft(Unit([item]) for item in reversed(unit.items))

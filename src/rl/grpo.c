@@ -203,6 +203,46 @@ static ls_status check_answers(const grpo *g, const ls_verify *verify, ls_error 
     return LS_OK;
 }
 
+enum { LINES_LOOKED_AT = 8 };
+
+/* Whether a Python function finds what it needs in one of the data's first lines. A line that lacks it fails its
+ * samples later; where all of them do, the run would draw a whole step for nothing. */
+static ls_status check_columns(const grpo *g, int64_t judge, ls_error *err) {
+    ls_reward_item items[LINES_LOOKED_AT];
+    ls_reward_result results[LINES_LOOKED_AT];
+    const ls_data_line *line;
+    const char *path, *first = NULL;
+    int64_t n = 0, number = 0;
+    bool any = false;
+    for (; g->problems != NULL && n < LINES_LOOKED_AT && ls_data_each(g->problems, n, &line, &path); n++) {
+        if (n == 0) number = line->line, first = path;
+        items[n] = (ls_reward_item){.problem = line->id,
+                                    .op = "check",
+                                    .answer = line->answer,
+                                    .answer_bytes = line->answer_bytes,
+                                    .data = line->whole,
+                                    .prompt_messages = line->chat != NULL ? "[]" : NULL};
+    }
+    if (n == 0) return LS_OK;
+    LS_TRY(ls_reward_ask(g->judges[judge].source, results, items, n, err));
+    for (int64_t i = 0; i < n; i++) {
+        free(results[i].text);
+        any = any || results[i].ok;
+    }
+    return any ? LS_OK : LS_FAIL(err, LS_ERR_ARG, "%s: line %lld: %s", first, (long long)number, results[0].error);
+}
+
+static ls_status check_functions(const grpo *g, ls_error *err) {
+    for (int64_t j = 0; j < g->o->n_judges; j++) {
+        ls_status status = LS_OK;
+        if (g->judges[j].source != NULL && g->o->judges[j].mode == LS_REWARD_PYTHON) status = check_columns(g, j, err);
+        if (status == LS_OK) continue;
+        ls_error_prefix(err, "reward");
+        return status;
+    }
+    return LS_OK;
+}
+
 static ls_status open_verifiers(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     for (int64_t j = 0; j < o->n_judges; j++) {
@@ -227,6 +267,7 @@ static ls_status open_world(grpo *g, ls_error *err) {
         goto done;
     }
     LS_TRY_DONE(open_verifiers(g, err));
+    LS_TRY_DONE(check_functions(g, err));
     /* A model without a template may do without: whoever needs it says that it is missing. */
     if (g->environment != NULL && ls_chat_open(&g->chat, o->train.model, NULL, NULL) != LS_OK) g->chat = NULL;
     g->world = (ls_world){.task = g->task,

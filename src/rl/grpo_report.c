@@ -93,7 +93,7 @@ static void tell_updates(const grpo *g) {
     const number numbers[] = {{"updates", (double)ls_trainer_state(g->trainer)->step},
                               {"gradient_norm", g->stats.norm},
                               {"gradient_clipped", g->stats.clipped ? 1 : 0},
-                              {"learning_rate", g->stats.rate}};
+                              {LS_METRIC_RATE, g->stats.rate}};
     tell_numbers(g->records, numbers, g->n_updates > 0 ? sizeof numbers / sizeof numbers[0] : 1);
     if (g->n_updates == 0) return;
     json = ls_run_metrics(g->records, "");
@@ -201,6 +201,7 @@ static void show_step(const grpo *g, double seconds) {
                                   .reward = g->advantage_metrics.reward_mean,
                                   .length = mean_drawn(g),
                                   .loss = g->n_updates > 0 ? g->last_loss.loss : (double)NAN,
+                                  .rate = g->n_updates > 0 ? g->stats.rate : (double)NAN,
                                   .speed = mean_drawn(g) * (double)g->rows.n / seconds,
                                   .tokens = g->gate.n_tokens,
                                   .different = g->gate.n_differing,

@@ -28,7 +28,8 @@ typedef struct ls_reward_item {
     const int32_t *completion_ids; /* of sources that want groups; or NULL */
     int64_t n_completion_ids;
     int64_t group, group_n; /* of sources that want groups: its number in the ask, and how many items it has; 0: none */
-    /* Of environments; op NULL: an item to judge. */
+    /* Of environments; op NULL: an item to judge. "check" with data asks a Python function whether it can judge such a
+     * line at all. */
     const char *op, *split, *episode; /* split and episode: or NULL */
     int64_t index;                    /* of the problem in its split */
     const char *turns;                /* what was said so far as JSON, or NULL */

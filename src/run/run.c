@@ -83,6 +83,11 @@ void ls_run_glance_text(char *text, size_t bytes, const ls_run_glance *g) {
     if (!isnan(g->loss)) append(text, bytes, "  loss %.4g", g->loss);
     if (!isnan(g->reward)) append(text, bytes, "  reward %.4g", g->reward);
     if (!isnan(g->length)) append(text, bytes, "  length %.1f", g->length);
+    if (!isnan(g->rate)) {
+        char rate[LS_DOUBLE_TEXT_MAX];
+        ls_double_round(rate, g->rate, 4);
+        append(text, bytes, "  rate %s", rate);
+    }
     if (!isnan(g->speed)) append(text, bytes, "  %.0f tokens/s", g->speed);
     if (g->tokens > 0)
         append(text, bytes, "  mismatch %lld of %lld tokens", (long long)g->different, (long long)g->tokens);
@@ -100,7 +105,7 @@ double ls_run_seconds_left(const ls_run *run) {
 }
 
 static void glance_clear(ls_run_glance *g) {
-    g->reward = g->length = g->loss = g->speed = (double)NAN;
+    g->reward = g->length = g->loss = g->rate = g->speed = (double)NAN;
     g->tokens = g->different = 0;
 }
 
@@ -108,6 +113,7 @@ static void glance_take(ls_run_glance *g, const char *name, double value) {
     if (strcmp(name, LS_METRIC_REWARD) == 0) g->reward = value;
     if (strcmp(name, LS_METRIC_LENGTH) == 0) g->length = value;
     if (strcmp(name, LS_METRIC_LOSS) == 0) g->loss = value;
+    if (strcmp(name, LS_METRIC_RATE) == 0) g->rate = value;
     if (strcmp(name, LS_METRIC_SPEED) == 0) g->speed = value;
 }
 

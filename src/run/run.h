@@ -19,6 +19,7 @@
 #define LS_METRIC_JUDGES "rewards/"    /* NAME/mean: of each of several judges */
 #define LS_METRIC_LENGTH "length/mean" /* tokens of a completion */
 #define LS_METRIC_LOSS "loss/loss"     /* ls_loss_metrics_write with the key "loss" */
+#define LS_METRIC_RATE "learning_rate"
 #define LS_METRIC_HELD_OUT "held_out/reward"
 #define LS_METRIC_HELD_OUT_LOSS "held_out/loss"
 #define LS_METRIC_SPEED "tokens_per_second"
@@ -88,12 +89,12 @@ void ls_run_gate_add(ls_run *run, const ls_run_gate *gate);
 /* What the progress line says of a step. NaN: not known. */
 typedef struct ls_run_glance {
     int64_t step, n_steps;
-    double reward, length, loss, speed;
+    double reward, length, loss, rate, speed;
     int64_t tokens, different; /* of the gates; tokens 0: there was none */
     double left;               /* seconds to the end of the run; 0: not known */
 } ls_run_glance;
 
-/* "step 3/100  reward 0.5  length 81.2  12034 tokens/s  mismatch 0 of 8123 tokens  25 min left" */
+/* "step 3/100  reward 0.5  length 81.2  rate 1e-5  12034 tokens/s  mismatch 0 of 8123 tokens  25 min left" */
 void ls_run_glance_text(char *text, size_t bytes, const ls_run_glance *glance);
 
 #endif

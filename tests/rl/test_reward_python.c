@@ -46,6 +46,7 @@ static const char functions[] =
     "def short(completions): return [1.0]\n"
     "def number(completions): return 1.0\n"
     "def needs(completions, solution): return [1.0 for _ in completions]\n"
+    "def needs_one(completion, answer, level): return 1.0\n"
     "def neither(text): return 1\n"
     "value = 5\n"
     "def mortal(completions, prompts, **columns):\n"
@@ -439,6 +440,27 @@ static void refuse_run(const char *option, const char *name, const char *more, c
     job_free(&j);
 }
 
+/* What a function needs and no line has ends the run before anything is drawn; one line that has it is enough. */
+static void columns_are_looked_for_first(void **state) {
+    char more[600], says[600];
+    job j;
+    (void)state;
+    need_python();
+    write_file(scratch, "bare.jsonl", "\n{\"prompt\":\"a\",\"answer\":\"b\"}\n{\"prompt\":\"b\",\"answer\":\"b\"}\n");
+    snprintf(more, sizeof more, "data=%s/bare.jsonl", scratch);
+    snprintf(says, sizeof says,
+             "reward: %s/bare.jsonl: line 2: needs() needs 'solution', which the problem does not have", scratch);
+    refuse_run("reward", "needs", more, says);
+    refuse_run("reward", "needs_one", more, "line 2: needs_one() needs 'level', which the problem does not have");
+    write_file(scratch, "bare.jsonl", "{\"prompt\":\"a\",\"answer\":\"b\"}\n{\"prompt\":\"b\",\"solution\":1}\n");
+    j = python_job("reward", "needs", 1);
+    job_set(&j, more);
+    job_set(&j, "steps=1");
+    job_must_run(&j);
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
 /* The mean of a measure's name in a run of one step. */
 static double measure(const ls_history *h, const char *name) {
     for (int64_t i = 0; i < h->n_names; i++)
@@ -574,14 +596,14 @@ static void options_that_do_not_go_together(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(functions_of_both_forms),         cmocka_unit_test(tokens_are_there),
-        cmocka_unit_test(conversations_are_messages),      cmocka_unit_test(what_goes_wrong_is_told),
-        cmocka_unit_test(words_are_told_with_the_sample),  cmocka_unit_test(groups_of_a_wrong_length_fail),
-        cmocka_unit_test(what_cannot_be_used_is_refused),  cmocka_unit_test(odd_messages_are_answered),
-        cmocka_unit_test(runs_do_not_depend_on_workers),   cmocka_unit_test(environments_do_not_depend_on_workers),
-        cmocka_unit_test(several_rewards_are_added),       cmocka_unit_test(sums_are_what_they_are_alone),
-        cmocka_unit_test(environments_take_data),          cmocka_unit_test(runs_tell_what_went_wrong),
-        cmocka_unit_test(options_that_do_not_go_together),
+        cmocka_unit_test(functions_of_both_forms),        cmocka_unit_test(tokens_are_there),
+        cmocka_unit_test(conversations_are_messages),     cmocka_unit_test(what_goes_wrong_is_told),
+        cmocka_unit_test(words_are_told_with_the_sample), cmocka_unit_test(groups_of_a_wrong_length_fail),
+        cmocka_unit_test(what_cannot_be_used_is_refused), cmocka_unit_test(odd_messages_are_answered),
+        cmocka_unit_test(runs_do_not_depend_on_workers),  cmocka_unit_test(environments_do_not_depend_on_workers),
+        cmocka_unit_test(several_rewards_are_added),      cmocka_unit_test(sums_are_what_they_are_alone),
+        cmocka_unit_test(environments_take_data),         cmocka_unit_test(runs_tell_what_went_wrong),
+        cmocka_unit_test(columns_are_looked_for_first),   cmocka_unit_test(options_that_do_not_go_together),
     };
     return cmocka_run_group_tests(tests, begin, scratch_remove);
 }

@@ -599,11 +599,12 @@ static void a_step_takes_the_seconds_it_is_told(void **state) {
 
 static void a_glance_tells_what_is_known(void **state) {
     char text[256];
-    ls_run_glance g = {3, 100, 0.5, 81.25, (double)NAN, 12034.4, 8123, 0, 0};
+    ls_run_glance g = {3, 100, 0.5, 81.25, (double)NAN, 1e-5, 12034.4, 8123, 0, 0};
     (void)state;
     ls_run_glance_text(text, sizeof text, &g);
-    assert_string_equal(text, "step 3/100  reward 0.5  length 81.2  12034 tokens/s  mismatch 0 of 8123 tokens");
-    g = (ls_run_glance){7, 0, (double)NAN, (double)NAN, 1.5, (double)NAN, 0, 0, 0};
+    assert_string_equal(text,
+                        "step 3/100  reward 0.5  length 81.2  rate 1e-5  12034 tokens/s  mismatch 0 of 8123 tokens");
+    g = (ls_run_glance){7, 0, (double)NAN, (double)NAN, 1.5, (double)NAN, (double)NAN, 0, 0, 0};
     ls_run_glance_text(text, sizeof text, &g);
     assert_string_equal(text, "step 7  loss 1.5");
     g.left = 12000;
