@@ -34,18 +34,18 @@ static const struct {
     {"KL",
      "nats",
      {{"loss/reference_kl", "to the reference"}, {"loss/old_k3", "to the weights before the update, k3"}}},
-    {"Mismatch of trainer and rollout: largest |d|",
-     "max |d|",
+    {"Trainer against rollout: largest difference of a log-probability",
+     "nats",
      {{LS_METRIC_MISMATCH "/abs_max", "this run"},
       {LS_METRIC_MISMATCH_BF16 "/abs_max", "in bf16 that varies with the batch"}}},
-    {"Mismatch of trainer and rollout: k3",
-     "k3",
+    {"Trainer against rollout: k3, an estimate of the KL",
+     "nats",
      {{LS_METRIC_MISMATCH "/k3", "this run"}, {LS_METRIC_MISMATCH_BF16 "/k3", "in bf16 that varies with the batch"}}},
-    {"Tokens with the same bits in both",
-     "share",
+    {"Trainer against rollout: tokens with the same bits",
+     "share of tokens",
      {{LS_METRIC_MISMATCH "/equal_fraction", "this run"},
       {LS_METRIC_MISMATCH_BF16 "/equal_fraction", "in bf16 that varies with the batch"}}},
-    {"Clipped tokens", "share", {{"loss/clip_fraction", "any bound"}}},
+    {"Clipped tokens", "share of tokens", {{"loss/clip_fraction", "at either bound"}}},
     {"Norm of the gradient", "norm", {{"gradient_norm", "before clipping"}}},
     {"Learning rate", "rate", {{"learning_rate", "rate"}}},
     {"Speed", "tokens/s", {{LS_METRIC_SPEED, "tokens per second"}}},
@@ -142,12 +142,16 @@ static void write_verdict(FILE *file, const ls_history *h) {
     if (h->n_gates == 0) return;
     fprintf(file, "<div class=\"box%s\"><p>", passed == h->n_gates ? " good" : "");
     if (passed == h->n_gates)
-        fprintf(file, "<b>All %" PRId64 " gates passed:</b> ", h->n_gates);
+        fprintf(file, "<b>All %" PRId64 " bit checks passed:</b> ", h->n_gates);
     else
-        fprintf(file, "<b>%" PRId64 " of %" PRId64 " gates failed, the first at step %" PRId64 ":</b> ",
+        fprintf(file, "<b>%" PRId64 " of %" PRId64 " bit checks failed, the first at step %" PRId64 ":</b> ",
                 h->n_gates - passed, h->n_gates, first);
-    fprintf(file, "%" PRId64 " of %" PRId64 " tokens differ between trainer and rollout.</p></div>\n", different,
-            tokens);
+    fprintf(file,
+            "%" PRId64 " of %" PRId64
+            " tokens differ between trainer and rollout. Before a step's first update its bit check compares the "
+            "trainer's log-probability of every drawn token with the one that was recorded when it was drawn.</p>"
+            "</div>\n",
+            different, tokens);
 }
 
 static void write_gates(FILE *file, const ls_history *h) {
@@ -156,8 +160,8 @@ static void write_gates(FILE *file, const ls_history *h) {
     int64_t shown = 0;
     if (n == 0) return;
     fputs(
-        "<h2>Gates</h2>\n<table id=\"gates\"><tr><th>gate</th><th>steps</th><th>passed</th><th>tokens</th>"
-        "<th>differ</th><th>max |d|</th><th>first failure</th></tr>\n",
+        "<h2>Bit checks</h2>\n<table id=\"gates\"><tr><th>of</th><th>steps</th><th>passed</th><th>tokens</th>"
+        "<th>differ</th><th>largest |d|</th><th>first failure</th></tr>\n",
         file);
     for (int64_t i = 0; i < n; i++) {
         fputs("<tr><td>", file);
@@ -176,8 +180,8 @@ static void write_gates(FILE *file, const ls_history *h) {
         if (g->passed) continue;
         if (shown++ == 0)
             fputs(
-                "<p>The first that failed:</p>\n<table id=\"failures\"><tr><th>step</th><th>gate</th><th>differ</th>"
-                "<th>tokens</th><th>max |d|</th><th>k1</th><th>k2</th><th>k3</th></tr>\n",
+                "<p>The first that failed:</p>\n<table id=\"failures\"><tr><th>step</th><th>of</th><th>differ</th>"
+                "<th>tokens</th><th>largest |d|</th><th>k1</th><th>k2</th><th>k3</th></tr>\n",
                 file);
         fprintf(file, "<tr><td>%" PRId64 "</td><td>", h->gates[i].step);
         ls_html_text(file, g->name);
@@ -240,7 +244,7 @@ static void write_gate_chart(FILE *file, const ls_history *h, const double *x) {
     gate_summary sums[GATE_NAMES];
     const int64_t n = summarise_gates(sums, h);
     ls_line lines[GATE_NAMES];
-    ls_line_chart chart = {"Differing tokens at the gates", "step", "tokens", x, h->n_steps, lines, 0};
+    ls_line_chart chart = {"Tokens that differ in the bit check", "step", "tokens", x, h->n_steps, lines, 0};
     for (int64_t i = 0; i < n; i++) {
         char name[256];
         const double *y;
@@ -404,7 +408,10 @@ ls_status ls_report_write(FILE *file, const char *dir, const ls_history *h, cons
     write_samples(file, samples, n_samples);
     write_starts(file, h);
     write_measures(file, h);
-    fputs("<p>d is the trainer's log-probability minus the recorded one of the rollout.</p>\n", file);
+    fputs(
+        "<p>d is the trainer's log-probability minus the recorded one of the rollout, in nats. k1, k2 and k3 estimate "
+        "the KL divergence by the means of -d, d<sup>2</sup>/2 and e<sup>d</sup> - 1 - d.</p>\n",
+        file);
     ls_html_end(file);
 done:
     free(x);

@@ -15,17 +15,18 @@ static const char *const colours[] = {"#1f6fb2", "#b3261e", "#2e7d4f", "#a15c00"
 
 static const struct {
     const char *name, *title, *y_label;
-} charts[] = {{LS_METRIC_HELD_OUT, "Held-out reward", "reward"},
-              {LS_METRIC_HELD_OUT_LOSS, "Held-out loss", "nats"},
-              {LS_METRIC_REWARD, "Reward", "reward"},
-              {LS_METRIC_LOSS, "Loss", "loss"},
-              {LS_METRIC_LENGTH, "Length of completions", "tokens"},
-              {"loss/entropy", "Entropy", "nats"},
-              {"loss/reference_kl", "KL to the reference", "nats"},
-              {LS_METRIC_MISMATCH "/abs_max", "Mismatch of trainer and rollout: largest |d|", "max |d|"},
-              {"gradient_norm", "Norm of the gradient", "norm"},
-              {"learning_rate", "Learning rate", "rate"},
-              {LS_METRIC_SPEED, "Speed", "tokens/s"}};
+} charts[] = {
+    {LS_METRIC_HELD_OUT, "Held-out reward", "reward"},
+    {LS_METRIC_HELD_OUT_LOSS, "Held-out loss", "nats"},
+    {LS_METRIC_REWARD, "Reward", "reward"},
+    {LS_METRIC_LOSS, "Loss", "loss"},
+    {LS_METRIC_LENGTH, "Length of completions", "tokens"},
+    {"loss/entropy", "Entropy", "nats"},
+    {"loss/reference_kl", "KL to the reference", "nats"},
+    {LS_METRIC_MISMATCH "/abs_max", "Trainer against rollout: largest difference of a log-probability", "nats"},
+    {"gradient_norm", "Norm of the gradient", "norm"},
+    {"learning_rate", "Learning rate", "rate"},
+    {LS_METRIC_SPEED, "Speed", "tokens/s"}};
 
 /* The points of a measure that are there; *made owns both arrays. */
 static ls_status take_line(ls_line *line, double **made, const ls_history *h, const double *y, ls_error *err) {
@@ -83,7 +84,7 @@ static void write_number(FILE *file, double value) {
 
 static void write_runs(FILE *file, const char *const *dirs, const ls_history *h, int64_t n) {
     fputs(
-        "<table id=\"runs\"><tr><th>run</th><th>kind</th><th>steps</th><th>gates failed</th><th>last held-out "
+        "<table id=\"runs\"><tr><th>run</th><th>kind</th><th>steps</th><th>bit checks failed</th><th>last held-out "
         "reward</th>"
         "<th>last reward</th><th>last loss</th></tr>\n",
         file);

@@ -34,6 +34,18 @@ static void templates_write_text_ids_and_what_is_learnt(void **state) {
     assert_int_equal(json_integer_value(json_array_get(member(line, "ids"), 0)), 1);
     assert_true(json_integer_value(json_array_get(member(line, "ids"), 1)) != 1);
     json_decref(line);
+    text_write(
+        at("calls.jsonl"),
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"w?\"},{\"role\":\"assistant\",\"content\":null,"
+        "\"tool_calls\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}}]}]}\n");
+    run_args(at("calls.jsonl"), -1,
+             (const char *const[]){"chat", "--model", TINY, "--learnt", "--out", at("learnt.jsonl"), NULL});
+    must_exit(0);
+    line = line_read(at("learnt.jsonl"), 0);
+    assert_int_equal(json_array_size(member(line, "learnt")), 1);
+    assert_string_equal(json_string_value(json_array_get(member(line, "learnt"), 0)),
+                        "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>\n");
+    json_decref(line);
     text_write(at("one.jinja"), "{{ messages|length }}{{ eos_token }}{{ add_generation_prompt }}");
     run_args(
         at("talks.jsonl"), -1,

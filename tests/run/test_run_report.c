@@ -121,11 +121,11 @@ static void a_small_run_has_its_page(void **state) {
     must_be_well_formed(page);
     must_say(
         page,
-        "<h1>lockstep run</h1>|small: grpo, begun 2|, 5 steps from 1 to 5, |<div class=\"box\">|1 of 10 gates failed, "
-        "the first at step 4|1 of 500 tokens differ|<h2>Curves</h2>|>Reward<|<polyline|mean: last 0.25, -0.75 to "
-        "0.25|>Length of completions<|mean: 10 throughout|>Entropy<|>KL<|>Mismatch of trainer and rollout: largest"
-        "|this run: 0 throughout|in bf16 that varies with the batch: 0.125 throughout|>Differing tokens at the "
-        "gates<|<h2>Gates</h2>|cache</td><td>5</td><td>4</td><td>250</td><td>1</td><td>0.5</td>|step "
+        "<h1>lockstep run</h1>|small: grpo, begun 2|, 5 steps from 1 to 5, |<div class=\"box\">|1 of 10 bit checks "
+        "failed, the first at step 4|1 of 500 tokens differ|<h2>Curves</h2>|>Reward<|<polyline|mean: last 0.25, -0.75 "
+        "to 0.25|>Length of completions<|mean: 10 throughout|>Entropy<|>KL<|>Trainer against rollout: largest"
+        "|this run: 0 throughout|in bf16 that varies with the batch: 0.125 throughout|>Tokens that differ in the "
+        "bit check<|<h2>Bit checks</h2>|cache</td><td>5</td><td>4</td><td>250</td><td>1</td><td>0.5</td>|step "
         "4|roll&lt;out&gt;</td><td>5</td><td>5</td>|The first that failed|<h2>Completions</h2>|Step 1, "
         "<b>q1</b>, prompt of 4 tokens|2+2=|reward 1, advantage -0.5, 7 tokens, stop|&lt;script&gt;alert(&quot;1&quot;)"
         "&lt;/script&gt;\xEF\xBF\xBD&amp;\xEF\xBF\xBD&lt;/pre&gt;</pre>|Step 5, "
@@ -164,9 +164,10 @@ static void empty_and_resumed_runs_have_pages(void **state) {
     }
     page = page_of(at("empty"));
     must_be_well_formed(page);
-    must_say(page,
-             "1 steps from 1 to 1|<div class=\"box good\">|All 1 gates passed|0 of 9 tokens differ|clip = 0.2|resumed "
-             "behind step 0, the same configuration|resumed behind step 0:|new");
+    must_say(
+        page,
+        "1 steps from 1 to 1|<div class=\"box good\">|All 1 bit checks passed|0 of 9 tokens differ|clip = 0.2|resumed "
+        "behind step 0, the same configuration|resumed behind step 0:|new");
     free(page);
 }
 
@@ -218,10 +219,11 @@ static void what_matters_comes_first(void **state) {
     write_plain_run(at("first"), "{\"rate\":0.5,\"task\":\"a<b\",\"resume\":false}", 60, 10);
     page = page_of(at("first"));
     must_be_well_formed(page);
-    must_say(page,
-             "<title>Held-out reward</title>|mean: last 0.37, 0.27 to 0.37|<b>Clipped tokens</b>, share: any bound: 0 "
-             "throughout|<table class=\"config\">|<td>rate</td><td>0.5</td>|<td>task</td><td>a&lt;b</td>|"
-             "<td>resume</td><td>false</td>");
+    must_say(
+        page,
+        "<title>Held-out reward</title>|mean: last 0.37, 0.27 to 0.37|<b>Clipped tokens</b>, share of tokens: at "
+        "either bound: 0 throughout|<table class=\"config\">|<td>rate</td><td>0.5</td>|<td>task</td><td>a&lt;b</td>|"
+        "<td>resume</td><td>false</td>");
     assert_true(strstr(page, "<title>Held-out reward") < strstr(page, "<title>Reward</title>"));
     assert_null(strstr(page, "<title>Clipped tokens"));
     assert_null(strstr(page, "<circle")); /* six points, one line: none stands alone */
