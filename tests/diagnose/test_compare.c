@@ -253,6 +253,9 @@ static void what_does_not_match_up_is_refused(void **state) {
     refused("{\"id\":\"a\",\"completion_ids\":[5,6],\"logprobs\":[-1,-1]}",
             "{\"id\":\"a\",\"completion_ids\":[5,7],\"logprobs\":[-1,-1]}",
             "completion_ids 1 is 6 in the first file and 7 in the second");
+    refused("{\"id\":\"a\",\"completion_ids\":[5],\"logprobs\":[-1],\"seed\":1,\"meta\":{\"temperature\":1}}",
+            "{\"id\":\"a\",\"completion_ids\":[7],\"logprobs\":[-1],\"seed\":2,\"meta\":{\"temperature\":0.5}}",
+            "drawn at the temperatures 1 and 0.5: drawn with the seeds 1 and 2: id 'a': completion_ids 0 is 5");
     refused("{\"id\":\"a\",\"prompt_ids\":[1],\"completion_ids\":[5],\"logprobs\":[-1]}",
             "{\"id\":\"a\",\"prompt_ids\":[2],\"completion_ids\":[5],\"logprobs\":[-1]}", "prompt_ids 0 is 1");
     refused("{\"id\":\"a\",\"prompt_ids\":[1],\"completion_ids\":[5],\"logprobs\":[-1]}",

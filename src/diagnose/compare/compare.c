@@ -66,6 +66,18 @@ static ls_status check_tokens(const ls_record *a, const ls_record *b, ls_error *
                           b->completion_ids, b->n_completion, err);
 }
 
+/* Other draws give other tokens: where the records say so, the refusal does. */
+static ls_status check_draws(const ls_record *a, const ls_record *b, ls_error *err) {
+    const ls_status status = check_tokens(a, b, err);
+    if (status == LS_OK) return LS_OK;
+    if (a->has_seed && b->has_seed && a->seed != b->seed)
+        ls_error_prefix(err, "drawn with the seeds %llu and %llu", (unsigned long long)a->seed,
+                        (unsigned long long)b->seed);
+    if (a->temperature < b->temperature || a->temperature > b->temperature)
+        ls_error_prefix(err, "drawn at the temperatures %g and %g", a->temperature, b->temperature);
+    return status;
+}
+
 /* Tokens agree; may the two lists of entries be of different length? */
 static ls_status check_lengths(const ls_record *a, const ls_record *b, ls_error *err) {
     if (a->n_logprobs == b->n_logprobs || form_of(a) != form_of(b)) return LS_OK;
@@ -275,7 +287,7 @@ ls_status ls_compare(ls_comparison *out, const ls_compared *a, const ls_compared
     LS_TRY_DONE(ls_array_alloc((void **)&result.worst, worst_max, sizeof *result.worst, "worst tokens", err));
     for (int64_t i = 0; i < result.n_sequences; i++) {
         const ls_record *one = both[i].a, *other = both[i].b;
-        if ((status = check_tokens(one, other, err)) != LS_OK ||
+        if ((status = check_draws(one, other, err)) != LS_OK ||
             (status = check_distribution(one, other, err)) != LS_OK ||
             (status = check_lengths(one, other, err)) != LS_OK) {
             ls_error_prefix(err, "%s line %lld, %s line %lld", a->name, (long long)one->line, b->name,
