@@ -63,6 +63,9 @@ static void data_without_sense_is_refused(void **state) {
     must_refuse("gsm.jsonl: line 1: 'reply' is missing");
     RUN(GRPO(at("no"), "--set", "steps=1", "--set", "reward=choice"));
     must_refuse("gsm.jsonl: line 1: answer: has no letter");
+    text_write(at("half.jsonl"), "{\"prompt\":\"a\",\"answer\":\"1/2\"}\n{\"prompt\":\"b\",\"answer\":\"(1,5)\"}\n");
+    RUN(GRPO(at("no"), "--set", "steps=1", "--set", "reward=number", "--set", with_path(2, "data=", at("half.jsonl"))));
+    must_refuse("half.jsonl: line 2: answer: '(1,5)' is no single number");
     RUN(GRPO(at("no"), "--set", "steps=1", "--set", "reward=number", "--set", "held_out=0", "--set", "eval_every=1"));
     must_refuse("eval_every: no line of data is held out");
     RUN(GRPO(at("no"), "--set", "steps=1", "--set", "reward=number", "--set", "reward_pattern=x"));

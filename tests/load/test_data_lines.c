@@ -148,6 +148,7 @@ static void errors_name_file_line_and_field(void **state) {
     refused("", &usual, "F: holds no line");
     refused(" \n\t\n", &usual, "F: holds no line");
     refused("{\"prompt\":\"x\"}\nx", &usual, "F: line 2: invalid JSON");
+    refused("PAR1x", &usual, "F: line 1: is Parquet; convert it: python3 -c \"import sys, pandas; ");
     refused("{\"text\":\"x\"}", &usual, "F: line 1: none of prompt, question");
     refused("{\"prompt\":\"x\"}", &named, "F: line 1: 'q' is missing");
     refused("{\"prompt\":\"x\",\"images\":[\"a.png\"]}", &usual, "F: line 1: images: the model reads text alone");

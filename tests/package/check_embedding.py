@@ -1,10 +1,13 @@
 """The Python classes over engine and trainer: values, refusals, ends of life. Usage: check_embedding.py MODEL"""
 
 import gc
+import importlib
 import pathlib
 import signal
 import sys
 import tempfile
+import time
+from unittest import mock
 
 import numpy as np
 
@@ -157,6 +160,18 @@ def texts_are_prompts_where_there_is_a_tokenizer():
         refused(lockstep.LockstepError, "tokenizer.json", lockstep.Engine(bare).generate, texts)
 
 
+def looks_at_a_process_ship_what_is_new():
+    """Of lockstep.ray, whose import is all that needs Ray here."""
+    names = ("ray", "ray.exceptions", "ray.util", "ray.util.placement_group", "ray.util.scheduling_strategies")
+    with mock.patch.dict(sys.modules, {name: mock.MagicMock() for name in names}):
+        process = importlib.import_module("lockstep.ray").Process()
+    process.start(["sh", "-c", "echo one; echo two"])
+    while process.look()[0] is None:
+        time.sleep(0.01)
+    assert [process.look(since) for since in (0, 4, 8)] == [(0, b"one\ntwo\n"), (0, b"two\n"), (0, b"")]
+    process.stop()
+
+
 def handles_end_once():
     model = lockstep.Model(MODEL)
     with lockstep.Engine(model) as engine:
@@ -173,6 +188,6 @@ def handles_end_once():
 
 for check in (engine_scoring_and_trainer_agree, an_interrupt_ends_a_call_soon, supervised_steps_and_checkpoints,
               wrong_arguments, the_signature_has_the_librarys_defaults, a_refused_prompt_leaves_the_engine_as_it_was,
-              texts_are_prompts_where_there_is_a_tokenizer, handles_end_once):
+              texts_are_prompts_where_there_is_a_tokenizer, looks_at_a_process_ship_what_is_new, handles_end_once):
     check()
     print(f"{check.__name__}: ok")

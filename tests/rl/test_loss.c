@@ -387,6 +387,13 @@ static void metrics_are_written_with_aliases(void **state) {
     assert_non_null(strstr(text, "\"policy_loss\":"));
     assert_non_null(strstr(text, "\"reference_kl\":null"));
     assert_non_null(strstr(text, "\"actor/pg_clipfrac\":"));
+    assert_non_null(strstr(text, "\"clip_ratio/low_mean\":"));
+    assert_non_null(file = fmemopen(text, sizeof text - 1, "w"));
+    ls_json_init(&json, file);
+    ls_loss_metrics_write(&json, NULL, &r.metrics, LS_LOSS_POLICY_GSPO);
+    assert_int_equal(fclose(file), 0);
+    assert_non_null(strstr(text, "\"actor/pg_clipfrac\":"));
+    assert_null(strstr(text, "clip_ratio")); /* TRL's is of sequences there */
 }
 
 int main(void) {

@@ -653,6 +653,24 @@ static void malformed_files_are_refused(void **state) {
     }
 }
 
+static void other_forms_of_tokenizers_are_named(void **state) {
+    static const char *const cases[][2] = {{"tokenizer.model", "tokenizer.model alone; convert it: python3 -c"},
+                                           {"vocab.json", "vocab.json of the older form; convert it: python3 -c"},
+                                           {"readme", "tokenizer.json: cannot open"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char dir[] = "/tmp/ls-test-XXXXXX", path[100];
+        ls_tokenizer *tokenizer;
+        ls_error err = {0};
+        assert_non_null(mkdtemp(dir));
+        snprintf(path, sizeof path, "%s/%s", dir, cases[i][0]);
+        assert_int_equal(fclose(fopen(path, "w")), 0);
+        check_failed(ls_tokenizer_open(&tokenizer, dir, &err), &err, cases[i][1]);
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(rmdir(dir), 0);
+    }
+}
+
 static void patterns_outside_the_dialect_are_refused(void **state) {
     static const char *const unsupported[] = {
         "a{2}?", "(?m:a)", "(?x) a",  "(?<n>a)",     "(a)\\1",        "[[:alpha:]]", "[a[b]]",  "\\X",
@@ -832,6 +850,7 @@ int main(void) {
         cmocka_unit_test(vocabularies_may_hold_nul),
         cmocka_unit_test(unsupported_parts_are_refused),
         cmocka_unit_test(malformed_files_are_refused),
+        cmocka_unit_test(other_forms_of_tokenizers_are_named),
         cmocka_unit_test(patterns_outside_the_dialect_are_refused),
         cmocka_unit_test(growth_is_bounded),
         cmocka_unit_test(runaway_patterns_give_up),
