@@ -516,8 +516,6 @@ static void charts_stand_alone(void **state) {
         assert_null(strstr(text, "nan"));
         assert_null(strstr(text, "inf"));
         assert_non_null(strstr(text, "</svg>"));
-        assert_non_null(
-            strstr(text, " viewBox=\"0 0 ")); /* without it a page that is narrower cuts the right side off */
         if (i == 0) assert_non_null(strstr(text, "a &lt;b&gt; &amp; &quot;c&quot;"));
         free(text);
     }
