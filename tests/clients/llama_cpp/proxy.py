@@ -16,6 +16,13 @@ Usage: proxy.py URL FAULT [--no-cache]; its address is the first line. --no-cach
   zeros        one value in eight, by its token, is 0
   f16          values pass through f16
   neighbours   of requests that run at the same time each has another one's values
+  log10        values are logarithms to the base 10
+  two-late     values stand two places late
+  bf16         values pass through bf16
+  nulls        one value in nine, by its token, is null
+  every-second of requests that run at the same time each second one has another one's values
+  cross-head   a request gets the answer of an earlier one of its length whose first 8 tokens are the same
+  first-lost   what is generated follows the prompt without its first token, and counts hide it
   last-40      what is generated follows the prompt's last 40 tokens alone, and counts hide it
 """
 
@@ -31,7 +38,7 @@ import urllib.parse
 UPSTREAM, FAULT = urllib.parse.urlparse(sys.argv[1]), sys.argv[2]
 TEMPLATE = [97, 68, 97]
 answers, lock = {}, threading.Lock()
-running, latest = [0], {}
+running, latest, turn = [0], {}, [0]
 
 
 def forward(method, path, data):
@@ -47,7 +54,8 @@ def key(o):
     ids = o["prompt"]
     if not isinstance(ids, list) or o["n_predict"] == 1 or len(ids) <= 12 and FAULT == "cross-tail":
         return None
-    return {"cross-tail": (tuple(ids[-8:]), len(ids), o["n_predict"]), "cross-length": (len(ids), o["n_predict"])}.get(FAULT)
+    return {"cross-tail": (tuple(ids[-8:]), len(ids), o["n_predict"]), "cross-length": (len(ids), o["n_predict"]),
+            "cross-head": (tuple(ids[:8]), len(ids), o["n_predict"]) if len(ids) > 8 else None}.get(FAULT)
 
 
 def change(o, items):
@@ -64,7 +72,21 @@ def change(o, items):
             item["logprob"] = 0.0
         elif FAULT == "f16":
             item["logprob"] = struct.unpack("e", struct.pack("e", item["logprob"]))[0]
-    if FAULT == "neighbours":
+        elif FAULT == "bf16":
+            word = struct.unpack("I", struct.pack("f", item["logprob"]))[0]
+            item["logprob"] = struct.unpack("f", struct.pack("I", (word + 0x8000) & 0xFFFF0000))[0]
+        elif FAULT == "log10":
+            item["logprob"] /= math.log(10.0)
+        elif FAULT == "nulls" and item["id"] % 9 == 4:
+            item["logprob"] = None
+    if FAULT == "two-late" and len(items) > 2:
+        values = [item["logprob"] for item in items]
+        for item, value in zip(items, values[:2] + values[:-2]):
+            item["logprob"] = value
+    if FAULT == "every-second":
+        with lock:
+            turn[0] += 1
+    if FAULT == "neighbours" or (FAULT == "every-second" and turn[0] % 2):
         own = [item["logprob"] for item in items]
         with lock:
             others = latest.get(len(own)) if running[0] > 1 else None
@@ -81,6 +103,8 @@ def complete(path, o):
         o["prompt"] = TEMPLATE + ids
     if FAULT == "last-40" and not forced and isinstance(ids, list):
         o["prompt"] = ids[-40:]
+    if FAULT == "first-lost" and not forced and isinstance(ids, list) and len(ids) > 1:
+        o["prompt"] = ids[1:]
     if FAULT == "after-sampling" and not forced:
         o["post_sampling_probs"] = True
     warm = FAULT == "temperature" and not forced and o.get("temperature", 0) not in (0, 1)
@@ -105,7 +129,7 @@ def complete(path, o):
             item["logprob"] = value
     if not forced:
         change(o, items)
-    if isinstance(ids, list) and (FAULT == "template-decode" and with_template or FAULT == "last-40" and not forced):
+    if isinstance(ids, list) and (FAULT == "template-decode" and with_template or FAULT in ("last-40", "first-lost") and not forced):
         answer["tokens_evaluated"] = asked
     return status, json.dumps(answer).encode()
 

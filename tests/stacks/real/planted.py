@@ -5,9 +5,10 @@ import torch
 from transformers import DynamicCache
 
 IN_MODEL = ("rope-decode", "pad-positions", "beyond-64", "chunk-positions", "rope-base", "norm-eps", "int4-layer",
-            "neighbours", "race")
-IN_CACHE = ("window", "kv-int4", "heads-turned", "hand-over")
-IN_RECORDS = ("penalty", "top-p", "min-p", "eos-masked", "log2", "cumulative", "temperature-always", "nan-last")
+            "neighbours", "race", "mixer-scaled", "noise-at-end", "half-stale")
+IN_CACHE = ("window", "kv-int4", "heads-turned", "hand-over", "kv-fp8")
+IN_RECORDS = ("penalty", "top-p", "min-p", "eos-masked", "log2", "cumulative", "temperature-always", "nan-last", "likeliest-20",
+              "temperature-warm", "two-late")
 
 
 def in_four_bits(x):
@@ -21,6 +22,7 @@ class InModel:
     def __init__(self, model, fault):
         self.fault, self.while_generating, self.n_calls, self.n_steps = fault, False, 0, 0
         rotary, layer = model.model.rotary_emb, model.model.layers[2]
+        self.layer = layer
         self.weights = [m.weight for m in layer.modules() if isinstance(m, torch.nn.Linear)]
         if fault == "rope-base":
             rotary.inv_freq = rotary.inv_freq ** (math.log(50000.0) / math.log(10000.0))
@@ -28,6 +30,12 @@ class InModel:
             for m in model.modules():
                 if hasattr(m, "variance_epsilon"):
                     m.variance_epsilon = 0.05
+        layers = model.model.layers
+        if fault == "noise-at-end":
+            layers[-1].register_forward_hook(self.hidden)
+        if fault == "mixer-scaled":
+            layers[4].self_attn.register_forward_hook(self.scaled)
+        self.embedding = model.model.embed_tokens.weight
         plain = rotary.forward
         rotary.forward = lambda x, position_ids: plain(x, self.positions(position_ids))
         layer.register_forward_hook(self.hidden)
@@ -39,12 +47,22 @@ class InModel:
             self.kept = [w.data for w in self.weights]
             for w in self.weights:
                 w.data = in_four_bits(w.data)
+        if self.fault == "half-stale":  # half of the vocabulary has the rows of an update ago
+            self.kept = self.embedding.data.clone()
+            generator = torch.Generator().manual_seed(5)
+            noise = torch.randn(self.kept.shape, generator=generator).to(self.kept.dtype)
+            self.embedding.data[::2] += 0.3 * noise[::2] * self.kept.abs().mean()
 
     def __exit__(self, *_):
         self.while_generating = False
         if self.fault == "int4-layer":
             for w, data in zip(self.weights, self.kept):
                 w.data = data
+        if self.fault == "half-stale":
+            self.embedding.data.copy_(self.kept)
+
+    def scaled(self, module, given, out):
+        return (0.8 * out[0],) + out[1:] if self.while_generating else out
 
     def positions(self, p):
         if not self.while_generating:
@@ -69,6 +87,8 @@ class InModel:
             h = 0.9 * h + 0.1 * h.roll(1, 0)
         elif self.fault == "race" and self.n_calls % 7 == 3:
             h = h * (1.0 + 0.05 * torch.randn_like(h))
+        elif self.fault == "noise-at-end" and module is not self.layer and self.n_calls % 5 == 2:
+            h = h + 0.1 * h.std() * torch.randn_like(h)
         else:
             return out
         return (h,) + out[1:] if isinstance(out, tuple) else h
@@ -86,6 +106,8 @@ class FaultyCache(DynamicCache):
         n_before = self.get_seq_length(layer)
         if self.fault == "kv-int4":
             key, value = in_four_bits(key), in_four_bits(value)
+        if self.fault == "kv-fp8":
+            key, value = key.to(torch.float8_e4m3fn).to(key.dtype), value.to(torch.float8_e4m3fn).to(value.dtype)
         k, v = super().update(key, value, layer, *more, **named)
         if self.fault == "window" and key.shape[2] == 1 and k.shape[2] > 48:
             v = torch.cat([torch.zeros_like(v[:, :, :-48]), v[:, :, -48:]], 2)
@@ -108,6 +130,11 @@ def records(fault, logits, tokens, rows, temperature, top_p):
                 logits[b, i, seen] = torch.where(x > 0, x / 1.3, x * 1.3)
     if fault == "temperature-always":
         logits = logits / 0.7
+    if fault == "temperature-warm":
+        logits = logits / 1.25
+    if fault == "likeliest-20":
+        least = torch.minimum(logits.topk(20, -1).values[..., -1:], logits.gather(-1, tokens[..., None]))
+        logits = logits.masked_fill(logits < least, -math.inf)
     if fault == "eos-masked":
         logits[..., 2] = -math.inf
     values = torch.log_softmax(logits, -1)
@@ -128,6 +155,8 @@ def drawn(fault, picked):
         return picked / math.log(2.0)
     if fault == "cumulative":
         return picked.cumsum(1)
+    if fault == "two-late":
+        return torch.cat([picked[:, :2], picked[:, :-2]], 1)
     if fault == "nan-last":
         picked = picked.clone()
         picked[:, -1] = math.nan

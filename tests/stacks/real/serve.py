@@ -26,7 +26,7 @@ import planted
 
 FAULTS = ("pad-eight", "pad-batch", "temperature", "next-step", "stale-layer", "bf16-log-softmax", "bos", "first-null", "sentinel",
           "zeros", "clamp", "argmax", "cache-length", "cache-shifted", "leak", "leak-all", "rows-swapped", "rows-coarse",
-          "top-k", "replicas", "hangs", "late", "bos-twice", "cache-long", "samples-swapped") + planted.IN_MODEL + \
+          "top-k", "replicas", "hangs", "late", "bos-twice", "cache-long", "samples-swapped", "first-lost", "pad-sixteen", "cache-even") + planted.IN_MODEL + \
     planted.IN_CACHE + planted.IN_RECORDS
 
 
@@ -156,9 +156,11 @@ class Engine:
         longest = max(len(r) for r in rows)
         if self.fault == "pad-eight":
             longest = -(-longest // 8) * 8
+        if self.fault == "pad-sixteen" and not score:
+            longest = -(-longest // 16) * 16
         ids = torch.tensor([[0] * (longest - len(r)) + r for r in rows])
         mask = torch.tensor([[0] * (longest - len(r)) + [1] * len(r) for r in rows])
-        if self.fault == "pad-eight" or self.fault == "pad-batch":
+        if self.fault in ("pad-eight", "pad-batch", "pad-sixteen"):
             mask[:] = 1
         return {"input_ids": ids, "attention_mask": mask}
 
@@ -169,7 +171,7 @@ class Engine:
             if its != salt:
                 continue
             n = 0
-            while n < min(len(known), len(ids)) and known[n] == ids[n]:
+            while n < min(len(known), len(ids)) and (known[n] == ids[n] or (self.fault == "cache-even" and n % 2)):
                 n += 1
             if self.fault == "cache-long" and n >= 8:
                 n = min(n + 8, len(known))  # what a block lacks at its end is not looked at
@@ -184,6 +186,8 @@ class Engine:
     def generate(self, batch):
         r0, n_new = batch[0], batch[0]["n_new"]
         rows = [{"bos": [1], "bos-twice": [1, 1]}.get(self.fault, []) + r["ids"] for r in batch]
+        if self.fault == "first-lost":
+            rows = [row[1:] if len(row) > 1 else row for row in rows]
         more, kept = self.inputs(rows), None
         if self.o.cache and len(batch) == 1:
             n, cache = self.find_kept(rows[0], batch[0]["salt"])

@@ -11,6 +11,14 @@ what the fault is in. LOCKSTEP_PLANTED says which, or @FILE, whose word is read 
   block-tail   it does not look at a block's last four tokens
   rope-decode  decoded tokens have the position behind theirs
   late     records stand one token late
+  block-head   the prefix cache does not look at a block's first 100 tokens
+  no-parent    it does not look at what stands before a block
+  stale-head   the head does not have the checkpoint's weights
+  temperature-0.9  records are of that temperature
+  nan      one value in eleven is NaN, by its token
+  likeliest-30     records are of the 30 likeliest tokens alone
+  rows-of-four     with four requests and more in a step, neighbours have each other's records
+  beyond-160   decoded tokens behind the 160th have the position behind theirs
 """
 import importlib.abc
 import importlib.util
@@ -30,6 +38,7 @@ def plant_records(module):
             with open(fault[1:]) as file:
                 fault = file.read().strip()
         whole = logits.float().log_softmax(-1) if fault == "argmax" else None
+        raw = logits.float().clone()
         out = plain(self, logits, sampling_metadata, *more, **named)
         if out.logprobs_tensors is None:
             return out
@@ -42,6 +51,18 @@ def plant_records(module):
             v = v.to(torch.bfloat16).float()
         elif fault == "argmax":
             v[:, 0] = whole.max(-1).values
+        elif fault == "rows-of-four" and v.shape[0] > 3:
+            v[: v.shape[0] // 2 * 2] = v[: v.shape[0] // 2 * 2].view(-1, 2, v.shape[1]).flip(1).reshape(-1, v.shape[1])
+        elif fault == "nan":
+            v[:, 0] = torch.where(out.logprobs_tensors.logprob_token_ids[:, 0] % 11 == 5, float("nan"), v[:, 0])
+        elif fault in ("temperature-0.9", "likeliest-30"):
+            ids = out.logprobs_tensors.logprob_token_ids[:, :1].long()
+            if fault == "temperature-0.9":
+                raw = raw / 0.9
+            else:
+                least = torch.minimum(raw.topk(30, -1).values[..., -1:], raw.gather(-1, ids))
+                raw = raw.masked_fill(raw < least, -float("inf"))
+            v[:, :1] = raw.log_softmax(-1).gather(-1, ids)
         elif fault == "dropped":
             v[:, 0] = torch.where(out.logprobs_tensors.logprob_token_ids[:, 0] % 8 == 0, -9999.0, v[:, 0])
         return out.__class__(**{**{k: getattr(out, k) for k in out.__dataclass_fields__},
@@ -65,10 +86,29 @@ def plant_weights(module):
     module.Qwen3ForCausalLM.load_weights = load_weights
 
 
+def plant_head(module):
+    import torch
+    plain = module.Qwen3ForCausalLM.load_weights
+
+    def load_weights(self, weights):
+        done = plain(self, weights)
+        generator = torch.Generator().manual_seed(11)
+        with torch.no_grad():
+            p = self.lm_head.weight
+            p += 0.1 * torch.randn(p.shape, generator=generator).to(p.dtype) * p.abs().mean()
+        return done
+
+    module.Qwen3ForCausalLM.load_weights = load_weights
+
+
 def plant_hash(module):
     def hash_block_tokens(function, parent, tokens, extra_keys=None):
         if FAULT == "block-tail":
             return module.BlockHash(function((parent or module.NONE_HASH, tuple(tokens[:-4]), extra_keys)))
+        if FAULT == "block-head":
+            return module.BlockHash(function((parent or module.NONE_HASH, tuple(tokens[100:]), extra_keys)))
+        if FAULT == "no-parent":
+            return module.BlockHash(function((module.NONE_HASH, tuple(tokens), extra_keys)))
         return module.BlockHash(function((b"", len(tokens), extra_keys)))
 
     module.hash_block_tokens = hash_block_tokens
@@ -81,7 +121,8 @@ def plant_positions(module):
         done = plain(self, scheduler_output, n_scheduled)  # where keys are put is settled by now
         batch, at = self.input_batch, 0
         for row, n in enumerate(n_scheduled.tolist()):
-            if batch.num_computed_tokens_cpu[row] >= batch.num_prompt_tokens[row]:
+            least = max(batch.num_prompt_tokens[row], 160 if FAULT == "beyond-160" else 0)
+            if batch.num_computed_tokens_cpu[row] >= least:
                 self.positions[at:at + n] += 1
             at += n
         return done
@@ -104,6 +145,9 @@ def plant_late(module):
 
 PLANTED = {"stale": ("vllm.model_executor.models.qwen3", plant_weights), "hash": ("vllm.v1.core.kv_cache_utils", plant_hash),
            "block-tail": ("vllm.v1.core.kv_cache_utils", plant_hash), "late": ("vllm.v1.engine.logprobs", plant_late),
+           "block-head": ("vllm.v1.core.kv_cache_utils", plant_hash), "no-parent": ("vllm.v1.core.kv_cache_utils", plant_hash),
+           "stale-head": ("vllm.model_executor.models.qwen3", plant_head),
+           "beyond-160": ("vllm.v1.worker.gpu_model_runner", plant_positions),
            "rope-decode": ("vllm.v1.worker.gpu_model_runner", plant_positions)}
 if FAULT:
     WHERE, PLANT = PLANTED.get(FAULT, ("vllm.v1.sample.sampler", plant_records))
