@@ -295,6 +295,20 @@ double ls_probe_moved_from(const ls_inquiry *q);
 double ls_probe_size(const ls_outcome *c);
 /* Whether records of tokens that stood there before are below, and all others above. */
 void ls_probe_decide_signs(ls_inquiry *q, bool *found);
+/* Whether records are of a distribution without the end of sequence. */
+ls_status ls_probe_decide_masked(ls_inquiry *q, bool *found, ls_error *err);
+/* Records of different tokens of one text, drawn at LS_SLOPE_AT, against the prompt's values of them: a line of one
+ * slope for all texts, and a height for each, since a text has one normalisation. */
+#define LS_SLOPE_AT 2.0 /* so high that draws of one text are of several tokens */
+typedef struct ls_slope {
+    int64_t n, n_texts;
+    double slope, left, left_mean; /* the largest |distance| from the line, and the root of the mean square */
+    double spread;                 /* root of the mean square of records about their text's mean */
+    double height;                 /* the largest |height| of a text's line at 0 */
+} ls_slope;
+ls_status ls_probe_measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err);
+/* Whether records are of one other temperature, whatever was asked for. */
+ls_status ls_probe_decide_slope(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether requests are off from a length on. */
 ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether decoded tokens are off from the first border of a page on, wherever that is. */

@@ -7,12 +7,25 @@
 #include "diagnose/rounding/inquiry.h"
 
 /* How a request is related to the one in front of it. */
-typedef enum relation { UNRELATED = 0, LIKE_LENGTH, LIKE_TAIL, LIKE_HEAD, LIKE_SET, SAME, RELATIONS } relation;
-static const char *const relation_words[RELATIONS] = {"another one",           "one of the same length",
-                                                      "one with the same end", "one with the same beginning",
-                                                      "the same tokens",       "itself"};
+typedef enum relation {
+    UNRELATED = 0,
+    LIKE_LENGTH,
+    LIKE_TAIL,
+    LIKE_HEAD,
+    LIKE_SET,
+    SAME,
+    MOVED, /* of a server: pieces that are kept may be put elsewhere, behind other tokens */
+    RELATIONS
+} relation;
+static const char *const relation_words[RELATIONS] = {"another one",
+                                                      "one of the same length",
+                                                      "one with the same end",
+                                                      "one with the same beginning",
+                                                      "the same tokens",
+                                                      "itself",
+                                                      "one with a piece more in it"};
 
-enum { PAIRS = 3, FIRST_LENGTH = 66, LONGEST = 240 };
+enum { PAIRS = 3, FIRST_LENGTH = 66, LONGEST = 280, PIECE = 9 };
 
 typedef struct relations_tried {
     int64_t off[RELATIONS], n[RELATIONS]; /* second requests */
@@ -45,21 +58,26 @@ done:
     return status;
 }
 
+/* Token i of the request in front of one whose text is `own` and has n tokens. */
+static int32_t token_before(const ls_inquiry *q, relation how, int64_t own, int64_t n, int64_t i) {
+    const bool shared = how == SAME || (how == LIKE_HEAD && i < n - n / 3) || (how == LIKE_TAIL && i >= n / 3);
+    if (how == LIKE_SET) return ls_plain_token(q, own, i < n - 1 ? (i + 7) % (n - 1) : i);
+    if (how == MOVED && (i < n / 4 || i >= n / 4 + PIECE)) return ls_plain_token(q, own, i < n / 4 ? i : i - PIECE);
+    return ls_plain_token(q, shared ? own : own + 1, i);
+}
+
 /* Two requests, one behind the other; is the second one off, for what is kept of the first? */
 static ls_status try_pair(ls_inquiry *q, relation how, int64_t text, bool cached, relations_tried *k, ls_error *err) {
     ls_requests *r = calloc(1, sizeof *r);
     int32_t ids[LONGEST];
-    const int64_t n = fresh_length(k), n_first = how == UNRELATED ? fresh_length(k) : n, own = 5000 + 2 * text;
+    const int64_t n = fresh_length(k), own = 5000 + 2 * text;
+    const int64_t n_first = how == UNRELATED ? fresh_length(k) : how == MOVED ? n + PIECE : n;
     ls_seen seen = {0};
     ls_trial trial;
     ls_status status;
     bool is_off, unrelated = false;
     LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
-    for (int64_t i = 0; i < n_first; i++) {
-        const bool shared = how == SAME || (how == LIKE_HEAD && i < n - n / 3) || (how == LIKE_TAIL && i >= n / 3);
-        ids[i] = how == LIKE_SET ? ls_plain_token(q, own, i < n - 1 ? (i + 7) % (n - 1) : i)
-                                 : ls_plain_token(q, shared ? own : own + 1, i);
-    }
+    for (int64_t i = 0; i < n_first; i++) ids[i] = token_before(q, how, own, n, i);
     LS_TRY_DONE(ls_requests_add(r, ids, n_first, err));
     for (int64_t i = 0; i < n; i++) ids[i] = ls_plain_token(q, own, i);
     LS_TRY_DONE(ls_requests_add(r, ids, n, err));
@@ -120,13 +138,14 @@ ls_status ls_decide_previous_request(ls_inquiry *q, ls_stack_experiment experime
                                      ls_error *err) {
     relations_tried k = {.next_length = FIRST_LENGTH};
     char which[160] = "";
+    const int n_relations = q->f->is_server ? RELATIONS : MOVED;
     bool other = false;
     *found = false;
-    for (int how = 0; how < RELATIONS && !(q->f->is_server && is_crossed(&k)); how++)
+    for (int how = 0; how < n_relations && !(q->f->is_server && is_crossed(&k)); how++)
         for (int64_t i = 0; i < PAIRS; i++) LS_TRY(try_pair(q, (relation)how, PAIRS * how + i, cached, &k, err));
     if (q->f->is_server) LS_TRY(try_more(q, cached, &k, err));
-    for (int how = LIKE_LENGTH; how < SAME; how++) {
-        if (!mostly(&k, (relation)how)) continue;
+    for (int how = LIKE_LENGTH; how < n_relations; how++) {
+        if (how == SAME || !mostly(&k, (relation)how)) continue;
         snprintf(which + strlen(which), sizeof which - strlen(which), "%s%s", which[0] != '\0' ? ", " : "",
                  relation_words[how]);
         other = other || how != LIKE_HEAD || !mostly(&k, SAME); /* a beginning is shared by right, as the whole is */

@@ -155,57 +155,12 @@ static void list_cause(ls_inquiry *q, ls_stack_experiment experiment, double sur
 
 /* ---- draws ---- */
 
-enum { SLOPE_TEXTS = 3, SLOPE_DRAWS = 6, SLOPE_SAMPLES = 4 };
-/* So high that draws of one text are of several tokens. */
-#define SLOPE_AT 2.0
-
-static ls_status lay_draw(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
-    ls_stack_trial(q, LS_STACK_RAW, trial, NULL);
-    trial->max_tokens = 1;
-    trial->sampling.temperature = (float)SLOPE_AT;
-    if (q->runner->door->subject->obeys >> ls_lever_find("samples") & 1) trial->levers.samples = SLOPE_SAMPLES;
-    return ls_requests_plain(q, r, 3600 + text, 9, err);
-}
-
-/* The slope of records on the prompt's values for different tokens of one text: 1 / T where records are of temperature
- * T, whatever the normalisation, since a text has one. */
-static ls_status slope_of_records(ls_inquiry *q, double *slope, double *left, int64_t *n, ls_error *err) {
-    double x[SLOPE_TEXTS * SLOPE_DRAWS * SLOPE_SAMPLES], y[SLOPE_TEXTS * SLOPE_DRAWS * SLOPE_SAMPLES], xx = 0.0,
-                                                                                                       xy = 0.0;
-    const uint64_t seed = q->runner->sweep->opts.seed;
-    ls_status status;
-    *n = 0;
-    for (int64_t text = 0; text < SLOPE_TEXTS; text++) {
-        const int64_t from = *n;
-        double mx = 0.0, my = 0.0;
-        for (int64_t k = 0; k < SLOPE_DRAWS; k++) {
-            ls_seen s;
-            q->runner->sweep->opts.seed = seed + 1 + (uint64_t)k;
-            status = ls_foreign_try_laid(q, lay_draw, text, &s, err);
-            q->runner->sweep->opts.seed = seed;
-            LS_TRY(status);
-            for (int64_t i = 0; i < s.outcomes.n; i++) {
-                if (s.outcomes.of[i].n == 0) continue;
-                x[*n] = (double)s.outcomes.of[i].scored[0];
-                y[(*n)++] = (double)s.outcomes.of[i].logprob[0];
-            }
-            ls_seen_deinit(&s);
-        }
-        for (int64_t i = from; i < *n; i++) mx += x[i] / (double)(*n - from), my += y[i] / (double)(*n - from);
-        for (int64_t i = from; i < *n; i++) x[i] -= mx, y[i] -= my;
-    }
-    for (int64_t i = 0; i < *n; i++) xx += x[i] * x[i], xy += x[i] * y[i];
-    *slope = xx > 0.0 ? xy / xx : 0.0;
-    *left = 0.0;
-    for (int64_t i = 0; i < *n; i++) *left = fmax(*left, fabs(y[i] - *slope * x[i]));
-    return LS_OK;
-}
 /* What draws are made with must not change what is recorded of them, which is the model's own. */
 static ls_status decide_draws(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
-    const double asked = SLOPE_AT;
-    double sure, slope, left;
-    int64_t n;
+    const double asked = LS_SLOPE_AT;
+    double sure;
+    ls_slope line;
     ls_stack_experiment experiment;
     bool hot;
     LS_TRY(strongest(q, LS_STACK_RAW, LS_STACK_COLD, &experiment, &sure, err));
@@ -213,8 +168,8 @@ static ls_status decide_draws(ls_inquiry *q, ls_error *err) {
     hot = experiment == LS_STACK_EXPERIMENTS && q->runner->sweep->opts.hot_differs;
     if (hot) experiment = LS_STACK_RAW, sure = SURE;
     if (experiment < LS_STACK_EXPERIMENTS && holds(sure)) {
-        LS_TRY(slope_of_records(q, &slope, &left, &n, err));
-        if (n >= 12 && fabs(slope - 1.0 / asked) < 0.02 && left < f->limit + 0.02) {
+        LS_TRY(ls_probe_measure_slope(q, &line, err));
+        if (line.n >= 12 && fabs(line.slope - 1.0 / asked) < 0.02 && line.left < f->limit + 0.02) {
             q->left = LS_STACK_SOLO_A;
             if (q->runner->door->subject->records_processed)
                 snprintf(f->convention, sizeof f->convention,
@@ -224,13 +179,13 @@ static ls_status decide_draws(ls_inquiry *q, ls_error *err) {
             else
                 ls_foreign_find(f, LS_CAUSE_TEMPERATURE, experiment, sure,
                                 "at temperature %g records go %.3f times as far apart as the prompt's values do, over "
-                                "%" PRId64 " draws of %d texts; 1 / %g is %.3f",
-                                asked, slope, n, SLOPE_TEXTS, asked, 1.0 / asked);
+                                "%" PRId64 " draws of %" PRId64 " texts; 1 / %g is %.3f",
+                                asked, line.slope, line.n, line.n_texts, asked, 1.0 / asked);
         } else if (!hot) {
             ls_foreign_find(f, LS_CAUSE_TEMPERATURE, experiment, 0.7,
                             "%s is off and its control is not, but records go %.3f times as far apart as the prompt's "
                             "values, not 1 / %g",
-                            ls_stack_experiment_name(experiment), slope, asked);
+                            ls_stack_experiment_name(experiment), line.slope, asked);
         }
     }
     LS_TRY(strongest(q, LS_STACK_TOP_K, LS_STACK_TOP_P, &experiment, &sure, err));
@@ -439,7 +394,8 @@ static ls_status decide_cache(ls_inquiry *q, ls_error *err) {
     ls_trial trial;
     experiment = largest_share(q, LS_STACK_CACHED_SAME, LS_STACK_CACHED_TWINS_WHOLE);
     if (experiment == LS_STACK_EXPERIMENTS) experiment = largest_share(q, LS_STACK_CACHED_RESET, LS_STACK_CACHED_RESET);
-    if (experiment == LS_STACK_EXPERIMENTS) experiment = largest_share(q, LS_STACK_CACHED_MANY, LS_STACK_CACHED_MANY);
+    if (experiment == LS_STACK_EXPERIMENTS) experiment = largest_share(q, LS_STACK_CACHED_LONG, LS_STACK_CACHED_LONG);
+    if (experiment == LS_STACK_EXPERIMENTS) experiment = largest_share(q, LS_STACK_CACHED_MANY, LS_STACK_CACHED_LONGER);
     if (experiment == LS_STACK_EXPERIMENTS) return LS_OK;
     /* Pairs have controls of their own, and a cache that no client can keep out is in the experiment's control as well.
      *  */
@@ -622,17 +578,16 @@ static bool decide_checkpoint(ls_inquiry *q) {
 #define CUT_LEFT 0.2
 static ls_status check_cut(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
-    double slope, left;
-    int64_t n;
+    ls_slope line;
     if (f->found.n == 0 || f->found.of[0].cause != LS_CAUSE_CUT || f->found.of[0].confidence < LS_NAMED) return LS_OK;
-    LS_TRY(slope_of_records(q, &slope, &left, &n, err));
-    if (n < 12 || fabs(slope - 1.0) > 0.1 || left > CUT_LEFT) f->found.of[0].confidence = 0.6;
+    LS_TRY(ls_probe_measure_slope(q, &line, err));
+    if (line.n < 12 || fabs(line.slope - 1.0) > 0.1 || line.left > CUT_LEFT) f->found.of[0].confidence = 0.6;
     return LS_OK;
 }
 
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
-    bool wrong_solo = false;
+    bool wrong_solo = false, masked = false;
     const bool has_pattern = f->found.n > 0;
     decide_oddities(q);
     decide_hangs(q);
@@ -645,5 +600,7 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     LS_TRY(check_cut(q, err));
     if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;
     if (decide_checkpoint(q)) return LS_OK;
-    return wrong_solo ? LS_OK : decide_levers(q, err);
+    if (!wrong_solo) LS_TRY(decide_levers(q, err));
+    if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;
+    return ls_probe_decide_masked(q, &masked, err);
 }

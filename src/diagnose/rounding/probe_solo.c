@@ -206,20 +206,32 @@ typedef enum hypothesis {
     FIRST_AGAIN,
     WITHOUT_LAST,
     WITH_EOS,
-    WITH_0, /* where nobody says what the begin-of-sequence token is, it is one of the first */
+    WITH_BOS_TWICE, /* by a template and by the tokenizer */
+    WITH_0,         /* where nobody says what the begin-of-sequence token is, it is one of the first */
     WITH_1,
     WITH_2,
+    WITH_0_TWICE,
+    WITH_1_TWICE,
+    WITH_2_TWICE,
     HYPOTHESES
 } hypothesis;
 
+/* The token in front and how often it stands there; 0: none does. */
+static int64_t front_of(const ls_model_config *c, hypothesis how, int32_t *token) {
+    const bool is_bos = how == WITH_BOS || how == WITH_BOS_TWICE;
+    *token = is_bos ? c->bos : (int32_t)((how - WITH_0) % 3);
+    if (!is_bos && how < WITH_0) return 0;
+    return how == WITH_BOS_TWICE || how >= WITH_0_TWICE ? 2 : 1;
+}
+
 static int64_t read_as(const ls_model_config *c, hypothesis how, const ls_outcome *one, int32_t *out) {
     const int64_t n = one->n_prompt;
+    int32_t front;
+    const int64_t n_front = front_of(c, how, &front);
     int64_t at = 0;
-    if ((how == WITH_BOS && c->bos < 0) || (how == WITH_EOS && c->n_eos == 0)) return 0;
-    if (how >= WITH_0 && c->bos >= 0) return 0;
+    if ((n_front > 0 && (c->bos < 0) != (how >= WITH_0)) || (how == WITH_EOS && c->n_eos == 0)) return 0;
     if ((how == WITHOUT_FIRST || how == WITHOUT_LAST) && n < 2) return 0;
-    if (how == WITH_BOS) out[at++] = c->bos;
-    if (how >= WITH_0) out[at++] = (int32_t)how - (int32_t)WITH_0;
+    while (at < n_front) out[at++] = front;
     if (how == FIRST_AGAIN) out[at++] = one->prompt[0];
     for (int64_t i = how == WITHOUT_FIRST; i < n - (how == WITHOUT_LAST); i++) out[at++] = one->prompt[i];
     if (how == WITH_EOS) out[at++] = c->eos[0];
@@ -259,17 +271,17 @@ static ls_status measure_hypothesis(ls_inquiry *q, hypothesis how, double *media
 }
 
 /* The |d| of a short request that is generated with a token in front of it, beside its values without one. */
-static ls_status add_fronted(ls_inquiry *q, const ls_outcome *one, int32_t front, double *list, int64_t *n,
+static ls_status add_fronted(ls_inquiry *q, const ls_outcome *one, hypothesis how, double *list, int64_t *n,
                              ls_error *err) {
-    int32_t ids[64];
-    const ls_prompt fronted = {ids, one->n_prompt + 1}, plain = {ids + 1, one->n_prompt};
+    int32_t ids[64], front;
+    const int64_t n_front = front_of(q->config, how, &front);
+    const ls_prompt fronted = {ids, one->n_prompt + n_front}, plain = {ids + n_front, one->n_prompt};
     ls_outcomes o = {0};
     ls_seen s = {0};
     ls_trial trial;
     ls_status status;
     ls_stack_trial(q, LS_STACK_SOLO_C, &trial, NULL);
-    ids[0] = front;
-    memcpy(ids + 1, one->prompt, (size_t)one->n_prompt * sizeof *ids);
+    (void)read_as(q->config, how, one, ids);
     LS_TRY_DONE(ls_foreign_try(q, &trial, 0, &fronted, 1, &s, err));
     if (s.outcomes.n == 0) goto done;
     LS_TRY_DONE(ls_outcomes_create(&o, &trial, &plain, 1, err));
@@ -284,24 +296,26 @@ done:
     return status;
 }
 
-/* It is the prompt's values that have one more token in front. */
+/* It is the prompt's values that have more tokens in front. */
 static ls_status decide_fronted(ls_inquiry *q, double as_sent, bool *found, ls_error *err) {
-    const int32_t bos = q->config->bos, from = bos < 0 ? 0 : bos, to = bos < 0 ? 2 : bos;
-    for (int32_t front = from; front <= to && !*found; front++) {
+    for (int how = WITH_BOS; how < HYPOTHESES && !*found; how++) {
         double list[3 * 16];
         int64_t n = 0;
+        int32_t front;
+        const int64_t n_front = front_of(q->config, (hypothesis)how, &front);
+        if (n_front == 0 || (q->config->bos < 0) != (how >= WITH_0)) continue;
         for (int r = 0; r < 3; r++) {
             const ls_outcomes *seen = &q->f->seen[ls_probe_solo[r]].outcomes;
             if (seen->n != 1 || seen->of[0].n_prompt > 60) return LS_OK;
-            LS_TRY(add_fronted(q, &seen->of[0], front, list, &n, err));
+            LS_TRY(add_fronted(q, &seen->of[0], (hypothesis)how, list, &n, err));
         }
         ls_sort(list, n);
         *found = n > 0 && list[n / 2] < 0.1 * as_sent;
         if (*found)
             ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_STACK_SOLO_C, 0.96,
-                            "the prompt's values are of token %d in front of it: with that before decode as well the "
+                            "the prompt's values are of token %d in front of it%s: with that before decode as well the "
                             "median |d| is %.2g in place of %.2g",
-                            (int)front, list[n / 2], as_sent);
+                            (int)front, n_front == 2 ? " twice" : "", list[n / 2], as_sent);
     }
     return LS_OK;
 }
@@ -313,9 +327,13 @@ static ls_status decide_hypotheses(ls_inquiry *q, bool *found, ls_error *err) {
                                                   "the prompt's first token twice",
                                                   "the prompt without its last token",
                                                   "an end-of-sequence token behind the prompt",
+                                                  "two begin-of-sequence tokens in front of the prompt",
                                                   "token 0 in front of the prompt",
                                                   "token 1 in front of the prompt",
-                                                  "token 2 in front of the prompt"};
+                                                  "token 2 in front of the prompt",
+                                                  "token 0 twice in front of the prompt",
+                                                  "token 1 twice in front of the prompt",
+                                                  "token 2 twice in front of the prompt"};
     double least, as_sent;
     int best = AS_SENT;
     LS_TRY(measure_hypothesis(q, AS_SENT, &as_sent, err));
@@ -566,21 +584,52 @@ static int64_t count_sums(const ls_inquiry *q, int64_t *n) {
     return n_sums;
 }
 
-static void decide_rest(ls_inquiry *q) {
+/* Rounding, records and what stands in front of prompts leave their marks on where values are off: on a side, by how
+ * likely a token is, by the length of a prompt. Other weights have none. */
+#define NO_TREND 0.3
+static bool hangs_on_value(const ls_inquiry *q) {
+    double d[96], scored[96];
+    int64_t n = 0, n_up = 0;
+    for (int r = 0; r < LS_PROBE_SOLO; r++) {
+        const ls_outcomes *o = &q->f->seen[ls_probe_solo[r]].outcomes;
+        for (int64_t s = 0; s < o->n && ls_probe_solo[r] != LS_STACK_AGAIN; s++)
+            for (int64_t i = 0; i < o->of[s].n && n < 96; i++) {
+                if (!((double)o->of[s].scored[i] < LS_SURE_TOKEN)) continue;
+                scored[n] = (double)o->of[s].scored[i];
+                d[n] = (double)o->of[s].logprob[i] - scored[n];
+                n_up += d[n++] > 0.0;
+            }
+    }
+    return n < 48 || 4 * n_up < n || 4 * n_up > 3 * n || fabs(ls_rank_correlation(d, scored, n)) > NO_TREND;
+}
+
+/* The same wherever it could be, and each time: what computes these values has other weights, or another formula. */
+#define REPEATS_BY 0.1
+static double sure_of_weights(const ls_inquiry *q, char *text, size_t bytes) {
+    const ls_foreign *f = q->f;
+    return ls_foreign_is_uniform(f, text, bytes) && !hangs_on_value(q) && f->repeat >= 0.0 &&
+                   f->repeat < REPEATS_BY * f->floor
+               ? 0.86
+               : 0.7;
+}
+
+static ls_status decide_rest(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
+    char text[LS_NOTE_BYTES];
     int64_t n;
     const int64_t n_sums = count_sums(q, &n);
+    double sure;
     sides s;
     count_sides(q, &s);
     if (n >= 8 && 10 * n_sums >= 9 * n) {
         ls_foreign_find(f, LS_CAUSE_UNLISTED, LS_STACK_SOLO_LONG, 0.7,
                         "records are running sums: %" PRId64 " of %" PRId64 " are the one before and their own value",
                         n_sums, n);
-        return;
+        return LS_OK;
     }
     if (s.later_off == 0 && 2 * s.first_off > s.first) {
         decide_first(q, &s);
-        return;
+        return LS_OK;
     }
     /* Prefill is right and the step behind it is not: by how sure the two shares are apart. */
     if (s.first_off == 0 && 3 * s.later_off > s.later) {
@@ -590,13 +639,17 @@ static void decide_rest(ls_inquiry *q) {
                         "first tokens are within rounding, all %" PRId64 "; of decoded ones %" PRId64 " of %" PRId64
                         " are off by more than two kernels are",
                         s.first, s.later_off, s.later);
-        return;
+        return LS_OK;
     }
-    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, 0.7,
+    LS_TRY(ls_foreign_run_experiment(q, LS_STACK_SINGLE, err)); /* prompts of one token show what weights do alone */
+    sure = sure_of_weights(q, text, sizeof text);
+    ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, sure,
                     "%" PRId64 " of %" PRId64 " first tokens and %" PRId64 " of %" PRId64
                     " decoded ones are off between what is generated and the same as a prompt, and nothing that was "
-                    "tried takes it away; try --model with the checkpoint, and lockstep sweep",
-                    s.first_off, s.first, s.later_off, s.later);
+                    "tried takes it away: %s",
+                    s.first_off, s.first, s.later_off, s.later,
+                    sure < LS_NAMED ? "try --model with the checkpoint, and lockstep sweep" : text);
+    return LS_OK;
 }
 
 static shape shape_of(const ls_inquiry *q) {
@@ -639,6 +692,8 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found && q->f->constant) LS_TRY(decide_hypotheses(q, &found, err));
     if (!found) ls_probe_decide_signs(q, &found);
     if (!found && q->f->constant) LS_TRY(decide_numbers(q, &found, err));
+    if (!found && q->f->constant) LS_TRY(ls_probe_decide_slope(q, &found, err));
+    if (!found && !q->f->constant) LS_TRY(ls_decide_previous_request(q, LS_STACK_SEQUENCE, true, &found, err));
     if (!found) LS_TRY(ls_probe_decide_borders(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_threshold(q, &found, err));
     if (!found && q->f->seen[LS_STACK_LONG].outcomes.n == 0) { /* few of the others may be long enough */
@@ -646,6 +701,5 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
         LS_TRY(ls_probe_decide_threshold(q, &found, err));
     }
     if (!found) ls_probe_decide_drift(q, &found); /* a key that was not written is an old one as well */
-    if (!found) decide_rest(q);
-    return LS_OK;
+    return found ? LS_OK : decide_rest(q, err);
 }

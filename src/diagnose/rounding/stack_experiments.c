@@ -195,6 +195,27 @@ static ls_status add_long(ls_inquiry *q, ls_stack_experiment experiment, ls_erro
     return LS_OK;
 }
 
+/* A text of two blocks and a little; it with one token changed, at the end of its first block and at its beginning;
+ * another text, and the blocks of both crosswise. What ends where such a block does ends a block of 16, 32 or 64 too. */
+static ls_status add_blocks(ls_inquiry *q, ls_stack_experiment experiment, ls_error *err) {
+    const int64_t block = experiment == LS_STACK_CACHED_LONGER ? 512 : 128, n = 2 * block + 9;
+    const struct {
+        int64_t front, back, changed; /* texts of the first block and of what is behind it; a place, or -1 */
+    } of[] = {{0, 0, -1}, {0, 0, block - 1}, {0, 0, block - 2}, {0, 0, block - 3}, {0, 0, block - 4},
+              {0, 0, 0},  {0, 0, 2},         {1, 1, -1},        {1, 0, -1},        {0, 1, -1}};
+    int32_t ids[LS_PLAIN_MOST];
+    for (size_t p = 0; p < sizeof of / sizeof of[0]; p++) {
+        for (int64_t i = 0; i < n; i++)
+            ids[i] = ls_plain_token(q,
+                                    1300 + (i == of[p].changed ? 2 + (int64_t)p
+                                            : i < block        ? of[p].front
+                                                               : of[p].back),
+                                    i);
+        LS_TRY(ls_requests_add(&q->requests[experiment], ids, n, err));
+    }
+    return LS_OK;
+}
+
 static ls_status add_texts(ls_inquiry *q, ls_stack_experiment experiment, ls_error *err) {
     const ls_sweep_opts *o = &q->runner->sweep->opts;
     for (int64_t i = 0, at = 0; i < o->n_texts; at += o->text_n[i++])

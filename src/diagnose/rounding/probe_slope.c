@@ -1,0 +1,79 @@
+/* Records of different tokens of one text, against the prompt's values of them. */
+#include <inttypes.h>
+#include <math.h>
+
+#include "diagnose/rounding/inquiry.h"
+
+enum { TEXTS = 3, DRAWS = 6, SAMPLES = 4, MOST = TEXTS * DRAWS * SAMPLES };
+
+static ls_status lay_draw(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_stack_trial(q, LS_STACK_RAW, trial, NULL);
+    trial->max_tokens = 1;
+    trial->sampling.temperature = (float)LS_SLOPE_AT;
+    if (q->runner->door->subject->obeys >> ls_lever_find("samples") & 1) trial->levers.samples = SAMPLES;
+    return ls_requests_plain(q, r, 3600 + text, 9, err);
+}
+
+/* Draws of one text behind the *n that are there already. */
+static ls_status draw_text(ls_inquiry *q, int64_t text, double *x, double *y, int64_t *n, ls_error *err) {
+    const uint64_t seed = q->runner->sweep->opts.seed;
+    for (int64_t k = 0; k < DRAWS; k++) {
+        ls_seen s;
+        ls_status status;
+        q->runner->sweep->opts.seed = seed + 1 + (uint64_t)k;
+        status = ls_foreign_try_laid(q, lay_draw, text, &s, err);
+        q->runner->sweep->opts.seed = seed;
+        LS_TRY(status);
+        for (int64_t i = 0; i < s.outcomes.n && *n < MOST; i++) {
+            if (s.outcomes.of[i].n == 0) continue;
+            x[*n] = (double)s.outcomes.of[i].scored[0];
+            y[(*n)++] = (double)s.outcomes.of[i].logprob[0];
+        }
+        ls_seen_deinit(&s);
+    }
+    return LS_OK;
+}
+
+ls_status ls_probe_measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err) {
+    double x[MOST], y[MOST], mx[TEXTS] = {0.0}, my[TEXTS] = {0.0}, xx = 0.0, xy = 0.0, yy = 0.0, left = 0.0;
+    *out = (ls_slope){.n_texts = TEXTS};
+    for (int64_t text = 0; text < TEXTS; text++) {
+        const int64_t from = out->n;
+        LS_TRY(draw_text(q, text, x, y, &out->n, err));
+        for (int64_t i = from; i < out->n; i++)
+            mx[text] += x[i] / (double)(out->n - from), my[text] += y[i] / (double)(out->n - from);
+        for (int64_t i = from; i < out->n; i++) x[i] -= mx[text], y[i] -= my[text];
+    }
+    for (int64_t i = 0; i < out->n; i++) xx += x[i] * x[i], xy += x[i] * y[i], yy += y[i] * y[i];
+    out->slope = xx > 0.0 ? xy / xx : 0.0;
+    for (int64_t i = 0; i < out->n; i++) {
+        const double one = fabs(y[i] - out->slope * x[i]);
+        out->left = fmax(out->left, one);
+        left += one * one;
+    }
+    if (out->n > 0) out->left_mean = sqrt(left / (double)out->n), out->spread = sqrt(yy / (double)out->n);
+    for (int64_t text = 0; text < TEXTS; text++)
+        out->height = fmax(out->height, fabs(my[text] - out->slope * mx[text]));
+    return LS_OK;
+}
+
+/* What the line leaves, of how far records are apart; another slope than 1; and a height that a factor alone has not. */
+#define ON_LINE 0.1
+#define OTHER_SLOPE 0.1
+#define HEIGHT_LEAST 0.1
+
+ls_status ls_probe_decide_slope(ls_inquiry *q, bool *found, ls_error *err) {
+    ls_slope s;
+    LS_TRY(ls_probe_measure_slope(q, &s, err));
+    if (s.n < 12 || !(s.left_mean < ON_LINE * s.spread) || !(s.slope > 0.0)) return LS_OK;
+    if (fabs(s.slope - 1.0) < OTHER_SLOPE || fabs(s.slope - 1.0 / LS_SLOPE_AT) < OTHER_SLOPE / LS_SLOPE_AT)
+        return LS_OK;
+    if (!(s.height > HEIGHT_LEAST)) return LS_OK; /* log-probabilities are multiplied, and not divided logits */
+    *found = true;
+    ls_foreign_find(q->f, LS_CAUSE_TEMPERATURE, LS_STACK_SOLO_LONG, 0.97 - s.left_mean / s.spread * 0.4,
+                    "records of different tokens of one text go %.3f times as far apart as the prompt's values, over "
+                    "%" PRId64 " draws of %" PRId64
+                    " texts at temperature %g, with %.2g left: they are of temperature %.3g, whatever is asked for",
+                    s.slope, s.n, s.n_texts, LS_SLOPE_AT, s.left_mean, 1.0 / s.slope);
+    return LS_OK;
+}
