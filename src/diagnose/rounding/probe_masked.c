@@ -8,9 +8,9 @@
 #include "diagnose/rounding/inquiry.h"
 
 /* Of so many contexts those where the end is likeliest, beside as many where it is least likely. */
-enum { CONTEXTS = 96, SIDE = 16, CONTEXT_LENGTH = 7, DRAWS = 4, TEXT = 3800 };
+enum { CONTEXTS = 128, SIDE = 16, CONTEXT_LENGTH = 7, DRAWS = 4, TEXT = 3800 };
 /* So many spreads of the difference, and it is as large as the probability says. */
-#define LIKELY_LEAST 0.01
+#define LIKELY_LEAST 0.004
 #define MASKED_SPREADS 6.0
 #define MASKED_NEAR 0.35
 

@@ -88,7 +88,7 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     bound = has_model ? fmax(BEYOND * f->expected.most, LIMIT_LEAST) : BF16_TOKEN;
     /* A few values that lie so far beyond nine tenths of them are none that rounding makes. */
     bound = fmin(bound, fmax(FAR_LEAST, FAR_TIMES * f->floor_q90));
-    f->limit = fmax(LIMIT_LEAST, fmin(BEYOND * f->floor_max, bound));
+    f->limit = fmax(LIMIT_LEAST, f->floor_tokens > 0 ? fmin(BEYOND * f->floor_max, bound) : bound);
     f->constant = unsure > (has_model ? fmax(EXPECTED_TIMES * f->expected.median, LIMIT_LEAST) : BF16_MEDIAN);
     if (f->constant) f->floor = unsure;
     return LS_OK;
@@ -99,8 +99,12 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
 enum { SEEDS_MOST = 4, SOLO_VALUES = 5 * 8 + 34 * 3 };
 static bool lacks_values(const ls_foreign *f) {
     int64_t n = 0;
-    for (int i = 0; i < LS_PROBE_SOLO; i++) n += f->seen[ls_probe_solo[i]].n_tokens;
-    return n > 0 && 2 * n < SOLO_VALUES;
+    bool answered = false;
+    for (int i = 0; i < LS_PROBE_SOLO; i++) {
+        n += f->seen[ls_probe_solo[i]].n_tokens;
+        answered = answered || f->seen[ls_probe_solo[i]].outcomes.n > 0;
+    }
+    return answered && 2 * n < SOLO_VALUES;
 }
 
 static ls_status run_solo(ls_inquiry *q, ls_error *err) {

@@ -1,0 +1,264 @@
+/* Rules of a probe on a server that is a function: behind some tokens each token has a value, and a fault moves what is
+ * recorded of it. The laboratory of real servers is script/probe-table. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "diagnose/rounding/inquiry.h"
+#include "harness.h"
+
+enum { VOCAB = 64, BOS = 1, END = 2, LENGTH_MOST = 1200, KEPT_MOST = 64, TAIL = 20, BLOCK = 128, UNSEEN = 4 };
+
+typedef enum fault {
+    SOUND = 0,
+    NOISE,          /* of one request in five, farther than two kernels are apart */
+    ORDERS,         /* the same by less */
+    MASKED,         /* no end of sequence */
+    RAISED,         /* all records, by one number */
+    WARM,           /* another temperature */
+    SCALED,         /* times a number */
+    PIECES_MOVED,   /* what ends as the one before does is given its values, from another place */
+    BLOCK_ENDS,     /* the cache does not look at the last tokens of a block */
+    BOS_TWICE,      /* in front of what is generated */
+    BOS_TWICE_AGAIN /* in front of what is scored */
+} fault;
+
+typedef struct server {
+    fault fault;
+    int64_t n_runs, n_kept;
+    struct {
+        int32_t ids[LENGTH_MOST];
+        int64_t n;
+    } kept[KEPT_MOST];
+    /* What stands around it. */
+    ls_subject subject;
+    ls_server_oddities odd;
+    ls_door door;
+    ls_model_config config;
+    ls_bits_trials trials;
+    ls_runner runner;
+    ls_sweep sweep;
+    ls_foreign foreign;
+    ls_inquiry inquiry;
+} server;
+
+static uint64_t mix(uint64_t x) {
+    x = (x ^ (x >> 31)) * 0x7fb5d329728ea185u;
+    x = (x ^ (x >> 27)) * 0x81dadef4bc2dd44du;
+    return x ^ (x >> 33);
+}
+
+static double unit(uint64_t x) { return (double)(mix(x) >> 11) / 9007199254740992.0; }
+
+static uint64_t hash_of(const int32_t *ids, int64_t n) {
+    uint64_t hash = 7;
+    for (int64_t i = 0; i < n; i++) hash = mix(hash + (uint64_t)ids[i] + 1);
+    return hash;
+}
+
+/* The distribution behind n tokens. In some of these contexts the end is likely. */
+static void probabilities(const int32_t *ids, int64_t n, double temperature, double *p) {
+    const uint64_t hash = hash_of(ids, n);
+    double sum = 0.0;
+    for (uint64_t v = 0; v < VOCAB; v++) {
+        const double logit = 4.0 * unit(hash + v) - (v == END && unit(hash) < 0.7 ? 6.0 : 0.0);
+        p[v] = exp(logit / temperature);
+        sum += p[v];
+    }
+    for (int v = 0; v < VOCAB; v++) p[v] /= sum;
+}
+
+static int32_t draw(const double *p, double u, bool greedy) {
+    int32_t best = 0;
+    for (int32_t v = 0; v < VOCAB; v++) {
+        if (!greedy && u < p[v]) return v;
+        u -= p[v];
+        if (p[v] > p[best]) best = v;
+    }
+    return best;
+}
+
+/* A prompt before this one had the same tokens but for those that are not looked at. */
+static bool is_hit(const server *s, const int32_t *ids, int64_t n) {
+    for (int64_t k = 0; k < s->n_kept; k++) {
+        const int32_t *other = s->kept[k].ids;
+        if (s->fault == PIECES_MOVED && k + 1 == s->n_kept && n > TAIL && s->kept[k].n > n &&
+            memcmp(other + s->kept[k].n - TAIL, ids + n - TAIL, TAIL * sizeof *ids) == 0)
+            return true;
+        if (s->fault == BLOCK_ENDS && n > BLOCK && s->kept[k].n > BLOCK &&
+            memcmp(other, ids, (BLOCK - UNSEEN) * sizeof *ids) == 0)
+            return memcmp(other, ids, BLOCK * sizeof *ids) != 0;
+    }
+    return false;
+}
+
+static void keep(server *s, const int32_t *ids, int64_t n) {
+    const int64_t at = s->n_kept < KEPT_MOST ? s->n_kept++ : KEPT_MOST - 1;
+    memcpy(s->kept[at].ids, ids, (size_t)n * sizeof *ids);
+    s->kept[at].n = n;
+}
+
+static double record_of(const server *s, const double *p, const int32_t *ids, int64_t n, int32_t token, bool hit) {
+    double warm[VOCAB];
+    const double noise = unit(hash_of(ids, n) + (uint64_t)s->n_runs) - 0.5;
+    switch (s->fault) {
+        case NOISE: return log(p[token]) + (s->n_runs % 5 == 3 ? 0.6 * noise : 0.0);
+        case ORDERS: return log(p[token]) + (s->n_runs % 5 == 3 ? 0.04 * noise : 0.0);
+        case MASKED: return log(p[token]) - log1p(-p[END]);
+        case RAISED: return log(p[token]) + 0.1;
+        case WARM: probabilities(ids, n, 1.3, warm); return log(warm[token]);
+        case SCALED: return 1.4 * log(p[token]);
+        default: return log(p[token]) + (hit ? 0.5 : 0.0);
+    }
+}
+
+static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t seed) {
+    int32_t ids[LENGTH_MOST] = {BOS, BOS};
+    int64_t n = s->fault == BOS_TWICE ? 2 : 0;
+    const bool greedy = !(trial->sampling.temperature > 0.0f), hit = is_hit(s, c->prompt, c->n_prompt);
+    memcpy(ids + n, c->prompt, (size_t)c->n_prompt * sizeof *ids);
+    n += c->n_prompt;
+    s->n_runs++;
+    for (c->n = 0; c->n < trial->max_tokens; c->n++) {
+        double p[VOCAB], at[VOCAB];
+        const double u = unit(seed + hash_of(ids, n));
+        int32_t token;
+        probabilities(ids, n, 1.0, p);
+        probabilities(ids, n, greedy ? 1.0 : (double)trial->sampling.temperature, at);
+        token = draw(at, u, greedy);
+        if (s->fault == MASKED && token == END) token = END + 1;
+        c->completion[c->n] = token;
+        c->logprob[c->n] = (float)record_of(s, p, ids, n, token, hit && trial->levers.prefix == LS_PREFIX_ON);
+        ids[n++] = token;
+    }
+    keep(s, c->prompt, c->n_prompt);
+}
+
+static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
+                     ls_outcomes *out, ls_error *err) {
+    LS_TRY(ls_outcomes_create(out, trial, prompts, n_prompts, err));
+    for (int64_t k = 0; k < out->n; k++) generate(context, trial, &out->of[k], mix(trial->sampling.seed) + (uint64_t)k);
+    return LS_OK;
+}
+
+static ls_status score(void *context, const ls_trial *trial, const ls_scored *list, int64_t n, ls_error *err) {
+    const server *s = context;
+    (void)trial;
+    (void)err;
+    for (int64_t k = 0; k < n; k++) {
+        int32_t ids[LENGTH_MOST] = {BOS, BOS};
+        const int64_t front = s->fault == BOS_TWICE_AGAIN ? 2 : 0;
+        memcpy(ids + front, list[k].tokens, (size_t)list[k].n * sizeof *ids);
+        for (int64_t i = list[k].from > 0 ? list[k].from : 1; i < list[k].n; i++) {
+            double p[VOCAB];
+            probabilities(ids, front + i, 1.0, p);
+            list[k].values[i - 1] = (float)log(p[list[k].tokens[i]]);
+        }
+    }
+    return LS_OK;
+}
+
+/* Where two kernels are a hundredth apart. */
+static server *start(fault how) {
+    server *s = calloc(1, sizeof *s);
+    ls_error err;
+    assert_non_null(s);
+    s->fault = how;
+    s->subject = (ls_subject){.context = s, .run = run, .is_server = true, .obeys = ~(uint64_t)0, .odd = &s->odd};
+    s->door.subject = &s->subject;
+    assert_ok(ls_sweep_trainer_create_by(&s->door.trainer, (ls_scorer){s, score}, &err), err);
+    s->config = (ls_model_config){.vocab = VOCAB, .bos = BOS, .pad = -1, .n_eos = 1, .eos = {END}};
+    s->sweep.opts = (ls_sweep_opts){.samples = 1, .dtype = LS_F32, .seed = 3, .threads = 1, .temperature = 1.0};
+    s->trials = (ls_bits_trials){.config = &s->config, .opts = &s->sweep.opts};
+    s->runner = (ls_runner){&s->sweep, &s->trials, &s->door};
+    s->foreign.is_server = true;
+    s->foreign.limit = 1e-3;
+    s->foreign.paths[LS_PATH_DECODE].median = 0.01;
+    s->inquiry = (ls_inquiry){
+        .runner = &s->runner, .f = &s->foreign, .config = &s->config, .seed = 3, .climb_end = (double)INFINITY};
+    return s;
+}
+
+static void stop(server *s) {
+    for (int i = 0; i < LS_STACK_EXPERIMENTS; i++) {
+        ls_seen_deinit(&s->foreign.seen[i]);
+        free(s->inquiry.requests[i].ids);
+    }
+    ls_sweep_drop_repro(&s->sweep);
+    ls_sweep_trainer_free(s->door.trainer);
+    free(s);
+}
+
+static void check_cause(const server *s, bool found, ls_cause cause) {
+    const ls_finding *named = ls_foreign_named(&s->foreign);
+    assert_int_equal(found, cause != LS_CAUSE_NONE);
+    assert_int_equal(named != NULL ? named->cause : LS_CAUSE_NONE, cause);
+}
+
+typedef ls_status (*rule)(ls_inquiry *q, bool *found, ls_error *err);
+
+static ls_status previous(ls_inquiry *q, bool *found, ls_error *err) {
+    return ls_decide_previous_request(q, LS_STACK_CACHED_ORDER, true, found, err);
+}
+
+static void a_rule_names_its_fault_and_no_other(void **state) {
+    static const struct {
+        rule rule;
+        fault fault;
+        ls_cause cause;
+    } rows[] = {
+        {ls_probe_decide_turns, SOUND, LS_CAUSE_NONE},         {ls_probe_decide_turns, NOISE, LS_CAUSE_NOT_REPEATABLE},
+        {ls_probe_decide_turns, ORDERS, LS_CAUSE_NONE},        {ls_probe_decide_masked, SOUND, LS_CAUSE_NONE},
+        {ls_probe_decide_masked, MASKED, LS_CAUSE_EOS_MASKED}, {ls_probe_decide_masked, RAISED, LS_CAUSE_NONE},
+        {ls_probe_decide_masked, NOISE, LS_CAUSE_NONE},        {ls_probe_decide_slope, SOUND, LS_CAUSE_NONE},
+        {ls_probe_decide_slope, WARM, LS_CAUSE_TEMPERATURE},   {ls_probe_decide_slope, SCALED, LS_CAUSE_NONE},
+        {ls_probe_decide_slope, MASKED, LS_CAUSE_NONE},        {previous, SOUND, LS_CAUSE_NONE},
+        {previous, PIECES_MOVED, LS_CAUSE_CACHE_CROSSED}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        server *s = start(rows[i].fault);
+        bool found = false;
+        ls_error err;
+        assert_ok(rows[i].rule(&s->inquiry, &found, &err), err);
+        check_cause(s, found, rows[i].cause);
+        stop(s);
+    }
+}
+
+/* Blocks of 128 tokens are met by no shorter prompts. */
+static void a_cache_of_long_blocks_is_tried(void **state) {
+    static const fault faults[] = {SOUND, BLOCK_ENDS};
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        server *s = start(faults[k]);
+        ls_error err;
+        assert_ok(ls_foreign_run_experiment(&s->inquiry, LS_STACK_CACHED_SHARED, &err), err);
+        assert_ok(ls_foreign_run_experiment(&s->inquiry, LS_STACK_CACHED_LONG, &err), err);
+        assert_int_equal(s->foreign.seen[LS_STACK_CACHED_SHARED].n_sequences_off, 0);
+        assert_int_equal(s->foreign.seen[LS_STACK_CACHED_LONG].n_sequences_off, k == 0 ? 0 : UNSEEN);
+        stop(s);
+    }
+}
+
+static void two_tokens_in_front_are_found_on_either_side(void **state) {
+    static const fault faults[] = {BOS_TWICE, BOS_TWICE_AGAIN};
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        server *s = start(faults[k]);
+        ls_error err;
+        for (int i = 0; i < LS_PROBE_SOLO; i++)
+            assert_ok(ls_foreign_run_experiment(&s->inquiry, ls_probe_solo[i], &err), err);
+        s->foreign.constant = true;
+        s->foreign.floor = 1.0;
+        assert_ok(ls_probe_decide_solo(&s->inquiry, &err), err);
+        check_cause(s, true, LS_CAUSE_OTHER_TOKENS);
+        stop(s);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_rule_names_its_fault_and_no_other),
+                                       cmocka_unit_test(a_cache_of_long_blocks_is_tried),
+                                       cmocka_unit_test(two_tokens_in_front_are_found_on_either_side)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
