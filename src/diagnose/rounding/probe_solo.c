@@ -671,6 +671,7 @@ ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err) {
     if (q->f->floor_max < LS_LEAST_PATTERN) return LS_OK;
     q->of_pattern = true;
     ls_probe_decide_signs(q, &found);
+    if (!found) LS_TRY(ls_probe_decide_masked(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_predecessors(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_turns(q, &found, err));
     if (!found) LS_TRY(decide_multiples(q, &found, err));
