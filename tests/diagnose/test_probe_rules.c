@@ -7,20 +7,21 @@
 #include "diagnose/rounding/inquiry.h"
 #include "harness.h"
 
-enum { VOCAB = 64, BOS = 1, END = 2, LENGTH_MOST = 1200, KEPT_MOST = 64, TAIL = 20, BLOCK = 128, UNSEEN = 4 };
+enum { VOCAB = 64, BOS = 1, END = 2, LENGTH_MOST = 1200, KEPT_MOST = 64, TAIL = 20, BLOCK = 128, UNSEEN = 4, SEED = 3 };
 
 typedef enum fault {
     SOUND = 0,
-    NOISE,          /* of one request in five, farther than two kernels are apart */
-    ORDERS,         /* the same by less */
-    MASKED,         /* no end of sequence */
-    RAISED,         /* all records, by one number */
-    WARM,           /* another temperature */
-    SCALED,         /* times a number */
-    PIECES_MOVED,   /* what ends as the one before does is given its values, from another place */
-    BLOCK_ENDS,     /* the cache does not look at the last tokens of a block */
-    BOS_TWICE,      /* in front of what is generated */
-    BOS_TWICE_AGAIN /* in front of what is scored */
+    NOISE,           /* of one request in five, farther than two kernels are apart */
+    ORDERS,          /* the same by less */
+    MASKED,          /* no end of sequence */
+    RAISED,          /* all records, by one number */
+    WARM,            /* another temperature */
+    SCALED,          /* times a number */
+    PIECES_MOVED,    /* what ends as the one before does is given its values, from another place */
+    BLOCK_ENDS,      /* the cache does not look at the last tokens of a block */
+    BOS_TWICE,       /* in front of what is generated */
+    BOS_TWICE_AGAIN, /* in front of what is scored */
+    NO_VALUES        /* of draws of the first seed */
 } fault;
 
 typedef struct server {
@@ -119,7 +120,9 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
     memcpy(ids + n, c->prompt, (size_t)c->n_prompt * sizeof *ids);
     n += c->n_prompt;
     s->n_runs++;
-    for (c->n = 0; c->n < trial->max_tokens; c->n++) {
+    c->n = 0;
+    if (s->fault == NO_VALUES && trial->sampling.seed == SEED) return;
+    for (; c->n < trial->max_tokens; c->n++) {
         double p[VOCAB], at[VOCAB];
         const double u = unit(seed + hash_of(ids, n));
         int32_t token;
@@ -168,14 +171,14 @@ static server *start(fault how) {
     s->door.subject = &s->subject;
     assert_ok(ls_sweep_trainer_create_by(&s->door.trainer, (ls_scorer){s, score}, &err), err);
     s->config = (ls_model_config){.vocab = VOCAB, .bos = BOS, .pad = -1, .n_eos = 1, .eos = {END}};
-    s->sweep.opts = (ls_sweep_opts){.samples = 1, .dtype = LS_F32, .seed = 3, .threads = 1, .temperature = 1.0};
+    s->sweep.opts = (ls_sweep_opts){.samples = 1, .dtype = LS_F32, .seed = SEED, .threads = 1, .temperature = 1.0};
     s->trials = (ls_bits_trials){.config = &s->config, .opts = &s->sweep.opts};
     s->runner = (ls_runner){&s->sweep, &s->trials, &s->door};
     s->foreign.is_server = true;
     s->foreign.limit = 1e-3;
     s->foreign.paths[LS_PATH_DECODE].median = 0.01;
     s->inquiry = (ls_inquiry){
-        .runner = &s->runner, .f = &s->foreign, .config = &s->config, .seed = 3, .climb_end = (double)INFINITY};
+        .runner = &s->runner, .f = &s->foreign, .config = &s->config, .seed = SEED, .climb_end = (double)INFINITY};
     return s;
 }
 
@@ -262,9 +265,22 @@ static void two_tokens_in_front_are_found_on_either_side(void **state) {
     }
 }
 
+/* A floor is of values. Where the first seed draws none, the next one is taken. */
+static void a_seed_without_values_is_followed_by_the_next(void **state) {
+    server *s = start(NO_VALUES);
+    ls_error err;
+    (void)state;
+    assert_ok(ls_probe_inquire(&s->inquiry, &err), err);
+    assert_true(s->foreign.floor_tokens > 0);
+    assert_false(s->sweep.different);
+    assert_null(ls_foreign_named(&s->foreign));
+    stop(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_rule_names_its_fault_and_no_other),
                                        cmocka_unit_test(a_cache_of_long_blocks_is_tried),
-                                       cmocka_unit_test(two_tokens_in_front_are_found_on_either_side)};
+                                       cmocka_unit_test(two_tokens_in_front_are_found_on_either_side),
+                                       cmocka_unit_test(a_seed_without_values_is_followed_by_the_next)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
