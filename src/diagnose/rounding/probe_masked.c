@@ -1,5 +1,5 @@
 /* Whether records are of a distribution without the end of sequence. What is left shares its probability p, so all
- * others are above the prompt's values by -log(1 - p): by much where the end is likely, and by nothing where it is not. */
+ * others are above the prompt's values by -log(1 - p): by much where the end is likely, by nothing where it is not. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -196,7 +196,7 @@ static ls_status add_long(ls_inquiry *q, ls_stack_experiment experiment, ls_erro
 }
 
 /* A text of two blocks and a little; it with one token changed, at the end of its first block and at its beginning;
- * another text, and the blocks of both crosswise. What ends where such a block does ends a block of 16, 32 or 64 too. */
+ * another text, and the blocks of both crosswise. Where such a block ends, blocks of 16, 32 and 64 do. */
 static ls_status add_blocks(ls_inquiry *q, ls_stack_experiment experiment, ls_error *err) {
     const int64_t block = experiment == LS_STACK_CACHED_LONGER ? 512 : 128, n = 2 * block + 9;
     const struct {
@@ -205,12 +205,10 @@ static ls_status add_blocks(ls_inquiry *q, ls_stack_experiment experiment, ls_er
               {0, 0, 0},  {0, 0, 2},         {1, 1, -1},        {1, 0, -1},        {0, 1, -1}};
     int32_t ids[LS_PLAIN_MOST];
     for (size_t p = 0; p < sizeof of / sizeof of[0]; p++) {
-        for (int64_t i = 0; i < n; i++)
-            ids[i] = ls_plain_token(q,
-                                    1300 + (i == of[p].changed ? 2 + (int64_t)p
-                                            : i < block        ? of[p].front
-                                                               : of[p].back),
-                                    i);
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t text = i < block ? of[p].front : of[p].back;
+            ids[i] = ls_plain_token(q, 1300 + (i == of[p].changed ? 2 + (int64_t)p : text), i);
+        }
         LS_TRY(ls_requests_add(&q->requests[experiment], ids, n, err));
     }
     return LS_OK;
