@@ -16,6 +16,7 @@ typedef enum fault {
     MASKED,          /* no end of sequence */
     RAISED,          /* all records, by one number */
     WARM,            /* another temperature */
+    LIKELIEST,       /* records are of the 20 likeliest alone */
     SCALED,          /* times a number */
     PIECES_MOVED,    /* what ends as the one before does is given its values, from another place */
     BLOCK_ENDS,      /* the cache does not look at the last tokens of a block */
@@ -99,6 +100,20 @@ static void keep(server *s, const int32_t *ids, int64_t n) {
     s->kept[at].n = n;
 }
 
+static int falling(const void *a, const void *b) {
+    const double *x = a, *y = b;
+    return (*x < *y) - (*x > *y);
+}
+
+/* Of the 20 likeliest tokens, and of one that was drawn nevertheless. */
+static double mass_of(const double *p, double own) {
+    double sorted[VOCAB], sum = 0.0;
+    memcpy(sorted, p, sizeof sorted);
+    qsort(sorted, VOCAB, sizeof *sorted, falling);
+    for (int v = 0; v < 20; v++) sum += sorted[v];
+    return own < sorted[19] ? sum + own : sum;
+}
+
 static double record_of(const server *s, const double *p, const int32_t *ids, int64_t n, int32_t token, bool hit) {
     double warm[VOCAB];
     const double noise = unit(hash_of(ids, n) + (uint64_t)s->n_runs) - 0.5;
@@ -108,6 +123,7 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case MASKED: return log(p[token]) - log1p(-p[END]);
         case RAISED: return log(p[token]) + 0.1;
         case WARM: probabilities(ids, n, 1.3, warm); return log(warm[token]);
+        case LIKELIEST: return log(p[token]) - log(mass_of(p, p[token]));
         case SCALED: return 1.4 * log(p[token]);
         default: return log(p[token]) + (hit ? 0.5 : 0.0);
     }
@@ -265,6 +281,19 @@ static void two_tokens_in_front_are_found_on_either_side(void **state) {
     }
 }
 
+/* All texts together look like another temperature. */
+static void a_cut_is_no_temperature(void **state) {
+    server *s = start(LIKELIEST);
+    ls_error err;
+    (void)state;
+    run_alone(s);
+    s->foreign.constant = true;
+    s->foreign.floor = 0.5;
+    assert_ok(ls_probe_decide_solo(&s->inquiry, &err), err);
+    check_cause(s, true, LS_CAUSE_CUT);
+    stop(s);
+}
+
 /* A floor is of values. Where the first seed draws none, the next one is taken. */
 static void a_seed_without_values_is_followed_by_the_next(void **state) {
     server *s = start(NO_VALUES);
@@ -278,9 +307,9 @@ static void a_seed_without_values_is_followed_by_the_next(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_rule_names_its_fault_and_no_other),
-                                       cmocka_unit_test(a_cache_of_long_blocks_is_tried),
-                                       cmocka_unit_test(two_tokens_in_front_are_found_on_either_side),
-                                       cmocka_unit_test(a_seed_without_values_is_followed_by_the_next)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_rule_names_its_fault_and_no_other), cmocka_unit_test(a_cache_of_long_blocks_is_tried),
+        cmocka_unit_test(two_tokens_in_front_are_found_on_either_side), cmocka_unit_test(a_cut_is_no_temperature),
+        cmocka_unit_test(a_seed_without_values_is_followed_by_the_next)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -305,9 +305,10 @@ typedef struct ls_slope {
     double slope, left, left_mean; /* the largest |distance| from the line, and the root of the mean square */
     double spread;                 /* root of the mean square of records about their text's mean */
     double height;                 /* the largest |height| of a text's line at 0 */
+    double lowest, highest;        /* height */
 } ls_slope;
 ls_status ls_probe_measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err);
-/* Whether records are of one other temperature, whatever was asked for. */
+/* Whether records are of one other temperature, whatever was asked for, or of a distribution that was cut. */
 ls_status ls_probe_decide_slope(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether requests are off from a length on. */
 ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err);

@@ -52,8 +52,13 @@ ls_status ls_probe_measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err) {
         left += one * one;
     }
     if (out->n > 0) out->left_mean = sqrt(left / (double)out->n), out->spread = sqrt(yy / (double)out->n);
-    for (int64_t text = 0; text < TEXTS; text++)
-        out->height = fmax(out->height, fabs(my[text] - out->slope * mx[text]));
+    out->lowest = (double)INFINITY, out->highest = -(double)INFINITY;
+    for (int64_t text = 0; text < TEXTS; text++) {
+        const double height = my[text] - out->slope * mx[text];
+        out->lowest = fmin(out->lowest, height);
+        out->highest = fmax(out->highest, height);
+    }
+    out->height = fmax(fabs(out->lowest), fabs(out->highest));
     return LS_OK;
 }
 
@@ -62,10 +67,24 @@ ls_status ls_probe_measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err) {
 #define OTHER_SLOPE 0.1
 #define HEIGHT_LEAST 0.1
 
+/* A cut leaves the tokens of a text as far apart as they were, and gives all of them what the others had: another
+ * share in each text. */
+#define CUT_SHARES 0.1
+static void decide_cut(ls_inquiry *q, const ls_slope *s, bool *found) {
+    *found = s->lowest > HEIGHT_LEAST && s->highest - s->lowest > CUT_SHARES * s->highest;
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_CUT, LS_STACK_SOLO_LONG, 0.97 - s->left_mean / s->spread * 0.4,
+                        "records of different tokens of one text are as far apart as the prompt's values, %.3f times, "
+                        "and above them by %.2g to %.2g, which hangs on the text alone, over %" PRId64
+                        " draws of %" PRId64 " texts",
+                        s->slope, s->lowest, s->highest, s->n, s->n_texts);
+}
+
 ls_status ls_probe_decide_slope(ls_inquiry *q, bool *found, ls_error *err) {
     ls_slope s;
     LS_TRY(ls_probe_measure_slope(q, &s, err));
     if (s.n < 12 || !(s.left_mean < ON_LINE * s.spread) || !(s.slope > 0.0)) return LS_OK;
+    if (fabs(s.slope - 1.0) < OTHER_SLOPE) decide_cut(q, &s, found);
     if (fabs(s.slope - 1.0) < OTHER_SLOPE || fabs(s.slope - 1.0 / LS_SLOPE_AT) < OTHER_SLOPE / LS_SLOPE_AT)
         return LS_OK;
     if (!(s.height > HEIGHT_LEAST)) return LS_OK; /* log-probabilities are multiplied, and not divided logits */

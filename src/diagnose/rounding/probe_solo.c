@@ -197,6 +197,19 @@ done:
     return status;
 }
 
+/* A cut raises unlikely tokens' records as another temperature does, of all texts together. Of one text it leaves them
+ * as far apart as they were. */
+static ls_status check_temperature(ls_inquiry *q, bool *found, ls_error *err) {
+    ls_finding *first = &q->f->found.of[0];
+    ls_slope line;
+    if (!*found || first->cause != LS_CAUSE_TEMPERATURE) return LS_OK;
+    LS_TRY(ls_probe_measure_slope(q, &line, err));
+    if (line.n < 12 || fabs(line.slope - 1.0) > 0.1) return LS_OK;
+    first->confidence = 0.6;
+    *found = false;
+    return LS_OK;
+}
+
 /* ---- what decode may read in place of the prompt ---- */
 
 typedef enum hypothesis {
@@ -693,6 +706,7 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found && q->f->constant) LS_TRY(decide_hypotheses(q, &found, err));
     if (!found) ls_probe_decide_signs(q, &found);
     if (!found && q->f->constant) LS_TRY(decide_numbers(q, &found, err));
+    LS_TRY(check_temperature(q, &found, err));
     if (!found && q->f->constant) LS_TRY(ls_probe_decide_slope(q, &found, err));
     if (!found && !q->f->constant) LS_TRY(ls_decide_previous_request(q, LS_STACK_SEQUENCE, true, &found, err));
     if (!found) LS_TRY(ls_probe_decide_borders(q, &found, err));
