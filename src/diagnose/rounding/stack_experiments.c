@@ -196,13 +196,15 @@ static ls_status add_long(ls_inquiry *q, ls_stack_experiment experiment, ls_erro
 }
 
 /* A text of two blocks and a little; it with one token changed, at the end of its first block or at its beginning;
- * another text, and the blocks of both crosswise. Where such a block ends, blocks of 16, 32 and 64 do. */
+ * other texts, and the blocks of all crosswise. Where such a block ends, blocks of 16, 32 and 64 do. Four of each, so
+ * that three rounds tell them from chance. */
 static ls_status add_blocks(ls_inquiry *q, ls_stack_experiment experiment, ls_error *err) {
     const int64_t block = experiment == LS_STACK_CACHED_LONGER ? 512 : 128, n = 2 * block + 9;
     const struct {
         int64_t front, back, changed; /* texts of the first block and of what is behind it; a place, or -1 */
-    } of[] = {{0, 0, -1}, {0, 0, block - 1}, {0, 0, block - 2}, {0, 0, block - 3}, {0, 0, block - 4}, {0, 0, 0},
-              {0, 0, 1},  {0, 0, 2},         {0, 0, 3},         {1, 1, -1},        {1, 0, -1},        {0, 1, -1}};
+    } of[] = {{0, 0, -1},   {0, 0, block - 1}, {0, 0, block - 2}, {0, 0, block - 3}, {0, 0, block - 4},
+              {0, 0, 0},    {0, 0, 1},         {0, 0, 2},         {0, 0, 3},         {1, 1, -1},
+              {20, 20, -1}, {1, 0, -1},        {0, 1, -1},        {20, 0, -1},       {0, 20, -1}};
     int32_t ids[LS_PLAIN_MOST];
     for (size_t p = 0; p < sizeof of / sizeof of[0]; p++) {
         for (int64_t i = 0; i < n; i++) {
