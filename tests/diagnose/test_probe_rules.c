@@ -17,6 +17,7 @@ typedef enum fault {
     RAISED,          /* all records, by one number */
     WARM,            /* another temperature */
     LIKELIEST,       /* records are of the 20 likeliest alone */
+    LIKELIER,        /* of those that are likelier as well */
     SCALED,          /* times a number */
     PIECES_MOVED,    /* what ends as the one before does is given its values, from another place */
     BLOCK_ENDS,      /* the cache does not look at the last tokens of a block */
@@ -114,6 +115,12 @@ static double mass_of(const double *p, double own) {
     return own < sorted[19] ? sum + own : sum;
 }
 
+static double mass_above(const double *p, double own) {
+    double sum = 0.0;
+    for (int v = 0; v < VOCAB; v++) sum += p[v] >= own ? p[v] : 0.0;
+    return fmax(sum, mass_of(p, own));
+}
+
 static double record_of(const server *s, const double *p, const int32_t *ids, int64_t n, int32_t token, bool hit) {
     double warm[VOCAB];
     const double noise = unit(hash_of(ids, n) + (uint64_t)s->n_runs) - 0.5;
@@ -124,6 +131,7 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case RAISED: return log(p[token]) + 0.1;
         case WARM: probabilities(ids, n, 1.3, warm); return log(warm[token]);
         case LIKELIEST: return log(p[token]) - log(mass_of(p, p[token]));
+        case LIKELIER: return log(p[token]) - log(mass_above(p, p[token]));
         case SCALED: return 1.4 * log(p[token]);
         default: return log(p[token]) + (hit ? 0.5 : 0.0);
     }
@@ -283,15 +291,21 @@ static void two_tokens_in_front_are_found_on_either_side(void **state) {
 
 /* All texts together look like another temperature. */
 static void a_cut_is_no_temperature(void **state) {
-    server *s = start(LIKELIEST);
-    ls_error err;
+    static const fault faults[] = {LIKELIEST, LIKELIER};
     (void)state;
-    run_alone(s);
-    s->foreign.constant = true;
-    s->foreign.floor = 0.5;
-    assert_ok(ls_probe_decide_solo(&s->inquiry, &err), err);
-    check_cause(s, true, LS_CAUSE_CUT);
-    stop(s);
+    for (int k = 0; k < 2; k++) {
+        server *s = start(faults[k]);
+        const ls_finding *named;
+        ls_error err;
+        run_alone(s);
+        s->foreign.constant = true;
+        s->foreign.floor = 0.5;
+        assert_ok(ls_probe_decide_solo(&s->inquiry, &err), err);
+        named = ls_foreign_named(&s->foreign);
+        assert_true(k == 0 ? named != NULL && named->cause == LS_CAUSE_CUT
+                           : named == NULL || named->cause != LS_CAUSE_TEMPERATURE);
+        stop(s);
+    }
 }
 
 /* A floor is of values. Where the first seed draws none, the next one is taken. */

@@ -63,7 +63,7 @@ ls_status ls_probe_measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err) {
 }
 
 /* What the line leaves, of how far records are apart; a slope other than 1; a height that a factor alone has not. */
-#define ON_LINE 0.1
+#define ON_LINE 0.05
 #define OTHER_SLOPE 0.1
 #define HEIGHT_LEAST 0.1
 
