@@ -32,6 +32,7 @@ ls_status ls_episodes_create(ls_episodes **out, int64_t n_problems, int64_t samp
     LS_TRY_DONE(ls_array_alloc((void **)&e->chats, n_problems, sizeof *e->chats, "problems", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->names, n_problems, sizeof *e->names, "problems", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->requests, e->n, sizeof *e->requests, "requests", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&e->taken, e->n, sizeof *e->taken, "requests", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->stops, e->n, sizeof *e->stops, "stop texts", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->owners, e->n, sizeof *e->owners, "requests", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->items, e->n, sizeof *e->items, "rewards", err));
@@ -88,6 +89,7 @@ void ls_episodes_free(ls_episodes *e) {
     free((void *)e->chats);
     free(e->names);
     free(e->requests);
+    free(e->taken);
     free(e->stops);
     free(e->owners);
     free(e->items);
@@ -277,6 +279,7 @@ static void ask(ls_episodes *e, const ls_world *w, int64_t episode_i, int64_t k)
     ls_episode *x = &e->list[episode_i];
     const int64_t room = e->length - x->n;
     e->owners[k] = episode_i;
+    e->taken[k] = 0;
     e->requests[k] = (ls_request){.prompt = x->tokens,
                                   .n_prompt = x->n,
                                   .prompt_i = x->prompt_i,
@@ -454,6 +457,23 @@ done:
     return status;
 }
 
+/* The episode is there for who judges it, and with the last of its group the group. */
+static void feed_ended(ls_episodes *e, int64_t i) {
+    const int64_t n = e->feeds_groups ? e->samples : 1, first = i / n * n;
+    for (int64_t k = first; k < first + n; k++)
+        if (!e->list[k].ended) return;
+    for (int64_t k = first; k < first + n; k++) ls_feed_put(e->feed, k);
+}
+
+ls_status ls_episodes_finish(ls_episodes *e, const ls_world *w, int64_t k, ls_error *err) {
+    ls_episode *x = &e->list[e->owners[k]];
+    if (e->taken[k] != 0) return LS_OK;
+    e->taken[k] = 1;
+    LS_TRY(take(e, w, x, &e->requests[k], err));
+    if (x->ended && e->feed != NULL) feed_ended(e, e->owners[k]);
+    return LS_OK;
+}
+
 ls_status ls_episodes_run(ls_episodes *e, const ls_world *w, const ls_drawer *drawer, int64_t begin, int64_t end,
                           ls_error *err) {
     for (;;) {
@@ -462,7 +482,7 @@ ls_status ls_episodes_run(ls_episodes *e, const ls_world *w, const ls_drawer *dr
             if (!e->list[i].ended) ask(e, w, i, n++);
         if (n == 0) break;
         LS_TRY(drawer->draw(drawer->context, e->requests, n, err));
-        for (int64_t k = 0; k < n; k++) LS_TRY(take(e, w, &e->list[e->owners[k]], &e->requests[k], err));
+        for (int64_t k = 0; k < n; k++) LS_TRY(ls_episodes_finish(e, w, k, err));
         if (w->environment != NULL) LS_TRY(ask_environment(e, w, e->owners, n, false, err));
     }
     return w->environment != NULL ? ask_the_cut(e, w, begin, end, err) : LS_OK;

@@ -10,6 +10,7 @@
 #ifndef LS_RL_EPISODE_H
 #define LS_RL_EPISODE_H
 
+#include "rl/feed.h"
 #include "rl/reward.h"
 #include "rl/verify.h"
 #include "rollout/engine.h"
@@ -101,6 +102,7 @@ typedef struct ls_episodes {
     char **chats;                         /* [n_problems] their conversations as JSON, or NULL */
     char (*names)[LS_PROBLEM_ID_MAX];     /* [n_problems] of them */
     ls_request *requests;                 /* [n]: of one round */
+    uint8_t *taken;                       /* [n]: those of the round that have become turns */
     ls_stop_state *stops;
     int64_t *owners; /* [n]: the round's episodes */
     ls_reward_item *items;
@@ -112,6 +114,10 @@ typedef struct ls_episodes {
     int32_t *kept;
     float *log_masses;
     uint64_t *versions; /* NULL: requests do not ask for them */
+    /* Borrowed, or NULL: gets the numbers of episodes that have ended, of a group all at once where groups stay
+     * together. They are judged while others are drawn: one source gives the rewards, and there is no environment. */
+    ls_feed *feed;
+    bool feeds_groups;
 } ls_episodes;
 
 /* length: tokens of an episode; max_tokens: of one completion. */
@@ -132,6 +138,8 @@ ls_status ls_episodes_renew(ls_episodes *episodes, const ls_world *world, ls_tas
 /* All turns of episodes [begin, end). The others stay as they began, until somebody else's are put in their place. */
 ls_status ls_episodes_run(ls_episodes *episodes, const ls_world *world, const ls_drawer *drawer, int64_t begin,
                           int64_t end, ls_error *err);
+/* For who draws: request k of the round has finished, while others have not. */
+ls_status ls_episodes_finish(ls_episodes *episodes, const ls_world *world, int64_t k, ls_error *err);
 /* The rewards of those that are not fixed (judge.c): the weighted sum of what the judges gave. One whose judge
  * failed, or that got nothing, has failed. That all failed is an error; else those that did are marked. */
 ls_status ls_episodes_judge(ls_episodes *episodes, const ls_world *world, ls_error *err);

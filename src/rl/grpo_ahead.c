@@ -40,8 +40,9 @@ typedef struct version {
     int64_t update;
 } version;
 
-/* What becomes of a step, in this order but for the last two, which do not wait for each other. */
-typedef enum stage_kind { DRAWN, JUDGED, CHECKED, N_STAGES } stage_kind;
+/* What becomes of a step, in this order but for the last two, which do not wait for each other. Where episodes are
+ * judged as they come, judging begins with the draws. */
+typedef enum stage_kind { BEGUN, DRAWN, JUDGED, CHECKED, N_STAGES } stage_kind;
 
 typedef struct stage {
     int64_t step; /* the last one that is through */
@@ -62,7 +63,7 @@ struct grpo_ahead {
     grpo_flight *flight; /* NULL: weights change between steps */
     ls_sampling sampling;
     int64_t drawing;      /* the version that the engine has; -1: it may be any */
-    int64_t saved;        /* the step of the last checkpoint */
+    int64_t saved, named; /* steps of the last checkpoint, and of the last that surely has its name */
     pthread_t threads[2]; /* one draws and checks, the other judges */
     int n_threads;        /* that were started */
     pthread_mutex_t lock;
@@ -215,14 +216,21 @@ static ls_status make_draws(grpo_ahead *a, grpo_draws *d, ls_error *err) {
     return ls_grpo_flight_end(a->flight, err);
 }
 
-static ls_status draw_step(grpo_ahead *a, int64_t step, double idle, ls_error *err) {
+static ls_status begin_step(grpo_ahead *a, int64_t step, double idle, ls_error *err) {
     grpo_draws *d = &a->draws[step % a->n];
     d->step = step;
     d->behind = d->newest = version_of(a, step);
-    LS_TRY(make_draws(a, d, err));
-    d->idle = idle;
     memset(d->is_checked, 0, (size_t)d->episodes->n);
+    LS_TRY(ls_grpo_draws_begin(a->g, d, err));
+    d->idle = idle;
     return LS_OK;
+}
+
+static ls_status draw_step(grpo_ahead *a, int64_t step, ls_error *err) {
+    grpo_draws *d = &a->draws[step % a->n];
+    const ls_status status = make_draws(a, d, err);
+    if (d->feed != NULL) ls_feed_end(d->feed);
+    return status;
 }
 
 static ls_status check_step(grpo_ahead *a, int64_t step, ls_error *err) {
@@ -244,7 +252,10 @@ static void *run_draws(void *context) {
         ls_error err = {LS_OK, ""};
         const double start = ls_clock_seconds();
         if (!wait_for_version(a, version_of(a, step))) break;
-        status = draw_step(a, step, ls_clock_seconds() - start, &err);
+        status = begin_step(a, step, ls_clock_seconds() - start, &err);
+        end_stage(a, BEGUN, step, status, &err);
+        if (status != LS_OK) break;
+        status = draw_step(a, step, &err);
         end_stage(a, DRAWN, step, status, &err);
         if (status != LS_OK) break;
         status = check_step(a, step, &err);
@@ -254,13 +265,14 @@ static void *run_draws(void *context) {
     return NULL;
 }
 
-/* False: there will be no such draws. */
+/* Whether there is something to judge; false: there will be nothing. */
 static bool wait_for_draws(grpo_ahead *a, int64_t step) {
+    const bool is_early = a->draws[step % a->n].feed != NULL;
+    const stage *begun = &a->stages[BEGUN], *drawn = &a->stages[DRAWN], *s = is_early ? begun : drawn;
     bool is_there;
     pthread_mutex_lock(&a->lock);
-    while (!a->quit && !a->stages[DRAWN].failed && a->stages[DRAWN].step < step)
-        pthread_cond_wait(&a->changed, &a->lock);
-    is_there = !a->quit && a->stages[DRAWN].step >= step;
+    while (!a->quit && !begun->failed && !drawn->failed && s->step < step) pthread_cond_wait(&a->changed, &a->lock);
+    is_there = !a->quit && s->step >= step;
     pthread_mutex_unlock(&a->lock);
     return is_there;
 }
@@ -312,8 +324,8 @@ ls_status ls_grpo_ahead_take(grpo *g, ls_error *err) {
 /* Nothing is drawn, judged or checked: each waits for the main thread, or has failed. */
 static bool rests(const grpo_ahead *a) {
     const stage *drawn = &a->stages[DRAWN], *judged = &a->stages[JUDGED];
-    const bool draws = a->awaited <= a->published && !drawn->failed && !a->stages[CHECKED].failed;
-    return !draws && (judged->step == drawn->step || judged->failed);
+    const bool has_failed = a->stages[BEGUN].failed || drawn->failed || a->stages[CHECKED].failed;
+    return (has_failed || a->awaited > a->published) && (judged->step >= drawn->step || judged->failed);
 }
 
 void ls_grpo_ahead_rest(grpo *g) {
@@ -422,7 +434,8 @@ static ls_status forget_versions(const grpo *g, ls_error *err) {
     return ls_grpo_writes(g) && ls_file_exists(directory) ? remove_versions(directory, INT64_MAX, err) : LS_OK;
 }
 
-/* A checkpoint may get its name later than the next one begins: what the one before needs is kept as well. */
+/* A checkpoint that is written behind the run has its name when the next but one begins: what the one before needs is
+ * kept as well. */
 ls_status ls_grpo_ahead_save(grpo *g, ls_error *err) {
     grpo_ahead *a = g->ahead;
     char directory[LS_SAVES_PATH_MAX + 16];
@@ -431,7 +444,8 @@ ls_status ls_grpo_ahead_save(grpo *g, ls_error *err) {
     LS_TRY(ls_directory_make(directory, err));
     for (int64_t v = version_of(a, g->step + 1); v < g->step; v++) LS_TRY(write_version(g, v, err));
     LS_TRY(ls_directory_sync(directory, err));
-    LS_TRY(remove_versions(directory, version_of(a, a->saved + 1), err));
+    LS_TRY(remove_versions(directory, version_of(a, a->named + 1), err));
+    a->named = a->saved;
     a->saved = g->step;
     return LS_OK;
 }
@@ -535,6 +549,17 @@ static ls_status start_threads(grpo_ahead *a, ls_error *err) {
     return LS_OK;
 }
 
+/* One source that takes episodes as they come judges them while others are drawn. */
+static ls_status open_feed(const grpo *g, grpo_draws *d, ls_error *err) {
+    const ls_reward *source = g->judges[0].source;
+    const bool is_alone = g->comm == NULL && g->o->n_judges == 1 && g->environment == NULL && g->rollout == NULL;
+    if (!is_alone || g->o->filter_groups || source == NULL || !ls_reward_takes_late(source)) return LS_OK;
+    LS_TRY(ls_feed_create(&d->feed, d->episodes->n, err));
+    d->episodes->feed = d->feed;
+    d->episodes->feeds_groups = ls_reward_wants_groups(source);
+    return LS_OK;
+}
+
 ls_status ls_grpo_ahead_open(grpo *g, ls_error *err) {
     grpo_ahead *a;
     LS_TRY(ls_array_alloc((void **)&a, 1, sizeof *a, "lag", err));
@@ -545,6 +570,7 @@ ls_status ls_grpo_ahead_open(grpo *g, ls_error *err) {
                       .loaded = -1,
                       .drawing = -1,
                       .saved = g->step,
+                      .named = g->step,
                       .published = g->step};
     for (int k = 0; k < N_STAGES; k++) a->stages[k].step = g->step;
     pthread_mutex_init(&a->lock, NULL);
@@ -552,6 +578,7 @@ ls_status ls_grpo_ahead_open(grpo *g, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&a->versions, a->n, sizeof *a->versions, "lag", err));
     LS_TRY(ls_array_alloc((void **)&a->draws, a->n, sizeof *a->draws, "lag", err));
     for (int64_t i = 0; i < a->n; i++) LS_TRY(ls_grpo_draws_create(&a->draws[i], g, err));
+    for (int64_t i = 0; i < a->n; i++) LS_TRY(open_feed(g, &a->draws[i], err));
     for (int64_t i = 0; i < a->n; i++) a->draws[i].episodes->weighs = g->engine_opts.weighs;
     LS_TRY(open_device(a, err));
     if (g->step == 0) LS_TRY(forget_versions(g, err));

@@ -22,6 +22,7 @@ ls_status ls_grpo_draws_create(grpo_draws *d, const grpo *g, ls_error *err) {
 
 void ls_grpo_draws_free(grpo_draws *d) {
     ls_episodes_free(d->episodes);
+    ls_feed_free(d->feed);
     free(d->equal);
     free(d->rewards);
     free(d->logprob);
@@ -175,10 +176,14 @@ static ls_status make_filtered(grpo *g, grpo_draws *d, const grpo_drawer *drawer
     return LS_OK;
 }
 
-ls_status ls_grpo_draws_make(grpo *g, grpo_draws *d, const grpo_drawer *drawer, ls_error *err) {
+ls_status ls_grpo_draws_begin(grpo *g, grpo_draws *d, ls_error *err) {
     d->rollout = d->reward = d->check = d->idle = 0;
     d->n_batches = 1;
-    if (g->o->filter_groups) return make_filtered(g, d, drawer, err);
-    LS_TRY(ls_episodes_begin(d->episodes, &g->world, LS_TASK_SPLIT_TRAIN, (d->step - 1) * g->o->prompts, err));
-    return draw(g, d, drawer, err);
+    if (g->o->filter_groups) return LS_OK;
+    if (d->feed != NULL) ls_feed_begin(d->feed);
+    return ls_episodes_begin(d->episodes, &g->world, LS_TASK_SPLIT_TRAIN, (d->step - 1) * g->o->prompts, err);
+}
+
+ls_status ls_grpo_draws_make(grpo *g, grpo_draws *d, const grpo_drawer *drawer, ls_error *err) {
+    return g->o->filter_groups ? make_filtered(g, d, drawer, err) : draw(g, d, drawer, err);
 }

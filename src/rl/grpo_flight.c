@@ -31,7 +31,9 @@ struct grpo_flight {
     const ls_step_borders *along; /* its borders in a log; NULL: freely */
     /* One round along a log. */
     ls_request *parts;
-    part *owners; /* [episodes], as parts */
+    part *owners;                /* [episodes], as parts */
+    ls_engine_progress progress; /* who else is told of a tick, drawn freely */
+    void *progress_context;
     /* What failed within a tick's report. */
     ls_status status;
     ls_error reason;
@@ -42,7 +44,7 @@ struct grpo_flight {
 static void take_newest(void *context, int64_t n_done, int64_t n_requests, int64_t n_tokens) {
     grpo_flight *f = context;
     const grpo_versions *v = &f->versions;
-    (void)n_done, (void)n_requests, (void)n_tokens;
+    f->progress(f->progress_context, n_done, n_requests, n_tokens);
     if (f->status == LS_OK) f->status = v->use(v->context, v->newest(v->context), &f->reason);
 }
 
@@ -121,7 +123,10 @@ static ls_status draw_along(grpo_flight *f, ls_engine *engine, ls_request *reque
     return LS_OK;
 }
 
-ls_status ls_grpo_flight_draw(grpo_flight *f, ls_engine *engine, ls_request *requests, int64_t n, ls_error *err) {
+ls_status ls_grpo_flight_draw(grpo_flight *f, ls_engine *engine, ls_request *requests, int64_t n,
+                              ls_engine_progress progress, void *context, ls_error *err) {
+    f->progress = progress;
+    f->progress_context = context;
     return f->along != NULL ? draw_along(f, engine, requests, n, err) : draw_freely(f, engine, requests, n, err);
 }
 

@@ -97,18 +97,46 @@ ls_status ls_grpo_open_rollout(grpo *g, ls_error *err) {
 typedef struct drawing {
     const grpo *g;
     const grpo_drawer *drawer;
+    ls_episodes *episodes;
+    /* Of the round. */
+    int64_t n_done;
+    ls_status status;
+    ls_error reason;
 } drawing;
 
-static ls_status draw_requests(void *context, ls_request *requests, int64_t n, ls_error *err) {
-    const drawing *d = context;
+/* Behind each tick: what has finished in it need not wait for the others. */
+static void take_finished(void *context, int64_t n_done, int64_t n_requests, int64_t n_tokens) {
+    drawing *d = context;
+    ls_episodes *e = d->episodes;
+    (void)n_tokens;
+    if (e->feed == NULL || n_done == d->n_done) return;
+    d->n_done = n_done;
+    for (int64_t k = 0; k < n_requests && d->status == LS_OK; k++)
+        if (e->requests[k].finish == LS_FINISH_STOP || e->requests[k].finish == LS_FINISH_LENGTH)
+            d->status = ls_episodes_finish(e, &d->g->world, k, &d->reason);
+}
+
+static ls_status draw_by_engine(drawing *d, ls_request *requests, int64_t n, ls_error *err) {
     const grpo_drawer *by = d->drawer;
-    if (by->flight != NULL) return ls_grpo_flight_draw(by->flight, by->engine, requests, n, err);
-    if (by->engine != NULL) return ls_engine_run(by->engine, requests, n, NULL, NULL, err);
+    d->n_done = 0;
+    d->status = LS_OK;
+    if (by->flight != NULL)
+        LS_TRY(ls_grpo_flight_draw(by->flight, by->engine, requests, n, take_finished, d, err));
+    else
+        LS_TRY(ls_engine_run(by->engine, requests, n, take_finished, d, err));
+    if (d->status != LS_OK && err != NULL) *err = d->reason;
+    return d->status;
+}
+
+static ls_status draw_requests(void *context, ls_request *requests, int64_t n, ls_error *err) {
+    drawing *d = context;
+    const grpo_drawer *by = d->drawer;
+    if (by->engine != NULL) return draw_by_engine(d, requests, n, err);
     return ls_rollout_draw(d->g->rollout, requests, n, by->sampling, by->is_recorded, err);
 }
 
 ls_status ls_grpo_draw(grpo *g, ls_episodes *e, const grpo_drawer *by, ls_error *err) {
-    drawing d = {g, by};
+    drawing d = {.g = g, .drawer = by, .episodes = e};
     const ls_drawer drawer = {draw_requests, &d};
     int64_t begin, end;
     if (by->engine == NULL) LS_TRY(publish_weights(g, &by->weights, err));

@@ -46,6 +46,7 @@ typedef struct grpo_rows {
 /* The episodes of one step, and how they came about. */
 typedef struct grpo_draws {
     ls_episodes *episodes;
+    ls_feed *feed; /* of theirs; or NULL */
     int64_t step;
     int64_t behind;                      /* their weights are those behind this step, or later ones in flight: step - 1
                                             without a lag */
@@ -189,6 +190,8 @@ ls_status ls_grpo_draw(grpo *g, ls_episodes *episodes, const grpo_drawer *drawer
 /* grpo_draws.c */
 ls_status ls_grpo_draws_create(grpo_draws *draws, const grpo *g, ls_error *err);
 void ls_grpo_draws_free(grpo_draws *draws);
+/* What precedes them: the problems of the step. */
+ls_status ls_grpo_draws_begin(grpo *g, grpo_draws *draws, ls_error *err);
 /* This process's share of the episodes of draws->step; with filter_groups all of them, with rewards. */
 ls_status ls_grpo_draws_make(grpo *g, grpo_draws *draws, const grpo_drawer *drawer, ls_error *err);
 /* The others' episodes, then rewards. Not with filter_groups. */
@@ -239,8 +242,9 @@ ls_status ls_grpo_flight_open(grpo_flight **out, const grpo *g, const grpo_versi
 void ls_grpo_flight_close(grpo_flight *flight); /* accepts NULL */
 void ls_grpo_flight_begin(grpo_flight *flight, grpo_draws *draws);
 ls_status ls_grpo_flight_end(grpo_flight *flight, ls_error *err);
-/* As ls_engine_run, of requests of the step's episodes. */
-ls_status ls_grpo_flight_draw(grpo_flight *flight, ls_engine *engine, ls_request *requests, int64_t n, ls_error *err);
+/* As ls_engine_run, of requests of the step's episodes; along a log there is no progress. */
+ls_status ls_grpo_flight_draw(grpo_flight *flight, ls_engine *engine, ls_request *requests, int64_t n,
+                              ls_engine_progress progress, void *context, ls_error *err);
 
 /* grpo_sleep.c: wakes one of engine and trainer, and the other sleeps; does nothing without plan.sleeps. */
 ls_status ls_grpo_wake(grpo *g, grpo_awake who, ls_error *err);

@@ -205,6 +205,7 @@ static ls_status take_episodes(grpo *g, ls_error *err) {
     if (g->ahead != NULL) return ls_grpo_ahead_take(g, err);
     g->draws->step = g->step;
     g->draws->behind = g->draws->newest = g->step - 1;
+    LS_TRY(ls_grpo_draws_begin(g, g->draws, err));
     LS_TRY(ls_grpo_draws_make(g, g->draws, &drawer, err));
     return g->o->filter_groups ? LS_OK : ls_grpo_draws_join(g, g->draws, err);
 }

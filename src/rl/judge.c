@@ -8,78 +8,104 @@
 #include "rl/dialogue.h"
 #include "rl/episode.h"
 
-/* One episode as an item of a source, or of none; lists: its messages, released with free(). */
-static ls_status make_item(ls_reward_item *out, const ls_episodes *e, const ls_world *w, const ls_reward *source,
-                           int64_t i, char *lists[2], const char *name, ls_error *err) {
-    const ls_episode *x = &e->list[i];
-    const bool is_reported = source != NULL && x->question.chat != NULL;
+/* The items of an ask, and what they hold: item k is of episode owners[k]. */
+typedef struct question_list {
+    ls_episodes *e;
+    const ls_world *w;
+    const ls_reward *source; /* or NULL */
+    int64_t *owners;
+    char (*names)[LS_EPISODE_ID_MAX];
+    char *(*lists)[2]; /* messages, released with free() */
+    int64_t n;
+} question_list;
+
+/* What is known of an episode before it is drawn. */
+static void name_item(question_list *q, int64_t i) {
+    const ls_episode *x = &q->e->list[i];
+    const int64_t k = q->n++;
+    q->owners[k] = i;
+    ls_episode_id(q->names[k], x);
+    q->e->items[k] = (ls_reward_item){.problem = x->question.id,
+                                      .sample = q->names[k],
+                                      .prompt = x->question.prompt,
+                                      .answer = x->question.answer.text,
+                                      .answer_bytes = x->question.answer.bytes,
+                                      .data = x->question.whole};
+}
+
+/* The rest of it. */
+static ls_status complete_item(void *context, int64_t k, ls_error *err) {
+    question_list *q = context;
+    const int64_t i = q->owners[k];
+    const ls_episode *x = &q->e->list[i];
+    const bool is_reported = q->source != NULL && x->question.chat != NULL;
+    ls_reward_item *out = &q->e->items[k];
     char *text = NULL;
     int64_t bytes = 0;
     LS_TRY(ls_episode_text(x, &text, &bytes, err));
-    *out = (ls_reward_item){.problem = x->question.id,
-                            .sample = name,
-                            .prompt = x->question.prompt,
-                            .completion = {text, bytes},
-                            .answer = x->question.answer.text,
-                            .answer_bytes = x->question.answer.bytes,
-                            .data = x->question.whole};
-    if (is_reported) LS_TRY(ls_dialogue_messages(&lists[0], x->question.chat, err));
-    if (is_reported) LS_TRY(ls_dialogue_said(&lists[1], w, x, err));
-    out->prompt_messages = lists[0];
-    out->completion_messages = lists[1];
-    if (source == NULL || !ls_reward_wants_groups(source)) return LS_OK;
+    out->completion = (ls_reply){text, bytes};
+    if (is_reported) LS_TRY(ls_dialogue_messages(&q->lists[k][0], x->question.chat, err));
+    if (is_reported) LS_TRY(ls_dialogue_said(&q->lists[k][1], q->w, x, err));
+    out->prompt_messages = q->lists[k][0];
+    out->completion_messages = q->lists[k][1];
+    if (q->source == NULL || !ls_reward_wants_groups(q->source)) return LS_OK;
     out->completion_ids = x->tokens + x->n_prompt;
     out->n_completion_ids = x->n - x->n_prompt;
-    out->group = i / e->samples;
-    out->group_n = e->samples;
+    out->group = i / q->e->samples;
+    out->group_n = q->e->samples;
     return LS_OK;
 }
 
-static ls_status ask_judge(ls_episodes *e, const ls_judge *judge, char (*names)[LS_EPISODE_ID_MAX], int64_t n,
-                           ls_error *err) {
+/* Of episodes that are still drawn each is asked about when it has ended. */
+static ls_status ask_source(question_list *q, ls_reward *source, ls_error *err) {
+    ls_episodes *e = q->e;
+    const ls_reward_late late = {e->feed, complete_item, q};
+    if (e->feed != NULL) return ls_reward_ask_late(source, e->results, e->items, q->n, &late, err);
+    for (int64_t k = 0; k < q->n; k++) LS_TRY(complete_item(q, k, err));
+    return ls_reward_ask(source, e->results, e->items, q->n, err);
+}
+
+static ls_status ask_judge(question_list *q, const ls_judge *judge, ls_error *err) {
+    ls_episodes *e = q->e;
     if (judge->source != NULL) {
-        LS_TRY(ls_reward_ask(judge->source, e->results, e->items, n, err));
+        LS_TRY(ask_source(q, judge->source, err));
         ls_episodes_note(e, "", ls_reward_counts_of(judge->source)->message);
         return LS_OK;
     }
-    for (int64_t k = 0; k < n; k++) {
-        const ls_question *q = &e->list[e->owners[k]].question;
-        LS_TRY(ls_verify_judge(judge->verify, e->items[k].completion, q->answer, q->any_of, &e->results[k], err));
-        if (!e->results[k].ok) ls_episodes_note(e, names[k], e->results[k].error);
+    for (int64_t k = 0; k < q->n; k++) {
+        const ls_question *of = &e->list[q->owners[k]].question;
+        LS_TRY(complete_item(q, k, err));
+        LS_TRY(ls_verify_judge(judge->verify, e->items[k].completion, of->answer, of->any_of, &e->results[k], err));
+        if (!e->results[k].ok) ls_episodes_note(e, q->names[k], e->results[k].error);
     }
     return LS_OK;
 }
 
-/* What a source or a verifier says of those that are not fixed: item k is of episode owners[k]. */
+/* What a source or a verifier says of those that are not fixed. */
 static ls_status ask_about_all(ls_episodes *e, const ls_world *w, int64_t j, ls_error *err) {
-    const ls_judge *judge = &w->judges[j];
-    char(*names)[LS_EPISODE_ID_MAX] = NULL, *(*lists)[2] = NULL;
-    int64_t n = 0;
-    ls_status status = LS_OK;
+    question_list q = {.e = e, .w = w, .source = w->judges[j].source};
+    ls_status status;
     memset(e->items, 0, (size_t)e->n * sizeof *e->items);
-    LS_TRY_DONE(ls_array_alloc((void **)&names, e->n, sizeof *names, "rewards", err));
-    LS_TRY_DONE(ls_array_alloc((void **)&lists, e->n, sizeof *lists, "rewards", err));
-    for (int64_t i = 0; i < e->n; i++) {
-        if (e->list[i].is_fixed) continue;
-        e->owners[n] = i;
-        ls_episode_id(names[n], &e->list[i]);
-        LS_TRY_DONE(make_item(&e->items[n], e, w, judge->source, i, lists[n], names[n], err));
-        n++;
-    }
-    LS_TRY_DONE(ask_judge(e, judge, names, n, err));
-    for (int64_t k = 0; k < n; k++) {
-        ls_episode *x = &e->list[e->owners[k]];
+    LS_TRY_DONE(ls_array_alloc((void **)&q.owners, e->n, sizeof *q.owners, "rewards", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&q.names, e->n, sizeof *q.names, "rewards", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&q.lists, e->n, sizeof *q.lists, "rewards", err));
+    for (int64_t i = 0; i < e->n; i++)
+        if (!e->list[i].is_fixed) name_item(&q, i);
+    LS_TRY_DONE(ask_judge(&q, &w->judges[j], err));
+    for (int64_t k = 0; k < q.n; k++) {
+        ls_episode *x = &e->list[q.owners[k]];
         x->failed = x->failed || !e->results[k].ok; /* or its environment did */
         x->parts[j] = e->results[k].reward;
     }
 done:
     for (int64_t i = 0; i < e->n; i++) free((char *)(uintptr_t)e->items[i].completion.text);
-    for (int64_t i = 0; lists != NULL && i < e->n; i++) {
-        free(lists[i][0]);
-        free(lists[i][1]);
+    for (int64_t i = 0; q.lists != NULL && i < e->n; i++) {
+        free(q.lists[i][0]);
+        free(q.lists[i][1]);
     }
-    free(names);
-    free((void *)lists);
+    free(q.owners);
+    free(q.names);
+    free((void *)q.lists);
     return status;
 }
 

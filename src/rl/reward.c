@@ -150,6 +150,19 @@ ls_status ls_reward_ask(ls_reward *reward, ls_reward_result *results, const ls_r
     return status;
 }
 
+ls_status ls_reward_ask_late(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,
+                             const ls_reward_late *late, ls_error *err) {
+    ls_status status;
+    LS_ASSERT(reward->takes_late, "items of a source that wants all of them at once");
+    reward->late = late;
+    status = ls_reward_ask(reward, results, items, n, err);
+    reward->late = NULL;
+    ls_feed_wait(late->feed);
+    return status;
+}
+
+bool ls_reward_takes_late(const ls_reward *reward) { return reward->takes_late; }
+
 void ls_reward_take_none(ls_reward *reward) { reward->takes_none = true; }
 
 bool ls_reward_wants_groups(const ls_reward *reward) { return reward->wants_groups; }

@@ -14,6 +14,7 @@
 #define LS_RL_REWARD_H
 
 #include "record/reward_json.h"
+#include "rl/feed.h"
 #include "rl/task.h"
 
 typedef struct ls_reward_item {
@@ -95,10 +96,23 @@ void ls_reward_http_init(
     ls_reward_http_options *out); /* batch 1, concurrency 8, retries 3, timeout_s 30, backoff_s 0.1 */
 ls_status ls_reward_http_open(ls_reward **out, const ls_reward_http_options *options, ls_error *err);
 
+/* Items that come while others are judged. */
+typedef struct ls_reward_late {
+    ls_feed *feed; /* their indices; it is over when all are there */
+    /* Item i is there: makes it whole. Before, its names are. */
+    ls_status (*complete)(void *context, int64_t i, ls_error *err);
+    void *context;
+} ls_reward_late;
+
 /* Fills results [n], every one. Returns other than LS_OK only when memory is out, or where a signal stops the run and
  * the source is silent (ls_interrupt_gave_up). One ask at a time. */
 ls_status ls_reward_ask(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,
                         ls_error *err);
+/* The same of items that come late: each goes out as soon as it is there. Ends when the feed does. Of sources that take
+ * them. */
+ls_status ls_reward_ask_late(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,
+                             const ls_reward_late *late, ls_error *err);
+bool ls_reward_takes_late(const ls_reward *reward);
 const ls_reward_counts *ls_reward_counts_of(const ls_reward *reward);
 /* From here on a reward of null is none and no failure: the result is ok, and NaN. For one judge of several. */
 void ls_reward_take_none(ls_reward *reward);

@@ -46,13 +46,15 @@ typedef struct source {
     child child;
 } source;
 
-/* One ask. Items are in index order to be sent (not done, not sent), sent, or done. */
+/* One ask. Items are not there yet, in index order to be sent (not done, not sent), sent, or done. */
 typedef struct ask {
     source *s;
     ls_reward_result *results;
     const ls_reward_item *items;
     int64_t n, n_done, n_sent, next;
     bool *done, *sent;
+    bool *there; /* NULL: all are */
+    int64_t n_there;
     uint8_t *tries; /* how often the item was with a command that ended */
     char *out;      /* what is being written, from out_at on */
     size_t out_bytes, out_at;
@@ -273,11 +275,15 @@ static bool hear(ask *a) {
     return true;
 }
 
+static bool can_be_sent(const ask *a, int64_t i) {
+    return !a->done[i] && !a->sent[i] && (a->there == NULL || a->there[i]);
+}
+
 /* Makes the next item ready to be written, if one may be sent. One that was with a command that ended goes alone. */
 static ls_status prepare(ask *a, ls_error *err) {
     ls_json_out json;
     FILE *stream;
-    while (a->next < a->n && (a->done[a->next] || a->sent[a->next])) a->next++;
+    while (a->next < a->n && !can_be_sent(a, a->next)) a->next++;
     if (a->out_at < a->out_bytes || a->next == a->n || a->n_sent >= a->s->window) return LS_OK;
     if (!a->s->is_together && a->n_sent > 0 && (a->alone || a->tries[a->next] > 0)) return LS_OK;
     free(a->out);
@@ -358,11 +364,13 @@ static void end_command(ask *a, bool silent) {
 static void converse(ask *a) {
     child *c = &a->s->child;
     const double left = a->heard + a->s->silence_s - ls_clock_seconds();
-    struct pollfd fds[3] = {
-        {c->out, POLLIN, 0}, {c->err, POLLIN, 0}, {a->out_at < a->out_bytes ? c->in : -1, POLLOUT, 0}};
+    struct pollfd fds[4] = {{c->out, POLLIN, 0},
+                            {c->err, POLLIN, 0},
+                            {a->out_at < a->out_bytes ? c->in : -1, POLLOUT, 0},
+                            {a->there != NULL ? ls_feed_fd(a->s->base.late->feed) : -1, POLLIN, 0}};
     const int wait_ms = left <= 0 ? 0 : left < LOOK_S ? (int)(1000 * left) + 1 : (int)(1000 * LOOK_S);
     bool more = true;
-    (void)poll(fds, 3, wait_ms); /* where it fails, nothing is ready */
+    (void)poll(fds, 4, wait_ms); /* where it fails, nothing is ready */
     if (fds[1].revents != 0) hear_words(c);
     if (fds[0].revents != 0) more = hear(a);
     if (fds[2].revents != 0) say(a);
@@ -370,6 +378,23 @@ static void converse(ask *a) {
         end_command(a, false);
     else if (a->n_sent > 0 && ls_clock_seconds() >= a->heard + a->s->silence_s)
         end_command(a, true);
+}
+
+/* Takes what has come. While nothing is with the command it is not silent. */
+static ls_status take_late(ask *a, ls_error *err) {
+    const ls_reward_late *late = a->s->base.late;
+    int64_t i;
+    if (a->there == NULL) return LS_OK;
+    while (ls_feed_take(late->feed, &i)) {
+        LS_TRY(late->complete(late->context, i, err));
+        a->there[i] = true;
+        a->n_there++;
+        a->next = i < a->next ? i : a->next;
+    }
+    if (a->n_sent == 0) a->heard = ls_clock_seconds();
+    if (a->n_there < a->n && ls_feed_is_over(late->feed))
+        return LS_FAIL(err, LS_ERR_ARG, "rewards: %lld of %lld items came", (long long)a->n_there, (long long)a->n);
+    return LS_OK;
 }
 
 static ls_status run(ask *a, ls_error *err) {
@@ -386,8 +411,8 @@ static ls_status run(ask *a, ls_error *err) {
             s->base.counts.restarts += ran;
         }
         ran = true;
-        const ls_status status = prepare(a, err);
-        if (status != LS_OK) return status;
+        LS_TRY(take_late(a, err));
+        LS_TRY(prepare(a, err));
         converse(a);
         if (a->n_done < a->n && ls_interrupt_is_over(a->heard, ls_clock_seconds()))
             return LS_FAIL(err, LS_ERR_IO, "a signal stops the run, and the command is silent");
@@ -404,13 +429,15 @@ static void stop(child *c, double grace_s) {
 static ls_status command_ask(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,
                              ls_error *err) {
     ask a = {.s = (source *)reward, .results = results, .items = items, .n = n};
-    void *done = NULL, *sent = NULL, *tries = NULL;
+    void *done = NULL, *sent = NULL, *there = NULL, *tries = NULL;
     ls_status status;
+    if (reward->late != NULL) LS_TRY_DONE(ls_array_alloc(&there, n, sizeof *a.there, "rewards", err));
     LS_TRY_DONE(ls_array_alloc(&done, n, sizeof *a.done, "rewards", err));
     LS_TRY_DONE(ls_array_alloc(&sent, n, sizeof *a.sent, "rewards", err));
     LS_TRY_DONE(ls_array_alloc(&tries, n, sizeof *a.tries, "rewards", err));
     a.done = done;
     a.sent = sent;
+    a.there = there;
     a.tries = tries;
     status = run(&a, err);
     /* An item of which a part was written when it was answered: what follows could not be told apart from it. */
@@ -419,6 +446,7 @@ done:
     free(a.out);
     free(done);
     free(sent);
+    free(there);
     free(tries);
     return status;
 }
@@ -447,6 +475,7 @@ ls_status ls_reward_command_open(ls_reward **out, const ls_reward_command_option
     if (s == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "reward command");
     s->base.ask = command_ask;
     s->base.close = command_close;
+    s->base.takes_late = true;
     s->window = options->window;
     s->silence_s = options->silence_s;
     s->preamble = options->preamble;

@@ -12,7 +12,8 @@ struct ls_reward {
     void (*close)(ls_reward *reward);
     int64_t first_id;
     bool is_environment; /* of the ask that runs */
-    bool wants_groups, wants_resets, takes_none;
+    bool wants_groups, wants_resets, takes_none, takes_late;
+    const ls_reward_late *late; /* of the ask that runs; NULL: all items are there */
     ls_reward_counts counts;
 };
 

@@ -93,6 +93,46 @@ static void everything_goes_with_it(void **state) {
     }
 }
 
+/* A judge that writes down whom it is asked about, and rewards each by its number. */
+static uint64_t digest_judged(const char *file, const char *const *sets, int64_t n) {
+    job j = job_make("judged");
+    char command[600];
+    snprintf(command, sizeof command,
+             "reward_command=while IFS= read -r l; do id=${l#*'\"id\":\"'}; id=${id%%%%'\"'*}; echo $id >> %s; "
+             "echo \"{\\\"id\\\":\\\"$id\\\",\\\"reward\\\":$((id %% 3))}\"; done",
+             file);
+    job_set(&j, command);
+    return job_digest(j, sets, n);
+}
+
+static int64_t steps_back(const char *path) {
+    FILE *file = fopen(path, "r");
+    int64_t n = 0;
+    long last = -1, id;
+    assert_non_null(file);
+    for (; fscanf(file, "%ld", &id) == 1; last = id) n += id < last;
+    assert_int_equal(fclose(file), 0);
+    return n;
+}
+
+/* Episodes are judged as they end, in whatever order that is: each has its own reward. */
+static void the_order_of_judging_carries_no_bits(void **state) {
+    static const char *const plain[] = {"lag=1"}, *const slow[] = {"lag=1", "engine.batch=1", "engine.shuffle=7",
+                                                                   "max_tokens=6"};
+    char path[200];
+    int64_t n = 0;
+    uint64_t want;
+    (void)state;
+    snprintf(path, sizeof path, "%s", run_dir("judged-ids"));
+    want = digest_judged(path, plain, COUNT(plain));
+    for (int tries = 0; n == 0 && tries < 10; tries++) {
+        (void)remove(path);
+        assert_int_equal(digest_judged(path, slow, COUNT(slow)), want);
+        n = steps_back(path);
+    }
+    assert_true(n > 0);
+}
+
 /* Where the trainer's memory is out of reach a version goes by the host to a device of the thread. */
 static void a_device_of_its_own_has_the_bits(void **state) {
     static const char *const bases[][5] = {
@@ -275,6 +315,23 @@ static void versions_are_needed(void **state) {
     job_free(&j);
 }
 
+/* When step 4 is saved the checkpoint of step 3 may lack its name: killed then, the run goes on behind step 2, and its
+ * step 3 takes version 1. */
+static void versions_of_the_checkpoint_before_are_kept(void **state) {
+    static const char *const sets[] = {"lag=1", "steps=4", "save_every=1", "save_behind=true"};
+    job j = job_make("kept");
+    char path[1400];
+    (void)state;
+    for (int64_t i = 0; i < COUNT(sets); i++) job_set(&j, sets[i]);
+    job_must_run(&j);
+    for (int v = 0; v < 4; v++) {
+        snprintf(path, sizeof path, "%s/versions/step-%08d", j.o->train.run, v);
+        assert_int_equal(ls_file_exists(path), v > 0);
+    }
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
 static void processes_have_the_bits_of_one(void **state) {
     static const char *const sets[] = {"lag=2", "minibatches=2", "check_share=0.5", "eval_every=2"};
     const uint64_t want = digest_with(sets, COUNT(sets));
@@ -339,12 +396,14 @@ int main(void) {
         cmocka_unit_test(settings_carry_no_bits),
         cmocka_unit_test(old_tokens_are_checked),
         cmocka_unit_test(everything_goes_with_it),
+        cmocka_unit_test(the_order_of_judging_carries_no_bits),
         cmocka_unit_test(a_device_of_its_own_has_the_bits),
         cmocka_unit_test(a_device_of_its_own_goes_on),
         cmocka_unit_test(a_missing_tensor_is_named),
         cmocka_unit_test(a_plan_knows_who_draws),
         cmocka_unit_test(a_killed_run_goes_on),
         cmocka_unit_test(versions_are_needed),
+        cmocka_unit_test(versions_of_the_checkpoint_before_are_kept),
         cmocka_unit_test(processes_have_the_bits_of_one),
         cmocka_unit_test(failures_end_the_run_in_their_step),
         cmocka_unit_test(impossible_options_are_named),
