@@ -503,12 +503,19 @@ static ls_status open_device(grpo_ahead *a, ls_error *err) {
     const ls_isa isa = ls_train_options_isa(&g->o->train);
     const bool is_here = ls_grpo_draws_here(g->o, g->choice.name);
     if (is_here) LS_TRY(ls_device_open_beside(&a->own, g->device, n_threads, isa, err));
-    if (a->own != NULL) return LS_OK;
+    if (a->own != NULL) return LS_OK; /* its memory is the trainer's */
     LS_TRY(ls_device_open_cpu(&a->keeper, (int32_t)ls_grpo_trainer_threads(g->o), isa, err));
     if (ls_device_open_named(&a->own, is_here ? g->choice.name : g->o->draw_device, n_threads, isa, err) == LS_OK)
         return LS_OK;
     if (err != NULL) ls_error_prefix(err, "draw_device");
     return err != NULL ? err->status : LS_ERR_DEVICE;
+}
+
+/* That weights may come between two ticks is not shown for a GPU. */
+static ls_status check_flight(const grpo_ahead *a, ls_error *err) {
+    if (a->g->o->updates != LS_UPDATES_IN_FLIGHT || a->own->exec.backend != LS_BACKEND_CUDA) return LS_OK;
+    return LS_FAIL(err, LS_ERR_UNSUPPORTED,
+                   "updates: in_flight with draws on a GPU; draw_device=cpu, or between steps");
 }
 
 /* The plan of the run is that of the trainer's device: on another one the engine takes what is there. */
@@ -581,6 +588,7 @@ ls_status ls_grpo_ahead_open(grpo *g, ls_error *err) {
     for (int64_t i = 0; i < a->n; i++) LS_TRY(open_feed(g, &a->draws[i], err));
     for (int64_t i = 0; i < a->n; i++) a->draws[i].episodes->weighs = g->engine_opts.weighs;
     LS_TRY(open_device(a, err));
+    LS_TRY(check_flight(a, err));
     if (g->step == 0) LS_TRY(forget_versions(g, err));
     LS_TRY(open_versions(g, err));
     LS_TRY(open_engine(a, err));
