@@ -163,7 +163,7 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
 
 static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
                      ls_outcomes *out, ls_error *err) {
-    LS_TRY(ls_outcomes_create(out, trial, prompts, n_prompts, err));
+    (void)prompts, (void)n_prompts, (void)err;
     for (int64_t k = 0; k < out->n; k++) generate(context, trial, &out->of[k], mix(trial->sampling.seed) + (uint64_t)k);
     return LS_OK;
 }
