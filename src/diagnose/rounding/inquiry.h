@@ -300,6 +300,7 @@ ls_status ls_probe_decide_masked(ls_inquiry *q, bool *found, ls_error *err);
 /* Records of different tokens of one text, drawn at LS_SLOPE_AT, against the prompt's values of them: a line of one
  * slope for all texts, and a height for each, since a text has one normalisation. */
 #define LS_SLOPE_AT 2.0 /* so high that draws of one text are of several tokens */
+#define LS_ON_LINE 0.05 /* left_mean of what is on a line, of spread */
 typedef struct ls_slope {
     int64_t n, n_texts;
     double slope, left, left_mean; /* the largest |distance| from the line, and the root of the mean square */

@@ -62,8 +62,7 @@ ls_status ls_probe_measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err) {
     return LS_OK;
 }
 
-/* What the line leaves, of how far records are apart; a slope other than 1; a height that a factor alone has not. */
-#define ON_LINE 0.05
+/* A slope other than 1; a height that a factor alone has not. */
 #define OTHER_SLOPE 0.1
 #define HEIGHT_LEAST 0.1
 
@@ -83,7 +82,7 @@ static void decide_cut(ls_inquiry *q, const ls_slope *s, bool *found) {
 ls_status ls_probe_decide_slope(ls_inquiry *q, bool *found, ls_error *err) {
     ls_slope s;
     LS_TRY(ls_probe_measure_slope(q, &s, err));
-    if (s.n < 12 || !(s.left_mean < ON_LINE * s.spread) || !(s.slope > 0.0)) return LS_OK;
+    if (s.n < 12 || !(s.left_mean < LS_ON_LINE * s.spread) || !(s.slope > 0.0)) return LS_OK;
     if (fabs(s.slope - 1.0) < OTHER_SLOPE) decide_cut(q, &s, found);
     if (fabs(s.slope - 1.0) < OTHER_SLOPE || fabs(s.slope - 1.0 / LS_SLOPE_AT) < OTHER_SLOPE / LS_SLOPE_AT)
         return LS_OK;

@@ -199,13 +199,12 @@ done:
 
 /* A cut raises unlikely tokens' records as another temperature does, of all texts together. Of one text it leaves them
  * as far apart as they were, and what is cut by the token itself puts them on no line. */
-#define ON_LINE 0.05
 static ls_status check_temperature(ls_inquiry *q, bool *found, ls_error *err) {
     ls_finding *first = &q->f->found.of[0];
     ls_slope line;
     if (!*found || first->cause != LS_CAUSE_TEMPERATURE) return LS_OK;
     LS_TRY(ls_probe_measure_slope(q, &line, err));
-    if (line.n < 12 || (fabs(line.slope - 1.0) > 0.1 && line.left_mean < ON_LINE * line.spread)) return LS_OK;
+    if (line.n < 12 || (fabs(line.slope - 1.0) > 0.1 && line.left_mean < LS_ON_LINE * line.spread)) return LS_OK;
     first->confidence = 0.6;
     *found = false;
     return LS_OK;
