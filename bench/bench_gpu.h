@@ -100,7 +100,7 @@ static inline double slot_us(double states) {
 
 /* A pool of n slots for what states lack that every h.every-th token writes; as in a running batch, slots hold 0 to
  * every - 1 tokens at first. */
-static ls_pool_view held_pool(const ls_held h, int64_t n) {
+static inline ls_pool_view held_pool(const ls_held h, int64_t n) {
     const int64_t bytes = h.total * 4;
     if (bytes == 0) return ls_pool_view{};
     const ls_pool_view pool = {(uint8_t *)device_memory(n * bytes), bytes, n};
