@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include <atomic>
+#include <mutex>
 
 #include "dev/cuda.h"
 #include "dev/device.h"
@@ -43,6 +44,18 @@ ls_status ls_cuda_status(cudaError_t error, const char *what, ls_error *err) {
     return ls_gpu_failed((int32_t)error, what, cudaGetErrorString(error), err);
 }
 
+/* Launches a kernel with the shared memory that it asks for. What a kernel may ask for belongs to the kernel: of two
+ * threads that launch the same one, neither may lower that between the other's request and launch. */
+static cudaError_t launch_with(const cudaLaunchConfig_t *config, const void *kernel, void **arguments) {
+    static std::mutex lock;
+    const int bytes = (int)config->dynamicSmemBytes;
+    if (bytes <= 32 * 1024) /* with what a kernel declares itself, no more than 48 KB, which all may have */
+        return cudaLaunchKernelExC(config, kernel, arguments);
+    const std::lock_guard<std::mutex> held(lock);
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    return error != cudaSuccess ? error : cudaLaunchKernelExC(config, kernel, arguments);
+}
+
 /* Of the current device, looked up once for each. */
 static ls_status capability_of(int *major, const char *what, ls_error *err) {
     static std::atomic<int> known[DEVICES_MAX];
@@ -65,10 +78,6 @@ ls_status ls_cuda_launch_within(const ls_exec *exec, const ls_launch *launch, in
     const dim3 grid((unsigned)launch->grid[0], (unsigned)launch->grid[1], (unsigned)launch->grid[2]);
     void *arguments[] = {params};
     LS_CUDA_TRY(ls_launch_check(launch, shared_max, err));
-    if (launch->shared_bytes > 32 * 1024) /* with what a kernel declares itself, more than 48 KB must be asked for */
-        LS_CUDA_TRY(ls_cuda_status(
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)launch->shared_bytes),
-            launch->kernel, err));
     cudaLaunchAttribute attribute;
     cudaLaunchConfig_t config = {};
     int major;
@@ -81,7 +90,7 @@ ls_status ls_cuda_launch_within(const ls_exec *exec, const ls_launch *launch, in
     config.stream = stream_of(exec);
     config.attrs = &attribute;
     config.numAttrs = major >= 9 ? 1 : 0;
-    return ls_cuda_status(cudaLaunchKernelExC(&config, kernel, arguments), launch->kernel, err);
+    return ls_cuda_status(launch_with(&config, kernel, arguments), launch->kernel, err);
 }
 
 static ls_status check_operand(const char *op, const char *name, const void *memory, int64_t align, int device,

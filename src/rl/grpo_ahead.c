@@ -511,13 +511,6 @@ static ls_status open_device(grpo_ahead *a, ls_error *err) {
     return err != NULL ? err->status : LS_ERR_DEVICE;
 }
 
-/* That weights may come between two ticks is not shown for a GPU. */
-static ls_status check_flight(const grpo_ahead *a, ls_error *err) {
-    if (a->g->o->updates != LS_UPDATES_IN_FLIGHT || a->own->exec.backend != LS_BACKEND_CUDA) return LS_OK;
-    return LS_FAIL(err, LS_ERR_UNSUPPORTED,
-                   "updates: in_flight with draws on a GPU; draw_device=cpu, or between steps");
-}
-
 /* The plan of the run is that of the trainer's device: on another one the engine takes what is there. */
 static ls_status engine_opts(ls_engine_opts *out, const grpo_ahead *a, ls_error *err) {
     const grpo *g = a->g;
@@ -588,7 +581,6 @@ ls_status ls_grpo_ahead_open(grpo *g, ls_error *err) {
     for (int64_t i = 0; i < a->n; i++) LS_TRY(open_feed(g, &a->draws[i], err));
     for (int64_t i = 0; i < a->n; i++) a->draws[i].episodes->weighs = g->engine_opts.weighs;
     LS_TRY(open_device(a, err));
-    LS_TRY(check_flight(a, err));
     if (g->step == 0) LS_TRY(forget_versions(g, err));
     LS_TRY(open_versions(g, err));
     LS_TRY(open_engine(a, err));

@@ -1,5 +1,7 @@
 /* Dense products on the GPU, forward and backward, in both profiles: the bits of the CPU for every shape, type, layout,
  * batch size and repetition; what is refused; faults in sequences. */
+#include <pthread.h>
+
 #include "backend.h"
 #include "num/half.h"
 #include "num/mma16_oracle.h"
@@ -395,6 +397,54 @@ static void repeats_and_graphs(bk_run *run) {
     forward_free(&d);
 }
 
+/* One product, again and again in a stream of its own. */
+typedef struct repeated {
+    ls_cuda_gemm_args args;
+    ls_exec exec;
+    int64_t n;
+    ls_status status;
+    ls_error err;
+} repeated;
+
+static void *repeat(void *context) {
+    repeated *r = context;
+    for (int64_t i = 0; r->status == LS_OK && i < r->n; i++) {
+        r->status = ls_cuda_gemm_stored(&r->exec, &r->args, &r->err);
+        if (r->status == LS_OK && i % 64 == 63) r->status = ls_device_synchronize(&r->exec, &r->err);
+    }
+    if (r->status == LS_OK) r->status = ls_device_synchronize(&r->exec, &r->err);
+    return NULL;
+}
+
+/* Two threads launch the same kernel with different amounts of shared memory. */
+static void threads_side_by_side(bk_run *run) {
+    forward f = {16, 264, 0, 0, 0, LS_BF16, LS_BF16, LS_F32, false, true, LS_PROFILE_MMA16, PLAIN, 0};
+    forward_data data[2];
+    repeated threads[2];
+    pthread_t ids[2];
+    memset(threads, 0, sizeof threads);
+    for (int i = 0; i < 2; i++) {
+        f.k = i == 0 ? 4096 : 512;
+        data[i] = forward_make(run, &f, 3);
+        threads[i].args = forward_args(&f, &data[i], f.m, bk_new(run, "out", data[i].out_bytes, 0));
+        threads[i].exec = bk_async_exec(run, LS_WORKSPACE_HEAD);
+        threads[i].n = run->small ? 100 : 20000;
+    }
+    for (int i = 0; i < 2; i++)
+        if (pthread_create(&ids[i], NULL, repeat, &threads[i]) != 0) bk_die(run, "pthread_create");
+    for (int i = 0; i < 2; i++) pthread_join(ids[i], NULL);
+    for (int i = 0; i < 2; i++) {
+        if (threads[i].status != LS_OK) {
+            bk_fail(run, "thread %d: %s", i, threads[i].err.text);
+        } else {
+            bk_download(run, data[i].out, threads[i].args.out, data[i].out_bytes);
+            bk_same(run, data[i].expected, data[i].out, data[i].out_bytes / 4, 4, "thread %d", i);
+        }
+        ls_stream_free(LS_BACKEND_CUDA, threads[i].exec.stream);
+        forward_free(&data[i]);
+    }
+}
+
 /* cuBLASLt gives the bits where the proof admits it, and the proof refuses a planted split. */
 static void cublas_under_proof(bk_run *run) {
     const forward f = {192, 512, 2048, 0, 0, LS_BF16, LS_BF16, LS_F32, false, false, LS_PROFILE_MMA16, PLAIN, 0};
@@ -473,6 +523,7 @@ int main(int argc, char **argv) {
         {"every tile of gradients", every_tile_of_gradients, BK_CUDA_ONLY},
         {"cublas under proof", cublas_under_proof, BK_CUDA_ONLY},
         {"repeats and graphs", repeats_and_graphs, BK_CUDA_ONLY},
+        {"threads side by side", threads_side_by_side, BK_CUDA_ONLY},
     };
     ls_error err;
     if (ls_device_open_cpu(&cpu, 1, ls_isa_best(), &err) != LS_OK) {

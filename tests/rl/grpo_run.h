@@ -146,6 +146,7 @@ static inline uint64_t digest_with(const char *const *sets, int64_t n) { return 
 /* The same by another device, whose memory the host cannot touch: the one of the environment, or the deferred one. */
 static inline uint64_t digest_elsewhere(job j, const char *const *sets, int64_t n) {
     uint64_t digest;
+    job_set(&j, "profile=exact"); /* by itself a GPU's would be another than the CPU's */
     ls_device_open_by(test_defers() ? test_opener() : ls_device_open_deferred);
     digest = job_digest(j, sets, n);
     ls_device_open_by(ls_device_open_cpu);

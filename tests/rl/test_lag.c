@@ -156,6 +156,7 @@ static void a_device_of_its_own_goes_on(void **state) {
     job j = job_make("goes-on");
     (void)state;
     ls_device_open_by(test_defers() ? test_opener() : ls_device_open_deferred);
+    job_set(&j, "profile=exact");
     job_set(&j, "lag=2");
     job_set(&j, "steps=3");
     job_must_run(&j);
