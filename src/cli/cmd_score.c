@@ -64,6 +64,32 @@ done:
     return status;
 }
 
+/* Which weights drew token i of the completion; -1: nothing is said. */
+static int64_t version_of(const ls_record *r, int64_t i) {
+    return r->token_weights != NULL ? r->token_weights[i] : r->weights;
+}
+
+static bool is_named(const ls_run_options *o, int64_t version) {
+    for (int64_t k = 0; k < o->n_versions; k++)
+        if (o->versions[k].version == version) return true;
+    return false;
+}
+
+static ls_status check_versions(const score_run *run, const ls_run_options *o, const char *path, ls_error *err) {
+    for (int64_t k = 0; o->n_versions > 0 && k < run->n_records; k++) {
+        const ls_record *r = &run->records[k];
+        for (int64_t i = 0; i < r->n_completion; i++) {
+            const int64_t version = version_of(r, i);
+            if (version >= 0 && !is_named(o, version))
+                return LS_FAIL(err, LS_ERR_ARG,
+                               "%s: line %lld: weights: version %lld drew token %lld; no --weights "
+                               "names it",
+                               path, (long long)r->line, (long long)version, (long long)i);
+        }
+    }
+    return LS_OK;
+}
+
 static ls_status lay_out_items(score_run *run, const ls_run_options *o, const char *path, ls_error *err) {
     const int32_t vocab = run->model->config.vocab;
     const int64_t length_max = o->max_length > 0 ? o->max_length : run->model->config.positions_max;
@@ -117,11 +143,92 @@ static void tell_others(const score_run *run, const ls_run_options *o, const cha
                 "compare will not call them the same\n",
                 (long long)n_other, (long long)run->n_records, path, shown, digest);
     }
-    if (n_weights > 0)
+    if (n_weights > 0 && o->n_versions == 0)
         fprintf(stderr,
                 "note: %lld of %lld records of %s were drawn from weights of later versions (one says %lld); they are "
                 "scored with those in %s, whichever they are\n",
                 (long long)n_weights, (long long)run->n_records, path, (long long)weights, o->model);
+}
+
+/* Weights that drew some tokens, and the values of all tokens up to the last of these. */
+typedef struct score_part {
+    ls_score_item *items; /* [n] */
+    int64_t *owners;      /* [n] the record of each */
+    int64_t n;
+    float *logprobs;
+} score_part;
+
+/* Sequences of which a version drew a token, each up to the last one. */
+static ls_status lay_out_part(score_part *part, const score_run *run, int64_t version, ls_error *err) {
+    float *at;
+    LS_TRY(ls_array_alloc((void **)&part->items, run->n_records, sizeof *part->items, "score items", err));
+    LS_TRY(ls_array_alloc((void **)&part->owners, run->n_records, sizeof *part->owners, "score items", err));
+    LS_TRY(ls_array_alloc((void **)&part->logprobs, run->n_tokens, sizeof *part->logprobs, "log-probabilities", err));
+    at = part->logprobs;
+    for (int64_t k = 0; k < run->n_records; k++) {
+        const ls_record *r = &run->records[k];
+        int64_t n = r->n_completion;
+        while (n > 0 && version_of(r, n - 1) != version) n--;
+        if (n == 0) continue;
+        part->items[part->n] = run->items[k];
+        part->items[part->n].n_tokens = r->n_prompt + n;
+        part->items[part->n].logprob = at;
+        part->owners[part->n++] = k;
+        at += r->n_prompt + n;
+    }
+    return LS_OK;
+}
+
+static void take_part(const score_run *run, const score_part *part, int64_t version) {
+    for (int64_t k = 0; k < part->n; k++) {
+        const ls_record *r = &run->records[part->owners[k]];
+        float *out = run->items[part->owners[k]].logprob;
+        for (int64_t i = r->n_prompt > 0 ? 0 : 1; i < r->n_completion; i++)
+            if (version_of(r, i) == version) out[r->n_prompt - 1 + i] = part->items[k].logprob[r->n_prompt - 1 + i];
+    }
+}
+
+static ls_status open_version(ls_model **out, const score_run *run, const ls_run_options *o, const char *path,
+                              ls_error *err) {
+    LS_TRY(ls_model_open(out, run->device, path, err));
+    if ((*out)->config.vocab != run->model->config.vocab)
+        return LS_FAIL(err, LS_ERR_ARG, "--weights: %s has a vocabulary of %d tokens, %s of %d", path,
+                       (*out)->config.vocab, o->model, run->model->config.vocab);
+    LS_TRY(ls_model_set_profile(*out, o->profile, o->dtype, err));
+    (*out)->ablation = o->levers.ablation;
+    return LS_OK;
+}
+
+/* The weights in a directory score what a version drew, from the beginning of each sequence: that is what the engine
+ * has computed when weights arrive in the middle of one. */
+static ls_status score_version(const score_run *run, const ls_run_options *o, const ls_score_version *v,
+                               ls_error *err) {
+    const ls_score_opts opts = {o->dtype, o->levers.batch, o->levers.chunk, o->levers.page_tokens};
+    score_part part = {0};
+    ls_model *model = NULL;
+    ls_status status;
+    LS_TRY_DONE(lay_out_part(&part, run, v->version, err));
+    if (part.n == 0) goto done;
+    LS_TRY_DONE(v->path == NULL ? LS_OK : open_version(&model, run, o, v->path, err));
+    LS_TRY_DONE(ls_score_watched(model != NULL ? model : run->model, run->device, &opts, part.items, part.n,
+                                 ls_job_scored, NULL, err));
+    take_part(run, &part, v->version);
+done:
+    ls_model_close(model);
+    free(part.logprobs);
+    free(part.owners);
+    free(part.items);
+    return status;
+}
+
+static ls_status score(const score_run *run, const ls_run_options *o, ls_error *err) {
+    const ls_score_opts opts = {o->dtype, o->levers.batch, o->levers.chunk, o->levers.page_tokens};
+    const ls_score_version unnamed = {-1, NULL};
+    if (o->n_versions == 0)
+        return ls_score_watched(run->model, run->device, &opts, run->items, run->n_records, ls_job_scored, NULL, err);
+    LS_TRY(score_version(run, o, &unnamed, err));
+    for (int64_t k = 0; k < o->n_versions; k++) LS_TRY(score_version(run, o, &o->versions[k], err));
+    return LS_OK;
 }
 
 /* The input record with its log-probabilities replaced: one entry a completion token, or a token after the first. */
@@ -170,18 +277,15 @@ int ls_cmd_score(int argc, char **argv) {
     run.model->ablation = o.levers.ablation;
     LS_TRY_DONE(ls_records_read(&run.records, &run.n_records, path, LS_RECORD_SEQUENCE, &err));
     LS_TRY_DONE(encode_chats(&run, &o, path, &err));
+    LS_TRY_DONE(check_versions(&run, &o, path, &err));
     LS_TRY_DONE(lay_out_items(&run, &o, path, &err));
     ls_cli_device_tell("device", &run.choice, o.profile);
     tell_others(&run, &o, path);
-    {
-        const ls_score_opts opts = {o.dtype, o.levers.batch, o.levers.chunk, o.levers.page_tokens};
-        start = ls_clock_seconds();
-        ls_progress_begin("scoring", "sequences");
-        LS_TRY_DONE(
-            ls_score_watched(run.model, run.device, &opts, run.items, run.n_records, ls_job_scored, NULL, &err));
-        ls_progress_end();
-        start = ls_clock_seconds() - start;
-    }
+    start = ls_clock_seconds();
+    ls_progress_begin("scoring", "sequences");
+    LS_TRY_DONE(score(&run, &o, &err));
+    ls_progress_end();
+    start = ls_clock_seconds() - start;
     ls_json_init(&json, ls_output_stream(output));
     for (int64_t i = 0; i < run.n_records; i++) {
         LS_TRY_DONE(ls_output_check(output, &err));

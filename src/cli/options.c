@@ -44,6 +44,7 @@ enum {
     OPT_AGAINST,
     OPT_PROFILE,
     OPT_STOP,
+    OPT_WEIGHTS,
     OPT_STOP_ID,
     OPT_INJECT,
     OPT_JSON,
@@ -92,6 +93,9 @@ static const option_row rows[] = {
      G | C},
     {{"rollouts", OPT_ROLLOUTS, "FILE", 0, "Records that generate wrote", 0}, S},
     {{"tokens", OPT_TOKENS, "FILE", 0, "Lines {\"id\",\"token_ids\"}", 0}, S},
+    {{"weights", OPT_WEIGHTS, "N=DIR", 0,
+      "Score the tokens that weights of version N drew (meta.weights) with those in DIR; may be given again", 0},
+     S},
     {{"out", OPT_OUT, "FILE", 0, "Where the records go; standard output when absent", 0}, G | S},
     {{"resume", OPT_RESUME, NULL, 0,
       "Go on with what a signal stopped: take what FILE.partial of --out FILE has, and generate the rest", 0},
@@ -220,6 +224,24 @@ static ls_status add_stop_id(ls_run_options *o, const char *text, ls_error *err)
     return LS_OK;
 }
 
+static ls_status add_weights(ls_run_options *o, const char *text, ls_error *err) {
+    const char *equals = strchr(text, '=');
+    ls_score_version *v = &o->versions[o->n_versions];
+    char number[24];
+    if (equals == NULL || equals[1] == '\0' || equals - text >= (ptrdiff_t)sizeof number)
+        return LS_FAIL(err, LS_ERR_ARG, "--weights: '%.100s' is not N=DIR", text);
+    if (o->n_versions == LS_SCORE_VERSIONS_MAX)
+        return LS_FAIL(err, LS_ERR_ARG, "--weights: more than %d versions", LS_SCORE_VERSIONS_MAX);
+    snprintf(number, sizeof number, "%.*s", (int)(equals - text), text);
+    LS_TRY(ls_cli_int(&v->version, "--weights", number, 0, INT64_MAX, err));
+    v->path = equals + 1;
+    for (int64_t i = 0; i < o->n_versions; i++)
+        if (o->versions[i].version == v->version)
+            return LS_FAIL(err, LS_ERR_ARG, "--weights: version %s twice", number);
+    o->n_versions++;
+    return LS_OK;
+}
+
 ls_status ls_cli_profile(ls_run_options *out, const char *text, ls_error *err) {
     out->has_profile = ls_profile_parse(&out->profile, text);
     return out->has_profile ? LS_OK : LS_FAIL(err, LS_ERR_ARG, "--profile: '%s' is not exact or mma16", text);
@@ -309,6 +331,7 @@ static ls_status parse_run_option(ls_run_options *o, int key, const char *text, 
         case OPT_SCORE_CHUNK: return parse_chunk(&o->score_chunk, "--score-chunk", text, err);
         case OPT_STOP: return add_stop(o, text, err);
         case OPT_STOP_ID: return add_stop_id(o, text, err);
+        case OPT_WEIGHTS: return add_weights(o, text, err);
         case OPT_DEVICE: return ls_cli_device_name(&o->device, "--device", text, err);
         case OPT_AGAINST: return parse_against(o, text, err);
 #ifdef LS_FAULTS

@@ -18,6 +18,13 @@ typedef enum ls_command_kind {
 } ls_command_kind;
 
 #define LS_STOP_TEXTS_MAX 64
+#define LS_SCORE_VERSIONS_MAX 64
+
+/* Weights of a number, in a directory. */
+typedef struct ls_score_version {
+    int64_t version;
+    const char *path;
+} ls_score_version;
 
 #define LS_PROFILE_HELP                                                                                            \
     "How dense products are summed: exact, or mma16, with --dtype bf16 and weights in bf16 (mma16 on a GPU where " \
@@ -32,6 +39,8 @@ typedef struct ls_run_options {
     int64_t n_stop;
     int32_t stop_ids[LS_STOP_TEXTS_MAX]; /* tokens that end one, besides the end-of-sequence tokens */
     int64_t n_stop_ids;
+    ls_score_version versions[LS_SCORE_VERSIONS_MAX]; /* of score: which weights drew which tokens */
+    int64_t n_versions;
     int64_t max_tokens, max_length;   /* max_length 0: the configuration's */
     int64_t score_batch, score_chunk; /* chunk 0: whole */
     ls_levers levers;                 /* score has some of them: batch, chunk, page_tokens, threads, isa, ablation */

@@ -43,6 +43,7 @@ void ls_record_deinit(ls_record *record) {
     free(record->logprob_of);
     free(record->digest);
     free(record->error);
+    free(record->token_weights);
     for (int64_t i = 0; i < record->n_levers; i++) {
         free(record->levers[i].name);
         free(record->levers[i].value);
@@ -271,6 +272,24 @@ done:
     return status;
 }
 
+/* A number, or one for each token of the completion. */
+static ls_status read_weights(ls_record *record, const json_t *meta, ls_error *err) {
+    const json_t *list = member(meta, "weights");
+    const int64_t n = record->n_completion;
+    if (list == NULL || !json_is_array(list)) return read_count(&record->weights, meta, "weights", err);
+    if ((int64_t)json_array_size(list) != n)
+        return LS_FAIL(err, LS_ERR_FORMAT, "weights: %lld versions of %lld tokens", (long long)json_array_size(list),
+                       (long long)n);
+    LS_TRY(ls_array_alloc((void **)&record->token_weights, n, sizeof *record->token_weights, "weights", err));
+    for (int64_t i = 0; i < n; i++) {
+        const json_t *version = json_array_get(list, (size_t)i);
+        if (!json_is_integer(version) || json_integer_value(version) < 0)
+            return fail_value(err, "weights", version, "a non-negative integer");
+        record->token_weights[i] = json_integer_value(version);
+    }
+    return LS_OK;
+}
+
 static ls_status read_meta(ls_record *record, const json_t *line, ls_error *err) {
     const json_t *meta = member(line, "meta");
     ls_status status;
@@ -291,7 +310,7 @@ static ls_status read_meta(ls_record *record, const json_t *line, ls_error *err)
     LS_TRY_DONE(read_double(&record->frequency_penalty, meta, "frequency_penalty", err));
     LS_TRY_DONE(read_double(&record->repetition_penalty, meta, "repetition_penalty", err));
     LS_TRY_DONE(read_name(&record->digest, meta, "digest", err));
-    LS_TRY_DONE(read_count(&record->weights, meta, "weights", err));
+    LS_TRY_DONE(read_weights(record, meta, err));
     LS_TRY_DONE(read_count(&record->slot, meta, "slot", err));
     LS_TRY_DONE(read_count(&record->cache_hit, meta, "cache_hit", err));
     LS_TRY_DONE(read_count(&record->preemptions, meta, "preemptions", err));
@@ -594,6 +613,14 @@ static void write_levers(ls_json_out *json, const ls_record *record) {
     ls_json_end_object(json);
 }
 
+static void write_weights(ls_json_out *json, const ls_record *record) {
+    if (record->weights >= 0) ls_json_int(json, "weights", record->weights);
+    if (record->token_weights == NULL) return;
+    ls_json_begin_array(json, "weights");
+    for (int64_t i = 0; i < record->n_completion; i++) ls_json_int(json, NULL, record->token_weights[i]);
+    ls_json_end_array(json);
+}
+
 static void write_meta(ls_json_out *json, const ls_record *record) {
     if (!record->has_meta) return;
     ls_json_begin_object(json, "meta");
@@ -606,7 +633,7 @@ static void write_meta(ls_json_out *json, const ls_record *record) {
     if (!isnan(record->frequency_penalty)) ls_json_double(json, "frequency_penalty", record->frequency_penalty);
     if (!isnan(record->repetition_penalty)) ls_json_double(json, "repetition_penalty", record->repetition_penalty);
     if (record->digest != NULL) ls_json_string(json, "digest", record->digest);
-    if (record->weights >= 0) ls_json_int(json, "weights", record->weights);
+    write_weights(json, record);
     if (record->slot >= 0) ls_json_int(json, "slot", record->slot);
     if (record->cache_hit >= 0) ls_json_int(json, "cache_hit", record->cache_hit);
     if (record->preemptions >= 0) ls_json_int(json, "preemptions", record->preemptions);

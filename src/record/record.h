@@ -81,8 +81,9 @@ typedef struct ls_record {
     char *digest;
     /* Which weights drew it, and how it came about, which says nothing about the result. */
     int64_t weights, slot, cache_hit, preemptions; /* -1 when absent */
-    char *error;                                   /* of finish "error" */
-    ls_record_lever *levers;                       /* [n_levers] in their order, or NULL */
+    int64_t *token_weights;  /* [n_completion] which weights drew each token; NULL: all of them `weights` */
+    char *error;             /* of finish "error" */
+    ls_record_lever *levers; /* [n_levers] in their order, or NULL */
     int64_t n_levers;
 } ls_record;
 

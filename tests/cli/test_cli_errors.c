@@ -342,6 +342,22 @@ static void wrong_sequences_are_refused(void **state) {
                      "{\"id\":\"a\",\"prompt_ids\":[1],\"completion_ids\":[2]}\n\n{\"id\":\"a\",\"prompt_ids\":[1],"
                      "\"completion_ids\":[2]}\n",
                      "sequences.jsonl|line 3|id|'a'");
+    refuse_sequences("--rollouts",
+                     "{\"id\":\"a\",\"prompt_ids\":[1],\"completion_ids\":[2,3],\"meta\":{\"weights\":[1]}}\n",
+                     "sequences.jsonl|line 1|weights|1 versions|2 tokens");
+    refuse_sequences("--rollouts",
+                     "{\"id\":\"a\",\"prompt_ids\":[1],\"completion_ids\":[2,3],\"meta\":{\"weights\":[1,-1]}}\n",
+                     "sequences.jsonl|line 1|weights|-1");
+    text_write(at("sequences.jsonl"),
+               "{\"id\":\"a\",\"prompt_ids\":[1],\"completion_ids\":[2,3],\"meta\":{\"weights\":[1,4]}}\n");
+    REFUSE("sequences.jsonl|line 1|version 4|token 1|--weights", "score", "--model", TINY, "--rollouts",
+           at("sequences.jsonl"), "--weights", "1=" TINY, "--out", OUT);
+    REFUSE("--weights|'1:x'|N=DIR", "score", "--model", TINY, "--rollouts", at("sequences.jsonl"), "--weights", "1:x",
+           "--out", OUT);
+    REFUSE("--weights|version 1 twice", "score", "--model", TINY, "--rollouts", at("sequences.jsonl"), "--weights",
+           "1=" TINY, "--weights", "1=" TINY, "--out", OUT);
+    REFUSE_BEGUN("--weights|vocabulary of", "score", "--model", TINY, "--rollouts", at("sequences.jsonl"), "--weights",
+                 "1=" NOBIAS, "--weights", "4=" TINY, "--out", OUT);
     text_write(at("sequences.jsonl"), "{\"id\":\"a\",\"token_ids\":[1,2,3]}\n");
     REFUSE("sequences.jsonl|line 1|3 tokens|limit of 2|--max-length", "score", "--model", TINY, "--tokens",
            at("sequences.jsonl"), "--max-length", "2", "--out", OUT);

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 
-from serving import Server, generate, other_weights, side_by_side, told_choices
+from serving import Server, generate, other_weights, score_spans, side_by_side, told_choices
 
 PROGRAM, SOURCE = sys.argv[1], sys.argv[2]
 TINY = os.path.join(SOURCE, "models", "tiny-text")
@@ -282,6 +282,9 @@ def weights_change_while_decoding(folder):
     n = len(choices[0]["prompt_token_ids"])
     first = versions.index(7)
     same(s.post("/v1/score", {"sequences": [ids]})["data"][0]["logprob_bits"][n - 1 + first :], bits[first:], "new bits")
+    record = {"id": "0", "prompt_ids": ids[:n], "completion_ids": ids[n:], "meta": {"weights": versions}}
+    one = other_weights(TINY, os.path.join(folder, "one"), 1.25)
+    same(score_spans(PROGRAM, TINY, record, {0: TINY, 1: one, 7: whole}), bits, "bits of every version")
     # Nothing of the old weights is found again.
     fresh = Server(PROGRAM, whole)
     again = dict(body, max_tokens=20)

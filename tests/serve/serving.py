@@ -178,6 +178,19 @@ def score(program, model, sequences):
     return [json.loads(line)["logprobs"] for line in out.splitlines()]
 
 
+def score_spans(program, model, record, weights):
+    """logprob_bits of a record's tokens, each by the weights of the version that meta.weights says; weights: {version: directory}."""
+    named = [word for version, path in weights.items() for word in ("--weights", "%d=%s" % (version, path))]
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        file.write(json.dumps(record) + "\n")
+        file.flush()
+        out = subprocess.run([program, "score", "--model", model, "--rollouts", file.name, *named], check=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    scored = json.loads(out)
+    assert scored["meta"]["weights"] == record["meta"]["weights"], scored["meta"]
+    return scored["logprob_bits"]
+
+
 def other_weights(model, directory, factor, files=("config.json", "tokenizer.json")):
     """Writes `directory`: the model with its final norm multiplied. Appears under its name when it is whole."""
     made = directory + ".new"
