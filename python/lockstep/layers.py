@@ -514,10 +514,18 @@ class _Experts:
         return y, (logits, expert, row, place, offsets, picked_x, picked_weight, gate, up, gated, picked_y)
 
     @staticmethod
+    def groups(profile, batch, row, offsets):
+        """For each expert: the places of its picks; two numbers in device memory that say which these are, or None;
+        and where its picks of each sequence begin. Only mma16 asks for sequences, and the host waits for their places:
+        other sequences must move no bit of a gradient that is summed in steps of 16 rows."""
+        if profile != _abi.MMA16:
+            return [(slice(None), offsets[e:], batch.offsets) for e in range(offsets.shape[0] - 1)]
+        places = offsets.tolist()
+        spans = [slice(first, end) for first, end in zip(places, places[1:])]
+        return [(span, None, torch.searchsorted(row[span], batch.offsets)) for span in spans]
+
+    @staticmethod
     def backward(numerics, options, batch, dy, x, kept, router, gate_up, down):
-        if numerics.code == _abi.MMA16:
-            raise _abi.LockstepError("profile mma16: a mixture of experts is differentiated in the profile exact only",
-                                     "unsupported")
         (top_k, reweighs), inner, n, profile = options, down.shape[2], down.shape[0], numerics.code
         logits, expert, row, place, offsets, picked_x, picked_weight, gate, up, gated, picked_y = kept
         picks = row.shape[0]
@@ -526,19 +534,20 @@ class _Experts:
              dweight=dpicked_weight, n=picks, dim=x.shape[1], acc_rows=x.shape[0])
         dgate_up, ddown = (torch.zeros(w.shape, dtype=F32, device=x.device) for w in (gate_up, down))
         dgated, dx = _empty(x, picks, inner), torch.zeros(x.shape, dtype=F32, device=x.device)
-        for e in range(n):
-            _product_weight(dpicked, gated, profile, batch.offsets, dw=ddown[e], picked=offsets[e:])
-            _product_input(dpicked, down[e], dgated, profile, picked=offsets[e:])
+        groups = _Experts.groups(profile, batch, row, offsets)
+        for e, (at, picked, sequences) in enumerate(groups):
+            _product_weight(dpicked[at], gated[at], profile, sequences, dw=ddown[e], picked=picked)
+            _product_input(dpicked[at], down[e], dgated[at], profile, picked=picked)
         dgate, dup = _swiglu_backward(gate, up, dgated)
-        for e in range(n):
+        for e, (at, picked, sequences) in enumerate(groups):
             for d, half in ((dgate, slice(0, inner)), (dup, slice(inner, 2 * inner))):
-                _product_weight(d, picked_x, profile, batch.offsets, dw=dgate_up[e, half], picked=offsets[e:])
-                _product_input(d, gate_up[e, half], dx, profile, add=True, rows=row, picked=offsets[e:])
+                _product_weight(d[at], picked_x[at], profile, sequences, dw=dgate_up[e, half], picked=picked)
+                _product_input(d[at], gate_up[e, half], dx, profile, add=True, rows=row[at], picked=picked)
         dlogits, dweight = torch.empty_like(logits), dpicked_weight[place]
         _run("moe_reweigh_backward" if reweighs else "moe_route_backward", x.device, logits=logits, rows=x.shape[0], n_experts=n, top_k=top_k, expert=expert,
              d_weight=dweight, dlogits=dlogits)
         drouter = _product_weight(dlogits, x, _abi.EXACT, batch.offsets)
-        _product_input(dlogits, router, dx, profile, add=True)
+        _product_input(dlogits, router, dx, _abi.EXACT, add=True)
         return dx, (drouter, dgate_up, ddown)
 
 

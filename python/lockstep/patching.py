@@ -451,7 +451,7 @@ def patch(model, profile="exact", activations=None, temperature=1.0):
     Not taken, each with a LockstepError that names it: other architectures, rotations that change
     with the length (dynamic, longrope), biases of a feed-forward, adapters and quantised layers, float16, dropout,
     caches (generation is the engine's), inputs_embeds, outputs of hidden states, attentions or routers, masks with
-    holes. Gradients of a mixture of experts are taken in `exact` only."""
+    holes."""
     family = _FAMILIES.get(type(model).__name__)
     if family is None:
         _refuse(f"{type(model).__name__}: {' or '.join(_FAMILIES)} is taken")
