@@ -214,6 +214,28 @@ static void attend(sides *d, call *c, problem *p, const piece *pieces, int64_t n
     free(source);
 }
 
+/* One call of these pieces out of a graph, played again and again, on the device under test. */
+static void replay(sides *d, call *c, problem *p, const piece *pieces, int64_t n, const char *what) {
+    const int64_t before = d->n;
+    const ls_exec *exec = &d->device[1]->exec;
+    int64_t rows, *source = sources(p, pieces, n, &rows);
+    void *graph;
+    call_put(d, c, pieces, n, source, rows);
+    if (sides_wait(d, 1) != LS_OK || ls_graph_begin(exec, &d->run->err) != LS_OK) bk_die(d->run, "capture");
+    SIDES_CALL(d, attention, CALL_ARGS(c, c->rows, c->n_spans));
+    if (ls_graph_end(exec, &graph, &d->run->err) != LS_OK) bk_die(d->run, "capture");
+    for (int64_t i = 0; i < 3; i++) {
+        if (ls_device_fill(exec, c->out.at[1], BK_PATTERN, c->out.bytes, &d->run->err) != LS_OK ||
+            ls_graph_launch(exec, graph, &d->run->err) != LS_OK)
+            bk_die(d->run, "replay");
+        check_out(d, c, p, source, what);
+        sides_same(d, &c->pool, elem(p), "%s: pages", what);
+    }
+    ls_graph_free(graph);
+    sides_clear_to(d, before);
+    free(source);
+}
+
 /* How sequences are cut: whole, by this many tokens, or anyhow. */
 enum { WHOLE = 0, ANYHOW = -1 };
 
@@ -551,6 +573,25 @@ static void refusals(bk_run *run) {
     problem_free(&p);
 }
 
+/* Prompts, then their last tokens, each out of a graph. */
+static void graphs(bk_run *run) {
+    static const shape list[] = {{3, 1, 16, 16, LS_F32}, {8, 2, 64, 16, LS_BF16}, {20, 1, 128, 16, LS_BF16}};
+    const int64_t length[] = {bk_size(run, 70, 300, 2100), 65, 2, 131};
+    for (int64_t i = 0; i < BK_COUNT(list); i++) {
+        problem p = problem_make(&list[i], length, BK_COUNT(length), wide, plain, 9);
+        piece pieces[BK_COUNT(length)];
+        sides d = sides_open(run);
+        call c = call_open(&d, &p);
+        for (int64_t s = 0; s < BK_COUNT(length); s++) pieces[s] = (piece){s, 0, length[s]};
+        attend(&d, &c, &p, pieces, BK_COUNT(length), "prompts");
+        replay(&d, &c, &p, pieces, BK_COUNT(length), "prompts out of a graph");
+        for (int64_t s = 0; s < BK_COUNT(length); s++) pieces[s] = (piece){s, length[s] - 1, 1};
+        replay(&d, &c, &p, pieces, BK_COUNT(length), "tokens out of a graph");
+        sides_close(&d);
+        problem_free(&p);
+    }
+}
+
 static void in_mma16(bk_run *run, void (*check)(bk_run *)) {
     profile = LS_PROFILE_MMA16;
     check(run);
@@ -563,6 +604,7 @@ static void mma16_many_spans(bk_run *run) { in_mma16(run, many_spans); }
 static void mma16_tokens(bk_run *run) { in_mma16(run, tokens); }
 static void mma16_windows(bk_run *run) { in_mma16(run, windows); }
 static void mma16_refusals(bk_run *run) { in_mma16(run, refusals); }
+static void mma16_graphs(bk_run *run) { in_mma16(run, graphs); }
 
 int main(int argc, char **argv) {
     static const bk_case cases[] = {
@@ -581,6 +623,8 @@ int main(int argc, char **argv) {
         {"mma16_tokens", mma16_tokens, BK_ANYWHERE},
         {"mma16_windows", mma16_windows, BK_ANYWHERE},
         {"mma16_refusals", mma16_refusals, BK_ANYWHERE},
+        {"graphs", graphs, BK_CUDA_ONLY},
+        {"mma16_graphs", mma16_graphs, BK_CUDA_ONLY},
     };
     return bk_main(argc, argv, cases, BK_COUNT(cases));
 }
