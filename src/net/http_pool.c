@@ -122,7 +122,7 @@ static ls_status begin_ready(running *r, double *next, ls_error *err) {
     while (r->first < r->n && r->requests[r->first].done) r->first++;
     for (int64_t i = r->first; i < r->n && r->n_active < r->pool->concurrency; i++) {
         request *q = &r->requests[i];
-        if (q->active || q->done) continue;
+        if (q->active || q->done || (r->user->look != NULL && !r->user->is_there(r->user->context, i))) continue;
         if (q->ready_at > now) {
             if (q->ready_at < *next) *next = q->ready_at;
             continue;
@@ -185,11 +185,24 @@ static ls_status conclude(running *r, transfer *t, CURLcode code, ls_error *err)
     return status;
 }
 
+/* What has come since. While nothing is with the server it is not silent. */
+static ls_status look(running *r, ls_error *err) {
+    if (r->user->look == NULL) return LS_OK;
+    if (r->n_active == 0) r->heard_s = ls_clock_seconds();
+    return r->user->look(r->user->context, err);
+}
+
+static void wait_for_more(const running *r, double seconds) {
+    struct curl_waitfd fd = {.fd = r->user->look_fd, .events = CURL_WAIT_POLLIN};
+    if (seconds > 0) curl_multi_poll(r->pool->multi, &fd, r->user->look != NULL, (int)(1000 * seconds) + 1, NULL);
+}
+
 static ls_status run_calls(running *r, ls_error *err) {
     while (r->n_done < r->n) {
         double next;
         int n_running, n_left;
         CURLMsg *message;
+        LS_TRY(look(r, err));
         LS_TRY(begin_ready(r, &next, err));
         if (curl_multi_perform(r->pool->multi, &n_running) != CURLM_OK)
             return LS_FAIL(err, LS_ERR_NOMEM, "transfers to a server");
@@ -203,8 +216,7 @@ static ls_status run_calls(running *r, ls_error *err) {
         }
         if (ls_interrupt_is_over(r->heard_s, ls_clock_seconds()))
             return LS_FAIL(err, LS_ERR_IO, "a signal stops the run, and the server is silent");
-        const double wait_s = next - ls_clock_seconds();
-        if (wait_s > 0) curl_multi_poll(r->pool->multi, NULL, 0, (int)(1000 * wait_s) + 1, NULL);
+        wait_for_more(r, next - ls_clock_seconds());
     }
     return LS_OK;
 }

@@ -21,6 +21,11 @@ typedef struct ls_http_user {
                       ls_error *err);
     /* A try failed; NULL: nobody wants to know. */
     void (*note)(void *context, int64_t i, const char *why);
+    /* Of requests that come while others are sent; look NULL: all are there. It is called again and again, also when
+     * its descriptor can be read, and sees what has come; is_there says of which requests all has. */
+    ls_status (*look)(void *context, ls_error *err);
+    bool (*is_there)(void *context, int64_t i);
+    int look_fd;
 } ls_http_user;
 
 /* What could not be made, ran out of time or was answered 408, 429 or 5xx is sent again, after backoff_s, twice that,

@@ -24,7 +24,8 @@ typedef struct ask {
     const ls_reward_item *items;
     ls_reward_answer *answers; /* [batch], for one response */
     bool *done;                /* [n] */
-    int64_t n;
+    int64_t *there;            /* [requests] items of each that have come; NULL: all are there */
+    int64_t n, n_there;
 } ask;
 
 static int64_t begin_of(const ask *a, int64_t i) { return i * a->s->batch; }
@@ -105,19 +106,53 @@ static void note(void *context, int64_t i, const char *why) {
     ls_reward_note(&a->s->base, "request %lld: %s", (long long)i, why);
 }
 
+/* Items that have come since. */
+static ls_status take_late(void *context, ls_error *err) {
+    ask *a = context;
+    const ls_reward_late *late = a->s->base.late;
+    int64_t i;
+    while (ls_feed_take(late->feed, &i)) {
+        LS_TRY(late->complete(late->context, i, err));
+        a->there[i / a->s->batch]++;
+        a->n_there++;
+    }
+    if (a->n_there < a->n && ls_feed_is_over(late->feed))
+        return LS_FAIL(err, LS_ERR_ARG, "rewards: %lld of %lld items came", (long long)a->n_there, (long long)a->n);
+    return LS_OK;
+}
+
+static bool is_whole(void *context, int64_t i) {
+    const ask *a = context;
+    return a->there[i] == end_of(a, i) - begin_of(a, i);
+}
+
 static ls_status http_ask(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,
                           ls_error *err) {
     source *s = (source *)reward;
     ask a = {.s = s, .results = results, .items = items, .n = n};
-    const ls_http_user user = {&a, url_of, write_items, resolve_answers, fail_request, note};
-    void *answers = NULL, *done = NULL;
+    const int64_t n_requests = (n - 1) / s->batch + 1;
+    ls_http_user user = {.context = &a,
+                         .url = url_of,
+                         .write = write_items,
+                         .take = resolve_answers,
+                         .fail = fail_request,
+                         .note = note};
+    void *answers = NULL, *done = NULL, *there = NULL;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc(&answers, s->batch, sizeof *a.answers, "answers", err));
     LS_TRY_DONE(ls_array_alloc(&done, n, sizeof *a.done, "rewards", err));
     a.answers = answers;
     a.done = done;
-    status = ls_http_pool_run(s->pool, (n - 1) / s->batch + 1, &user, &s->base.counts.retried, err);
+    if (reward->late != NULL) {
+        LS_TRY_DONE(ls_array_alloc(&there, n_requests, sizeof *a.there, "rewards", err));
+        a.there = there;
+        user.look = take_late;
+        user.is_there = is_whole;
+        user.look_fd = ls_feed_fd(reward->late->feed);
+    }
+    status = ls_http_pool_run(s->pool, n_requests, &user, &s->base.counts.retried, err);
 done:
+    free(there);
     free(answers);
     free(done);
     return status;
@@ -170,6 +205,7 @@ ls_status ls_reward_http_open(ls_reward **out, const ls_reward_http_options *o, 
     if ((s = calloc(1, sizeof *s)) == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "reward server");
     s->base.ask = http_ask;
     s->base.close = http_close;
+    s->base.takes_late = true;
     s->batch = o->batch;
     LS_TRY_DONE(ls_url_complete(url, sizeof url, o->url, o->name != NULL ? o->name : "reward_url", err));
     LS_TRY_DONE(ls_text_copy(&s->url, url, (int64_t)strlen(url), err));

@@ -153,7 +153,12 @@ static void note_retry(void *context, int64_t i, const char *why) {
 }
 
 static ls_status ask_servers(asking *a, int64_t n, ls_error *err) {
-    const ls_http_user user = {a, url_of, a->route == INFO ? NULL : write_body, take_reply, fail_call, note_retry};
+    const ls_http_user user = {.context = a,
+                               .url = url_of,
+                               .write = a->route == INFO ? NULL : write_body,
+                               .take = take_reply,
+                               .fail = fail_call,
+                               .note = note_retry};
     return ls_http_pool_run(a->r->pool, n, &user, NULL, err);
 }
 

@@ -417,6 +417,77 @@ static void messages_are_taken(void **state) {
 
 #define watched(test) cmocka_unit_test_setup_teardown(test, look_before, look_after)
 
+/* ---- items that come late ---- */
+
+typedef struct coming {
+    ls_feed *feed;
+    int64_t n, batch, n_complete;
+} coming;
+
+static const int64_t order[] = {3, 0, 4, 1, 2};
+
+/* Where a request is an item, one is there when the server has the one before: a source that waits for all of them
+ * waits for ever. */
+static void *put_one_by_one(void *context) {
+    coming *c = context;
+    for (int64_t k = 0; k < c->n; k++) {
+        while (c->batch == 1 && atomic_load(&the_server.n_requests) < k) pause_ms(1);
+        ls_feed_put(c->feed, order[k]);
+    }
+    ls_feed_end(c->feed);
+    return NULL;
+}
+
+static ls_status complete(void *context, int64_t i, ls_error *err) {
+    static char texts[5][8];
+    coming *c = context;
+    (void)err;
+    c->n_complete++;
+    snprintf(texts[i], sizeof texts[i], "%d", (int)i);
+    items[i].completion = (ls_reply){texts[i], 1};
+    return LS_OK;
+}
+
+static ls_status ask_late(coming *c, ls_error *err) {
+    const ls_reward_late late = {c->feed, complete, c};
+    ls_reward_http_options options = defaults();
+    ls_reward *reward;
+    pthread_t thread;
+    ls_status status;
+    options.batch = c->batch;
+    reward = open_server(&options);
+    assert_true(ls_reward_takes_late(reward));
+    for (int64_t i = 0; i < 5; i++) items[i] = (ls_reward_item){.problem = "p", .prompt = {"?", 1}};
+    c->n_complete = 0;
+    ls_feed_begin(c->feed);
+    assert_int_equal(pthread_create(&thread, NULL, put_one_by_one, c), 0);
+    status = ls_reward_ask_late(reward, results, items, 5, &late, err);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    ls_reward_close(reward);
+    return status;
+}
+
+/* Each goes out when it is there, or when all of its request are, and its reward is where it belongs. */
+static void late_items_go_out_as_they_come(void **state) {
+    coming c = {.n = 5};
+    ls_error err;
+    (void)state;
+    assert_ok(ls_feed_create(&c.feed, 5, &err), err);
+    for (c.batch = 1; c.batch <= 2; c.batch++) {
+        server_start(c.batch == 1 ? echo : batches_backwards);
+        assert_ok(ask_late(&c, &err), err);
+        assert_int_equal(c.n_complete, 5);
+        for (int64_t i = 0; i < 5; i++) assert_number(i);
+        server_stop();
+    }
+    c.batch = 1;
+    c.n = 3; /* whoever makes them ended */
+    server_start(echo);
+    check_failed(ask_late(&c, &err), &err, "3 of 5 items came");
+    server_stop();
+    ls_feed_free(c.feed);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         watched(answers_stand_where_items_stand),
@@ -429,6 +500,7 @@ int main(void) {
         watched(long_answers_are_read),
         watched(bad_options_are_named),
         watched(messages_are_taken),
+        watched(late_items_go_out_as_they_come),
     };
     setenv("no_proxy", "*", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
