@@ -121,7 +121,7 @@ static ls_status take_late(void *context, ls_error *err) {
     return LS_OK;
 }
 
-static bool is_whole(void *context, int64_t i) {
+static bool request_is_whole(void *context, int64_t i) {
     const ask *a = context;
     return a->there[i] == end_of(a, i) - begin_of(a, i);
 }
@@ -147,7 +147,7 @@ static ls_status http_ask(ls_reward *reward, ls_reward_result *results, const ls
         LS_TRY_DONE(ls_array_alloc(&there, n_requests, sizeof *a.there, "rewards", err));
         a.there = there;
         user.look = take_late;
-        user.is_there = is_whole;
+        user.is_there = request_is_whole;
         user.look_fd = ls_feed_fd(reward->late->feed);
     }
     status = ls_http_pool_run(s->pool, n_requests, &user, &s->base.counts.retried, err);
