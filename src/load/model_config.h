@@ -104,6 +104,15 @@ static inline bool ls_config_has_pages(const ls_model_config *c, int64_t layer_i
 static inline bool ls_config_has_slots(const ls_model_config *c, int64_t layer_i) {
     return !c->is_attention[layer_i] && !c->no_mixer[layer_i];
 }
+/* The positions that pages must reach back: the widest window; 0: all, because a layer with pages has none. */
+static inline int64_t ls_config_window(const ls_model_config *c) {
+    int64_t widest = 0;
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        if (ls_config_has_pages(c, i) && c->window[i] == 0) return 0;
+        if (ls_config_has_pages(c, i) && c->window[i] > widest) widest = c->window[i];
+    }
+    return widest;
+}
 
 /* An architecture. read takes what its file says into *out, which is zeroed; errors start with the field. */
 typedef struct ls_architecture {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "op/attention.h"
 #include "op/logprob.h"
 
 #define BATCH_MAX 1024
@@ -21,7 +22,7 @@ typedef struct scorer {
     ls_batch *batch;
     ls_head *head;
     float *h;           /* [batch * chunk][H], device memory */
-    int64_t pages_each; /* pages per sequence */
+    int64_t pages_each; /* page numbers per sequence */
     int32_t *pages;     /* [batch][pages_each] */
     int32_t *tokens;    /* [batch * chunk] */
     ls_span *spans;     /* [batch] */
@@ -46,11 +47,17 @@ static void scorer_deinit(scorer *s) {
     ls_cache_free(s->cache);
 }
 
+/* Pages that a sequence has in turn: with a window those in front of it take the next tokens. */
+static int64_t pages_held(const ls_model_config *c, int64_t pages, int64_t chunk, int64_t page_tokens) {
+    const int64_t window = ls_config_window(c), reach = window + LS_ATTENTION_BLOCK_MMA16 - 2 + chunk;
+    return window == 0 ? pages : ls_min_i64(pages, (reach + page_tokens - 1) / page_tokens);
+}
+
 static ls_status scorer_init(scorer *s, const ls_score_item *items, int64_t n_items, int64_t batch) {
     const ls_model_config *c = &s->model->config;
     ls_head_opts head = {
         .dtype = s->opts->dtype, .rows_max = ls_head_block_rows(s->device, c->vocab, false), .temperature = 1.0f};
-    int64_t longest = 1, chunk, rows;
+    int64_t longest = 1, chunk, rows, held;
     ls_cache_opts cache;
     for (int64_t i = 0; i < n_items; i++) {
         if (items[i].n_tokens > longest) longest = items[i].n_tokens;
@@ -58,24 +65,24 @@ static ls_status scorer_init(scorer *s, const ls_score_item *items, int64_t n_it
     }
     chunk = s->opts->chunk > 0 && s->opts->chunk < longest ? s->opts->chunk : longest;
     s->pages_each = (longest + s->opts->page_tokens - 1) / s->opts->page_tokens;
+    held = pages_held(c, s->pages_each, chunk, s->opts->page_tokens);
     if (!ls_mul_i64(batch, chunk, &rows)) return LS_FAIL(s->err, LS_ERR_NOMEM, "score: batch %lld", (long long)batch);
-    cache = (ls_cache_opts){.dtype = s->opts->dtype,
-                            .n_slots = batch,
-                            .n_pages = batch * s->pages_each,
-                            .page_tokens = s->opts->page_tokens};
+    cache = (ls_cache_opts){
+        .dtype = s->opts->dtype, .n_slots = batch, .n_pages = batch * held, .page_tokens = s->opts->page_tokens};
     LS_TRY(ls_cache_create(&s->cache, s->device, c, &cache, s->err));
     LS_TRY(ls_workspace_create(&s->ws, s->device, s->model, s->opts->dtype, rows, false, s->err));
-    LS_TRY(ls_batch_create(&s->batch, s->device, rows, batch, cache.n_pages, s->err));
+    LS_TRY(ls_batch_create(&s->batch, s->device, rows, batch, batch * s->pages_each, s->err));
     LS_TRY(ls_head_create(&s->head, s->device, c, &head, s->err));
     LS_TRY(
         ls_memory_alloc(s->device, (void **)&s->h, rows, c->hidden * (int64_t)sizeof *s->h, "residual stream", s->err));
-    LS_TRY(ls_array_alloc((void **)&s->pages, cache.n_pages, sizeof *s->pages, "page ids", s->err));
+    LS_TRY(ls_array_alloc((void **)&s->pages, batch, s->pages_each * (int64_t)sizeof *s->pages, "page ids", s->err));
     LS_TRY(ls_array_alloc((void **)&s->tokens, rows, sizeof *s->tokens, "tokens", s->err));
     LS_TRY(ls_array_alloc((void **)&s->spans, batch, sizeof *s->spans, "spans", s->err));
     LS_TRY(ls_array_alloc((void **)&s->index, head.rows_max, sizeof *s->index, "rows", s->err));
     LS_TRY(ls_array_alloc((void **)&s->targets, head.rows_max, sizeof *s->targets, "rows", s->err));
     LS_TRY(ls_array_alloc((void **)&s->sampling, head.rows_max, sizeof *s->sampling, "rows", s->err));
-    for (int64_t i = 0; i < cache.n_pages; i++) s->pages[i] = (int32_t)i;
+    for (int64_t i = 0; i < batch * s->pages_each; i++)
+        s->pages[i] = (int32_t)(i / s->pages_each * held + i % s->pages_each % held);
     return LS_OK;
 }
 

@@ -70,6 +70,11 @@ static inline int64_t ls_attention_tiles_mma16(int64_t n_rows, int64_t group) {
 static LS_HD int64_t ls_attention_first(int64_t pos, int64_t window) {
     return window > 0 && window <= pos ? pos - window + 1 : 0;
 }
+/* The first position whose page the queries from `pos` on may read, of whole blocks of either profile. Where pages in
+ * front of it are named by a table, any page of the pool will do. */
+static LS_HD int64_t ls_attention_begin(int64_t pos, int64_t window) {
+    return ls_attention_first(pos, window) / LS_ATTENTION_BLOCK_MMA16 * LS_ATTENTION_BLOCK_MMA16;
+}
 /* The first position behind `pos` whose query does not see the key there. */
 static LS_HD int64_t ls_attention_after(int64_t pos, int64_t window) {
     return window > 0 && window <= INT64_MAX - pos ? pos + window : INT64_MAX;

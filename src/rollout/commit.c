@@ -37,7 +37,7 @@ static ls_status verify_hit(ls_engine *e, entry *x, ls_error *err) {
                          "prompt %u, sample %u: the cached state behind %lld tokens differs from its recomputation in "
                          "layer %lld",
                          r->prompt_i, r->sample_i, (long long)n, (long long)layer);
-    for (int64_t p = 0; status == LS_OK && p * each < n; p++) {
+    for (int64_t p = ls_engine_first_page(e, n); status == LS_OK && p * each < n; p++) {
         const int32_t cached = ls_prefix_page(e->prefix, x->verify.node, p);
         const int64_t tokens = n - p * each < each ? n - p * each : each;
         status = ls_cache_page_differs(&layer, e->cache, ls_entry_pages(e, x)[p], e->cache, cached, tokens, err);
@@ -58,7 +58,8 @@ static ls_status verify_hit(ls_engine *e, entry *x, ls_error *err) {
 static void fork_to(ls_engine *e, const entry *leader, entry *x) {
     const int32_t *from = ls_entry_pages(e, leader);
     int32_t *to = ls_entry_pages(e, x);
-    for (int64_t p = 0; p < ls_engine_pages(e, leader->n_cached); p++) {
+    x->first_page = ls_engine_first_page(e, leader->n_cached);
+    for (int64_t p = x->first_page; p < ls_engine_pages(e, leader->n_cached); p++) {
         to[p] = from[p];
         ls_ids_share(e->pages, to[p]);
     }

@@ -114,9 +114,9 @@ static ls_status check_request(const ls_engine *e, const ls_request *r, ls_error
         return LS_FAIL(err, LS_ERR_CAPACITY,
                        "prompt %u, sample %u: %lld tokens and a completion of %lld are more than the engine's %lld", p,
                        s, (long long)r->n_prompt, (long long)r->max_tokens, (long long)e->opts.length_max);
-    if (ls_engine_pages(e, total) > e->plan.pages)
+    if (ls_engine_pages_at_once(e, total) > e->plan.pages)
         return LS_FAIL(err, LS_ERR_CAPACITY, "prompt %u, sample %u: %lld tokens take %lld KV pages, the pool has %lld",
-                       p, s, (long long)total, (long long)ls_engine_pages(e, total), (long long)e->plan.pages);
+                       p, s, (long long)total, (long long)ls_engine_pages_at_once(e, total), (long long)e->plan.pages);
     if (r->sampling != NULL && ls_sampling_check(r->sampling, err) != LS_OK) {
         ls_error_prefix(err, "prompt %u, sample %u", p, s);
         return LS_ERR_ARG;

@@ -141,6 +141,7 @@ typedef struct ls_engine_stats {
     int64_t admitted, finished, preempted_recompute, preempted_swap, forked, verified;
     int64_t drafts_proposed, drafts_accepted;
     int64_t slots_used, slots_used_max, pages_used, pages_used_max;
+    int64_t pages_given_back; /* by sequences, in front of a window */
     ls_prefix_stats prefix;
 } ls_engine_stats;
 

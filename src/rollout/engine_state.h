@@ -13,7 +13,9 @@
 #ifndef LS_ROLLOUT_ENGINE_STATE_H
 #define LS_ROLLOUT_ENGINE_STATE_H
 
+#include "base/mem.h"
 #include "model/head.h"
+#include "op/attention.h"
 #include "rollout/engine.h"
 #include "rollout/token_counts.h"
 
@@ -32,7 +34,7 @@ typedef struct entry {
     int64_t n_cached;                       /* tokens whose keys, values and state are in pages and slot, or in swap */
     int32_t slot;                           /* -1 while waiting */
     int32_t lane;                           /* row of the page tables; -1 while waiting */
-    int64_t n_pages;                        /* in the lane's table, or in the swap table */
+    int64_t first_page, n_pages;            /* [first_page, n_pages) are held: in the lane's table, or the swap table */
     int32_t swap_slot;                      /* -1: not swapped out; also the row of the swap tables */
     struct entry *leader;                   /* the running entry whose prefill of the same prompt this one waits for */
     int64_t n_followers;                    /* that wait for this one */
@@ -98,10 +100,12 @@ struct ls_engine {
     int64_t n_live, n_arrivals;
     entry **running; /* [batch], in order */
     int64_t n_running, batch;
-    int64_t draws_max; /* of a tick: what the head holds */
-    int64_t pages_max; /* of one sequence */
-    int32_t *tables;   /* [batch][pages_max] */
-    int32_t *lanes;    /* [batch] free rows of tables, a stack */
+    int64_t draws_max;  /* of a tick: what the head holds */
+    int64_t pages_max;  /* of one sequence's table */
+    int64_t pages_held; /* of one sequence at once: fewer where a window lets it give pages back */
+    int64_t window;     /* ls_config_window */
+    int32_t *tables;    /* [batch][pages_max] */
+    int32_t *lanes;     /* [batch] free rows of tables, a stack */
     int64_t n_lanes;
     int32_t *swap_tables; /* [swap slots][pages_max] */
 
@@ -184,6 +188,18 @@ static inline int64_t ls_engine_pages(const ls_engine *e, int64_t n_tokens) {
     return (n_tokens + each - 1) / each;
 }
 
+/* The first page that a sequence of n_cached tokens still reads. */
+static inline int64_t ls_engine_first_page(const ls_engine *e, int64_t n_cached) {
+    return ls_attention_begin(n_cached, e->window) / e->opts.levers.page_tokens;
+}
+
+/* The most pages that a sequence holds at once on its way to n_tokens. */
+static inline int64_t ls_engine_pages_at_once(const ls_engine *e, int64_t n_tokens) {
+    const int64_t chunk = e->opts.levers.chunk, rows = chunk > 0 ? ls_min_i64(chunk, e->plan.rows) : e->plan.rows;
+    if (e->window == 0) return ls_engine_pages(e, n_tokens);
+    return ls_engine_pages(e, ls_min_i64(n_tokens, e->window + LS_ATTENTION_BLOCK_MMA16 - 2 + rows));
+}
+
 /* plan.c */
 ls_status ls_engine_allocate(ls_engine *e, ls_error *err);
 void ls_engine_deallocate(ls_engine *e);
@@ -226,7 +242,7 @@ void ls_schedule_preempt(ls_engine *e, entry *x, ls_preempt_by by); /* of a runn
 void ls_schedule_leave(ls_engine *e, entry *x);                     /* gives back all that a running entry holds */
 void ls_schedule_drop_swap(ls_engine *e, entry *x);
 void ls_schedule_release_slot(ls_engine *e, int32_t slot);
-/* Gives pages back that hold none of the first n_tokens. */
+/* Gives pages back that hold none of the first n_tokens. Those in front of windows go before a span. */
 void ls_schedule_trim(ls_engine *e, entry *x, int64_t n_tokens);
 void ls_schedule_page_freed(void *context, int32_t page_i); /* poison; for the prefix cache too */
 /* Depth at which the state of x must be caught next, beyond n_cached: a chunk ends there. INT64_MAX: nowhere. */

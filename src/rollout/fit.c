@@ -138,7 +138,7 @@ static ls_status budget_of(budget *b, const ls_engine *e, ls_error *err) {
 
 static int64_t swap_on_device(const ls_engine *e, const ls_plan_units *u) {
     if (e->plan.swap_on_host) return 0;
-    return times(e->plan.swap_slots, plus(u->snapshot, times(e->pages_max, u->page)));
+    return times(e->plan.swap_slots, plus(u->snapshot, times(e->pages_held, u->page)));
 }
 
 static int64_t need_of(const ls_engine *e, const ls_plan_units *u) {
@@ -166,7 +166,7 @@ ls_status ls_plan_fit(ls_engine *e, const ls_plan_units *u, ls_error *err) {
     if (!b.is_bounded || need_of(e, u) <= b.bytes) return LS_OK;
     /* The least: one sequence of the longest kind. */
     if (l->slots == 0) p->slots = slots_each;
-    if (has_pages) p->pages = ls_min_i64(e->pages_max, wanted.pages);
+    if (has_pages) p->pages = ls_min_i64(e->pages_held, wanted.pages);
     if (has_snapshots) p->snapshots = 1;
     if (need_of(e, u) > b.bytes) {
         p->slot_bytes = times(p->slots, u->slot);
@@ -178,10 +178,10 @@ ls_status ls_plan_fit(ls_engine *e, const ls_plan_units *u, ls_error *err) {
     /* Then as many sequences as fit at their longest; what is left is for the prefix cache. */
     left = b.bytes - need_of(e, u);
     if (l->slots == 0) {
-        n = more_of(&left, plus(times(slots_each, u->slot), has_pages ? times(e->pages_max, u->page) : 0),
+        n = more_of(&left, plus(times(slots_each, u->slot), has_pages ? times(e->pages_held, u->page) : 0),
                     wanted.slots / slots_each - 1, 1);
         p->slots += slots_each * n;
-        if (has_pages) p->pages += n * e->pages_max;
+        if (has_pages) p->pages += n * e->pages_held;
     }
     if (has_snapshots) p->snapshots += more_of(&left, u->snapshot, wanted.snapshots - 1, has_pages ? 2 : 1);
     if (has_pages) p->pages += more_of(&left, u->page, wanted.pages - p->pages, 1);

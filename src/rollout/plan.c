@@ -96,7 +96,7 @@ static ls_status pages_from_budget(ls_engine *e, int64_t page_bytes, ls_error *e
     const ls_engine_plan *p = &e->plan;
     const int64_t swap = p->swap_on_host ? 0 : p->swap_bytes;
     const int64_t fixed = p->slot_bytes + p->snapshot_bytes + swap + fixed_bytes(e);
-    const int64_t budget = e->opts.levers.memory_bytes, running = e->batch * e->pages_max;
+    const int64_t budget = e->opts.levers.memory_bytes, running = e->batch * e->pages_held;
     int64_t pages;
     if (page_bytes == 0) {
         if (fixed > budget)
@@ -123,9 +123,9 @@ static ls_status plan_swap(ls_engine *e, int64_t slot, int64_t page, ls_error *e
     int64_t each;
     if (e->opts.levers.preempt_by == LS_PREEMPT_RECOMPUTE) return LS_OK;
     e->plan.swap_slots = e->batch;
-    if (!ls_mul_i64(e->pages_max, page, &each) || !ls_add_i64(each, slot, &each))
+    if (!ls_mul_i64(e->pages_held, page, &each) || !ls_add_i64(each, slot, &each))
         return LS_FAIL(err, LS_ERR_CAPACITY, "swap-memory: a sequence of %lld pages does not fit 64 bits",
-                       (long long)e->pages_max);
+                       (long long)e->pages_held);
     if (bytes > 0 && bytes < each)
         return LS_FAIL(err, LS_ERR_CAPACITY,
                        "swap-memory: %lld bytes do not hold the longest sequence, which takes %lld", (long long)bytes,
@@ -156,9 +156,9 @@ static ls_status plan_pools(ls_engine *e, const ls_plan_units *units, ls_error *
     LS_TRY(plan_swap(e, units->snapshot, units->page, err));
     if (l->pages > 0)
         p->pages = l->pages;
-    else if (!ls_mul_i64(e->batch, e->pages_max * (l->prefix != LS_PREFIX_OFF ? 2 : 1), &p->pages))
+    else if (!ls_mul_i64(e->batch, e->pages_held * (l->prefix != LS_PREFIX_OFF ? 2 : 1), &p->pages))
         return LS_FAIL(err, LS_ERR_CAPACITY, "batch: %lld sequences of %lld pages", (long long)e->batch,
-                       (long long)e->pages_max);
+                       (long long)e->pages_held);
     if (l->memory_bytes == 0) LS_TRY(ls_plan_fit(e, units, err));
     p->slots = share_of_fraction(p->slots, l->pool_share);
     if (l->slot_base >= p->slots)
@@ -171,7 +171,7 @@ static ls_status plan_pools(ls_engine *e, const ls_plan_units *units, ls_error *
     p->swap_bytes = p->swap_slots * units->snapshot;
     if (l->memory_bytes > 0 && l->pages == 0) LS_TRY(pages_from_budget(e, units->page, err));
     p->pages = share_of_fraction(p->pages, l->pool_share);
-    if (p->swap_slots > 0) p->swap_pages = ls_min_i64(p->swap_slots * e->pages_max, p->pages);
+    if (p->swap_slots > 0) p->swap_pages = ls_min_i64(p->swap_slots * e->pages_held, p->pages);
     if (p->slots > INT32_MAX || p->pages > INT32_MAX || !ls_mul_i64(p->pages, units->page, &p->page_bytes))
         return LS_FAIL(err, LS_ERR_CAPACITY, "pages: %lld, and %lld slots: ids have 31 bits, bytes 64",
                        (long long)p->pages, (long long)p->slots);
@@ -208,7 +208,9 @@ static ls_status make_plan(ls_engine *e, ls_error *err) {
     p->device_bytes = memory.is_limited ? memory.total : 0;
     p->before_bytes = memory.is_limited ? memory.total - memory.free - e->device->exec.workspace_bytes : 0;
     LS_TRY(plan_rows(e, err));
+    e->window = ls_config_window(c);
     e->pages_max = ls_engine_pages(e, e->opts.length_max);
+    e->pages_held = ls_engine_pages_at_once(e, e->opts.length_max);
     LS_TRY(plan_workspace(e, err));
     LS_TRY(plan_tick(e, err));
     plan_recordings(e, memory.is_limited);
@@ -226,6 +228,13 @@ void ls_engine_poison(ls_engine *e) {
     if (!e->opts.levers.poison) return;
     for (int64_t i = 0; i < e->plan.slots; i++) LS_MOVE(e, ls_cache_poison_slot(e->cache, (int32_t)i, &e->movement));
     for (int64_t i = 0; i < e->plan.pages; i++) LS_MOVE(e, ls_cache_poison_page(e->cache, (int32_t)i, &e->movement));
+}
+
+/* Token ids of the prefix cache: of a sequence with a window it holds more of them than of their pages. */
+static int64_t prefix_tokens(const ls_engine *e) {
+    const int64_t longer = (e->pages_max + e->pages_held - 1) / e->pages_held;
+    int64_t n;
+    return ls_mul_i64(e->plan.pages * e->opts.levers.page_tokens, longer, &n) ? n : INT64_MAX;
 }
 
 static ls_status make_pools(ls_engine *e, ls_error *err) {
@@ -258,8 +267,9 @@ static ls_status make_pools(ls_engine *e, ls_error *err) {
                                        .snapshot_bytes = p->snapshot_bytes / p->snapshots,
                                        .page_tokens = l->page_tokens,
                                        .page_bytes = p->page_bytes / p->pages,
-                                       .tokens_max = p->pages * l->page_tokens,
+                                       .tokens_max = prefix_tokens(e),
                                        .nodes_max = 4 * p->snapshots + 16,
+                                       .window = e->window,
                                        .pages = e->pages,
                                        .page_freed = ls_schedule_page_freed,
                                        .context = e};

@@ -7,7 +7,9 @@
  *
  * A node is where an entry ends (a snapshot, or what is left of one that lost its snapshot while nothing continued it)
  * or where edges part; any other is merged into its child. The straddling page is then the child's, which holds the
- * same tokens with the same bits. */
+ * same tokens with the same bits.
+ *
+ * A block without a page (-1) is in front of the windows of all snapshots at and below its node. */
 #include "rollout/prefix.h"
 
 #include <stdlib.h>
@@ -15,6 +17,7 @@
 
 #include "base/inject.h"
 #include "base/mem.h"
+#include "op/attention.h"
 
 struct ls_prefix_node {
     ls_prefix_node *parent;  /* NULL: one of the two roots */
@@ -52,7 +55,7 @@ struct ls_prefix {
     int64_t n_free_snapshots;
     int64_t *taken; /* [n_snapshots] epoch in which an entry was taken and is being filled; 0: it is not */
 
-    int64_t n_pages_freed;
+    int64_t n_pages, n_pages_freed; /* references that it has; pages that came free by it */
     ls_prefix_stats stats;
 };
 
@@ -68,6 +71,25 @@ static int32_t *tokens_of(const ls_prefix *prefix, int64_t block) {
     return prefix->block_tokens + block * prefix->opts.page_tokens;
 }
 
+static void acquire_page(ls_prefix *prefix, int64_t block, int32_t page_i, bool loose) {
+    prefix->block_page[block] = page_i;
+    if (page_i < 0) return;
+    prefix->n_pages++;
+    ls_ids_share(prefix->opts.pages, page_i);
+    if (loose) ls_ids_loosen(prefix->opts.pages, page_i);
+}
+
+static void release_page(ls_prefix *prefix, int64_t block, bool loose) {
+    const int32_t page_i = prefix->block_page[block];
+    prefix->block_page[block] = -1;
+    if (page_i < 0) return;
+    prefix->n_pages--;
+    if (loose) ls_ids_tighten(prefix->opts.pages, page_i);
+    if (!ls_ids_release(prefix->opts.pages, page_i)) return;
+    prefix->n_pages_freed++;
+    if (prefix->opts.page_freed != NULL) prefix->opts.page_freed(prefix->opts.context, page_i);
+}
+
 /* A block for a page, with a reference of its own: loose, as those of all edges that are not pinned, where it may be
  * evicted. */
 static int64_t acquire_block(ls_prefix *prefix, int32_t page_i, bool loose) {
@@ -77,29 +99,28 @@ static int64_t acquire_block(ls_prefix *prefix, int32_t page_i, bool loose) {
     else
         block = prefix->n_blocks_touched++;
     LS_ASSERT(block < prefix->n_blocks_max, "more than %lld blocks", (long long)prefix->n_blocks_max);
-    ls_ids_share(prefix->opts.pages, page_i);
-    if (loose) ls_ids_loosen(prefix->opts.pages, page_i);
-    prefix->block_page[block] = page_i;
+    acquire_page(prefix, block, page_i, loose);
     prefix->block_next[block] = -1;
     prefix->n_blocks++;
     return block;
 }
 
 static void release_block(ls_prefix *prefix, int64_t block, bool loose) {
-    const int32_t page_i = prefix->block_page[block];
     prefix->block_next[block] = prefix->free_block;
     prefix->free_block = block;
     prefix->n_blocks--;
-    if (loose) ls_ids_tighten(prefix->opts.pages, page_i);
-    if (!ls_ids_release(prefix->opts.pages, page_i)) return;
-    prefix->n_pages_freed++;
-    if (prefix->opts.page_freed != NULL) prefix->opts.page_freed(prefix->opts.context, page_i);
+    release_page(prefix, block, loose);
 }
 
 /* The block behind n others. */
 static int64_t block_at(const ls_prefix *prefix, int64_t block, int64_t n) {
     while (n-- > 0) block = prefix->block_next[block];
     return block;
+}
+
+/* The first page that tokens behind `depth` see. */
+static int64_t first_page(const ls_prefix *prefix, int64_t depth) {
+    return ls_attention_begin(depth, prefix->opts.window) / prefix->opts.page_tokens;
 }
 
 static int64_t pages_before(const ls_prefix *prefix, int64_t depth) {
@@ -174,7 +195,8 @@ static void add_pins(const ls_prefix *prefix, ls_prefix_node *node, int64_t n) {
         node->pins += n;
         if (was_loose == (node->pins == 0)) continue;
         for (int64_t block = node->block; block >= 0; block = prefix->block_next[block])
-            (was_loose ? ls_ids_tighten : ls_ids_loosen)(prefix->opts.pages, prefix->block_page[block]);
+            if (prefix->block_page[block] >= 0)
+                (was_loose ? ls_ids_tighten : ls_ids_loosen)(prefix->opts.pages, prefix->block_page[block]);
     }
 }
 
@@ -202,11 +224,39 @@ static void tidy(ls_prefix *prefix, ls_prefix_node *node) {
     release_node(prefix, node);
 }
 
+/* The depth of the highest snapshot at a node or below it; INT64_MAX: none. */
+static int64_t highest_snapshot(const ls_prefix_node *node) {
+    const ls_prefix_node *at = node;
+    int64_t depth = INT64_MAX;
+    for (;;) {
+        const bool found = at->snapshot >= 0;
+        if (found && at->end < depth) depth = at->end;
+        if (!found && at->child != NULL) {
+            at = at->child;
+            continue;
+        }
+        while (at != node && at->sibling == NULL) at = at->parent;
+        if (at == node) return depth;
+        at = at->sibling;
+    }
+}
+
+/* Gives up the pages of a node's edge, and of those above, that no snapshot needs any more. */
+static void give_back(ls_prefix *prefix, ls_prefix_node *node) {
+    for (; prefix->opts.window > 0 && node->parent != NULL; node = node->parent) {
+        const int64_t first = first_page(prefix, highest_snapshot(node));
+        int64_t page_i = node->begin / prefix->opts.page_tokens;
+        for (int64_t block = node->block; block >= 0 && page_i < first; block = prefix->block_next[block], page_i++)
+            release_page(prefix, block, node->pins == 0);
+    }
+}
+
 static void remove_leaf(ls_prefix *prefix, ls_prefix_node *leaf) {
     ls_prefix_node *parent = leaf->parent;
     LS_ASSERT(leaf->child == NULL && leaf->pins == 0, "%lld pins", (long long)leaf->pins);
     *link_to(leaf) = leaf->sibling;
     drop_node(prefix, leaf);
+    give_back(prefix, parent);
     tidy(prefix, parent);
 }
 
@@ -241,10 +291,11 @@ static ls_prefix_node *split_edge(ls_prefix *prefix, ls_prefix_node *node, int64
 /* A new leaf for tokens [parent's end, n). */
 static ls_prefix_node *append_leaf(ls_prefix *prefix, ls_prefix_node *parent, const int32_t *tokens, int64_t n,
                                    const int32_t *pages) {
-    const int64_t page_tokens = prefix->opts.page_tokens;
+    const int64_t page_tokens = prefix->opts.page_tokens, first = first_page(prefix, n);
     ls_prefix_node *leaf = acquire_node(prefix, parent, parent->end, n);
     for (int64_t from = parent->end, to; from < n; from = to) {
-        const int64_t page_i = from / page_tokens, block = acquire_block(prefix, pages[page_i], true);
+        const int64_t page_i = from / page_tokens;
+        const int64_t block = acquire_block(prefix, page_i < first ? -1 : pages[page_i], true);
         to = (page_i + 1) * page_tokens < n ? (page_i + 1) * page_tokens : n;
         memcpy(tokens_of(prefix, block) + from % page_tokens, tokens + from, (size_t)(to - from) * sizeof(int32_t));
         if (leaf->last >= 0)
@@ -298,11 +349,12 @@ static ls_prefix_position find_position(const ls_prefix *prefix, const int32_t *
 
 /* Eviction. */
 
-/* Pages that go with a leaf: the first is not its own where the edge above has it too. */
+/* Pages that go with a leaf, which has a snapshot: the first is not its own where the edge above has it too. */
 static int64_t own_pages(const ls_prefix *prefix, const ls_prefix_node *leaf) {
-    const bool shared = leaf->begin % prefix->opts.page_tokens != 0 &&
+    const int64_t begin = leaf->begin / prefix->opts.page_tokens, first = first_page(prefix, leaf->end);
+    const bool shared = first <= begin && leaf->begin % prefix->opts.page_tokens != 0 &&
                         prefix->block_page[leaf->parent->last] == prefix->block_page[leaf->block];
-    return pages_before(prefix, leaf->end) - leaf->begin / prefix->opts.page_tokens - shared;
+    return pages_before(prefix, leaf->end) - ls_max_i64(begin, first) - shared;
 }
 
 /* Tokens saved for each byte that would be free without the entry. */
@@ -320,8 +372,8 @@ typedef enum candidates { SNAPSHOTS, LEAVES, LEAVES_OF_PAGES } candidates;
 static bool is_candidate(const ls_prefix *prefix, const ls_prefix_node *node, candidates of) {
     if (!node->live || node->pins > 0) return false;
     if (of == SNAPSHOTS) return node->snapshot >= 0;
-    return node->child == NULL &&
-           (of == LEAVES || ls_ids_firm(prefix->opts.pages, prefix->block_page[node->last]) == 0);
+    if (node->child != NULL || of == LEAVES) return node->child == NULL;
+    return prefix->block_page[node->last] >= 0 && ls_ids_firm(prefix->opts.pages, prefix->block_page[node->last]) == 0;
 }
 
 /* The least valuable candidate; NULL when there is none. */
@@ -360,6 +412,7 @@ static bool evict_snapshot(ls_prefix *prefix) {
     if (node == NULL) return false;
     prefix->stats.snapshots_evicted++;
     drop_snapshot(prefix, node);
+    give_back(prefix, node);
     tidy(prefix, node);
     return true;
 }
@@ -387,6 +440,7 @@ static ls_status check_opts(const ls_prefix_opts *opts, ls_error *err) {
     if (opts->tokens_max < 0 || opts->nodes_max < 0)
         return LS_FAIL(err, LS_ERR_ARG, "prefix cache: tokens_max is %lld and nodes_max %lld",
                        (long long)opts->tokens_max, (long long)opts->nodes_max);
+    if (opts->window < 0) return LS_FAIL(err, LS_ERR_ARG, "prefix cache: window is %lld", (long long)opts->window);
     return LS_OK;
 }
 
@@ -470,11 +524,12 @@ void ls_prefix_set_key(ls_prefix *prefix, ls_prefix_key key) {
 
 /* Fills the pages of a node's path. Of a page that straddles edges the lowest has the latest version. */
 static void share_pages(ls_prefix *prefix, const ls_prefix_node *node, int32_t *pages) {
+    const int64_t from = first_page(prefix, node->end);
     int64_t n = pages_before(prefix, node->end); /* pages [n..] are filled */
-    for (; node->parent != NULL; node = node->parent) {
+    for (; node->parent != NULL && n > from; node = node->parent) {
         const int64_t first = node->begin / prefix->opts.page_tokens;
-        int64_t block = node->block;
-        for (int64_t i = first; i < n; i++, block = prefix->block_next[block]) {
+        int64_t block = block_at(prefix, node->block, ls_max_i64(from - first, 0));
+        for (int64_t i = ls_max_i64(first, from); i < n; i++, block = prefix->block_next[block]) {
             pages[i] = prefix->block_page[block];
             ls_ids_share(prefix->opts.pages, pages[i]);
         }
@@ -482,9 +537,15 @@ static void share_pages(ls_prefix *prefix, const ls_prefix_node *node, int32_t *
     }
 }
 
+/* Whether the last of `known` tokens on a node's path, behind the snapshot at depth `from`, has no page. */
+static bool is_out_of_window(const ls_prefix *prefix, const ls_prefix_node *node, int64_t known, int64_t from) {
+    return known > from && ls_prefix_page(prefix, node, (known - 1) / prefix->opts.page_tokens) < 0;
+}
+
 void ls_prefix_lookup(ls_prefix *prefix, const int32_t *tokens, int64_t n, int64_t depth_max, bool quiet,
                       ls_prefix_hit *hit, int32_t *pages) {
     const ls_prefix_position position = find_position(prefix, tokens, n);
+    const int64_t known = ls_min_i64(position.depth, depth_max);
     ls_prefix_node *node = position.node;
     while (node->parent != NULL && (node->snapshot < 0 || node->end > position.depth || node->end > depth_max))
         node = node->parent;
@@ -492,6 +553,7 @@ void ls_prefix_lookup(ls_prefix *prefix, const int32_t *tokens, int64_t n, int64
     if (!quiet) {
         prefix->stats.lookups++;
         prefix->stats.tokens_asked += n;
+        prefix->stats.out_of_window += is_out_of_window(prefix, position.node, known, node->end);
     }
     if (node->parent == NULL) return;
     *hit =
@@ -568,6 +630,19 @@ static bool reserve_nodes(ls_prefix *prefix, ls_prefix_position position, int64_
     return fits;
 }
 
+/* The pages of a node's window that its path lacks. Of a page that straddles edges the lowest gets it. */
+static void fill_pages(ls_prefix *prefix, ls_prefix_node *node, const int32_t *pages) {
+    const int64_t from = first_page(prefix, node->end);
+    int64_t n = pages_before(prefix, node->end); /* pages [n..] are there */
+    for (; prefix->opts.window > 0 && node->parent != NULL && n > from; node = node->parent) {
+        const int64_t first = node->begin / prefix->opts.page_tokens;
+        int64_t block = block_at(prefix, node->block, ls_max_i64(from - first, 0));
+        for (int64_t i = ls_max_i64(first, from); i < n; i++, block = prefix->block_next[block])
+            if (prefix->block_page[block] < 0) acquire_page(prefix, block, pages[i], node->pins == 0);
+        n = first < n ? first : n;
+    }
+}
+
 /* The node at the end of tokens [n], made where there was none; NULL without room. */
 static ls_prefix_node *node_of(ls_prefix *prefix, const int32_t *tokens, int64_t n, const int32_t *pages) {
     const ls_prefix_position position = find_position(prefix, tokens, n);
@@ -598,6 +673,7 @@ bool ls_prefix_publish(ls_prefix *prefix, const int32_t *tokens, int64_t n, cons
     node->snapshot = snapshot;
     node->saved = n;
     node->used = ++prefix->clock;
+    fill_pages(prefix, node, pages);
     tidy(prefix, node->parent); /* an entry without snapshot that is now continued */
     return true;
 }
@@ -636,7 +712,7 @@ void ls_prefix_forget_page(ls_prefix *prefix, int32_t page_i) {
 
 void ls_prefix_get_stats(const ls_prefix *prefix, ls_prefix_stats *out) {
     *out = prefix->stats;
-    out->pages = prefix->n_blocks;
+    out->pages = prefix->n_pages;
 }
 
 static void check_node(const ls_prefix *prefix, const ls_prefix_node *node) {
@@ -657,13 +733,22 @@ static void check_node(const ls_prefix *prefix, const ls_prefix_node *node) {
               (long long)node->pins, (long long)n_pins);
     LS_ASSERT(node->snapshot >= 0 || n_children != 1, "a node of no use at %lld", (long long)node->end);
     for (int64_t block = node->block; block >= 0; block = prefix->block_next[block]) {
-        LS_ASSERT(ls_ids_references(prefix->opts.pages, prefix->block_page[block]) > 0, "page %d is free",
-                  prefix->block_page[block]);
+        if (prefix->block_page[block] >= 0)
+            LS_ASSERT(ls_ids_references(prefix->opts.pages, prefix->block_page[block]) > 0, "page %d is free",
+                      prefix->block_page[block]);
         n_blocks++;
         last = block;
     }
     LS_ASSERT(last == node->last && n_blocks == pages_before(prefix, node->end) - node->begin / page_tokens,
               "edge %lld..%lld has %lld blocks", (long long)node->begin, (long long)node->end, (long long)n_blocks);
+}
+
+/* The pages that a hit of the node shares are there. */
+static void check_window(const ls_prefix *prefix, const ls_prefix_node *node) {
+    const int64_t n = node->snapshot < 0 ? 0 : pages_before(prefix, node->end);
+    for (int64_t i = first_page(prefix, node->end); i < n; i++)
+        LS_ASSERT(ls_prefix_page(prefix, node, i) >= 0, "page %lld of the snapshot at %lld is gone", (long long)i,
+                  (long long)node->end);
 }
 
 /* Every live node is the child of a live node or a root, one level nearer to it each time, and so in a tree. */
@@ -676,6 +761,7 @@ void ls_prefix_check(const ls_prefix *prefix) {
         const ls_prefix_node *root = node;
         if (!node->live) continue;
         check_node(prefix, node);
+        check_window(prefix, node);
         LS_ASSERT(*link_to(node) == node, "node %lld", (long long)i);
         while (root->parent != NULL) root = root->parent;
         LS_ASSERT(root == &prefix->root || (root == &prefix->old && node->pins > 0), "node %lld is kept by nothing",

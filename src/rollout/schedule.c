@@ -31,6 +31,15 @@ void ls_schedule_trim(ls_engine *e, entry *x, int64_t n_tokens) {
     while (x->n_pages > ls_engine_pages(e, n_tokens)) release_page(e, ls_entry_pages(e, x)[--x->n_pages]);
 }
 
+/* Gives pages back that no later token of x sees. */
+static void trim_front(ls_engine *e, entry *x) {
+    const int64_t first = ls_engine_first_page(e, x->n_cached);
+    for (; x->first_page < first; x->first_page++) {
+        release_page(e, ls_entry_pages(e, x)[x->first_page]);
+        e->stats.pages_given_back++;
+    }
+}
+
 static bool make_room(ls_engine *e, int64_t n) {
     return ls_ids_available(e->pages) >= n || (e->prefix != NULL && ls_prefix_make_room(e->prefix, n));
 }
@@ -66,11 +75,11 @@ void ls_schedule_leave(ls_engine *e, entry *x) {
     if (x->leader != NULL) x->leader->n_followers--;
     pass_on_lead(e, x);
     end_verify(e, x);
-    for (int64_t p = 0; p < x->n_pages; p++) release_page(e, pages[p]);
+    for (int64_t p = x->first_page; p < x->n_pages; p++) release_page(e, pages[p]);
     ls_schedule_release_slot(e, x->slot);
     if (x->spare >= 0) ls_schedule_release_slot(e, x->spare);
     e->lanes[e->n_lanes++] = x->lane;
-    x->n_pages = 0;
+    x->first_page = x->n_pages = 0;
     x->n_cached = 0;
     x->n_indexed = 0;
     x->slot = x->spare = x->lane = -1;
@@ -83,10 +92,10 @@ void ls_schedule_drop_swap(ls_engine *e, entry *x) {
     const int32_t *table;
     if (x->swap_slot < 0) return;
     table = e->swap_tables + x->swap_slot * e->pages_max;
-    for (int64_t p = 0; p < x->n_pages; p++) ls_ids_release(e->swap_pages, table[p]);
+    for (int64_t p = x->first_page; p < x->n_pages; p++) ls_ids_release(e->swap_pages, table[p]);
     ls_ids_release(e->swap_slots, x->swap_slot);
     x->swap_slot = -1;
-    x->n_pages = 0;
+    x->first_page = x->n_pages = 0;
     x->n_cached = 0;
 }
 
@@ -95,12 +104,12 @@ static bool swap_out(ls_engine *e, entry *x, int32_t *swap_slot) {
     const int32_t *pages = ls_entry_pages(e, x);
     int32_t *table;
     if (e->swap == NULL || x->n_cached == 0 || ls_ids_available(e->swap_slots) == 0 ||
-        ls_ids_available(e->swap_pages) < x->n_pages)
+        ls_ids_available(e->swap_pages) < x->n_pages - x->first_page)
         return false;
     *swap_slot = ls_ids_acquire(e->swap_slots);
     table = e->swap_tables + *swap_slot * e->pages_max;
     LS_MOVE(e, ls_cache_copy_slot(e->swap, *swap_slot, e->cache, x->slot, &e->movement));
-    for (int64_t p = 0; p < x->n_pages; p++) {
+    for (int64_t p = x->first_page; p < x->n_pages; p++) {
         table[p] = ls_ids_acquire(e->swap_pages);
         LS_MOVE(e, ls_cache_copy_page(e->swap, table[p], e->cache, pages[p], &e->movement));
     }
@@ -108,7 +117,7 @@ static bool swap_out(ls_engine *e, entry *x, int32_t *swap_slot) {
 }
 
 void ls_schedule_preempt(ls_engine *e, entry *x, ls_preempt_by by) {
-    const int64_t n_cached = x->n_cached, n_pages = x->n_pages;
+    const int64_t n_cached = x->n_cached, first_page = x->first_page, n_pages = x->n_pages;
     int32_t swap_slot = -1;
     bool swapped;
     if (by == LS_PREEMPT_ALTERNATE)
@@ -118,6 +127,7 @@ void ls_schedule_preempt(ls_engine *e, entry *x, ls_preempt_by by) {
     if (swapped) {
         x->swap_slot = swap_slot;
         x->n_cached = n_cached;
+        x->first_page = first_page;
         x->n_pages = n_pages;
         e->stats.preempted_swap++;
     } else {
@@ -216,7 +226,8 @@ static ls_prefix_hit look_up_prefix(ls_engine *e, entry *x) {
 
 static void release_hit_pages(ls_engine *e, const entry *x, const ls_prefix_hit *hit) {
     const int32_t *pages = ls_entry_pages(e, x);
-    for (int64_t p = 0; p < ls_engine_pages(e, hit->n_tokens); p++) release_page(e, pages[p]);
+    const int64_t n = ls_engine_pages(e, hit->n_tokens);
+    for (int64_t p = ls_engine_first_page(e, hit->n_tokens); p < n; p++) release_page(e, pages[p]);
 }
 
 /* x has a slot and goes on from the hit. */
@@ -231,22 +242,24 @@ static void use_hit(ls_engine *e, entry *x, const ls_prefix_hit *hit) {
     }
     LS_MOVE(e, ls_cache_copy_slot(e->cache, x->slot, e->snapshots, hit->snapshot, &e->movement));
     x->n_cached = hit->n_tokens;
+    x->first_page = ls_engine_first_page(e, hit->n_tokens);
     x->n_pages = ls_engine_pages(e, hit->n_tokens);
     ls_prefix_unpin(e->prefix, hit->node);
 }
 
 static void swap_in(ls_engine *e, entry *x) {
     const int32_t *table = e->swap_tables + x->swap_slot * e->pages_max;
-    const int64_t n_pages = x->n_pages, n_cached = x->n_cached;
+    const int64_t first_page = x->first_page, n_pages = x->n_pages, n_cached = x->n_cached;
     int32_t *pages = ls_entry_pages(e, x);
-    const bool has_pages = make_room(e, n_pages);
-    LS_ASSERT(has_pages, "%lld pages are not free", (long long)n_pages);
+    const bool has_pages = make_room(e, n_pages - first_page);
+    LS_ASSERT(has_pages, "%lld pages are not free", (long long)(n_pages - first_page));
     LS_MOVE(e, ls_cache_copy_slot(e->cache, x->slot, e->swap, x->swap_slot, &e->movement));
-    for (int64_t p = 0; p < n_pages; p++) {
+    for (int64_t p = first_page; p < n_pages; p++) {
         pages[p] = ls_ids_acquire(e->pages);
         LS_MOVE(e, ls_cache_copy_page(e->cache, pages[p], e->swap, table[p], &e->movement));
     }
     ls_schedule_drop_swap(e, x);
+    x->first_page = first_page;
     x->n_pages = n_pages;
     x->n_cached = n_cached;
 }
@@ -257,10 +270,10 @@ static void insert_running(ls_engine *e, entry *x) {
     e->running[i] = x;
 }
 
-/* Pages that x, running or about to, is yet to take for what is known of it, having n_pages. One more than its tokens
+/* Pages that x, running or about to, is yet to take for what is known of it, holding n_held. One more than its tokens
  * need where the prefix cache will share the last page of the prompt, so that it has to copy it. */
-static int64_t pages_needed(const ls_engine *e, const entry *x, int64_t n_pages) {
-    return ls_engine_pages(e, ls_entry_total(x)) - n_pages + (e->prefix != NULL);
+static int64_t pages_needed(const ls_engine *e, const entry *x, int64_t n_held) {
+    return ls_max_i64(ls_engine_pages_at_once(e, ls_entry_total(x)) - n_held, 0) + (e->prefix != NULL);
 }
 
 /* Whether there will be n more pages when all that runs has its own: else what is admitted would only come and go.
@@ -268,7 +281,9 @@ static int64_t pages_needed(const ls_engine *e, const entry *x, int64_t n_pages)
 static bool has_room(const ls_engine *e, int64_t n) {
     int64_t left = ls_ids_available(e->pages) + ls_ids_reclaimable(e->pages);
     for (int64_t i = 0; i < e->n_running; i++)
-        left -= e->running[i]->leader != NULL ? 1 : pages_needed(e, e->running[i], e->running[i]->n_pages);
+        left -= e->running[i]->leader != NULL
+                    ? 1
+                    : pages_needed(e, e->running[i], e->running[i]->n_pages - e->running[i]->first_page);
     return left >= n;
 }
 
@@ -276,7 +291,7 @@ static bool has_room(const ls_engine *e, int64_t n) {
 static bool admit_one(ls_engine *e) {
     entry *x = ls_waiting_top(&e->waiting), *last = last_running(e), *leader;
     ls_prefix_hit hit = {.snapshot = -1};
-    int64_t need;
+    int64_t need, n_shared = 0;
     if (x == NULL) return false;
     if (e->n_running == e->batch || ls_ids_available(e->slots) == 0) {
         if (last == NULL || !ls_entry_before(x, last)) return false;
@@ -286,10 +301,9 @@ static bool admit_one(ls_engine *e) {
     x->lane = e->lanes[e->n_lanes - 1];
     if (x->swap_slot < 0 && leader == NULL) hit = look_up_prefix(e, x);
     /* What it shares is there already, but for a page that it has to copy. */
-    need = leader != NULL
-               ? 1
-               : pages_needed(e, x,
-                              hit.node != NULL && !is_verified(e, x->request) ? ls_engine_pages(e, hit.n_tokens) : 0);
+    if (hit.node != NULL && !is_verified(e, x->request))
+        n_shared = ls_engine_pages(e, hit.n_tokens) - ls_engine_first_page(e, hit.n_tokens);
+    need = leader != NULL ? 1 : pages_needed(e, x, n_shared);
     if (e->n_running > 0 && !has_room(e, need)) {
         if (hit.node != NULL) {
             release_hit_pages(e, x, &hit);
@@ -400,6 +414,7 @@ void ls_schedule_spans(ls_engine *e) {
         ls_span *span = &e->spans[e->n_spans];
         int64_t n_drafts;
         if (n == 0) continue;
+        trim_front(e, x);
         if (!assure_pages(e, x, x->n_cached + n)) break; /* x was the last one */
         for (int64_t t = 0; t < n; t++) e->tokens[rows + t] = ls_entry_token(x, x->n_cached + t);
         if (!decodes) budget -= n;
