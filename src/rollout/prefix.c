@@ -242,7 +242,7 @@ static int64_t highest_snapshot(const ls_prefix_node *node) {
 }
 
 /* Gives up the pages of a node's edge, and of those above, that no snapshot needs any more. */
-static void give_back(ls_prefix *prefix, ls_prefix_node *node) {
+static void drop_unseen_pages(ls_prefix *prefix, ls_prefix_node *node) {
     for (; prefix->opts.window > 0 && node->parent != NULL; node = node->parent) {
         const int64_t first = first_page(prefix, highest_snapshot(node));
         int64_t page_i = node->begin / prefix->opts.page_tokens;
@@ -256,7 +256,7 @@ static void remove_leaf(ls_prefix *prefix, ls_prefix_node *leaf) {
     LS_ASSERT(leaf->child == NULL && leaf->pins == 0, "%lld pins", (long long)leaf->pins);
     *link_to(leaf) = leaf->sibling;
     drop_node(prefix, leaf);
-    give_back(prefix, parent);
+    drop_unseen_pages(prefix, parent);
     tidy(prefix, parent);
 }
 
@@ -412,7 +412,7 @@ static bool evict_snapshot(ls_prefix *prefix) {
     if (node == NULL) return false;
     prefix->stats.snapshots_evicted++;
     drop_snapshot(prefix, node);
-    give_back(prefix, node);
+    drop_unseen_pages(prefix, node);
     tidy(prefix, node);
     return true;
 }

@@ -14,9 +14,9 @@
  * both, each in the version that its publisher had; their common tokens have the same bits in either. References of
  * edges that are not pinned are loose (ids.h), so that the pool knows how many pages eviction would free.
  *
- * With a window, tokens behind a snapshot see pages of the last ones alone (op/attention.h). A snapshot keeps those, and
- * the cache gives back what no snapshot below needs: an edge may have pages of its end only, or none. So no hit lacks a
- * page, and a place whose pages are gone has no snapshot: it is a miss, and tells where a branch is.
+ * With a window, tokens behind a snapshot see the pages of the last ones alone (op/attention.h). A snapshot keeps
+ * those, and the cache gives back what no snapshot below needs: an edge may have pages of its end only, or none. So no
+ * hit lacks a page, and a place whose pages are gone has no snapshot: it is a miss, and tells where a branch is.
  *
  * Nothing allocates after creation: nodes, token and page arrays come from arenas sized at creation (nodes_max,
  * tokens_max); when one is full, the least valuable leaf goes.
@@ -78,13 +78,13 @@ void ls_prefix_set_key(ls_prefix *prefix, ls_prefix_key key);
 
 /* The deepest snapshot of at most depth_max tokens on the path of tokens [n]. The hit's node is pinned (it, its
  * ancestors, their pages and its snapshot stay) until ls_prefix_unpin; a miss pins nothing. Fills pages [first,
- * ceil(n_tokens / page_tokens)), first being that of ls_attention_begin, each with a reference of its own for the caller,
- * which unpin does not give back. Counts in the statistics unless `quiet`. */
+ * ceil(n_tokens / page_tokens)), first being that of ls_attention_begin, each with a reference of its own for the
+ * caller, which unpin does not give back. Counts in the statistics unless `quiet`. */
 void ls_prefix_lookup(ls_prefix *prefix, const int32_t *tokens, int64_t n, int64_t depth_max, bool quiet,
                       ls_prefix_hit *hit, int32_t *pages);
 void ls_prefix_unpin(ls_prefix *prefix, ls_prefix_node *node);
-/* The page that holds tokens [page_i * page_tokens, ..) of a pinned node's path, as far as the path goes; from the first
- * page of its window on. */
+/* The page that holds tokens [page_i * page_tokens, ..) of a pinned node's path, as far as the path goes; -1: it is in
+ * front of the window, and gone. */
 int32_t ls_prefix_page(const ls_prefix *prefix, const ls_prefix_node *node, int64_t page_i);
 
 /* Whether a snapshot at this exact depth is already there, so that nothing need be published. */
@@ -96,9 +96,9 @@ bool ls_prefix_has(const ls_prefix *prefix, const int32_t *tokens, int64_t n);
 int32_t ls_prefix_take(ls_prefix *prefix);
 void ls_prefix_return(ls_prefix *prefix, int32_t snapshot);
 /* tokens [n] have been computed and committed: their KV lies in pages [first, ceil(n / page_tokens)), as at lookup, the
- * state behind the last in snapshot. Shares the pages of the window that the tree has not got. Where the node already has a snapshot, an
- * arena stays full or the key has changed since take, the new one is returned to the store; false then. n is at
- * least 1. */
+ * state behind the last in snapshot. Shares the pages of the window that the tree has not got. Where the node already
+ * has a snapshot, an arena stays full or the key has changed since take, the new one is returned to the store; false
+ * then. n is at least 1. */
 bool ls_prefix_publish(ls_prefix *prefix, const int32_t *tokens, int64_t n, const int32_t *pages, int32_t snapshot);
 
 /* Gives up pages until the pool has at least n free ones: of the leaves that free any, as far as can be told, the least

@@ -121,6 +121,10 @@ int ls_metrics(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
             "Tokens looked up in the prefix cache");
     counter(&p, "lockstep:prefix_tokens_hit_total", "vllm:prefix_cache_hits_total", (double)e->prefix.tokens_hit,
             "Tokens found there");
+    counter(&p, "lockstep:prefix_out_of_window_total", NULL, (double)e->prefix.out_of_window,
+            "Look-ups that end where pages in front of a window are gone");
+    counter(&p, "lockstep:pages_given_back_total", NULL, (double)e->pages_given_back,
+            "KV pages that running sequences gave back in front of a window");
     counter(&p, "lockstep:preemptions_total", "vllm:num_preemptions_total",
             (double)(e->preempted_recompute + e->preempted_swap), "Sequences that gave way");
     counter(&p, "lockstep:drafts_proposed_total", "vllm:spec_decode_num_draft_tokens_total", (double)e->drafts_proposed,

@@ -5,7 +5,9 @@
 #include "oracle.h"
 #include "rollout/engine_state.h"
 
+#ifndef PROMPT_TOKENS
 #define PROMPT_TOKENS 40
+#endif
 #define JOB_TOKENS 12
 #define LENGTH_MAX (PROMPT_TOKENS + JOB_TOKENS)
 

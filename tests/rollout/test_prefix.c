@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "harness.h"
+#include "op/attention.h"
 #include "rollout/prefix_model.h"
 
 #define TOKENS(...) (const int32_t[]){__VA_ARGS__}, (int64_t)(sizeof((const int32_t[]){__VA_ARGS__}) / 4)
@@ -451,6 +452,94 @@ static void full_arenas_evict_or_refuse(void **state) {
     close_cache(&c);
 }
 
+/* ---- a window of 1, so that a snapshot needs the pages of its own block ---- */
+
+enum { LONG = 640, LONG_PAGE = 32, LONG_BLOCK = LS_ATTENTION_BLOCK_MMA16 };
+
+static ls_prefix_opts windowed(void) {
+    return (ls_prefix_opts){.n_snapshots = 3,
+                            .page_tokens = LONG_PAGE,
+                            .page_bytes = 1,
+                            .tokens_max = 10 * LONG,
+                            .nodes_max = 20,
+                            .window = 1};
+}
+
+/* Tokens that leave the family's path at depth `from`. */
+static const int32_t *path(int64_t from) {
+    static int32_t tokens[LONG];
+    for (int64_t t = 0; t < LONG; t++) tokens[t] = t < from ? 1 : 2;
+    return tokens;
+}
+
+/* Publishes as a sequence that has given its pages in front of the window back. */
+static void put_long(cache *c, const int32_t *tokens, int64_t n) {
+    const int64_t first = ls_attention_begin(n, 1) / LONG_PAGE;
+    int32_t pages[LONG / LONG_PAGE] = {0};
+    for (int64_t i = first; i < pages_of(c, n); i++) pages[i] = ls_ids_acquire(c->pages);
+    assert_true(ls_prefix_publish(c->prefix, tokens, n, pages, ls_prefix_take(c->prefix)));
+    for (int64_t i = first; i < pages_of(c, n); i++) ls_ids_release(c->pages, pages[i]);
+    ls_prefix_check(c->prefix);
+}
+
+/* Of the tokens [n] the first `depth` are a hit, with the pages of its block; out: it is counted as out of window. */
+static void expect_long(cache *c, const int32_t *tokens, int64_t n, int64_t depth, bool out) {
+    const int64_t before = stats_of(c).out_of_window;
+    int32_t pages[LONG / LONG_PAGE];
+    ls_prefix_hit hit;
+    ls_prefix_lookup(c->prefix, tokens, n, n, false, &hit, pages);
+    assert_int_equal(hit.n_tokens, depth);
+    assert_int_equal(stats_of(c).out_of_window - before, out);
+    for (int64_t i = ls_attention_begin(depth, 1) / LONG_PAGE; i < pages_of(c, depth); i++)
+        ls_ids_release(c->pages, pages[i]);
+    if (hit.node != NULL) ls_prefix_unpin(c->prefix, hit.node);
+}
+
+static int64_t pages_held(const cache *c) { return ls_ids_count(c->pages) - ls_ids_available(c->pages); }
+
+static void a_snapshot_keeps_the_pages_of_its_window(void **state) {
+    cache c;
+    (void)state;
+    open_cache(&c, windowed(), 40, 0);
+    put_long(&c, path(LONG), LONG - 40); /* of its block, from 512 on, it has 88 tokens */
+    assert_int_equal(pages_held(&c), 3);
+    expect_long(&c, path(LONG), LONG, LONG - 40, false);
+    expect_long(&c, path(300), LONG, 0, true); /* left where no pages are */
+    put_long(&c, path(300), 300);              /* the branch itself: 256 to 300, on the edge that was there */
+    assert_int_equal(pages_held(&c), 3 + 2);
+    expect_long(&c, path(300), LONG, 300, false);
+    expect_long(&c, path(LONG), LONG, LONG - 40, false);
+    put_long(&c, path(300), 400); /* 384 to 400, behind the branch */
+    assert_int_equal(pages_held(&c), 3 + 2 + 1);
+    put_long(&c, path(LONG), LONG_BLOCK); /* behind a whole block: none. It takes the place of the one at 400 */
+    assert_int_equal(pages_held(&c), 3 + 2);
+    expect_long(&c, path(300), LONG, 300, true);
+    assert_true(ls_prefix_make_room(c.prefix, 36)); /* the leaf that has pages goes */
+    assert_int_equal(pages_held(&c), 2);
+    expect_long(&c, path(LONG), LONG, 300, false);
+    expect_long(&c, path(200), LONG, LONG_BLOCK, true);
+    expect_long(&c, path(300), LONG, 300, true);
+    ls_prefix_check(c.prefix);
+    close_cache(&c);
+}
+
+/* Random publications and evictions: what is held is what snapshots need, page by page. */
+static void nothing_in_front_of_windows_is_held(void **state) {
+    uint64_t random = 11;
+    cache c;
+    (void)state;
+    open_cache(&c, windowed(), 60, 3);
+    for (int i = 0; i < 2000; i++) {
+        const int64_t n = 1 + (int64_t)(test_random(&random) % LONG), from = (int64_t)(test_random(&random) % 8) * 90;
+        if (!ls_prefix_has(c.prefix, path(from), n)) put_long(&c, path(from), n);
+        if (test_random(&random) % 8 == 0)
+            assert_true(ls_prefix_make_room(c.prefix, 50 + (int64_t)(test_random(&random) % 11)));
+        ls_prefix_check(c.prefix);
+        assert_true(pages_held(&c) <= stats_of(&c).snapshots * LONG_BLOCK / LONG_PAGE);
+    }
+    close_cache(&c);
+}
+
 static void caches_of_nothing_work(void **state) {
     const ls_prefix_opts opts = {.page_tokens = 4};
     ls_prefix_opts few = roomy();
@@ -479,6 +568,7 @@ static void options_that_cannot_be_are_named(void **state) {
         {{.page_tokens = 1, .nodes_max = -6}, "nodes_max -6"},
         {{.page_tokens = 1, .snapshot_bytes = -7}, "snapshot_bytes is -7"},
         {{.page_tokens = 1, .page_bytes = -8}, "page_bytes -8"},
+        {{.page_tokens = 1, .window = -9}, "window is -9"},
         {{.page_tokens = 1, .nodes_max = INT64_MAX}, "9223372036854775807 nodes"},
         {{.page_tokens = INT64_MAX, .nodes_max = 2}, "pages of 9223372036854775807"},
     };
@@ -727,6 +817,8 @@ int main(void) {
         cmocka_unit_test(pinned_nodes_stay_when_edges_split),
         cmocka_unit_test(another_key_finds_nothing),
         cmocka_unit_test(full_arenas_evict_or_refuse),
+        cmocka_unit_test(a_snapshot_keeps_the_pages_of_its_window),
+        cmocka_unit_test(nothing_in_front_of_windows_is_held),
         cmocka_unit_test(caches_of_nothing_work),
         cmocka_unit_test(options_that_cannot_be_are_named),
         cmocka_unit_test(random_calls_follow_the_model),
