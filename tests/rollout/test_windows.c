@@ -128,15 +128,16 @@ static void any_prompts(const bench *b, int32_t prompts[PROMPTS][PROMPT_TOKENS],
     }
 }
 
+/* LS_WINDOWS: how many engines are tried. */
 static void no_schedule_moves_a_bit(void **state) {
     static const char *const names[] = {"mistral-window", "qwen2-window"};
     static int32_t prompts[PROMPTS][PROMPT_TOKENS];
     const char *text = getenv("LS_WINDOWS");
-    const int64_t n_engines = text == NULL ? 40 : strtoll(text, NULL, 10);
+    const int64_t n_engines = text == NULL ? 16 : strtoll(text, NULL, 10);
     int64_t n[PROMPTS], given_back = 0, swapped = 0, forked = 0, verified = 0, hits = 0, missed = 0;
     (void)state;
     for (int f = 0; f < 2; f++) {
-        uint64_t random = 7;
+        uint64_t random = 2;
         bench b;
         job want[PROMPTS];
         bench_open(&b, names[f], LS_F32);
@@ -176,10 +177,6 @@ static void no_schedule_moves_a_bit(void **state) {
             engine_end(e);
         }
         assert_int_equal(given_back > 0, true);
-        if (getenv("LS_WINDOWS") != NULL)
-            printf("%s: given back %lld, swapped %lld, forked %lld, verified %lld, hits %lld, missed %lld\n", names[f],
-                   (long long)given_back, (long long)swapped, (long long)forked, (long long)verified, (long long)hits,
-                   (long long)missed);
         bench_close(&b);
     }
     assert_true(swapped > 0 && forked > 0 && verified > 0 && hits > 0 && missed > 0);
