@@ -123,6 +123,119 @@ static void a_hit_is_a_miss_at_random_cuts(void **state) {
     }
 }
 
+/* ---- every token of a text that is longer than pages, chunks, windows and blocks of attention ---- */
+
+enum { TEXT = 176, TEXT_MAX = 4096, TEXT_DRAWS = 4, TEXT_CUTS = 40 };
+static const char *const trained_by_people[] = {"llama-small",     "mistral-window", "qwen2-small",       "qwen3-small",
+                                                "qwen3-moe-small", "mixtral-small",  "falcon-mamba-small"};
+
+typedef struct text {
+    bench b;
+    int64_t n;
+    int32_t token[TEXT_MAX];
+    float *rows; /* [n + 1][V]: logits that give a position, by an engine that finds nothing */
+    job whole;   /* its completion of all of the text */
+    int64_t n_seen;
+} text;
+
+static void keep_row(void *context, int64_t position, int32_t token, const float *logits, const float *processed,
+                     int64_t vocab) {
+    text *t = context;
+    (void)token, (void)processed;
+    if (position <= t->n) memcpy(t->rows + position * vocab, logits, (size_t)vocab * sizeof *logits);
+}
+
+static void same_row(void *context, int64_t position, int32_t token, const float *logits, const float *processed,
+                     int64_t vocab) {
+    text *t = context;
+    (void)token, (void)processed;
+    assert_memory_equal(logits, t->rows + position * vocab, (size_t)vocab * sizeof *logits);
+    t->n_seen++;
+}
+
+static ls_engine *text_engine(const text *t, ls_prefix_mode prefix, int64_t chunk, int64_t page) {
+    ls_levers l = plain_levers(1);
+    l.prefix = prefix;
+    l.chunk = chunk;
+    l.page_tokens = page;
+    l.guards = false;
+    return engine_of(&t->b, &l);
+}
+
+static void text_open(text *t, const char *name, ls_dtype dtype, int64_t n) {
+    uint64_t random = 21;
+    float *prompt_logprob = calloc((size_t)n, sizeof *prompt_logprob);
+    ls_engine *e;
+    assert_true(n > TEXT_CUTS && n <= TEXT_MAX);
+    bench_open(&t->b, name, dtype);
+    t->b.length_max = n + TEXT_DRAWS;
+    t->n = n;
+    t->n_seen = 0;
+    t->rows = calloc((size_t)((n + 1) * t->b.v.model[0]->config.vocab), sizeof *t->rows);
+    for (int64_t i = 0; i < n; i++)
+        t->token[i] = (int32_t)(test_random(&random) % (uint64_t)t->b.v.model[0]->config.vocab);
+    e = text_engine(t, LS_PREFIX_OFF, 96, 64);
+    job_init(&t->whole, t->token, n, 0, 0, TEXT_DRAWS);
+    t->whole.request.prompt_logprob = prompt_logprob;
+    t->whole.request.see = keep_row;
+    t->whole.request.see_context = t;
+    submit(e, &t->whole);
+    run_dry(e);
+    engine_end(e);
+    free(prompt_logprob);
+}
+
+/* Each request is one token longer than the last one, whose state it hits: logits behind it are those of a miss. */
+static void hits_follow_one_another(text *t) {
+    ls_engine *e = text_engine(t, LS_PREFIX_ON, 5, 16);
+    for (int64_t n = 2; n <= t->n; n++) {
+        job j;
+        job_init(&j, t->token, n, 1, 0, 1);
+        j.request.see = same_row;
+        j.request.see_context = t;
+        submit(e, &j);
+        run_dry(e);
+        assert_int_equal(j.request.n_hit, n == 2 ? 0 : n - 2);
+    }
+    assert_int_equal(t->n_seen, t->n - 1);
+    engine_end(e);
+}
+
+/* What was computed up to the cut alone, then all of the text: every cut-th token is one. */
+static void the_rest_is_a_miss(text *t, int64_t every) {
+    ls_engine *e = text_engine(t, LS_PREFIX_ON, 64, 16);
+    for (int64_t cut = every; cut < t->n; cut += every) {
+        job first, second;
+        submit(e, (job_init(&first, t->token, cut + 1, 1, 0, 0), &first));
+        run_dry(e);
+        submit(e, (job_init(&second, t->token, t->n, 0, 0, TEXT_DRAWS), &second));
+        run_dry(e);
+        assert_int_equal(second.request.n_hit, cut);
+        assert_memory_equal(second.completion, t->whole.completion, TEXT_DRAWS * sizeof *second.completion);
+        assert_same_bits(second.logprob, t->whole.logprob, TEXT_DRAWS);
+        ls_engine_flush(e);
+    }
+    engine_end(e);
+}
+
+/* LS_TEXT: tokens of the text, which is then cut behind every one of them (docs/lab/trials.md). */
+static void a_hit_is_a_miss_at_every_token_of_a_text(void **state) {
+    const char *given = getenv("LS_TEXT");
+    static text t;
+    (void)state;
+    for (int i = 0; i < (int)(sizeof trained_by_people / sizeof trained_by_people[0]); i++) {
+        text_open(&t, trained_by_people[i], i % 2 == 0 ? LS_F32 : LS_BF16,
+                  given == NULL ? TEXT : strtoll(given, NULL, 10));
+        hits_follow_one_another(&t);
+        the_rest_is_a_miss(&t, given == NULL ? TEXT_CUTS : 1);
+        if (given != NULL)
+            printf("%s, %s: %lld tokens, a hit is a miss behind each\n", trained_by_people[i], ls_dtype_name(t.b.dtype),
+                   (long long)t.n);
+        free(t.rows);
+        bench_close(&t.b);
+    }
+}
+
 /* A prompt that leaves a cached one half way leaves a snapshot there: the next one that does hits it. */
 static void branches_are_remembered(void **state) {
     ls_levers l = plain_levers(1);
@@ -277,9 +390,13 @@ static void modes_say_what_a_run_finds(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_hit_is_a_miss_at_every_depth), cmocka_unit_test(branches_are_remembered),
-        cmocka_unit_test(verification_names_the_layer),   cmocka_unit_test(a_tight_pool_keeps_what_is_shared),
-        cmocka_unit_test(modes_say_what_a_run_finds),     cmocka_unit_test(a_hit_is_a_miss_at_random_cuts),
+        cmocka_unit_test(a_hit_is_a_miss_at_every_depth),
+        cmocka_unit_test(branches_are_remembered),
+        cmocka_unit_test(verification_names_the_layer),
+        cmocka_unit_test(a_tight_pool_keeps_what_is_shared),
+        cmocka_unit_test(modes_say_what_a_run_finds),
+        cmocka_unit_test(a_hit_is_a_miss_at_random_cuts),
+        cmocka_unit_test(a_hit_is_a_miss_at_every_token_of_a_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
