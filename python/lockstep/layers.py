@@ -339,7 +339,8 @@ class _Attention:
 
 
 class _Mixer:
-    """Mamba-1: in_proj, convolution, x_proj, the norms of dt, B and C where there are some, dt_proj, scan, out_proj."""
+    """Mamba-1: in_proj, convolution, x_proj, the norms of dt, B and C where there are some, dt_proj, scan, out_proj.
+    options: the epsilon of norms that have no weights, as FalconMamba's; else None."""
 
     @staticmethod
     def conv(numerics, batch, uz, conv_w, conv_bias):
@@ -367,6 +368,13 @@ class _Mixer:
         return out
 
     @staticmethod
+    def norms(numerics, options, weights, parts):
+        """(weight, epsilon) of each norm; none where the model has none."""
+        if options is not None:
+            return [(torch.ones(part.shape[1], dtype=F32, device=part.device), options) for part in parts]
+        return [] if weights[0] is None else [(_wide(w), numerics.eps) for w in weights]
+
+    @staticmethod
     def scan_members(uz, u, dt, b, c, a2, dt_bias, d):
         return dict(in_dtype=F32, u=u, dt_raw=dt, b=b, cc=c, z=uz[:, u.shape[1]:], u_stride=u.stride(0),
                     dt_stride=dt.stride(0), b_stride=b.stride(0), c_stride=c.stride(0), z_stride=uz.stride(0), a2=a2,
@@ -382,12 +390,12 @@ class _Mixer:
         raw = _product(u_in, x_w, None, _empty(x, rows, rank + 2 * states), profile)
         parts = raw.split((rank, states, states), dim=1)
         dt_in_type = BF16 if profile == _abi.MMA16 else F32
-        if dt_norm is None:
-            dt_in, b, c = parts[0].to(dt_in_type), *parts[1:]
+        norms = _Mixer.norms(numerics, options, (dt_norm, b_norm, c_norm), parts)
+        if norms:
+            dt_in, b, c = (_norm(part, *norm, _empty(x, *part.shape, dtype=dtype)) for part, norm, dtype in
+                           zip(parts, norms, (dt_in_type, F32, F32)))
         else:
-            dt_in, b, c = (_norm(part, _wide(w), numerics.eps, _empty(x, *part.shape, dtype=dtype)) for part, w,
-                           dtype in
-                           zip(parts, (dt_norm, b_norm, c_norm), (dt_in_type, F32, F32)))
+            dt_in, b, c = parts[0].to(dt_in_type), *parts[1:]
         dt = _product(dt_in, dt_w, None, _empty(x, rows, dt_w.shape[0]), profile)
         a2 = _Mixer.decay(a_log)
         scanned = _empty(x, *u.shape, dtype=numerics.activations)
@@ -417,15 +425,16 @@ class _Mixer:
              continued=True, **batch.span_members())
         ddt_w = _product_weight(ddt, dt_in, profile, offsets)
         draw = _empty(x, rows, rank + 2 * states)
-        dnorms = (None, None, None)
-        if dt_norm is None:
+        dnorms, sizes = (None, None, None), (rank, states, states)
+        norms = _Mixer.norms(numerics, options, (dt_norm, b_norm, c_norm), raw.split(sizes, 1))
+        if norms:
+            dnarrow = _product_input(ddt, dt_w, _empty(x, rows, rank), profile)
+            dweights = [_norm_backward(part, *norm, grad, into) for part, norm, grad, into in
+                        zip(raw.split(sizes, 1), norms, (dnarrow, db, dc), draw.split(sizes, 1))]
+            dnorms = dnorms if dt_norm is None else dweights
+        else:
             _product_input(ddt, dt_w, draw[:, :rank], profile)
             draw[:, rank:rank + states], draw[:, rank + states:] = db, dc
-        else:
-            dnarrow = _product_input(ddt, dt_w, _empty(x, rows, rank), profile)
-            sizes = (rank, states, states)
-            dnorms = [_norm_backward(part, _wide(w), numerics.eps, grad, into) for part, w, grad, into in
-                      zip(raw.split(sizes, 1), (dt_norm, b_norm, c_norm), (dnarrow, db, dc), draw.split(sizes, 1))]
         dx_w = _product_weight(draw, u_in, profile, offsets)
         _product_input(draw, x_w, du, profile, add=True)
         dconv_w = torch.zeros((dim, conv_w.shape[-1]), dtype=F32, device=x.device)
@@ -830,8 +839,9 @@ def half(part, numerics, options, batch, h, norm, *parameters):
 
 def mixer(x, batch, in_weight, conv_weight, x_weight, dt_weight, dt_bias, a_log, d, out_weight, in_bias=None,
           conv_bias=None,
-          out_bias=None, dt_norm=None, b_norm=None, c_norm=None, numerics=Numerics()):
-    """The Mamba-1 mixer of packed sequences, with Jamba's norms of dt, B and C where they are given (all or none).
+          out_bias=None, dt_norm=None, b_norm=None, c_norm=None, numerics=Numerics(), inner_eps=None):
+    """The Mamba-1 mixer of packed sequences, with Jamba's norms of dt, B and C where they are given (all or none), or
+    with FalconMamba's, which have no weights, where their epsilon inner_eps is.
 
     x  [rows, hidden] of numerics.activations; weights as a checkpoint stores them: in [2 * dim, hidden], conv
        [dim, 1, width], x [rank + 2 * states, dim], dt [dim, rank], a_log [dim, states], d [dim], out [hidden, dim]
@@ -839,8 +849,10 @@ def mixer(x, batch, in_weight, conv_weight, x_weight, dt_weight, dt_bias, a_log,
     Returns [rows, hidden] float32. The order of arithmetic is src/model/part_mamba.c."""
     if len({w is None for w in (dt_norm, b_norm, c_norm)}) != 1:
         raise ValueError("dt_norm, b_norm, c_norm: all or none")
+    if inner_eps is not None and dt_norm is not None:
+        raise ValueError("inner_eps: of norms without weights, and dt_norm is one")
     x = _check("x", x, (numerics.activations,), in_weight.shape[1], batch.rows)
-    return _Part.apply(_Mixer, numerics, None, batch, x, None, in_weight, in_bias, conv_weight, conv_bias, x_weight,
+    return _Part.apply(_Mixer, numerics, inner_eps, batch, x, None, in_weight, in_bias, conv_weight, conv_bias, x_weight,
                        dt_norm,
                        b_norm, c_norm, dt_weight, dt_bias, a_log, d, out_weight, out_bias)
 

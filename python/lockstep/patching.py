@@ -1,5 +1,5 @@
-"""lockstep.patch(model): a Hugging Face Jamba, Mamba, Llama, Mistral, Mixtral, Qwen2, Qwen3 or Qwen3-MoE whose
-log-probabilities are the engine's, bit for bit.
+"""lockstep.patch(model): a Hugging Face Jamba, Mamba, FalconMamba, Llama, Mistral, Mixtral, Qwen2, Qwen3 or Qwen3-MoE
+whose log-probabilities are the engine's, bit for bit.
 
 The model stays what it was to everyone else: the same modules, the same parameters under the same names, in the same
 state_dict. What is replaced are the forward methods of the instance's causal model, its backbone and its layers. They
@@ -92,6 +92,12 @@ def _mamba_halves(layer, name, rotation):
     return [(part, options, layer.norm.weight, parameters)]
 
 
+def _falcon_mamba_halves(layer, name, rotation):
+    """Norms of dt, B and C without weights, whose epsilon is the mixer's."""
+    part, _, norm, parameters = _mamba_halves(layer, name, rotation)[0]
+    return [(part, layer.mixer.rms_eps, norm, parameters)]
+
+
 def _transformer_halves(layer, name, rotation):
     """Llama, Mistral, Qwen2, Qwen3 and their mixtures: biases and norms of heads where the modules have them."""
     a = layer.self_attn
@@ -146,6 +152,7 @@ _TRANSFORMER = _Family("model", "embed_tokens", "norm", _transformer_halves, rot
 _FAMILIES = {
     "JambaForCausalLM": _Family("model", "embed_tokens", "final_layernorm", _jamba_halves),
     "MambaForCausalLM": _Family("backbone", "embeddings", "norm_f", _mamba_halves),
+    "FalconMambaForCausalLM": _Family("backbone", "embeddings", "norm_f", _falcon_mamba_halves),
     **{f"{name}ForCausalLM": _TRANSFORMER for name in ("Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3",
                                                            "Qwen3Moe")},
 }

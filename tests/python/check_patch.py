@@ -30,10 +30,10 @@ F32, BF16, F64 = torch.float32, torch.bfloat16, torch.float64
 TRANSFORMERS = ("llama-small", "llama-odd", "mistral-small", "qwen2-small", "qwen3-small", "mistral-window",
                 "qwen2-window")
 MIXTURES = ("qwen3-moe-small", "mixtral-small")
-EXACT = ("jamba-dense", "jamba-moe", "jamba-odd", "jamba-nobias", "jamba-bf16", "mamba-small", "mamba-odd", "tiny-sort",
-         *TRANSFORMERS, *MIXTURES)
-MMA16 = ("jamba-bf16", "tiny-sort", *TRANSFORMERS, *MIXTURES)
-NARROW = ("tiny-sort", *TRANSFORMERS, *MIXTURES)  # activations of bf16 in the profile exact
+EXACT = ("jamba-dense", "jamba-moe", "jamba-odd", "jamba-nobias", "jamba-bf16", "mamba-small", "mamba-odd",
+         "falcon-mamba-small", "tiny-sort", *TRANSFORMERS, *MIXTURES)
+MMA16 = ("jamba-bf16", "falcon-mamba-small", "tiny-sort", *TRANSFORMERS, *MIXTURES)
+NARROW = ("falcon-mamba-small", "tiny-sort", *TRANSFORMERS, *MIXTURES)  # activations of bf16 in the profile exact
 LENGTHS = (130, 2, 65, 17, 64, 128, 3, 99, 33, 1, 80, 127, 16, 41, 55, 120, 7, 70)  # 1,058 tokens
 
 
@@ -155,11 +155,13 @@ def gradients(name, profile):
 
 
 def near_autograd():
-    """And they are gradients: of the model unpatched, by autograd, within 1e-4 of the largest."""
-    for name in ("jamba-dense", "jamba-moe", "mamba-small", *TRANSFORMERS, *MIXTURES):
+    """And they are gradients: of the model unpatched, by autograd, within 1e-4 of the largest. Unpatched, the bias of
+    FalconMamba's in_proj comes out of padding on the left into the convolution."""
+    for name in ("jamba-dense", "jamba-moe", "mamba-small", "falcon-mamba-small", *TRANSFORMERS, *MIXTURES):
         plain = load(name).train()
         model = lockstep.patch(copy.deepcopy(plain))
-        _, ids, mask = draw((20, 33, 64), model.config.vocab_size, "left")
+        side = "right" if name == "falcon-mamba-small" else "left"
+        _, ids, mask = draw((20, 33, 64), model.config.vocab_size, side)
         weight = torch.randn(ids[:, 1:].shape, generator=torch.Generator().manual_seed(2)) * mask[:, 1:] * mask[:, :-1]
         (lockstep.token_logprobs(model, ids, mask) * weight).sum().backward()
         logits = plain(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1]
@@ -204,7 +206,7 @@ def refusals():
     raises("position_ids", model, input_ids=ids, position_ids=torch.ones_like(ids))
     raises("token 1000000", model, input_ids=torch.full((1, 2), 1000000))
     raises("mma16", lockstep.patch, load("jamba-dense"), profile="mma16")
-    raises("JambaForCausalLM or MambaForCausalLM or LlamaForCausalLM", lockstep.patch, torch.nn.Linear(2, 2))
+    raises("JambaForCausalLM or MambaForCausalLM or FalconMambaForCausalLM", lockstep.patch, torch.nn.Linear(2, 2))
     raises("profile", lockstep.patch, load("jamba-dense"), profile="fast", kind=ValueError)
     adapted = load("jamba-dense")
     adapted.model.layers[0].feed_forward.up_proj = torch.nn.Sequential(adapted.model.layers[0].feed_forward.up_proj)
