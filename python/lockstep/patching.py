@@ -439,8 +439,8 @@ def _before_forward(model, args, kwargs):
 
 def patch(model, profile="exact", activations=None, temperature=1.0):
     """Gives a Hugging Face model the engine's arithmetic, in place; returns it: JambaForCausalLM, MambaForCausalLM,
-    LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM or
-    Qwen3MoeForCausalLM.
+    FalconMambaForCausalLM, LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, Qwen2ForCausalLM,
+    Qwen3ForCausalLM or Qwen3MoeForCausalLM.
 
     profile      "exact", or "mma16", which takes matrices of bfloat16
     activations  torch.float32 or torch.bfloat16; None: float32 for exact, bfloat16 for mma16, as `lockstep` has them

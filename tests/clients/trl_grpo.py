@@ -1,7 +1,7 @@
 """TRL's GRPOTrainer from PyPI, unmodified, on a model put through lockstep.patch, with rollouts from `lockstep serve`
 and weights sent at every step: TRL's own sampling_logp_difference, beside the same run without the patch.
 
-Usage: trl_grpo.py PROGRAM SOURCE_DIR [--device cpu|cuda] [--model DIR | --random llama|mistral|mixtral|qwen2|qwen3|qwen3_moe]
+Usage: trl_grpo.py PROGRAM SOURCE_DIR [--device cpu|cuda] [--model DIR | --random ARCHITECTURE]
                    [--steps N] [--temperature T] [--profile exact|mma16] [--only patched|plain]
 (pip install torch transformers trl datasets requests; without them the script says so and ends with 77.) With --device
 cuda trainer and server share the first GPU. Ends with 0 where the patched run's mean and max are 0.0 at every step and
@@ -27,7 +27,8 @@ parser.add_argument("program")
 parser.add_argument("source")
 parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
 parser.add_argument("--model", help="a checkpoint with the tokenizer of models/tiny-sort, which is the default")
-parser.add_argument("--random", choices=("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"),
+parser.add_argument("--random",
+                    choices=("falcon_mamba", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"),
                     help="small random weights of this architecture, with the tokenizer of models/tiny-sort")
 parser.add_argument("--steps", type=int, default=20)
 parser.add_argument("--temperature", type=float, default=1.0)
@@ -87,15 +88,18 @@ def random_model(architecture, vocab):
     """Of fewer key heads than heads, with weights large enough that its choices are not all alike; a mixture has eight
     experts, of which three are chosen."""
     more = {"sliding_window": None} if architecture in ("mistral", "mixtral") else {}
-    if architecture == "qwen3_moe":
+    if architecture == "falcon_mamba":
+        more = {"state_size": 8, "expand": 2}
+    elif architecture == "qwen3_moe":
         more = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "norm_topk_prob": True}
     elif architecture == "mixtral":
         more |= {"num_local_experts": 8, "num_experts_per_tok": 3}
+    if architecture != "falcon_mamba":
+        more |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256,
+                 "intermediate_size": 96, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
     config = AutoConfig.for_model(
-        architecture, vocab_size=vocab, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=256, initializer_range=0.15,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e4}, tie_word_embeddings=True, bos_token_id=1,
-        eos_token_id=2, pad_token_id=0, **more)
+        architecture, vocab_size=vocab, hidden_size=64, num_hidden_layers=3, initializer_range=0.15,
+        tie_word_embeddings=True, bos_token_id=1, eos_token_id=2, pad_token_id=0, **more)
     torch.manual_seed(7)
     return AutoModelForCausalLM.from_config(config, dtype=DTYPE)
 
