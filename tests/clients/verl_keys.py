@@ -1,8 +1,8 @@
-"""The settings of docs/guide/clients.md's run with verl, put together by hydra over verl's own configuration files: a name
-that verl does not have is an error there.
+"""The settings of docs/guide/clients.md's run with verl, put together by hydra over verl's own configuration files: a
+name that verl does not have is an error there.
 
-Usage: verl_keys.py SOURCE_DIR   (pip install verl hydra-core; without them the script says so and ends with 77.) verl is
-not imported, so it may be there without what it needs."""
+Usage: verl_keys.py SOURCE_DIR   (pip install verl hydra-core; without them the script says so and ends with 77.) verl
+is not imported, so it may be there without what it needs."""
 
 import importlib.util
 import os

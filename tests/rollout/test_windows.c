@@ -2,6 +2,7 @@
  * and the prefix cache, and no bit moves. What is free holds NaN. */
 #define PROMPT_TOKENS 600
 #include "engine_case.h"
+#include "model/score.h"
 
 enum { WINDOW = 20, BLOCK = LS_ATTENTION_BLOCK_MMA16, PROMPTS = 7 };
 
@@ -95,6 +96,28 @@ static void a_place_without_pages_is_a_miss(void **state) {
     bench_close(&b);
 }
 
+/* Scoring in chunks holds as little: its pages are written again and again, and the bits are those of one forward. */
+static void scores_of_chunks_are_those_of_the_whole(void **state) {
+    static float whole[2][PROMPT_TOKENS], chunked[2][PROMPT_TOKENS];
+    ls_error err;
+    (void)state;
+    for (int64_t page = 4; page <= 64; page *= 4) {
+        ls_score_opts opts = {.dtype = LS_F32, .batch = 2, .page_tokens = page};
+        ls_score_item items[2];
+        bench b;
+        bench_open(&b, "mistral-window", LS_F32);
+        for (int i = 0; i < 2; i++)
+            items[i] = (ls_score_item){.tokens = b.prompt[i], .n_tokens = PROMPT_TOKENS - 70 * i, .logprob = whole[i]};
+        assert_ok(ls_score(b.v.model[0], b.device, &opts, items, 2, &err), err);
+        for (opts.chunk = 3; opts.chunk < 150; opts.chunk = 5 * opts.chunk + 1) {
+            for (int i = 0; i < 2; i++) items[i].logprob = chunked[i];
+            assert_ok(ls_score(b.v.model[0], b.device, &opts, items, 2, &err), err);
+            for (int i = 0; i < 2; i++) assert_same_bits(chunked[i], whole[i], items[i].n_tokens - 1);
+        }
+        bench_close(&b);
+    }
+}
+
 /* ---- everything at once ---- */
 
 /* Levers that share, move, compare and take away pages. */
@@ -184,9 +207,8 @@ static void no_schedule_moves_a_bit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_sequence_holds_its_window),
-        cmocka_unit_test(a_layer_that_sees_all_keeps_all),
-        cmocka_unit_test(a_place_without_pages_is_a_miss),
+        cmocka_unit_test(a_sequence_holds_its_window),     cmocka_unit_test(a_layer_that_sees_all_keeps_all),
+        cmocka_unit_test(a_place_without_pages_is_a_miss), cmocka_unit_test(scores_of_chunks_are_those_of_the_whole),
         cmocka_unit_test(no_schedule_moves_a_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
