@@ -128,6 +128,14 @@ static void paper_counts_what_is_held(void **state) {
 
 /* ---- what is chosen ---- */
 
+#ifdef LS_SANITIZED /* where a run takes six times as long */
+#define RANDOM_RUNS 30
+#define LIMIT_STEP 3
+#else
+#define RANDOM_RUNS 200
+#define LIMIT_STEP 1
+#endif
+
 static const ls_card processor = {"cpu", "a processor", 0, 100e9, 1e12, 50e9, false};
 
 /* Over limits from too little to plenty: whatever is chosen runs within them, with one result; where nothing is, the
@@ -146,7 +154,7 @@ static void plans_run_and_refusals_would_not(void **state) {
         assert_ok(run(&s, &plenty, 0, &want, &most, &err), err);
         assert_ok(run(&s, &smallest, 0, &bits, &least, &err), err);
         assert_true(bits == want && least < most);
-        for (int64_t i = 0; i <= 24; i++) {
+        for (int64_t i = 0; i <= 24; i += LIMIT_STEP) {
             const int64_t limit =
                 (int64_t)((double)least * 0.7 * pow(1.5 * (double)most / (double)least, (double)i / 24));
             ls_train_planned planned;
@@ -223,11 +231,6 @@ static int64_t most_workspace(const setting *s, const ls_train_wish *wish, const
 
 /* 200 random runs on devices that have more or less than they need: one that is planned runs, holds to the byte what
  * its plan said and has the bits of a run with plenty; one that is refused runs out of memory when it is forced. */
-#ifdef LS_SANITIZED /* where a run takes six times as long */
-#define RANDOM_RUNS 30
-#else
-#define RANDOM_RUNS 200
-#endif
 static void random_runs_hold_what_is_planned(void **state) {
     uint64_t seed = 44;
     int64_t n_run = 0, n_refused = 0;
