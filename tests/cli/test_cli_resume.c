@@ -62,8 +62,8 @@ static bool stop_it(const char *const *args, int number, useconds_t later) {
     return true;
 }
 
-/* Begins and is stopped when some samples are finished and others are not, however fast the machine is. Returns how many
- * are finished. */
+/* Begins, and is stopped when some samples are finished and others are not, however fast the machine is. Returns how
+ * many are finished. */
 static int64_t stop_between(const char *const *args) {
     for (useconds_t later = 128000;;) {
         assert_true(later > 0 && later < 60000000);
