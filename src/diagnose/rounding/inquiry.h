@@ -123,6 +123,19 @@ typedef struct ls_drift {
     double most, at_once;
 } ls_drift;
 
+/* Records of different tokens of one text, drawn at LS_SLOPE_AT, against the prompt's values of them: a line of one
+ * slope for all texts, and a height for each, since a text has one normalisation. */
+#define LS_SLOPE_AT 2.0 /* so high that draws of one text are of several tokens */
+#define LS_ON_LINE 0.05 /* left_mean of what is on a line, of spread */
+typedef struct ls_slope {
+    int64_t n, n_texts;
+    double slope, left, left_mean; /* the largest |distance| from the line, and the root of the mean square */
+    double spread;                 /* root of the mean square of records about their text's mean */
+    double height;                 /* the largest |height| of a text's line at 0 */
+    double lowest, highest;        /* height */
+    double cut_least, cut_most;    /* likeliest tokens above the prompt's; 0: unlikelier ones are not so by less */
+} ls_slope;
+
 typedef struct ls_inquiry {
     const ls_runner *runner;
     ls_foreign *f;
@@ -135,6 +148,7 @@ typedef struct ls_inquiry {
     bool of_pattern;      /* of a server: requests alone are within the limit, and it may be the fault that made that */
     int64_t filler;       /* tokens of requests in front of those that are looked at; 0: a few */
     ls_drift drift;       /* of a server */
+    ls_slope slope;       /* of a server, once it was measured */
     int64_t beside;       /* requests at once, in trials of what company does */
     bool lacks_one;       /* prompts of one token fewer than a multiple */
     bool other_texts;     /* of a trial that comes again */
@@ -262,6 +276,12 @@ ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err);
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err);
 /* Fills f->expected; nothing without a checkpoint. */
 ls_status ls_probe_expect(ls_inquiry *q, ls_error *err);
+/* Whether both sides of the server are alike and not as the checkpoint has it. */
+ls_status ls_probe_decide_checkpoint(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether values of prompts are as near as float32 makes them, in forwards of other sizes. */
+ls_status ls_probe_prefill_is_fine(ls_inquiry *q, bool *fine, ls_error *err);
+/* Whether what is off hangs on which tokens stand in the prompt. */
+ls_status ls_probe_decide_rows(ls_inquiry *q, bool *found, ls_error *err);
 /* What requests alone say: the server's values of one text, told by what came before it and by its length. */
 ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err);
 /* The same of requests alone that are within the limit: a fault of all of them is a floor, and has a pattern that
@@ -297,17 +317,7 @@ double ls_probe_size(const ls_outcome *c);
 void ls_probe_decide_signs(ls_inquiry *q, bool *found);
 /* Whether records are of a distribution without the end of sequence. */
 ls_status ls_probe_decide_masked(ls_inquiry *q, bool *found, ls_error *err);
-/* Records of different tokens of one text, drawn at LS_SLOPE_AT, against the prompt's values of them: a line of one
- * slope for all texts, and a height for each, since a text has one normalisation. */
-#define LS_SLOPE_AT 2.0 /* so high that draws of one text are of several tokens */
-#define LS_ON_LINE 0.05 /* left_mean of what is on a line, of spread */
-typedef struct ls_slope {
-    int64_t n, n_texts;
-    double slope, left, left_mean; /* the largest |distance| from the line, and the root of the mean square */
-    double spread;                 /* root of the mean square of records about their text's mean */
-    double height;                 /* the largest |height| of a text's line at 0 */
-    double lowest, highest;        /* height */
-} ls_slope;
+/* Once; what was measured stands for every call. */
 ls_status ls_probe_measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err);
 /* Whether records are of one other temperature, whatever was asked for, or of a distribution that was cut. */
 ls_status ls_probe_decide_slope(ls_inquiry *q, bool *found, ls_error *err);

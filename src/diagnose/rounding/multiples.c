@@ -21,6 +21,12 @@ static double size_at(const ls_seen *s, double quantile) {
     return ls_quantile(list, n, quantile, 0.0);
 }
 
+/* An odd number of times, where all are as long: what half of it is a multiple of is not told by this one. */
+static int64_t times_of(const ls_inquiry *q, int64_t of, int64_t i) {
+    const int64_t most = MOST / of < 4 ? MOST / of : 4;
+    return q->f->is_server ? (most > 2 ? 3 : 1) : 1 + i % most;
+}
+
 /* Prompts and completions both of multiples of a number, so that a prompt is one with its completion as well; negative:
  * both one off; q->lacks_one: prompts that lack one. */
 static ls_status lay(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
@@ -28,9 +34,10 @@ static ls_status lay(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests 
     ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
     /* Completions are no longer than those of whole ones where prompts lack one: it may be their length that is off. */
     trial->max_tokens = q->lacks_one ? of - 1 : of + (off > 0 && of > 2);
+    /* A server answers all at once as fast as one. So that none has to be filled up for another they are as long. */
+    if (q->f->is_server) trial->levers.batch = TEXTS;
     for (int64_t i = 0; i < TEXTS; i++)
-        LS_TRY(ls_requests_plain(q, r, (q->other_texts ? 3320 : 3300) + i,
-                                 of * (1 + i % (MOST / of < 4 ? MOST / of : 4)) + off, err));
+        LS_TRY(ls_requests_plain(q, r, (q->other_texts ? 3320 : 3300) + i, of * times_of(q, of, i) + off, err));
     return LS_OK;
 }
 

@@ -13,8 +13,6 @@
 
 /* Of all experiments of one run together, that chance makes one stand out. */
 #define FAMILY_ERROR 0.01
-/* Another model than the checkpoint's, in spreads of our own orders of addition. */
-#define OTHER_MODEL 8.0
 
 /* Answers that are about other tokens than those that were sent. */
 static void decide_oddities(ls_inquiry *q) {
@@ -549,31 +547,6 @@ static ls_status solo_holds(ls_inquiry *q, bool *holds_out, ls_error *err) {
     return status;
 }
 
-/* Server and checkpoint: both sides of the server are alike, and not as the checkpoint has it. What bf16 makes of the
- * model is no excuse for a server whose two sides agree as float32 does: it may have keys in f16, and no more. */
-static bool decide_checkpoint(ls_inquiry *q) {
-    const ls_expected *e = &q->f->expected;
-    const bool out_of_time = q->f->out_of_time;
-    const bool fine = ls_probe_is_fine(&q->f->seen[LS_STACK_LENGTHS].outcomes, INT64_MAX);
-    const double limit = fine ? LS_FLIP_OF_F16 : fmax(OTHER_MODEL * e->median, 1e-3);
-    if (e->n < 20 || e->apart <= limit) return false;
-    if (q->f->repeat > q->f->limit) { /* no weights and no formula give one request two values */
-        ls_foreign_find(q->f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, 0.7,
-                        "the same request twice differs by up to %.2g, where a token is off from %.2g on; what changed "
-                        "between them was not found",
-                        q->f->repeat, q->f->limit);
-        return true;
-    }
-    q->f->out_of_time = false; /* both sides are alike: no lever has to be tried to tell it */
-    ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, 0.98 - 0.4 * limit / OTHER_MODEL / e->apart,
-                    "the server's values of prompts are %.2g away from the checkpoint's in the middle of %" PRId64
-                    " tokens, and %s %.2g; what it generates agrees with its prompts (%.2g)",
-                    e->apart, e->n, fine ? "keys in f16 make less than" : "orders of addition in bf16 make",
-                    fine ? limit : e->median, q->f->floor);
-    q->f->out_of_time = out_of_time;
-    return true;
-}
-
 /* A cut divides all values of one text by the same: draws of it are as far apart as the prompt's values. */
 #define CUT_LEFT 0.2
 static ls_status check_cut(ls_inquiry *q, ls_error *err) {
@@ -581,13 +554,14 @@ static ls_status check_cut(ls_inquiry *q, ls_error *err) {
     ls_slope line;
     if (f->found.n == 0 || f->found.of[0].cause != LS_CAUSE_CUT || f->found.of[0].confidence < LS_NAMED) return LS_OK;
     LS_TRY(ls_probe_measure_slope(q, &line, err));
+    if (line.cut_least > 0.0) return LS_OK;
     if (line.n < 12 || fabs(line.slope - 1.0) > 0.1 || line.left > CUT_LEFT) f->found.of[0].confidence = 0.6;
     return LS_OK;
 }
 
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
-    bool wrong_solo = false, masked = false;
+    bool wrong_solo = false, other_model = false, masked = false;
     const bool has_pattern = f->found.n > 0;
     decide_oddities(q);
     decide_hangs(q);
@@ -599,7 +573,8 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     if (wrong_solo) LS_TRY(ls_probe_decide_solo(q, err));
     LS_TRY(check_cut(q, err));
     if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;
-    if (decide_checkpoint(q)) return LS_OK;
+    LS_TRY(ls_probe_decide_checkpoint(q, &other_model, err));
+    if (other_model) return LS_OK;
     if (!wrong_solo) LS_TRY(decide_levers(q, err));
     if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;
     return ls_probe_decide_masked(q, &masked, err);

@@ -1,6 +1,7 @@
 /* Records of different tokens of one text, against the prompt's values of them. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 
 #include "diagnose/rounding/inquiry.h"
 
@@ -34,15 +35,62 @@ static ls_status draw_text(ls_inquiry *q, int64_t text, double *x, double *y, in
     return LS_OK;
 }
 
-ls_status ls_probe_measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err) {
+/* ---- records of the likeliest tokens alone ---- */
+
+typedef struct raised {
+    double x, d; /* the prompt's value, and how far the record is above it */
+} raised;
+
+static int by_likeliest(const void *a, const void *b) {
+    const raised *x = a, *y = b;
+    return (x->x < y->x) - (x->x > y->x);
+}
+
+/* Of a distribution that is cut, and at its own token where that is beyond the cut, no record is below the prompt's
+ * value, and unlikelier ones are above it by less. Of any other distribution over all tokens some are below. Returns by
+ * how much the likeliest is above; 0: it is not so. */
+#define NEAR 0.05
+enum { OF_TEXT_LEAST = 8 };
+static double raised_by_cut(const double *x, const double *y, int64_t n) {
+    raised of[DRAWS * SAMPLES];
+    double least;
+    if (n < OF_TEXT_LEAST) return 0.0;
+    for (int64_t i = 0; i < n; i++) of[i] = (raised){x[i], y[i] - x[i]};
+    qsort(of, (size_t)n, sizeof *of, by_likeliest);
+    least = of[0].d;
+    for (int64_t i = 0; i < n; i++) {
+        if (of[i].d < -NEAR || of[i].d > least + NEAR) return 0.0;
+        least = fmin(least, of[i].d);
+    }
+    return 2.0 * least < of[0].d ? of[0].d : 0.0;
+}
+
+static void look_for_cut(const double *x, const double *y, const int64_t *ends, ls_slope *out) {
+    double lowest = (double)INFINITY, highest = 0.0;
+    for (int64_t text = 0; text < TEXTS; text++) {
+        const int64_t from = text > 0 ? ends[text - 1] : 0;
+        const double height = raised_by_cut(x + from, y + from, ends[text] - from);
+        lowest = fmin(lowest, height);
+        highest = fmax(highest, height);
+    }
+    out->cut_least = lowest;
+    out->cut_most = highest;
+}
+
+static ls_status measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err) {
     double x[MOST], y[MOST], mx[TEXTS] = {0.0}, my[TEXTS] = {0.0}, xx = 0.0, xy = 0.0, yy = 0.0, left = 0.0;
+    int64_t ends[TEXTS];
     *out = (ls_slope){.n_texts = TEXTS};
     for (int64_t text = 0; text < TEXTS; text++) {
-        const int64_t from = out->n;
         LS_TRY(draw_text(q, text, x, y, &out->n, err));
-        for (int64_t i = from; i < out->n; i++)
-            mx[text] += x[i] / (double)(out->n - from), my[text] += y[i] / (double)(out->n - from);
-        for (int64_t i = from; i < out->n; i++) x[i] -= mx[text], y[i] -= my[text];
+        ends[text] = out->n;
+    }
+    look_for_cut(x, y, ends, out);
+    for (int64_t text = 0; text < TEXTS; text++) {
+        const int64_t from = text > 0 ? ends[text - 1] : 0, to = ends[text];
+        for (int64_t i = from; i < to; i++)
+            mx[text] += x[i] / (double)(to - from), my[text] += y[i] / (double)(to - from);
+        for (int64_t i = from; i < to; i++) x[i] -= mx[text], y[i] -= my[text];
     }
     for (int64_t i = 0; i < out->n; i++) xx += x[i] * x[i], xy += x[i] * y[i], yy += y[i] * y[i];
     out->slope = xx > 0.0 ? xy / xx : 0.0;
@@ -59,6 +107,12 @@ ls_status ls_probe_measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err) {
         out->highest = fmax(out->highest, height);
     }
     out->height = fmax(fabs(out->lowest), fabs(out->highest));
+    return LS_OK;
+}
+
+ls_status ls_probe_measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err) {
+    if (q->slope.n == 0) LS_TRY(measure_slope(q, &q->slope, err));
+    *out = q->slope;
     return LS_OK;
 }
 
@@ -79,9 +133,21 @@ static void decide_cut(ls_inquiry *q, const ls_slope *s, bool *found) {
                         s->slope, s->lowest, s->highest, s->n, s->n_texts);
 }
 
+static void decide_likeliest_alone(ls_inquiry *q, const ls_slope *s, bool *found) {
+    *found = s->cut_least > HEIGHT_LEAST && s->cut_most - s->cut_least > CUT_SHARES * s->cut_most;
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_CUT, LS_STACK_SOLO_LONG, 0.95,
+                        "of %" PRId64 " draws of %" PRId64
+                        " texts no record is below the prompt's value. The likeliest tokens' are above it by %.2g to "
+                        "%.2g, and unlikelier ones by less",
+                        s->n, s->n_texts, s->cut_least, s->cut_most);
+}
+
 ls_status ls_probe_decide_slope(ls_inquiry *q, bool *found, ls_error *err) {
     ls_slope s;
     LS_TRY(ls_probe_measure_slope(q, &s, err));
+    decide_likeliest_alone(q, &s, found);
+    if (*found) return LS_OK;
     if (s.n < 12 || !(s.left_mean < LS_ON_LINE * s.spread) || !(s.slope > 0.0)) return LS_OK;
     if (fabs(s.slope - 1.0) < OTHER_SLOPE) decide_cut(q, &s, found);
     if (fabs(s.slope - 1.0) < OTHER_SLOPE || fabs(s.slope - 1.0 / LS_SLOPE_AT) < OTHER_SLOPE / LS_SLOPE_AT)

@@ -631,6 +631,7 @@ static ls_status decide_rest(ls_inquiry *q, ls_error *err) {
     char text[LS_NOTE_BYTES];
     int64_t n;
     const int64_t n_sums = count_sums(q, &n);
+    bool of_rows = false;
     double sure;
     sides s;
     count_sides(q, &s);
@@ -654,6 +655,8 @@ static ls_status decide_rest(ls_inquiry *q, ls_error *err) {
                         s.first, s.later_off, s.later);
         return LS_OK;
     }
+    LS_TRY(ls_probe_decide_rows(q, &of_rows, err));
+    if (of_rows) return LS_OK;
     LS_TRY(ls_foreign_run_experiment(q, LS_STACK_SINGLE, err)); /* prompts of one token show what weights do alone */
     sure = sure_of_weights(q, text, sizeof text);
     ls_foreign_find(f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, sure,

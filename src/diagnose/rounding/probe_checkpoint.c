@@ -1,0 +1,133 @@
+/* Server and checkpoint: both sides of the server are alike, and not as the checkpoint has it. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "diagnose/rounding/inquiry.h"
+
+/* Another model than the checkpoint's, in spreads of our own orders of addition: more than any order makes; or so much
+ * that rounding cannot be most of it, where it is not drawn anew either. */
+#define OTHER_MODEL 8.0
+#define MORE_THAN_ORDERS 3.0
+
+/* ---- whether what is apart is drawn anew ---- */
+
+/* Texts, each with two first tokens; values of the last few tokens, which have the rest of the text in front. */
+enum { TEXTS = 24, LENGTH = 64, LAST = 4, VALUES = TEXTS * LAST, TEXT = 4200, OTHER_FIRST = 4300 };
+/* Of how far the two rank correlations are apart, in the spread that chance gives it. */
+#define LIKE_SPREADS 4.0
+enum { VALUES_LEAST = 40 };
+
+typedef struct version {
+    ls_sweep_trainer *of;
+    ls_dtype dtype;
+} version;
+
+/* Values of the last tokens of all texts; `other`: with another first token. */
+static ls_status score(ls_inquiry *q, const version *v, bool other, double *out, ls_error *err) {
+    ls_requests *r = calloc(1, sizeof *r);
+    ls_outcomes o = {0};
+    ls_trial trial;
+    ls_status status;
+    LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
+    for (int64_t i = 0; i < TEXTS; i++) {
+        int32_t ids[LENGTH - LAST];
+        for (int64_t k = 0; k < LENGTH - LAST; k++)
+            ids[k] = ls_plain_token(q, other && k == 0 ? OTHER_FIRST + i : TEXT + i, k);
+        LS_TRY_DONE(ls_requests_add(r, ids, LENGTH - LAST, err));
+    }
+    ls_stack_trial(q, LS_STACK_SOLO_C, &trial, NULL);
+    trial.max_tokens = LAST;
+    trial.dtype = v->dtype;
+    trial.profile = LS_PROFILE_EXACT;
+    LS_TRY_DONE(ls_outcomes_create(&o, &trial, r->of, r->n, err));
+    for (int64_t i = 0; i < o.n; i++) {
+        o.of[i].n = LAST;
+        for (int64_t k = 0; k < LAST; k++) o.of[i].completion[k] = ls_plain_token(q, TEXT + i, LENGTH - LAST + k);
+    }
+    LS_TRY_DONE(ls_sweep_trainer_score(v->of, &trial, &o, err));
+    for (int64_t i = 0; i < VALUES; i++) out[i] = (double)o.of[i / LAST].scored[i % LAST];
+done:
+    ls_outcomes_deinit(&o);
+    if (r != NULL) free(r->ids);
+    free(r);
+    return status;
+}
+
+/* How alike values are apart with either first token: the server's, and ours in bf16, from ours in float32. */
+typedef struct likeness {
+    double seen, rounding;
+    int64_t n;
+} likeness;
+
+static ls_status measure_likeness(ls_inquiry *q, likeness *out, ls_error *err) {
+    const version of[3] = {{q->runner->sweep->opts.checkpoint, LS_F32},
+                           {q->runner->door->trainer, LS_F32},
+                           {q->runner->sweep->opts.checkpoint, LS_BF16}};
+    double values[3][2][VALUES], d[3][2][VALUES];
+    *out = (likeness){0};
+    for (int k = 0; k < 3; k++)
+        for (int other = 0; other < 2; other++) LS_TRY(score(q, &of[k], other == 1, values[k][other], err));
+    for (int64_t i = 0; i < VALUES; i++) {
+        bool counts = values[0][0][i] < LS_SURE_TOKEN;
+        for (int k = 0; k < 3; k++)
+            for (int other = 0; other < 2; other++) counts = counts && isfinite(values[k][other][i]);
+        if (!counts) continue;
+        for (int k = 1; k < 3; k++)
+            for (int other = 0; other < 2; other++) d[k][other][out->n] = values[k][other][i] - values[0][other][i];
+        out->n++;
+    }
+    out->seen = ls_rank_correlation(d[1][0], d[1][1], out->n);
+    out->rounding = ls_rank_correlation(d[2][0], d[2][1], out->n);
+    return LS_OK;
+}
+
+/* Rounding is drawn anew when a token far in front is another one. Another weight is not. */
+static ls_status decide_anew(ls_inquiry *q, bool *found, ls_error *err) {
+    const ls_expected *e = &q->f->expected;
+    likeness l;
+    LS_TRY(measure_likeness(q, &l, err));
+    if (l.n < VALUES_LEAST) return LS_OK;
+    *found = atanh(l.seen) - atanh(l.rounding) > LIKE_SPREADS * sqrt(2.0 / (double)(l.n - 3));
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, 0.97 - 0.2 * (1.0 - l.seen) / (1.0 - l.rounding),
+                        "the server's values of prompts are %.2g away from the checkpoint's, where orders of addition "
+                        "in bf16 make %.2g; with another first token they are so at the same of %" PRId64
+                        " places (rank correlation %.3f), and what bf16 makes is not (%.3f)",
+                        e->apart, e->median, l.n, l.seen, l.rounding);
+    return LS_OK;
+}
+
+static void decide_far(ls_inquiry *q, bool fine, double limit) {
+    const ls_expected *e = &q->f->expected;
+    ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, 0.98 - 0.4 * limit / OTHER_MODEL / e->apart,
+                    "the server's values of prompts are %.2g away from the checkpoint's in the middle of %" PRId64
+                    " tokens, and %s %.2g; what it generates agrees with its prompts (%.2g)",
+                    e->apart, e->n, fine ? "keys in f16 make less than" : "orders of addition in bf16 make",
+                    fine ? limit : e->median, q->f->floor);
+}
+
+/* What bf16 makes of the model is no excuse for a server whose two sides agree as float32 does: it may have keys in
+ * f16, and no more. */
+ls_status ls_probe_decide_checkpoint(ls_inquiry *q, bool *found, ls_error *err) {
+    const ls_expected *e = &q->f->expected;
+    const bool out_of_time = q->f->out_of_time;
+    const bool fine = ls_probe_is_fine(&q->f->seen[LS_STACK_LENGTHS].outcomes, INT64_MAX);
+    const double limit = fine ? LS_FLIP_OF_F16 : fmax(OTHER_MODEL * e->median, 1e-3);
+    *found = e->n >= 20 && e->apart > limit;
+    if (*found && q->f->repeat > q->f->limit) { /* no weights and no formula give one request two values */
+        ls_foreign_find(q->f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, 0.7,
+                        "the same request twice differs by up to %.2g, where a token is off from %.2g on; what changed "
+                        "between them was not found",
+                        q->f->repeat, q->f->limit);
+        return LS_OK;
+    }
+    q->f->out_of_time = false; /* both sides are alike: no lever has to be tried to tell it */
+    if (*found)
+        decide_far(q, fine, limit);
+    else if (e->n >= 20 && e->apart > fmax(MORE_THAN_ORDERS * e->median, 1e-3))
+        LS_TRY(decide_anew(q, found, err));
+    q->f->out_of_time = out_of_time;
+    return LS_OK;
+}
