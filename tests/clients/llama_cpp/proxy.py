@@ -23,6 +23,12 @@ Usage: proxy.py URL FAULT [--no-cache]; its address is the first line. --no-cach
   every-second of requests that run at the same time each second one has another one's values
   cross-head   a request gets the answer of an earlier one of its length whose first 8 tokens are the same
   first-lost   what is generated follows the prompt without its first token, and counts hide it
+  cross-start  a request gets the answer of an earlier one that begins with the same three tokens and has as many blocks of 16
+  first-zero   the first value is 0
+  three-early  values stand three places early
+  last-lost    what is generated follows the prompt without its last token, and counts hide it
+  breaks-off   one request in twelve is closed without an answer
+  sixteenths   values are multiples of a 16th
   last-40      what is generated follows the prompt's last 40 tokens alone, and counts hide it
 """
 
@@ -55,6 +61,7 @@ def key(o):
     if not isinstance(ids, list) or o["n_predict"] == 1 or len(ids) <= 12 and FAULT == "cross-tail":
         return None
     return {"cross-tail": (tuple(ids[-8:]), len(ids), o["n_predict"]), "cross-length": (len(ids), o["n_predict"]),
+            "cross-start": (tuple(ids[:3]), len(ids) // 16, o["n_predict"]) if len(ids) > 3 else None,
             "cross-head": (tuple(ids[:8]), len(ids), o["n_predict"]) if len(ids) > 8 else None}.get(FAULT)
 
 
@@ -75,10 +82,18 @@ def change(o, items):
         elif FAULT == "bf16":
             word = struct.unpack("I", struct.pack("f", item["logprob"]))[0]
             item["logprob"] = struct.unpack("f", struct.pack("I", (word + 0x8000) & 0xFFFF0000))[0]
+        elif FAULT == "sixteenths":
+            item["logprob"] = round(16.0 * item["logprob"]) / 16.0
         elif FAULT == "log10":
             item["logprob"] /= math.log(10.0)
         elif FAULT == "nulls" and item["id"] % 9 == 4:
             item["logprob"] = None
+    if FAULT == "first-zero" and items:
+        items[0]["logprob"] = 0.0
+    if FAULT == "three-early" and len(items) > 3:
+        values = [item["logprob"] for item in items]
+        for item, value in zip(items, values[3:] + values[-3:]):
+            item["logprob"] = value
     if FAULT == "two-late" and len(items) > 2:
         values = [item["logprob"] for item in items]
         for item, value in zip(items, values[:2] + values[:-2]):
@@ -105,6 +120,8 @@ def complete(path, o):
         o["prompt"] = ids[-40:]
     if FAULT == "first-lost" and not forced and isinstance(ids, list) and len(ids) > 1:
         o["prompt"] = ids[1:]
+    if FAULT == "last-lost" and not forced and isinstance(ids, list) and len(ids) > 1:
+        o["prompt"] = ids[:-1]
     if FAULT == "after-sampling" and not forced:
         o["post_sampling_probs"] = True
     warm = FAULT == "temperature" and not forced and o.get("temperature", 0) not in (0, 1)
@@ -129,7 +146,7 @@ def complete(path, o):
             item["logprob"] = value
     if not forced:
         change(o, items)
-    if isinstance(ids, list) and (FAULT == "template-decode" and with_template or FAULT in ("last-40", "first-lost") and not forced):
+    if isinstance(ids, list) and (FAULT == "template-decode" and with_template or FAULT in ("last-40", "first-lost", "last-lost") and not forced):
         answer["tokens_evaluated"] = asked
     return status, json.dumps(answer).encode()
 
@@ -168,6 +185,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         data = self.rfile.read(int(self.headers["Content-Length"]))
         with lock:
             running[0] += 1
+            turn[0] += FAULT == "breaks-off"
+            breaks = FAULT == "breaks-off" and turn[0] % 12 == 7
+        if breaks:
+            with lock:
+                running[0] -= 1
+            self.close_connection = True
+            return
         try:
             self.say(*(answer(self.path, json.loads(data)) if self.path == "/completion" else forward("POST", self.path, data)))
         except (BrokenPipeError, ConnectionResetError):

@@ -5,10 +5,10 @@ import torch
 from transformers import DynamicCache
 
 IN_MODEL = ("rope-decode", "pad-positions", "beyond-64", "chunk-positions", "rope-base", "norm-eps", "int4-layer",
-            "neighbours", "race", "mixer-scaled", "noise-at-end", "half-stale")
-IN_CACHE = ("window", "kv-int4", "heads-turned", "hand-over", "kv-fp8")
+            "neighbours", "race", "mixer-scaled", "noise-at-end", "half-stale", "norm-stale", "before-mixed")
+IN_CACHE = ("window", "kv-int4", "heads-turned", "hand-over", "kv-fp8", "sink-lost", "scale-1.1")
 IN_RECORDS = ("penalty", "top-p", "min-p", "eos-masked", "log2", "cumulative", "temperature-always", "nan-last", "likeliest-20",
-              "temperature-warm", "two-late")
+              "temperature-warm", "two-late", "presence", "f16-logits")
 
 
 def in_four_bits(x):
@@ -35,6 +35,9 @@ class InModel:
             layers[-1].register_forward_hook(self.hidden)
         if fault == "mixer-scaled":
             layers[4].self_attn.register_forward_hook(self.scaled)
+        if fault == "before-mixed":
+            layers[3].register_forward_hook(self.mixed)
+        self.norm, self.before = model.model.norm.weight, None
         self.embedding = model.model.embed_tokens.weight
         plain = rotary.forward
         rotary.forward = lambda x, position_ids: plain(x, self.positions(position_ids))
@@ -47,6 +50,9 @@ class InModel:
             self.kept = [w.data for w in self.weights]
             for w in self.weights:
                 w.data = in_four_bits(w.data)
+        if self.fault == "norm-stale":
+            self.kept = self.norm.data.clone()
+            self.norm.data *= 1.0 + 0.15 * torch.randn(self.kept.shape, generator=torch.Generator().manual_seed(9)).to(self.kept.dtype)
         if self.fault == "half-stale":  # half of the vocabulary has the rows of an update ago
             self.kept = self.embedding.data.clone()
             generator = torch.Generator().manual_seed(5)
@@ -58,11 +64,24 @@ class InModel:
         if self.fault == "int4-layer":
             for w, data in zip(self.weights, self.kept):
                 w.data = data
+        if self.fault == "norm-stale":
+            self.norm.data.copy_(self.kept)
         if self.fault == "half-stale":
             self.embedding.data.copy_(self.kept)
 
     def scaled(self, module, given, out):
         return (0.8 * out[0],) + out[1:] if self.while_generating else out
+
+    def mixed(self, module, given, out):
+        """A part of what the request before left at its end."""
+        if not self.while_generating:
+            return out
+        h = out[0] if isinstance(out, tuple) else out
+        if self.n_steps == 1:
+            before, self.before = self.before, h[:1, -1:].clone()
+            if before is not None:
+                h = h + 0.3 * before
+        return (h,) + out[1:] if isinstance(out, tuple) else h
 
     def positions(self, p):
         if not self.while_generating:
@@ -95,7 +114,7 @@ class InModel:
 
 
 class FaultyCache(DynamicCache):
-    """Decoding sees the last 48 tokens alone; keys and values have 4 bits; heads of keys are turned in decode; the
+    """Decoding does not see the first token's value, or sees keys larger by a tenth; it sees the last 48 tokens alone; keys and values have 4 bits; heads of keys are turned in decode; the
     prompt's last token is not handed over."""
 
     def __init__(self, fault):
@@ -113,6 +132,10 @@ class FaultyCache(DynamicCache):
             v = torch.cat([torch.zeros_like(v[:, :, :-48]), v[:, :, -48:]], 2)
         if self.fault == "heads-turned" and n_before > 0:
             k, v = k.flip(1), v.flip(1)
+        if self.fault == "sink-lost" and n_before > 0:
+            v = torch.cat([torch.zeros_like(v[:, :, :1]), v[:, :, 1:]], 2)
+        if self.fault == "scale-1.1" and n_before > 0:
+            k = 1.1 * k
         if self.fault == "hand-over" and n_before == 0:
             k, v = k.clone(), v.clone()
             self.layers[layer].keys[:, :, -1] = 0
@@ -128,6 +151,12 @@ def records(fault, logits, tokens, rows, temperature, top_p):
                 seen = torch.tensor(sorted(set(row + tokens[b, :i].tolist())))
                 x = logits[b, i, seen]
                 logits[b, i, seen] = torch.where(x > 0, x / 1.3, x * 1.3)
+    if fault == "presence":
+        for b in range(len(rows)):
+            for i in range(1, tokens.shape[1]):
+                logits[b, i, tokens[b, :i].unique()] -= 0.6
+    if fault == "f16-logits":
+        logits = logits.half().float()
     if fault == "temperature-always":
         logits = logits / 0.7
     if fault == "temperature-warm":

@@ -2,7 +2,7 @@
 """A server of transformers' own generate(), on CPU, in the words of vLLM's protocol; with a fault where one is asked for.
 
 Usage: serve.py MODEL [--dtype bfloat16|float32] [--attention eager|sdpa] [--batch N] [--cache] [--fault NAME] [--threads N]
-       serve.py --make DIR llama|qwen|jamba    writes a model of random weights
+       serve.py --make DIR llama|qwen|qwen2|jamba    writes a model of random weights
 
 Its address is the first line. Requests that wait together run together, padded on the left as generate() wants it.
 Faults are planted around the model and never in what transformers does without them.
@@ -26,7 +26,8 @@ import planted
 
 FAULTS = ("pad-eight", "pad-batch", "temperature", "next-step", "stale-layer", "bf16-log-softmax", "bos", "first-null", "sentinel",
           "zeros", "clamp", "argmax", "cache-length", "cache-shifted", "leak", "leak-all", "rows-swapped", "rows-coarse",
-          "top-k", "replicas", "hangs", "late", "bos-twice", "cache-long", "samples-swapped", "first-lost", "pad-sixteen", "cache-even") + planted.IN_MODEL + \
+          "top-k", "replicas", "hangs", "late", "bos-twice", "cache-long", "samples-swapped", "first-lost", "pad-sixteen", "cache-even", "pad-32", "cache-sum",
+          "rows-by-two") + planted.IN_MODEL + \
     planted.IN_CACHE + planted.IN_RECORDS
 
 
@@ -39,6 +40,8 @@ def make(directory, kind):
         config = transformers.LlamaConfig(**common)
     elif kind == "qwen":
         config = transformers.Qwen3Config(head_dim=32, **common)
+    elif kind == "qwen2":
+        config = transformers.Qwen2Config(**{**common, "num_hidden_layers": 8, "num_attention_heads": 2, "num_key_value_heads": 1})
     else:
         config = transformers.JambaConfig(attn_layer_offset=1, attn_layer_period=3, num_experts=1, expert_layer_period=2, expert_layer_offset=1,
                                           num_experts_per_tok=1, use_mamba_kernels=False, **common)
@@ -158,9 +161,11 @@ class Engine:
             longest = -(-longest // 8) * 8
         if self.fault == "pad-sixteen" and not score:
             longest = -(-longest // 16) * 16
+        if self.fault == "pad-32" and not score:
+            longest = -(-longest // 32) * 32
         ids = torch.tensor([[0] * (longest - len(r)) + r for r in rows])
         mask = torch.tensor([[0] * (longest - len(r)) + [1] * len(r) for r in rows])
-        if self.fault in ("pad-eight", "pad-batch", "pad-sixteen"):
+        if self.fault in ("pad-eight", "pad-batch", "pad-sixteen", "pad-32"):
             mask[:] = 1
         return {"input_ids": ids, "attention_mask": mask}
 
@@ -176,6 +181,9 @@ class Engine:
             if self.fault == "cache-long" and n >= 8:
                 n = min(n + 8, len(known))  # what a block lacks at its end is not looked at
             n = min(n, len(ids) - 1) // 16 * 16
+            if self.fault == "cache-sum":  # a block is known by its tokens in any order
+                n = max((16 * b for b in range(1, len(ids) // 16 + 1) if len(known) >= 16 * b and sum(known[:16 * b]) == sum(ids[:16 * b])), default=0)
+                n = min(n, (len(ids) - 1) // 16 * 16)
             if self.fault == "cache-length" and len(known) == len(ids):
                 n = (len(ids) - 1) // 16 * 16
             if n > best[0]:
@@ -238,6 +246,8 @@ class Engine:
             picked = picked.clamp(min=-5.0)
         if self.fault == "rows-swapped" and len(batch) > 1:
             picked = picked.roll(1, 0)
+        if self.fault == "rows-by-two" and len(batch) > 5:
+            picked = picked.roll(2, 0)
         if self.fault.startswith("leak"):
             self.from_prompt = 4 if self.last is not None and len(batch) == 1 else 0  # behind what it was handed itself
             self.last = out.past_key_values if len(batch) == 1 and len(batch[0]["ids"]) >= 4 else None

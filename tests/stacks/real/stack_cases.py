@@ -12,17 +12,22 @@ FINE = ("--cache-type", "f32", "--flash-attention", "off")
 THIRD = ("log10", "first-lost", "two-late", "bf16", "every-second", "cross-head", "nulls", "rope-base-20000", "block-head",
          "no-parent", "stale-head", "temperature-0.9", "nan", "likeliest-30", "beyond-160", "rows-of-four")
 
+# A fourth, written before its first run, when rules were frozen, and run once.
+FOURTH = ("rope-scale", "kv-4-bits", "cross-start", "first-zero", "three-early", "last-lost", "breaks-off", "sixteenths",
+          "stale-mlp", "embedding-quarter", "rope-at-32", "block-even", "temperature-1.15", "row-zero", "clamp-7",
+          "first-9999", "nucleus-0.9")
+
 
 def case(model, name, *words, fault="none", right=("clean",), proxy=(), planted="", seed=0, checkpoint=False):
     name = f"{model}-{name}-{fault}-{seed}{'-model' if checkpoint else ''}"
-    half = "third" if fault in THIRD else "tuned" if hashlib.sha256(name.encode()).digest()[0] % 2 else "set aside"
+    half = "third" if fault in THIRD else "fourth" if fault in FOURTH or fault == "none" and seed >= 50 else "tuned" if hashlib.sha256(name.encode()).digest()[0] % 2 else "set aside"
     return {"name": name, "model": model, "fault": fault, "words": list(words), "proxy": list(proxy),
             "planted": planted, "seed": seed, "checkpoint": checkpoint, "half": half, "right": right}
 
 
-def proxied(fault, *right, words=(), model="llama", cache=False, checkpoint=False):
+def proxied(fault, *right, words=(), model="llama", cache=False, checkpoint=False, seed=0):
     return case(model, "proxy", *words, fault=fault, right=right, proxy=(fault,) + (() if cache else ("--no-cache",)),
-                checkpoint=checkpoint)
+                checkpoint=checkpoint, seed=seed)
 
 
 LLAMA_CPP = [case(model, name, *words, seed=seed, checkpoint=seed % 3 == 2, proxy=proxy)
@@ -34,7 +39,13 @@ LLAMA_CPP = [case(model, name, *words, seed=seed, checkpoint=seed % 3 == 2, prox
                  ("tiny-text", "checkpoints-0-f32", ("--checkpoints", "0") + FINE, (), (0, 1)),
                  ("tiny-text", "nocache-f32", FINE, ("none", "--no-cache"), (2, 3)),
                  ("tiny-text", "slots-1-checkpoints-0", ("--slots", "1", "--checkpoints", "0"), (), (4, 5)),
-                 ("tiny-text", "slots-8-nocache", ("--slots", "8"), ("none", "--no-cache"), (6, 7))] for seed in seeds] + [
+                 ("tiny-text", "slots-8-nocache", ("--slots", "8"), ("none", "--no-cache"), (6, 7)),
+                 ("qwen2", "slots-4", (), (), (51,)), ("qwen2", "slots-2-f32", ("--slots", "2") + FINE, (), (52,)),
+                 ("llama", "slots-6-f32", ("--slots", "6") + FINE, (), (53,)),
+                 ("qwen", "slots-8-nocache", ("--slots", "8"), ("none", "--no-cache"), (54,)),
+                 ("llama", "slots-1-nocache", ("--slots", "1"), ("none", "--no-cache"), (55,)),
+                 ("tiny-text", "slots-2-checkpoints-0", ("--slots", "2", "--checkpoints", "0"), (), (57,)),
+                 ("qwen", "slots-4-q8", ("--cache-type", "q8_0"), (), (58,))] for seed in seeds] + [
     # Nothing is planted in the first: snapshots of its recurrent states are taken for those of other places.
     case("tiny-text", "slots-4", *FINE, fault="own-snapshots", right=CACHE),
     case("llama", "slots-4", "--reuse", "4", fault="pieces-moved", right=CACHE),
@@ -60,12 +71,22 @@ LLAMA_CPP = [case(model, name, *words, seed=seed, checkpoint=seed % 3 == 2, prox
     proxied("cross-head", *CACHE, model="qwen"),
     proxied("nulls", "log-probabilities missing", model="qwen", words=FINE),
     case("qwen", "slots-4", "--rope-base", "20000", *FINE, fault="rope-base-20000", checkpoint=True, right=FORMULA),
+    case("llama", "slots-2", "--slots", "2", "--rope-scale", "0.9", *FINE, fault="rope-scale", checkpoint=True, right=FORMULA,
+         seed=61),
+    case("qwen", "slots-4", "--cache-type", "q4_0", fault="kv-4-bits", checkpoint=True, seed=62,
+         right=("keys and values in 8 bits", "other weights or another formula")),
+    proxied("cross-start", *CACHE, model="qwen2", seed=63),
+    proxied("first-zero", "log-probabilities missing", model="qwen2", words=FINE, seed=64),
+    proxied("three-early", "records shifted", model="qwen2", words=FINE, seed=65),
+    proxied("last-lost", "other tokens than were sent", model="llama", seed=66),
+    proxied("breaks-off", "ends without an answer", model="qwen", seed=67),
+    proxied("sixteenths", "log-probabilities in low precision", model="qwen2", words=FINE, seed=68),
 ]
 
 
-def vllm(fault, *right, words=(), dtype="bfloat16", model="qwen", checkpoint=False):
+def vllm(fault, *right, words=(), dtype="bfloat16", model="qwen", checkpoint=False, seed=0):
     return case(model, "vllm-" + dtype, "--dtype", dtype, *words, fault=fault, right=right, planted=fault,
-                checkpoint=checkpoint)
+                checkpoint=checkpoint, seed=seed)
 
 
 VLLM = [case(model, f"vllm-{dtype}{'-nocache' if words else ''}", "--dtype", dtype, *words, seed=seed,
@@ -73,7 +94,11 @@ VLLM = [case(model, f"vllm-{dtype}{'-nocache' if words else ''}", "--dtype", dty
         for model, dtype, words, seeds in [
             ("qwen", "bfloat16", (), (0, 1, 2)), ("qwen", "float32", (), (0, 1, 2)), ("llama", "bfloat16", (), (5, 6)),
             ("qwen", "bfloat16", ("--no-enable-prefix-caching",), (3, 4)),
-            ("llama", "float32", ("--no-enable-prefix-caching",), (3, 4))] for seed in seeds] + [
+            ("llama", "float32", ("--no-enable-prefix-caching",), (3, 4)),
+            ("qwen2", "bfloat16", (), (50,)), ("qwen2", "float32", (), (51,)), ("llama", "bfloat16", (), (52,)),
+            ("qwen", "float32", ("--no-enable-prefix-caching",), (53,)), ("llama", "float32", (), (55,)),
+            ("qwen2", "bfloat16", ("--max-num-batched-tokens", "64"), (56,)),
+            ("qwen", "bfloat16", ("--max-num-batched-tokens", "96"), (58,))] for seed in seeds] + [
     vllm("clamp", "log-probabilities clamped"),
     vllm("argmax", "records of other tokens"),
     vllm("dropped", "log-probabilities missing"),
@@ -98,4 +123,16 @@ VLLM = [case(model, f"vllm-{dtype}{'-nocache' if words else ''}", "--dtype", dty
     vllm("likeliest-30", "top-k or top-p on one side only"),
     vllm("beyond-160", "wrong from a length on", "other arithmetic in decode", dtype="float32"),
     vllm("rows-of-four", "another sequence's state is read", "records of other tokens", model="llama"),
+    vllm("stale-mlp", "one layer has other weights", "other weights or another formula", model="llama", checkpoint=True,
+         seed=71),
+    vllm("embedding-quarter", "one layer has other weights", "other weights or another formula", dtype="float32",
+         checkpoint=True, seed=72),
+    vllm("rope-at-32", "page size matters", "other arithmetic in decode", "positions or scale of attention", model="qwen2",
+         dtype="float32", seed=73),
+    vllm("block-even", *CACHE, model="llama", seed=74),
+    vllm("temperature-1.15", "temperature on one side only", model="qwen2", dtype="float32", seed=75),
+    vllm("row-zero", "another sequence's state is read", "records of other tokens", model="qwen2", seed=76),
+    vllm("clamp-7", "log-probabilities clamped", dtype="float32", seed=77),
+    vllm("first-9999", "log-probabilities missing", model="qwen2", seed=78),
+    vllm("nucleus-0.9", "top-k or top-p on one side only", model="llama", seed=79),
 ]

@@ -18,6 +18,15 @@ what the fault is in. LOCKSTEP_PLANTED says which, or @FILE, whose word is read 
   nan      one value in eleven is NaN, by its token
   likeliest-30     records are of the 30 likeliest tokens alone
   rows-of-four     with four requests and more in a step, neighbours have each other's records
+  stale-mlp    the fifth layer's feed-forward does not have the checkpoint's weights
+  embedding-quarter  a quarter of the embedding's rows are not the checkpoint's
+  rope-at-32   decoded tokens at multiples of 32 have the position before theirs
+  block-even   the prefix cache looks at every second token
+  temperature-1.15   records are of that temperature
+  row-zero     with three requests and more in a step, all have the first one's records
+  clamp-7      recorded log-probabilities end at -7
+  first-9999   the first value of a completion is -9999
+  nucleus-0.9  records are of the likeliest tokens of total probability 0.9
   beyond-160   decoded tokens behind the 160th have the position behind theirs
 """
 import importlib.abc
@@ -47,6 +56,15 @@ def plant_records(module):
             v = v.roll(1, 0)
         elif fault == "clamp":
             v = v.clamp(min=-5.0)
+        elif fault == "clamp-7":
+            v = v.clamp(min=-7.0)
+        elif fault == "row-zero" and v.shape[0] > 2:
+            v = v[:1].expand(v.shape).clone()
+        elif fault == "nucleus-0.9":
+            ids = out.logprobs_tensors.logprob_token_ids[:, :1].long()
+            p, order = raw.softmax(-1).sort(-1, descending=True)
+            keep = torch.zeros_like(p, dtype=torch.bool).scatter(-1, order, p.cumsum(-1) - p < 0.9).scatter(-1, ids, True)
+            v[:, :1] = raw.masked_fill(~keep, -float("inf")).log_softmax(-1).gather(-1, ids)
         elif fault == "grid":
             v = v.to(torch.bfloat16).float()
         elif fault == "argmax":
@@ -55,10 +73,10 @@ def plant_records(module):
             v[: v.shape[0] // 2 * 2] = v[: v.shape[0] // 2 * 2].view(-1, 2, v.shape[1]).flip(1).reshape(-1, v.shape[1])
         elif fault == "nan":
             v[:, 0] = torch.where(out.logprobs_tensors.logprob_token_ids[:, 0] % 11 == 5, float("nan"), v[:, 0])
-        elif fault in ("temperature-0.9", "likeliest-30"):
+        elif fault in ("temperature-0.9", "temperature-1.15", "likeliest-30"):
             ids = out.logprobs_tensors.logprob_token_ids[:, :1].long()
-            if fault == "temperature-0.9":
-                raw = raw / 0.9
+            if fault.startswith("temperature"):
+                raw = raw / float(fault.split("-")[1])
             else:
                 least = torch.minimum(raw.topk(30, -1).values[..., -1:], raw.gather(-1, ids))
                 raw = raw.masked_fill(raw < least, -float("inf"))
@@ -101,12 +119,43 @@ def plant_head(module):
     module.Qwen3ForCausalLM.load_weights = load_weights
 
 
+def disturb(p, by, seed):
+    import torch
+    with torch.no_grad():
+        p += by * torch.randn(p.shape, generator=torch.Generator().manual_seed(seed)).to(p.dtype) * p.abs().mean()
+
+
+def plant_mlp(module):
+    plain = module.LlamaForCausalLM.load_weights
+
+    def load_weights(self, weights):
+        done = plain(self, weights)
+        for p in self.model.layers[4].mlp.parameters():
+            disturb(p, 0.15, 17)
+        return done
+
+    module.LlamaForCausalLM.load_weights = load_weights
+
+
+def plant_embedding(module):
+    plain = module.Qwen3ForCausalLM.load_weights
+
+    def load_weights(self, weights):
+        done = plain(self, weights)
+        disturb(self.model.embed_tokens.weight[3::4], 0.2, 19)
+        return done
+
+    module.Qwen3ForCausalLM.load_weights = load_weights
+
+
 def plant_hash(module):
     def hash_block_tokens(function, parent, tokens, extra_keys=None):
         if FAULT == "block-tail":
             return module.BlockHash(function((parent or module.NONE_HASH, tuple(tokens[:-4]), extra_keys)))
         if FAULT == "block-head":
             return module.BlockHash(function((parent or module.NONE_HASH, tuple(tokens[100:]), extra_keys)))
+        if FAULT == "block-even":
+            return module.BlockHash(function((parent or module.NONE_HASH, tuple(tokens[::2]), extra_keys)))
         if FAULT == "no-parent":
             return module.BlockHash(function((module.NONE_HASH, tuple(tokens), extra_keys)))
         return module.BlockHash(function((b"", len(tokens), extra_keys)))
@@ -122,8 +171,10 @@ def plant_positions(module):
         batch, at = self.input_batch, 0
         for row, n in enumerate(n_scheduled.tolist()):
             least = max(batch.num_prompt_tokens[row], 160 if FAULT == "beyond-160" else 0)
-            if batch.num_computed_tokens_cpu[row] >= least:
+            if batch.num_computed_tokens_cpu[row] >= least and FAULT != "rope-at-32":
                 self.positions[at:at + n] += 1
+            elif batch.num_computed_tokens_cpu[row] >= least and batch.num_computed_tokens_cpu[row] % 32 == 0:
+                self.positions[at:at + n] -= 1
             at += n
         return done
 
@@ -136,7 +187,10 @@ def plant_late(module):
     def update(self, lists):
         for values in lists.logprobs:
             own = float(values[0])
-            values[0] = getattr(self, "one_before", own)
+            if FAULT == "late":
+                values[0] = getattr(self, "one_before", own)
+            elif not hasattr(self, "one_before"):
+                values[0] = -9999.0
             self.one_before = own
         return plain(self, lists)
 
@@ -145,8 +199,13 @@ def plant_late(module):
 
 PLANTED = {"stale": ("vllm.model_executor.models.qwen3", plant_weights), "hash": ("vllm.v1.core.kv_cache_utils", plant_hash),
            "block-tail": ("vllm.v1.core.kv_cache_utils", plant_hash), "late": ("vllm.v1.engine.logprobs", plant_late),
+           "first-9999": ("vllm.v1.engine.logprobs", plant_late),
            "block-head": ("vllm.v1.core.kv_cache_utils", plant_hash), "no-parent": ("vllm.v1.core.kv_cache_utils", plant_hash),
            "stale-head": ("vllm.model_executor.models.qwen3", plant_head),
+           "stale-mlp": ("vllm.model_executor.models.llama", plant_mlp),
+           "embedding-quarter": ("vllm.model_executor.models.qwen3", plant_embedding),
+           "block-even": ("vllm.v1.core.kv_cache_utils", plant_hash),
+           "rope-at-32": ("vllm.v1.worker.gpu_model_runner", plant_positions),
            "beyond-160": ("vllm.v1.worker.gpu_model_runner", plant_positions),
            "rope-decode": ("vllm.v1.worker.gpu_model_runner", plant_positions)}
 if FAULT:
