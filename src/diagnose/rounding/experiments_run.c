@@ -107,11 +107,15 @@ enum { HANGS_MOST = 8 };
 ls_status ls_foreign_climb(ls_inquiry *q, ls_error *err) {
     const ls_server_oddities *odd = q->runner->door->subject->odd;
     int n_timeouts = 0;
+    bool named = false;
     q->climb_end = ls_door_share(q->runner->door, CLIMB_SHARE);
     for (int i = LS_STACK_SEQUENCE; i < LS_STACK_EXPERIMENTS; i++) {
+        if (q->f->is_server && !named) LS_TRY(ls_probe_decide_early(q, (ls_stack_experiment)i, &named, err));
         /* The crowds are for what smaller experiments do not show. What shows with a cache, with forks or with
          * preemption may be the number of slots that they take, so the crowds without them are tried. */
-        if (i >= LS_STACK_CROWD && (i == LS_STACK_CACHED_MANY ? ls_foreign_any_off(q->f) : any_small_off(q->f)))
+        if (named)
+            snprintf(q->f->seen[i].note, sizeof q->f->seen[i].note, "what is off was told before");
+        else if (i >= LS_STACK_CROWD && (i == LS_STACK_CACHED_MANY ? ls_foreign_any_off(q->f) : any_small_off(q->f)))
             snprintf(q->f->seen[i].note, sizeof q->f->seen[i].note, "a smaller experiment is off already");
         else
             LS_TRY(ls_foreign_run_experiment(q, (ls_stack_experiment)i, err));

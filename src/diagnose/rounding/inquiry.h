@@ -71,6 +71,7 @@ typedef struct ls_foreign {
     double repeat;                             /* largest abs difference of two equal trials; -1: not compared */
     int64_t floor_tokens;
     bool constant; /* requests alone are off as a whole */
+    bool fine;     /* a server's prefill is of float32; false: of another type, or nothing says it */
     bool is_server;
     ls_findings found;
     ls_cause rival;   /* another cause that fits as well as the first, so that none is named; or NONE */
@@ -142,19 +143,20 @@ typedef struct ls_inquiry {
     const ls_model_config *config;
     ls_reference *reference; /* NULL: none */
     uint64_t seed;
-    int slot_way;         /* of asking for a slot, that the suspect is known to understand */
-    bool records_solo;    /* explanations are of records, not of the model */
-    bool decode_solo;     /* first tokens are right: they are of records and of what decoding is handed */
-    bool of_pattern;      /* of a server: requests alone are within the limit, and it may be the fault that made that */
-    int64_t filler;       /* tokens of requests in front of those that are looked at; 0: a few */
-    ls_drift drift;       /* of a server */
-    ls_slope slope;       /* of a server, once it was measured */
-    int64_t beside;       /* requests at once, in trials of what company does */
-    bool lacks_one;       /* prompts of one token fewer than a multiple */
-    bool other_texts;     /* of a trial that comes again */
-    int64_t known_length; /* from which on requests are off; 0: not known */
-    ls_stack_experiment left; /* of a server: off again with other texts; ALONE_A: none */
-    double climb_end;         /* of ls_clock_seconds, after which no experiment is begun */
+    int slot_way;      /* of asking for a slot, that the suspect is known to understand */
+    bool records_solo; /* explanations are of records, not of the model */
+    bool decode_solo;  /* first tokens are right: they are of records and of what decoding is handed */
+    bool of_pattern;   /* of a server: requests alone are within the limit, and it may be the fault that made that */
+    int64_t filler;    /* tokens of requests in front of those that are looked at; 0: a few */
+    ls_drift drift;    /* of a server */
+    ls_slope slope;    /* of a server, once it was measured */
+    bool company_decided, cache_decided; /* of a server, before all experiments were run */
+    int64_t beside;                      /* requests at once, in trials of what company does */
+    bool lacks_one;                      /* prompts of one token fewer than a multiple */
+    bool other_texts;                    /* of a trial that comes again */
+    int64_t known_length;                /* from which on requests are off; 0: not known */
+    ls_stack_experiment left;            /* of a server: off again with other texts; ALONE_A: none */
+    double climb_end;                    /* of ls_clock_seconds, after which no experiment is begun */
     ls_requests requests[LS_STACK_EXPERIMENTS];
     ls_error *err;
 } ls_inquiry;
@@ -220,6 +222,8 @@ int32_t ls_plain_token(const ls_inquiry *q, int64_t text, int64_t i);
 /* A request of its first n tokens, LS_PLAIN_MOST at most. */
 enum { LS_PLAIN_MOST = 1088 };
 ls_status ls_requests_plain(const ls_inquiry *q, ls_requests *out, int64_t text, int64_t n, ls_error *err);
+/* Place i of n tokens of which neighbours are exchanged, but for the last one. */
+static inline int64_t ls_exchanged(int64_t i, int64_t n) { return (i ^ 1) < n - 1 && i < n - 1 ? i ^ 1 : i; }
 /* part / whole, 0 of nothing. */
 static inline double ls_portion(int64_t part, int64_t whole) { return whole > 0 ? (double)part / (double)whole : 0.0; }
 
@@ -274,6 +278,8 @@ ls_status ls_foreign_weigh(ls_inquiry *q, ls_error *err);
 ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err);
 /* What was seen, as causes. */
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err);
+/* What needs no experiment from `next` on; *named: nothing else has to be run. */
+ls_status ls_probe_decide_early(ls_inquiry *q, ls_stack_experiment next, bool *named, ls_error *err);
 /* Fills f->expected; nothing without a checkpoint. */
 ls_status ls_probe_expect(ls_inquiry *q, ls_error *err);
 /* Whether both sides of the server are alike and not as the checkpoint has it. */
@@ -314,7 +320,7 @@ double ls_probe_moved_from(const ls_inquiry *q);
 /* The largest |d| of one outcome. */
 double ls_probe_size(const ls_outcome *c);
 /* Whether records of tokens that stood there before are below, and all others above. */
-void ls_probe_decide_signs(ls_inquiry *q, bool *found);
+ls_status ls_probe_decide_signs(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether records are of a distribution without the end of sequence. */
 ls_status ls_probe_decide_masked(ls_inquiry *q, bool *found, ls_error *err);
 /* Once; what was measured stands for every call. */

@@ -61,6 +61,7 @@ done:
 /* Token i of the request in front of one whose text is `own` and has n tokens. */
 static int32_t token_before(const ls_inquiry *q, relation how, int64_t own, int64_t n, int64_t i) {
     const bool shared = how == SAME || (how == LIKE_HEAD && i < n - n / 3) || (how == LIKE_TAIL && i >= n / 3);
+    if (how == LIKE_SET && q->f->is_server) return ls_plain_token(q, own, ls_exchanged(i, n));
     if (how == LIKE_SET) return ls_plain_token(q, own, i < n - 1 ? (i + 7) % (n - 1) : i);
     if (how == MOVED && (i < n / 4 || i >= n / 4 + PIECE)) return ls_plain_token(q, own, i < n / 4 ? i : i - PIECE);
     return ls_plain_token(q, shared ? own : own + 1, i);

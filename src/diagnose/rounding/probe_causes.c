@@ -497,9 +497,9 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
     if (decide_marks(q)) return LS_OK;
     LS_TRY(decide_draws(q, err));
     if (q->f->found.n > 0) return LS_OK;
-    LS_TRY(decide_company(q, err));
+    if (!q->company_decided) LS_TRY(decide_company(q, err));
     if (q->f->found.n > 0) return LS_OK;
-    LS_TRY(decide_cache(q, err));
+    if (!q->cache_decided) LS_TRY(decide_cache(q, err));
     for (size_t i = 0; i < sizeof rest / sizeof rest[0] && q->f->found.n == 0; i++) {
         ls_stack_experiment experiment;
         double sure;
@@ -511,6 +511,36 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
     if (q->f->found.n == 0) LS_TRY(decide_long(q, err));
     if (q->f->found.n == 0) decide_seeds(q);
     if (q->f->found.n == 0) decide_unlisted(q);
+    return LS_OK;
+}
+
+static bool company_is_off(const ls_inquiry *q) {
+    return ls_stack_is_off(q, LS_STACK_PAIR) || ls_stack_is_off(q, LS_STACK_BATCH) ||
+           ls_stack_is_off(q, LS_STACK_UNEQUAL);
+}
+
+static bool cache_alone_is_off(const ls_inquiry *q) {
+    const ls_stack_experiment experiment = largest_share(q, LS_STACK_CACHED_SAME, LS_STACK_CACHED_TWINS_WHOLE);
+    ls_trial trial;
+    if (experiment == LS_STACK_EXPERIMENTS) return false;
+    ls_stack_trial(q, experiment, &trial, NULL);
+    return trial.levers.batch == 1;
+}
+
+/* Company and pairs of requests have controls of their own, so no later experiment says more of them, and there is time
+ * for these while it is early. Missing values come first, whatever else is off. */
+ls_status ls_probe_decide_early(ls_inquiry *q, ls_stack_experiment next, bool *named, ls_error *err) {
+    const ls_server_oddities *o = q->runner->door->subject->odd;
+    *named = false;
+    if (o->n_missing > 0 || o->n_missing_again > 0 || count_zeros(q->f) >= 2 || ls_probe_is_odd(q)) return LS_OK;
+    if (next == LS_STACK_CACHED_SAME && company_is_off(q)) {
+        q->company_decided = true;
+        LS_TRY(decide_company(q, err));
+    } else if (next == LS_STACK_PROCESSED && !company_is_off(q) && cache_alone_is_off(q)) {
+        q->cache_decided = true;
+        LS_TRY(decide_cache(q, err));
+    }
+    *named = q->f->found.n > 0 && q->f->found.of[0].confidence >= LS_NAMED;
     return LS_OK;
 }
 

@@ -686,7 +686,7 @@ ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err) {
     bool found = false;
     if (q->f->floor_max < LS_LEAST_PATTERN) return LS_OK;
     q->of_pattern = true;
-    ls_probe_decide_signs(q, &found);
+    LS_TRY(ls_probe_decide_signs(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_masked(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_predecessors(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_turns(q, &found, err));
@@ -707,7 +707,7 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found) LS_TRY(decide_multiples(q, &found, err));
     if (!found) LS_TRY(decide_explained(q, &found, err));
     if (!found && q->f->constant) LS_TRY(decide_hypotheses(q, &found, err));
-    if (!found) ls_probe_decide_signs(q, &found);
+    if (!found) LS_TRY(ls_probe_decide_signs(q, &found, err));
     if (!found && q->f->constant) LS_TRY(decide_numbers(q, &found, err));
     LS_TRY(check_temperature(q, &found, err));
     if (!found && q->f->constant) LS_TRY(ls_probe_decide_slope(q, &found, err));

@@ -140,7 +140,10 @@ static int32_t alike_token(const ls_inquiry *q, ls_alike alike, int64_t first, i
         case LS_ALIKE_BEGINNING: /* the last two part right behind the first token, or a block of 16 */
             return ls_plain_token(q, i < (p < 3 ? shared : p == 3 ? 1 : n - 9) ? first : own, i);
         case LS_ALIKE_END: return ls_plain_token(q, i < n - 30 || i < n / 3 ? own : first, i);
-        case LS_ALIKE_TOKENS: return ls_plain_token(q, first, i < n - 1 ? (i + p) % (n - 1) : i);
+        case LS_ALIKE_TOKENS:
+            /* Of a server every second one has neighbours exchanged: blocks of it have the same tokens as well. */
+            if (q->runner->door->subject->is_server && p % 2 == 1) return ls_plain_token(q, first, ls_exchanged(i, n));
+            return ls_plain_token(q, first, i < n - 1 ? (i + p) % (n - 1) : i);
     }
     return 0;
 }
