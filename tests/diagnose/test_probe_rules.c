@@ -28,6 +28,9 @@ typedef enum fault {
     OTHER_IDS,       /* it reads odd tokens as others */
     FINE,            /* values of prompts hang on the length of the whole, as float32 makes it */
     COARSE,          /* the same as bf16 makes it */
+    AT_16,           /* decoded tokens behind each 16th position are off */
+    AT_32,           /* behind each 32nd */
+    FROM_32,         /* all decoded ones behind the 32nd */
     PRESENCE,        /* a penalty on what was generated before */
     OTHER_HEAD       /* values of prompts are of other rows of the head than the checkpoint's */
 } fault;
@@ -162,6 +165,9 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case LIKELIEST: return log(p[token]) - log(mass_of(p, p[token]));
         case LIKELIER: return log(p[token]) - log(mass_above(p, p[token]));
         case SCALED: return 1.4 * log(p[token]);
+        case AT_16: return log(p[token]) + (n > s->n_prompt && n % 16 == 1 ? 0.7 : 0.0);
+        case AT_32: return log(p[token]) + (n > s->n_prompt && n % 32 == 1 ? 0.7 : 0.0);
+        case FROM_32: return log(p[token]) + (n > s->n_prompt && n > 32 ? 0.7 : 0.0);
         case PRESENCE: return log(p[token]) + (stands_in(ids + s->n_prompt, n - s->n_prompt, token) ? -0.6 : 0.004);
         case ROWS: return log(p[token]) + 0.4 * (unit(hash_of(ids, n) + 5) + 0.2) * (has_odd(ids, n) ? -1.0 : 0.0);
         case OTHER_IDS: return log(p[token]) + (has_odd(ids, n) ? 2.0 + unit(hash_of(ids, n)) : 0.0);
@@ -295,7 +301,9 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
         {previous, PIECES_MOVED, LS_CAUSE_CACHE_CROSSED},      {ls_probe_decide_rows, SOUND, LS_CAUSE_NONE},
         {ls_probe_decide_rows, ROWS, LS_CAUSE_WEIGHTS},        {ls_probe_decide_rows, OTHER_IDS, LS_CAUSE_NONE},
         {ls_probe_decide_rows, NOISE, LS_CAUSE_NONE},          {ls_probe_decide_signs, PRESENCE, LS_CAUSE_PENALTY},
-        {ls_probe_decide_signs, RAISED, LS_CAUSE_NONE},        {ls_probe_decide_signs, NOISE, LS_CAUSE_NONE}};
+        {ls_probe_decide_signs, RAISED, LS_CAUSE_NONE},        {ls_probe_decide_signs, NOISE, LS_CAUSE_NONE},
+        {ls_probe_decide_borders, AT_16, LS_CAUSE_PAGE_SIZE},  {ls_probe_decide_borders, AT_32, LS_CAUSE_PAGE_SIZE},
+        {ls_probe_decide_borders, FROM_32, LS_CAUSE_NONE},     {ls_probe_decide_borders, SOUND, LS_CAUSE_NONE}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         server *s = start(rows[i].fault);

@@ -8,18 +8,21 @@
 
 /* Prompts of unlike lengths whose completions go over the first border of pages of 16, and over the second. */
 enum { TEXTS = 8, NEW = 30, SHORT = 5, LONGER = 21, PAGE_LEAST = 8, PAGE_MOST = 32, MOST_TELL = 6 };
+/* Of prompts that meet one border of a larger page, others that begin so far in front of its second one. */
+enum { IN_FRONT = 20, BEHIND_MOST = 3 };
 /* A kernel may begin behind a border as well; bf16 makes less than this of it in the middle. */
 #define LEAST_SIZE 0.05
 /* What is far beyond the tokens in front of it. */
 #define FAR 100.0
 #define FAR_LEAST 1e-3
 
+/* `value`: a border that all of them meet; 0: the first two of pages of 16. */
 static ls_status lay(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    (void)value;
     ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
     trial->max_tokens = NEW;
     for (int64_t i = 0; i < TEXTS; i++)
-        LS_TRY(ls_requests_plain(q, r, 3660 + i, (i < TEXTS / 2 ? SHORT : LONGER - TEXTS / 2) + i, err));
+        LS_TRY(ls_requests_plain(
+            q, r, 3660 + i, value > 0 ? value - IN_FRONT + i : (i < TEXTS / 2 ? SHORT : LONGER - TEXTS / 2) + i, err));
     return LS_OK;
 }
 
@@ -38,35 +41,57 @@ static int64_t first_far(const ls_outcome *c, double *size) {
     return at;
 }
 
-/* What a token at a position records stands on keys up to the one before it, so a border is met up to two later. */
-ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err) {
+typedef struct far_tokens {
     double sizes[TEXTS];
-    int64_t at[TEXTS], n = 0, n_second = 0;
+    int64_t at[TEXTS], n;
+} far_tokens;
+
+static ls_status find_far(ls_inquiry *q, int64_t border, far_tokens *out, ls_error *err) {
     ls_seen s;
-    LS_TRY(ls_foreign_try_laid(q, lay, 0, &s, err));
-    for (int64_t i = 0; i < s.outcomes.n && n < TEXTS; i++) {
-        at[n] = first_far(&s.outcomes.of[i], &sizes[n]);
-        n += at[n] >= 0;
+    out->n = 0;
+    LS_TRY(ls_foreign_try_laid(q, lay, border, &s, err));
+    for (int64_t i = 0; i < s.outcomes.n && out->n < TEXTS; i++) {
+        out->at[out->n] = first_far(&s.outcomes.of[i], &out->sizes[out->n]);
+        out->n += out->at[out->n] >= 0;
     }
     ls_seen_deinit(&s);
-    for (int64_t page = PAGE_MOST; page >= PAGE_LEAST && n >= MOST_TELL && !*found; page /= 2) {
-        int64_t least = page, most = 0;
-        n_second = 0;
-        for (int64_t i = 0; i < n; i++) {
-            least = at[i] % page < least ? at[i] % page : least;
-            most = at[i] % page > most ? at[i] % page : most;
-            n_second += at[i] >= LONGER;
-        }
-        /* Both borders have to be met: one alone is a length. */
-        if (most - least > 2 || most > 3 || n_second < 2 || n_second > n - 2) continue;
-        *found = ls_quantile(sizes, n, 0.5, 0.0) > LEAST_SIZE;
-        if (*found)
-            ls_foreign_find(q->f, LS_CAUSE_PAGE_SIZE, LS_STACK_LENGTHS, 0.95,
-                            "of %d requests of unlike lengths, decoded tokens of %" PRId64
-                            " are off by %.2g in the middle from the first border of %" PRId64
-                            " tokens on that they meet, and right in front of it",
-                            TEXTS, n, ls_quantile(sizes, n, 0.5, 0.0), page);
-        break;
+    return LS_OK;
+}
+
+/* What a token at a position records stands on keys up to the one before it, so a border is met up to two later. */
+static bool is_at(const far_tokens *f, int64_t border, int64_t of) {
+    int64_t least = INT64_MAX, most = 0;
+    for (int64_t i = 0; i < f->n; i++) {
+        const int64_t behind = of > 0 ? f->at[i] % of : f->at[i] - border;
+        if (behind < least) least = behind;
+        if (behind > most) most = behind;
     }
+    return f->n >= MOST_TELL && least >= 0 && most - least < BEHIND_MOST && most <= BEHIND_MOST;
+}
+
+/* Both borders have to be met: one alone is a length. */
+static bool meets_both(const far_tokens *f) {
+    int64_t n_second = 0;
+    for (int64_t i = 0; i < f->n; i++) n_second += f->at[i] >= LONGER;
+    return n_second >= 2 && n_second <= f->n - 2;
+}
+
+ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err) {
+    far_tokens f;
+    int64_t page = PAGE_MOST;
+    LS_TRY(find_far(q, 0, &f, err));
+    if (is_at(&f, PAGE_MOST, 0)) {
+        far_tokens second;
+        LS_TRY(find_far(q, 2 * PAGE_MOST, &second, err));
+        *found = is_at(&second, 2 * PAGE_MOST, 0);
+    }
+    for (; page >= PAGE_LEAST && !*found && !(is_at(&f, 0, page) && meets_both(&f)); page /= 2) continue;
+    *found = (*found || page >= PAGE_LEAST) && ls_quantile(f.sizes, f.n, 0.5, 0.0) > LEAST_SIZE;
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_PAGE_SIZE, LS_STACK_LENGTHS, 0.95,
+                        "of %d requests of unlike lengths, decoded tokens of %" PRId64
+                        " are off by %.2g in the middle from the first border of %" PRId64
+                        " tokens on that they meet, and right in front of it",
+                        TEXTS, f.n, ls_quantile(f.sizes, f.n, 0.5, 0.0), page);
     return LS_OK;
 }

@@ -14,7 +14,7 @@
 /* ---- whether what is apart is drawn anew ---- */
 
 /* Texts, each with two first tokens; values of the last few tokens, which have the rest of the text in front. */
-enum { TEXTS = 24, LENGTH = 64, LAST = 4, VALUES = TEXTS * LAST, TEXT = 4200, OTHER_FIRST = 4300 };
+enum { TEXTS = 24, LENGTH = 64, LAST = 4, VALUES = TEXTS * LAST, TEXT = 4200, OTHER_FIRST = 4300, GROUPS = 2 };
 /* Of how far the two rank correlations are apart, in the spread that chance gives it. */
 #define LIKE_SPREADS 4.0
 enum { VALUES_LEAST = 40 };
@@ -24,8 +24,8 @@ typedef struct version {
     ls_dtype dtype;
 } version;
 
-/* Values of the last tokens of all texts; `other`: with another first token. */
-static ls_status score(ls_inquiry *q, const version *v, bool other, double *out, ls_error *err) {
+/* Values of the last tokens of texts from `text` on; `other`: with another first token. */
+static ls_status score(ls_inquiry *q, const version *v, int64_t text, bool other, double *out, ls_error *err) {
     ls_requests *r = calloc(1, sizeof *r);
     ls_outcomes o = {0};
     ls_trial trial;
@@ -34,7 +34,7 @@ static ls_status score(ls_inquiry *q, const version *v, bool other, double *out,
     for (int64_t i = 0; i < TEXTS; i++) {
         int32_t ids[LENGTH - LAST];
         for (int64_t k = 0; k < LENGTH - LAST; k++)
-            ids[k] = ls_plain_token(q, other && k == 0 ? OTHER_FIRST + i : TEXT + i, k);
+            ids[k] = ls_plain_token(q, other && k == 0 ? text + OTHER_FIRST - TEXT + i : text + i, k);
         LS_TRY_DONE(ls_requests_add(r, ids, LENGTH - LAST, err));
     }
     ls_stack_trial(q, LS_STACK_SOLO_C, &trial, NULL);
@@ -44,7 +44,7 @@ static ls_status score(ls_inquiry *q, const version *v, bool other, double *out,
     LS_TRY_DONE(ls_outcomes_create(&o, &trial, r->of, r->n, err));
     for (int64_t i = 0; i < o.n; i++) {
         o.of[i].n = LAST;
-        for (int64_t k = 0; k < LAST; k++) o.of[i].completion[k] = ls_plain_token(q, TEXT + i, LENGTH - LAST + k);
+        for (int64_t k = 0; k < LAST; k++) o.of[i].completion[k] = ls_plain_token(q, text + i, LENGTH - LAST + k);
     }
     LS_TRY_DONE(ls_sweep_trainer_score(v->of, &trial, &o, err));
     for (int64_t i = 0; i < VALUES; i++) out[i] = (double)o.of[i / LAST].scored[i % LAST];
@@ -61,14 +61,14 @@ typedef struct likeness {
     int64_t n;
 } likeness;
 
-static ls_status measure_likeness(ls_inquiry *q, likeness *out, ls_error *err) {
+static ls_status measure_likeness(ls_inquiry *q, int64_t text, likeness *out, ls_error *err) {
     const version of[3] = {{q->runner->sweep->opts.checkpoint, LS_F32},
                            {q->runner->door->trainer, LS_F32},
                            {q->runner->sweep->opts.checkpoint, LS_BF16}};
     double values[3][2][VALUES], d[3][2][VALUES];
     *out = (likeness){0};
     for (int k = 0; k < 3; k++)
-        for (int other = 0; other < 2; other++) LS_TRY(score(q, &of[k], other == 1, values[k][other], err));
+        for (int other = 0; other < 2; other++) LS_TRY(score(q, &of[k], text, other == 1, values[k][other], err));
     for (int64_t i = 0; i < VALUES; i++) {
         bool counts = values[0][0][i] < LS_SURE_TOKEN;
         for (int k = 0; k < 3; k++)
@@ -83,19 +83,28 @@ static ls_status measure_likeness(ls_inquiry *q, likeness *out, ls_error *err) {
     return LS_OK;
 }
 
-/* Rounding is drawn anew when a token far in front is another one. Another weight is not. */
+/* Rounding is drawn anew when a token far in front is another one. Another weight is not. Of two sets of texts. */
 static ls_status decide_anew(ls_inquiry *q, bool *found, ls_error *err) {
     const ls_expected *e = &q->f->expected;
-    likeness l;
-    LS_TRY(measure_likeness(q, &l, err));
-    if (l.n < VALUES_LEAST) return LS_OK;
-    *found = atanh(l.seen) - atanh(l.rounding) > LIKE_SPREADS * sqrt(2.0 / (double)(l.n - 3));
+    double seen = 0.0, rounding = 0.0, nearer = 0.0, chance = 0.0;
+    int64_t n = 0;
+    for (int64_t group = 0; group < GROUPS; group++) {
+        likeness l;
+        LS_TRY(measure_likeness(q, TEXT + TEXTS * group, &l, err));
+        if (l.n < VALUES_LEAST) return LS_OK;
+        seen += l.seen / GROUPS;
+        rounding += l.rounding / GROUPS;
+        nearer += atanh(l.seen) - atanh(l.rounding);
+        chance += 2.0 / (double)(l.n - 3);
+        n += l.n;
+    }
+    *found = nearer > LIKE_SPREADS * sqrt(chance);
     if (*found)
-        ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, 0.97 - 0.2 * (1.0 - l.seen) / (1.0 - l.rounding),
+        ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, 0.97 - 0.2 * (1.0 - seen) / (1.0 - rounding),
                         "the server's values of prompts are %.2g away from the checkpoint's, where orders of addition "
                         "in bf16 make %.2g; with another first token they are so at the same of %" PRId64
                         " places (rank correlation %.3f), and what bf16 makes is not (%.3f)",
-                        e->apart, e->median, l.n, l.seen, l.rounding);
+                        e->apart, e->median, n, seen, rounding);
     return LS_OK;
 }
 
