@@ -31,6 +31,7 @@ typedef enum fault {
     AT_16,           /* decoded tokens behind each 16th position are off */
     AT_32,           /* behind each 32nd */
     FROM_32,         /* all decoded ones behind the 32nd */
+    F16_LOGITS,      /* decode rounds logits */
     PRESENCE,        /* a penalty on what was generated before */
     OTHER_HEAD       /* values of prompts are of other rows of the head than the checkpoint's */
 } fault;
@@ -130,6 +131,14 @@ static double mass_above(const double *p, double own) {
     return fmax(sum, mass_of(p, own));
 }
 
+/* Logits rounded to a 1024th. */
+static double log_of_steps(const int32_t *ids, int64_t n, int32_t token) {
+    double p[VOCAB], sum = 0.0;
+    probabilities(ids, n, 1.0, p);
+    for (int v = 0; v < VOCAB; v++) sum += exp(nearbyint(1024.0 * log(p[v])) / 1024.0);
+    return nearbyint(1024.0 * log(p[token])) / 1024.0 - log(sum);
+}
+
 static bool stands_in(const int32_t *ids, int64_t n, int32_t token) {
     for (int64_t i = 0; i < n; i++)
         if (ids[i] == token) return true;
@@ -165,6 +174,7 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case LIKELIEST: return log(p[token]) - log(mass_of(p, p[token]));
         case LIKELIER: return log(p[token]) - log(mass_above(p, p[token]));
         case SCALED: return 1.4 * log(p[token]);
+        case F16_LOGITS: return log_of_steps(ids, n, token);
         case AT_16: return log(p[token]) + (n > s->n_prompt && n % 16 == 1 ? 0.7 : 0.0);
         case AT_32: return log(p[token]) + (n > s->n_prompt && n % 32 == 1 ? 0.7 : 0.0);
         case FROM_32: return log(p[token]) + (n > s->n_prompt && n > 32 ? 0.7 : 0.0);

@@ -135,6 +135,7 @@ typedef struct ls_slope {
     double height;                 /* the largest |height| of a text's line at 0 */
     double lowest, highest;        /* height */
     double cut_least, cut_most;    /* likeliest tokens above the prompt's; 0: unlikelier ones are not so by less */
+    int64_t n_steps, on_step, scored_on_step; /* pairs of tokens; apart as logits of a narrow type are */
 } ls_slope;
 
 typedef struct ls_inquiry {
@@ -325,6 +326,8 @@ ls_status ls_probe_decide_signs(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_masked(ls_inquiry *q, bool *found, ls_error *err);
 /* Once; what was measured stands for every call. */
 ls_status ls_probe_measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err);
+/* Whether records are of logits in a narrow type, and the prompt's values are not. */
+ls_status ls_probe_decide_head(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether records are of one other temperature, whatever was asked for, or of a distribution that was cut. */
 ls_status ls_probe_decide_slope(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether requests are off from a length on. */

@@ -77,12 +77,34 @@ static void look_for_cut(const double *x, const double *y, const int64_t *ends, 
     out->cut_most = highest;
 }
 
+/* ---- logits of a narrow type ---- */
+
+/* Records of two tokens of one text are as far apart as their logits, which in bf16 and f16 are multiples of this where
+ * they are not small. The prompt's values of the same tokens are of logits that are not. */
+#define STEP (1.0 / 2048.0)
+#define ON_STEP 0.1 /* of a step; by chance one in five is so near */
+
+static bool is_on_step(double d) { return fabs(d / STEP - nearbyint(d / STEP)) < ON_STEP; }
+
+static void count_steps(const double *x, const double *y, int64_t n, ls_slope *out) {
+    for (int64_t i = 1; i < n; i++) {
+        bool again = false;
+        for (int64_t k = 0; k < i; k++) again = again || !(fabs(x[i] - x[k]) > 0.0);
+        if (again) continue; /* the same token */
+        out->n_steps++;
+        out->on_step += is_on_step(y[i] - y[0]);
+        out->scored_on_step += is_on_step(x[i] - x[0]);
+    }
+}
+
 static ls_status measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err) {
     double x[MOST], y[MOST], mx[TEXTS] = {0.0}, my[TEXTS] = {0.0}, xx = 0.0, xy = 0.0, yy = 0.0, left = 0.0;
     int64_t ends[TEXTS];
     *out = (ls_slope){.n_texts = TEXTS};
     for (int64_t text = 0; text < TEXTS; text++) {
         LS_TRY(draw_text(q, text, x, y, &out->n, err));
+        count_steps(x + (text > 0 ? ends[text - 1] : 0), y + (text > 0 ? ends[text - 1] : 0),
+                    out->n - (text > 0 ? ends[text - 1] : 0), out);
         ends[text] = out->n;
     }
     look_for_cut(x, y, ends, out);
@@ -159,5 +181,21 @@ ls_status ls_probe_decide_slope(ls_inquiry *q, bool *found, ls_error *err) {
                     "%" PRId64 " draws of %" PRId64
                     " texts at temperature %g, with %.2g left: they are of temperature %.3g, whatever is asked for",
                     s.slope, s.n, s.n_texts, LS_SLOPE_AT, s.left_mean, 1.0 / s.slope);
+    return LS_OK;
+}
+
+enum { STEPS_LEAST = 20 };
+#define STEPS_CHANCE 1e-6
+ls_status ls_probe_decide_head(ls_inquiry *q, bool *found, ls_error *err) {
+    ls_slope s;
+    double chance;
+    LS_TRY(ls_probe_measure_slope(q, &s, err));
+    chance = ls_probe_chance(s.on_step, s.n_steps, s.scored_on_step, s.n_steps);
+    *found = s.n_steps >= STEPS_LEAST && 10 * s.on_step >= 7 * s.n_steps && chance < STEPS_CHANCE;
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_COARSE_HEAD, LS_STACK_SOLO_LONG, 0.95,
+                        "records of different tokens of one text are multiples of 1/2048 apart, %" PRId64 " of %" PRId64
+                        ", as logits in bf16 or f16 are, and the prompt's values of the same tokens are so in %" PRId64,
+                        s.on_step, s.n_steps, s.scored_on_step);
     return LS_OK;
 }

@@ -688,6 +688,7 @@ ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err) {
     q->of_pattern = true;
     LS_TRY(ls_probe_decide_signs(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_masked(q, &found, err));
+    if (!found && q->f->fine) LS_TRY(ls_probe_decide_head(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_predecessors(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_turns(q, &found, err));
     if (!found) LS_TRY(decide_multiples(q, &found, err));
@@ -705,6 +706,7 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found) LS_TRY(ls_probe_decide_repeats(q, &found, err));
     if (!found) LS_TRY(decide_likeliest(q, &s, &found, err));
     if (!found) LS_TRY(decide_multiples(q, &found, err));
+    if (!found && q->f->fine) LS_TRY(ls_probe_decide_head(q, &found, err));
     if (!found) LS_TRY(decide_explained(q, &found, err));
     if (!found && q->f->constant) LS_TRY(decide_hypotheses(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_signs(q, &found, err));
