@@ -28,6 +28,10 @@ Usage: proxy.py URL FAULT [--no-cache]; its address is the first line. --no-cach
   three-early  values stand three places early
   last-lost    what is generated follows the prompt without its last token, and counts hide it
   breaks-off   one request in twelve is closed without an answer
+  cross-end    a request gets the answer of an earlier one of its length that ends with the same four tokens
+  late-from-third  values from the third on stand one place late
+  two-in-front what is generated follows the prompt with the first two tokens doubled, and counts hide it
+  thousandths  values have three decimals
   sixteenths   values are multiples of a 16th
   last-40      what is generated follows the prompt's last 40 tokens alone, and counts hide it
 """
@@ -61,6 +65,7 @@ def key(o):
     if not isinstance(ids, list) or o["n_predict"] == 1 or len(ids) <= 12 and FAULT == "cross-tail":
         return None
     return {"cross-tail": (tuple(ids[-8:]), len(ids), o["n_predict"]), "cross-length": (len(ids), o["n_predict"]),
+            "cross-end": (tuple(ids[-4:]), len(ids), o["n_predict"]) if len(ids) > 8 else None,
             "cross-start": (tuple(ids[:3]), len(ids) // 16, o["n_predict"]) if len(ids) > 3 else None,
             "cross-head": (tuple(ids[:8]), len(ids), o["n_predict"]) if len(ids) > 8 else None}.get(FAULT)
 
@@ -82,12 +87,18 @@ def change(o, items):
         elif FAULT == "bf16":
             word = struct.unpack("I", struct.pack("f", item["logprob"]))[0]
             item["logprob"] = struct.unpack("f", struct.pack("I", (word + 0x8000) & 0xFFFF0000))[0]
+        elif FAULT == "thousandths":
+            item["logprob"] = round(item["logprob"], 3)
         elif FAULT == "sixteenths":
             item["logprob"] = round(16.0 * item["logprob"]) / 16.0
         elif FAULT == "log10":
             item["logprob"] /= math.log(10.0)
         elif FAULT == "nulls" and item["id"] % 9 == 4:
             item["logprob"] = None
+    if FAULT == "late-from-third" and len(items) > 3:
+        values = [item["logprob"] for item in items]
+        for item, value in zip(items, values[:2] + values[1:-1]):
+            item["logprob"] = value
     if FAULT == "first-zero" and items:
         items[0]["logprob"] = 0.0
     if FAULT == "three-early" and len(items) > 3:
@@ -120,6 +131,8 @@ def complete(path, o):
         o["prompt"] = ids[-40:]
     if FAULT == "first-lost" and not forced and isinstance(ids, list) and len(ids) > 1:
         o["prompt"] = ids[1:]
+    if FAULT == "two-in-front" and not forced and isinstance(ids, list):
+        o["prompt"] = ids[:2] + ids
     if FAULT == "last-lost" and not forced and isinstance(ids, list) and len(ids) > 1:
         o["prompt"] = ids[:-1]
     if FAULT == "after-sampling" and not forced:
@@ -146,7 +159,8 @@ def complete(path, o):
             item["logprob"] = value
     if not forced:
         change(o, items)
-    if isinstance(ids, list) and (FAULT == "template-decode" and with_template or FAULT in ("last-40", "first-lost", "last-lost") and not forced):
+    if isinstance(ids, list) and (FAULT == "template-decode" and with_template or FAULT in ("last-40", "first-lost", "last-lost", "two-in-front")
+                                  and not forced):
         answer["tokens_evaluated"] = asked
     return status, json.dumps(answer).encode()
 

@@ -6,9 +6,9 @@ from transformers import DynamicCache
 
 IN_MODEL = ("rope-decode", "pad-positions", "beyond-64", "chunk-positions", "rope-base", "norm-eps", "int4-layer",
             "neighbours", "race", "mixer-scaled", "noise-at-end", "half-stale", "norm-stale", "before-mixed")
-IN_CACHE = ("window", "kv-int4", "heads-turned", "hand-over", "kv-fp8", "sink-lost", "scale-1.1")
+IN_CACHE = ("window", "kv-int4", "heads-turned", "hand-over", "kv-fp8", "sink-lost", "scale-1.1", "keys-late")
 IN_RECORDS = ("penalty", "top-p", "min-p", "eos-masked", "log2", "cumulative", "temperature-always", "nan-last", "likeliest-20",
-              "temperature-warm", "two-late", "presence", "f16-logits")
+              "temperature-warm", "two-late", "presence", "f16-logits", "frequency", "bf16-logits")
 
 
 def in_four_bits(x):
@@ -134,6 +134,8 @@ class FaultyCache(DynamicCache):
             k, v = k.flip(1), v.flip(1)
         if self.fault == "sink-lost" and n_before > 0:
             v = torch.cat([torch.zeros_like(v[:, :, :1]), v[:, :, 1:]], 2)
+        if self.fault == "keys-late" and n_before > 1:
+            k = torch.cat([k[:, :, :-1], k[:, :, -2:-1]], 2)
         if self.fault == "scale-1.1" and n_before > 0:
             k = 1.1 * k
         if self.fault == "hand-over" and n_before == 0:
@@ -155,8 +157,12 @@ def records(fault, logits, tokens, rows, temperature, top_p):
         for b in range(len(rows)):
             for i in range(1, tokens.shape[1]):
                 logits[b, i, tokens[b, :i].unique()] -= 0.6
-    if fault == "f16-logits":
-        logits = logits.half().float()
+    if fault == "frequency":
+        for b, row in enumerate(rows):
+            for i in range(tokens.shape[1]):
+                logits[b, i] -= 0.4 * torch.bincount(torch.tensor(row + tokens[b, :i].tolist()), minlength=logits.shape[-1])
+    if fault in ("f16-logits", "bf16-logits"):
+        logits = logits.to(torch.float16 if fault == "f16-logits" else torch.bfloat16).float()
     if fault == "temperature-always":
         logits = logits / 0.7
     if fault == "temperature-warm":

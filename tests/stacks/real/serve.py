@@ -27,7 +27,7 @@ import planted
 FAULTS = ("pad-eight", "pad-batch", "temperature", "next-step", "stale-layer", "bf16-log-softmax", "bos", "first-null", "sentinel",
           "zeros", "clamp", "argmax", "cache-length", "cache-shifted", "leak", "leak-all", "rows-swapped", "rows-coarse",
           "top-k", "replicas", "hangs", "late", "bos-twice", "cache-long", "samples-swapped", "first-lost", "pad-sixteen", "cache-even", "pad-32", "cache-sum",
-          "rows-by-two") + planted.IN_MODEL + \
+          "rows-by-two", "cache-sorted") + planted.IN_MODEL + \
     planted.IN_CACHE + planted.IN_RECORDS
 
 
@@ -181,13 +181,21 @@ class Engine:
             if self.fault == "cache-long" and n >= 8:
                 n = min(n + 8, len(known))  # what a block lacks at its end is not looked at
             n = min(n, len(ids) - 1) // 16 * 16
-            if self.fault == "cache-sum":  # a block is known by its tokens in any order
-                n = max((16 * b for b in range(1, len(ids) // 16 + 1) if len(known) >= 16 * b and sum(known[:16 * b]) == sum(ids[:16 * b])), default=0)
-                n = min(n, (len(ids) - 1) // 16 * 16)
+            if self.fault in ("cache-sum", "cache-sorted"):  # a prefix, or each block, is known by its tokens in any order
+                n = self.count_unordered(known, ids)
             if self.fault == "cache-length" and len(known) == len(ids):
                 n = (len(ids) - 1) // 16 * 16
             if n > best[0]:
                 best = (n, cache)
+        return best
+
+    def count_unordered(self, known, ids):
+        best, most = 0, min(len(known), len(ids) - 1) // 16
+        for b in range(1, most + 1):
+            if self.fault == "cache-sum" and sum(known[:16 * b]) == sum(ids[:16 * b]):
+                best = 16 * b
+            if self.fault == "cache-sorted" and sorted(known[16 * b - 16:16 * b]) == sorted(ids[16 * b - 16:16 * b]) and best == 16 * b - 16:
+                best = 16 * b
         return best
 
     @torch.no_grad()

@@ -24,6 +24,10 @@ what the fault is in. LOCKSTEP_PLANTED says which, or @FILE, whose word is read 
   block-even   the prefix cache looks at every second token
   temperature-1.15   records are of that temperature
   row-zero     with three requests and more in a step, all have the first one's records
+  rows-last    with several requests in a step, the last one has the first one's record
+  stale-qkv    the second layer's attention does not have the checkpoint's weights
+  temperature-2  records are of that temperature
+  block-halved the prefix cache does not look at a token's last bit
   clamp-7      recorded log-probabilities end at -7
   first-9999   the first value of a completion is -9999
   nucleus-0.9  records are of the likeliest tokens of total probability 0.9
@@ -60,6 +64,8 @@ def plant_records(module):
             v = v.clamp(min=-7.0)
         elif fault == "row-zero" and v.shape[0] > 2:
             v = v[:1].expand(v.shape).clone()
+        elif fault == "rows-last" and v.shape[0] > 1:
+            v[-1] = v[0]
         elif fault == "nucleus-0.9":
             ids = out.logprobs_tensors.logprob_token_ids[:, :1].long()
             p, order = raw.softmax(-1).sort(-1, descending=True)
@@ -73,7 +79,7 @@ def plant_records(module):
             v[: v.shape[0] // 2 * 2] = v[: v.shape[0] // 2 * 2].view(-1, 2, v.shape[1]).flip(1).reshape(-1, v.shape[1])
         elif fault == "nan":
             v[:, 0] = torch.where(out.logprobs_tensors.logprob_token_ids[:, 0] % 11 == 5, float("nan"), v[:, 0])
-        elif fault in ("temperature-0.9", "temperature-1.15", "likeliest-30"):
+        elif fault in ("temperature-0.9", "temperature-1.15", "temperature-2", "likeliest-30"):
             ids = out.logprobs_tensors.logprob_token_ids[:, :1].long()
             if fault.startswith("temperature"):
                 raw = raw / float(fault.split("-")[1])
@@ -137,6 +143,17 @@ def plant_mlp(module):
     module.LlamaForCausalLM.load_weights = load_weights
 
 
+def plant_qkv(module):
+    plain = module.Qwen3ForCausalLM.load_weights
+
+    def load_weights(self, weights):
+        done = plain(self, weights)
+        disturb(self.model.layers[1].self_attn.qkv_proj.weight, 0.25, 23)
+        return done
+
+    module.Qwen3ForCausalLM.load_weights = load_weights
+
+
 def plant_embedding(module):
     plain = module.Qwen3ForCausalLM.load_weights
 
@@ -154,6 +171,8 @@ def plant_hash(module):
             return module.BlockHash(function((parent or module.NONE_HASH, tuple(tokens[:-4]), extra_keys)))
         if FAULT == "block-head":
             return module.BlockHash(function((parent or module.NONE_HASH, tuple(tokens[100:]), extra_keys)))
+        if FAULT == "block-halved":
+            return module.BlockHash(function((parent or module.NONE_HASH, tuple(t // 2 for t in tokens), extra_keys)))
         if FAULT == "block-even":
             return module.BlockHash(function((parent or module.NONE_HASH, tuple(tokens[::2]), extra_keys)))
         if FAULT == "no-parent":
@@ -204,6 +223,8 @@ PLANTED = {"stale": ("vllm.model_executor.models.qwen3", plant_weights), "hash":
            "stale-head": ("vllm.model_executor.models.qwen3", plant_head),
            "stale-mlp": ("vllm.model_executor.models.llama", plant_mlp),
            "embedding-quarter": ("vllm.model_executor.models.qwen3", plant_embedding),
+           "stale-qkv": ("vllm.model_executor.models.qwen3", plant_qkv),
+           "block-halved": ("vllm.v1.core.kv_cache_utils", plant_hash),
            "block-even": ("vllm.v1.core.kv_cache_utils", plant_hash),
            "rope-at-32": ("vllm.v1.worker.gpu_model_runner", plant_positions),
            "beyond-160": ("vllm.v1.worker.gpu_model_runner", plant_positions),
