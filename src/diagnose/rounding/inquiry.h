@@ -348,6 +348,8 @@ ls_status ls_probe_confirm(ls_inquiry *q, ls_stack_experiment experiment, double
 double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_without);
 /* Whether so few tokens are off, and by so little, as ties of a sound stack in a coarse type make. */
 bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most);
+/* Whether a coarse type makes so much when a sum falls on the other side of a rounding. */
+bool ls_probe_is_flip(const ls_foreign *f, double most);
 /* Of all requests alone together. */
 bool ls_probe_solo_is_right(const ls_foreign *f);
 /* How far two outcomes of one request are apart, each from its tokens' values in a prompt, up to the first token that

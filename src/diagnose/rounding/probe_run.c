@@ -91,7 +91,8 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     f->limit = fmax(LIMIT_LEAST, f->floor_tokens > 0 ? fmin(BEYOND * f->floor_max, bound) : bound);
     f->constant = unsure > (has_model ? fmax(EXPECTED_TIMES * f->expected.median, LIMIT_LEAST) : BF16_MEDIAN);
     /* What bf16 would make is no excuse for a server whose prefill is of float32. */
-    if (!(f->floor_q90 > 0.0) || f->floor_max > LS_LEAST_PATTERN) LS_TRY(ls_probe_prefill_is_fine(q, &f->fine, err));
+    if (!f->constant && (!(f->floor_q90 > 0.0) || f->floor_max > LS_LEAST_PATTERN))
+        LS_TRY(ls_probe_prefill_is_fine(q, &f->fine, err));
     f->constant = f->constant || (f->fine && unsure > LS_FLIP_OF_F16);
     if (f->constant) f->floor = unsure;
     return LS_OK;

@@ -31,20 +31,22 @@ static bool is_tie(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double 
 }
 
 /* Two paths of a coarse type agree to the last bit until a sum falls on the other side of a rounding. That value and
- * those behind it in its sequence move then, by little; a kernel that a hit or a company chooses moves all of them by no
- * more. Where all values are a little apart, and none by more than float32 makes, there is no coarse type. */
+ * those behind it in its sequence move then, by little: of long completions almost half, before which it agrees. Where
+ * all values are a little apart, and none by more than float32 makes, there is no coarse type. */
+#define FLIP_SHARE 0.45
 /* Logits are as large as the values that they make. bf16 has a quantum of them of a 128th at most, and what they are
  * divided by moves as well. */
 #define FLIP_OF_VALUE (1.0 / 96.0)
 double ls_probe_flip_of_bf16(const ls_foreign *f) { return fmax(LS_FLIP_LEAST, FLIP_OF_VALUE * f->deepest); }
 
-static bool is_flip(const ls_foreign *f, double most) {
+bool ls_probe_is_flip(const ls_foreign *f, double most) {
     const bool coarse = !f->fine && (!(f->floor_q90 > 0.0) || f->floor_max > LS_FINE);
     return coarse && most <= ls_probe_flip_of_bf16(f);
 }
 
 bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most) {
-    return is_tie(f, n_off, n_tokens, most) || is_flip(f, most);
+    return is_tie(f, n_off, n_tokens, most) ||
+           ((double)n_off <= FLIP_SHARE * (double)n_tokens && ls_probe_is_flip(f, most));
 }
 
 /* Whether values of prompts from some length on are far more often, which no tie does. */

@@ -37,6 +37,7 @@ ls_status ls_probe_prefill_is_fine(ls_inquiry *q, bool *fine, ls_error *err) {
     int64_t n = 0, n_apart = 0, n_far = 0;
     ls_status status;
     *fine = false;
+    if (q->runner->door->subject->scores_by_token) return LS_OK; /* no text is ever in front of more */
     LS_TRY_DONE(score_texts(q, SHORT, &alone, err));
     LS_TRY_DONE(score_texts(q, LONG, &in_front, err));
     for (int64_t s = 0; s < alone.n && s < in_front.n; s++)

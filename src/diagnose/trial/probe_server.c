@@ -510,6 +510,7 @@ ls_subject ls_subject_server(ls_probe_server *s) {
     if (s->dialect == LS_DIALECT_LLAMA_CPP && s->n_slots > 1) subject.obeys |= lever("slot-base") | lever("slots");
     subject.is_near_limit = is_near_limit;
     subject.odd = &s->odd;
+    subject.scores_by_token = s->dialect == LS_DIALECT_LLAMA_CPP;
     subject.repro = print_repro;
     subject.does = LS_OUTSIDE_STAGGERED | LS_OUTSIDE_LEAVERS | LS_OUTSIDE_LOAD | LS_OUTSIDE_MARKED;
     if (s->dialect != LS_DIALECT_LLAMA_CPP) subject.does |= LS_OUTSIDE_STOPS;

@@ -102,6 +102,7 @@ typedef struct ls_subject {
                      ls_outcomes *out, ls_error *err);
     bool is_program;        /* which may be a stack that promises no bits */
     bool is_server;         /* the same, moved from outside; obeys and does are known then */
+    bool scores_by_token;   /* a value of a prompt is a request of its own, whatever stands behind it */
     bool records_processed; /* what it generates has values of the temperature asked for, as it says of itself */
     uint64_t obeys;         /* levers, by number */
     uint32_t does;          /* set of LS_OUTSIDE_.. */
