@@ -31,6 +31,7 @@ typedef enum fault {
     AT_16,           /* decoded tokens behind each 16th position are off */
     AT_32,           /* behind each 32nd */
     FROM_32,         /* all decoded ones behind the 32nd */
+    THREE_EARLY,     /* records stand three places early, where so many are left */
     HIT_KERNEL,      /* values behind a hit are of another kernel */
     F16_LOGITS,      /* decode rounds logits */
     PRESENCE,        /* a penalty on what was generated before */
@@ -210,6 +211,7 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
         c->logprob[c->n] = (float)record_of(s, p, ids, n, token, hit && trial->levers.prefix == LS_PREFIX_ON);
         ids[n++] = token;
     }
+    for (int64_t i = 0; s->fault == THREE_EARLY && i + 3 < c->n; i++) c->logprob[i] = c->logprob[i + 3];
     keep(s, c->prompt, c->n_prompt);
 }
 
@@ -297,6 +299,12 @@ typedef ls_status (*rule)(ls_inquiry *q, bool *found, ls_error *err);
 
 static ls_status previous(ls_inquiry *q, bool *found, ls_error *err) {
     return ls_decide_previous_request(q, LS_STACK_CACHED_ORDER, true, found, err);
+}
+
+static ls_status places(ls_inquiry *q, bool *found, ls_error *err) {
+    (void)err;
+    ls_probe_decide_places(q, found);
+    return LS_OK;
 }
 
 static void a_rule_names_its_fault_and_no_other(void **state) {

@@ -322,6 +322,8 @@ double ls_probe_moved_from(const ls_inquiry *q);
 double ls_probe_size(const ls_outcome *c);
 /* Whether records of tokens that stood there before are below, and all others above. */
 ls_status ls_probe_decide_signs(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether records that are off are values of tokens so many places on or back. */
+void ls_probe_decide_places(ls_inquiry *q, bool *found);
 /* Whether records are of a distribution without the end of sequence. */
 ls_status ls_probe_decide_masked(ls_inquiry *q, bool *found, ls_error *err);
 /* Once; what was measured stands for every call. */

@@ -708,6 +708,7 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found) LS_TRY(decide_multiples(q, &found, err));
     if (!found && q->f->fine) LS_TRY(ls_probe_decide_head(q, &found, err));
     if (!found) LS_TRY(decide_explained(q, &found, err));
+    if (!found) ls_probe_decide_places(q, &found);
     if (!found && q->f->constant) LS_TRY(decide_hypotheses(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_signs(q, &found, err));
     if (!found && q->f->constant) LS_TRY(decide_numbers(q, &found, err));
