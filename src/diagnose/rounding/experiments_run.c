@@ -104,13 +104,13 @@ const char *ls_foreign_why_untried(const ls_foreign *f) {
 /* A server that has so many requests hang is asked for no more than what tells causes apart. */
 enum { HANGS_MOST = 8 };
 
-ls_status ls_foreign_climb(ls_inquiry *q, ls_error *err) {
+ls_status ls_foreign_climb(ls_inquiry *q, ls_early *early, ls_error *err) {
     const ls_server_oddities *odd = q->runner->door->subject->odd;
     int n_timeouts = 0;
     bool named = false;
     q->climb_end = ls_door_share(q->runner->door, CLIMB_SHARE);
     for (int i = LS_STACK_SEQUENCE; i < LS_STACK_EXPERIMENTS; i++) {
-        if (q->f->is_server && !named) LS_TRY(ls_probe_decide_early(q, (ls_stack_experiment)i, &named, err));
+        if (early != NULL && !named) LS_TRY(early(q, (ls_stack_experiment)i, &named, err));
         /* The crowds are for what smaller experiments do not show. What shows with a cache, with forks or with
          * preemption may be the number of slots that they take, so the crowds without them are tried. */
         if (named)

@@ -198,7 +198,7 @@ static ls_status look_behind_rounding(ls_inquiry *q, bool *explained, ls_error *
     const ls_finding rounding = f->found.of[0];
     if (f->constant || rounding.cause != LS_CAUSE_COARSE_RECORDS) return LS_OK;
     f->found.n = 0;
-    LS_TRY(ls_foreign_climb(q, err));
+    LS_TRY(ls_foreign_climb(q, NULL, err));
     LS_TRY(ls_foreign_decide(q, err));
     LS_TRY(ls_foreign_weigh(q, err));
     if (ls_foreign_named(f) != NULL) {
@@ -221,7 +221,7 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     climbed = explained;
     if (explained) LS_TRY(look_behind_rounding(q, &explained, err));
     climbed = climbed && !explained;
-    if (!explained && !climbed) LS_TRY(ls_foreign_climb(q, err));
+    if (!explained && !climbed) LS_TRY(ls_foreign_climb(q, NULL, err));
     if (!climbed) LS_TRY(ls_foreign_decide(q, err));
     if (!explained && !climbed) LS_TRY(ls_foreign_weigh(q, err));
     if (!explained && ls_foreign_named(f) != NULL && ls_foreign_named(f)->cause == LS_CAUSE_PAGE_SIZE)

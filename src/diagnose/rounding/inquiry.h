@@ -279,7 +279,7 @@ ls_status ls_foreign_weigh(ls_inquiry *q, ls_error *err);
 ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err);
 /* What was seen, as causes. */
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err);
-/* What needs no experiment from `next` on; *named: nothing else has to be run. */
+/* Company and pairs of requests, as soon as they are off. */
 ls_status ls_probe_decide_early(ls_inquiry *q, ls_stack_experiment next, bool *named, ls_error *err);
 /* Fills f->expected; nothing without a checkpoint. */
 ls_status ls_probe_expect(ls_inquiry *q, ls_error *err);
@@ -361,7 +361,10 @@ double ls_probe_apart(const ls_outcome *a, const ls_outcome *b);
 void ls_foreign_control(const ls_inquiry *q, ls_stack_experiment experiment, const ls_requests *r, ls_trial *out);
 void ls_foreign_tell(const ls_inquiry *q, const char *what); /* progress */
 ls_status ls_foreign_run_experiment(ls_inquiry *q, ls_stack_experiment experiment, ls_error *err);
-ls_status ls_foreign_climb(ls_inquiry *q, ls_error *err);
+/* Decides what needs no experiment from `next` on; *named: nothing else has to be run. */
+typedef ls_status ls_early(ls_inquiry *q, ls_stack_experiment next, bool *named, ls_error *err);
+/* early: NULL: everything is run. */
+ls_status ls_foreign_climb(ls_inquiry *q, ls_early *early, ls_error *err);
 bool ls_foreign_any_off(const ls_foreign *f);
 /* Why the first of the requests alone came to nothing. */
 const char *ls_foreign_why_untried(const ls_foreign *f);

@@ -70,7 +70,7 @@ static bool is_at(const far_tokens *f, int64_t border, int64_t of) {
 }
 
 /* Both borders have to be met: one alone is a length. */
-static bool meets_both(const far_tokens *f) {
+static bool has_both_borders(const far_tokens *f) {
     int64_t n_second = 0;
     for (int64_t i = 0; i < f->n; i++) n_second += f->at[i] >= LONGER;
     return n_second >= 2 && n_second <= f->n - 2;
@@ -85,7 +85,7 @@ ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err) {
         LS_TRY(find_far(q, 2 * PAGE_MOST, &second, err));
         *found = is_at(&second, 2 * PAGE_MOST, 0);
     }
-    for (; page >= PAGE_LEAST && !*found && !(is_at(&f, 0, page) && meets_both(&f)); page /= 2) continue;
+    for (; page >= PAGE_LEAST && !*found && !(is_at(&f, 0, page) && has_both_borders(&f)); page /= 2) continue;
     *found = (*found || page >= PAGE_LEAST) && ls_quantile(f.sizes, f.n, 0.5, 0.0) > LEAST_SIZE;
     if (*found)
         ls_foreign_find(q->f, LS_CAUSE_PAGE_SIZE, LS_STACK_LENGTHS, 0.95,

@@ -252,7 +252,7 @@ ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err) {
         leave_rest(f);
     } else {
         LS_TRY(ls_probe_decide_pattern(q, err));
-        if (f->found.n == 0) LS_TRY(ls_foreign_climb(q, err));
+        if (f->found.n == 0) LS_TRY(ls_foreign_climb(q, ls_probe_decide_early, err));
     }
     LS_TRY(measure_paths(q, hits, 1, LS_PATH_HIT, LS_PATH_HIT, NULL, err));
     LS_TRY(ls_probe_decide(q, err));
