@@ -16,6 +16,7 @@ typedef enum fault {
     MASKED,          /* no end of sequence */
     RAISED,          /* all records, by one number */
     WARM,            /* another temperature */
+    TWICE_AS_WARM,   /* the one that the slope is measured at */
     LIKELIEST,       /* records are of the 20 likeliest alone */
     LIKELIER,        /* of those that are likelier as well */
     SCALED,          /* times a number */
@@ -185,6 +186,7 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case MASKED: return log(p[token]) - log1p(-p[END]);
         case RAISED: return log(p[token]) + 0.1;
         case WARM: probabilities(ids, n, 1.3, warm); return log(warm[token]);
+        case TWICE_AS_WARM: probabilities(ids, n, LS_SLOPE_AT, warm); return log(warm[token]);
         case LIKELIEST: return log(p[token]) - log(mass_of(p, p[token]));
         case LIKELIER: return log(p[token]) - log(mass_above(p, p[token]));
         case SCALED: return 1.4 * log(p[token]);
@@ -333,6 +335,7 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_slope, SOUND, LS_CAUSE_NONE},
                 {ls_probe_decide_slope, WARM, LS_CAUSE_TEMPERATURE},
                 {ls_probe_decide_slope, SCALED, LS_CAUSE_NONE},
+                {ls_probe_decide_slope, TWICE_AS_WARM, LS_CAUSE_TEMPERATURE},
                 {ls_probe_decide_slope, MASKED, LS_CAUSE_NONE},
                 {previous, SOUND, LS_CAUSE_NONE},
                 {previous, PIECES_MOVED, LS_CAUSE_CACHE_CROSSED},

@@ -166,14 +166,17 @@ static void decide_likeliest_alone(ls_inquiry *q, const ls_slope *s, bool *found
 }
 
 ls_status ls_probe_decide_slope(ls_inquiry *q, bool *found, ls_error *err) {
+    bool follows;
     ls_slope s;
     LS_TRY(ls_probe_measure_slope(q, &s, err));
     decide_likeliest_alone(q, &s, found);
     if (*found) return LS_OK;
     if (s.n < 12 || !(s.left_mean < LS_ON_LINE * s.spread) || !(s.slope > 0.0)) return LS_OK;
     if (fabs(s.slope - 1.0) < OTHER_SLOPE) decide_cut(q, &s, found);
-    if (fabs(s.slope - 1.0) < OTHER_SLOPE || fabs(s.slope - 1.0 / LS_SLOPE_AT) < OTHER_SLOPE / LS_SLOPE_AT)
-        return LS_OK;
+    /* That of the draws is a rule of its own, but where requests at temperature 1 are off as well. */
+    follows = fabs(q->runner->sweep->opts.temperature - 1.0) > 1e-9 &&
+              fabs(s.slope - 1.0 / LS_SLOPE_AT) < OTHER_SLOPE / LS_SLOPE_AT;
+    if (fabs(s.slope - 1.0) < OTHER_SLOPE || follows) return LS_OK;
     if (!(s.height > HEIGHT_LEAST)) return LS_OK; /* log-probabilities are multiplied, and not divided logits */
     *found = true;
     ls_foreign_find(q->f, LS_CAUSE_TEMPERATURE, LS_STACK_SOLO_LONG, 0.97 - s.left_mean / s.spread * 0.4,
