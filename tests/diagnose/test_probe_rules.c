@@ -32,6 +32,7 @@ typedef enum fault {
     AT_16,           /* decoded tokens behind each 16th position are off */
     AT_32,           /* behind each 32nd */
     FROM_32,         /* all decoded ones behind the 32nd */
+    THOUSANDTHS,     /* records have three decimals */
     THREE_EARLY,     /* records stand three places early, where so many are left */
     BLOCK_SETS,      /* the cache knows a block of 16 by its tokens in any order */
     HIT_KERNEL,      /* values behind a hit are of another kernel */
@@ -191,6 +192,7 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case LIKELIER: return log(p[token]) - log(mass_above(p, p[token]));
         case SCALED: return 1.4 * log(p[token]);
         case HIT_KERNEL: return log(p[token]) + (hit ? 0.03 : 0.0);
+        case THOUSANDTHS: return nearbyint(1000.0 * log(p[token])) / 1000.0;
         case F16_LOGITS: return log_of_steps(ids, n, token);
         case AT_16: return log(p[token]) + (n > s->n_prompt && n % 16 == 1 ? 0.7 : 0.0);
         case AT_32: return log(p[token]) + (n > s->n_prompt && n % 32 == 1 ? 0.7 : 0.0);
@@ -314,6 +316,12 @@ static ls_status previous(ls_inquiry *q, bool *found, ls_error *err) {
     return ls_decide_previous_request(q, LS_STACK_CACHED_ORDER, true, found, err);
 }
 
+static ls_status numbers(ls_inquiry *q, bool *found, ls_error *err) {
+    (void)err;
+    *found = ls_probe_decide_records(q);
+    return LS_OK;
+}
+
 static ls_status places(ls_inquiry *q, bool *found, ls_error *err) {
     (void)err;
     ls_probe_decide_places(q, found);
@@ -353,6 +361,8 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_head, F16_LOGITS, LS_CAUSE_COARSE_HEAD},
                 {ls_probe_decide_head, SOUND, LS_CAUSE_NONE},
                 {ls_probe_decide_head, WARM, LS_CAUSE_NONE},
+                {numbers, THOUSANDTHS, LS_CAUSE_COARSE_RECORDS},
+                {numbers, SOUND, LS_CAUSE_NONE},
                 {places, THREE_EARLY, LS_CAUSE_SHIFTED},
                 {places, NOISE, LS_CAUSE_NONE},
                 {places, WARM, LS_CAUSE_NONE},

@@ -26,11 +26,14 @@ static void each_solo(const ls_inquiry *q, visit *with, void *context) {
     }
 }
 
+enum { PLACES_MOST = 4 };
+
 typedef struct shape {
     double from;                           /* what is off */
     int64_t n, n_off, n_above;             /* tokens; off; records above the prompt's value, of those off */
     int64_t on_grid[2], scored_on_grid[2]; /* values of a narrow type */
     int64_t of_grid[2], scored_of_grid[2]; /* logarithms of such */
+    int64_t of_places[PLACES_MOST], scored_of_places[PLACES_MOST]; /* values of so many decimals and one */
     double least; /* the lowest record, and how many are that; in a prompt lower by more than a little */
     int64_t n_least, n_least_above;
 } shape;
@@ -41,6 +44,12 @@ static bool is_on_grid(float value, int bits) {
     uint32_t word;
     memcpy(&word, &value, sizeof word);
     return (word & (((uint32_t)1 << bits) - 1)) == 0;
+}
+
+/* As far as a float32 can say; by chance one value in fifty is. */
+static bool is_of_places(float value, int places) {
+    const double x = (double)value * pow(10.0, places);
+    return fabs(x - nearbyint(x)) < 0.01;
 }
 
 /* Whether a value is the logarithm of a probability that a narrow type has, as far as a float32 can say. */
@@ -65,6 +74,10 @@ static void look_at_token(void *context, const ls_outcome *c, int64_t i) {
         s->of_grid[k] += is_log_of_grid(c->logprob[i], grid_bits[k]);
         s->scored_of_grid[k] += is_log_of_grid(c->scored[i], grid_bits[k]);
     }
+    for (int k = 0; k < PLACES_MOST; k++) {
+        s->of_places[k] += is_of_places(c->logprob[i], k + 1);
+        s->scored_of_places[k] += is_of_places(c->scored[i], k + 1);
+    }
     if (record < s->least) s->least = record, s->n_least = s->n_least_above = 0;
     if (!(record > s->least)) s->n_least++, s->n_least_above += record > scored + 1e-3;
     if (fabs(record - scored) <= s->from) return;
@@ -81,6 +94,14 @@ static void decide_grid(ls_inquiry *q, const shape *s, bool *found) {
         ls_foreign_find(q->f, LS_CAUSE_COARSE_RECORDS, LS_STACK_SOLO_LONG, 0.97,
                         "all %" PRId64 " records are values of %s, and %" PRId64 " of the same tokens' in a prompt",
                         s->n, types[k], s->scored_on_grid[k]);
+    }
+    for (int k = 0; k < PLACES_MOST && !*found && s->n >= 20; k++) {
+        if (s->of_places[k] < s->n || 2 * s->scored_of_places[k] > s->n) continue;
+        *found = true;
+        ls_foreign_find(q->f, LS_CAUSE_COARSE_RECORDS, LS_STACK_SOLO_LONG, 0.97,
+                        "all %" PRId64 " records have %d decimals at most, and %" PRId64
+                        " of the same tokens' in a prompt",
+                        s->n, k + 1, s->scored_of_places[k]);
     }
     for (int k = 0; k < 2 && !*found && s->n >= 20; k++) {
         /* Of the less likely ones f16 has fewer bits, and they are not told. */
