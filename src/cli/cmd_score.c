@@ -150,6 +150,10 @@ static void tell_others(const score_run *run, const ls_run_options *o, const cha
                 (long long)n_weights, (long long)run->n_records, path, (long long)weights, o->model);
 }
 
+static ls_score_opts score_opts(const ls_run_options *o) {
+    return (ls_score_opts){o->dtype, o->levers.batch, o->levers.chunk, o->levers.page_tokens};
+}
+
 /* Weights that drew some tokens, and the values of all tokens up to the last of these. */
 typedef struct score_part {
     ls_score_item *items; /* [n] */
@@ -203,7 +207,7 @@ static ls_status open_version(ls_model **out, const score_run *run, const ls_run
  * has computed when weights arrive in the middle of one. */
 static ls_status score_version(const score_run *run, const ls_run_options *o, const ls_score_version *v,
                                ls_error *err) {
-    const ls_score_opts opts = {o->dtype, o->levers.batch, o->levers.chunk, o->levers.page_tokens};
+    const ls_score_opts opts = score_opts(o);
     score_part part = {0};
     ls_model *model = NULL;
     ls_status status;
@@ -222,7 +226,7 @@ done:
 }
 
 static ls_status score(const score_run *run, const ls_run_options *o, ls_error *err) {
-    const ls_score_opts opts = {o->dtype, o->levers.batch, o->levers.chunk, o->levers.page_tokens};
+    const ls_score_opts opts = score_opts(o);
     const ls_score_version unnamed = {-1, NULL};
     if (o->n_versions == 0)
         return ls_score_watched(run->model, run->device, &opts, run->items, run->n_records, ls_job_scored, NULL, err);

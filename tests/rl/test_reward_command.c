@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "harness.h"
+#include "rl/late_items.h"
 #include "rl/reward.h"
 
 enum { N_MAX = 2000 };
@@ -532,14 +533,8 @@ static void bad_options_are_named(void **state) {
 
 /* ---- items that come late ---- */
 
-typedef struct coming {
-    ls_feed *feed;
-    const int64_t *order;
-    int64_t n, n_complete;
-    char seen[64]; /* what the command has read, a line each */
-} coming;
-
-static int64_t lines_of(const char *path) {
+/* Of a file in which the command writes a line for each item that it has read. */
+static int64_t lines_of(const void *path) {
     FILE *file = fopen(path, "r");
     int64_t n = 0;
     assert_non_null(file);
@@ -548,71 +543,42 @@ static int64_t lines_of(const char *path) {
     return n;
 }
 
-/* An item is there when the command has the one before: a source that waits for all of them waits for ever. */
-static void *put_one_by_one(void *context) {
-    coming *c = context;
-    for (int64_t k = 0; k < c->n; k++) {
-        while (lines_of(c->seen) < k) usleep(1000);
-        ls_feed_put(c->feed, c->order[k]);
-    }
-    ls_feed_end(c->feed);
-    return NULL;
-}
-
-static ls_status complete(void *context, int64_t i, ls_error *err) {
-    static char texts[8][8];
-    coming *c = context;
-    (void)err;
-    c->n_complete++;
-    snprintf(texts[i], sizeof texts[i], "%d", (int)i);
-    items[i].completion = (ls_reply){texts[i], 1};
-    return LS_OK;
-}
-
-static ls_status ask_late(coming *c, int64_t n_items, ls_error *err) {
-    const ls_reward_late late = {c->feed, complete, c};
+static ls_status ask_late(late_items *l, ls_error *err) {
     ls_reward_command_options options;
     ls_reward *reward;
-    pthread_t thread;
-    char command[400];
+    char seen[] = "/tmp/lockstep-test-late-XXXXXX", command[400];
     ls_status status;
-    snprintf(c->seen, sizeof c->seen, "/tmp/lockstep-test-late-XXXXXX");
-    assert_int_equal(close(mkstemp(c->seen)), 0);
+    assert_int_equal(close(mkstemp(seen)), 0);
     snprintf(command, sizeof command,
              "while IFS= read -r l; do echo x >> %s; id=${l#*'\"id\":\"'}; id=${id%%%%'\"'*}; "
              "said=${l#*'\"completion\":\"'}; echo \"{\\\"id\\\":\\\"$id\\\",\\\"reward\\\":${said%%%%'\"'*}}\"; done",
-             c->seen);
+             seen);
+    l->n_seen = lines_of;
+    l->context = seen;
     ls_reward_command_init(&options);
     options.command = command;
     options.silence_s = 20;
     assert_ok(ls_reward_command_open(&reward, &options, err), *err);
-    assert_true(ls_reward_takes_late(reward));
-    for (int64_t i = 0; i < n_items; i++) items[i] = (ls_reward_item){.problem = "p", .prompt = {"?", 1}};
-    ls_feed_begin(c->feed);
-    assert_int_equal(pthread_create(&thread, NULL, put_one_by_one, c), 0);
-    status = ls_reward_ask_late(reward, results, items, n_items, &late, err);
-    assert_int_equal(pthread_join(thread, NULL), 0);
+    status = late_ask(l, reward, results, err);
     ls_reward_close(reward);
-    assert_int_equal(unlink(c->seen), 0);
+    assert_int_equal(unlink(seen), 0);
     return status;
 }
 
 /* Each goes out when it is there, and its reward is where it belongs. */
 static void late_items_go_out_as_they_come(void **state) {
-    static const int64_t order[] = {3, 0, 4, 1, 2};
-    coming c = {.order = order, .n = 5};
+    late_items l = {.items = items, .n = LATE_ITEMS};
     ls_error err;
     (void)state;
-    assert_ok(ls_feed_create(&c.feed, 5, &err), err);
+    assert_ok(ls_feed_create(&l.feed, LATE_ITEMS, &err), err);
     for (int round = 0; round < 2; round++) {
-        c.n_complete = 0;
-        assert_ok(ask_late(&c, 5, &err), err);
-        assert_int_equal(c.n_complete, 5);
-        for (int64_t i = 0; i < 5; i++) assert_true(results[i].ok && results[i].reward == (double)i);
+        assert_ok(ask_late(&l, &err), err);
+        assert_int_equal(l.n_complete, LATE_ITEMS);
+        for (int64_t i = 0; i < LATE_ITEMS; i++) assert_true(results[i].ok && results[i].reward == (double)i);
     }
-    c.n = 3; /* whoever makes them ended */
-    check_failed(ask_late(&c, 5, &err), &err, "3 of 5 items came");
-    ls_feed_free(c.feed);
+    l.n = 3; /* whoever makes them ended */
+    check_failed(ask_late(&l, &err), &err, "3 of 5 items came");
+    ls_feed_free(l.feed);
 }
 
 int main(int argc, char **argv) {

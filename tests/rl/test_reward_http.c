@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "rl/http_server.h"
+#include "rl/late_items.h"
 #include "rl/reward.h"
 
 enum { N_MAX = 400 };
@@ -419,73 +420,39 @@ static void messages_are_taken(void **state) {
 
 /* ---- items that come late ---- */
 
-typedef struct coming {
-    ls_feed *feed;
-    int64_t n, batch, n_complete;
-} coming;
-
-static const int64_t order[] = {3, 0, 4, 1, 2};
-
-/* Where a request is an item, one is there when the server has the one before: a source that waits for all of them
- * waits for ever. */
-static void *put_one_by_one(void *context) {
-    coming *c = context;
-    for (int64_t k = 0; k < c->n; k++) {
-        while (c->batch == 1 && atomic_load(&the_server.n_requests) < k) pause_ms(1);
-        ls_feed_put(c->feed, order[k]);
-    }
-    ls_feed_end(c->feed);
-    return NULL;
+static int64_t n_requests(const void *context) {
+    (void)context;
+    return atomic_load(&the_server.n_requests);
 }
 
-static ls_status complete(void *context, int64_t i, ls_error *err) {
-    static char texts[5][8];
-    coming *c = context;
-    (void)err;
-    c->n_complete++;
-    snprintf(texts[i], sizeof texts[i], "%d", (int)i);
-    items[i].completion = (ls_reply){texts[i], 1};
-    return LS_OK;
-}
-
-static ls_status ask_late(coming *c, ls_error *err) {
-    const ls_reward_late late = {c->feed, complete, c};
+static ls_status ask_late(late_items *l, int64_t batch, ls_error *err) {
     ls_reward_http_options options = defaults();
     ls_reward *reward;
-    pthread_t thread;
     ls_status status;
-    options.batch = c->batch;
+    options.batch = batch;
+    l->n_seen = batch == 1 ? n_requests : NULL;
+    server_start(batch == 1 ? echo : batches_backwards);
     reward = open_server(&options);
-    assert_true(ls_reward_takes_late(reward));
-    for (int64_t i = 0; i < 5; i++) items[i] = (ls_reward_item){.problem = "p", .prompt = {"?", 1}};
-    c->n_complete = 0;
-    ls_feed_begin(c->feed);
-    assert_int_equal(pthread_create(&thread, NULL, put_one_by_one, c), 0);
-    status = ls_reward_ask_late(reward, results, items, 5, &late, err);
-    assert_int_equal(pthread_join(thread, NULL), 0);
+    status = late_ask(l, reward, results, err);
     ls_reward_close(reward);
+    server_stop();
     return status;
 }
 
 /* Each goes out when it is there, or when all of its request are, and its reward is where it belongs. */
 static void late_items_go_out_as_they_come(void **state) {
-    coming c = {.n = 5};
+    late_items l = {.items = items, .n = LATE_ITEMS};
     ls_error err;
     (void)state;
-    assert_ok(ls_feed_create(&c.feed, 5, &err), err);
-    for (c.batch = 1; c.batch <= 2; c.batch++) {
-        server_start(c.batch == 1 ? echo : batches_backwards);
-        assert_ok(ask_late(&c, &err), err);
-        assert_int_equal(c.n_complete, 5);
-        for (int64_t i = 0; i < 5; i++) assert_number(i);
-        server_stop();
+    assert_ok(ls_feed_create(&l.feed, LATE_ITEMS, &err), err);
+    for (int64_t batch = 1; batch <= 2; batch++) {
+        assert_ok(ask_late(&l, batch, &err), err);
+        assert_int_equal(l.n_complete, LATE_ITEMS);
+        for (int64_t i = 0; i < LATE_ITEMS; i++) assert_number(i);
     }
-    c.batch = 1;
-    c.n = 3; /* whoever makes them ended */
-    server_start(echo);
-    check_failed(ask_late(&c, &err), &err, "3 of 5 items came");
-    server_stop();
-    ls_feed_free(c.feed);
+    l.n = 3; /* whoever makes them ended */
+    check_failed(ask_late(&l, 1, &err), &err, "3 of 5 items came");
+    ls_feed_free(l.feed);
 }
 
 int main(void) {
