@@ -66,44 +66,42 @@ static void attend(float *out, const attention_part *a, const float *q, int64_t 
     for (int64_t d = 0; d < m.head_dim; d++) out[d] = activation(all.acc[d] / all.l);
 }
 
-/* exp2_bounded, or exp2_weight. */
-static float power(float x, bool is_weight) {
-    const float c[] = {0x1.c2a1d4p-5f, 0x1.f00c42p-3f, 0x1.62f5fap-1f, 1.0f};
+#define LIFT 1536.0f
+
+/* exp2_bounded */
+static float power(float x) {
     const float b = fminf(fmaxf(x, -126.0f), 127.0f), r = b + MAGIC, f = b - (r - MAGIC);
-    return exp2_scale(is_weight ? horner(f, 4, c) : exp2_poly(f), r);
+    return exp2_scale(exp2_poly(f), r);
 }
 
-/* mma16: top, l and acc are of the segment, all_top, all and result of those before. */
+/* mma16: top and acc are of the segment, all_top and result of those before; behind the dimensions are l and L. */
 static void attend_mma16(float *out, const attention_part *a, const float *q, int64_t position, int64_t group) {
     const int64_t dim = m.head_dim, width = a->k.rows, at = group * dim, first = first_key(a, position);
     const float c = m.attention_scale * LOG2E;
-    float top = -INFINITY, all_top = -INFINITY, l[8] = {0}, all[8] = {0}, acc[HEAD] = {0}, result[HEAD] = {0};
+    float top = -INFINITY, all_top = -INFINITY, acc[HEAD + 1] = {0}, result[HEAD + 1] = {0};
     for (int64_t block = first / WIDE_BLOCK * WIDE_BLOCK; block <= position; block += WIDE_BLOCK) {
         const int64_t from = block < first ? first - block : 0, to = smaller(WIDE_BLOCK, position + 1 - block);
-        float s[WIDE_BLOCK], e[WIDE_BLOCK] = {0}, p[WIDE_BLOCK] = {0}, v[WIDE_BLOCK] = {0}, largest = -INFINITY;
+        float s[WIDE_BLOCK], e[WIDE_BLOCK] = {0}, v[WIDE_BLOCK] = {0}, largest = -INFINITY;
         for (int64_t j = from; j < to; j++) s[j] = chain_mma16(q, a->keys + (block + j) * width + at, dim);
         for (int64_t j = from; j < to; j++) largest = fmaxf(largest, s[j]);
         const float before = top;
-        top = fmaxf(top, c * largest);
-        const float w = power(before - top, false);
-        for (int64_t j = from; j < to; j++) p[j] = round_bf16(e[j] = power(fmaf(s[j], c, -top), true));
-        for (int half = WIDE_BLOCK / 2; half >= 8; half /= 2)
-            for (int j = 0; j < half; j++) e[j] = e[j] + e[j + half];
-        for (int i = 0; i < 8; i++) l[i] = fmaf(l[i], w, e[i]);
-        for (int64_t d = 0; d < dim; d++) {
-            for (int64_t j = from; j < to; j++) v[j] = a->values[(block + j) * width + at + d];
+        top = fmaxf(top, c * largest - LIFT);
+        const float w = power(before - top);
+        for (int64_t j = from; j < to; j++) {
+            const float x = fmaf(s[j], c, -top) - LIFT;
+            e[j] = x >= -126.0f ? round_bf16(power(x)) : 0.0f;
+        }
+        for (int64_t d = 0; d <= dim; d++) {
+            for (int64_t j = from; j < to; j++) v[j] = d < dim ? a->values[(block + j) * width + at + d] : 1.0f;
             acc[d] = acc[d] * w;
-            for (int64_t j = 0; j < to; j += 16) acc[d] = mma16_step(acc[d], p + j, v + j, 16);
+            for (int64_t j = 0; j < to; j += 16) acc[d] = mma16_step(acc[d], e + j, v + j, 16);
         }
         if (block + WIDE_BLOCK <= position && (block + WIDE_BLOCK) % SEGMENT != 0) continue;
-        const float most = fmaxf(all_top, top), x = power(all_top - most, false), y = power(top - most, false);
-        for (int i = 0; i < 8; i++) all[i] = fmaf(all[i], x, l[i] * y), l[i] = 0.0f;
-        for (int64_t d = 0; d < dim; d++) result[d] = fmaf(result[d], x, acc[d] * y), acc[d] = 0.0f;
+        const float most = fmaxf(all_top, top), x = power(all_top - most), y = power(top - most);
+        for (int64_t d = 0; d <= dim; d++) result[d] = fmaf(result[d], x, acc[d] * y), acc[d] = 0.0f;
         all_top = most, top = -INFINITY;
     }
-    for (int half = 4; half >= 1; half /= 2)
-        for (int i = 0; i < half; i++) all[i] = all[i] + all[i + half];
-    for (int64_t d = 0; d < dim; d++) out[d] = activation(fmaf(result[d], 1.0f / all[0], 0.0f));
+    for (int64_t d = 0; d < dim; d++) out[d] = activation(fmaf(result[d], 1.0f / result[dim], 0.0f));
 }
 
 /* ---- bias, norm of heads, rotation: op/rope.h ---- */

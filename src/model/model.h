@@ -117,7 +117,7 @@ bool ls_ablation_parse(ls_ablation *out, const char *name);
 bool ls_profile_parse(ls_profile *out, const char *name); /* "exact", "mma16": ls_profile_name of lockstep.h */
 /* Where none is asked for: mma16 on a device that prefers it where activations are bf16, else exact. */
 ls_profile ls_profile_default(bool device_prefers_mma16, ls_dtype activations);
-/* The numerical digest of what is computed so: "exact/2/f32", "mma16/3/bf16". */
+/* The numerical digest of what is computed so: "exact/2/f32", "mma16/4/bf16". */
 #define LS_NUMERICS_BYTES 32
 void ls_numerics_text(char text[LS_NUMERICS_BYTES], ls_profile profile, ls_dtype activations);
 

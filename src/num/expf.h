@@ -1,7 +1,8 @@
 /* exp, log and their kin in binary32: one text for gcc, clang and nvcc, the same bits on every side.
  *
  * Only the named roundings of num/round.h, comparisons and integer steps on bit patterns; no libm, no double, and no
- * special-function unit but for a first guess of a reciprocal that is then made exact (ls_div_near_one).
+ * special-function unit but for a first guess of a reciprocal that is then made exact (ls_div_near_one), and where the
+ * rounding that follows leaves one result (ls_exp2_lifted).
  * Nothing branches, so loops over these functions vectorise and warps do not diverge. Except for
  * ls_exp2_bounded, which never returns NaN, every NaN result is the one pattern 0x7FC00000: payloads and signs
  * of NaN differ between machines, this one does not. Coefficients are minimax fits rounded to binary32 (derived by
@@ -62,19 +63,21 @@ static LS_HD float ls_exp2_bounded(float x) {
     return ls_exp2_scale(ls_exp2_poly(f), r);
 }
 
-/* 2^f for |f| <= 0.5 to 2^-13: 1 + f (c1 + f (c2 + f c3)), relative error below 1.02e-4. For weights that are rounded
- * to bf16 next, whose half unit is 2^-9. */
-static LS_HD float ls_exp2_poly3(float f) {
-    float p = 0x1.c2a1d4p-5f;
-    p = ls_fma(p, f, 0x1.f00c42p-3f);
-    p = ls_fma(p, f, 0x1.62f5fap-1f);
-    return ls_fma(p, f, 1.0f);
-}
+/* 1.5 * 2^10. LS_EXP2_LIFT + x, |x| <= 512, is a multiple of 2^-13. */
+#define LS_EXP2_LIFT 1536.0f
 
-/* ls_exp2_bounded by ls_exp2_poly3, of x below 127. */
-static LS_HD float ls_exp2_weight(float x) {
-    const float bounded = ls_max(x, -126.0f), r = ls_add(bounded, LS_ROUND_MAGIC);
-    return ls_exp2_scale(ls_exp2_poly3(ls_sub(bounded, ls_sub(r, LS_ROUND_MAGIC))), r);
+/* 2^(lifted - LS_EXP2_LIFT), up to 2^127, to be rounded to bf16 next: only then its bits are promised. +0 below 2^-126.
+ * No power of two of a multiple of 2^-13 lies nearer to the middle of two bf16 values than 2^-20.5 of itself. So all
+ * approximations to 2^-21 round to the same bits: that of a GPU's special-function unit and that of ls_exp2_bounded. */
+static LS_HD float ls_exp2_lifted(float lifted) {
+    const float x = ls_sub(lifted, LS_EXP2_LIFT);
+#ifdef __CUDA_ARCH__
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return x >= -126.0f ? ls_exp2_bounded(x) : 0.0f;
+#endif
 }
 
 /* 2^(a b) where the rounded product lies in [-126, 127], from the unrounded one; ls_exp2_bounded of it otherwise (a

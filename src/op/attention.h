@@ -17,17 +17,15 @@
  * mma16. q, k, v and out are bf16, head_dim at most 256; scale > 0; c = scale * LOG2E, one rounding. chain is that of
  * num/mma16.h, steps of 16 from +0. Keys and segments of a query as above; key blocks are positions [128 i, 128 i +
  * 128):
- *   s[j] = chain over d of (q[d], k[j][d]);  t = c * max_j s[j];  m' = max(m, t);  w = exp2_bounded(m - m')
- *   e[j] = exp2_weight(fma(s[j], c, -m')) of num/expf.h, +0 for the keys of the block that the query does not take
- *   l[i] = fma(l[i], w, fold_i(e)) for i < 8: fold_i adds e[i], e[i + 8], .. e[i + 120] by halves of the 16
- *   acc[d] = acc[d] * w, then goes on as the chain over the block's keys of (R(e[j]), v[j][d])
+ *   s[j] = chain over d of (q[d], k[j][d]);  t = c * max_j s[j] - LIFT;  m' = max(m, t);  w = exp2_bounded(m - m')
+ *   e[j] = R(exp2_lifted(fma(s[j], c, -m'))) of num/expf.h, +0 for the keys of the block that the query does not take
+ *   acc[d] = acc[d] * w, then goes on as the chain over the block's keys of (e[j], v[j][d]); l the same of (e[j], 1)
  *   The steps of that chain begin at multiples of 16 positions. m starts at -inf, l and acc at +0.
  *   Segments: M' = max(M, m);  A = exp2_bounded(M - M');  B = exp2_bounded(m - M');
- *   L[i] = fma(L[i], A, l[i] * B);  ACC[d] = fma(ACC[d], A, acc[d] * B), M from -inf, L and ACC from +0
- *   L = ((L[0] + L[4]) + (L[2] + L[6])) + ((L[1] + L[5]) + (L[3] + L[7]));  r = 1 / L
- *   out[p][a][d] = R(fma(ACC[d], r, +0));  log_sum[p][a] = fma(log(L), LOG2E, M)
- *   Where a query takes a key of a block and not |t| <= 2^20, m' is NaN; a maximum of which one is NaN is NaN. Where M
- *   is not finite, out and log_sum are NaN.
+ *   ACC[d] = fma(ACC[d], A, acc[d] * B), L the same of l, M from -inf, L and ACC from +0
+ *   r = 1 / L;  out[p][a][d] = R(fma(ACC[d], r, +0));  log_sum[p][a] = fma(log(L), LOG2E, M + LIFT)
+ *   LIFT is LS_EXP2_LIFT. Where a query takes a key of a block and not |t + LIFT| <= 2^20, m' is NaN; a maximum of
+ *   which one is NaN is NaN. Where M is not finite, out and log_sum are NaN.
  * A step, a block and a segment of keys that a query does not take change nothing: their e are +0, and w is 1. One
  * exception: a value that is not finite meets the +0 of queries before it in its block, which may or may not be NaN by
  * it. Its own query is not finite, so that the sequence is refused where log-probabilities come to the host.
@@ -49,17 +47,23 @@ extern "C" {
 
 #define LS_ATTENTION_BLOCK 64
 #define LS_ATTENTION_SEGMENT 1024
-/* Keys of a block, and sums of a row, in the profile mma16. */
+/* Keys of a block in the profile mma16. */
 #define LS_ATTENTION_BLOCK_MMA16 128
-#define LS_ATTENTION_SUMS 8
 #define LS_ATTENTION_DIM_MMA16 256
 /* Queries of a tile on the CPU, which carry no bit. */
 #define LS_ATTENTION_TILE_MMA16 64
 
 /* c of the profile mma16. */
 static LS_HD float ls_attention_scale2(float scale) { return ls_mul(scale, LS_LOG2E); }
-/* t of a block of which the query takes a key. */
-static LS_HD float ls_attention_top(float t) { return t >= -0x1p20f && t <= 0x1p20f ? t : ls_from_bits(LS_NAN_BITS); }
+/* t of a block of which the query takes a key, from c * max_j s[j]. */
+static LS_HD float ls_attention_top(float top) {
+    return top >= -0x1p20f && top <= 0x1p20f ? ls_sub(top, LS_EXP2_LIFT) : ls_from_bits(LS_NAN_BITS);
+}
+/* p of the gradient, to be rounded to bf16 next; lift: LIFT - N. */
+static LS_HD float ls_attention_probability(float score, float c, float lift) {
+    return ls_exp2_lifted(ls_min(ls_fma(score, c, lift), LS_EXP2_LIFT + 1.0f));
+}
+static LS_HD float ls_attention_lift(float log_sum) { return ls_sub(LS_EXP2_LIFT, log_sum); }
 
 /* Tiles of the queries of a KV head that `group` heads share. */
 static inline int64_t ls_attention_tiles_mma16(int64_t n_rows, int64_t group) {

@@ -17,13 +17,13 @@
  *
  * mma16. chain is that of num/mma16.h; its steps begin at multiples of 16 keys, and of 16 queries of the span. c is
  * that of op/attention.h, N the forward's log_sum, and do[d] = R(dout[d]):
- *   s[j] = chain over d of (q[d], k[j][d]);  p[j] = exp2_weight(min(fma(s[j], c, -N), 1))
+ *   s[j] = chain over d of (q[d], k[j][d]);  p[j] = R(exp2_lifted(min(fma(s[j], c, LIFT - N), LIFT + 1)))
  *   D = sum_fold (num/sum.h) of do[d] * out[d], each product fma(do[d], out[d], +0), out the forward's
  *   dp[j] = chain over d of (do[d], v[j][d]);  ds[j] = p[j] * (dp[j] - D)
  *   p and ds are +0 for keys that the query does not see
  *   dq[d] = scale * chain over keys ascending of (R(ds[j]), k[j][d])
  *   dk[d] = scale * chain over the heads a of g ascending, of each over queries ascending, of (R(ds[j]), q[i][d])
- *   dv[d] = the same chain of (R(p[j]), do[i][d])
+ *   dv[d] = the same chain of (p[j], do[i][d])
  *   A head's steps continue the chain of the head before it; what a step has outside of the span is +0.
  *
  * Keys that a query does not see take no

@@ -729,7 +729,7 @@ static ls_status load_state(const ls_node *root, ls_train_state *s, const ls_sav
     return load_place(root, s, d, err);
 }
 
-/* Numerics begin with the profile's name: "mma16/3/bf16". */
+/* Numerics begin with the profile's name: "mma16/4/bf16". */
 static ls_status read_numerics(ls_profile *profile, ls_dtype *dtype, const ls_node *root, ls_error *err) {
     const char *numerics, *type;
     char name[LS_NUMERICS_BYTES];

@@ -69,6 +69,12 @@ static LS_HD float scalars_product(uint32_t i) {
     return ls_exp2_product(pair.a, pair.b);
 }
 
+/* All multiples of 2^-13 from 2 down to -126, in this order. */
+#define SCALARS_LIFTED_LOG2 20
+static LS_HD uint16_t scalars_lifted(uint32_t i) {
+    return ls_f32_to_bf16(ls_exp2_lifted(ls_sub(LS_EXP2_LIFT + 2.0f, ls_mul((float)i, 0x1p-13f))));
+}
+
 /* ---- what a GPU does in hardware ---- */
 
 static LS_HD uint16_t scalars_narrow_bf16(float x) {
@@ -166,7 +172,8 @@ static LS_HD float scalars_silu_ordinary(float x) {
     X(SCALARS_F16_TO_F32, f16_to_f32, 16, ANYWHERE, ls_bits(ls_f16_to_f32((uint16_t)x)))                        \
     X(SCALARS_WIDEN_BF16, vector_widening_bf16, 19, CUDA_ONLY, ls_bits(ls_canonical(scalars_widen_bf16(x))))    \
     X(SCALARS_WIDEN_F16, vector_widening_f16, 19, CUDA_ONLY, ls_bits(ls_canonical(scalars_widen_f16(x))))       \
-    X(SCALARS_EXP2_PRODUCT, exp2_product, 26, ANYWHERE, ls_bits(scalars_product(x)))
+    X(SCALARS_EXP2_PRODUCT, exp2_product, 26, ANYWHERE, ls_bits(scalars_product(x)))                            \
+    X(SCALARS_EXP2_LIFTED, exp2_lifted, SCALARS_LIFTED_LOG2, ANYWHERE, scalars_lifted(x))
 
 enum {
 #define SCALARS_ID(id, name, log2_inputs, where, result) id,

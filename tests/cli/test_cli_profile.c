@@ -20,7 +20,7 @@ static void check_finds_no_difference(void **state) {
     for (size_t i = TESTS_LARGE ? 0 : 1; i < sizeof models / sizeof models[0]; i++) {
         RUN_OK("check", "--model", models[i], MMA16, "--max-tokens", i == 0 ? "2" : "16", "--samples", "1",
                "--score-chunk", "7");
-        if (strstr(last.out, "numerics         mma16/3/bf16\n") == NULL ||
+        if (strstr(last.out, "numerics         mma16/4/bf16\n") == NULL ||
             strstr(last.out, "differing bits   0\n") == NULL)
             fail_msg("%s: %s", models[i], last.out);
     }
@@ -28,7 +28,7 @@ static void check_finds_no_difference(void **state) {
     {
         json_t *result = json_loads(last.out, 0, NULL);
         assert_non_null(result);
-        assert_string_equal(text_member(result, "digest"), "mma16/3/bf16");
+        assert_string_equal(text_member(result, "digest"), "mma16/4/bf16");
         json_decref(result);
     }
 }
@@ -48,12 +48,12 @@ static void profiles_are_not_called_equal(void **state) {
     RUN("compare", at("a.jsonl"), at("exact.jsonl"));
     must_exit(3);
     text = file_read(at("a.jsonl"), &bytes);
-    while ((digest = strstr(text, "mma16/3/bf16")) != NULL) memcpy(digest, "exact/2", 7); /* the same values */
+    while ((digest = strstr(text, "mma16/4/bf16")) != NULL) memcpy(digest, "exact/2", 7); /* the same values */
     file_write(at("renamed.jsonl"), text, bytes);
     free(text);
     RUN("compare", at("a.jsonl"), at("renamed.jsonl"));
     must_exit(3);
-    assert_non_null(strstr(last.err, "records of different numerics: mma16/3/bf16 and exact/2/bf16"));
+    assert_non_null(strstr(last.err, "records of different numerics: mma16/4/bf16 and exact/2/bf16"));
 }
 
 static void sweeps_move_levers_in_it(void **state) {

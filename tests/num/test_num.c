@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "harness.h"
+#include "num/half.h"
 #include "num_oracle.h"
 
 enum { BATCH = 4096, GOLDEN_INPUTS = 1 << 20 };
@@ -304,8 +305,26 @@ static void products(void **state) {
     assert_true(unrounded > 1000);
 }
 
+/* Every multiple of 2^-13 from 2 down to -130: the bf16 nearest to the power of two, which no approximation to 2^-21
+ * could miss. */
+static void lifted_powers_leave_one_bf16(void **state) {
+    double nearest = 1.0;
+    (void)state;
+    for (int i = 0; i < 132 * 8192; i++) {
+        const double x = 2.0 - i / 8192.0, power = exp2(x);
+        const uint16_t got = ls_f32_to_bf16(ls_exp2_lifted((float)(1536.0 + x)));
+        const double whole = ldexp(1.0, (int)floor(x) - 7), steps = power / whole;
+        const double expected = x < -126.0 ? 0.0 : rint(steps) * whole;
+        if ((double)ls_bf16_to_f32(got) != expected) fail_msg("2^%.17g: %g", x, (double)ls_bf16_to_f32(got));
+        nearest = fmin(nearest, fabs(steps - floor(steps) - 0.5) / steps);
+    }
+    if (nearest < 0x1p-21) fail_msg("one lies %g of itself from the middle", nearest);
+    assert_int_equal(ls_f32_to_bf16(ls_exp2_lifted(-INFINITY)), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lifted_powers_leave_one_bf16),
         cmocka_unit_test(special_values),
         cmocka_unit_test(products),
         cmocka_unit_test(bits_are_golden_in_every_loop),

@@ -126,20 +126,20 @@ static void query_ref(const problem *p, int64_t s, int64_t pos, int64_t head, co
 
 /* ---- the profile mma16 ---- */
 
-/* Wrong on purpose: blocks of 64 keys, each block's sum begun from nothing, weights that are not rounded, an
- * exponential that is too good, one sum in place of eight, no segments. */
+/* Wrong on purpose: blocks of 64 keys, each block's sum begun from nothing, weights that are not rounded, exponents that
+ * are not multiples of 2^-13, the sum of weights that are not rounded, no segments. */
 typedef enum mma16_variant {
     MMA16_RIGHT,
     MMA16_BLOCKS_OF_64,
     MMA16_SUMS_BEGIN_AGAIN,
     MMA16_NOT_ROUNDED,
-    MMA16_BETTER_EXP,
-    MMA16_ONE_SUM,
+    MMA16_EXPONENTS_AS_THEY_ARE,
+    MMA16_SUM_NOT_ROUNDED,
     MMA16_NO_SEGMENTS
 } mma16_variant;
 
 typedef struct mma16_partial {
-    float m, l[8], acc[LS_ATTENTION_DIM_MMA16];
+    float m, acc[LS_ATTENTION_DIM_MMA16 + 1]; /* behind the dimensions: l */
 } mma16_partial;
 
 /* chain over n, a and b bf16, continuing from c. */
@@ -176,35 +176,24 @@ static void mma16_block(const problem *p, mma16_partial *part, int64_t q_row, in
     }
     top = ls_mul(c, top);
     m = part->m;
-    if (low < high) m = mma16_larger(m, fabsf(top) <= 0x1p20f ? top : NAN);
+    if (low < high) m = mma16_larger(m, fabsf(top) <= 0x1p20f ? ls_sub(top, 1536.0f) : NAN);
     w = ls_exp2_bounded(ls_sub(part->m, m));
     for (int64_t j = low; j < high; j++) {
-        const float x = fmaxf(ls_fma(s[j], c, -m), -126.0f), r = ls_add(x, 12582912.0f);
-        const float f = ls_sub(x, ls_sub(r, 12582912.0f));
-        float power = ls_fma(0x1.c2a1d4p-5f, f, 0x1.f00c42p-3f);
-        power = ls_fma(ls_fma(power, f, 0x1.62f5fap-1f), f, 1.0f);
-        e[j] = v == MMA16_BETTER_EXP ? ls_exp2_bounded(x) : ls_from_bits(ls_bits(power) + (ls_bits(r) << 23));
+        /* By another library's exponential, in double: what is rounded leaves one value. */
+        const float lifted = v == MMA16_EXPONENTS_AS_THEY_ARE ? ls_fma(s[j], c, -ls_add(m, 1536.0f))
+                                                              : ls_sub(ls_fma(s[j], c, -m), 1536.0f);
+        e[j] = lifted < -126.0f ? 0.0f : (float)exp2((double)lifted);
         rounded[j] = ls_f32_to_bf16(e[j]);
     }
-    for (int64_t i = 0; i < 8; i++) {
-        float x[16];
-        for (int64_t n = 0; n < 16; n++) x[n] = e[i + 8 * n];
-        for (int64_t half = 8; half > 0; half /= 2)
-            for (int64_t n = 0; n < half; n++) x[n] = ls_add(x[n], x[n + half]);
-        part->l[i] = ls_fma(part->l[i], w, x[0]);
-    }
-    if (v == MMA16_ONE_SUM) {
-        for (int64_t i = 1; i < 8; i++) part->l[0] = ls_add(part->l[0], part->l[i]);
-        for (int64_t i = 1; i < 8; i++) part->l[i] = 0.0f;
-    }
-    for (int64_t d = 0; d < dim; d++) {
+    for (int64_t d = 0; d <= dim; d++) {
         const int64_t n = high < block ? high : block;
         for (int64_t j = 0; j < n; j++)
-            column[j] = j < low ? 0 : ls_f32_to_bf16(op_get(&p->v, k_row + first + j, kv_head * dim + d));
+            column[j] =
+                j < low ? 0 : ls_f32_to_bf16(d == dim ? 1.0f : op_get(&p->v, k_row + first + j, kv_head * dim + d));
         part->acc[d] = ls_mul(part->acc[d], w);
         if (v == MMA16_SUMS_BEGIN_AGAIN) {
             part->acc[d] = ls_add(part->acc[d], mma16_chain(0.0f, rounded, column, n));
-        } else if (v == MMA16_NOT_ROUNDED) {
+        } else if (v == MMA16_NOT_ROUNDED || (v == MMA16_SUM_NOT_ROUNDED && d == dim)) {
             for (int64_t j = low; j < high; j++) part->acc[d] = ls_fma(e[j], ls_bf16_to_f32(column[j]), part->acc[d]);
         } else {
             part->acc[d] = mma16_chain(part->acc[d], rounded, column, n);
@@ -216,8 +205,7 @@ static void mma16_block(const problem *p, mma16_partial *part, int64_t q_row, in
 static void mma16_join(mma16_partial *all, const mma16_partial *part, int64_t dim) {
     const float m = mma16_larger(all->m, part->m);
     const float a = ls_exp2_bounded(ls_sub(all->m, m)), b = ls_exp2_bounded(ls_sub(part->m, m));
-    for (int64_t i = 0; i < 8; i++) all->l[i] = ls_fma(all->l[i], a, ls_mul(part->l[i], b));
-    for (int64_t d = 0; d < dim; d++) all->acc[d] = ls_fma(all->acc[d], a, ls_mul(part->acc[d], b));
+    for (int64_t d = 0; d <= dim; d++) all->acc[d] = ls_fma(all->acc[d], a, ls_mul(part->acc[d], b));
     all->m = m;
 }
 
@@ -227,7 +215,6 @@ static void mma16_query(const problem *p, int64_t s, int64_t pos, int64_t head, 
     const int64_t window = p->window == 0 ? INT64_MAX : p->window, low = pos < window ? 0 : pos - window + 1;
     const int64_t row = p->plan.offset[s] + pos, dim = p->head_dim;
     mma16_partial part, all;
-    float l[8];
     mma16_reset(&all);
     mma16_reset(&part);
     for (int64_t first = low / block * block; first <= pos; first += block) {
@@ -237,11 +224,8 @@ static void mma16_query(const problem *p, int64_t s, int64_t pos, int64_t head, 
         mma16_join(&all, &part, dim);
         mma16_reset(&part);
     }
-    for (int64_t i = 0; i < 8; i++) l[i] = all.l[i];
-    for (int64_t half = 4; half > 0; half /= 2)
-        for (int64_t i = 0; i < half; i++) l[i] = ls_add(l[i], l[i + half]);
     for (int64_t d = 0; d < dim; d++)
-        op_put(out, row, head * dim + d, isfinite(all.m) ? ls_fma(all.acc[d], ls_div(1.0f, l[0]), 0.0f) : NAN);
+        op_put(out, row, head * dim + d, isfinite(all.m) ? ls_fma(all.acc[d], ls_div(1.0f, all.acc[dim]), 0.0f) : NAN);
 }
 
 /* Positions whose rows the reference computes: all of short sequences, the ends of blocks and segments of long ones. */

@@ -349,11 +349,12 @@ static void put_columns(const op_array *to, const ls_span *span, int64_t head, i
 
 /* ---- the profile mma16 ---- */
 
-/* Wrong on purpose: D of the unrounded dout, another exponential, heads as chains apart, dq from the last key. */
+/* Wrong on purpose: D of the unrounded dout, another exponential, ds of the unrounded p, heads as chains apart, dq from the last key. */
 typedef enum mma16_variant {
     MMA16_RIGHT,
     MMA16_DOUT_NOT_ROUNDED,
     MMA16_P_DIVIDED,
+    MMA16_P_NOT_ROUNDED,
     MMA16_HEADS_APART,
     MMA16_KEYS_DESCENDING
 } mma16_variant;
@@ -382,6 +383,12 @@ static uint16_t *rounded_of(const op_array *a, const ls_span *span, int64_t head
     return out;
 }
 
+/* exp2_lifted by another library's exponential: what is rounded next leaves one value. */
+static float lifted_power(float lifted) {
+    const float x = ls_sub(lifted, 1536.0f);
+    return x < -126.0f ? 0.0f : (float)exp2((double)x);
+}
+
 static void mma16_head(const problem *p, const ls_span *span, int64_t head, const uint16_t *k, const uint16_t *v,
                        float *dk, float *dv, const grads *out, mma16_variant which) {
     const int64_t n = span->pos + span->n_rows, rows = span->n_rows, dim = p->of.head_dim;
@@ -401,9 +408,10 @@ static void mma16_head(const problem *p, const ls_span *span, int64_t head, cons
             const float s = mma16_chain(0.0f, q + i * dim, 1, k + j * dim, 1, dim);
             const float dp = mma16_chain(0.0f, dout + i * dim, 1, v + j * dim, 1, dim);
             const float e = which == MMA16_P_DIVIDED ? ls_exp(ls_sub(ls_mul(s, p->scale), ls_mul(log_sum, 0.6931472f)))
-                                                     : ls_exp2_weight(fminf(ls_fma(s, c, -log_sum), 1.0f));
+                                                     : lifted_power(fminf(ls_fma(s, c, 1536.0f - log_sum), 1537.0f));
             prob[i * n + j] = ls_f32_to_bf16(e);
-            ds[i * n + j] = ls_f32_to_bf16(ls_mul(e, ls_sub(dp, big_d)));
+            ds[i * n + j] = ls_f32_to_bf16(
+                ls_mul(which == MMA16_P_NOT_ROUNDED ? e : ls_bf16_to_f32(prob[i * n + j]), ls_sub(dp, big_d)));
         }
         for (int64_t d = 0; d < dim; d++) {
             float sum = 0.0f;

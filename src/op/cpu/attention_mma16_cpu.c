@@ -11,7 +11,6 @@
 
 #define TILE LS_ATTENTION_TILE_MMA16
 #define BLOCK LS_ATTENTION_BLOCK_MMA16
-#define SUMS LS_ATTENTION_SUMS
 
 extern const ls_grid_kernel LS_KERNEL(ls_mma16_kernel);
 
@@ -55,18 +54,14 @@ static uint16_t *take16(float **free, int64_t elements) { return (uint16_t *)(vo
 
 /* What a tile and a block take behind the scratch of the products. */
 #define DIMS LS_ATTENTION_DIM_MMA16
-#define FORWARD_FLOATS (2 * TILE * BLOCK + 2 * TILE * DIMS + TILE * DIMS / 2 + BLOCK * DIMS)
+#define WIDTH (DIMS + 2) /* of values, and of what they add up to: room for a dimension more */
+#define FORWARD_FLOATS (TILE * BLOCK + 2 * TILE * WIDTH + TILE * DIMS / 2 + BLOCK * (DIMS + WIDTH) / 2)
 #define BACKWARD_FLOATS (2 * TILE * BLOCK + 3 * BLOCK * DIMS)
 _Static_assert(LS_MMA16_SCRATCH_FLOATS + FORWARD_FLOATS <= LS_SCRATCH_FLOATS &&
                    LS_MMA16_SCRATCH_FLOATS + BACKWARD_FLOATS <= LS_SCRATCH_FLOATS,
                "a tile fits the scratch of a thread");
 
 /* ---- forward ---- */
-
-/* A running softmax of a row; its sums over values are elsewhere. */
-typedef struct softmax {
-    float m, l[SUMS];
-} softmax;
 
 /* n queries of a KV head. Query i of a span is head i % group of token i / group. */
 typedef struct tile {
@@ -75,21 +70,16 @@ typedef struct tile {
     int64_t kv_head, group, first, n;
     uint16_t *q;        /* [n][head_dim] */
     uint16_t *keys;     /* [head_dim][BLOCK] */
-    uint16_t *values;   /* [BLOCK][head_dim] */
+    uint16_t *values;   /* [BLOCK][head_dim + 1]: the last is 1 */
     float *e;           /* [n][BLOCK]: scores, then exponentials */
-    float *acc, *total; /* the same, of a segment and of all */
-    softmax part[TILE], all[TILE];
+    float *acc, *total; /* [n][head_dim + 1], of a segment and of all: the last is l, or L */
+    float part_m[TILE], all_m[TILE];
     float *scratch; /* of products */
 } tile;
 
 static int64_t position(const tile *t, int64_t row) { return t->span->pos + (t->first + row) / t->group; }
 static int64_t row_of(const tile *t, int64_t row) { return t->span->row + (t->first + row) / t->group; }
 static int64_t head_of(const tile *t, int64_t row) { return t->kv_head * t->group + (t->first + row) % t->group; }
-
-static void softmax_reset(softmax *s) {
-    s->m = -HUGE_VALF;
-    for (int i = 0; i < SUMS; i++) s->l[i] = 0.0f;
-}
 
 /* Of two maxima; NaN if one is. */
 static float larger(float a, float b) { return a != a || b != b ? ls_from_bits(0x7FC00000u) : ls_max(a, b); }
@@ -104,79 +94,72 @@ static void load_block(const tile *t, int64_t first, int64_t n_keys) {
         const uint16_t *values = page + (a->n_kv_heads + t->kv_head) * dim * page_tokens;
         for (int64_t d = 0; d < dim; d++)
             memcpy(t->keys + d * BLOCK + base, keys + d * page_tokens, (size_t)part * sizeof *keys);
-        memcpy(t->values + base * dim, values, (size_t)(part * dim) * sizeof *values);
+        for (int64_t i = 0; i < part; i++) {
+            memcpy(t->values + (base + i) * (dim + 1), values + i * dim, (size_t)dim * sizeof *values);
+            t->values[(base + i) * (dim + 1) + dim] = ls_f32_to_bf16(1.0f);
+        }
     }
 }
 
-/* Scores of a row become e; m and l follow. The row takes keys [low, high) of the block. */
-static float take_scores(softmax *s, float *e, float c, int64_t low, int64_t high) {
-    float top = -HUGE_VALF, m = s->m, weight;
+/* Scores of a row become e, not rounded yet, and m follows; returns w. The row takes keys [low, high) of the block. */
+static float take_scores(float *of_row, float *e, float c, int64_t low, int64_t high) {
+    const float before = *of_row;
+    float top = -HUGE_VALF, m = before;
     bool is_nan = false;
     for (int64_t j = low; j < high; j++) {
         is_nan = is_nan || e[j] != e[j];
         top = ls_max(e[j], top);
     }
     if (low < high) m = is_nan ? ls_from_bits(LS_NAN_BITS) : larger(m, ls_attention_top(ls_mul(c, top)));
-    for (int64_t j = low; j < high; j++) e[j] = ls_exp2_weight(ls_fma(e[j], c, -m));
+    for (int64_t j = low; j < high; j++) e[j] = ls_exp2_lifted(ls_fma(e[j], c, -m));
     for (int64_t j = 0; j < low; j++) e[j] = 0.0f;
     for (int64_t j = high < low ? low : high; j < BLOCK; j++) e[j] = 0.0f;
-    weight = ls_exp2_bounded(ls_sub(s->m, m));
-    {
-        float sum[BLOCK / 2];
-        for (int j = 0; j < BLOCK / 2; j++) sum[j] = ls_add(e[j], e[j + BLOCK / 2]);
-        for (int half = BLOCK / 4; half >= SUMS; half /= 2)
-            for (int j = 0; j < half; j++) sum[j] = ls_add(sum[j], sum[j + half]);
-        for (int i = 0; i < SUMS; i++) s->l[i] = ls_fma(s->l[i], weight, sum[i]);
-    }
-    s->m = m;
-    return weight;
+    *of_row = m;
+    return ls_exp2_bounded(ls_sub(before, m));
 }
 
 static void take_block(tile *t, int64_t first, int64_t n_keys, float c) {
-    const int64_t dim = t->a->head_dim;
+    const int64_t dim = t->a->head_dim, width = dim + 1;
     const left q = {t->q, LS_BF16, dim, 1}, e = {t->e, LS_F32, BLOCK, 1};
     load_block(t, first, n_keys);
     product(t->e, BLOCK, q, t->keys, BLOCK, t->n, n_keys, dim, LS_MMA16_STORE, t->scratch);
     for (int64_t r = 0; r < t->n; r++) {
         const int64_t pos = position(t, r);
         const float weight =
-            take_scores(&t->part[r], t->e + r * BLOCK, c, clamp(ls_attention_first(pos, t->a->window) - first, n_keys),
-                        clamp(pos + 1 - first, n_keys));
-        for (int64_t d = r * dim; d < (r + 1) * dim; d++) t->acc[d] = ls_mul(t->acc[d], weight);
+            take_scores(&t->part_m[r], t->e + r * BLOCK, c,
+                        clamp(ls_attention_first(pos, t->a->window) - first, n_keys), clamp(pos + 1 - first, n_keys));
+        for (int64_t d = r * width; d < (r + 1) * width; d++) t->acc[d] = ls_mul(t->acc[d], weight);
     }
-    product(t->acc, dim, e, t->values, dim, t->n, dim, n_keys, LS_MMA16_CONTINUE, t->scratch);
+    product(t->acc, width, e, t->values, width, t->n, width, n_keys, LS_MMA16_CONTINUE, t->scratch);
 }
 
 /* The segment joins the total of each row, and the next one starts afresh. */
 static void join_segment(tile *t) {
-    const int64_t dim = t->a->head_dim;
+    const int64_t width = t->a->head_dim + 1;
     for (int64_t r = 0; r < t->n; r++) {
-        softmax *all = &t->all[r], *part = &t->part[r];
-        const float m = larger(all->m, part->m);
-        const float of_all = ls_exp2_bounded(ls_sub(all->m, m)), of_part = ls_exp2_bounded(ls_sub(part->m, m));
-        for (int i = 0; i < SUMS; i++) all->l[i] = ls_fma(all->l[i], of_all, ls_mul(part->l[i], of_part));
-        for (int64_t d = r * dim; d < (r + 1) * dim; d++)
+        const float m = larger(t->all_m[r], t->part_m[r]);
+        const float of_all = ls_exp2_bounded(ls_sub(t->all_m[r], m)),
+                    of_part = ls_exp2_bounded(ls_sub(t->part_m[r], m));
+        for (int64_t d = r * width; d < (r + 1) * width; d++)
             t->total[d] = ls_fma(t->total[d], of_all, ls_mul(t->acc[d], of_part));
-        all->m = m;
-        softmax_reset(part);
+        t->all_m[r] = m;
+        t->part_m[r] = -HUGE_VALF;
     }
-    memset(t->acc, 0, (size_t)(t->n * dim) * sizeof(float));
+    memset(t->acc, 0, (size_t)(t->n * width) * sizeof(float));
 }
 
 static void store_rows(const tile *t) {
     const ls_attention_args *a = t->a;
     const int64_t dim = a->head_dim;
     for (int64_t r = 0; r < t->n; r++) {
-        const float m = t->all[r].m, *l = t->all[r].l;
+        const float m = t->all_m[r], *total = t->total + r * (dim + 1), sum = total[dim];
         const bool finite = m - m == 0.0f;
-        const float even = ls_add(ls_add(l[0], l[4]), ls_add(l[2], l[6]));
-        const float sum = ls_add(even, ls_add(ls_add(l[1], l[5]), ls_add(l[3], l[7])));
         const float inverse = finite ? ls_div(1.0f, sum) : ls_from_bits(0x7FC00000u);
         uint16_t *out = (uint16_t *)a->out + row_of(t, r) * a->out_stride + head_of(t, r) * dim;
-        for (int64_t d = 0; d < dim; d++) out[d] = ls_f32_to_bf16(ls_fma(t->total[r * dim + d], inverse, 0.0f));
+        for (int64_t d = 0; d < dim; d++) out[d] = ls_f32_to_bf16(ls_fma(total[d], inverse, 0.0f));
         if (a->log_sum != NULL)
             a->log_sum[row_of(t, r) * a->log_sum_stride + head_of(t, r)] =
-                finite ? ls_fma(ls_log(sum), LS_LOG2E, m) : inverse;
+                finite ? ls_fma(ls_log(sum), LS_LOG2E, ls_add(m, LS_EXP2_LIFT)) : inverse;
     }
 }
 
@@ -187,19 +170,18 @@ static void attend(tile *t, float *free) {
     t->scratch = free;
     free += LS_MMA16_SCRATCH_FLOATS;
     t->e = take(&free, TILE * BLOCK);
-    t->acc = take(&free, TILE * DIMS);
-    t->total = take(&free, TILE * DIMS);
+    t->acc = take(&free, TILE * WIDTH);
+    t->total = take(&free, TILE * WIDTH);
     t->q = take16(&free, TILE * DIMS);
     t->keys = take16(&free, BLOCK * DIMS);
-    t->values = take16(&free, BLOCK * DIMS);
+    t->values = take16(&free, BLOCK * WIDTH);
     for (int64_t r = 0; r < t->n; r++) {
         memcpy(t->q + r * dim, (const uint16_t *)a->q + row_of(t, r) * a->q_stride + head_of(t, r) * dim,
                (size_t)dim * sizeof *t->q);
-        softmax_reset(&t->part[r]);
-        softmax_reset(&t->all[r]);
+        t->part_m[r] = t->all_m[r] = -HUGE_VALF;
     }
-    memset(t->acc, 0, (size_t)(t->n * dim) * sizeof(float));
-    memset(t->total, 0, (size_t)(t->n * dim) * sizeof(float));
+    memset(t->acc, 0, (size_t)(t->n * (dim + 1)) * sizeof(float));
+    memset(t->total, 0, (size_t)(t->n * (dim + 1)) * sizeof(float));
     for (int64_t first = ls_attention_first(position(t, 0), a->window) / BLOCK * BLOCK; first < end; first += BLOCK) {
         take_block(t, first, ls_min_i64(BLOCK, end - first), c);
         if (first + BLOCK >= end || (first + BLOCK) % LS_ATTENTION_SEGMENT == 0) join_segment(t);
@@ -286,9 +268,9 @@ static void weigh(const key_block *b, float *p, float *ds, int64_t head, int64_t
     const int64_t row = head * b->a->rows + b->span->row + query, pos = b->span->pos + query;
     const int64_t low = clamp(ls_attention_first(pos, b->a->window) - b->first, b->n);
     const int64_t high = clamp(pos + 1 - b->first, b->n);
-    const float log_sum = b->kept.log_sum[row], dot = b->kept.dot[row];
+    const float lift = ls_attention_lift(b->kept.log_sum[row]), dot = b->kept.dot[row];
     for (int64_t j = low; j < high; j++) {
-        p[j] = ls_exp2_weight(ls_min(ls_fma(p[j], c, -log_sum), 1.0f));
+        p[j] = ls_bf16_to_f32(ls_f32_to_bf16(ls_attention_probability(p[j], c, lift)));
         ds[j] = ls_mul(p[j], ls_sub(ds[j], dot));
     }
     for (int64_t j = 0; j < b->n; j++)

@@ -30,14 +30,14 @@ typedef struct source {
 typedef struct backward_params {
     ls_attention_backward_args a;
     source q, k, v, dout;
-    bool boxed;           /* rows that pass come by maps */
-    int64_t group;        /* query heads of a KV head */
-    int64_t items;        /* spans, heads, shares */
-    int64_t tiles;        /* of a span that run at the same time */
-    int64_t shares;       /* blocks among which the dimensions of an output are shared */
-    float scale2;         /* c */
-    float *log_sum, *dot; /* [n_heads][rows]: N and D */
-    uint16_t *rounded;    /* [rows][n_heads * head_dim]: do */
+    bool boxed;        /* rows that pass come by maps */
+    int64_t group;     /* query heads of a KV head */
+    int64_t items;     /* spans, heads, shares */
+    int64_t tiles;     /* of a span that run at the same time */
+    int64_t shares;    /* blocks among which the dimensions of an output are shared */
+    float scale2;      /* c */
+    float *lift, *dot; /* [n_heads][rows]: LIFT - N, and D */
+    uint16_t *rounded; /* [rows][n_heads * head_dim]: do */
     const ls_fault *fault;
 } backward_params;
 
@@ -64,7 +64,7 @@ static __global__ void __launch_bounds__(ROUND_THREADS) round_kernel(const __gri
     float sum = ls_add(ls_add(ls_add(x[0], x[4]), ls_add(x[2], x[6])), ls_add(ls_add(x[1], x[5]), ls_add(x[3], x[7])));
     for (int half = 16; half > 0; half /= 2) sum = ls_add(sum, __shfl_xor_sync(LS_ALL_LANES, sum, half));
     if (lane != 0) return;
-    p.log_sum[head * a->rows + row] = a->log_sum[row * a->log_sum_stride + head];
+    p.lift[head * a->rows + row] = ls_attention_lift(a->log_sum[row * a->log_sum_stride + head]);
     p.dot[head * a->rows + row] = sum;
 }
 
@@ -78,7 +78,7 @@ struct backward_shape {
     struct memory {
         uint8_t resting[2][RESTING_BYTES]; /* queries and do, or keys and values, of the block's own rows */
         uint8_t passing[STAGES][2][PASSING_BYTES];
-        float log_sum[STAGES][PASSING], dot[STAGES][PASSING]; /* of queries that pass */
+        float lift[STAGES][PASSING], dot[STAGES][PASSING]; /* of queries that pass */
         uint64_t there, full[STAGES], empty[STAGES];
     };
     static constexpr int64_t SHARED_BYTES = (int64_t)sizeof(memory) + 1024; /* to align */
@@ -205,10 +205,6 @@ static __device__ __forceinline__ int reach_of(const backward_params *p) {
     return p->a.window > 0 && p->a.window < INT32_MAX ? (int)p->a.window - 1 : INT32_MAX;
 }
 
-static __device__ __forceinline__ float probability(float score, float scale2, float log_sum) {
-    return ls_exp2_weight(fminf(ls_fma(score, scale2, -log_sum), 1.0f));
-}
-
 /* Scores and dp of a warpgroup's 64 rows and those of a stage, in that order of completion. */
 template <class S>
 static __device__ __forceinline__ void begin_products(float (&score)[PASSING / 2], float (&dp)[PASSING / 2],
@@ -296,6 +292,13 @@ static __device__ __forceinline__ void clear_rows(typename S::memory *m, int sta
     warpgroup_sync(2 + group);
 }
 
+/* A stage is free when every thread is done with it: each reads there by itself, too. */
+template <class S>
+static __device__ __forceinline__ void done_with(typename S::memory *m, int *stage, int *phase) {
+    ls_barrier_arrive(ls_shared_address(&m->empty[*stage]));
+    if (++*stage == S::STAGES) *stage = 0, *phase ^= 1;
+}
+
 /* The block's own rows, by all warpgroups that multiply. */
 template <class S>
 static __device__ __forceinline__ void load_own(typename S::memory *m, const source *first, const source *second,
@@ -311,19 +314,29 @@ static __device__ __forceinline__ void load_own(typename S::memory *m, const sou
     asm volatile("bar.sync 1, 256;" ::: "memory");
 }
 
+/* Of two neighbours as a product takes them. */
+static __device__ __forceinline__ float one_of(uint32_t pair, int i) {
+    return ls_from_bits(i == 0 ? pair << 16 : pair & 0xFFFF0000u);
+}
+
 /* dp becomes ds. The thread's first row lies `apart` positions behind its first key. */
 template <bool WHOLE>
 static __device__ __forceinline__ void weigh_queries(float (&dp)[PASSING / 2], const float (&score)[PASSING / 2],
-                                                     float scale2, const float (&log_sum)[2], const float (&dot)[2],
+                                                     float scale2, const float (&lift)[2], const float (&dot)[2],
                                                      int apart, int reach) {
 #pragma unroll
     for (int j = 0; j < PASSING / 8; j++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int behind = apart + i / 2 * 8 - 8 * j - i % 2;
-            const float x = probability(score[4 * j + i], scale2, log_sum[i / 2]);
-            const float y = ls_mul(x, ls_sub(dp[4 * j + i], dot[i / 2]));
-            dp[4 * j + i] = WHOLE || (behind >= 0 && behind <= reach) ? y : 0.0f;
+        for (int half = 0; half < 2; half++) {
+            const int at = 4 * j + 2 * half;
+            const uint32_t p = pair_of(ls_attention_probability(score[at], scale2, lift[half]),
+                                       ls_attention_probability(score[at + 1], scale2, lift[half]));
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int behind = apart + half * 8 - 8 * j - i;
+                const float y = ls_mul(one_of(p, i), ls_sub(dp[at + i], dot[half]));
+                dp[at + i] = WHOLE || (behind >= 0 && behind <= reach) ? y : 0.0f;
+            }
         }
 }
 
@@ -335,13 +348,13 @@ static __device__ __forceinline__ void make_dq(const backward_params *p, const t
     const int64_t own = t->tile * ROWS, pos = t->span.pos + own;
     const int n = rows_left(t->span.n_rows, own, ROWS), row = threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4;
     const meeting met = keys_met(p, pos, n);
-    float dq[S::DIMS / 2], log_sum[2], dot[2];
+    float dq[S::DIMS / 2], lift[2], dot[2];
     load_own<S>(m, &p->q, &p->dout, t->span.row + own, t->head * dims, n, dims, group);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int of_row = group * GROUP_ROWS + row + 8 * half;
         const int64_t at = t->head * p->a.rows + t->span.row + own + (of_row < n ? of_row : 0);
-        log_sum[half] = p->log_sum[at];
+        lift[half] = p->lift[at];
         dot[half] = p->dot[at];
     }
 #pragma unroll
@@ -358,9 +371,9 @@ static __device__ __forceinline__ void make_dq(const backward_params *p, const t
         ls_wgmma_hold(score);
         ls_wgmma_hold(dp);
         if (all_take(p, pos, ROWS, first, PASSING))
-            weigh_queries<true>(dp, score, p->scale2, log_sum, dot, 0, 0);
+            weigh_queries<true>(dp, score, p->scale2, lift, dot, 0, 0);
         else
-            weigh_queries<false>(dp, score, p->scale2, log_sum, dot,
+            weigh_queries<false>(dp, score, p->scale2, lift, dot,
                                  (int)(pos + group * GROUP_ROWS + row - first) - column, reach_of(p));
 #pragma unroll
         for (int k = 0; k < STEPS; k++) left_of(ds[k], dp, k);
@@ -372,8 +385,7 @@ static __device__ __forceinline__ void make_dq(const backward_params *p, const t
         ls_wgmma_commit();
         ls_wgmma_wait<0>();
         ls_wgmma_hold(dq);
-        if (threadIdx.x % WARPGROUP == 0) ls_barrier_arrive(ls_shared_address(&m->empty[*stage]));
-        if (++*stage == S::STAGES) *stage = 0, *phase ^= 1;
+        done_with<S>(m, stage, phase);
     }
     const int64_t to = (t->span.row + own + group * GROUP_ROWS) * p->a.dq_stride + t->head * dims;
     store_sums(p->a.dq + to, p->a.dq_stride, dq, p->a.scale, n - group * GROUP_ROWS, dims);
@@ -402,7 +414,7 @@ static __device__ __forceinline__ void copy_for_dkv(const backward_params *p, co
             if (thread >= PASSING) {
                 const int of_row = thread - PASSING;
                 const int64_t at = head * p->a.rows + row + (of_row < left ? of_row : 0);
-                m->log_sum[c->stage][of_row] = p->log_sum[at];
+                m->lift[c->stage][of_row] = p->lift[at];
                 m->dot[c->stage][of_row] = p->dot[at];
             }
             if (p->boxed)
@@ -415,16 +427,16 @@ static __device__ __forceinline__ void copy_for_dkv(const backward_params *p, co
 /* Scores become probabilities. The thread's first query lies `apart` positions behind its first row, a key; `left`
  * queries of the stage are there. */
 template <bool WHOLE>
-static __device__ __forceinline__ void weigh_keys(float (&score)[PASSING / 2], const float *log_sums, float scale2,
+static __device__ __forceinline__ void weigh_keys(float (&score)[PASSING / 2], const float *lifts, float scale2,
                                                   int apart, int reach, int left) {
     const int column = threadIdx.x % 4 * 2;
 #pragma unroll
     for (int j = 0; j < PASSING / 8; j++) {
-        const float2 log_sum = *(const float2 *)&log_sums[8 * j + column];
+        const float2 lift = *(const float2 *)&lifts[8 * j + column];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int behind = apart + 8 * j + i % 2 - i / 2 * 8;
-            const float x = probability(score[4 * j + i], scale2, i % 2 == 0 ? log_sum.x : log_sum.y);
+            const float x = ls_attention_probability(score[4 * j + i], scale2, i % 2 == 0 ? lift.x : lift.y);
             score[4 * j + i] = WHOLE || (behind >= 0 && behind <= reach && 8 * j + column + i % 2 < left) ? x : 0.0f;
         }
     }
@@ -432,7 +444,7 @@ static __device__ __forceinline__ void weigh_keys(float (&score)[PASSING / 2], c
 
 /* dp becomes ds; what is not seen has the probability +0. */
 template <bool WHOLE>
-static __device__ __forceinline__ void weigh_gradients(float (&dp)[PASSING / 2], const float (&p)[PASSING / 2],
+static __device__ __forceinline__ void weigh_gradients(float (&dp)[PASSING / 2], const uint32_t (&p)[STEPS][4],
                                                        const float *dots) {
     const int column = threadIdx.x % 4 * 2;
 #pragma unroll
@@ -440,7 +452,8 @@ static __device__ __forceinline__ void weigh_gradients(float (&dp)[PASSING / 2],
         const float2 dot = *(const float2 *)&dots[8 * j + column];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float x = p[4 * j + i], y = ls_mul(x, ls_sub(dp[4 * j + i], i % 2 == 0 ? dot.x : dot.y));
+            const float x = one_of(p[j / 2][j % 2 * 2 + i / 2], i % 2),
+                        y = ls_mul(x, ls_sub(dp[4 * j + i], i % 2 == 0 ? dot.x : dot.y));
             dp[4 * j + i] = WHOLE || x != 0.0f ? y : 0.0f;
         }
     }
@@ -477,9 +490,9 @@ static __device__ __forceinline__ void make_dkv(const backward_params *p, const 
             const int apart = (int)(pos - own - group * GROUP_ROWS - row) + column,
                       left = (int)(t->span.n_rows - first);
             if (whole)
-                weigh_keys<true>(score, m->log_sum[*stage], p->scale2, 0, 0, 0);
+                weigh_keys<true>(score, m->lift[*stage], p->scale2, 0, 0, 0);
             else
-                weigh_keys<false>(score, m->log_sum[*stage], p->scale2, apart, reach_of(p), left);
+                weigh_keys<false>(score, m->lift[*stage], p->scale2, apart, reach_of(p), left);
 #pragma unroll
             for (int k = 0; k < STEPS; k++) left_of(weights[k], score, k);
             ls_wgmma_wait<0>();
@@ -492,9 +505,9 @@ static __device__ __forceinline__ void make_dkv(const backward_params *p, const 
                 ls_wgmma<S::SHARE>::template rs<1>(dv, weights[k], operand<1, S::DIMS, PASSING>(dout, t->dim, k));
             ls_wgmma_commit();
             if (whole)
-                weigh_gradients<true>(dp, score, m->dot[*stage]);
+                weigh_gradients<true>(dp, weights, m->dot[*stage]);
             else
-                weigh_gradients<false>(dp, score, m->dot[*stage]);
+                weigh_gradients<false>(dp, weights, m->dot[*stage]);
 #pragma unroll
             for (int k = 0; k < STEPS; k++) left_of(ds[k], dp, k);
             ls_wgmma_fence();
@@ -505,8 +518,7 @@ static __device__ __forceinline__ void make_dkv(const backward_params *p, const 
             ls_wgmma_wait<0>();
             ls_wgmma_hold(dk);
             ls_wgmma_hold(dv);
-            if (threadIdx.x % WARPGROUP == 0) ls_barrier_arrive(ls_shared_address(&m->empty[*stage]));
-            if (++*stage == S::STAGES) *stage = 0, *phase ^= 1;
+            done_with<S>(m, stage, phase);
         }
     const int64_t to = (t->key_row + own + group * GROUP_ROWS) * p->a.dkv_stride + t->head * dims + t->dim;
     store_sums(p->a.dk + to, p->a.dkv_stride, dk, p->a.scale, n - group * GROUP_ROWS, dims - t->dim);
@@ -521,7 +533,7 @@ static __device__ __forceinline__ typename S::memory *open_memory(const backward
     if (threadIdx.x == 0) {
         for (int s = 0; s < S::STAGES; s++) {
             ls_barrier_init(ls_shared_address(&m->full[s]), WARPGROUP);
-            ls_barrier_init(ls_shared_address(&m->empty[s]), GROUPS);
+            ls_barrier_init(ls_shared_address(&m->empty[s]), GROUPS * WARPGROUP);
         }
         ls_barrier_init_done();
     }
@@ -646,7 +658,7 @@ ls_status ls_attention_backward_mma16(const ls_exec *exec, const ls_attention_ba
     p.a = *a;
     p.group = a->n_heads / a->n_kv_heads;
     p.scale2 = ls_attention_scale2(a->scale);
-    p.log_sum = floats;
+    p.lift = floats;
     p.dot = floats + a->n_heads * a->rows;
     p.rounded = rounded;
     p.fault = fault;

@@ -4,8 +4,8 @@
  * The queries of a span and a KV head are its tokens times the query heads that share that KV head, token by token. A
  * block takes 64 of them for each of its warpgroups but the first, which copies keys and values from their pages into a
  * ring of stages, keys and values of a block of 128 by turns. The others make scores, weigh them in registers and
- * multiply values, each for its own 64 rows: while one weighs, another multiplies. Sums of segments meet in shared
- * memory. */
+ * multiply values, each for its own 64 rows: while one weighs, another multiplies. Sums of weights are products, too,
+ * with ones. Sums of segments meet in shared memory. */
 #include "op/cuda/attention_cuda.h"
 #include "op/cuda/attention_mma16_cuda.h"
 #include "op/cuda/check_cuda.h"
@@ -42,6 +42,7 @@ struct mma16_shape {
         uint8_t queries[GROUPS][QUERY_BYTES];
         float total[GROUPS][DIMS / 2][WARPGROUP]; /* of the segments before: sums over values of each thread */
         uint64_t full[STAGES], empty[STAGES], queries_full, queries_empty;
+        uint16_t ones[8 * 16]; /* a factor of eight columns, however it lies */
     };
     static constexpr int64_t SHARED_BYTES = (int64_t)sizeof(memory) + 1024; /* to align */
 };
@@ -286,8 +287,7 @@ static __device__ __forceinline__ void copy_tile(const tile *t, typename S::memo
 
 /* One of the two rows of a tile of which a thread has columns. */
 typedef struct row_state {
-    float m, l[2]; /* of the segment; l: sums number 2 (lane % 4) and the next */
-    float total_m, total_l[2];
+    float m, total_m, total_l; /* m: of the segment */
     float weight;
     int first, keys; /* takes the keys [first, keys), counted from the tile's begin */
 } row_state;
@@ -299,10 +299,10 @@ static __device__ __forceinline__ void row_begin(row_state *s, const tile *t, in
     s->keys = (int)(pos + 1 - t->begin);
     s->weight = 1.0f;
     s->m = s->total_m = -INFINITY;
-    s->l[0] = s->l[1] = s->total_l[0] = s->total_l[1] = 0.0f;
+    s->total_l = 0.0f;
 }
 
-/* Scores of the thread's columns of row HALF become exponentials; m, l and the weight of what was before follow. */
+/* Scores of the thread's columns of row HALF become exponentials; m and the weight of what was before follow. */
 template <int HALF, bool WHOLE>
 static __device__ __forceinline__ void take_scores(row_state *s, float (&d)[BLOCK / 2], float scale2, int at) {
     const int column = threadIdx.x % 4 * 2, low = WHOLE ? 0 : s->first - at, high = WHOLE ? BLOCK : s->keys - at;
@@ -325,33 +325,18 @@ static __device__ __forceinline__ void take_scores(row_state *s, float (&d)[BLOC
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float *x = &d[4 * j + 2 * HALF + i];
-            const float e = ls_exp2_weight(ls_fma(*x, scale2, -m));
+            const float e = ls_exp2_lifted(ls_fma(*x, scale2, -m));
             *x = WHOLE || (8 * j + column + i >= low && 8 * j + column + i < high) ? e : 0.0f;
         }
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float sum[BLOCK / 16];
-#pragma unroll
-        for (int j = 0; j < BLOCK / 16; j++)
-            sum[j] = ls_add(d[4 * j + 2 * HALF + i], d[4 * (j + BLOCK / 16) + 2 * HALF + i]);
-#pragma unroll
-        for (int half = BLOCK / 32; half > 0; half /= 2)
-#pragma unroll
-            for (int j = 0; j < half; j++) sum[j] = ls_add(sum[j], sum[j + half]);
-        s->l[i] = ls_fma(s->l[i], s->weight, sum[0]);
-    }
 }
 
-/* The segment joins the total of a row: what the sums over values are multiplied with, too. */
-static __device__ __forceinline__ void join_row(row_state *s, float *of_total, float *of_segment) {
+/* The segment, whose weights add up to l, joins the total of a row: what the sums over values are multiplied with, too.
+ */
+static __device__ __forceinline__ void join_row(row_state *s, float l, float *of_total, float *of_segment) {
     const float m = larger(s->total_m, s->m);
     *of_total = ls_exp2_bounded(ls_sub(s->total_m, m));
     *of_segment = ls_exp2_bounded(ls_sub(s->m, m));
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        s->total_l[i] = ls_fma(s->total_l[i], *of_total, ls_mul(s->l[i], *of_segment));
-        s->l[i] = 0.0f;
-    }
+    s->total_l = ls_fma(s->total_l, *of_total, ls_mul(l, *of_segment));
     s->total_m = m;
     s->m = -INFINITY;
 }
@@ -432,17 +417,12 @@ static __device__ __forceinline__ void store_row(const tile *t, const float (&ac
 /* 1 / L of a row, NaN where its maximum is not finite; its logarithm is kept. */
 static __device__ __forceinline__ float finish_row(const tile *t, const row_state *s, int row, bool there) {
     const ls_attention_args *a = &t->p->a;
-    float x = s->total_l[0], y = s->total_l[1];
-    x = ls_add(x, __shfl_xor_sync(LS_ALL_LANES, x, 2));
-    y = ls_add(y, __shfl_xor_sync(LS_ALL_LANES, y, 2));
-    x = ls_add(x, __shfl_xor_sync(LS_ALL_LANES, x, 1));
-    y = ls_add(y, __shfl_xor_sync(LS_ALL_LANES, y, 1));
-    const float sum = ls_add(x, y);
+    const float sum = s->total_l;
     const bool finite = ls_sub(s->total_m, s->total_m) == 0.0f;
     if (there && a->log_sum != NULL && threadIdx.x % 4 == 0) {
         const uint32_t query = t->first_query + row, group = t->p->group;
         a->log_sum[(t->span.row + query / group) * a->log_sum_stride + t->kv_head * group + query % group] =
-            finite ? ls_fma(ls_log(sum), LS_LOG2E, s->total_m) : NAN;
+            finite ? ls_fma(ls_log(sum), LS_LOG2E, ls_add(s->total_m, LS_EXP2_LIFT)) : NAN;
     }
     return finite ? ls_div(1.0f, sum) : NAN;
 }
@@ -480,14 +460,18 @@ static __device__ __forceinline__ void ask_scores(float (&d)[BLOCK / 2], typenam
     ls_wgmma_commit();
 }
 
-/* acc goes on over weights * values of the block in a stage. */
+/* acc goes on over weights * values of the block in a stage, l over weights * 1. */
 template <class S>
-static __device__ __forceinline__ void ask_values(float (&acc)[S::DIMS / 2], const uint32_t (&weights)[STEPS][4],
-                                                  typename S::memory *m, int stage) {
+static __device__ __forceinline__ void ask_values(float (&acc)[S::DIMS / 2], float (&l)[4],
+                                                  const uint32_t (&weights)[STEPS][4], typename S::memory *m,
+                                                  int stage) {
     const uint32_t values = ls_shared_address(m->stages[stage]);
+    const uint64_t ones = ls_wgmma_descriptor(ls_shared_address(m->ones), 128, 128, LS_WG_PLAIN);
 #pragma unroll
-    for (int k = 0; k < STEPS; k++)
+    for (int k = 0; k < STEPS; k++) {
         ls_wgmma<S::DIMS>::template rs<1>(acc, weights[k], operand<1, S::DIMS, BLOCK>(values, 0, k));
+        ls_wgmma<8>::rs<0>(l, weights[k], ones);
+    }
     ls_wgmma_commit();
 }
 
@@ -499,12 +483,14 @@ static __device__ __forceinline__ void done_with(typename S::memory *m, ring_pla
 
 /* The segment joins the total; acc is the total where it is the last. */
 template <class S>
-static __device__ __forceinline__ void join_segment(float (&acc)[S::DIMS / 2], row_state (&s)[2], typename S::memory *m,
-                                                    bool is_first, bool is_last, int group) {
+static __device__ __forceinline__ void join_segment(float (&acc)[S::DIMS / 2], float (&l)[4], row_state (&s)[2],
+                                                    typename S::memory *m, bool is_first, bool is_last, int group) {
     const int thread = threadIdx.x % WARPGROUP;
     float of_total[2], of_segment[2];
-    join_row(&s[0], &of_total[0], &of_segment[0]);
-    join_row(&s[1], &of_total[1], &of_segment[1]);
+    join_row(&s[0], l[0], &of_total[0], &of_segment[0]);
+    join_row(&s[1], l[2], &of_total[1], &of_segment[1]);
+#pragma unroll
+    for (int i = 0; i < 4; i++) l[i] = 0.0f;
 #pragma unroll
     for (int i = 0; i < S::DIMS / 2; i++) {
         float *total = &m->total[group][i][thread];
@@ -547,7 +533,7 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
     /* Whether any row of the warp is there: the weights of others are of no use. */
     const bool weighs = t->first_query + first_row + thread / 32 * 16 < t->n_queries;
     row_state s[2];
-    float acc[S::DIMS / 2];
+    float acc[S::DIMS / 2], l[4] = {0.0f, 0.0f, 0.0f, 0.0f}; /* l: of the first row twice, and of the second */
     uint32_t weights[STEPS][4];
     row_begin(&s[0], t, first_row + row);
     row_begin(&s[1], t, first_row + row + 8);
@@ -582,22 +568,26 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
         take_turn<S>(group);
         ls_wgmma_any(d);
         ls_wgmma_hold(acc);
+        ls_wgmma_hold(l);
         ls_wgmma_fence();
-        ask_values<S>(acc, weights, m, r->stage);
+        ask_values<S>(acc, l, weights, m, r->stage);
         ask_scores<S>(d, m, keys.stage, queries);
         give_turn<S>(group);
         ls_wgmma_wait<0>();
         ls_wgmma_hold(acc);
+        ls_wgmma_hold(l);
         ls_wgmma_hold(d);
         done_with<S>(m, r);
         done_with<S>(m, r);
         if ((in_segment + at) % LS_ATTENTION_SEGMENT == 0)
-            join_segment<S>(acc, s, m, in_segment + at <= LS_ATTENTION_SEGMENT, false, group);
+            join_segment<S>(acc, l, s, m, in_segment + at <= LS_ATTENTION_SEGMENT, false, group);
         weigh<S>(weights, s, d, p->scale2, at, weighs, at >= whole_from && at + BLOCK <= whole_to);
         /* Most blocks raise no maximum, and 1 would change nothing. */
         if (__any_sync(LS_ALL_LANES, s[0].weight != 1.0f || s[1].weight != 1.0f)) {
 #pragma unroll
             for (int i = 0; i < S::DIMS / 2; i++) acc[i] = ls_mul(acc[i], s[i / 2 % 2].weight);
+#pragma unroll
+            for (int i = 0; i < 4; i++) l[i] = ls_mul(l[i], s[i / 2].weight);
         }
     }
     if (thread == 0) ls_barrier_arrive(ls_shared_address(&m->queries_empty));
@@ -606,13 +596,15 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
     if (p->boxed && n_keys % BLOCK != 0) clear_values<S>(ls_shared_address(m->stages[r->stage]), n_keys % BLOCK, group);
     take_turn<S>(group);
     ls_wgmma_hold(acc);
+    ls_wgmma_hold(l);
     ls_wgmma_fence();
-    ask_values<S>(acc, weights, m, r->stage);
+    ask_values<S>(acc, l, weights, m, r->stage);
     give_turn<S>(group);
     ls_wgmma_wait<0>();
     ls_wgmma_hold(acc);
+    ls_wgmma_hold(l);
     done_with<S>(m, r);
-    join_segment<S>(acc, s, m, in_segment + n_keys <= LS_ATTENTION_SEGMENT, true, group);
+    join_segment<S>(acc, l, s, m, in_segment + n_keys <= LS_ATTENTION_SEGMENT, true, group);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int of_row = first_row + row + 8 * half;
@@ -637,12 +629,13 @@ static __global__ void __launch_bounds__(S::THREADS, S::RESIDENT) mma16_kernel(c
         ls_barrier_init(ls_shared_address(&m->queries_empty), S::GROUPS);
         ls_barrier_init_done();
     }
+    if (threadIdx.x < 8 * 16) m->ones[threadIdx.x] = ls_f32_to_bf16(1.0f);
     /* Dimensions that there are not are +0 in the stages of keys, which are every other one. */
     if (p.a.head_dim < S::DIMS) {
         for (int64_t i = threadIdx.x; i < S::STAGES * S::STAGE_BYTES / 16; i += S::THREADS)
             ((uint4 *)m->stages)[i] = make_uint4(0, 0, 0, 0);
-        show_writes();
     }
+    show_writes();
     __syncthreads();
     ls_cuda_begin();
     if (p.fault->code != LS_FAULT_NONE) return;
