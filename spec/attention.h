@@ -85,7 +85,7 @@ static void attend_mma16(float *out, const attention_part *a, const float *q, in
         for (int64_t j = from; j < to; j++) s[j] = chain_mma16(q, a->keys + (block + j) * width + at, dim);
         for (int64_t j = from; j < to; j++) largest = fmaxf(largest, s[j]);
         const float before = top;
-        top = fmaxf(top, c * largest - LIFT);
+        if (c * largest - LIFT > top + 8.0f) top = c * largest - LIFT;
         const float w = power(before - top);
         for (int64_t j = from; j < to; j++) {
             const float x = fmaf(s[j], c, -top) - LIFT;

@@ -17,15 +17,16 @@
  * mma16. q, k, v and out are bf16, head_dim at most 256; scale > 0; c = scale * LOG2E, one rounding. chain is that of
  * num/mma16.h, steps of 16 from +0. Keys and segments of a query as above; key blocks are positions [128 i, 128 i +
  * 128):
- *   s[j] = chain over d of (q[d], k[j][d]);  t = c * max_j s[j] - LIFT;  m' = max(m, t);  w = exp2_bounded(m - m')
+ *   s[j] = chain over d of (q[d], k[j][d]);  t = c * max_j s[j] - LIFT;  w = exp2_bounded(m - m')
+ *   m' = t where t > m + 8, or else m, so that sums are seldom scaled
  *   e[j] = R(exp2_lifted(fma(s[j], c, -m'))) of num/expf.h, +0 for the keys of the block that the query does not take
  *   acc[d] = acc[d] * w, then goes on as the chain over the block's keys of (e[j], v[j][d]); l the same of (e[j], 1)
  *   The steps of that chain begin at multiples of 16 positions. m starts at -inf, l and acc at +0.
  *   Segments: M' = max(M, m);  A = exp2_bounded(M - M');  B = exp2_bounded(m - M');
  *   ACC[d] = fma(ACC[d], A, acc[d] * B), L the same of l, M from -inf, L and ACC from +0
  *   r = 1 / L;  out[p][a][d] = R(fma(ACC[d], r, +0));  log_sum[p][a] = fma(log(L), LOG2E, M + LIFT)
- *   LIFT is LS_EXP2_LIFT. Where a query takes a key of a block and not |t + LIFT| <= 2^20, m' is NaN; a maximum of
- *   which one is NaN is NaN. Where M is not finite, out and log_sum are NaN.
+ *   LIFT is LS_EXP2_LIFT. Where a query takes a key of a block and not |c * max_j s[j]| <= 2^20, m' is NaN. A NaN
+ *   stays: m' behind it and M' are NaN. Where M is not finite, out and log_sum are NaN.
  * A step, a block and a segment of keys that a query does not take change nothing: their e are +0, and w is 1. One
  * exception: a value that is not finite meets the +0 of queries before it in its block, which may or may not be NaN by
  * it. Its own query is not finite, so that the sequence is refused where log-probabilities come to the host.
@@ -55,9 +56,10 @@ extern "C" {
 
 /* c of the profile mma16. */
 static LS_HD float ls_attention_scale2(float scale) { return ls_mul(scale, LS_LOG2E); }
-/* t of a block of which the query takes a key, from c * max_j s[j]. */
-static LS_HD float ls_attention_top(float top) {
-    return top >= -0x1p20f && top <= 0x1p20f ? ls_sub(top, LS_EXP2_LIFT) : ls_from_bits(LS_NAN_BITS);
+/* m' of a block of which the query takes a key, from m and c * max_j s[j]. */
+static LS_HD float ls_attention_maximum(float m, float top) {
+    const float t = ls_sub(top, LS_EXP2_LIFT), risen = t > ls_add(m, 8.0f) ? t : m;
+    return top >= -0x1p20f && top <= 0x1p20f ? risen : ls_from_bits(LS_NAN_BITS);
 }
 /* p of the gradient, to be rounded to bf16 next; lift: LIFT - N. */
 static LS_HD float ls_attention_probability(float score, float c, float lift) {

@@ -69,10 +69,10 @@ static LS_HD float scalars_product(uint32_t i) {
     return ls_exp2_product(pair.a, pair.b);
 }
 
-/* All multiples of 2^-13 from 2 down to -126, in this order. */
-#define SCALARS_LIFTED_LOG2 20
+/* All multiples of 2^-13 from 9 down to -247, in this order. */
+#define SCALARS_LIFTED_LOG2 21
 static LS_HD uint16_t scalars_lifted(uint32_t i) {
-    return ls_f32_to_bf16(ls_exp2_lifted(ls_sub(LS_EXP2_LIFT + 2.0f, ls_mul((float)i, 0x1p-13f))));
+    return ls_f32_to_bf16(ls_exp2_lifted(ls_sub(LS_EXP2_LIFT + 9.0f, ls_mul((float)i, 0x1p-13f))));
 }
 
 /* ---- what a GPU does in hardware ---- */

@@ -126,14 +126,15 @@ static void query_ref(const problem *p, int64_t s, int64_t pos, int64_t head, co
 
 /* ---- the profile mma16 ---- */
 
-/* Wrong on purpose: blocks of 64 keys, each block's sum begun from nothing, weights that are not rounded, exponents that
- * are not multiples of 2^-13, the sum of weights that are not rounded, no segments. */
+/* Wrong on purpose: blocks of 64 keys, each block's sum begun from nothing, weights that are not rounded, exponents
+ * that are not multiples of 2^-13, maxima that rise a little, the sum of weights that are not rounded, no segments. */
 typedef enum mma16_variant {
     MMA16_RIGHT,
     MMA16_BLOCKS_OF_64,
     MMA16_SUMS_BEGIN_AGAIN,
     MMA16_NOT_ROUNDED,
     MMA16_EXPONENTS_AS_THEY_ARE,
+    MMA16_EVERY_MAXIMUM,
     MMA16_SUM_NOT_ROUNDED,
     MMA16_NO_SEGMENTS
 } mma16_variant;
@@ -176,7 +177,8 @@ static void mma16_block(const problem *p, mma16_partial *part, int64_t q_row, in
     }
     top = ls_mul(c, top);
     m = part->m;
-    if (low < high) m = mma16_larger(m, fabsf(top) <= 0x1p20f ? ls_sub(top, 1536.0f) : NAN);
+    if (low < high && !(fabsf(top) <= 0x1p20f)) m = NAN;
+    if (low < high && top - 1536.0f > m + (v == MMA16_EVERY_MAXIMUM ? 0.0f : 8.0f)) m = top - 1536.0f;
     w = ls_exp2_bounded(ls_sub(part->m, m));
     for (int64_t j = low; j < high; j++) {
         /* By another library's exponential, in double: what is rounded leaves one value. */

@@ -349,7 +349,8 @@ static void put_columns(const op_array *to, const ls_span *span, int64_t head, i
 
 /* ---- the profile mma16 ---- */
 
-/* Wrong on purpose: D of the unrounded dout, another exponential, ds of the unrounded p, heads as chains apart, dq from the last key. */
+/* Wrong on purpose: D of the unrounded dout, another exponential, ds of the unrounded p, heads as chains apart, dq from
+ * the last key. */
 typedef enum mma16_variant {
     MMA16_RIGHT,
     MMA16_DOUT_NOT_ROUNDED,

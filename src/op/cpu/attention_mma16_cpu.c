@@ -110,7 +110,7 @@ static float take_scores(float *of_row, float *e, float c, int64_t low, int64_t 
         is_nan = is_nan || e[j] != e[j];
         top = ls_max(e[j], top);
     }
-    if (low < high) m = is_nan ? ls_from_bits(LS_NAN_BITS) : larger(m, ls_attention_top(ls_mul(c, top)));
+    if (low < high) m = is_nan ? ls_from_bits(LS_NAN_BITS) : ls_attention_maximum(m, ls_mul(c, top));
     for (int64_t j = low; j < high; j++) e[j] = ls_exp2_lifted(ls_fma(e[j], c, -m));
     for (int64_t j = 0; j < low; j++) e[j] = 0.0f;
     for (int64_t j = high < low ? low : high; j < BLOCK; j++) e[j] = 0.0f;

@@ -9,6 +9,7 @@
 #include "op/cuda/attention_cuda.h"
 #include "op/cuda/attention_mma16_cuda.h"
 #include "op/cuda/check_cuda.h"
+#include "op/cuda/mma16_cuda.h"
 
 #define STEPS (BLOCK / 16)
 
@@ -35,14 +36,15 @@ struct mma16_shape {
     /* Two blocks of one warpgroup of up to 128 dimensions share a multiprocessor. */
     static constexpr int RESIDENT = GROUPS == 1 && DIMS <= 128 ? 2 : 1;
     static constexpr bool MOVES_REGISTERS = DIMS <= 128;
+    /* Products of 64 dimensions are too short to wait for. */
+    static constexpr bool TURNS = GROUPS == 2 && DIMS > 64;
     static constexpr int REGISTERS = GROUPS == 2 ? 224 : 200; /* of a thread that multiplies, where they move */
     static constexpr int STAGE_BYTES = BLOCK * DIMS * 2, QUERY_BYTES = GROUP_ROWS * DIMS * 2;
     struct memory {
         uint8_t stages[STAGES][STAGE_BYTES];
         uint8_t queries[GROUPS][QUERY_BYTES];
-        float total[GROUPS][DIMS / 2][WARPGROUP]; /* of the segments before: sums over values of each thread */
+        float4 total[GROUPS][DIMS / 8][WARPGROUP]; /* of the segments before: sums over values of each thread */
         uint64_t full[STAGES], empty[STAGES], queries_full, queries_empty;
-        uint16_t ones[8 * 16]; /* a factor of eight columns, however it lies */
     };
     static constexpr int64_t SHARED_BYTES = (int64_t)sizeof(memory) + 1024; /* to align */
 };
@@ -302,22 +304,26 @@ static __device__ __forceinline__ void row_begin(row_state *s, const tile *t, in
     s->total_l = 0.0f;
 }
 
-/* Scores of the thread's columns of row HALF become exponentials; m and the weight of what was before follow. */
-template <int HALF, bool WHOLE>
+/* Scores of the thread's columns of row HALF become exponentials; m and the weight of what was before follow. BEGINS,
+ * ENDS: the row may take no keys before its first, or behind its last. */
+template <int HALF, bool BEGINS, bool ENDS>
 static __device__ __forceinline__ void take_scores(row_state *s, float (&d)[BLOCK / 2], float scale2, int at) {
-    const int column = threadIdx.x % 4 * 2, low = WHOLE ? 0 : s->first - at, high = WHOLE ? BLOCK : s->keys - at;
+    const int column = threadIdx.x % 4 * 2, low = BEGINS ? s->first - at : 0, high = ENDS ? s->keys - at : BLOCK;
+    const bool any = low < BLOCK && high > 0 && low < high;
     float top = -INFINITY;
 #pragma unroll
     for (int j = 0; j < BLOCK / 8; j++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const bool takes = WHOLE || (8 * j + column + i >= low && 8 * j + column + i < high);
-            top = larger(top, takes ? d[4 * j + 2 * HALF + i] : -INFINITY);
+            float *x = &d[4 * j + 2 * HALF + i];
+            if (ENDS && 8 * j + i >= high - column) *x = -INFINITY;
+            if (BEGINS && 8 * j + i < low - column) *x = -INFINITY;
+            top = larger(top, *x);
         }
     top = larger(top, __shfl_xor_sync(LS_ALL_LANES, top, 1));
     top = larger(top, __shfl_xor_sync(LS_ALL_LANES, top, 2));
-    const bool any = WHOLE || (low < BLOCK && high > 0 && low < high);
-    const float m = any ? larger(s->m, ls_attention_top(ls_mul(scale2, top))) : s->m;
+    const float m = any ? ls_attention_maximum(s->m, ls_mul(scale2, top)) : s->m;
+    const float below = any ? -m : 0.0f; /* a row without any key yet has no m */
     s->weight = ls_exp2_bounded(ls_sub(s->m, m));
     s->m = m;
 #pragma unroll
@@ -325,8 +331,7 @@ static __device__ __forceinline__ void take_scores(row_state *s, float (&d)[BLOC
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float *x = &d[4 * j + 2 * HALF + i];
-            const float e = ls_exp2_lifted(ls_fma(*x, scale2, -m));
-            *x = WHOLE || (8 * j + column + i >= low && 8 * j + column + i < high) ? e : 0.0f;
+            *x = ls_exp2_lifted(ls_fma(*x, scale2, below)); /* +0 of -inf */
         }
 }
 
@@ -440,11 +445,11 @@ static __device__ __forceinline__ void clear_values(uint32_t values, int from, i
 /* The warpgroups take turns with the tensor cores: while one multiplies, the other weighs. */
 template <class S>
 static __device__ __forceinline__ void take_turn(int group) {
-    if (S::GROUPS == 2) asm volatile("bar.sync %0, 256;" ::"r"(4 + group) : "memory");
+    if (S::TURNS) asm volatile("bar.sync %0, 256;" ::"r"(4 + group) : "memory");
 }
 template <class S>
 static __device__ __forceinline__ void give_turn(int group) {
-    if (S::GROUPS == 2) asm volatile("bar.arrive %0, 256;" ::"r"(5 - group) : "memory");
+    if (S::TURNS) asm volatile("bar.arrive %0, 256;" ::"r"(5 - group) : "memory");
 }
 
 /* Scores of the block of keys in a stage are asked for. */
@@ -460,25 +465,39 @@ static __device__ __forceinline__ void ask_scores(float (&d)[BLOCK / 2], typenam
     ls_wgmma_commit();
 }
 
-/* acc goes on over weights * values of the block in a stage, l over weights * 1. */
+/* acc goes on over weights * values of the block in a stage. */
 template <class S>
-static __device__ __forceinline__ void ask_values(float (&acc)[S::DIMS / 2], float (&l)[4],
-                                                  const uint32_t (&weights)[STEPS][4], typename S::memory *m,
-                                                  int stage) {
+static __device__ __forceinline__ void ask_values(float (&acc)[S::DIMS / 2], const uint32_t (&weights)[STEPS][4],
+                                                  typename S::memory *m, int stage) {
     const uint32_t values = ls_shared_address(m->stages[stage]);
-    const uint64_t ones = ls_wgmma_descriptor(ls_shared_address(m->ones), 128, 128, LS_WG_PLAIN);
 #pragma unroll
-    for (int k = 0; k < STEPS; k++) {
+    for (int k = 0; k < STEPS; k++)
         ls_wgmma<S::DIMS>::template rs<1>(acc, weights[k], operand<1, S::DIMS, BLOCK>(values, 0, k));
-        ls_wgmma<8>::rs<0>(l, weights[k], ones);
-    }
     ls_wgmma_commit();
+}
+
+/* l goes on over weights * 1: a product of the warp alone, which waits for no one. */
+static __device__ __forceinline__ void add_weights(float (&l)[4], const uint32_t (&weights)[STEPS][4]) {
+    const uint32_t ones[2] = {0x3F803F80u, 0x3F803F80u};
+#pragma unroll
+    for (int k = 0; k < STEPS; k++) ls_mma16(l, weights[k], ones);
 }
 
 template <class S>
 static __device__ __forceinline__ void done_with(typename S::memory *m, ring_place *r) {
     if (threadIdx.x % WARPGROUP == 0) ls_barrier_arrive(ls_shared_address(&m->empty[r->stage]));
     advance<S>(r);
+}
+
+static __device__ __forceinline__ void get_four(float (&x)[4], uint32_t from) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+                 : "r"(from)
+                 : "memory");
+}
+static __device__ __forceinline__ void put_four(uint32_t to, const float *x) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+                 : "memory");
 }
 
 /* The segment joins the total; acc is the total where it is the last. */
@@ -492,28 +511,35 @@ static __device__ __forceinline__ void join_segment(float (&acc)[S::DIMS / 2], f
 #pragma unroll
     for (int i = 0; i < 4; i++) l[i] = 0.0f;
 #pragma unroll
-    for (int i = 0; i < S::DIMS / 2; i++) {
-        float *total = &m->total[group][i][thread];
-        const float before = is_first ? 0.0f : *total;
-        const float x = ls_fma(before, of_total[i / 2 % 2], ls_mul(acc[i], of_segment[i / 2 % 2]));
-        if (!is_last) *total = x;
-        acc[i] = is_last ? x : 0.0f;
+    for (int i = 0; i < S::DIMS / 2; i += 4) {
+        const uint32_t total = ls_shared_address(&m->total[group][i / 4][thread]);
+        float before[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (!is_first) get_four(before, total);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            acc[i + j] = ls_fma(before[j], of_total[j / 2], ls_mul(acc[i + j], of_segment[j / 2]));
+        if (!is_last) put_four(total, &acc[i]);
     }
+    if (is_last) return;
+#pragma unroll
+    for (int i = 0; i < S::DIMS / 2; i++) acc[i] = 0.0f;
 }
 
-/* Scores become weights. */
-template <class S>
+/* Scores become weights. Between the last two, every row of the tile takes every key. */
 static __device__ __forceinline__ void weigh(uint32_t (&weights)[STEPS][4], row_state (&s)[2], float (&d)[BLOCK / 2],
-                                             float scale2, int at, bool weighs, bool whole) {
+                                             float scale2, int at, bool weighs, int whole_from, int whole_to) {
     if (!weighs) {
 #pragma unroll
         for (int i = 0; i < BLOCK / 2; i++) d[i] = 0.0f;
-    } else if (whole) {
-        take_scores<0, true>(&s[0], d, scale2, at);
-        take_scores<1, true>(&s[1], d, scale2, at);
+    } else if (at < whole_from) {
+        take_scores<0, true, true>(&s[0], d, scale2, at);
+        take_scores<1, true, true>(&s[1], d, scale2, at);
+    } else if (at + BLOCK > whole_to) {
+        take_scores<0, false, true>(&s[0], d, scale2, at);
+        take_scores<1, false, true>(&s[1], d, scale2, at);
     } else {
-        take_scores<0, false>(&s[0], d, scale2, at);
-        take_scores<1, false>(&s[1], d, scale2, at);
+        take_scores<0, false, false>(&s[0], d, scale2, at);
+        take_scores<1, false, false>(&s[1], d, scale2, at);
     }
 #pragma unroll
     for (int k = 0; k < STEPS; k++) left_of(weights[k], d, k);
@@ -526,7 +552,7 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
     const uint32_t full = ls_shared_address(m->full), queries = ls_shared_address(m->queries[group]);
     const int thread = threadIdx.x % WARPGROUP, lane = threadIdx.x % 32;
     const int row = thread / 32 * 16 + lane / 4, first_row = group * GROUP_ROWS;
-    /* Counted from the tile's begin; between the last two, every row of the tile takes every key. */
+    /* Counted from the tile's begin. */
     const int n_keys = (int)(t->keys - t->begin), in_segment = (int)(t->begin % LS_ATTENTION_SEGMENT);
     const int whole_from = (int)(ls_attention_first(t->keys - 1, p->a.window) - t->begin);
     const int whole_to = (int)(t->span.pos + t->first_query / p->group + 1 - t->begin);
@@ -556,7 +582,8 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
         ls_wgmma_wait<0>();
         ls_wgmma_hold(d);
         done_with<S>(m, r);
-        weigh<S>(weights, s, d, p->scale2, 0, weighs, whole_from <= 0 && BLOCK <= whole_to);
+        weigh(weights, s, d, p->scale2, 0, weighs, whole_from, whole_to);
+        add_weights(l, weights);
     }
 #pragma unroll 1
     for (int at = BLOCK; at < n_keys; at += BLOCK) {
@@ -568,20 +595,18 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
         take_turn<S>(group);
         ls_wgmma_any(d);
         ls_wgmma_hold(acc);
-        ls_wgmma_hold(l);
         ls_wgmma_fence();
-        ask_values<S>(acc, l, weights, m, r->stage);
+        ask_values<S>(acc, weights, m, r->stage);
         ask_scores<S>(d, m, keys.stage, queries);
         give_turn<S>(group);
         ls_wgmma_wait<0>();
         ls_wgmma_hold(acc);
-        ls_wgmma_hold(l);
         ls_wgmma_hold(d);
         done_with<S>(m, r);
         done_with<S>(m, r);
         if ((in_segment + at) % LS_ATTENTION_SEGMENT == 0)
             join_segment<S>(acc, l, s, m, in_segment + at <= LS_ATTENTION_SEGMENT, false, group);
-        weigh<S>(weights, s, d, p->scale2, at, weighs, at >= whole_from && at + BLOCK <= whole_to);
+        weigh(weights, s, d, p->scale2, at, weighs, whole_from, whole_to);
         /* Most blocks raise no maximum, and 1 would change nothing. */
         if (__any_sync(LS_ALL_LANES, s[0].weight != 1.0f || s[1].weight != 1.0f)) {
 #pragma unroll
@@ -589,6 +614,7 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
 #pragma unroll
             for (int i = 0; i < 4; i++) l[i] = ls_mul(l[i], s[i / 2].weight);
         }
+        add_weights(l, weights);
     }
     if (thread == 0) ls_barrier_arrive(ls_shared_address(&m->queries_empty));
     r->tile ^= 1;
@@ -596,13 +622,11 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
     if (p->boxed && n_keys % BLOCK != 0) clear_values<S>(ls_shared_address(m->stages[r->stage]), n_keys % BLOCK, group);
     take_turn<S>(group);
     ls_wgmma_hold(acc);
-    ls_wgmma_hold(l);
     ls_wgmma_fence();
-    ask_values<S>(acc, l, weights, m, r->stage);
+    ask_values<S>(acc, weights, m, r->stage);
     give_turn<S>(group);
     ls_wgmma_wait<0>();
     ls_wgmma_hold(acc);
-    ls_wgmma_hold(l);
     done_with<S>(m, r);
     join_segment<S>(acc, l, s, m, in_segment + n_keys <= LS_ATTENTION_SEGMENT, true, group);
 #pragma unroll
@@ -629,7 +653,6 @@ static __global__ void __launch_bounds__(S::THREADS, S::RESIDENT) mma16_kernel(c
         ls_barrier_init(ls_shared_address(&m->queries_empty), S::GROUPS);
         ls_barrier_init_done();
     }
-    if (threadIdx.x < 8 * 16) m->ones[threadIdx.x] = ls_f32_to_bf16(1.0f);
     /* Dimensions that there are not are +0 in the stages of keys, which are every other one. */
     if (p.a.head_dim < S::DIMS) {
         for (int64_t i = threadIdx.x; i < S::STAGES * S::STAGE_BYTES / 16; i += S::THREADS)
