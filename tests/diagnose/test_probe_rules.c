@@ -11,39 +11,51 @@ enum { VOCAB = 64, BOS = 1, END = 2, LENGTH_MOST = 1200, KEPT_MOST = 64, TAIL = 
 
 typedef enum fault {
     SOUND = 0,
-    NOISE,           /* of one request in five, farther than two kernels are apart */
-    ORDERS,          /* the same by less */
-    MASKED,          /* no end of sequence */
-    RAISED,          /* all records, by one number */
-    WARM,            /* another temperature */
-    TWICE_AS_WARM,   /* the one that the slope is measured at */
-    LIKELIEST,       /* records are of the 20 likeliest alone */
-    LIKELIER,        /* of those that are likelier as well */
-    SCALED,          /* times a number */
-    PIECES_MOVED,    /* what ends as the one before does is given its values, from another place */
-    BLOCK_ENDS,      /* the cache does not look at the last tokens of a block */
-    BOS_TWICE,       /* in front of what is generated */
-    BOS_TWICE_AGAIN, /* in front of what is scored */
-    NO_VALUES,       /* of draws of the first seed */
-    ROWS,            /* what is generated has other rows of the embedding for odd tokens */
-    OTHER_IDS,       /* it reads odd tokens as others */
-    FINE,            /* values of prompts hang on the length of the whole, as float32 makes it */
-    COARSE,          /* the same as bf16 makes it */
-    AT_16,           /* decoded tokens behind each 16th position are off */
-    AT_32,           /* behind each 32nd */
-    FROM_32,         /* all decoded ones behind the 32nd */
-    THOUSANDTHS,     /* records have three decimals */
-    THREE_EARLY,     /* records stand three places early, where so many are left */
-    BLOCK_SETS,      /* the cache knows a block of 16 by its tokens in any order */
-    HIT_KERNEL,      /* values behind a hit are of another kernel */
-    F16_LOGITS,      /* decode rounds logits */
-    PRESENCE,        /* a penalty on what was generated before */
-    OTHER_HEAD       /* values of prompts are of other rows of the head than the checkpoint's */
+    NOISE,            /* of one request in five, farther than two kernels are apart */
+    ORDERS,           /* the same by less */
+    MASKED,           /* no end of sequence */
+    RAISED,           /* all records, by one number */
+    WARM,             /* another temperature */
+    TWICE_AS_WARM,    /* the one that the slope is measured at */
+    LIKELIEST,        /* records are of the 20 likeliest alone */
+    LIKELIER,         /* of those that are likelier as well */
+    SCALED,           /* times a number */
+    PIECES_MOVED,     /* what ends as the one before does is given its values, from another place */
+    BLOCK_ENDS,       /* the cache does not look at the last tokens of a block */
+    BOS_TWICE,        /* in front of what is generated */
+    BOS_TWICE_AGAIN,  /* in front of what is scored */
+    NO_VALUES,        /* of draws of the first seed */
+    ROWS,             /* what is generated has other rows of the embedding for odd tokens */
+    OTHER_IDS,        /* it reads odd tokens as others */
+    FINE,             /* values of prompts hang on the length of the whole, as float32 makes it */
+    COARSE,           /* the same as bf16 makes it */
+    AT_16,            /* decoded tokens behind each 16th position are off */
+    AT_32,            /* behind each 32nd */
+    FROM_32,          /* all decoded ones behind the 32nd */
+    THOUSANDTHS,      /* records have three decimals */
+    THREE_EARLY,      /* records stand three places early, where so many are left */
+    BLOCK_SETS,       /* the cache knows a block of 16 by its tokens in any order */
+    HIT_KERNEL,       /* values behind a hit are of another kernel */
+    F16_LOGITS,       /* decode rounds logits */
+    PRESENCE,         /* a penalty on what was generated before */
+    NARROW,           /* the same of a server in float32 */
+    F16_SMALL_LOGITS, /* the same of logits that have more bits */
+    PER_MILLE,        /* records are logarithms of probabilities of three decimals */
+    TWO_IN_FRONT,     /* it reads the first two tokens twice */
+    LAST_TWO_LOST,    /* .. all but the last two */
+    TURNED_ROUND,     /* .. the last one first */
+    NEIGHBOURS_PLACE, /* records of the completion are exchanged two by two */
+    BACKWARDS,        /* its last record comes first */
+    LAST_BITS,        /* the cache does not look at a token's last bit */
+    FIRST_BITS,       /* .. at the highest one */
+    ROWS_KERNEL,      /* requests at once are of another kernel */
+    ROWS_FAR,         /* by more than a type makes */
+    OTHER_HEAD        /* values of prompts are of other rows of the head than the checkpoint's */
 } fault;
 
 typedef struct server {
     fault fault;
-    int64_t n_runs, n_kept, n_prompt;
+    int64_t n_runs, n_kept, n_prompt, batch;
     struct {
         int32_t ids[LENGTH_MOST];
         int64_t n;
@@ -104,6 +116,16 @@ static bool same_set(const int32_t *a, const int32_t *b, int64_t n) {
     return true;
 }
 
+/* The same tokens but for one bit of each, and not the same. */
+static bool same_but(const int32_t *a, const int32_t *b, int64_t n, int32_t bit) {
+    bool same = true;
+    for (int64_t i = 0; i < n; i++) {
+        if ((a[i] & ~bit) != (b[i] & ~bit)) return false;
+        same = same && a[i] == b[i];
+    }
+    return !same;
+}
+
 /* A prompt before this one had the same tokens but for those that are not looked at. */
 static bool is_hit(const server *s, const int32_t *ids, int64_t n) {
     for (int64_t k = 0; k < s->n_kept; k++) {
@@ -112,6 +134,9 @@ static bool is_hit(const server *s, const int32_t *ids, int64_t n) {
             memcmp(other + s->kept[k].n - TAIL, ids + n - TAIL, TAIL * sizeof *ids) == 0)
             return true;
         if (s->fault == BLOCK_SETS && n > TAIL && memcmp(other, ids, 16 * sizeof *ids) != 0 && same_set(other, ids, 16))
+            return true;
+        if ((s->fault == LAST_BITS || s->fault == FIRST_BITS) && n > 16 && s->kept[k].n > 16 &&
+            same_but(other, ids, 16, s->fault == LAST_BITS ? 1 : VOCAB / 2))
             return true;
         if (s->fault == HIT_KERNEL && n > UNSEEN && memcmp(other, ids, UNSEEN * sizeof *ids) == 0) return true;
         if (s->fault == BLOCK_ENDS && n > BLOCK && s->kept[k].n > BLOCK &&
@@ -147,12 +172,12 @@ static double mass_above(const double *p, double own) {
     return fmax(sum, mass_of(p, own));
 }
 
-/* Logits rounded to a 1024th. */
-static double log_of_steps(const int32_t *ids, int64_t n, int32_t token) {
+/* Logits rounded to so many parts of 1. */
+static double log_of_steps(const int32_t *ids, int64_t n, int32_t token, double parts) {
     double p[VOCAB], sum = 0.0;
     probabilities(ids, n, 1.0, p);
-    for (int v = 0; v < VOCAB; v++) sum += exp(nearbyint(1024.0 * log(p[v])) / 1024.0);
-    return nearbyint(1024.0 * log(p[token])) / 1024.0 - log(sum);
+    for (int v = 0; v < VOCAB; v++) sum += exp(nearbyint(parts * log(p[v])) / parts);
+    return nearbyint(parts * log(p[token])) / parts - log(sum);
 }
 
 static bool stands_in(const int32_t *ids, int64_t n, int32_t token) {
@@ -171,6 +196,7 @@ static bool has_odd(const int32_t *ids, int64_t n) {
 static double moved_by(const server *s, const int32_t *ids, int64_t at, int64_t n, int32_t token) {
     const double noise = unit(hash_of(ids, at) + (uint64_t)n) - 0.5;
     switch (s->fault) {
+        case NARROW:
         case FINE: return 1e-5 * noise;
         case COARSE: return 0.02 * noise;
         case OTHER_HEAD: return 0.1 * (unit((uint64_t)token) - 0.5) + 0.02 * noise;
@@ -193,7 +219,12 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case SCALED: return 1.4 * log(p[token]);
         case HIT_KERNEL: return log(p[token]) + (hit ? 0.03 : 0.0);
         case THOUSANDTHS: return nearbyint(1000.0 * log(p[token])) / 1000.0;
-        case F16_LOGITS: return log_of_steps(ids, n, token);
+        case F16_LOGITS: return log_of_steps(ids, n, token, 1024.0);
+        case NARROW: return log_of_steps(ids, n, token, 2048.0);
+        case F16_SMALL_LOGITS: return log_of_steps(ids, n, token, 8192.0);
+        case PER_MILLE: return log(nearbyint(1000.0 * p[token]) / 1000.0);
+        case ROWS_KERNEL: return log(p[token]) + (s->batch > 1 ? 0.03 : 0.0);
+        case ROWS_FAR: return log(p[token]) + (s->batch > 1 ? 0.3 : 0.0);
         case AT_16: return log(p[token]) + (n > s->n_prompt && n % 16 == 1 ? 0.7 : 0.0);
         case AT_32: return log(p[token]) + (n > s->n_prompt && n % 32 == 1 ? 0.7 : 0.0);
         case FROM_32: return log(p[token]) + (n > s->n_prompt && n > 32 ? 0.7 : 0.0);
@@ -204,13 +235,32 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
     }
 }
 
+/* What decode reads of a prompt; how many tokens. */
+static int64_t read_prompt(const server *s, const int32_t *prompt, int64_t n_prompt, int32_t *out) {
+    const int64_t front = s->fault == BOS_TWICE || s->fault == TWO_IN_FRONT ? 2 : 0;
+    const int64_t n = n_prompt - (s->fault == LAST_TWO_LOST && n_prompt > 2 ? 2 : 0);
+    for (int64_t i = 0; i < front; i++) out[i] = s->fault == BOS_TWICE ? BOS : prompt[i % n];
+    for (int64_t i = 0; i < n; i++) out[front + i] = prompt[s->fault == TURNED_ROUND ? n - 1 - i : i];
+    return front + n;
+}
+
+/* Records that have lost their place. */
+static void misplace(const server *s, ls_outcome *c) {
+    for (int64_t i = 0; i < c->n; i++) {
+        const int64_t at = s->fault == BACKWARDS ? c->n - 1 - i : i % 2 == 0 ? i + 1 : c->n;
+        const float own = c->logprob[i];
+        if ((s->fault != BACKWARDS && s->fault != NEIGHBOURS_PLACE) || at <= i || at >= c->n) continue;
+        c->logprob[i] = c->logprob[at];
+        c->logprob[at] = own;
+    }
+}
+
 static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t seed) {
-    int32_t ids[LENGTH_MOST] = {BOS, BOS};
-    int64_t n = s->fault == BOS_TWICE ? 2 : 0;
+    int32_t ids[LENGTH_MOST];
+    int64_t n = read_prompt(s, c->prompt, c->n_prompt, ids);
     const bool greedy = !(trial->sampling.temperature > 0.0f), hit = is_hit(s, c->prompt, c->n_prompt);
-    memcpy(ids + n, c->prompt, (size_t)c->n_prompt * sizeof *ids);
-    n += c->n_prompt;
     s->n_runs++;
+    s->batch = trial->levers.batch;
     s->n_prompt = n;
     c->n = 0;
     if (s->fault == NO_VALUES && trial->sampling.seed == SEED) return;
@@ -227,6 +277,7 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
         ids[n++] = token;
     }
     for (int64_t i = 0; s->fault == THREE_EARLY && i + 3 < c->n; i++) c->logprob[i] = c->logprob[i + 3];
+    misplace(s, c);
     keep(s, c->prompt, c->n_prompt);
 }
 
@@ -322,9 +373,11 @@ static ls_status numbers(ls_inquiry *q, bool *found, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status places(ls_inquiry *q, bool *found, ls_error *err) {
-    (void)err;
-    ls_probe_decide_places(q, found);
+/* All that is looked for where requests alone are within 1e-3. */
+static ls_status below_patterns(ls_inquiry *q, bool *found, ls_error *err) {
+    q->f->floor_max = 5e-4;
+    LS_TRY(ls_probe_decide_pattern(q, err));
+    *found = q->f->found.n > 0;
     return LS_OK;
 }
 
@@ -363,10 +416,24 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_head, WARM, LS_CAUSE_NONE},
                 {numbers, THOUSANDTHS, LS_CAUSE_COARSE_RECORDS},
                 {numbers, SOUND, LS_CAUSE_NONE},
-                {places, THREE_EARLY, LS_CAUSE_SHIFTED},
-                {places, NOISE, LS_CAUSE_NONE},
-                {places, WARM, LS_CAUSE_NONE},
-                {previous, BLOCK_SETS, LS_CAUSE_CACHE_CROSSED}};
+                {ls_probe_decide_places, THREE_EARLY, LS_CAUSE_SHIFTED},
+                {ls_probe_decide_places, NOISE, LS_CAUSE_NONE},
+                {ls_probe_decide_places, WARM, LS_CAUSE_NONE},
+                {ls_probe_decide_places, SOUND, LS_CAUSE_NONE},
+                {ls_probe_decide_places, NEIGHBOURS_PLACE, LS_CAUSE_OTHER_RECORDS},
+                {ls_probe_decide_places, BACKWARDS, LS_CAUSE_OTHER_RECORDS},
+                {numbers, PER_MILLE, LS_CAUSE_COARSE_RECORDS},
+                {ls_probe_decide_head, F16_SMALL_LOGITS, LS_CAUSE_COARSE_HEAD},
+                {below_patterns, FINE, LS_CAUSE_NONE},
+                {below_patterns, NARROW, LS_CAUSE_COARSE_HEAD},
+                {ls_probe_decide_readings, SOUND, LS_CAUSE_NONE},
+                {ls_probe_decide_readings, WARM, LS_CAUSE_NONE},
+                {ls_probe_decide_readings, TWO_IN_FRONT, LS_CAUSE_OTHER_TOKENS},
+                {ls_probe_decide_readings, LAST_TWO_LOST, LS_CAUSE_OTHER_TOKENS},
+                {ls_probe_decide_readings, TURNED_ROUND, LS_CAUSE_OTHER_TOKENS},
+                {previous, BLOCK_SETS, LS_CAUSE_CACHE_CROSSED},
+                {previous, LAST_BITS, LS_CAUSE_CACHE_CROSSED},
+                {previous, FIRST_BITS, LS_CAUSE_CACHE_CROSSED}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         server *s = start(rows[i].fault);
@@ -392,6 +459,44 @@ static void a_cache_of_long_blocks_is_tried(void **state) {
         assert_int_equal(s->foreign.seen[LS_STACK_CACHED_LONG].n_sequences_off, k == 0 ? 0 : UNSEEN);
         stop(s);
     }
+}
+
+/* Blocks whose tokens have another bit each: of ten prompts four are hits of others. */
+static void a_cache_that_leaves_out_bits_is_tried(void **state) {
+    static const fault faults[] = {SOUND, LAST_BITS, FIRST_BITS};
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        server *s = start(faults[k]);
+        ls_error err;
+        assert_ok(ls_foreign_run_experiment(&s->inquiry, LS_STACK_CACHED_BITS, &err), err);
+        assert_int_equal(s->foreign.seen[LS_STACK_CACHED_BITS].n_sequences_off, k == 0 ? 0 : 4);
+        stop(s);
+    }
+}
+
+/* Requests at once may have a kernel of their own, which moves values by no more than one rounding does. */
+static void a_kernel_that_rows_choose_is_no_fault(void **state) {
+    static const struct {
+        fault fault;
+        ls_cause cause;
+    } rows[] = {{ROWS_KERNEL, LS_CAUSE_NONE}, {ROWS_FAR, LS_CAUSE_ORDER_BY_BATCH}};
+    (void)state;
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        server *s = start(rows[k].fault);
+        ls_error err;
+        assert_ok(ls_probe_inquire(&s->inquiry, &err), err);
+        check_cause(s, s->sweep.different, rows[k].cause);
+        stop(s);
+    }
+}
+
+/* Chance and what does not fit are taken from what no rule is surer than. */
+static void a_rule_is_as_sure_as_its_evidence(void **state) {
+    (void)state;
+    assert_true(fabs(ls_probe_sure(0.0, 0.0) - 0.97) < 1e-9);
+    assert_true(ls_probe_sure(1e-3, 0.0) < 0.9 && ls_probe_sure(1e-3, 0.0) > LS_NAMED);
+    assert_true(ls_probe_sure(0.0, 0.4) < 0.9);
+    assert_true(ls_probe_sure(0.01, 0.0) < LS_NAMED);
 }
 
 static void two_tokens_in_front_are_found_on_either_side(void **state) {
@@ -494,6 +599,9 @@ static void a_seed_without_values_is_followed_by_the_next(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_rule_names_its_fault_and_no_other),
                                        cmocka_unit_test(a_cache_of_long_blocks_is_tried),
+                                       cmocka_unit_test(a_cache_that_leaves_out_bits_is_tried),
+                                       cmocka_unit_test(a_kernel_that_rows_choose_is_no_fault),
+                                       cmocka_unit_test(a_rule_is_as_sure_as_its_evidence),
                                        cmocka_unit_test(two_tokens_in_front_are_found_on_either_side),
                                        cmocka_unit_test(a_cut_is_no_temperature),
                                        cmocka_unit_test(the_type_of_prefill_is_told),

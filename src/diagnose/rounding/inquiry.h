@@ -128,6 +128,7 @@ typedef struct ls_drift {
  * slope for all texts, and a height for each, since a text has one normalisation. */
 #define LS_SLOPE_AT 2.0 /* so high that draws of one text are of several tokens */
 #define LS_ON_LINE 0.05 /* left_mean of what is on a line, of spread */
+enum { LS_STEPS = 3 };
 typedef struct ls_slope {
     int64_t n, n_texts;
     double slope, left, left_mean; /* the largest |distance| from the line, and the root of the mean square */
@@ -135,7 +136,8 @@ typedef struct ls_slope {
     double height;                 /* the largest |height| of a text's line at 0 */
     double lowest, highest;        /* height */
     double cut_least, cut_most;    /* likeliest tokens above the prompt's; 0: unlikelier ones are not so by less */
-    int64_t n_steps, on_step, scored_on_step; /* pairs of tokens; apart as logits of a narrow type are */
+    int64_t n_steps; /* pairs of tokens; how many are apart as logits of a narrow type are, of 1/2048, 1/4096 .. */
+    int64_t on_step[LS_STEPS], scored_on_step[LS_STEPS];
 } ls_slope;
 
 typedef struct ls_inquiry {
@@ -153,6 +155,7 @@ typedef struct ls_inquiry {
     ls_slope slope;    /* of a server, once it was measured */
     bool company_decided, cache_decided; /* of a server, before all experiments were run */
     int64_t beside;                      /* requests at once, in trials of what company does */
+    bool rows_choose;                    /* a kernel, in a coarse type: copies of one text move with their number */
     bool lacks_one;                      /* prompts of one token fewer than a multiple */
     bool other_texts;                    /* of a trial that comes again */
     int64_t known_length;                /* from which on requests are off; 0: not known */
@@ -220,6 +223,9 @@ void ls_ask_for_slot(ls_trial *out, int way, int64_t at, int64_t slots, uint64_t
 ls_status ls_requests_add(ls_requests *out, const int32_t *ids, int64_t n, ls_error *err);
 /* Token `i` of an endless text without special tokens, other for each `text`. */
 int32_t ls_plain_token(const ls_inquiry *q, int64_t text, int64_t i);
+/* The token with another last bit, or with another of the highest one that ids of the vocabulary have; itself where that
+ * is no plain token. */
+int32_t ls_other_bit(const ls_inquiry *q, int32_t token, bool highest);
 /* A request of its first n tokens, LS_PLAIN_MOST at most. */
 enum { LS_PLAIN_MOST = 1088 };
 ls_status ls_requests_plain(const ls_inquiry *q, ls_requests *out, int64_t text, int64_t n, ls_error *err);
@@ -318,12 +324,16 @@ bool ls_probe_could_be_off(const ls_outcome *c);
 #define LS_LEAST_PATTERN 1e-3
 /* What is no rounding of one text's value when it comes again. */
 double ls_probe_moved_from(const ls_inquiry *q);
+/* More rows than one request's are computed at a time. */
+bool ls_probe_has_company(const ls_trial *trial);
 /* The largest |d| of one outcome. */
 double ls_probe_size(const ls_outcome *c);
 /* Whether records of tokens that stood there before are below, and all others above. */
 ls_status ls_probe_decide_signs(ls_inquiry *q, bool *found, ls_error *err);
-/* Whether records that are off are values of tokens so many places on or back. */
-void ls_probe_decide_places(ls_inquiry *q, bool *found);
+/* Whether records that are off are values of other tokens of their completion, so many places on or back or anywhere. */
+ls_status ls_probe_decide_places(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether one side reads other tokens than were sent: some in front, twice, lost, in another order. */
+ls_status ls_probe_decide_readings(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether records are of a distribution without the end of sequence. */
 ls_status ls_probe_decide_masked(ls_inquiry *q, bool *found, ls_error *err);
 /* Once; what was measured stands for every call. */
@@ -348,6 +358,8 @@ ls_status ls_probe_confirm(ls_inquiry *q, ls_stack_experiment experiment, double
                            ls_error *err);
 /* The chance of `with` or more among the first, were a + b marks spread over both by lot. */
 double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_without);
+/* How sure a rule is whose evidence chance makes so often, and of which such a share does not fit. */
+double ls_probe_sure(double chance, double unfit);
 /* Whether so few tokens are off, and by so little, as ties of a sound stack in a coarse type make. */
 bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most);
 /* Whether a coarse type makes so much when a sum falls on the other side of a rounding. */

@@ -117,9 +117,9 @@ ls_status ls_foreign_try(ls_inquiry *q, const ls_trial *trial, uint64_t needs, c
         return LS_OK;
     }
     LS_TRY(ls_foreign_excuse(q, seen, err));
-    /* A hit chooses another kernel for all that is behind it, where requests alone have one. */
-    if (q->f->is_server && trial->levers.prefix == LS_PREFIX_ON && seen->n_off > 0 && seen->n_failed == 0 &&
-        ls_probe_is_flip(q->f, seen->abs_max))
+    /* A hit chooses another kernel for all that is behind it, where requests alone have one. So may company. */
+    if (q->f->is_server && (trial->levers.prefix == LS_PREFIX_ON || (q->rows_choose && ls_probe_has_company(trial))) &&
+        seen->n_off > 0 && seen->n_failed == 0 && ls_probe_is_flip(q->f, seen->abs_max))
         seen->look = LS_LOOK_CLEAN;
     if (seen->outcomes.tells_levers && (needs & ~seen->outcomes.levers) != 0) {
         for (int64_t i = 0; i < ls_levers_count(); i++)

@@ -15,6 +15,8 @@ typedef enum relation {
     LIKE_SET,
     SAME,
     MOVED, /* of a server: pieces that are kept may be put elsewhere, behind other tokens */
+    LAST_BITS,
+    FIRST_BITS,
     RELATIONS
 } relation;
 static const char *const relation_words[RELATIONS] = {"another one",
@@ -23,7 +25,9 @@ static const char *const relation_words[RELATIONS] = {"another one",
                                                       "one with the same beginning",
                                                       "the same tokens",
                                                       "itself",
-                                                      "one with a piece more in it"};
+                                                      "one with a piece more in it",
+                                                      "one with other last bits of its tokens",
+                                                      "one with other first bits of its tokens"};
 
 enum { PAIRS = 3, FIRST_LENGTH = 66, LONGEST = 280, PIECE = 9 };
 
@@ -61,6 +65,7 @@ done:
 /* Token i of the request in front of one whose text is `own` and has n tokens. */
 static int32_t token_before(const ls_inquiry *q, relation how, int64_t own, int64_t n, int64_t i) {
     const bool shared = how == SAME || (how == LIKE_HEAD && i < n - n / 3) || (how == LIKE_TAIL && i >= n / 3);
+    if (how == LAST_BITS || how == FIRST_BITS) return ls_other_bit(q, ls_plain_token(q, own, i), how == FIRST_BITS);
     if (how == LIKE_SET && q->f->is_server) return ls_plain_token(q, own, ls_exchanged(i, n));
     if (how == LIKE_SET) return ls_plain_token(q, own, i < n - 1 ? (i + 7) % (n - 1) : i);
     if (how == MOVED && (i < n / 4 || i >= n / 4 + PIECE)) return ls_plain_token(q, own, i < n / 4 ? i : i - PIECE);
@@ -115,7 +120,8 @@ static double sure_of(const ls_inquiry *q, const relations_tried *k, double of_p
 /* Two that share no beginning, and one is off for the other: nothing else is to be known of a server in little time. */
 static bool is_crossed(const relations_tried *k) {
     return k->n[UNRELATED] >= PAIRS && k->off[UNRELATED] == 0 &&
-           (k->off[LIKE_LENGTH] == PAIRS || k->off[LIKE_TAIL] == PAIRS || k->off[LIKE_SET] == PAIRS);
+           (k->off[LIKE_LENGTH] == PAIRS || k->off[LIKE_TAIL] == PAIRS || k->off[LIKE_SET] == PAIRS ||
+            k->off[LAST_BITS] == PAIRS);
 }
 
 /* Three pairs beside three are chance once in twenty: as many again of what was off, and of what should not be. */
@@ -138,7 +144,7 @@ static ls_status try_more(ls_inquiry *q, bool cached, relations_tried *k, ls_err
 ls_status ls_decide_previous_request(ls_inquiry *q, ls_stack_experiment experiment, bool cached, bool *found,
                                      ls_error *err) {
     relations_tried k = {.next_length = FIRST_LENGTH};
-    char which[160] = "";
+    char which[240] = "";
     const int n_relations = q->f->is_server ? RELATIONS : MOVED;
     bool other = false;
     *found = false;

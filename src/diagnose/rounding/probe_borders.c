@@ -7,7 +7,7 @@
 #include "diagnose/rounding/inquiry.h"
 
 /* Prompts of unlike lengths whose completions go over the first border of pages of 16, and over the second. */
-enum { TEXTS = 8, NEW = 30, SHORT = 5, LONGER = 21, PAGE_LEAST = 8, PAGE_MOST = 32, MOST_TELL = 6 };
+enum { TEXTS = 8, NEW = 30, SHORT = 5, LONGER = 21, PAGE_LEAST = 8, PAGE_MOST = 32, PAGES = 3, MOST_TELL = 6 };
 /* Of prompts that meet one border of a larger page, others that begin so far in front of its second one. */
 enum { IN_FRONT = 20, BEHIND_MOST = 3 };
 /* A kernel may begin behind a border as well; bf16 makes less than this of it in the middle. */
@@ -88,10 +88,12 @@ ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err) {
     for (; page >= PAGE_LEAST && !*found && !(is_at(&f, 0, page) && has_both_borders(&f)); page /= 2) continue;
     *found = (*found || page >= PAGE_LEAST) && ls_quantile(f.sizes, f.n, 0.5, 0.0) > LEAST_SIZE;
     if (*found)
-        ls_foreign_find(q->f, LS_CAUSE_PAGE_SIZE, LS_STACK_LENGTHS, 0.95,
-                        "of %d requests of unlike lengths, decoded tokens of %" PRId64
-                        " are off by %.2g in the middle from the first border of %" PRId64
-                        " tokens on that they meet, and right in front of it",
-                        TEXTS, f.n, ls_quantile(f.sizes, f.n, 0.5, 0.0), page);
+        ls_foreign_find(
+            q->f, LS_CAUSE_PAGE_SIZE, LS_STACK_LENGTHS,
+            ls_probe_sure(PAGES * pow((BEHIND_MOST + 1.0) / (double)page, (double)f.n), 1.0 - ls_portion(f.n, TEXTS)),
+            "of %d requests of unlike lengths, decoded tokens of %" PRId64
+            " are off by %.2g in the middle from the first border of %" PRId64
+            " tokens on that they meet, and right in front of it",
+            TEXTS, f.n, ls_quantile(f.sizes, f.n, 0.5, 0.0), page);
     return LS_OK;
 }

@@ -262,6 +262,22 @@ static double by_order(const ls_foreign *f, ls_stack_experiment experiment, doub
     return f->seen[experiment].abs_median > ORDER_MOST ? 0.6 : sure;
 }
 
+/* The number of rows may choose the kernel of a coarse type, as a hit may: copies of one text move by what one rounding
+ * makes, and nothing is mixed. Then no request that others run beside is off by as little. */
+static void pass_over_kernel(ls_inquiry *q) {
+    q->rows_choose = true;
+    for (int r = LS_STACK_SEQUENCE; r < LS_STACK_EXPERIMENTS; r++) {
+        ls_seen *s = &q->f->seen[r];
+        ls_trial trial;
+        ls_stack_trial(q, (ls_stack_experiment)r, &trial, NULL);
+        if (s->look != LS_LOOK_OFF || s->n_failed > 0 || !ls_probe_has_company(&trial) ||
+            !ls_probe_is_flip(q->f, s->abs_max))
+            continue;
+        s->look = LS_LOOK_CLEAN;
+        if (q->left == (ls_stack_experiment)r) q->left = LS_STACK_SOLO_A;
+    }
+}
+
 /* What others hold is nothing to a request among copies of itself: as many rows, and no text but its own. */
 static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, double sure, ls_error *err) {
     ls_foreign *f = q->f;
@@ -285,6 +301,8 @@ static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, dou
                         "%d at a time: of different texts %" PRId64 " of %" PRId64
                         " are off, of copies of one text %" PRId64 " of %" PRId64,
                         (int)q->beside, off[0], n[0], off[1], n[1]);
+    else if (2 * off[1] > off[0] && 2 * off[1] > n[1] && ls_probe_is_flip(f, f->seen[experiment].abs_max))
+        pass_over_kernel(q);
     else if (2 * off[1] > off[0] && 2 * off[1] > n[1]) /* as all rows of a batch are */
         ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, experiment, by_order(f, experiment, sure),
                         "%d at a time: of different texts %" PRId64 " of %" PRId64
@@ -392,7 +410,7 @@ static ls_status decide_cache(ls_inquiry *q, ls_error *err) {
     ls_trial trial;
     experiment = largest_share(q, LS_STACK_CACHED_SAME, LS_STACK_CACHED_TWINS_WHOLE);
     if (experiment == LS_STACK_EXPERIMENTS) experiment = largest_share(q, LS_STACK_CACHED_RESET, LS_STACK_CACHED_RESET);
-    if (experiment == LS_STACK_EXPERIMENTS) experiment = largest_share(q, LS_STACK_CACHED_LONG, LS_STACK_CACHED_LONG);
+    if (experiment == LS_STACK_EXPERIMENTS) experiment = largest_share(q, LS_STACK_CACHED_LONG, LS_STACK_CACHED_BITS);
     if (experiment == LS_STACK_EXPERIMENTS) experiment = largest_share(q, LS_STACK_CACHED_MANY, LS_STACK_CACHED_LONGER);
     if (experiment == LS_STACK_EXPERIMENTS) return LS_OK;
     /* Pairs have controls of their own, and a cache that no client can keep out is in the experiment's control as well.

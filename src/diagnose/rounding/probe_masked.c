@@ -119,7 +119,8 @@ static ls_status try_end(ls_inquiry *q, int32_t end, bool *found, ls_error *err)
         !(fabs(base) < MASKED_NEAR * expected))
         return LS_OK;
     *found = true;
-    ls_foreign_find(q->f, LS_CAUSE_EOS_MASKED, LS_STACK_SOLO_C, 0.96,
+    ls_foreign_find(q->f, LS_CAUSE_EOS_MASKED, LS_STACK_SOLO_C,
+                    ls_probe_sure(erfc(raised / spread / sqrt(2.0)), fabs(raised - expected) / expected),
                     "where the prompt's values make token %d likely, records of others are above theirs by %.2g in the "
                     "mean of %d texts, and without it they would be by %.2g; where it is not, by %.2g",
                     (int)end, raised + base, SIDE, expected, base);

@@ -79,12 +79,13 @@ static void look_for_cut(const double *x, const double *y, const int64_t *ends, 
 
 /* ---- logits of a narrow type ---- */
 
-/* Records of two tokens of one text are as far apart as their logits, which in bf16 and f16 are multiples of this where
- * they are not small. The prompt's values of the same tokens are of logits that are not. */
-#define STEP (1.0 / 2048.0)
+/* Records of two tokens of one text are as far apart as their logits, which in bf16 and f16 are multiples of a step
+ * where they are not small: f16 has finer ones of smaller logits. The prompt's values of the same tokens are of logits
+ * that are not. */
+static const double steps[LS_STEPS] = {1.0 / 2048.0, 1.0 / 4096.0, 1.0 / 8192.0};
 #define ON_STEP 0.1 /* of a step; by chance one in five is so near */
 
-static bool is_on_step(double d) { return fabs(d / STEP - nearbyint(d / STEP)) < ON_STEP; }
+static bool is_on_step(double d, double step) { return fabs(d / step - nearbyint(d / step)) < ON_STEP; }
 
 static void count_steps(const double *x, const double *y, int64_t n, ls_slope *out) {
     for (int64_t i = 1; i < n; i++) {
@@ -92,8 +93,10 @@ static void count_steps(const double *x, const double *y, int64_t n, ls_slope *o
         for (int64_t k = 0; k < i; k++) again = again || !(fabs(x[i] - x[k]) > 0.0);
         if (again) continue; /* the same token */
         out->n_steps++;
-        out->on_step += is_on_step(y[i] - y[0]);
-        out->scored_on_step += is_on_step(x[i] - x[0]);
+        for (int k = 0; k < LS_STEPS; k++) {
+            out->on_step[k] += is_on_step(y[i] - y[0], steps[k]);
+            out->scored_on_step[k] += is_on_step(x[i] - x[0], steps[k]);
+        }
     }
 }
 
@@ -157,8 +160,8 @@ static void decide_cut(ls_inquiry *q, const ls_slope *s, bool *found) {
 
 static void decide_likeliest_alone(ls_inquiry *q, const ls_slope *s, bool *found) {
     *found = s->cut_least > HEIGHT_LEAST && s->cut_most - s->cut_least > CUT_SHARES * s->cut_most;
-    if (*found)
-        ls_foreign_find(q->f, LS_CAUSE_CUT, LS_STACK_SOLO_LONG, 0.95,
+    if (*found) /* of a distribution over all tokens half of the draws would be below */
+        ls_foreign_find(q->f, LS_CAUSE_CUT, LS_STACK_SOLO_LONG, ls_probe_sure(exp2(-(double)s->n), 0.0),
                         "of %" PRId64 " draws of %" PRId64
                         " texts no record is below the prompt's value. The likeliest tokens' are above it by %.2g to "
                         "%.2g, and unlikelier ones by less",
@@ -190,15 +193,20 @@ ls_status ls_probe_decide_slope(ls_inquiry *q, bool *found, ls_error *err) {
 enum { STEPS_LEAST = 20 };
 #define STEPS_CHANCE 1e-6
 ls_status ls_probe_decide_head(ls_inquiry *q, bool *found, ls_error *err) {
+    double least = 1.0;
+    int best = 0;
     ls_slope s;
-    double chance;
     LS_TRY(ls_probe_measure_slope(q, &s, err));
-    chance = ls_probe_chance(s.on_step, s.n_steps, s.scored_on_step, s.n_steps);
-    *found = s.n_steps >= STEPS_LEAST && 10 * s.on_step >= 7 * s.n_steps && chance < STEPS_CHANCE;
+    for (int k = 0; k < LS_STEPS; k++) {
+        const double chance = LS_STEPS * ls_probe_chance(s.on_step[k], s.n_steps, s.scored_on_step[k], s.n_steps);
+        if (chance < least) least = chance, best = k;
+    }
+    *found = s.n_steps >= STEPS_LEAST && 10 * s.on_step[best] >= 7 * s.n_steps && least < STEPS_CHANCE;
     if (*found)
-        ls_foreign_find(q->f, LS_CAUSE_COARSE_HEAD, LS_STACK_SOLO_LONG, 0.95,
-                        "records of different tokens of one text are multiples of 1/2048 apart, %" PRId64 " of %" PRId64
+        ls_foreign_find(q->f, LS_CAUSE_COARSE_HEAD, LS_STACK_SOLO_LONG,
+                        ls_probe_sure(least, 1.0 - ls_portion(s.on_step[best], s.n_steps)),
+                        "records of different tokens of one text are multiples of 1/%.0f apart, %" PRId64 " of %" PRId64
                         ", as logits in bf16 or f16 are, and the prompt's values of the same tokens are so in %" PRId64,
-                        s.on_step, s.n_steps, s.scored_on_step);
+                        1.0 / steps[best], s.on_step[best], s.n_steps, s.scored_on_step[best]);
     return LS_OK;
 }

@@ -33,7 +33,8 @@ typedef struct shape {
     int64_t n, n_off, n_above;             /* tokens; off; records above the prompt's value, of those off */
     int64_t on_grid[2], scored_on_grid[2]; /* values of a narrow type */
     int64_t of_grid[2], scored_of_grid[2]; /* logarithms of such */
-    int64_t of_places[PLACES_MOST], scored_of_places[PLACES_MOST]; /* values of so many decimals and one */
+    int64_t of_places[PLACES_MOST], scored_of_places[PLACES_MOST];         /* values of so many decimals and one */
+    int64_t log_of_places[PLACES_MOST], scored_log_of_places[PLACES_MOST]; /* logarithms of such */
     double least; /* the lowest record, and how many are that; in a prompt lower by more than a little */
     int64_t n_least, n_least_above;
 } shape;
@@ -47,8 +48,8 @@ static bool is_on_grid(float value, int bits) {
 }
 
 /* As far as a float32 can say; by chance one value in fifty is. */
-static bool is_of_places(float value, int places) {
-    const double x = (double)value * pow(10.0, places);
+static bool is_of_places(double value, int places) {
+    const double x = value * pow(10.0, places);
     return fabs(x - nearbyint(x)) < 0.01;
 }
 
@@ -75,8 +76,10 @@ static void look_at_token(void *context, const ls_outcome *c, int64_t i) {
         s->scored_of_grid[k] += is_log_of_grid(c->scored[i], grid_bits[k]);
     }
     for (int k = 0; k < PLACES_MOST; k++) {
-        s->of_places[k] += is_of_places(c->logprob[i], k + 1);
-        s->scored_of_places[k] += is_of_places(c->scored[i], k + 1);
+        s->of_places[k] += is_of_places(record, k + 1);
+        s->scored_of_places[k] += is_of_places(scored, k + 1);
+        s->log_of_places[k] += is_of_places(exp(record), k + 1);
+        s->scored_log_of_places[k] += is_of_places(exp(scored), k + 1);
     }
     if (record < s->least) s->least = record, s->n_least = s->n_least_above = 0;
     if (!(record > s->least)) s->n_least++, s->n_least_above += record > scored + 1e-3;
@@ -86,31 +89,44 @@ static void look_at_token(void *context, const ls_outcome *c, int64_t i) {
 }
 
 /* Every record has as few bits as a narrow type, and the same values as a prompt have more: no chance does that. */
+enum { GRID_LEAST = 20 };
+static bool is_of_grid(const shape *s, int64_t n_records, int64_t n_scored) {
+    return s->n >= GRID_LEAST && n_records == s->n && 2 * n_scored <= s->n;
+}
+
+static double sure_of_grid(const shape *s, int64_t n_records, int64_t n_scored) {
+    return ls_probe_sure(ls_probe_chance(n_records, s->n, n_scored, s->n), 1.0 - ls_portion(n_records, s->n));
+}
+
+static void find_grid(ls_inquiry *q, const shape *s, int64_t n_records, int64_t n_scored, const char *what,
+                      bool *found) {
+    *found = true;
+    ls_foreign_find(q->f, LS_CAUSE_COARSE_RECORDS, LS_STACK_SOLO_LONG, sure_of_grid(s, n_records, n_scored),
+                    "%" PRId64 " of %" PRId64 " records are %s, and %" PRId64 " of the same tokens' in a prompt",
+                    n_records, s->n, what, n_scored);
+}
+
 static void decide_grid(ls_inquiry *q, const shape *s, bool *found) {
-    static const char *const types[2] = {"bf16", "f16"};
-    for (int k = 0; k < 2 && !*found && s->n >= 20; k++) {
-        if (s->on_grid[k] < s->n || 2 * s->scored_on_grid[k] > s->n) continue;
-        *found = true;
-        ls_foreign_find(q->f, LS_CAUSE_COARSE_RECORDS, LS_STACK_SOLO_LONG, 0.97,
-                        "all %" PRId64 " records are values of %s, and %" PRId64 " of the same tokens' in a prompt",
-                        s->n, types[k], s->scored_on_grid[k]);
-    }
-    for (int k = 0; k < PLACES_MOST && !*found && s->n >= 20; k++) {
-        if (s->of_places[k] < s->n || 2 * s->scored_of_places[k] > s->n) continue;
-        *found = true;
-        ls_foreign_find(q->f, LS_CAUSE_COARSE_RECORDS, LS_STACK_SOLO_LONG, 0.97,
-                        "all %" PRId64 " records have %d decimals at most, and %" PRId64
-                        " of the same tokens' in a prompt",
-                        s->n, k + 1, s->scored_of_places[k]);
-    }
-    for (int k = 0; k < 2 && !*found && s->n >= 20; k++) {
+    static const char *const types[2] = {"values of bf16", "values of f16"};
+    static const char *const logs[2] = {"logarithms of probabilities in bf16", "logarithms of probabilities in f16"};
+    static const char *const decimals[PLACES_MOST] = {"values of one decimal", "values of two decimals",
+                                                      "values of three decimals", "values of four decimals"};
+    static const char *const logs_of_decimals[PLACES_MOST] = {
+        "logarithms of probabilities of one decimal", "logarithms of probabilities of two decimals",
+        "logarithms of probabilities of three decimals", "logarithms of probabilities of four decimals"};
+    for (int k = 0; k < 2 && !*found; k++)
+        if (is_of_grid(s, s->on_grid[k], s->scored_on_grid[k]))
+            find_grid(q, s, s->on_grid[k], s->scored_on_grid[k], types[k], found);
+    for (int k = 0; k < PLACES_MOST && !*found; k++)
+        if (is_of_grid(s, s->of_places[k], s->scored_of_places[k]))
+            find_grid(q, s, s->of_places[k], s->scored_of_places[k], decimals[k], found);
+    for (int k = 0; k < PLACES_MOST && !*found; k++)
+        if (is_of_grid(s, s->log_of_places[k], s->scored_log_of_places[k]))
+            find_grid(q, s, s->log_of_places[k], s->scored_log_of_places[k], logs_of_decimals[k], found);
+    for (int k = 0; k < 2 && !*found && s->n >= GRID_LEAST; k++) {
         /* Of the less likely ones f16 has fewer bits, and they are not told. */
         if (10 * s->of_grid[k] < 9 * s->n || 10 * s->scored_of_grid[k] > s->n) continue;
-        *found = true;
-        ls_foreign_find(q->f, LS_CAUSE_COARSE_RECORDS, LS_STACK_SOLO_LONG, 0.97,
-                        "%" PRId64 " of %" PRId64 " records are logarithms of probabilities in %s, and %" PRId64
-                        " of the same tokens' in a prompt",
-                        s->of_grid[k], s->n, types[k], s->scored_of_grid[k]);
+        find_grid(q, s, s->of_grid[k], s->scored_of_grid[k], logs[k], found);
     }
 }
 
@@ -228,162 +244,6 @@ static ls_status check_temperature(ls_inquiry *q, bool *found, ls_error *err) {
     if (line.n < 12 || (fabs(line.slope - 1.0) > 0.1 && line.left_mean < LS_ON_LINE * line.spread)) return LS_OK;
     first->confidence = 0.6;
     *found = false;
-    return LS_OK;
-}
-
-/* ---- what decode may read in place of the prompt ---- */
-
-typedef enum hypothesis {
-    AS_SENT = 0,
-    WITH_BOS,
-    WITHOUT_FIRST,
-    FIRST_AGAIN,
-    WITHOUT_LAST,
-    WITH_EOS,
-    WITH_BOS_TWICE, /* by a template and by the tokenizer */
-    WITH_0,         /* where nobody says what the begin-of-sequence token is, it is one of the first */
-    WITH_1,
-    WITH_2,
-    WITH_0_TWICE,
-    WITH_1_TWICE,
-    WITH_2_TWICE,
-    HYPOTHESES
-} hypothesis;
-
-/* The token in front and how often it stands there; 0: none does. */
-static int64_t front_of(const ls_model_config *c, hypothesis how, int32_t *token) {
-    const bool is_bos = how == WITH_BOS || how == WITH_BOS_TWICE;
-    *token = is_bos ? c->bos : (int32_t)((how - WITH_0) % 3);
-    if (!is_bos && how < WITH_0) return 0;
-    return how == WITH_BOS_TWICE || how >= WITH_0_TWICE ? 2 : 1;
-}
-
-static int64_t read_as(const ls_model_config *c, hypothesis how, const ls_outcome *one, int32_t *out) {
-    const int64_t n = one->n_prompt;
-    int32_t front;
-    const int64_t n_front = front_of(c, how, &front);
-    int64_t at = 0;
-    if ((n_front > 0 && (c->bos < 0) != (how >= WITH_0)) || (how == WITH_EOS && c->n_eos == 0)) return 0;
-    if ((how == WITHOUT_FIRST || how == WITHOUT_LAST) && n < 2) return 0;
-    while (at < n_front) out[at++] = front;
-    if (how == FIRST_AGAIN) out[at++] = one->prompt[0];
-    for (int64_t i = how == WITHOUT_FIRST; i < n - (how == WITHOUT_LAST); i++) out[at++] = one->prompt[i];
-    if (how == WITH_EOS) out[at++] = c->eos[0];
-    return at;
-}
-
-/* The median |d| of the short requests alone, were their prompts read so; infinite where they cannot be. */
-static ls_status measure_hypothesis(ls_inquiry *q, hypothesis how, double *median, ls_error *err) {
-    double list[3 * 16];
-    int64_t n = 0;
-    *median = (double)INFINITY;
-    for (int r = 0; r < 3; r++) {
-        const ls_outcomes *seen = &q->f->seen[ls_probe_solo[r]].outcomes;
-        int32_t ids[64];
-        ls_outcomes o = {0};
-        ls_prompt prompt = {ids, 0};
-        ls_trial trial;
-        ls_status status;
-        if (seen->n != 1 || seen->of[0].n_prompt > 60 || seen->of[0].n > 16) return LS_OK;
-        prompt.n = read_as(q->config, how, &seen->of[0], ids);
-        if (prompt.n == 0) return LS_OK;
-        ls_stack_trial(q, ls_probe_solo[r], &trial, NULL);
-        status = ls_outcomes_create(&o, &trial, &prompt, 1, err);
-        if (status == LS_OK) {
-            o.of[0].n = seen->of[0].n;
-            memcpy(o.of[0].completion, seen->of[0].completion, (size_t)o.of[0].n * sizeof *o.of[0].completion);
-            status = ls_sweep_trainer_score(q->runner->door->trainer, &trial, &o, err);
-            for (int64_t i = 0; status == LS_OK && i < o.of[0].n; i++)
-                list[n++] = fabs((double)seen->of[0].logprob[i] - (double)o.of[0].scored[i]);
-        }
-        ls_outcomes_deinit(&o);
-        LS_TRY(status);
-    }
-    ls_sort(list, n);
-    if (n > 0) *median = list[n / 2];
-    return LS_OK;
-}
-
-/* The |d| of a short request that is generated with a token in front of it, beside its values without one. */
-static ls_status add_fronted(ls_inquiry *q, const ls_outcome *one, hypothesis how, double *list, int64_t *n,
-                             ls_error *err) {
-    int32_t ids[64], front;
-    const int64_t n_front = front_of(q->config, how, &front);
-    const ls_prompt fronted = {ids, one->n_prompt + n_front}, plain = {ids + n_front, one->n_prompt};
-    ls_outcomes o = {0};
-    ls_seen s = {0};
-    ls_trial trial;
-    ls_status status;
-    ls_stack_trial(q, LS_STACK_SOLO_C, &trial, NULL);
-    (void)read_as(q->config, how, one, ids);
-    LS_TRY_DONE(ls_foreign_try(q, &trial, 0, &fronted, 1, &s, err));
-    if (s.outcomes.n == 0) goto done;
-    LS_TRY_DONE(ls_outcomes_create(&o, &trial, &plain, 1, err));
-    o.of[0].n = s.outcomes.of[0].n;
-    memcpy(o.of[0].completion, s.outcomes.of[0].completion, (size_t)o.of[0].n * sizeof *o.of[0].completion);
-    LS_TRY_DONE(ls_sweep_trainer_score(q->runner->door->trainer, &trial, &o, err));
-    for (int64_t i = 0; i < o.of[0].n && i < 16; i++)
-        list[(*n)++] = fabs((double)s.outcomes.of[0].logprob[i] - (double)o.of[0].scored[i]);
-done:
-    ls_seen_deinit(&s);
-    ls_outcomes_deinit(&o);
-    return status;
-}
-
-/* It is the prompt's values that have more tokens in front. */
-static ls_status decide_fronted(ls_inquiry *q, double as_sent, bool *found, ls_error *err) {
-    for (int how = WITH_BOS; how < HYPOTHESES && !*found; how++) {
-        double list[3 * 16];
-        int64_t n = 0;
-        int32_t front;
-        const int64_t n_front = front_of(q->config, (hypothesis)how, &front);
-        if (n_front == 0 || (q->config->bos < 0) != (how >= WITH_0)) continue;
-        for (int r = 0; r < 3; r++) {
-            const ls_outcomes *seen = &q->f->seen[ls_probe_solo[r]].outcomes;
-            if (seen->n != 1 || seen->of[0].n_prompt > 60) return LS_OK;
-            LS_TRY(add_fronted(q, &seen->of[0], (hypothesis)how, list, &n, err));
-        }
-        ls_sort(list, n);
-        *found = n > 0 && list[n / 2] < 0.1 * as_sent;
-        if (*found)
-            ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_STACK_SOLO_C, 0.96,
-                            "the prompt's values are of token %d in front of it%s: with that before decode as well the "
-                            "median |d| is %.2g in place of %.2g",
-                            (int)front, n_front == 2 ? " twice" : "", list[n / 2], as_sent);
-    }
-    return LS_OK;
-}
-
-static ls_status decide_hypotheses(ls_inquiry *q, bool *found, ls_error *err) {
-    static const char *const words[HYPOTHESES] = {"the prompt",
-                                                  "a begin-of-sequence token in front of the prompt",
-                                                  "the prompt without its first token",
-                                                  "the prompt's first token twice",
-                                                  "the prompt without its last token",
-                                                  "an end-of-sequence token behind the prompt",
-                                                  "two begin-of-sequence tokens in front of the prompt",
-                                                  "token 0 in front of the prompt",
-                                                  "token 1 in front of the prompt",
-                                                  "token 2 in front of the prompt",
-                                                  "token 0 twice in front of the prompt",
-                                                  "token 1 twice in front of the prompt",
-                                                  "token 2 twice in front of the prompt"};
-    double least, as_sent;
-    int best = AS_SENT;
-    LS_TRY(measure_hypothesis(q, AS_SENT, &as_sent, err));
-    least = as_sent;
-    for (int how = AS_SENT + 1; how < HYPOTHESES; how++) {
-        double median;
-        LS_TRY(measure_hypothesis(q, (hypothesis)how, &median, err));
-        if (median < least) least = median, best = how;
-    }
-    /* The same requests are off as they were sent, and no other hypothesis is as near. */
-    *found = best != AS_SENT && as_sent > ls_probe_moved_from(q) && least < 0.1 * as_sent;
-    if (!*found && as_sent > ls_probe_moved_from(q)) return decide_fronted(q, as_sent, found, err);
-    if (*found)
-        ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_STACK_SOLO_C, 0.96,
-                        "decode reads %s: with that the median |d| is %.2g in place of %.2g", words[best], least,
-                        as_sent);
     return LS_OK;
 }
 
@@ -703,9 +563,16 @@ bool ls_probe_decide_records(ls_inquiry *q) {
     return found;
 }
 
+/* Between what float32 makes and what is looked at else there is a type with a few bits less. */
+static ls_status decide_narrow(ls_inquiry *q, ls_error *err) {
+    bool fine = false, found = false;
+    if (q->f->floor_max > LS_FINE) LS_TRY(ls_probe_prefill_is_fine(q, &fine, err));
+    return fine ? ls_probe_decide_head(q, &found, err) : LS_OK;
+}
+
 ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err) {
     bool found = false;
-    if (q->f->floor_max < LS_LEAST_PATTERN) return LS_OK;
+    if (q->f->floor_max < LS_LEAST_PATTERN) return decide_narrow(q, err);
     q->of_pattern = true;
     LS_TRY(ls_probe_decide_signs(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_masked(q, &found, err));
@@ -729,8 +596,8 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found) LS_TRY(decide_multiples(q, &found, err));
     if (!found && q->f->fine) LS_TRY(ls_probe_decide_head(q, &found, err));
     if (!found) LS_TRY(decide_explained(q, &found, err));
-    if (!found) ls_probe_decide_places(q, &found);
-    if (!found && q->f->constant) LS_TRY(decide_hypotheses(q, &found, err));
+    if (!found) LS_TRY(ls_probe_decide_places(q, &found, err));
+    if (!found && q->f->constant) LS_TRY(ls_probe_decide_readings(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_signs(q, &found, err));
     if (!found && q->f->constant) LS_TRY(decide_numbers(q, &found, err));
     LS_TRY(check_temperature(q, &found, err));

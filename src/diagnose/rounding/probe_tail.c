@@ -49,6 +49,10 @@ bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, doub
            ((double)n_off <= FLIP_SHARE * (double)n_tokens && ls_probe_is_flip(f, most));
 }
 
+bool ls_probe_has_company(const ls_trial *trial) {
+    return trial->levers.batch > 1 || trial->levers.samples > 1 || trial->outside != 0;
+}
+
 /* Whether values of prompts from some length on are far more often, which no tie does. */
 #define FAR_TOKEN 0.1
 #define BY_LENGTH 1e-4

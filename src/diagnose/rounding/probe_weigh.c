@@ -16,6 +16,12 @@ double ls_probe_apart(const ls_outcome *a, const ls_outcome *b) {
     return most;
 }
 
+/* Nothing that is seen from outside is surer than SURE. There are many rules, and chance may serve any of them. */
+#define SURE 0.97
+#define UNFIT 0.3
+enum { RULES = 100 };
+double ls_probe_sure(double chance, double unfit) { return fmax(0.0, SURE - RULES * chance - UNFIT * unfit); }
+
 enum { CONFIRM_MOST = 5 };
 /* Of all experiments of one run together. */
 #define FAMILY_ERROR 0.01

@@ -37,6 +37,19 @@ int32_t ls_plain_token(const ls_inquiry *q, int64_t text, int64_t i) {
     }
 }
 
+static bool is_plain(const ls_inquiry *q, int32_t token) {
+    const ls_sweep_opts *o = &q->runner->sweep->opts;
+    bool allowed = o->ids == NULL;
+    for (int64_t i = 0; i < o->n_ids && !allowed; i++) allowed = o->ids[i] == token;
+    return allowed && token < q->config->vocab && !is_special(q->config, token);
+}
+
+int32_t ls_other_bit(const ls_inquiry *q, int32_t token, bool highest) {
+    int32_t bit = 1;
+    while (highest && 2 * bit < q->config->vocab) bit *= 2;
+    return is_plain(q, token ^ bit) ? token ^ bit : token;
+}
+
 ls_status ls_requests_add(ls_requests *out, const int32_t *ids, int64_t n, ls_error *err) {
     const int32_t *before = out->ids;
     LS_ASSERT(out->n < (int64_t)(sizeof out->of / sizeof out->of[0]), "%lld requests", (long long)out->n);
@@ -216,6 +229,22 @@ static ls_status add_blocks(ls_inquiry *q, ls_stack_experiment experiment, ls_er
         }
         LS_TRY(ls_requests_add(&q->requests[experiment], ids, n, err));
     }
+    return LS_OK;
+}
+
+/* Two texts of two blocks and a little, and them and their blocks crosswise with another bit in each token: a key that
+ * leaves out the last one or the first one takes the one for the other. */
+static ls_status add_bits(ls_inquiry *q, ls_stack_experiment experiment, ls_error *err) {
+    enum { BLOCK = 128, N = 2 * BLOCK + 9 };
+    static const int64_t of[4][2] = {{0, 0}, {1, 1}, {0, 1}, {1, 0}}; /* of the first block, of what is behind it */
+    int32_t ids[N];
+    for (int64_t p = 0; p < 2; p++) LS_TRY(add_plain(q, experiment, 1400 + p, N, err));
+    for (int highest = 0; highest < 2; highest++)
+        for (int p = 0; p < 4; p++) {
+            for (int64_t i = 0; i < N; i++)
+                ids[i] = ls_other_bit(q, ls_plain_token(q, 1400 + of[p][i / BLOCK > 0], i), highest == 1);
+            LS_TRY(ls_requests_add(&q->requests[experiment], ids, N, err));
+        }
     return LS_OK;
 }
 

@@ -1,0 +1,227 @@
+/* What one side of a server may read in place of the prompt that it was sent: tokens in front of it, twice, lost, in
+ * another order, or other ids. Decode's readings are tried on the prompt's values, and those of the prompt's values, of
+ * which tokens in front alone can be sent, on what is generated. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/sort.h"
+#include "diagnose/rounding/inquiry.h"
+
+typedef enum front { FRONT_NONE = 0, FRONT_BOS, FRONT_EOS, FRONT_0, FRONT_1, FRONT_2 } front;
+
+typedef struct reading {
+    const char *what;
+    front front;
+    int64_t n_front;
+    int64_t again_first, lost_first, lost_last, again_last; /* so many of the prompt's own */
+    bool end, twice, exchanged, turned;
+    int32_t moved; /* of ids */
+} reading;
+
+/* Where nobody says what the begin-of-sequence token is, it is one of the first. */
+static const reading readings[] = {
+    {"the prompt", .n_front = 0},
+    {"a begin-of-sequence token in front of the prompt", .front = FRONT_BOS, .n_front = 1},
+    {"two begin-of-sequence tokens in front of the prompt", .front = FRONT_BOS, .n_front = 2},
+    {"token 0 in front of the prompt", .front = FRONT_0, .n_front = 1},
+    {"token 1 in front of the prompt", .front = FRONT_1, .n_front = 1},
+    {"token 2 in front of the prompt", .front = FRONT_2, .n_front = 1},
+    {"token 0 twice in front of the prompt", .front = FRONT_0, .n_front = 2},
+    {"token 1 twice in front of the prompt", .front = FRONT_1, .n_front = 2},
+    {"token 2 twice in front of the prompt", .front = FRONT_2, .n_front = 2},
+    {"an end-of-sequence token in front of the prompt", .front = FRONT_EOS, .n_front = 1},
+    {"an end-of-sequence token behind the prompt", .end = true},
+    {"the prompt's first token twice", .again_first = 1},
+    {"the prompt's first two tokens twice", .again_first = 2},
+    {"the prompt's first three tokens twice", .again_first = 3},
+    {"the prompt's last token twice", .again_last = 1},
+    {"the prompt's last two tokens twice", .again_last = 2},
+    {"the prompt's last three tokens twice", .again_last = 3},
+    {"the prompt without its first token", .lost_first = 1},
+    {"the prompt without its first two tokens", .lost_first = 2},
+    {"the prompt without its first three tokens", .lost_first = 3},
+    {"the prompt without its last token", .lost_last = 1},
+    {"the prompt without its last two tokens", .lost_last = 2},
+    {"the prompt without its last three tokens", .lost_last = 3},
+    {"the prompt without its first and last token", .lost_first = 1, .lost_last = 1},
+    {"the prompt twice", .twice = true},
+    {"the prompt with its first two tokens exchanged", .exchanged = true},
+    {"the prompt from its end to its beginning", .turned = true},
+    {"the prompt with ids larger by one", .moved = 1},
+    {"the prompt with ids smaller by one", .moved = -1}};
+
+enum {
+    READINGS = sizeof readings / sizeof readings[0],
+    PROMPT_MOST = 60,
+    READ_MOST = 2 * PROMPT_MOST + 4,
+    SHORT_TEXTS = 3,
+    NEW_MOST = 16,
+    CHECKED_MOST = 10
+};
+/* Of what is off, what the right reading leaves. */
+#define LEFT 0.1
+/* So little that no other reading is tried. */
+#define LEFT_NOTHING 0.01
+
+static int32_t front_token(const ls_model_config *c, front of) {
+    if (of == FRONT_BOS) return c->bos;
+    if (of == FRONT_EOS) return c->n_eos > 0 ? c->eos[0] : -1;
+    return of >= FRONT_0 && c->bos < 0 ? (int32_t)(of - FRONT_0) : -1;
+}
+
+/* How many tokens are read; 0: no such prompt is there. */
+static int64_t read_as(const ls_model_config *c, const reading *how, const ls_outcome *one, int32_t *out) {
+    const int64_t n = one->n_prompt, to = n - how->lost_last;
+    int64_t at = 0;
+    if ((how->n_front > 0 && front_token(c, how->front) < 0) || (how->end && c->n_eos == 0)) return 0;
+    if (n > PROMPT_MOST || how->lost_first + how->lost_last >= n || how->again_first >= n || how->again_last >= n ||
+        n < 2)
+        return 0;
+    for (int64_t i = 0; i < how->n_front; i++) out[at++] = front_token(c, how->front);
+    for (int64_t i = 0; i < how->again_first; i++) out[at++] = one->prompt[i];
+    for (int64_t i = how->lost_first; i < to; i++) out[at++] = one->prompt[how->turned ? n - 1 - i : i];
+    for (int64_t i = n - how->again_last; i < n; i++) out[at++] = one->prompt[i];
+    for (int64_t i = 0; how->twice && i < n; i++) out[at++] = one->prompt[i];
+    if (how->end) out[at++] = c->eos[0];
+    if (how->exchanged) out[0] = one->prompt[1], out[1] = one->prompt[0];
+    for (int64_t i = 0; i < at && how->moved != 0; i++) out[i] = (int32_t)((out[i] + how->moved + c->vocab) % c->vocab);
+    return at;
+}
+
+static double distance(const ls_outcome *c, int64_t i) { return fabs((double)c->logprob[i] - (double)c->scored[i]); }
+
+/* |d| of a request's records, were its prompt read so; *n: 0: it cannot be. */
+static ls_status score_as(ls_inquiry *q, const reading *how, const ls_outcome *one, double *list, int64_t *n,
+                          ls_error *err) {
+    int32_t ids[READ_MOST];
+    ls_outcomes o = {0};
+    ls_prompt prompt = {ids, 0};
+    ls_trial trial;
+    ls_status status;
+    *n = 0;
+    if (one->n > NEW_MOST) return LS_OK;
+    prompt.n = read_as(q->config, how, one, ids);
+    if (prompt.n == 0) return LS_OK;
+    ls_stack_trial(q, LS_STACK_SOLO_C, &trial, NULL);
+    trial.max_tokens = NEW_MOST;
+    LS_TRY_DONE(ls_outcomes_create(&o, &trial, &prompt, 1, err));
+    o.of[0].n = one->n;
+    memcpy(o.of[0].completion, one->completion, (size_t)one->n * sizeof *one->completion);
+    LS_TRY_DONE(ls_sweep_trainer_score(q->runner->door->trainer, &trial, &o, err));
+    for (int64_t i = 0; i < one->n; i++) list[i] = fabs((double)one->logprob[i] - (double)o.of[0].scored[i]);
+    *n = one->n;
+done:
+    ls_outcomes_deinit(&o);
+    return status;
+}
+
+/* The median of the short requests alone; infinite where one cannot be read so. */
+static ls_status measure(ls_inquiry *q, const reading *how, double *median, ls_error *err) {
+    double list[SHORT_TEXTS * NEW_MOST];
+    int64_t n = 0;
+    *median = (double)INFINITY;
+    for (int r = 0; r < SHORT_TEXTS; r++) {
+        const ls_outcomes *seen = &q->f->seen[ls_probe_solo[r]].outcomes;
+        int64_t n_one = 0;
+        if (seen->n == 1) LS_TRY(score_as(q, how, &seen->of[0], list + n, &n_one, err));
+        if (n_one == 0) return LS_OK;
+        n += n_one;
+    }
+    *median = ls_quantile(list, n, 0.5, 0.0);
+    return LS_OK;
+}
+
+/* The same of other prompts, which it was not found with: of records that are off, how many are not with that. */
+static ls_status check(ls_inquiry *q, const reading *how, int64_t *n_right, int64_t *n_off, ls_error *err) {
+    const double from = ls_probe_moved_from(q);
+    const ls_outcomes *o = &q->f->seen[LS_STACK_LENGTHS].outcomes;
+    int64_t n_checked = 0;
+    *n_right = *n_off = 0;
+    for (int64_t s = 0; s < o->n && n_checked < CHECKED_MOST; s++) {
+        double list[NEW_MOST];
+        int64_t n;
+        LS_TRY(score_as(q, how, &o->of[s], list, &n, err));
+        n_checked += n > 0;
+        for (int64_t i = 0; i < n; i++) {
+            if (!(distance(&o->of[s], i) > from)) continue;
+            ++*n_off;
+            *n_right += list[i] < 2.0 * LEFT * distance(&o->of[s], i);
+        }
+    }
+    return LS_OK;
+}
+
+/* The |d| of a short request that is generated with tokens in front of it, beside its values without them. */
+static ls_status add_fronted(ls_inquiry *q, const reading *how, const ls_outcome *one, double *list, int64_t *n,
+                             ls_error *err) {
+    int32_t ids[READ_MOST];
+    const ls_prompt fronted = {ids, read_as(q->config, how, one, ids)}, plain = {ids + how->n_front, one->n_prompt};
+    ls_outcomes o = {0};
+    ls_seen s = {0};
+    ls_trial trial;
+    ls_status status;
+    ls_stack_trial(q, LS_STACK_SOLO_C, &trial, NULL);
+    LS_TRY_DONE(ls_foreign_try(q, &trial, 0, &fronted, 1, &s, err));
+    if (s.outcomes.n == 0) goto done;
+    LS_TRY_DONE(ls_outcomes_create(&o, &trial, &plain, 1, err));
+    o.of[0].n = s.outcomes.of[0].n;
+    memcpy(o.of[0].completion, s.outcomes.of[0].completion, (size_t)o.of[0].n * sizeof *o.of[0].completion);
+    LS_TRY_DONE(ls_sweep_trainer_score(q->runner->door->trainer, &trial, &o, err));
+    for (int64_t i = 0; i < o.of[0].n && i < NEW_MOST; i++)
+        list[(*n)++] = fabs((double)s.outcomes.of[0].logprob[i] - (double)o.of[0].scored[i]);
+done:
+    ls_seen_deinit(&s);
+    ls_outcomes_deinit(&o);
+    return status;
+}
+
+/* It is the prompt's values that have more tokens in front. */
+static ls_status decide_fronted(ls_inquiry *q, double as_sent, bool *found, ls_error *err) {
+    for (int k = 1; k < READINGS && !*found; k++) {
+        const reading *how = &readings[k];
+        double list[SHORT_TEXTS * NEW_MOST], median;
+        int64_t n = 0, n_right = 0;
+        if (how->n_front == 0 || front_token(q->config, how->front) < 0) continue;
+        for (int r = 0; r < SHORT_TEXTS; r++) {
+            const ls_outcomes *seen = &q->f->seen[ls_probe_solo[r]].outcomes;
+            if (seen->n != 1 || seen->of[0].n_prompt > PROMPT_MOST) return LS_OK;
+            LS_TRY(add_fronted(q, how, &seen->of[0], list, &n, err));
+        }
+        for (int64_t i = 0; i < n; i++) n_right += list[i] < 2.0 * LEFT * as_sent;
+        median = ls_quantile(list, n, 0.5, 0.0);
+        *found = n > 0 && median < LEFT * as_sent;
+        if (*found)
+            ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_STACK_SOLO_C,
+                            ls_probe_sure(0.0, 1.0 - ls_portion(n_right, n)),
+                            "the prompt's values are of %s: with that before decode as well the median |d| is %.2g in "
+                            "place of %.2g, and so it is of %" PRId64 " of %" PRId64 " records",
+                            how->what, median, as_sent, n_right, n);
+    }
+    return LS_OK;
+}
+
+ls_status ls_probe_decide_readings(ls_inquiry *q, bool *found, ls_error *err) {
+    double least, as_sent;
+    int64_t n_right, n_off;
+    int best = 0;
+    LS_TRY(measure(q, &readings[0], &as_sent, err));
+    least = as_sent;
+    for (int k = 1; k < READINGS && !(least < LEFT_NOTHING * as_sent); k++) {
+        double median;
+        LS_TRY(measure(q, &readings[k], &median, err));
+        if (median < least) least = median, best = k;
+    }
+    if (!(as_sent > ls_probe_moved_from(q)) || !isfinite(as_sent)) return LS_OK;
+    if (best == 0 || !(least < LEFT * as_sent)) return decide_fronted(q, as_sent, found, err);
+    LS_TRY(check(q, &readings[best], &n_right, &n_off, err));
+    *found = 2 * n_right > n_off;
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_STACK_SOLO_C,
+                        ls_probe_sure(0.0, 1.0 - ls_portion(n_right, n_off)),
+                        "decode reads %s: with that the median |d| is %.2g in place of %.2g, and of %" PRId64
+                        " records of other prompts that are off %" PRId64 " are right",
+                        readings[best].what, least, as_sent, n_off, n_right);
+    return LS_OK;
+}
