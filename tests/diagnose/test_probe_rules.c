@@ -32,6 +32,7 @@ typedef enum fault {
     AT_16,            /* decoded tokens behind each 16th position are off */
     AT_32,            /* behind each 32nd */
     FROM_32,          /* all decoded ones behind the 32nd */
+    LONGER_32,        /* records of prompts above 32 tokens, where shorter ones are mostly equal to the bit */
     THOUSANDTHS,      /* records have three decimals */
     THREE_EARLY,      /* records stand three places early, where so many are left */
     BLOCK_SETS,       /* the cache knows a block of 16 by its tokens in any order */
@@ -227,6 +228,9 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case ROWS_FAR: return log(p[token]) + (s->batch > 1 ? 0.3 : 0.0);
         case AT_16: return log(p[token]) + (n > s->n_prompt && n % 16 == 1 ? 0.7 : 0.0);
         case AT_32: return log(p[token]) + (n > s->n_prompt && n % 32 == 1 ? 0.7 : 0.0);
+        case LONGER_32:
+            if (s->n_prompt > 32) return log(p[token]) + (noise > 0.0 ? 0.3 : -0.3) + noise;
+            return log(p[token]) + (s->n_prompt > 11 && unit(hash_of(ids, n) + 9) < 0.3 ? 0.1 * noise : 0.0);
         case FROM_32: return log(p[token]) + (n > s->n_prompt && n > 32 ? 0.7 : 0.0);
         case PRESENCE: return log(p[token]) + (stands_in(ids + s->n_prompt, n - s->n_prompt, token) ? -0.6 : 0.004);
         case ROWS: return log(p[token]) + 0.4 * (unit(hash_of(ids, n) + 5) + 0.2) * (has_odd(ids, n) ? -1.0 : 0.0);
@@ -411,6 +415,8 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_borders, AT_32, LS_CAUSE_PAGE_SIZE},
                 {ls_probe_decide_borders, FROM_32, LS_CAUSE_NONE},
                 {ls_probe_decide_borders, SOUND, LS_CAUSE_NONE},
+                {ls_probe_decide_threshold, SOUND, LS_CAUSE_NONE},
+                {ls_probe_decide_threshold, ORDERS, LS_CAUSE_NONE},
                 {ls_probe_decide_head, F16_LOGITS, LS_CAUSE_COARSE_HEAD},
                 {ls_probe_decide_head, SOUND, LS_CAUSE_NONE},
                 {ls_probe_decide_head, WARM, LS_CAUSE_NONE},
@@ -488,6 +494,19 @@ static void a_kernel_that_rows_choose_is_no_fault(void **state) {
         check_cause(s, s->sweep.different, rows[k].cause);
         stop(s);
     }
+}
+
+/* Where values of a coarse type agree to the bit, the first rounding is far beyond all before it, and no length. */
+static void a_length_is_told_from_a_first_rounding(void **state) {
+    server *s = start(LONGER_32);
+    bool found = false;
+    ls_error err;
+    (void)state;
+    run_alone(s);
+    assert_ok(ls_probe_decide_threshold(&s->inquiry, &found, &err), err);
+    check_cause(s, found, LS_CAUSE_FROM_A_LENGTH);
+    assert_non_null(strstr(s->foreign.found.of[0].evidence, "fewer than 33 tokens"));
+    stop(s);
 }
 
 /* Chance and what does not fit are taken from what no rule is surer than. */
@@ -601,6 +620,7 @@ int main(void) {
                                        cmocka_unit_test(a_cache_of_long_blocks_is_tried),
                                        cmocka_unit_test(a_cache_that_leaves_out_bits_is_tried),
                                        cmocka_unit_test(a_kernel_that_rows_choose_is_no_fault),
+                                       cmocka_unit_test(a_length_is_told_from_a_first_rounding),
                                        cmocka_unit_test(a_rule_is_as_sure_as_its_evidence),
                                        cmocka_unit_test(two_tokens_in_front_are_found_on_either_side),
                                        cmocka_unit_test(a_cut_is_no_temperature),

@@ -344,21 +344,29 @@ static int64_t sizes(const ls_inquiry *q, sized *out) {
     return n;
 }
 
-/* The first place in [n] from which on most are far beyond those before it, of which one in ten may be a tail; n: there
- * is none. *cut: what tells them. */
+/* The place in [n] from which on most are far beyond those before it, of which one in ten may be a tail, and the first
+ * of those with the fewest that are not; n: there is none. *cut: what tells them. In a coarse type values before it may
+ * be equal to the bit, and then a rounding is far beyond them as well. */
 enum { BEFORE = 5, BEFORE_FINE = 3, BEHIND = 6, TAIL_OF = 10 };
 static int64_t parting(const sized *of, int64_t n, double least, int64_t n_before, double *cut, int64_t *n_beyond) {
     double before[SIZED_MOST]; /* sorted */
+    int64_t best = n, n_within = n;
+    *cut = least;
+    *n_beyond = 0;
     for (int64_t at = 0; at + BEHIND <= n; at++) {
-        const double most = at > 0 ? before[at - 1 - at / TAIL_OF] : 0.0;
-        *cut = fmax(least, 3.0 * most);
-        *n_beyond = 0;
-        for (int64_t i = at; i < n; i++) *n_beyond += of[i].size > *cut;
-        if (at >= n_before && of[at].size > *cut && 10 * *n_beyond >= 8 * (n - at)) return at;
+        const double from = fmax(least, at > 0 ? 3.0 * before[at - 1 - at / TAIL_OF] : 0.0);
+        int64_t n_far = 0;
+        for (int64_t i = at; i < n; i++) n_far += of[i].size > from;
+        if (at >= n_before && of[at].size > from && 10 * n_far >= 8 * (n - at) && n - at - n_far < n_within) {
+            best = at;
+            n_within = n - at - n_far;
+            *cut = from;
+            *n_beyond = n_far;
+        }
         before[at] = of[at].size;
         ls_sort(before, at + 1);
     }
-    return n;
+    return best;
 }
 
 /* No shorter one is off, and most of the longer ones are. */
