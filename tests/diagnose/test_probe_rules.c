@@ -24,6 +24,8 @@ typedef enum fault {
     BLOCK_ENDS,       /* the cache does not look at the last tokens of a block */
     BOS_TWICE,        /* in front of what is generated */
     BOS_TWICE_AGAIN,  /* in front of what is scored */
+    FIRST_LOST_AGAIN, /* what is scored has lost its first token */
+    BF16_AGAIN,       /* values of prompts are of that type */
     NO_VALUES,        /* of draws of the first seed */
     ROWS,             /* what is generated has other rows of the embedding for odd tokens */
     OTHER_IDS,        /* it reads odd tokens as others */
@@ -292,19 +294,28 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
     return LS_OK;
 }
 
+static float in_bf16(float value) {
+    uint32_t word;
+    memcpy(&word, &value, sizeof word);
+    word = (word + 0x8000u) & 0xFFFF0000u;
+    memcpy(&value, &word, sizeof value);
+    return value;
+}
+
 static ls_status score(void *context, const ls_trial *trial, const ls_scored *list, int64_t n, ls_error *err) {
     const server *s = context;
     (void)trial;
     (void)err;
     for (int64_t k = 0; k < n; k++) {
         int32_t ids[LENGTH_MOST] = {BOS, BOS};
-        const int64_t front = s->fault == BOS_TWICE_AGAIN ? 2 : 0;
-        memcpy(ids + front, list[k].tokens, (size_t)list[k].n * sizeof *ids);
+        const int64_t front = s->fault == BOS_TWICE_AGAIN ? 2 : s->fault == FIRST_LOST_AGAIN ? -1 : 0;
+        for (int64_t i = front < 0; i < list[k].n; i++) ids[front + i] = list[k].tokens[i];
         for (int64_t i = list[k].from > 0 ? list[k].from : 1; i < list[k].n; i++) {
             double p[VOCAB];
             probabilities(ids, front + i, 1.0, p);
             list[k].values[i - 1] =
                 (float)(log(p[list[k].tokens[i]]) + moved_by(s, ids, front + i, list[k].n, list[k].tokens[i]));
+            if (s->fault == BF16_AGAIN) list[k].values[i - 1] = in_bf16(list[k].values[i - 1]);
         }
     }
     return LS_OK;
@@ -428,6 +439,7 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_places, SOUND, LS_CAUSE_NONE},
                 {ls_probe_decide_places, NEIGHBOURS_PLACE, LS_CAUSE_OTHER_RECORDS},
                 {ls_probe_decide_places, BACKWARDS, LS_CAUSE_OTHER_RECORDS},
+                {numbers, BF16_AGAIN, LS_CAUSE_COARSE_RECORDS},
                 {numbers, PER_MILLE, LS_CAUSE_COARSE_RECORDS},
                 {ls_probe_decide_head, F16_SMALL_LOGITS, LS_CAUSE_COARSE_HEAD},
                 {below_patterns, FINE, LS_CAUSE_NONE},
@@ -436,6 +448,8 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_readings, WARM, LS_CAUSE_NONE},
                 {ls_probe_decide_readings, TWO_IN_FRONT, LS_CAUSE_OTHER_TOKENS},
                 {ls_probe_decide_readings, LAST_TWO_LOST, LS_CAUSE_OTHER_TOKENS},
+                {ls_probe_decide_readings, FIRST_LOST_AGAIN, LS_CAUSE_OTHER_TOKENS},
+                {ls_probe_decide_readings, NOISE, LS_CAUSE_NONE},
                 {ls_probe_decide_readings, TURNED_ROUND, LS_CAUSE_OTHER_TOKENS},
                 {previous, BLOCK_SETS, LS_CAUSE_CACHE_CROSSED},
                 {previous, LAST_BITS, LS_CAUSE_CACHE_CROSSED},

@@ -1,6 +1,6 @@
 /* What one side of a server may read in place of the prompt that it was sent: tokens in front of it, twice, lost, in
- * another order, or other ids. Decode's readings are tried on the prompt's values, and those of the prompt's values, of
- * which tokens in front alone can be sent, on what is generated. */
+ * another order, or other ids. Decode's readings are tried on the prompt's values, and those of the prompt's values on
+ * what is generated. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -58,7 +58,8 @@ enum {
     READ_MOST = 2 * PROMPT_MOST + 4,
     SHORT_TEXTS = 3,
     NEW_MOST = 16,
-    CHECKED_MOST = 10
+    CHECKED_MOST = 10,
+    VALUES_LEAST = 8
 };
 /* Of what is off, what the right reading leaves. */
 #define LEFT 0.1
@@ -153,17 +154,18 @@ static ls_status check(ls_inquiry *q, const reading *how, int64_t *n_right, int6
     return LS_OK;
 }
 
-/* The |d| of a short request that is generated with tokens in front of it, beside its values without them. */
-static ls_status add_fronted(ls_inquiry *q, const reading *how, const ls_outcome *one, double *list, int64_t *n,
+/* The |d| of a short request that is generated from what is read of its prompt, beside its values as it was sent. */
+static ls_status add_sent_as(ls_inquiry *q, const reading *how, const ls_outcome *one, double *list, int64_t *n,
                              ls_error *err) {
     int32_t ids[READ_MOST];
-    const ls_prompt fronted = {ids, read_as(q->config, how, one, ids)}, plain = {ids + how->n_front, one->n_prompt};
+    const ls_prompt read = {ids, read_as(q->config, how, one, ids)}, plain = {one->prompt, one->n_prompt};
     ls_outcomes o = {0};
     ls_seen s = {0};
     ls_trial trial;
     ls_status status;
+    if (read.n == 0) return LS_OK;
     ls_stack_trial(q, LS_STACK_SOLO_C, &trial, NULL);
-    LS_TRY_DONE(ls_foreign_try(q, &trial, 0, &fronted, 1, &s, err));
+    LS_TRY_DONE(ls_foreign_try(q, &trial, 0, &read, 1, &s, err));
     if (s.outcomes.n == 0) goto done;
     LS_TRY_DONE(ls_outcomes_create(&o, &trial, &plain, 1, err));
     o.of[0].n = s.outcomes.of[0].n;
@@ -177,21 +179,19 @@ done:
     return status;
 }
 
-/* It is the prompt's values that have more tokens in front. */
-static ls_status decide_fronted(ls_inquiry *q, double as_sent, bool *found, ls_error *err) {
+/* It is the prompt's values that are of something else. */
+static ls_status decide_values(ls_inquiry *q, double as_sent, bool *found, ls_error *err) {
     for (int k = 1; k < READINGS && !*found; k++) {
         const reading *how = &readings[k];
         double list[SHORT_TEXTS * NEW_MOST], median;
         int64_t n = 0, n_right = 0;
-        if (how->n_front == 0 || front_token(q->config, how->front) < 0) continue;
-        for (int r = 0; r < SHORT_TEXTS; r++) {
+        for (int r = 0; r < SHORT_TEXTS && (r == 0 || n > 0); r++) {
             const ls_outcomes *seen = &q->f->seen[ls_probe_solo[r]].outcomes;
-            if (seen->n != 1 || seen->of[0].n_prompt > PROMPT_MOST) return LS_OK;
-            LS_TRY(add_fronted(q, how, &seen->of[0], list, &n, err));
+            if (seen->n == 1) LS_TRY(add_sent_as(q, how, &seen->of[0], list, &n, err));
         }
         for (int64_t i = 0; i < n; i++) n_right += list[i] < 2.0 * LEFT * as_sent;
         median = ls_quantile(list, n, 0.5, 0.0);
-        *found = n > 0 && median < LEFT * as_sent;
+        *found = n >= VALUES_LEAST && median < LEFT * as_sent;
         if (*found)
             ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_STACK_SOLO_C,
                             ls_probe_sure(0.0, 1.0 - ls_portion(n_right, n)),
@@ -214,7 +214,7 @@ ls_status ls_probe_decide_readings(ls_inquiry *q, bool *found, ls_error *err) {
         if (median < least) least = median, best = k;
     }
     if (!(as_sent > ls_probe_moved_from(q)) || !isfinite(as_sent)) return LS_OK;
-    if (best == 0 || !(least < LEFT * as_sent)) return decide_fronted(q, as_sent, found, err);
+    if (best == 0 || !(least < LEFT * as_sent)) return decide_values(q, as_sent, found, err);
     LS_TRY(check(q, &readings[best], &n_right, &n_off, err));
     *found = 2 * n_right > n_off;
     if (*found)

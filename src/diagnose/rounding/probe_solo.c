@@ -106,6 +106,21 @@ static void find_grid(ls_inquiry *q, const shape *s, int64_t n_records, int64_t 
                     n_records, s->n, what, n_scored);
 }
 
+/* Of records or, where these are not so, of the prompt's values. */
+static void try_grid(ls_inquiry *q, const shape *s, int64_t n_records, int64_t n_scored, const char *what,
+                     bool *found) {
+    if (*found) return;
+    if (is_of_grid(s, n_records, n_scored)) {
+        find_grid(q, s, n_records, n_scored, what, found);
+    } else if (is_of_grid(s, n_scored, n_records)) {
+        *found = true;
+        ls_foreign_find(q->f, LS_CAUSE_COARSE_RECORDS, LS_STACK_SOLO_LONG, sure_of_grid(s, n_scored, n_records),
+                        "%" PRId64 " of %" PRId64 " of the prompt's values are %s, and %" PRId64
+                        " of the same tokens' records",
+                        n_scored, s->n, what, n_records);
+    }
+}
+
 static void decide_grid(ls_inquiry *q, const shape *s, bool *found) {
     static const char *const types[2] = {"values of bf16", "values of f16"};
     static const char *const logs[2] = {"logarithms of probabilities in bf16", "logarithms of probabilities in f16"};
@@ -114,15 +129,10 @@ static void decide_grid(ls_inquiry *q, const shape *s, bool *found) {
     static const char *const logs_of_decimals[PLACES_MOST] = {
         "logarithms of probabilities of one decimal", "logarithms of probabilities of two decimals",
         "logarithms of probabilities of three decimals", "logarithms of probabilities of four decimals"};
-    for (int k = 0; k < 2 && !*found; k++)
-        if (is_of_grid(s, s->on_grid[k], s->scored_on_grid[k]))
-            find_grid(q, s, s->on_grid[k], s->scored_on_grid[k], types[k], found);
-    for (int k = 0; k < PLACES_MOST && !*found; k++)
-        if (is_of_grid(s, s->of_places[k], s->scored_of_places[k]))
-            find_grid(q, s, s->of_places[k], s->scored_of_places[k], decimals[k], found);
-    for (int k = 0; k < PLACES_MOST && !*found; k++)
-        if (is_of_grid(s, s->log_of_places[k], s->scored_log_of_places[k]))
-            find_grid(q, s, s->log_of_places[k], s->scored_log_of_places[k], logs_of_decimals[k], found);
+    for (int k = 0; k < 2; k++) try_grid(q, s, s->on_grid[k], s->scored_on_grid[k], types[k], found);
+    for (int k = 0; k < PLACES_MOST; k++) try_grid(q, s, s->of_places[k], s->scored_of_places[k], decimals[k], found);
+    for (int k = 0; k < PLACES_MOST; k++)
+        try_grid(q, s, s->log_of_places[k], s->scored_log_of_places[k], logs_of_decimals[k], found);
     for (int k = 0; k < 2 && !*found && s->n >= GRID_LEAST; k++) {
         /* Of the less likely ones f16 has fewer bits, and they are not told. */
         if (10 * s->of_grid[k] < 9 * s->n || 10 * s->scored_of_grid[k] > s->n) continue;
