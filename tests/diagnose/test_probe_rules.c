@@ -38,6 +38,7 @@ typedef enum fault {
     THOUSANDTHS,      /* records have three decimals */
     THREE_EARLY,      /* records stand three places early, where so many are left */
     BLOCK_SETS,       /* the cache knows a block of 16 by its tokens in any order */
+    WHAT_DECODE_LEFT, /* of a hit of what was generated is wrong */
     HIT_KERNEL,       /* values behind a hit are of another kernel */
     F16_LOGITS,       /* decode rounds logits */
     PRESENCE,         /* a penalty on what was generated before */
@@ -140,6 +141,9 @@ static bool is_hit(const server *s, const int32_t *ids, int64_t n) {
             return true;
         if ((s->fault == LAST_BITS || s->fault == FIRST_BITS) && n > 16 && s->kept[k].n > 16 &&
             same_but(other, ids, 16, s->fault == LAST_BITS ? 1 : VOCAB / 2))
+            return true;
+        if (s->fault == WHAT_DECODE_LEFT && s->kept[k].n < n && s->kept[k].n > TAIL &&
+            memcmp(other, ids, (size_t)s->kept[k].n * sizeof *ids) == 0)
             return true;
         if (s->fault == HIT_KERNEL && n > UNSEEN && memcmp(other, ids, UNSEEN * sizeof *ids) == 0) return true;
         if (s->fault == BLOCK_ENDS && n > BLOCK && s->kept[k].n > BLOCK &&
@@ -284,7 +288,10 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
     }
     for (int64_t i = 0; s->fault == THREE_EARLY && i + 3 < c->n; i++) c->logprob[i] = c->logprob[i + 3];
     misplace(s, c);
-    keep(s, c->prompt, c->n_prompt);
+    if (s->fault == WHAT_DECODE_LEFT)
+        keep(s, ids, n);
+    else
+        keep(s, c->prompt, c->n_prompt);
 }
 
 static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
@@ -452,6 +459,9 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_readings, NOISE, LS_CAUSE_NONE},
                 {ls_probe_decide_readings, TURNED_ROUND, LS_CAUSE_OTHER_TOKENS},
                 {previous, BLOCK_SETS, LS_CAUSE_CACHE_CROSSED},
+                {ls_probe_decide_talk, SOUND, LS_CAUSE_NONE},
+                {ls_probe_decide_talk, WHAT_DECODE_LEFT, LS_CAUSE_CACHE_HITS},
+                {ls_probe_decide_talk, BLOCK_ENDS, LS_CAUSE_NONE},
                 {previous, LAST_BITS, LS_CAUSE_CACHE_CROSSED},
                 {previous, FIRST_BITS, LS_CAUSE_CACHE_CROSSED}};
     (void)state;

@@ -342,6 +342,8 @@ ls_status ls_probe_measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err);
 ls_status ls_probe_decide_head(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether records are of one other temperature, whatever was asked for, or of a distribution that was cut. */
 ls_status ls_probe_decide_slope(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether what decode leaves is wrong for a prompt that goes on behind it. */
+ls_status ls_probe_decide_talk(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether requests are off from a length on. */
 ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether decoded tokens are off from the first border of a page on, wherever that is. */
