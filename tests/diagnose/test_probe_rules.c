@@ -20,6 +20,7 @@ typedef enum fault {
     LIKELIEST,        /* records are of the 20 likeliest alone */
     LIKELIER,         /* of those that are likelier as well */
     SCALED,           /* times a number */
+    NEGATED,          /* without their sign */
     PIECES_MOVED,     /* what ends as the one before does is given its values, from another place */
     BLOCK_ENDS,       /* the cache does not look at the last tokens of a block */
     BOS_TWICE,        /* in front of what is generated */
@@ -223,6 +224,7 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case TWICE_AS_WARM: probabilities(ids, n, LS_SLOPE_AT, warm); return log(warm[token]);
         case LIKELIEST: return log(p[token]) - log(mass_of(p, p[token]));
         case LIKELIER: return log(p[token]) - log(mass_above(p, p[token]));
+        case NEGATED: return -log(p[token]);
         case SCALED: return 1.4 * log(p[token]);
         case HIT_KERNEL: return log(p[token]) + (hit ? 0.03 : 0.0);
         case THOUSANDTHS: return nearbyint(1000.0 * log(p[token])) / 1000.0;
@@ -575,6 +577,27 @@ static void a_cut_is_no_temperature(void **state) {
     }
 }
 
+static void a_rule_of_all_names_what_requests_alone_show(void **state) {
+    static const struct {
+        fault fault;
+        double floor;
+        ls_cause cause;
+    } rows[] = {{NEGATED, 4.0, LS_CAUSE_SCALED}, {RAISED, 0.1, LS_CAUSE_NONE}};
+    (void)state;
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        server *s = start(rows[k].fault);
+        const ls_finding *named;
+        ls_error err;
+        run_alone(s);
+        s->foreign.constant = true;
+        s->foreign.floor = rows[k].floor;
+        assert_ok(ls_probe_decide(&s->inquiry, &err), err);
+        named = ls_foreign_named(&s->foreign);
+        assert_int_equal(named != NULL ? named->cause : LS_CAUSE_NONE, rows[k].cause);
+        stop(s);
+    }
+}
+
 /* Of a text alone and in front of more, which are forwards of other sizes. */
 static void the_type_of_prefill_is_told(void **state) {
     static const fault faults[] = {FINE, COARSE, SOUND};
@@ -648,6 +671,7 @@ int main(void) {
                                        cmocka_unit_test(a_rule_is_as_sure_as_its_evidence),
                                        cmocka_unit_test(two_tokens_in_front_are_found_on_either_side),
                                        cmocka_unit_test(a_cut_is_no_temperature),
+                                       cmocka_unit_test(a_rule_of_all_names_what_requests_alone_show),
                                        cmocka_unit_test(the_type_of_prefill_is_told),
                                        cmocka_unit_test(other_weights_are_told_from_rounding),
                                        cmocka_unit_test(a_kernel_that_a_hit_chooses_is_no_fault),

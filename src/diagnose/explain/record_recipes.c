@@ -363,6 +363,7 @@ void ls_explain_values(explainer *x) {
         try_recipe(x, (how){UNITS, (double)to, units}, LS_CAUSE_COARSE_RECORDS,
                    "log-probabilities are multiples of 1/%lld%s", (long long)units, rounded_to[to + 1]);
     try_recipe(x, (how){PROBABILITY, 0.0, 0}, LS_CAUSE_SCALED, "probabilities are recorded, not their logarithms");
+    try_recipe(x, (how){TIMES, -1.0, 0}, LS_CAUSE_SCALED, "log-probabilities have lost their sign");
     for (int of = SUMS; of <= MEAN_OF_TWO; of++)
         try_recipe(x, (how){(recipe)of, 0.0, 0}, LS_CAUSE_UNLISTED, "records are %s", kinds[of - SUMS]);
     for (int64_t k = 1, tens = 10; k < 5; k++, tens *= 10)

@@ -338,6 +338,8 @@ ls_status ls_probe_decide_readings(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_masked(ls_inquiry *q, bool *found, ls_error *err);
 /* Once; what was measured stands for every call. */
 ls_status ls_probe_measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err);
+/* Whether the height of a text's line is another one for other texts. */
+bool ls_probe_hangs_on_text(const ls_slope *slope);
 /* Whether records are of logits in a narrow type, and the prompt's values are not. */
 ls_status ls_probe_decide_head(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether records are of one other temperature, whatever was asked for, or of a distribution that was cut. */

@@ -597,7 +597,8 @@ static ls_status solo_holds(ls_inquiry *q, bool *holds_out, ls_error *err) {
     return status;
 }
 
-/* A cut divides all values of one text by the same: draws of it are as far apart as the prompt's values. */
+/* A cut divides all values of one text by the same: draws of it are as far apart as the prompt's values. Of another text
+ * it is another number, which a constant is not. */
 #define CUT_LEFT 0.2
 static ls_status check_cut(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
@@ -605,7 +606,8 @@ static ls_status check_cut(ls_inquiry *q, ls_error *err) {
     if (f->found.n == 0 || f->found.of[0].cause != LS_CAUSE_CUT || f->found.of[0].confidence < LS_NAMED) return LS_OK;
     LS_TRY(ls_probe_measure_slope(q, &line, err));
     if (line.cut_least > 0.0) return LS_OK;
-    if (line.n < 12 || fabs(line.slope - 1.0) > 0.1 || line.left > CUT_LEFT) f->found.of[0].confidence = 0.6;
+    if (line.n < 12 || fabs(line.slope - 1.0) > 0.1 || line.left > CUT_LEFT || !ls_probe_hangs_on_text(&line))
+        f->found.of[0].confidence = 0.6;
     return LS_OK;
 }
 

@@ -144,7 +144,9 @@ static void decide_grid(ls_inquiry *q, const shape *s, bool *found) {
 static void decide_clamp(ls_inquiry *q, const shape *s, bool *found) {
     if (*found || s->n_least_above < 4 || 4 * s->n_least_above < 3 * s->n_least) return;
     *found = true;
-    ls_foreign_find(q->f, LS_CAUSE_CLAMPED, LS_STACK_SOLO_LONG, 0.96,
+    /* By chance one value in a thousand at most is another one to the last bit. */
+    ls_foreign_find(q->f, LS_CAUSE_CLAMPED, LS_STACK_SOLO_LONG,
+                    ls_probe_sure(pow(1e-3, (double)s->n_least_above), 1.0 - ls_portion(s->n_least_above, s->n_least)),
                     "%" PRId64 " records of %" PRId64 " are %.6g and none is below; in a prompt %" PRId64
                     " of these tokens have less",
                     s->n_least, s->n, s->least, s->n_least_above);
@@ -174,8 +176,9 @@ static ls_status decide_likeliest(ls_inquiry *q, const shape *s, bool *found, ls
                   0.1 * fabs((double)a->scored[0] - (double)a->logprob[0]);
     }
     *found = n >= 4 && 10 * n_same >= 9 * n;
-    if (*found)
-        ls_foreign_find(q->f, LS_CAUSE_OTHER_RECORDS, LS_STACK_SOLO_LONG, 0.97,
+    if (*found) /* by chance one in ten is so near */
+        ls_foreign_find(q->f, LS_CAUSE_OTHER_RECORDS, LS_STACK_SOLO_LONG,
+                        ls_probe_sure(pow(0.1, (double)n), 1.0 - ls_portion(n_same, n)),
                         "each record is the likeliest token's: so in %" PRId64 " of %" PRId64
                         " texts whose first token was another one",
                         n_same, n);
