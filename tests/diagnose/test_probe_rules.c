@@ -14,7 +14,7 @@ typedef enum fault {
     NOISE,            /* of one request in five, farther than two kernels are apart */
     ORDERS,           /* the same by less */
     MASKED,           /* no end of sequence */
-    RAISED,           /* all records, by one number */
+    RAISED,           /* all records, by about one number */
     WARM,             /* another temperature */
     TWICE_AS_WARM,    /* the one that the slope is measured at */
     LIKELIEST,        /* records are of the 20 likeliest alone */
@@ -219,7 +219,7 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case NOISE: return log(p[token]) + (s->n_runs % 5 == 3 ? 0.6 * noise : 0.0);
         case ORDERS: return log(p[token]) + (s->n_runs % 5 == 3 ? 0.04 * noise : 0.0);
         case MASKED: return log(p[token]) - log1p(-p[END]);
-        case RAISED: return log(p[token]) + 0.1;
+        case RAISED: return log(p[token]) + 0.1 + 0.005 * unit(hash_of(ids, n) + 3);
         case WARM: probabilities(ids, n, 1.3, warm); return log(warm[token]);
         case TWICE_AS_WARM: probabilities(ids, n, LS_SLOPE_AT, warm); return log(warm[token]);
         case LIKELIEST: return log(p[token]) - log(mass_of(p, p[token]));
