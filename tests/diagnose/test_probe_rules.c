@@ -49,6 +49,8 @@ typedef enum fault {
     TWO_IN_FRONT,     /* it reads the first two tokens twice */
     LAST_TWO_LOST,    /* .. all but the last two */
     TURNED_ROUND,     /* .. the last one first */
+    MEANS_SO_FAR,     /* of the completion */
+    MOST_SO_FAR,      /* .. the largest of them */
     NEIGHBOURS_PLACE, /* records of the completion are exchanged two by two */
     BACKWARDS,        /* its last record comes first */
     LAST_BITS,        /* the cache does not look at a token's last bit */
@@ -256,6 +258,16 @@ static int64_t read_prompt(const server *s, const int32_t *prompt, int64_t n_pro
     return front + n;
 }
 
+/* Records that are of all values so far. */
+static void gather(const server *s, ls_outcome *c) {
+    double sum = 0.0;
+    for (int64_t i = 0; i < c->n; i++) {
+        sum += (double)c->logprob[i];
+        if (s->fault == MEANS_SO_FAR) c->logprob[i] = (float)(sum / (double)(i + 1));
+        if (s->fault == MOST_SO_FAR && i > 0) c->logprob[i] = fmaxf(c->logprob[i], c->logprob[i - 1]);
+    }
+}
+
 /* Records that have lost their place. */
 static void misplace(const server *s, ls_outcome *c) {
     for (int64_t i = 0; i < c->n; i++) {
@@ -290,6 +302,7 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
     }
     for (int64_t i = 0; s->fault == THREE_EARLY && i + 3 < c->n; i++) c->logprob[i] = c->logprob[i + 3];
     misplace(s, c);
+    gather(s, c);
     if (s->fault == WHAT_DECODE_LEFT)
         keep(s, ids, n);
     else
@@ -582,7 +595,10 @@ static void a_rule_of_all_names_what_requests_alone_show(void **state) {
         fault fault;
         double floor;
         ls_cause cause;
-    } rows[] = {{NEGATED, 4.0, LS_CAUSE_SCALED}, {RAISED, 0.1, LS_CAUSE_NONE}};
+    } rows[] = {{NEGATED, 4.0, LS_CAUSE_SCALED},
+                {RAISED, 0.1, LS_CAUSE_NONE},
+                {MEANS_SO_FAR, 0.5, LS_CAUSE_NONE},
+                {MOST_SO_FAR, 0.5, LS_CAUSE_NONE}};
     (void)state;
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
         server *s = start(rows[k].fault);

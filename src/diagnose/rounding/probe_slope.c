@@ -148,7 +148,10 @@ ls_status ls_probe_measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err) {
 /* A cut leaves the tokens of a text as far apart as they were, and gives all of them what the others had: another
  * share in each text. */
 #define CUT_SHARES 0.1
-bool ls_probe_hangs_on_text(const ls_slope *s) { return s->highest - s->lowest > CUT_SHARES * s->highest; }
+#define ANY_HEIGHT 1e-3
+bool ls_probe_hangs_on_text(const ls_slope *s) {
+    return s->highest > ANY_HEIGHT && s->highest - s->lowest > CUT_SHARES * s->highest;
+}
 
 static void decide_cut(ls_inquiry *q, const ls_slope *s, bool *found) {
     *found = s->lowest > HEIGHT_LEAST && ls_probe_hangs_on_text(s);

@@ -203,6 +203,11 @@ static ls_status decide_explained(ls_inquiry *q, bool *found, ls_error *err) {
     return LS_OK;
 }
 
+/* Records are a function of others, such as means so far, and no cause stands for it: no other rule says more. */
+static bool is_explained_unlisted(const ls_foreign *f) {
+    return f->n_best > 0 && f->best[0].cause == LS_CAUSE_UNLISTED;
+}
+
 /* ---- another temperature, a cut distribution ---- */
 
 enum { SEQUENCES_MOST = 64 };
@@ -617,6 +622,7 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found) LS_TRY(decide_multiples(q, &found, err));
     if (!found && q->f->fine) LS_TRY(ls_probe_decide_head(q, &found, err));
     if (!found) LS_TRY(decide_explained(q, &found, err));
+    if (!found && is_explained_unlisted(q->f)) return LS_OK;
     if (!found) LS_TRY(ls_probe_decide_places(q, &found, err));
     if (!found && q->f->constant) LS_TRY(ls_probe_decide_readings(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_signs(q, &found, err));
