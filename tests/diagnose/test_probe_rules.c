@@ -49,6 +49,10 @@ typedef enum fault {
     TWO_IN_FRONT,     /* it reads the first two tokens twice */
     LAST_TWO_LOST,    /* .. all but the last two */
     TURNED_ROUND,     /* .. the last one first */
+    ENTROPIES,        /* records are of the distribution alone */
+    FIRST_ALONE,      /* first records are off */
+    LAST_ALONE,       /* .. the last ones of completions */
+    ODD_LENGTHS,      /* .. all of prompts of an odd number of tokens */
     MEANS_SO_FAR,     /* of the completion */
     MOST_SO_FAR,      /* .. the largest of them */
     NEIGHBOURS_PLACE, /* records of the completion are exchanged two by two */
@@ -62,7 +66,7 @@ typedef enum fault {
 
 typedef struct server {
     fault fault;
-    int64_t n_runs, n_kept, n_prompt, batch;
+    int64_t n_runs, n_kept, n_prompt, n_new, batch;
     struct {
         int32_t ids[LENGTH_MOST];
         int64_t n;
@@ -176,6 +180,12 @@ static double mass_of(const double *p, double own) {
     return own < sorted[19] ? sum + own : sum;
 }
 
+static double entropy_of(const double *p) {
+    double sum = 0.0;
+    for (int v = 0; v < VOCAB; v++) sum += p[v] * log(p[v]);
+    return sum;
+}
+
 static double mass_above(const double *p, double own) {
     double sum = 0.0;
     for (int v = 0; v < VOCAB; v++) sum += p[v] >= own ? p[v] : 0.0;
@@ -227,6 +237,10 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case LIKELIEST: return log(p[token]) - log(mass_of(p, p[token]));
         case LIKELIER: return log(p[token]) - log(mass_above(p, p[token]));
         case NEGATED: return -log(p[token]);
+        case ENTROPIES: return entropy_of(p);
+        case FIRST_ALONE: return log(p[token]) + (n == s->n_prompt ? 0.5 * unit(hash_of(ids, n)) : 0.0);
+        case LAST_ALONE: return log(p[token]) - (n - s->n_prompt == s->n_new - 1 ? 0.7 : 0.0);
+        case ODD_LENGTHS: return log(p[token]) + (s->n_prompt % 2 == 1 ? 0.5 * unit(hash_of(ids, n)) : 0.0);
         case SCALED: return 1.4 * log(p[token]);
         case HIT_KERNEL: return log(p[token]) + (hit ? 0.03 : 0.0);
         case THOUSANDTHS: return nearbyint(1000.0 * log(p[token])) / 1000.0;
@@ -285,6 +299,7 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
     const bool greedy = !(trial->sampling.temperature > 0.0f), hit = is_hit(s, c->prompt, c->n_prompt);
     s->n_runs++;
     s->batch = trial->levers.batch;
+    s->n_new = trial->max_tokens;
     s->n_prompt = n;
     c->n = 0;
     if (s->fault == NO_VALUES && trial->sampling.seed == SEED) return;
@@ -519,6 +534,39 @@ static void a_cache_that_leaves_out_bits_is_tried(void **state) {
     }
 }
 
+/* Rules in their order, on all that a probe asks. */
+static void an_inquiry_names_what_is_wrong_and_nothing_else(void **state) {
+    static const struct {
+        fault fault;
+        bool different;
+        ls_cause cause;
+    } rows[] = {{SOUND, false, LS_CAUSE_NONE},
+                {COARSE, false, LS_CAUSE_NONE},
+                {ORDERS, false, LS_CAUSE_NONE}, /* of a coarse type: one rounding makes as much */
+                {NOISE, true, LS_CAUSE_NOT_REPEATABLE},
+                {AT_16, true, LS_CAUSE_PAGE_SIZE},
+                {ODD_LENGTHS, true, LS_CAUSE_PADDING},
+                {F16_LOGITS, true, LS_CAUSE_COARSE_HEAD},
+                {F16_SMALL_LOGITS, true, LS_CAUSE_COARSE_HEAD},
+                {ENTROPIES, true, LS_CAUSE_NONE},
+                {LIKELIEST, true, LS_CAUSE_CUT},
+                {LIKELIER, true, LS_CAUSE_CUT},
+                {FIRST_ALONE, true, LS_CAUSE_FIRST_TOKENS},
+                {LAST_ALONE, true, LS_CAUSE_NONE},
+                {WHAT_DECODE_LEFT, true, LS_CAUSE_CACHE_HITS}};
+    (void)state;
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        server *s = start(rows[k].fault);
+        const ls_finding *named;
+        ls_error err;
+        assert_ok(ls_probe_inquire(&s->inquiry, &err), err);
+        named = ls_foreign_named(&s->foreign);
+        assert_int_equal(s->sweep.different, rows[k].different);
+        assert_int_equal(named != NULL ? named->cause : LS_CAUSE_NONE, rows[k].cause);
+        stop(s);
+    }
+}
+
 /* Requests at once may have a kernel of their own, which moves values by no more than one rounding does. */
 static void a_kernel_that_rows_choose_is_no_fault(void **state) {
     static const struct {
@@ -682,6 +730,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_rule_names_its_fault_and_no_other),
                                        cmocka_unit_test(a_cache_of_long_blocks_is_tried),
                                        cmocka_unit_test(a_cache_that_leaves_out_bits_is_tried),
+                                       cmocka_unit_test(an_inquiry_names_what_is_wrong_and_nothing_else),
                                        cmocka_unit_test(a_kernel_that_rows_choose_is_no_fault),
                                        cmocka_unit_test(a_length_is_told_from_a_first_rounding),
                                        cmocka_unit_test(a_rule_is_as_sure_as_its_evidence),

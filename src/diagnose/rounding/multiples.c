@@ -21,6 +21,21 @@ static double size_at(const ls_seen *s, double quantile) {
     return ls_quantile(list, n, quantile, 0.0);
 }
 
+/* The same of first and second tokens: what stands behind a prompt of such a length, and not behind a border that
+ * completions go over. */
+static double size_at_once(const ls_seen *s, double quantile) {
+    double list[TEXTS];
+    int64_t n = 0;
+    for (int64_t k = 0; k < s->outcomes.n && n < TEXTS; k++) {
+        const ls_outcome *c = &s->outcomes.of[k];
+        list[n] = 0.0;
+        for (int64_t i = 0; i < c->n && i < 2; i++)
+            list[n] = fmax(list[n], fabs((double)c->scored[i] - (double)c->logprob[i]));
+        n++;
+    }
+    return ls_quantile(list, n, quantile, 0.0);
+}
+
 /* An odd number of times, where all are as long: what half of it is a multiple of is not told by this one. */
 static int64_t times_of(const ls_inquiry *q, int64_t of, int64_t i) {
     const int64_t most = MOST / of < 4 ? MOST / of : 4;
@@ -49,7 +64,7 @@ static ls_status confirm(ls_inquiry *q, int64_t m, double a, bool *found, ls_err
     q->lacks_one = true;
     status = ls_foreign_try_laid(q, lay, -m, &s, err);
     q->lacks_one = false;
-    *found = status == LS_OK && size_at(&s, 0.5) > FAR * a;
+    *found = status == LS_OK && size_at_once(&s, 0.5) > FAR * a;
     ls_seen_deinit(&s);
     return status;
 }

@@ -163,7 +163,9 @@ static void decide_strays(ls_inquiry *q, strays *s, bool *found) {
     const ls_path_floor *paths = q->f->paths;
     const double kernels = fmax(paths[LS_PATH_PREFILL].median, paths[LS_PATH_DECODE].median);
     const double middle = ls_quantile(s->sizes, s->n_sizes, 0.5, 0.0);
-    *found = s->n >= STRAYS_LEAST && s->n_texts >= 2 && middle > fmax(LEAST_OF_TURNS, NOISE_KERNELS * kernels);
+    /* Of a coarse type whose paths agree to the bit two kernels are not known to be nearer than one rounding. */
+    const double one = ls_probe_is_flip(q->f, 0.0) ? ls_probe_flip_of_bf16(q->f) / NOISE_KERNELS : LEAST_OF_TURNS;
+    *found = s->n >= STRAYS_LEAST && s->n_texts >= 2 && middle > fmax(one, NOISE_KERNELS * kernels);
     if (!*found) return;
     q->f->repeat = fmax(q->f->repeat, s->most);
     ls_foreign_find(q->f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, s->n > STRAYS_LEAST ? 0.95 : 0.9,

@@ -74,12 +74,15 @@ static double deepest(const ls_foreign *f) {
     return most;
 }
 
+enum { FIRST_LEAST = 20 };
 static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const ls_path_floor *prefill = &f->paths[LS_PATH_PREFILL], *decode = &f->paths[LS_PATH_DECODE];
     const bool has_model = f->expected.n > 0;
     double unsure = 0.0, bound;
     LS_TRY(measure_paths(q, ls_probe_solo, LS_PROBE_SOLO, LS_PATH_PREFILL, LS_PATH_DECODE, &unsure, err));
+    /* Decoded tokens are most of them: first ones may be off alone. */
+    if (prefill->n >= FIRST_LEAST) unsure = fmax(unsure, prefill->median);
     f->floor_tokens = prefill->n + decode->n;
     f->floor = decode->median;
     f->deepest = deepest(f);

@@ -91,7 +91,7 @@ static void count_steps(const double *x, const double *y, int64_t n, ls_slope *o
     for (int64_t i = 1; i < n; i++) {
         bool again = false;
         for (int64_t k = 0; k < i; k++) again = again || !(fabs(x[i] - x[k]) > 0.0);
-        if (again) continue; /* the same token */
+        if (again || fabs(y[i] - y[0]) < steps[0]) continue; /* the same token, or the same record for any */
         out->n_steps++;
         for (int k = 0; k < LS_STEPS; k++) {
             out->on_step[k] += is_on_step(y[i] - y[0], steps[k]);

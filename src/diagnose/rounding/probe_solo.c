@@ -430,6 +430,7 @@ done:
 
 typedef struct sides {
     int64_t first, first_off, later, later_off;
+    int64_t second, second_off; /* of later ones: where more come behind it */
 } sides;
 
 /* Prefill and decode have floors of their own: while first tokens are as near as bf16 makes them, those behind them are
@@ -451,6 +452,7 @@ static void count_sides(const ls_inquiry *q, sides *out) {
                 if (!((double)c->scored[i] < LS_SURE_TOKEN)) continue;
                 out->first += i == 0, out->first_off += i == 0 && off;
                 out->later += i > 0, out->later_off += i > 0 && off;
+                if (i == 1 && c->n > 2) out->second++, out->second_off += off;
             }
     }
 }
@@ -472,17 +474,24 @@ static int64_t count_early(const ls_inquiry *q, int64_t *n) {
     return n_early;
 }
 
-/* Decoded tokens are right and the first one is not: by how sure the two shares are apart. */
-static void decide_first(ls_inquiry *q, const sides *s) {
+/* Decoded tokens are right and the first one is not, in more than half of the prompts: by how sure the two shares are
+ * apart. */
+static void decide_first(ls_inquiry *q, bool *found) {
     int64_t n;
     const int64_t n_early = count_early(q, &n);
-    const double chance = ls_probe_chance(s->first_off, s->first, s->later_off, s->later);
     const bool early = n >= 8 && 10 * n_early >= 9 * n;
+    double chance, sure;
+    sides s;
+    count_sides(q, &s);
+    if (s.later_off > 0 || 2 * s.first_off <= s.first) return;
+    *found = true;
+    chance = ls_probe_chance(s.first_off, s.first, s.later_off, s.later);
+    sure = ls_probe_sure(chance, 1.0 - ls_portion(n_early, n));
     ls_foreign_find(q->f, early ? LS_CAUSE_SHIFTED : LS_CAUSE_FIRST_TOKENS, LS_STACK_SOLO_LONG,
-                    fmax(0.0, (early ? 0.95 : 0.9) - (double)LS_STACK_EXPERIMENTS * chance),
+                    early ? sure : fmin(ls_probe_sure(chance, 0.0), 0.9),
                     "%" PRId64 " of %" PRId64 " first tokens are off, and of decoded ones %" PRId64 " of %" PRId64
                     "; of %" PRId64 " first records %" PRId64 " are the second token's value",
-                    s->first_off, s->first, s->later_off, s->later, n, n_early);
+                    s.first_off, s.first, s.later_off, s.later, n, n_early);
 }
 
 /* Records behind the first one that are their token's value and the record before, of those far from the value. */
@@ -533,6 +542,18 @@ static double sure_of_weights(const ls_inquiry *q, char *text, size_t bytes) {
                : 0.7;
 }
 
+/* Prefill is right and the steps behind it are not, the first of them no less than others: by how sure the shares are
+ * apart. What is off at some places of a completion alone is no arithmetic. */
+static void decide_decode(ls_inquiry *q, const sides *s) {
+    const double chance = ls_probe_chance(s->later_off, s->later, s->first_off, s->first);
+    const bool at_once = 2 * s->second_off * s->later >= s->later_off * s->second;
+    ls_foreign_find(q->f, at_once ? LS_CAUSE_DECODE_ARITHMETIC : LS_CAUSE_UNLISTED, LS_STACK_SOLO_LONG,
+                    fmax(0.0, (at_once ? 0.9 : 0.7) - (double)LS_STACK_EXPERIMENTS * chance),
+                    "first tokens are within rounding, all %" PRId64 "; of decoded ones %" PRId64 " of %" PRId64
+                    " are off by more than two kernels are, of second tokens %" PRId64 " of %" PRId64,
+                    s->first, s->later_off, s->later, s->second_off, s->second);
+}
+
 static ls_status decide_rest(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     char text[LS_NOTE_BYTES];
@@ -548,18 +569,8 @@ static ls_status decide_rest(ls_inquiry *q, ls_error *err) {
                         n_sums, n);
         return LS_OK;
     }
-    if (s.later_off == 0 && 2 * s.first_off > s.first) {
-        decide_first(q, &s);
-        return LS_OK;
-    }
-    /* Prefill is right and the step behind it is not: by how sure the two shares are apart. */
     if (s.first_off == 0 && 3 * s.later_off > s.later) {
-        const double chance = ls_probe_chance(s.later_off, s.later, s.first_off, s.first);
-        ls_foreign_find(f, LS_CAUSE_DECODE_ARITHMETIC, LS_STACK_SOLO_LONG,
-                        fmax(0.0, 0.9 - (double)LS_STACK_EXPERIMENTS * chance),
-                        "first tokens are within rounding, all %" PRId64 "; of decoded ones %" PRId64 " of %" PRId64
-                        " are off by more than two kernels are",
-                        s.first, s.later_off, s.later);
+        decide_decode(q, &s);
         return LS_OK;
     }
     LS_TRY(ls_probe_decide_rows(q, &of_rows, err));
@@ -591,9 +602,8 @@ bool ls_probe_decide_records(ls_inquiry *q) {
 
 /* Between what float32 makes and what is looked at else there is a type with a few bits less. */
 static ls_status decide_narrow(ls_inquiry *q, ls_error *err) {
-    bool fine = false, found = false;
-    if (q->f->floor_max > LS_FINE) LS_TRY(ls_probe_prefill_is_fine(q, &fine, err));
-    return fine ? ls_probe_decide_head(q, &found, err) : LS_OK;
+    bool found = false;
+    return q->f->floor_max > LS_FINE ? ls_probe_decide_head(q, &found, err) : LS_OK;
 }
 
 ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err) {
@@ -602,7 +612,7 @@ ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err) {
     q->of_pattern = true;
     LS_TRY(ls_probe_decide_signs(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_masked(q, &found, err));
-    if (!found && q->f->fine) LS_TRY(ls_probe_decide_head(q, &found, err));
+    if (!found) LS_TRY(ls_probe_decide_head(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_predecessors(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_turns(q, &found, err));
     if (!found) LS_TRY(decide_multiples(q, &found, err));
@@ -620,10 +630,11 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found) LS_TRY(ls_probe_decide_repeats(q, &found, err));
     if (!found) LS_TRY(decide_likeliest(q, &s, &found, err));
     if (!found) LS_TRY(decide_multiples(q, &found, err));
-    if (!found && q->f->fine) LS_TRY(ls_probe_decide_head(q, &found, err));
+    if (!found) LS_TRY(ls_probe_decide_head(q, &found, err));
     if (!found) LS_TRY(decide_explained(q, &found, err));
     if (!found && is_explained_unlisted(q->f)) return LS_OK;
     if (!found) LS_TRY(ls_probe_decide_places(q, &found, err));
+    if (!found) decide_first(q, &found);
     if (!found && q->f->constant) LS_TRY(ls_probe_decide_readings(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_signs(q, &found, err));
     if (!found && q->f->constant) LS_TRY(decide_numbers(q, &found, err));
