@@ -63,6 +63,8 @@ enum {
 };
 /* Of what is off, what the right reading leaves. */
 #define LEFT 0.1
+/* Of one text, from which on the others are not tried. */
+#define HALF 0.5
 /* So little that no other reading is tried. */
 #define LEFT_NOTHING 0.01
 
@@ -77,6 +79,7 @@ static int64_t read_as(const ls_model_config *c, const reading *how, const ls_ou
     const int64_t n = one->n_prompt, to = n - how->lost_last;
     int64_t at = 0;
     if ((how->n_front > 0 && front_token(c, how->front) < 0) || (how->end && c->n_eos == 0)) return 0;
+    if (how->moved != 0 && c->vocab == 0) return 0; /* nobody says how many there are */
     if (n > PROMPT_MOST || how->lost_first + how->lost_last >= n || how->again_first >= n || how->again_last >= n ||
         n < 2)
         return 0;
@@ -118,8 +121,8 @@ done:
     return status;
 }
 
-/* The median of the short requests alone; infinite where one cannot be read so. */
-static ls_status measure(ls_inquiry *q, const reading *how, double *median, ls_error *err) {
+/* The median of the short requests alone; infinite where one cannot be read so, or the first says that it is not. */
+static ls_status measure(ls_inquiry *q, const reading *how, double at_first, double *median, ls_error *err) {
     double list[SHORT_TEXTS * NEW_MOST];
     int64_t n = 0;
     *median = (double)INFINITY;
@@ -129,6 +132,7 @@ static ls_status measure(ls_inquiry *q, const reading *how, double *median, ls_e
         if (seen->n == 1) LS_TRY(score_as(q, how, &seen->of[0], list + n, &n_one, err));
         if (n_one == 0) return LS_OK;
         n += n_one;
+        if (r == 0 && ls_quantile(list, n, 0.5, 0.0) > at_first) return LS_OK;
     }
     *median = ls_quantile(list, n, 0.5, 0.0);
     return LS_OK;
@@ -188,6 +192,7 @@ static ls_status decide_values(ls_inquiry *q, double as_sent, bool *found, ls_er
         for (int r = 0; r < SHORT_TEXTS && (r == 0 || n > 0); r++) {
             const ls_outcomes *seen = &q->f->seen[ls_probe_solo[r]].outcomes;
             if (seen->n == 1) LS_TRY(add_sent_as(q, how, &seen->of[0], list, &n, err));
+            if (r == 0 && ls_quantile(list, n, 0.5, 0.0) > HALF * as_sent) n = 0;
         }
         for (int64_t i = 0; i < n; i++) n_right += list[i] < 2.0 * LEFT * as_sent;
         median = ls_quantile(list, n, 0.5, 0.0);
@@ -206,11 +211,11 @@ ls_status ls_probe_decide_readings(ls_inquiry *q, bool *found, ls_error *err) {
     double least, as_sent;
     int64_t n_right, n_off;
     int best = 0;
-    LS_TRY(measure(q, &readings[0], &as_sent, err));
+    LS_TRY(measure(q, &readings[0], (double)INFINITY, &as_sent, err));
     least = as_sent;
     for (int k = 1; k < READINGS && !(least < LEFT_NOTHING * as_sent); k++) {
         double median;
-        LS_TRY(measure(q, &readings[k], &median, err));
+        LS_TRY(measure(q, &readings[k], HALF * as_sent, &median, err));
         if (median < least) least = median, best = k;
     }
     if (!(as_sent > ls_probe_moved_from(q)) || !isfinite(as_sent)) return LS_OK;

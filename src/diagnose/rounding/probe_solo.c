@@ -457,6 +457,13 @@ static void count_sides(const ls_inquiry *q, sides *out) {
     }
 }
 
+/* What is read in place of a prompt moves first tokens as well. */
+static bool first_are_off(const ls_inquiry *q) {
+    sides s;
+    count_sides(q, &s);
+    return 2 * s.first_off > s.first;
+}
+
 /* Records of first tokens that are the second token's value; of how many that are off. */
 static int64_t count_early(const ls_inquiry *q, int64_t *n) {
     int64_t n_early = 0;
@@ -600,19 +607,30 @@ bool ls_probe_decide_records(ls_inquiry *q) {
     return found;
 }
 
-/* Between what float32 makes and what is looked at else there is a type with a few bits less. */
-static ls_status decide_narrow(ls_inquiry *q, ls_error *err) {
-    bool found = false;
-    return q->f->floor_max > LS_FINE ? ls_probe_decide_head(q, &found, err) : LS_OK;
+/* Records that are of few bits themselves are as far apart as logits of few bits. */
+static ls_status decide_head(ls_inquiry *q, bool *found, ls_error *err) {
+    const shape s = shape_of(q);
+    for (int k = 0; k < 2; k++)
+        if (s.on_grid[k] == s.n) return LS_OK;
+    for (int k = 0; k < PLACES_MOST; k++)
+        if (s.of_places[k] == s.n) return LS_OK;
+    return ls_probe_decide_head(q, found, err);
+}
+
+/* Between what float32 makes and what is looked at else there is a type with a few bits less. Where each value of a
+ * prompt is a request there are too many to ask it of every server. */
+static ls_status decide_narrow(ls_inquiry *q, bool *found, ls_error *err) {
+    if (!(q->f->floor_max > LS_FINE) || q->runner->door->subject->scores_by_token) return LS_OK;
+    return decide_head(q, found, err);
 }
 
 ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err) {
     bool found = false;
-    if (q->f->floor_max < LS_LEAST_PATTERN) return decide_narrow(q, err);
+    if (q->f->floor_max < LS_LEAST_PATTERN) return decide_narrow(q, &found, err);
     q->of_pattern = true;
     LS_TRY(ls_probe_decide_signs(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_masked(q, &found, err));
-    if (!found) LS_TRY(ls_probe_decide_head(q, &found, err));
+    if (!found) LS_TRY(decide_narrow(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_predecessors(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_turns(q, &found, err));
     if (!found) LS_TRY(decide_multiples(q, &found, err));
@@ -630,12 +648,12 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found) LS_TRY(ls_probe_decide_repeats(q, &found, err));
     if (!found) LS_TRY(decide_likeliest(q, &s, &found, err));
     if (!found) LS_TRY(decide_multiples(q, &found, err));
-    if (!found) LS_TRY(ls_probe_decide_head(q, &found, err));
+    if (!found) LS_TRY(decide_head(q, &found, err));
     if (!found) LS_TRY(decide_explained(q, &found, err));
     if (!found && is_explained_unlisted(q->f)) return LS_OK;
     if (!found) LS_TRY(ls_probe_decide_places(q, &found, err));
     if (!found) decide_first(q, &found);
-    if (!found && q->f->constant) LS_TRY(ls_probe_decide_readings(q, &found, err));
+    if (!found && q->f->constant && first_are_off(q)) LS_TRY(ls_probe_decide_readings(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_signs(q, &found, err));
     if (!found && q->f->constant) LS_TRY(decide_numbers(q, &found, err));
     LS_TRY(check_temperature(q, &found, err));

@@ -41,7 +41,7 @@ static bool is_plain(const ls_inquiry *q, int32_t token) {
     const ls_sweep_opts *o = &q->runner->sweep->opts;
     bool allowed = o->ids == NULL;
     for (int64_t i = 0; i < o->n_ids && !allowed; i++) allowed = o->ids[i] == token;
-    return allowed && token < q->config->vocab && !is_special(q->config, token);
+    return allowed && (q->config->vocab == 0 || token < q->config->vocab) && !is_special(q->config, token);
 }
 
 int32_t ls_other_bit(const ls_inquiry *q, int32_t token, bool highest) {
