@@ -548,6 +548,7 @@ static void an_inquiry_names_what_is_wrong_and_nothing_else(void **state) {
                 {ODD_LENGTHS, true, LS_CAUSE_PADDING},
                 {F16_LOGITS, true, LS_CAUSE_COARSE_HEAD},
                 {F16_SMALL_LOGITS, true, LS_CAUSE_COARSE_HEAD},
+                {THOUSANDTHS, true, LS_CAUSE_COARSE_RECORDS}, /* which are as far apart as logits of few bits */
                 {ENTROPIES, true, LS_CAUSE_NONE},
                 {LIKELIEST, true, LS_CAUSE_CUT},
                 {LIKELIER, true, LS_CAUSE_CUT},
