@@ -49,6 +49,7 @@ typedef enum fault {
     TWO_IN_FRONT,     /* it reads the first two tokens twice */
     LAST_TWO_LOST,    /* .. all but the last two */
     TURNED_ROUND,     /* .. the last one first */
+    LATE_IN_ALL,      /* records are off behind the tenth of a completion */
     ENTROPIES,        /* records are of the distribution alone */
     FIRST_ALONE,      /* first records are off */
     LAST_ALONE,       /* .. the last ones of completions */
@@ -237,6 +238,7 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case LIKELIEST: return log(p[token]) - log(mass_of(p, p[token]));
         case LIKELIER: return log(p[token]) - log(mass_above(p, p[token]));
         case NEGATED: return -log(p[token]);
+        case LATE_IN_ALL: return log(p[token]) + (n - s->n_prompt > 9 ? 0.2 + 0.5 * unit(hash_of(ids, n)) : 0.0);
         case ENTROPIES: return entropy_of(p);
         case FIRST_ALONE: return log(p[token]) + (n == s->n_prompt ? 0.5 * unit(hash_of(ids, n)) : 0.0);
         case LAST_ALONE: return log(p[token]) - (n - s->n_prompt == s->n_new - 1 ? 0.7 : 0.0);
@@ -462,6 +464,7 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_borders, AT_16, LS_CAUSE_PAGE_SIZE},
                 {ls_probe_decide_borders, AT_32, LS_CAUSE_PAGE_SIZE},
                 {ls_probe_decide_borders, FROM_32, LS_CAUSE_NONE},
+                {ls_probe_decide_borders, LATE_IN_ALL, LS_CAUSE_FROM_A_LENGTH},
                 {ls_probe_decide_borders, SOUND, LS_CAUSE_NONE},
                 {ls_probe_decide_threshold, SOUND, LS_CAUSE_NONE},
                 {ls_probe_decide_threshold, ORDERS, LS_CAUSE_NONE},

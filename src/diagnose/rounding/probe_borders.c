@@ -43,7 +43,7 @@ static int64_t first_far(const ls_outcome *c, double *size) {
 
 typedef struct far_tokens {
     double sizes[TEXTS];
-    int64_t at[TEXTS], n;
+    int64_t at[TEXTS], behind[TEXTS], n; /* positions; tokens that the completion has in front of it */
 } far_tokens;
 
 static ls_status find_far(ls_inquiry *q, int64_t border, far_tokens *out, ls_error *err) {
@@ -52,6 +52,7 @@ static ls_status find_far(ls_inquiry *q, int64_t border, far_tokens *out, ls_err
     LS_TRY(ls_foreign_try_laid(q, lay, border, &s, err));
     for (int64_t i = 0; i < s.outcomes.n && out->n < TEXTS; i++) {
         out->at[out->n] = first_far(&s.outcomes.of[i], &out->sizes[out->n]);
+        out->behind[out->n] = out->at[out->n] - s.outcomes.of[i].n_prompt;
         out->n += out->at[out->n] >= 0;
     }
     ls_seen_deinit(&s);
@@ -76,6 +77,26 @@ static bool has_both_borders(const far_tokens *f) {
     return n_second >= 2 && n_second <= f->n - 2;
 }
 
+/* Prompts are of unlike lengths: it is how long completions are that tells. */
+enum { BEHIND_LEAST = 4 };
+static void decide_completions(ls_inquiry *q, const far_tokens *f, bool *found) {
+    int64_t least = INT64_MAX, most = 0;
+    double sizes[TEXTS];
+    for (int64_t i = 0; i < f->n; i++) {
+        if (f->behind[i] < least) least = f->behind[i];
+        if (f->behind[i] > most) most = f->behind[i];
+        sizes[i] = f->sizes[i];
+    }
+    if (f->n < MOST_TELL || least < BEHIND_LEAST || most - least >= BEHIND_MOST || most > NEW - BEHIND_LEAST) return;
+    if (!(ls_quantile(sizes, f->n, 0.5, 0.0) > LEAST_SIZE)) return;
+    *found = true;
+    ls_foreign_find(q->f, LS_CAUSE_FROM_A_LENGTH, LS_STACK_LENGTHS,
+                    ls_probe_sure(pow((double)BEHIND_MOST / NEW, (double)(f->n - 1)), 1.0 - ls_portion(f->n, TEXTS)),
+                    "of %d requests of unlike lengths, %" PRId64 " are off from the token number %" PRId64
+                    " to %" PRId64 " of their completions on, by up to %.2g, and right in front of it",
+                    TEXTS, f->n, least + 1, most + 1, sizes[f->n - 1]);
+}
+
 ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err) {
     far_tokens f;
     int64_t page = PAGE_MOST;
@@ -95,5 +116,7 @@ ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err) {
             " are off by %.2g in the middle from the first border of %" PRId64
             " tokens on that they meet, and right in front of it",
             TEXTS, f.n, ls_quantile(f.sizes, f.n, 0.5, 0.0), page);
+    else
+        decide_completions(q, &f, found);
     return LS_OK;
 }

@@ -450,7 +450,9 @@ static ls_status decide_long(ls_inquiry *q, ls_error *err) {
     bool found = false;
     double sure;
     if (ls_stack_is_off(q, LS_STACK_STOPPED)) LS_TRY(weigh(q, LS_STACK_STOPPED, &sure, err));
-    if (!ls_stack_is_off(q, LS_STACK_LONG)) return LS_OK;
+    /* Completions are the longest there, and its control has as long ones. */
+    if (ls_stack_is_off(q, LS_STACK_STAGGERED)) LS_TRY(ls_probe_decide_borders(q, &found, err));
+    if (found || !ls_stack_is_off(q, LS_STACK_LONG)) return LS_OK;
     LS_TRY(ls_probe_decide_threshold(q, &found, err));
     return found ? LS_OK : weigh(q, LS_STACK_LONG, &sure, err);
 }
