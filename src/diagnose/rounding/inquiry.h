@@ -223,8 +223,8 @@ void ls_ask_for_slot(ls_trial *out, int way, int64_t at, int64_t slots, uint64_t
 ls_status ls_requests_add(ls_requests *out, const int32_t *ids, int64_t n, ls_error *err);
 /* Token `i` of an endless text without special tokens, other for each `text`. */
 int32_t ls_plain_token(const ls_inquiry *q, int64_t text, int64_t i);
-/* The token with another last bit, or with another of the highest one that ids of the vocabulary have; itself where that
- * is no plain token. */
+/* The token with another last bit, or with another of the highest one that ids of the vocabulary have; itself where
+ * that is no plain token. */
 int32_t ls_other_bit(const ls_inquiry *q, int32_t token, bool highest);
 /* A request of its first n tokens, LS_PLAIN_MOST at most. */
 enum { LS_PLAIN_MOST = 1088 };
@@ -330,10 +330,11 @@ bool ls_probe_has_company(const ls_trial *trial);
 double ls_probe_size(const ls_outcome *c);
 /* Whether records of tokens that stood there before are below, and all others above. */
 ls_status ls_probe_decide_signs(ls_inquiry *q, bool *found, ls_error *err);
-/* Whether records that are off are values of other tokens of their completion, so many places on or back or anywhere. */
+/* Whether records that are off are values of other tokens of their completion: so many places on or back, or
+ * anywhere. */
 ls_status ls_probe_decide_places(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether one side reads other tokens than were sent: some in front, twice, lost, in another order. */
-ls_status ls_probe_decide_readings(ls_inquiry *q, bool *found, ls_error *err);
+ls_status ls_probe_decide_misread(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether records are of a distribution without the end of sequence. */
 ls_status ls_probe_decide_masked(ls_inquiry *q, bool *found, ls_error *err);
 /* Once; what was measured stands for every call. */

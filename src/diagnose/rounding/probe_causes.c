@@ -514,7 +514,7 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
                 {LS_STACK_EOS, LS_CAUSE_EOS_INSIDE, "with an end-of-sequence token inside"},
                 {LS_STACK_BOS, LS_CAUSE_SPECIAL_TOKEN, "with a begin-of-sequence token inside"},
                 {LS_STACK_PAD, LS_CAUSE_SPECIAL_TOKEN, "with the padding token inside"}};
-    bool goes_on;
+    bool talks;
     if (decide_marks(q)) return LS_OK;
     LS_TRY(decide_draws(q, err));
     if (q->f->found.n > 0) return LS_OK;
@@ -530,7 +530,7 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
     if (q->f->found.n == 0) LS_TRY(decide_load(q, err));
     if (q->f->found.n == 0) LS_TRY(ls_decide_failures(q, err));
     if (q->f->found.n == 0) LS_TRY(decide_long(q, err));
-    if (q->f->found.n == 0) LS_TRY(ls_probe_decide_talk(q, &goes_on, err));
+    if (q->f->found.n == 0) LS_TRY(ls_probe_decide_talk(q, &talks, err));
     if (q->f->found.n == 0) decide_seeds(q);
     if (q->f->found.n == 0) decide_unlisted(q);
     return LS_OK;
@@ -599,8 +599,8 @@ static ls_status solo_holds(ls_inquiry *q, bool *holds_out, ls_error *err) {
     return status;
 }
 
-/* A cut divides all values of one text by the same: draws of it are as far apart as the prompt's values. Of another text
- * it is another number, which a constant is not. */
+/* A cut divides all values of one text by the same: draws of it are as far apart as the prompt's values. Of another
+ * text it is another number, which a constant is not. */
 #define CUT_LEFT 0.2
 static ls_status check_cut(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;

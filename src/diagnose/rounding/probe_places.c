@@ -15,7 +15,7 @@ enum { PLACES = 3, OFF_LEAST = 12, TEXTS = 8, NEW = 12, TEXT = 4500, LENGTH = 6 
 #define ASIDE 0.17
 #define ANY_CHANCE 1e-6
 
-static ls_status lay(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+static ls_status lay_completions(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
     ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
     trial->max_tokens = NEW;
     for (int64_t i = 0; i < TEXTS; i++) LS_TRY(ls_requests_plain(q, r, text + i, LENGTH, err));
@@ -99,7 +99,7 @@ static void decide_at(ls_inquiry *q, const ls_outcomes *o, bool *found) {
 
 ls_status ls_probe_decide_places(ls_inquiry *q, bool *found, ls_error *err) {
     ls_seen s;
-    LS_TRY(ls_foreign_try_laid(q, lay, TEXT, &s, err));
+    LS_TRY(ls_foreign_try_laid(q, lay_completions, TEXT, &s, err));
     decide_at(q, &s.outcomes, found);
     if (!*found) decide_any(q, &s.outcomes, found);
     ls_seen_deinit(&s);

@@ -653,7 +653,7 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found && is_explained_unlisted(q->f)) return LS_OK;
     if (!found) LS_TRY(ls_probe_decide_places(q, &found, err));
     if (!found) decide_first(q, &found);
-    if (!found && q->f->constant && first_are_off(q)) LS_TRY(ls_probe_decide_readings(q, &found, err));
+    if (!found && q->f->constant && first_are_off(q)) LS_TRY(ls_probe_decide_misread(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_signs(q, &found, err));
     if (!found && q->f->constant) LS_TRY(decide_numbers(q, &found, err));
     LS_TRY(check_temperature(q, &found, err));

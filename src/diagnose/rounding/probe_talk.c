@@ -1,6 +1,6 @@
-/* What a server keeps of a completion: a prompt that goes on behind an earlier prompt and what was generated for it is a
- * hit of keys and states that decode has left. A text behind itself is a hit of what prefill has left, and behind another
- * one it is none. */
+/* What a server keeps of a completion: a prompt that goes on behind an earlier prompt and what was generated for it is
+ * a hit of keys and states that decode has left. A text behind itself is a hit of what prefill has left, and behind
+ * another one it is none. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

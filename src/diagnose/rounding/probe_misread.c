@@ -1,5 +1,5 @@
 /* What one side of a server may read in place of the prompt that it was sent: tokens in front of it, twice, lost, in
- * another order, or other ids. Decode's readings are tried on the prompt's values, and those of the prompt's values on
+ * another order, or other ids. Those of decode are tried on the prompt's values, and those of the prompt's values on
  * what is generated. */
 #include <inttypes.h>
 #include <math.h>
@@ -11,17 +11,17 @@
 
 typedef enum front { FRONT_NONE = 0, FRONT_BOS, FRONT_EOS, FRONT_0, FRONT_1, FRONT_2 } front;
 
-typedef struct reading {
+typedef struct misread {
     const char *what;
     front front;
     int64_t n_front;
     int64_t again_first, lost_first, lost_last, again_last; /* so many of the prompt's own */
     bool end, twice, exchanged, turned;
     int32_t moved; /* of ids */
-} reading;
+} misread;
 
 /* Where nobody says what the begin-of-sequence token is, it is one of the first. */
-static const reading readings[] = {
+static const misread misreads[] = {
     {"the prompt", .n_front = 0},
     {"a begin-of-sequence token in front of the prompt", .front = FRONT_BOS, .n_front = 1},
     {"two begin-of-sequence tokens in front of the prompt", .front = FRONT_BOS, .n_front = 2},
@@ -53,7 +53,7 @@ static const reading readings[] = {
     {"the prompt with ids smaller by one", .moved = -1}};
 
 enum {
-    READINGS = sizeof readings / sizeof readings[0],
+    MISREADS = sizeof misreads / sizeof misreads[0],
     PROMPT_MOST = 60,
     READ_MOST = 2 * PROMPT_MOST + 4,
     SHORT_TEXTS = 3,
@@ -61,11 +61,11 @@ enum {
     CHECKED_MOST = 10,
     VALUES_LEAST = 8
 };
-/* Of what is off, what the right reading leaves. */
+/* Of what is off, what the right one leaves. */
 #define LEFT 0.1
 /* Of one text, from which on the others are not tried. */
 #define HALF 0.5
-/* So little that no other reading is tried. */
+/* So little that no other one is tried. */
 #define LEFT_NOTHING 0.01
 
 static int32_t front_token(const ls_model_config *c, front of) {
@@ -75,7 +75,7 @@ static int32_t front_token(const ls_model_config *c, front of) {
 }
 
 /* How many tokens are read; 0: no such prompt is there. */
-static int64_t read_as(const ls_model_config *c, const reading *how, const ls_outcome *one, int32_t *out) {
+static int64_t read_as(const ls_model_config *c, const misread *how, const ls_outcome *one, int32_t *out) {
     const int64_t n = one->n_prompt, to = n - how->lost_last;
     int64_t at = 0;
     if ((how->n_front > 0 && front_token(c, how->front) < 0) || (how->end && c->n_eos == 0)) return 0;
@@ -94,10 +94,12 @@ static int64_t read_as(const ls_model_config *c, const reading *how, const ls_ou
     return at;
 }
 
-static double distance(const ls_outcome *c, int64_t i) { return fabs((double)c->logprob[i] - (double)c->scored[i]); }
+static double recorded_off(const ls_outcome *c, int64_t i) {
+    return fabs((double)c->logprob[i] - (double)c->scored[i]);
+}
 
 /* |d| of a request's records, were its prompt read so; *n: 0: it cannot be. */
-static ls_status score_as(ls_inquiry *q, const reading *how, const ls_outcome *one, double *list, int64_t *n,
+static ls_status score_as(ls_inquiry *q, const misread *how, const ls_outcome *one, double *list, int64_t *n,
                           ls_error *err) {
     int32_t ids[READ_MOST];
     ls_outcomes o = {0};
@@ -122,7 +124,7 @@ done:
 }
 
 /* The median of the short requests alone; infinite where one cannot be read so, or the first says that it is not. */
-static ls_status measure(ls_inquiry *q, const reading *how, double at_first, double *median, ls_error *err) {
+static ls_status measure(ls_inquiry *q, const misread *how, double at_first, double *median, ls_error *err) {
     double list[SHORT_TEXTS * NEW_MOST];
     int64_t n = 0;
     *median = (double)INFINITY;
@@ -139,7 +141,7 @@ static ls_status measure(ls_inquiry *q, const reading *how, double at_first, dou
 }
 
 /* The same of other prompts, which it was not found with: of records that are off, how many are not with that. */
-static ls_status check(ls_inquiry *q, const reading *how, int64_t *n_right, int64_t *n_off, ls_error *err) {
+static ls_status check_misread(ls_inquiry *q, const misread *how, int64_t *n_right, int64_t *n_off, ls_error *err) {
     const double from = ls_probe_moved_from(q);
     const ls_outcomes *o = &q->f->seen[LS_STACK_LENGTHS].outcomes;
     int64_t n_checked = 0;
@@ -150,16 +152,16 @@ static ls_status check(ls_inquiry *q, const reading *how, int64_t *n_right, int6
         LS_TRY(score_as(q, how, &o->of[s], list, &n, err));
         n_checked += n > 0;
         for (int64_t i = 0; i < n; i++) {
-            if (!(distance(&o->of[s], i) > from)) continue;
+            if (!(recorded_off(&o->of[s], i) > from)) continue;
             ++*n_off;
-            *n_right += list[i] < 2.0 * LEFT * distance(&o->of[s], i);
+            *n_right += list[i] < 2.0 * LEFT * recorded_off(&o->of[s], i);
         }
     }
     return LS_OK;
 }
 
 /* The |d| of a short request that is generated from what is read of its prompt, beside its values as it was sent. */
-static ls_status add_sent_as(ls_inquiry *q, const reading *how, const ls_outcome *one, double *list, int64_t *n,
+static ls_status add_sent_as(ls_inquiry *q, const misread *how, const ls_outcome *one, double *list, int64_t *n,
                              ls_error *err) {
     int32_t ids[READ_MOST];
     const ls_prompt read = {ids, read_as(q->config, how, one, ids)}, plain = {one->prompt, one->n_prompt};
@@ -185,8 +187,8 @@ done:
 
 /* It is the prompt's values that are of something else. */
 static ls_status decide_values(ls_inquiry *q, double as_sent, bool *found, ls_error *err) {
-    for (int k = 1; k < READINGS && !*found; k++) {
-        const reading *how = &readings[k];
+    for (int k = 1; k < MISREADS && !*found; k++) {
+        const misread *how = &misreads[k];
         double list[SHORT_TEXTS * NEW_MOST], median;
         int64_t n = 0, n_right = 0;
         for (int r = 0; r < SHORT_TEXTS && (r == 0 || n > 0); r++) {
@@ -207,26 +209,26 @@ static ls_status decide_values(ls_inquiry *q, double as_sent, bool *found, ls_er
     return LS_OK;
 }
 
-ls_status ls_probe_decide_readings(ls_inquiry *q, bool *found, ls_error *err) {
+ls_status ls_probe_decide_misread(ls_inquiry *q, bool *found, ls_error *err) {
     double least, as_sent;
     int64_t n_right, n_off;
     int best = 0;
-    LS_TRY(measure(q, &readings[0], (double)INFINITY, &as_sent, err));
+    LS_TRY(measure(q, &misreads[0], (double)INFINITY, &as_sent, err));
     least = as_sent;
-    for (int k = 1; k < READINGS && !(least < LEFT_NOTHING * as_sent); k++) {
+    for (int k = 1; k < MISREADS && !(least < LEFT_NOTHING * as_sent); k++) {
         double median;
-        LS_TRY(measure(q, &readings[k], HALF * as_sent, &median, err));
+        LS_TRY(measure(q, &misreads[k], HALF * as_sent, &median, err));
         if (median < least) least = median, best = k;
     }
     if (!(as_sent > ls_probe_moved_from(q)) || !isfinite(as_sent)) return LS_OK;
     if (best == 0 || !(least < LEFT * as_sent)) return decide_values(q, as_sent, found, err);
-    LS_TRY(check(q, &readings[best], &n_right, &n_off, err));
+    LS_TRY(check_misread(q, &misreads[best], &n_right, &n_off, err));
     *found = 2 * n_right > n_off;
     if (*found)
         ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_STACK_SOLO_C,
                         ls_probe_sure(0.0, 1.0 - ls_portion(n_right, n_off)),
                         "decode reads %s: with that the median |d| is %.2g in place of %.2g, and of %" PRId64
                         " records of other prompts that are off %" PRId64 " are right",
-                        readings[best].what, least, as_sent, n_off, n_right);
+                        misreads[best].what, least, as_sent, n_off, n_right);
     return LS_OK;
 }
