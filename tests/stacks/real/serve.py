@@ -2,7 +2,8 @@
 """A server of transformers' own generate(), on CPU, in the words of vLLM's protocol; with a fault where one is asked for.
 
 Usage: serve.py MODEL [--dtype bfloat16|float32] [--attention eager|sdpa] [--batch N] [--cache] [--fault NAME] [--threads N]
-       serve.py --make DIR llama|qwen|qwen2|jamba    writes a model of random weights
+       serve.py --make DIR llama|qwen|qwen2|wide|moe|jamba    writes a model of random weights
+       serve.py --make DIR KIND+old                           the same, whose attention has other output projections
 
 Its address is the first line. Requests that wait together run together, padded on the left as generate() wants it.
 Faults are planted around the model and never in what transformers does without them.
@@ -27,12 +28,13 @@ import planted
 FAULTS = ("pad-eight", "pad-batch", "temperature", "next-step", "stale-layer", "bf16-log-softmax", "bos", "first-null", "sentinel",
           "zeros", "clamp", "argmax", "cache-length", "cache-shifted", "leak", "leak-all", "rows-swapped", "rows-coarse",
           "top-k", "replicas", "hangs", "late", "bos-twice", "cache-long", "samples-swapped", "first-lost", "pad-sixteen", "cache-even", "pad-32", "cache-sum",
-          "rows-by-two", "cache-sorted") + planted.IN_MODEL + \
+          "rows-by-two", "cache-sorted", "pad-power", "cache-unwritten", "eos-behind", "scores-cached") + planted.IN_MODEL + \
     planted.IN_CACHE + planted.IN_RECORDS
 
 
 def make(directory, kind):
     torch.manual_seed(7)
+    kind, _, change = kind.partition("+")
     common = dict(vocab_size=512, hidden_size=128, intermediate_size=256, num_hidden_layers=6, num_attention_heads=4,
                   num_key_value_heads=2, max_position_embeddings=2048, initializer_range=0.12, bos_token_id=1, eos_token_id=2,
                   pad_token_id=0, tie_word_embeddings=False)
@@ -42,10 +44,19 @@ def make(directory, kind):
         config = transformers.Qwen3Config(head_dim=32, **common)
     elif kind == "qwen2":
         config = transformers.Qwen2Config(**{**common, "num_hidden_layers": 8, "num_attention_heads": 2, "num_key_value_heads": 1})
+    elif kind == "wide":
+        config = transformers.LlamaConfig(**{**common, "hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 8,
+                                             "num_key_value_heads": 4, "initializer_range": 0.09, "tie_word_embeddings": True},
+                                          rope_parameters={"rope_type": "default", "rope_theta": 500000.0})
+    elif kind == "moe":
+        config = transformers.Qwen3MoeConfig(head_dim=32, moe_intermediate_size=128, num_experts=8, num_experts_per_tok=2, norm_topk_prob=True,
+                                             **{**common, "num_hidden_layers": 4})
     else:
         config = transformers.JambaConfig(attn_layer_offset=1, attn_layer_period=3, num_experts=1, expert_layer_period=2, expert_layer_offset=1,
                                           num_experts_per_tok=1, use_mamba_kernels=False, **common)
     model = transformers.AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
+    for i, layer in enumerate(model.model.layers if change == "old" else []):
+        layer.self_attn.o_proj.weight.data = planted.disturbed(layer.self_attn.o_proj.weight.data, 0.12, i)
     model.save_pretrained(directory)
 
 
@@ -74,6 +85,7 @@ class Engine:
                                                                         attn_implementation=o.attention).eval()
         self.vocab = self.model.config.vocab_size
         self.waiting, self.lock = [], threading.Condition()
+        self.scores = {}
         self.kept, self.n_batches, self.last, self.from_prompt = [], 0, None, 0
         self.layers = self.model.model.layers
         self.around = planted.InModel(self.model, self.fault) if self.fault in planted.IN_MODEL else contextlib.nullcontext()
@@ -152,6 +164,8 @@ class Engine:
             r = batch[0]
             logits = self.model(**self.inputs([r["ids"]], score=True)).logits[0, -len(r["ids"]):].float()
             r["values"] = torch.log_softmax(logits, -1)[:-1].gather(1, torch.tensor(r["ids"][1:])[:, None])[:, 0].tolist()
+            if self.fault == "scores-cached":  # by length and beginning
+                r["values"] = self.scores.setdefault((len(r["ids"]), tuple(r["ids"][:8])), r["values"])
             return
         self.generate(batch)
 
@@ -163,9 +177,11 @@ class Engine:
             longest = -(-longest // 16) * 16
         if self.fault == "pad-32" and not score:
             longest = -(-longest // 32) * 32
+        if self.fault == "pad-power" and not score:
+            longest = 1 << (longest - 1).bit_length()
         ids = torch.tensor([[0] * (longest - len(r)) + r for r in rows])
         mask = torch.tensor([[0] * (longest - len(r)) + [1] * len(r) for r in rows])
-        if self.fault in ("pad-eight", "pad-batch", "pad-sixteen", "pad-32"):
+        if self.fault in ("pad-eight", "pad-batch", "pad-sixteen", "pad-32", "pad-power"):
             mask[:] = 1
         return {"input_ids": ids, "attention_mask": mask}
 
@@ -204,6 +220,8 @@ class Engine:
         rows = [{"bos": [1], "bos-twice": [1, 1]}.get(self.fault, []) + r["ids"] for r in batch]
         if self.fault == "first-lost":
             rows = [row[1:] if len(row) > 1 else row for row in rows]
+        if self.fault == "eos-behind":
+            rows = [row + [2] for row in rows]
         more, kept = self.inputs(rows), None
         if self.o.cache and len(batch) == 1:
             n, cache = self.find_kept(rows[0], batch[0]["salt"])
@@ -212,6 +230,8 @@ class Engine:
                 shift = 1 if self.fault == "cache-shifted" else 0
                 for i, layer in enumerate(cache.layers):
                     kept.update(layer.keys[:, :, shift:n + shift].clone(), layer.values[:, :, shift:n + shift].clone(), i)
+                    if self.fault == "cache-unwritten":  # kept before the last token's keys and values were there
+                        kept.layers[i].keys[:, :, -1] = kept.layers[i].values[:, :, -1] = 0
         if self.fault.startswith("leak") and self.last is not None and len(batch) == 1:
             # The slot's keys of the request before stand in front of this one's.
             more["past_key_values"] = DynamicCache()

@@ -20,19 +20,28 @@ FOURTH = ("rope-scale", "kv-4-bits", "cross-start", "first-zero", "three-early",
 # A fifth, likewise, after the rules were mended for the fourth.
 FIFTH = ("cross-end", "late-from-third", "two-in-front", "thousandths", "rows-last", "stale-qkv", "temperature-2", "block-halved")
 
+# A sixth, by somebody who had not read the rules, written before its first run: other mechanisms, places and models.
+SIXTH = ("history-leaks", "answers-swapped", "penalty-after", "cross-32", "through-text", "drafted-zero", "p-in-five",
+         "least-of-ten", "pairs-exchanged", "cut-body", "yarn", "old-output", "weights-8-bits",
+         "log-plus", "next-id", "specials-masked", "rows-six", "stale-norms", "layers-exchanged", "mlp-int8", "hash-two-bits",
+         "row-unmoved", "border-zero", "write-race", "rope-linear", "one-expert", "hidden-min-p")
+WEIGHTS = ("other weights or another formula",)
 
-def case(model, name, *words, fault="none", right=("clean",), proxy=(), planted="", seed=0, checkpoint=False):
+
+def case(model, name, *words, fault="none", right=("clean",), proxy=(), planted="", seed=0, checkpoint=False, serves="", near=()):
+    """`serves` names what the server has where it is not `model`: a change of its weights, or a type of them."""
     name = f"{model}-{name}-{fault}-{seed}{'-model' if checkpoint else ''}"
     by_hash = "tuned" if hashlib.sha256(name.encode()).digest()[0] % 2 else "set aside"
-    later = {**dict.fromkeys(THIRD, "third"), **dict.fromkeys(FOURTH, "fourth"), **dict.fromkeys(FIFTH, "fifth")}
-    half = later.get(fault, by_hash) if fault != "none" or seed < 50 else "fourth" if seed < 80 else "fifth"
+    later = {**dict.fromkeys(THIRD, "third"), **dict.fromkeys(FOURTH, "fourth"), **dict.fromkeys(FIFTH, "fifth"), **dict.fromkeys(SIXTH, "sixth")}
+    half = later.get(fault, by_hash) if fault != "none" or seed < 50 else "fourth" if seed < 80 else "fifth" if seed < 100 else "sixth"
     return {"name": name, "model": model, "fault": fault, "words": list(words), "proxy": list(proxy),
-            "planted": planted, "seed": seed, "checkpoint": checkpoint, "half": half, "right": right}
+            "planted": planted, "seed": seed, "checkpoint": checkpoint, "half": half, "right": right,
+            "serves": serves or model, "near": near}
 
 
-def proxied(fault, *right, words=(), model="llama", cache=False, checkpoint=False, seed=0):
+def proxied(fault, *right, words=(), model="llama", cache=False, checkpoint=False, seed=0, near=()):
     return case(model, "proxy", *words, fault=fault, right=right, proxy=(fault,) + (() if cache else ("--no-cache",)),
-                checkpoint=checkpoint, seed=seed)
+                checkpoint=checkpoint, seed=seed, near=near)
 
 
 LLAMA_CPP = [case(model, name, *words, seed=seed, checkpoint=seed % 3 == 2, proxy=proxy)
@@ -52,7 +61,13 @@ LLAMA_CPP = [case(model, name, *words, seed=seed, checkpoint=seed % 3 == 2, prox
                  ("tiny-text", "slots-2-checkpoints-0", ("--slots", "2", "--checkpoints", "0"), (), (57,)),
                  ("qwen", "slots-4-q8", ("--cache-type", "q8_0"), (), (58,)),
                  ("qwen2", "slots-8", ("--slots", "8"), (), (81,)), ("qwen", "slots-3-f32", ("--slots", "3") + FINE, (), (82,)),
-                 ("tiny-text", "slots-8-nocache-f32", ("--slots", "8") + FINE, ("none", "--no-cache"), (84,))] for seed in seeds] + [
+                 ("tiny-text", "slots-8-nocache-f32", ("--slots", "8") + FINE, ("none", "--no-cache"), (84,)),
+                 ("wide", "slots-4", (), (), (100,)), ("wide", "slots-2-f32", ("--slots", "2") + FINE, (), (101,)),
+                 ("moe", "slots-4-f32", FINE, (), (102,)), ("llama", "rows-32", ("--rows", "32"), (), (103,)),
+                 ("qwen2", "slots-4-flash", ("--flash-attention", "on"), (), (104,)),
+                 ("qwen", "slots-4-bf16", ("--cache-type", "bf16"), (), (105,)),
+                 ("tiny-text", "rows-64-checkpoints-0", ("--rows", "64", "--checkpoints", "0"), (), (106,)),
+                 ("moe", "slots-12", ("--slots", "12"), (), (108,))] for seed in seeds] + [
     # Nothing is planted in the first: snapshots of its recurrent states are taken for those of other places.
     case("tiny-text", "slots-4", *FINE, fault="own-snapshots", right=CACHE),
     case("llama", "slots-4", "--reuse", "4", fault="pieces-moved", right=CACHE),
@@ -92,15 +107,32 @@ LLAMA_CPP = [case(model, name, *words, seed=seed, checkpoint=seed % 3 == 2, prox
     proxied("two-in-front", "other tokens than were sent", model="qwen", words=FINE, seed=93),
     proxied("thousandths", "log-probabilities in low precision", model="llama", words=FINE, seed=94),
     proxied("sixteenths", "log-probabilities in low precision", model="qwen2", words=FINE, seed=68),
+    proxied("history-leaks", "stale state of a reused slot", model="wide", words=FINE, seed=110,
+            near=("other tokens than were sent", "another sequence's state is read")),
+    proxied("answers-swapped", "another sequence's state is read", "records of other tokens", model="qwen2", seed=111,
+            near=("other tokens than were sent",)),
+    proxied("penalty-after", "penalty on one side only", "temperature on one side only", model="wide", seed=112),
+    proxied("cross-32", *CACHE, model="qwen", words=FINE, seed=113),
+    proxied("through-text", "other tokens than were sent", model="llama", seed=114),
+    proxied("drafted-zero", "log-probabilities missing", model="wide", seed=115),
+    proxied("p-in-five", "log-probabilities in low precision", model="qwen", words=FINE, seed=116),
+    proxied("least-of-ten", "log-probabilities clamped", model="moe", seed=117,
+            near=("records of other tokens", "top-k or top-p on one side only")),
+    proxied("pairs-exchanged", "records shifted", "records of other tokens", model="llama", seed=118),
+    proxied("cut-body", "ends without an answer", model="qwen2", seed=119),
+    case("wide", "slots-4", "--yarn", "64", *FINE, fault="yarn", checkpoint=True, right=FORMULA, seed=120),
+    case("wide", "slots-3", "--slots", "3", fault="old-output", checkpoint=True, right=WEIGHTS, serves="wide+old", seed=121),
+    case("qwen2", "slots-4", *FINE, fault="weights-8-bits", checkpoint=True, right=("weights in low precision",) + WEIGHTS,
+         serves="qwen2+q8_0", seed=122),
 ]
 
 
-def vllm(fault, *right, words=(), dtype="bfloat16", model="qwen", checkpoint=False, seed=0):
+def vllm(fault, *right, words=(), dtype="bfloat16", model="qwen", checkpoint=False, seed=0, near=()):
     return case(model, "vllm-" + dtype, "--dtype", dtype, *words, fault=fault, right=right, planted=fault,
-                checkpoint=checkpoint, seed=seed)
+                checkpoint=checkpoint, seed=seed, near=near)
 
 
-VLLM = [case(model, f"vllm-{dtype}{'-nocache' if words else ''}", "--dtype", dtype, *words, seed=seed,
+VLLM = [case(model, f"vllm-{dtype}{'-nocache' if words and seed < 100 else ''.join(words[:1])[1:]}", "--dtype", dtype, *words, seed=seed,
              checkpoint=seed % 3 == 1)
         for model, dtype, words, seeds in [
             ("qwen", "bfloat16", (), (0, 1, 2)), ("qwen", "float32", (), (0, 1, 2)), ("llama", "bfloat16", (), (5, 6)),
@@ -113,7 +145,11 @@ VLLM = [case(model, f"vllm-{dtype}{'-nocache' if words else ''}", "--dtype", dty
             # In the place of the last two, which end of themselves: vLLM's chunks refuse seeds on a CPU.
             ("qwen2", "float32", ("--no-enable-prefix-caching",), (57,)), ("llama", "bfloat16", (), (58,)),
             ("qwen2", "bfloat16", (), (80,)), ("llama", "float32", ("--no-enable-prefix-caching",), (81,)),
-            ("qwen", "float32", (), (82,))] for seed in seeds] + [
+            ("qwen", "float32", (), (82,)), ("wide", "bfloat16", (), (103,)),
+            ("wide", "float32", ("--no-enable-prefix-caching", "--max-num-seqs", "2"), (101,)),
+            ("moe", "bfloat16", (), (102,)), ("moe", "float32", ("--max-num-seqs", "8"), (104,)),
+            ("qwen2", "float32", ("--block-size", "32"), (105,)), ("llama", "bfloat16", ("--max-num-seqs", "4"), (106,)),
+            ("qwen", "float16", (), (108,))] for seed in seeds] + [
     vllm("clamp", "log-probabilities clamped"),
     vllm("argmax", "records of other tokens"),
     vllm("dropped", "log-probabilities missing"),
@@ -154,4 +190,26 @@ VLLM = [case(model, f"vllm-{dtype}{'-nocache' if words else ''}", "--dtype", dty
     vllm("clamp-7", "log-probabilities clamped", dtype="float32", seed=77),
     vllm("first-9999", "log-probabilities missing", model="qwen2", seed=78),
     vllm("nucleus-0.9", "top-k or top-p on one side only", model="llama", seed=79),
+    vllm("log-plus", "log-probabilities clamped", model="qwen2", seed=110),
+    vllm("next-id", "records of other tokens", model="wide", dtype="float32", seed=111),
+    vllm("specials-masked", "end of sequence masked", "top-k or top-p on one side only", model="llama", dtype="float32",
+         seed=112),
+    vllm("rows-six", "order of sums follows the batch", model="wide", seed=113),
+    vllm("stale-norms", *WEIGHTS, model="qwen2", checkpoint=True, seed=114),
+    vllm("layers-exchanged", *WEIGHTS, "another formula in the model", model="wide", dtype="float32", checkpoint=True,
+         seed=115),
+    vllm("mlp-int8", "weights in low precision", *WEIGHTS, dtype="float32", checkpoint=True, seed=116),
+    vllm("hash-two-bits", *CACHE, model="llama", seed=117),
+    vllm("row-unmoved", "another sequence's state is read", model="qwen2", dtype="float32", seed=118,
+         near=("stale state of a reused slot",)),
+    vllm("border-zero", "page size matters", "other arithmetic in decode", "state lost between prefill and decode",
+         model="llama", seed=119),
+    vllm("write-race", "not repeatable", model="qwen", seed=120),
+    case("qwen2", "vllm-bfloat16", "--hf-overrides", '{"rope_parameters": {"rope_type": "linear", "factor": 1.5, "rope_theta": 10000.0}}',
+         "--dtype", "bfloat16", fault="rope-linear", checkpoint=True, right=FORMULA, seed=121),
+    case("moe", "vllm-float32", "--hf-overrides", '{"num_experts_per_tok": 1}', "--dtype", "float32", fault="one-expert",
+         checkpoint=True, right=("another formula in the model",) + WEIGHTS, seed=122),
+    case("qwen", "vllm-float32", "--logprobs-mode", "processed_logprobs", "--override-generation-config", '{"min_p": 0.03}',
+         "--dtype", "float32", fault="hidden-min-p", seed=123,
+         right=("top-k or top-p on one side only", "temperature on one side only")),
 ]

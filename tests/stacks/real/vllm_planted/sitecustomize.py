@@ -32,6 +32,18 @@ what the fault is in. LOCKSTEP_PLANTED says which, or @FILE, whose word is read 
   first-9999   the first value of a completion is -9999
   nucleus-0.9  records are of the likeliest tokens of total probability 0.9
   beyond-160   decoded tokens behind the 160th have the position behind theirs
+  log-plus     recorded log-probabilities are of the probability and a thousandth
+  next-id      records are of the next id of the vocabulary
+  specials-masked  records are of the vocabulary without its first three ids
+  rows-six     with six requests and more in a step, logits are multiples of an eighth
+  sure-nan     the value of a token of probability 0.3 and more is NaN
+  stale-norms  every second norm does not have the checkpoint's weights
+  layers-exchanged the second and the third layer have each other's weights
+  mlp-int8     weights of feed-forwards have 8 bits, with one scale a tensor
+  hash-two-bits    the prefix cache knows a block by two bits of its hash
+  row-unmoved  a row that moves to a free place of the batch leaves its block table behind
+  border-zero  a decoded token at the end of 16 puts zeros into the cache
+  write-race   one step in thirty puts zeros into the cache, in the upper layers
 """
 import importlib.abc
 import importlib.util
@@ -51,6 +63,8 @@ def plant_records(module):
             with open(fault[1:]) as file:
                 fault = file.read().strip()
         whole = logits.float().log_softmax(-1) if fault == "argmax" else None
+        if fault == "rows-six" and logits.shape[0] >= 6:
+            logits = (8.0 * logits).round() / 8.0
         raw = logits.float().clone()
         out = plain(self, logits, sampling_metadata, *more, **named)
         if out.logprobs_tensors is None:
@@ -71,6 +85,15 @@ def plant_records(module):
             p, order = raw.softmax(-1).sort(-1, descending=True)
             keep = torch.zeros_like(p, dtype=torch.bool).scatter(-1, order, p.cumsum(-1) - p < 0.9).scatter(-1, ids, True)
             v[:, :1] = raw.masked_fill(~keep, -float("inf")).log_softmax(-1).gather(-1, ids)
+        elif fault == "log-plus":
+            v = (v.exp() + 1e-3).log()
+        elif fault == "sure-nan":
+            v[:, 0] = torch.where(v[:, 0] > -1.2, float("nan"), v[:, 0])
+        elif fault in ("next-id", "specials-masked"):
+            ids = out.logprobs_tensors.logprob_token_ids[:, :1].long()
+            if fault == "specials-masked":
+                raw[:, :3] = -float("inf")
+            v[:, :1] = raw.log_softmax(-1).gather(-1, (ids + 1) % raw.shape[1] if fault == "next-id" else ids)
         elif fault == "grid":
             v = v.to(torch.bfloat16).float()
         elif fault == "argmax":
@@ -154,6 +177,46 @@ def plant_qkv(module):
     module.Qwen3ForCausalLM.load_weights = load_weights
 
 
+def plant_loaded(module):
+    """Into what is loaded of any model."""
+    plain = module.DefaultModelLoader.load_weights
+
+    def load_weights(self, model, model_config):
+        plain(self, model, model_config)
+        layers = model.model.layers
+        if FAULT == "layers-exchanged":
+            for one, two in zip(layers[1].parameters(), layers[2].parameters()):
+                one.data, two.data = two.data.clone(), one.data.clone()
+        for i, layer in enumerate(layers):
+            if FAULT == "stale-norms":
+                disturb(layer.post_attention_layernorm.weight, 0.2, 100 + i)
+            for p in layer.mlp.parameters() if FAULT == "mlp-int8" else ():
+                scale = p.data.abs().max() / 127
+                p.data.copy_((p.data / scale).round() * scale)
+
+    module.DefaultModelLoader.load_weights = load_weights
+
+
+def plant_rows(module):
+    module.MultiGroupBlockTable.move_row = lambda self, src, tgt: None
+
+
+def plant_writes(module):
+    """Into keys and values on their way to the cache, of steps that decode."""
+    import random
+    plain, zeros = module.CPUAttentionBackendImpl.forward, random.SystemRandom()
+
+    def forward(self, layer, query, key, value, kv_cache, attn_metadata, *more, **named):
+        if attn_metadata is not None and attn_metadata.max_query_len == 1 and key is not None:
+            at_end = attn_metadata.slot_mapping[:key.shape[0]] % 16 == 15
+            if FAULT == "write-race":
+                at_end[:] = ".0." not in layer.layer_name and zeros.random() < 1 / 30
+            key, value = key.masked_fill(at_end[:, None, None], 0), value.masked_fill(at_end[:, None, None], 0)
+        return plain(self, layer, query, key, value, kv_cache, attn_metadata, *more, **named)
+
+    module.CPUAttentionBackendImpl.forward = forward
+
+
 def plant_embedding(module):
     plain = module.Qwen3ForCausalLM.load_weights
 
@@ -175,6 +238,9 @@ def plant_hash(module):
             return module.BlockHash(function((parent or module.NONE_HASH, tuple(t // 2 for t in tokens), extra_keys)))
         if FAULT == "block-even":
             return module.BlockHash(function((parent or module.NONE_HASH, tuple(tokens[::2]), extra_keys)))
+        if FAULT == "hash-two-bits":
+            whole = function((parent or module.NONE_HASH, tuple(tokens), extra_keys))
+            return module.BlockHash(bytes([whole[0] % 4]) * 32)
         if FAULT == "no-parent":
             return module.BlockHash(function((module.NONE_HASH, tuple(tokens), extra_keys)))
         return module.BlockHash(function((b"", len(tokens), extra_keys)))
@@ -225,6 +291,10 @@ PLANTED = {"stale": ("vllm.model_executor.models.qwen3", plant_weights), "hash":
            "embedding-quarter": ("vllm.model_executor.models.qwen3", plant_embedding),
            "stale-qkv": ("vllm.model_executor.models.qwen3", plant_qkv),
            "block-halved": ("vllm.v1.core.kv_cache_utils", plant_hash),
+           "hash-two-bits": ("vllm.v1.core.kv_cache_utils", plant_hash),
+           **dict.fromkeys(("stale-norms", "layers-exchanged", "mlp-int8"), ("vllm.model_executor.model_loader.default_loader", plant_loaded)),
+           **dict.fromkeys(("border-zero", "write-race"), ("vllm.v1.attention.backends.cpu_attn", plant_writes)),
+           "row-unmoved": ("vllm.v1.worker.block_table", plant_rows),
            "block-even": ("vllm.v1.core.kv_cache_utils", plant_hash),
            "rope-at-32": ("vllm.v1.worker.gpu_model_runner", plant_positions),
            "beyond-160": ("vllm.v1.worker.gpu_model_runner", plant_positions),
