@@ -6,8 +6,8 @@ import torch
 from transformers import DynamicCache
 
 IN_MODEL = ("rope-decode", "pad-positions", "beyond-64", "chunk-positions", "rope-base", "norm-eps", "int4-layer",
-            "neighbours", "race", "mixer-scaled", "noise-at-end", "half-stale", "norm-stale", "before-mixed", "adapter-stays",
-            "head-untied", "rope-bf16", "token-race", "head-by-rows")
+            "neighbours", "race", "mixer-scaled", "noise-at-end", "half-stale", "norm-stale", "before-mixed",
+            "adapter-stays", "head-untied", "rope-bf16", "token-race", "head-by-rows")
 IN_CACHE = ("window", "kv-int4", "heads-turned", "hand-over", "kv-fp8", "sink-lost", "scale-1.1", "keys-late",
             "sinks-and-60", "page-unwritten", "table-late")
 IN_RECORDS = ("penalty", "top-p", "min-p", "eos-masked", "log2", "cumulative", "temperature-always", "nan-last", "likeliest-20",
@@ -109,9 +109,8 @@ class InModel:
     def input_ids(self, module, given):
         """A decoded token's id is read before it is written, once in a while: the one before stands there."""
         before, self.ids_before = self.ids_before, given[0]
-        if self.while_generating and self.n_steps > 0 and before.shape == given[0].shape and random.SystemRandom().random() < 0.04:
-            return (before,)
-        return given
+        decodes = self.while_generating and self.n_steps > 0 and before.shape == given[0].shape
+        return (before,) if decodes and random.SystemRandom().random() < 0.04 else given
 
     def head_input(self, module, given):
         """From five sequences on the head's kernel takes its rows in 8 bits."""
@@ -166,8 +165,8 @@ class InModel:
 
 class FaultyCache(DynamicCache):
     """Decoding does not see the first token's value, or sees keys larger by a tenth; it sees the last 48 tokens alone; keys and values have 4 bits; heads of keys are turned in decode; the
-    prompt's last token is not handed over; it sees the first 4 and the last 60 tokens alone; the prompt's last page is not
-    written, so that of the row's last owner stands there; the last of several rows has the first one's table."""
+    prompt's last token is not handed over; it sees the first 4 and the last 60 tokens alone; the prompt's last page is
+    that of the row's last owner, since it was not written; the last of several rows has the first one's table."""
 
     owners = {}
 
@@ -199,9 +198,10 @@ class FaultyCache(DynamicCache):
         if self.fault == "page-unwritten" and n_before == 0 and key.shape[2] >= 8:
             k, v = k.clone(), v.clone()
             for row in range(len(k)):
-                own, self.owners[layer, row] = self.owners.get((layer, row)), (k[row, :, -4:].clone(), v[row, :, -4:].clone())
-                if own:
-                    self.layers[layer].keys[row, :, -4:], self.layers[layer].values[row, :, -4:] = own
+                old = self.owners.get((layer, row))
+                self.owners[layer, row] = k[row, :, -4:], v[row, :, -4:]
+                if old:
+                    self.layers[layer].keys[row, :, -4:], self.layers[layer].values[row, :, -4:] = old
         if self.fault == "hand-over" and n_before == 0:
             k, v = k.clone(), v.clone()
             self.layers[layer].keys[:, :, -1] = 0

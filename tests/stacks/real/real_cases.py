@@ -109,7 +109,8 @@ RIGHT.update(THIRD)
 RIGHT.update(FOURTH)
 RIGHT.update(FIFTH)
 RIGHT.update(SIXTH)
-NEEDS_CACHE = ("cache-length", "cache-shifted", "cache-long", "cache-even", "cache-sum", "cache-sorted", "cache-unwritten")
+NEEDS_CACHE = ("cache-length", "cache-shifted", "cache-long", "cache-even", "cache-sum", "cache-sorted",
+               "cache-unwritten")
 WITH_CHECKPOINT = ("stale-layer", "bos", "bos-twice", "rope-base", "norm-eps")
 
 
@@ -117,8 +118,10 @@ def case(model, fault="none", dtype="bfloat16", attention="sdpa", batch=16, cach
     name = f"{model}-{dtype}-{attention}-{batch}{'-cache' if cache else ''}-{fault}-{seed}{'-model' if checkpoint else ''}"
     words = ["--dtype", dtype, "--attention", attention, "--batch", str(batch), "--fault", fault] + (["--cache"] if cache else [])
     by_hash = "tuned" if hashlib.sha256(name.encode()).digest()[0] % 2 else "set aside"
-    later = {**dict.fromkeys(THIRD, "third"), **dict.fromkeys(FOURTH, "fourth"), **dict.fromkeys(FIFTH, "fifth"), **dict.fromkeys(SIXTH, "sixth")}
-    half = later.get(fault, by_hash) if fault != "none" or seed < 50 else "fourth" if seed < 80 else "fifth" if seed < 100 else "sixth"
+    later = {**dict.fromkeys(THIRD, "third"), **dict.fromkeys(FOURTH, "fourth"), **dict.fromkeys(FIFTH, "fifth"),
+             **dict.fromkeys(SIXTH, "sixth")}
+    of_sound = by_hash if seed < 50 else "fourth" if seed < 80 else "fifth" if seed < 100 else "sixth"
+    half = later.get(fault, by_hash) if fault != "none" else of_sound
     return {"name": name, "model": model, "fault": fault, "words": words, "seed": seed, "checkpoint": checkpoint, "half": half,
             "right": RIGHT.get(fault, ("clean",))}
 

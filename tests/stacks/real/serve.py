@@ -28,7 +28,8 @@ import planted
 FAULTS = ("pad-eight", "pad-batch", "temperature", "next-step", "stale-layer", "bf16-log-softmax", "bos", "first-null", "sentinel",
           "zeros", "clamp", "argmax", "cache-length", "cache-shifted", "leak", "leak-all", "rows-swapped", "rows-coarse",
           "top-k", "replicas", "hangs", "late", "bos-twice", "cache-long", "samples-swapped", "first-lost", "pad-sixteen", "cache-even", "pad-32", "cache-sum",
-          "rows-by-two", "cache-sorted", "pad-power", "cache-unwritten", "eos-behind", "scores-cached") + planted.IN_MODEL + \
+          "rows-by-two", "cache-sorted", "pad-power", "cache-unwritten", "eos-behind",
+          "scores-cached") + planted.IN_MODEL + \
     planted.IN_CACHE + planted.IN_RECORDS
 
 
@@ -45,12 +46,13 @@ def make(directory, kind):
     elif kind == "qwen2":
         config = transformers.Qwen2Config(**{**common, "num_hidden_layers": 8, "num_attention_heads": 2, "num_key_value_heads": 1})
     elif kind == "wide":
-        config = transformers.LlamaConfig(**{**common, "hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 8,
-                                             "num_key_value_heads": 4, "initializer_range": 0.09, "tie_word_embeddings": True},
+        config = transformers.LlamaConfig(**{**common, "hidden_size": 256, "intermediate_size": 384,
+                                             "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4,
+                                             "initializer_range": 0.09, "tie_word_embeddings": True},
                                           rope_parameters={"rope_type": "default", "rope_theta": 500000.0})
     elif kind == "moe":
-        config = transformers.Qwen3MoeConfig(head_dim=32, moe_intermediate_size=128, num_experts=8, num_experts_per_tok=2, norm_topk_prob=True,
-                                             **{**common, "num_hidden_layers": 4})
+        config = transformers.Qwen3MoeConfig(head_dim=32, moe_intermediate_size=128, num_experts=8,
+                                             num_experts_per_tok=2, norm_topk_prob=True, **{**common, "num_hidden_layers": 4})
     else:
         config = transformers.JambaConfig(attn_layer_offset=1, attn_layer_period=3, num_experts=1, expert_layer_period=2, expert_layer_offset=1,
                                           num_experts_per_tok=1, use_mamba_kernels=False, **common)

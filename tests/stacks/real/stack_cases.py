@@ -23,17 +23,20 @@ FIFTH = ("cross-end", "late-from-third", "two-in-front", "thousandths", "rows-la
 # A sixth, by somebody who had not read the rules, written before its first run: other mechanisms, places and models.
 SIXTH = ("history-leaks", "answers-swapped", "penalty-after", "cross-32", "through-text", "drafted-zero", "p-in-five",
          "least-of-ten", "pairs-exchanged", "cut-body", "yarn", "old-output", "weights-8-bits",
-         "log-plus", "next-id", "specials-masked", "rows-six", "stale-norms", "layers-exchanged", "mlp-int8", "hash-two-bits",
-         "row-unmoved", "border-zero", "write-race", "rope-linear", "one-expert", "hidden-min-p")
+         "log-plus", "next-id", "specials-masked", "rows-six", "stale-norms", "layers-exchanged", "mlp-int8",
+         "hash-two-bits", "row-unmoved", "border-zero", "write-race", "rope-linear", "one-expert", "hidden-min-p")
 WEIGHTS = ("other weights or another formula",)
 
 
-def case(model, name, *words, fault="none", right=("clean",), proxy=(), planted="", seed=0, checkpoint=False, serves="", near=()):
+def case(model, name, *words, fault="none", right=("clean",), proxy=(), planted="", seed=0, checkpoint=False,
+         serves="", near=()):
     """`serves` names what the server has where it is not `model`: a change of its weights, or a type of them."""
     name = f"{model}-{name}-{fault}-{seed}{'-model' if checkpoint else ''}"
     by_hash = "tuned" if hashlib.sha256(name.encode()).digest()[0] % 2 else "set aside"
-    later = {**dict.fromkeys(THIRD, "third"), **dict.fromkeys(FOURTH, "fourth"), **dict.fromkeys(FIFTH, "fifth"), **dict.fromkeys(SIXTH, "sixth")}
-    half = later.get(fault, by_hash) if fault != "none" or seed < 50 else "fourth" if seed < 80 else "fifth" if seed < 100 else "sixth"
+    later = {**dict.fromkeys(THIRD, "third"), **dict.fromkeys(FOURTH, "fourth"), **dict.fromkeys(FIFTH, "fifth"),
+             **dict.fromkeys(SIXTH, "sixth")}
+    of_sound = by_hash if seed < 50 else "fourth" if seed < 80 else "fifth" if seed < 100 else "sixth"
+    half = later.get(fault, by_hash) if fault != "none" else of_sound
     return {"name": name, "model": model, "fault": fault, "words": list(words), "proxy": list(proxy),
             "planted": planted, "seed": seed, "checkpoint": checkpoint, "half": half, "right": right,
             "serves": serves or model, "near": near}
@@ -120,10 +123,11 @@ LLAMA_CPP = [case(model, name, *words, seed=seed, checkpoint=seed % 3 == 2, prox
             near=("records of other tokens", "top-k or top-p on one side only")),
     proxied("pairs-exchanged", "records shifted", "records of other tokens", model="llama", seed=118),
     proxied("cut-body", "ends without an answer", model="qwen2", seed=119),
-    case("wide", "slots-4", "--yarn", "64", *FINE, fault="yarn", checkpoint=True, right=FORMULA, seed=120),
-    case("wide", "slots-3", "--slots", "3", fault="old-output", checkpoint=True, right=WEIGHTS, serves="wide+old", seed=121),
-    case("qwen2", "slots-4", *FINE, fault="weights-8-bits", checkpoint=True, right=("weights in low precision",) + WEIGHTS,
-         serves="qwen2+q8_0", seed=122),
+    case("wide", "slots-4", "--yarn", "512", *FINE, fault="yarn", checkpoint=True, right=FORMULA, seed=120),
+    case("wide", "slots-3", "--slots", "3", fault="old-output", checkpoint=True, right=WEIGHTS, serves="wide+old",
+         seed=121),
+    case("qwen2", "slots-4", *FINE, fault="weights-8-bits", checkpoint=True, serves="qwen2+q8_0", seed=122,
+         right=("weights in low precision",) + WEIGHTS),
 ]
 
 
@@ -132,8 +136,8 @@ def vllm(fault, *right, words=(), dtype="bfloat16", model="qwen", checkpoint=Fal
                 checkpoint=checkpoint, seed=seed, near=near)
 
 
-VLLM = [case(model, f"vllm-{dtype}{'-nocache' if words and seed < 100 else ''.join(words[:1])[1:]}", "--dtype", dtype, *words, seed=seed,
-             checkpoint=seed % 3 == 1)
+VLLM = [case(model, f"vllm-{dtype}{'-nocache' if words and seed < 100 else ''.join(words[:1])[1:]}", "--dtype", dtype,
+             *words, seed=seed, checkpoint=seed % 3 == 1)
         for model, dtype, words, seeds in [
             ("qwen", "bfloat16", (), (0, 1, 2)), ("qwen", "float32", (), (0, 1, 2)), ("llama", "bfloat16", (), (5, 6)),
             ("qwen", "bfloat16", ("--no-enable-prefix-caching",), (3, 4)),
@@ -148,8 +152,8 @@ VLLM = [case(model, f"vllm-{dtype}{'-nocache' if words and seed < 100 else ''.jo
             ("qwen", "float32", (), (82,)), ("wide", "bfloat16", (), (103,)),
             ("wide", "float32", ("--no-enable-prefix-caching", "--max-num-seqs", "2"), (101,)),
             ("moe", "bfloat16", (), (102,)), ("moe", "float32", ("--max-num-seqs", "8"), (104,)),
-            ("qwen2", "float32", ("--block-size", "32"), (105,)), ("llama", "bfloat16", ("--max-num-seqs", "4"), (106,)),
-            ("qwen", "float16", (), (108,))] for seed in seeds] + [
+            ("qwen2", "float32", ("--block-size", "32"), (105,)),
+            ("llama", "bfloat16", ("--max-num-seqs", "4"), (106,)), ("qwen", "float16", (), (108,))] for seed in seeds] + [
     vllm("clamp", "log-probabilities clamped"),
     vllm("argmax", "records of other tokens"),
     vllm("dropped", "log-probabilities missing"),
@@ -205,11 +209,12 @@ VLLM = [case(model, f"vllm-{dtype}{'-nocache' if words and seed < 100 else ''.jo
     vllm("border-zero", "page size matters", "other arithmetic in decode", "state lost between prefill and decode",
          model="llama", seed=119),
     vllm("write-race", "not repeatable", model="qwen", seed=120),
-    case("qwen2", "vllm-bfloat16", "--hf-overrides", '{"rope_parameters": {"rope_type": "linear", "factor": 1.5, "rope_theta": 10000.0}}',
-         "--dtype", "bfloat16", fault="rope-linear", checkpoint=True, right=FORMULA, seed=121),
-    case("moe", "vllm-float32", "--hf-overrides", '{"num_experts_per_tok": 1}', "--dtype", "float32", fault="one-expert",
-         checkpoint=True, right=("another formula in the model",) + WEIGHTS, seed=122),
-    case("qwen", "vllm-float32", "--logprobs-mode", "processed_logprobs", "--override-generation-config", '{"min_p": 0.03}',
-         "--dtype", "float32", fault="hidden-min-p", seed=123,
+    case("qwen2", "vllm-bfloat16", "--hf-overrides",
+         '{"rope_parameters": {"rope_type": "linear", "factor": 1.5, "rope_theta": 10000.0}}', "--dtype", "bfloat16",
+         fault="rope-linear", checkpoint=True, right=FORMULA, seed=121),
+    case("moe", "vllm-float32", "--hf-overrides", '{"num_experts_per_tok": 1}', "--dtype", "float32",
+         fault="one-expert", checkpoint=True, right=("another formula in the model",) + WEIGHTS, seed=122),
+    case("qwen", "vllm-float32", "--logprobs-mode", "processed_logprobs", "--override-generation-config",
+         '{"min_p": 0.03}', "--dtype", "float32", fault="hidden-min-p", seed=123,
          right=("top-k or top-p on one side only", "temperature on one side only")),
 ]
