@@ -52,7 +52,8 @@ def make(directory, kind):
                                           rope_parameters={"rope_type": "default", "rope_theta": 500000.0})
     elif kind == "moe":
         config = transformers.Qwen3MoeConfig(head_dim=32, moe_intermediate_size=128, num_experts=8,
-                                             num_experts_per_tok=2, norm_topk_prob=True, **{**common, "num_hidden_layers": 4})
+                                             num_experts_per_tok=2, norm_topk_prob=True,
+                                             **{**common, "num_hidden_layers": 4})
     else:
         config = transformers.JambaConfig(attn_layer_offset=1, attn_layer_period=3, num_experts=1, expert_layer_period=2, expert_layer_offset=1,
                                           num_experts_per_tok=1, use_mamba_kernels=False, **common)

@@ -153,7 +153,8 @@ VLLM = [case(model, f"vllm-{dtype}{'-nocache' if words and seed < 100 else ''.jo
             ("wide", "float32", ("--no-enable-prefix-caching", "--max-num-seqs", "2"), (101,)),
             ("moe", "bfloat16", (), (102,)), ("moe", "float32", ("--max-num-seqs", "8"), (104,)),
             ("qwen2", "float32", ("--block-size", "32"), (105,)),
-            ("llama", "bfloat16", ("--max-num-seqs", "4"), (106,)), ("qwen", "float16", (), (108,))] for seed in seeds] + [
+            ("llama", "bfloat16", ("--max-num-seqs", "4"), (106,)),
+            ("qwen", "float16", (), (108,))] for seed in seeds] + [
     vllm("clamp", "log-probabilities clamped"),
     vllm("argmax", "records of other tokens"),
     vllm("dropped", "log-probabilities missing"),
