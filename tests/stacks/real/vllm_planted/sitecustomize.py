@@ -34,7 +34,7 @@ what the fault is in. LOCKSTEP_PLANTED says which, or @FILE, whose word is read 
   beyond-160   decoded tokens behind the 160th have the position behind theirs
   log-plus     recorded log-probabilities are of the probability and a thousandth
   next-id      records are of the next id of the vocabulary
-  specials-masked  records are of the vocabulary without its first three ids
+  specials-masked  records of other ids are of the vocabulary without its first three
   rows-six     with six requests and more in a step, logits are multiples of an eighth
   sure-nan     the value of a token of probability 0.3 and more is NaN
   stale-norms  every second norm does not have the checkpoint's weights
@@ -92,7 +92,7 @@ def plant_records(module):
         elif fault in ("next-id", "specials-masked"):
             ids = out.logprobs_tensors.logprob_token_ids[:, :1].long()
             if fault == "specials-masked":
-                raw[:, :3] = -float("inf")
+                raw[:, :3] = raw[:, :3].masked_fill(ids >= 3, -float("inf"))
             v[:, :1] = raw.log_softmax(-1).gather(-1, (ids + 1) % raw.shape[1] if fault == "next-id" else ids)
         elif fault == "grid":
             v = v.to(torch.bfloat16).float()
