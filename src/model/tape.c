@@ -8,7 +8,7 @@
 #include "model/tape_state.h"
 #include "op/rmsnorm.h"
 
-#define PAGE_TOKENS 64
+#define PAGE_TOKENS 16 /* as boxes of attention are (op/cuda/attention_mma16_sm90a_cuda.cu) */
 #define CUT_BYTES ((int64_t)256 << 20)
 #define LS_TRUNCATED_BLOCK 64 /* rows of a block that is not made smaller */
 
