@@ -605,6 +605,41 @@ typedef struct ls_rmsnorm_backward_args {
 ls_status ls_op_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backward_args *args, ls_error *err);
 int64_t ls_op_rmsnorm_backward_workspace(const ls_rmsnorm_backward_args *args);
 
+/* RMS normalisation of what a gate lets through: src/op/gated_norm.h. */
+typedef struct ls_gated_norm_args {
+    const float *x, *z; /* [rows][x_stride], [rows][z_stride], dim used */
+    int64_t x_stride, z_stride;
+    const float *w; /* [dim] */
+    float eps;
+    void *y;          /* [rows][y_stride]; overlaps nothing */
+    ls_dtype y_dtype; /* f32 or bf16 */
+    int64_t y_stride;
+    int64_t rows, dim, groups; /* groups divides dim */
+} ls_gated_norm_args;
+
+ls_status ls_op_gated_norm(const ls_exec *exec, const ls_gated_norm_args *args, ls_error *err);
+int64_t ls_op_gated_norm_workspace(const ls_gated_norm_args *args);
+
+typedef struct ls_gated_norm_backward_args {
+    const float *x, *z; /* as in the forward call */
+    int64_t x_stride, z_stride;
+    const float *w;
+    float eps;
+    const float *dy; /* [rows][dy_stride] */
+    int64_t dy_stride;
+    float *dx; /* [rows][dx_stride]; nothing that is written overlaps an input or another of them */
+    int64_t dx_stride;
+    void *dz;          /* [rows][dz_stride] */
+    ls_dtype dz_dtype; /* f32 or bf16 */
+    int64_t dz_stride;
+    float *dw;    /* [dim], continued */
+    float *scale; /* [rows][groups], receives s(r, g) */
+    int64_t rows, dim, groups;
+} ls_gated_norm_backward_args;
+
+ls_status ls_op_gated_norm_backward(const ls_exec *exec, const ls_gated_norm_backward_args *args, ls_error *err);
+int64_t ls_op_gated_norm_backward_workspace(const ls_gated_norm_backward_args *args);
+
 /* Bias, norm of heads and rotation before attention: src/op/rope.h. */
 typedef struct ls_rope_table_args {
     const float *inv_freq; /* [half] */
@@ -723,6 +758,60 @@ typedef struct ls_swiglu_backward_args {
 ls_status ls_op_swiglu_backward(const ls_exec *exec, const ls_swiglu_backward_args *args, ls_error *err);
 int64_t ls_op_swiglu_backward_workspace(const ls_swiglu_backward_args *args);
 
+/* A feed-forward without a gate: src/op/elementwise.h, src/op/elementwise_backward.h. */
+typedef struct ls_relu2_args {
+    const float *x; /* [rows][dim] */
+    void *y;        /* [rows][dim]; must not overlap x */
+    ls_dtype y_dtype;
+    int64_t rows, dim;
+} ls_relu2_args;
+
+ls_status ls_op_relu2(const ls_exec *exec, const ls_relu2_args *args, ls_error *err);
+int64_t ls_op_relu2_workspace(const ls_relu2_args *args);
+
+typedef struct ls_relu2_backward_args {
+    const float *x, *dy; /* [rows][dim] */
+    void *dx;            /* [rows][dim]; overlaps no input */
+    ls_dtype dx_dtype;   /* f32 or bf16 */
+    int64_t rows, dim;
+} ls_relu2_backward_args;
+
+ls_status ls_op_relu2_backward(const ls_exec *exec, const ls_relu2_backward_args *args, ls_error *err);
+int64_t ls_op_relu2_backward_workspace(const ls_relu2_backward_args *args);
+
+/* What a sigmoid lets through: src/op/sigmoid_gate.h. */
+typedef struct ls_sigmoid_gate_args {
+    const void *x;     /* [rows][x_stride], dim used */
+    ls_dtype x_dtype;  /* f32 or bf16, which is widened */
+    const float *gate; /* [rows][gate_stride], gates used */
+    int64_t x_stride, gate_stride;
+    void *y;          /* [rows][y_stride]; overlaps nothing */
+    ls_dtype y_dtype; /* f32 or bf16 */
+    int64_t y_stride;
+    int64_t rows, dim, gates; /* gates divides dim */
+} ls_sigmoid_gate_args;
+
+ls_status ls_op_sigmoid_gate(const ls_exec *exec, const ls_sigmoid_gate_args *args, ls_error *err);
+int64_t ls_op_sigmoid_gate_workspace(const ls_sigmoid_gate_args *args);
+
+typedef struct ls_sigmoid_gate_backward_args {
+    const void *x; /* as in the forward call, like x_dtype and gate */
+    ls_dtype x_dtype;
+    const float *gate;
+    int64_t x_stride, gate_stride;
+    const float *dy; /* [rows][dy_stride] */
+    int64_t dy_stride;
+    float *dx; /* [rows][dx_stride]; neither dx nor dgate overlaps an input or the other */
+    int64_t dx_stride;
+    void *dgate;          /* [rows][dgate_stride] */
+    ls_dtype dgate_dtype; /* f32 or bf16 */
+    int64_t dgate_stride;
+    int64_t rows, dim, gates;
+} ls_sigmoid_gate_backward_args;
+
+ls_status ls_op_sigmoid_gate_backward(const ls_exec *exec, const ls_sigmoid_gate_backward_args *args, ls_error *err);
+int64_t ls_op_sigmoid_gate_backward_workspace(const ls_sigmoid_gate_backward_args *args);
+
 /* Causal attention over paged keys and values, grouped-query heads: src/op/attention.h. A page of the pool holds
  * 2 * n_kv_heads * head_dim * page_tokens elements. */
 #define LS_HEAD_DIM_MAX 512
@@ -798,6 +887,17 @@ typedef struct ls_decay_args {
 
 ls_status ls_op_decay(const ls_exec *exec, const ls_decay_args *args, ls_error *err);
 int64_t ls_op_decay_workspace(const ls_decay_args *args);
+
+/* a of ssd and rate of delta from A_log, -exp(x): src/op/weight.h. */
+typedef struct ls_rates_args {
+    const void *x; /* [n] */
+    ls_dtype dtype;
+    int64_t n;
+    float *out; /* [n] */
+} ls_rates_args;
+
+ls_status ls_op_rates(const ls_exec *exec, const ls_rates_args *args, ls_error *err);
+int64_t ls_op_rates_workspace(const ls_rates_args *args);
 
 /* Mixture of experts: src/op/moe.h, src/op/moe_backward.h. */
 #define LS_EXPERTS_MAX 1024
@@ -883,6 +983,36 @@ int64_t ls_op_moe_reweigh_backward_workspace(const ls_moe_reweigh_backward_args 
 
 ls_status ls_op_moe_route_backward(const ls_exec *exec, const ls_moe_route_backward_args *args, ls_error *err);
 int64_t ls_op_moe_route_backward_workspace(const ls_moe_route_backward_args *args);
+
+/* Routing by sigmoids: src/op/moe_sigmoid.h. */
+typedef struct ls_moe_sigmoid_route_args {
+    const float *logits; /* [rows][n_experts] */
+    const float *bias;   /* [n_experts] */
+    int64_t rows, n_experts, top_k;
+    int64_t n_groups, top_groups; /* n_groups divides n_experts, into two or more where there is more than one group;
+                                   * the groups that stay have top_k experts at least */
+    bool normalised;
+    float scale;
+    int32_t *expert; /* [rows][top_k], ascending */
+    float *weight;   /* [rows][top_k] */
+} ls_moe_sigmoid_route_args;
+
+ls_status ls_op_moe_sigmoid_route(const ls_exec *exec, const ls_moe_sigmoid_route_args *args, ls_error *err);
+int64_t ls_op_moe_sigmoid_route_workspace(const ls_moe_sigmoid_route_args *args);
+
+typedef struct ls_moe_sigmoid_route_backward_args {
+    const float *logits; /* [rows][n_experts] */
+    int64_t rows, n_experts, top_k;
+    const int32_t *expert; /* [rows][top_k], of the routing */
+    const float *d_weight; /* [rows][top_k] */
+    bool normalised;
+    float scale;
+    float *dlogits; /* [rows][n_experts] */
+} ls_moe_sigmoid_route_backward_args;
+
+ls_status ls_op_moe_sigmoid_route_backward(const ls_exec *exec, const ls_moe_sigmoid_route_backward_args *args,
+                                           ls_error *err);
+int64_t ls_op_moe_sigmoid_route_backward_workspace(const ls_moe_sigmoid_route_backward_args *args);
 
 #ifdef __cplusplus
 }

@@ -108,6 +108,35 @@ ScanBackwardArgs = _struct(
     (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"), (c_bool, "continued dout_bf16 du_bf16"),
     (c_int, "out_dtype"), (c_int64, "dz_stride"), (c_void_p, "initial dinitial dfinal"))
 
+SsdArgs = _struct(
+    "SsdArgs", (c_int, "in_dtype out_dtype"), (c_void_p, "x dt_raw b cc out"),
+    (c_int64, "x_stride dt_stride b_stride c_stride out_stride"), (c_void_p, "a dt_bias d"),
+    (c_float, "dt_min dt_max"), (c_int64, "rows n_heads head_dim n_groups n_states"), (PoolView, "state scale"),
+    (c_int64, "state_every"), (PoolView, "held"), (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"),
+    (c_bool, "spans_checked"))
+
+SsdBackwardArgs = _struct(
+    "SsdBackwardArgs", (c_int, "in_dtype"), (c_void_p, "x dt_raw b cc"),
+    (c_int64, "x_stride dt_stride b_stride c_stride"), (c_void_p, "a dt_bias d"), (c_float, "dt_min dt_max"),
+    (c_void_p, "dout"), (c_int64, "dout_stride"), (c_void_p, "dx db dcc ddt"), (c_int, "ddt_dtype"),
+    (c_int64, "dx_stride db_stride dc_stride ddt_stride"), (c_void_p, "da ddt_bias dd"),
+    (c_int64, "rows n_heads head_dim n_groups n_states"), (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"),
+    (c_bool, "continued"), (c_void_p, "initial initial_scale dinitial dfinal"))
+
+DeltaArgs = _struct(
+    "DeltaArgs", (c_int, "in_dtype out_dtype"), (c_void_p, "q k v a b out"),
+    (c_int64, "q_stride k_stride v_stride a_stride b_stride out_stride"), (c_void_p, "rate dt_bias"),
+    (c_int64, "rows n_heads n_key_heads key_dim value_dim"), (PoolView, "state scale"), (c_int64, "state_every"),
+    (PoolView, "held"), (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"), (c_bool, "spans_checked"))
+
+DeltaBackwardArgs = _struct(
+    "DeltaBackwardArgs", (c_int, "in_dtype"), (c_void_p, "q k v a b"),
+    (c_int64, "q_stride k_stride v_stride a_stride b_stride"), (c_void_p, "rate dt_bias initial dout"),
+    (c_int64, "dout_stride"), (c_void_p, "dq dk dv da db"), (c_int, "dab_dtype"),
+    (c_int64, "dq_stride dk_stride dv_stride da_stride db_stride"), (c_void_p, "drate ddt_bias dinitial"),
+    (c_int64, "rows n_heads n_key_heads key_dim value_dim"), (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"),
+    (c_bool, "continued"), (c_void_p, "initial_scale dfinal"))
+
 GemmWeight = _struct("GemmWeight", (c_int, "dtype"), (c_int64, "n k"), (c_void_p, "panels"),
                      (c_int64, "panel_stride panel_bytes"))
 
@@ -136,6 +165,15 @@ RmsnormBackwardArgs = _struct(
     "RmsnormBackwardArgs", (c_void_p, "x"), (c_int, "x_dtype"), (c_int64, "x_stride"), (c_void_p, "w"),
     (c_float, "eps"), (c_void_p, "dy"), (c_int64, "dy_stride"), (c_void_p, "dx"), (c_int64, "dx_stride"),
     (c_bool, "add"), (c_void_p, "dw scale"), (c_int64, "rows dim"))
+
+GatedNormArgs = _struct(
+    "GatedNormArgs", (c_void_p, "x z"), (c_int64, "x_stride z_stride"), (c_void_p, "w"), (c_float, "eps"),
+    (c_void_p, "y"), (c_int, "y_dtype"), (c_int64, "y_stride rows dim groups"))
+
+GatedNormBackwardArgs = _struct(
+    "GatedNormBackwardArgs", (c_void_p, "x z"), (c_int64, "x_stride z_stride"), (c_void_p, "w"), (c_float, "eps"),
+    (c_void_p, "dy"), (c_int64, "dy_stride"), (c_void_p, "dx"), (c_int64, "dx_stride"), (c_void_p, "dz"),
+    (c_int, "dz_dtype"), (c_int64, "dz_stride"), (c_void_p, "dw scale"), (c_int64, "rows dim groups"))
 
 RopeTableArgs = _struct(
     "RopeTableArgs", (c_void_p, "inv_freq"), (c_int64, "half"), (c_float, "scale"), (c_void_p, "table spans"),
@@ -168,6 +206,19 @@ SwigluArgs = _struct("SwigluArgs", (c_void_p, "gate up y"), (c_int, "y_dtype"), 
 
 SwigluBackwardArgs = _struct("SwigluBackwardArgs", (c_void_p, "gate up dy dgate dup"), (c_int64, "rows dim"))
 
+Relu2Args = _struct("Relu2Args", (c_void_p, "x y"), (c_int, "y_dtype"), (c_int64, "rows dim"))
+
+Relu2BackwardArgs = _struct("Relu2BackwardArgs", (c_void_p, "x dy dx"), (c_int, "dx_dtype"), (c_int64, "rows dim"))
+
+SigmoidGateArgs = _struct(
+    "SigmoidGateArgs", (c_void_p, "x"), (c_int, "x_dtype"), (c_void_p, "gate"), (c_int64, "x_stride gate_stride"),
+    (c_void_p, "y"), (c_int, "y_dtype"), (c_int64, "y_stride rows dim gates"))
+
+SigmoidGateBackwardArgs = _struct(
+    "SigmoidGateBackwardArgs", (c_void_p, "x"), (c_int, "x_dtype"), (c_void_p, "gate"),
+    (c_int64, "x_stride gate_stride"), (c_void_p, "dy"), (c_int64, "dy_stride"), (c_void_p, "dx"),
+    (c_int64, "dx_stride"), (c_void_p, "dgate"), (c_int, "dgate_dtype"), (c_int64, "dgate_stride rows dim gates"))
+
 AttentionArgs = _struct(
     "AttentionArgs", (c_void_p, "q k v out"), (c_int, "dtype"), (c_int64, "q_stride kv_stride out_stride"),
     (c_int64, "n_heads n_kv_heads head_dim"), (c_float, "scale"), (c_int64, "page_tokens"), (PoolView, "pages"),
@@ -183,6 +234,8 @@ AttentionBackwardArgs = _struct(
     (c_void_p, "log_sum"), (c_int64, "log_sum_stride"), (c_void_p, "key_rows"), (c_int64, "key_rows_n keys_max"))
 
 DecayArgs = _struct("DecayArgs", (c_void_p, "x"), (c_int, "dtype"), (c_int64, "n"), (c_void_p, "out"))
+
+RatesArgs = _struct("RatesArgs", (c_void_p, "x"), (c_int, "dtype"), (c_int64, "n"), (c_void_p, "out"))
 
 MoeRouteArgs = _struct("MoeRouteArgs", (c_void_p, "logits"), (c_int64, "rows n_experts top_k"),
                        (c_void_p, "expert weight"))
@@ -204,6 +257,14 @@ MoeRouteBackwardArgs = _struct("MoeRouteBackwardArgs", (c_void_p, "logits"), (c_
 MoeReweighBackwardArgs = _struct("MoeReweighBackwardArgs", (c_void_p, "logits"), (c_int64, "rows n_experts top_k"),
                                  (c_void_p, "expert d_weight dlogits"))
 
+MoeSigmoidRouteArgs = _struct(
+    "MoeSigmoidRouteArgs", (c_void_p, "logits bias"), (c_int64, "rows n_experts top_k n_groups top_groups"),
+    (c_bool, "normalised"), (c_float, "scale"), (c_void_p, "expert weight"))
+
+MoeSigmoidRouteBackwardArgs = _struct(
+    "MoeSigmoidRouteBackwardArgs", (c_void_p, "logits"), (c_int64, "rows n_experts top_k"),
+    (c_void_p, "expert d_weight"), (c_bool, "normalised"), (c_float, "scale"), (c_void_p, "dlogits"))
+
 # Every op: ls_op_NAME(exec, args, err) and ls_op_NAME_workspace(args).
 OPS = {
     "logprob": LogprobArgs,
@@ -215,12 +276,18 @@ OPS = {
     "conv1d_backward": Conv1dBackwardArgs,
     "scan": ScanArgs,
     "scan_backward": ScanBackwardArgs,
+    "ssd": SsdArgs,
+    "ssd_backward": SsdBackwardArgs,
+    "delta": DeltaArgs,
+    "delta_backward": DeltaBackwardArgs,
     "gemm_repack": GemmRepackArgs,
     "gemm": GemmArgs,
     "gemm_backward_input": GemmBackwardInputArgs,
     "gemm_backward_weight": GemmBackwardWeightArgs,
     "rmsnorm": RmsnormArgs,
     "rmsnorm_backward": RmsnormBackwardArgs,
+    "gated_norm": GatedNormArgs,
+    "gated_norm_backward": GatedNormBackwardArgs,
     "rope_table": RopeTableArgs,
     "rope": RopeArgs,
     "rope_backward": RopeBackwardArgs,
@@ -229,9 +296,14 @@ OPS = {
     "embed_backward": EmbedBackwardArgs,
     "swiglu": SwigluArgs,
     "swiglu_backward": SwigluBackwardArgs,
+    "relu2": Relu2Args,
+    "relu2_backward": Relu2BackwardArgs,
+    "sigmoid_gate": SigmoidGateArgs,
+    "sigmoid_gate_backward": SigmoidGateBackwardArgs,
     "attention": AttentionArgs,
     "attention_backward": AttentionBackwardArgs,
     "decay": DecayArgs,
+    "rates": RatesArgs,
     "moe_route": MoeRouteArgs,
     "moe_reweigh": MoeReweighArgs,
     "moe_place": MoePlaceArgs,
@@ -239,6 +311,8 @@ OPS = {
     "moe_combine_backward": MoeCombineBackwardArgs,
     "moe_route_backward": MoeRouteBackwardArgs,
     "moe_reweigh_backward": MoeReweighBackwardArgs,
+    "moe_sigmoid_route": MoeSigmoidRouteArgs,
+    "moe_sigmoid_route_backward": MoeSigmoidRouteBackwardArgs,
 }
 
 

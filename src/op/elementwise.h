@@ -56,13 +56,6 @@ typedef struct ls_round_rows_args {
 ls_status ls_round_rows_check(const ls_round_rows_args *args, ls_error *err);
 
 /* A feed-forward without a gate (So et al. 2021, arXiv:2109.08668). */
-typedef struct ls_relu2_args {
-    const float *x; /* [rows][dim] */
-    void *y;        /* [rows][dim]; must not overlap x */
-    ls_dtype y_dtype;
-    int64_t rows, dim;
-} ls_relu2_args;
-
 ls_status ls_relu2_check(const ls_relu2_args *args, ls_error *err);
 
 ls_status ls_swiglu_check(const ls_swiglu_args *args, ls_error *err);

@@ -29,13 +29,6 @@ typedef struct ls_swiglu_backward_rounded_args {
 
 ls_status ls_swiglu_backward_rounded_check(const ls_swiglu_backward_rounded_args *args, ls_error *err);
 
-typedef struct ls_relu2_backward_args {
-    const float *x, *dy; /* [rows][dim] */
-    void *dx;            /* [rows][dim]; overlaps no input */
-    ls_dtype dx_dtype;   /* f32 or bf16 */
-    int64_t rows, dim;
-} ls_relu2_backward_args;
-
 ls_status ls_relu2_backward_check(const ls_relu2_backward_args *args, ls_error *err);
 
 /* A token outside [0, vocab) is an error that names row and token; nothing is written then. */

@@ -7,14 +7,17 @@
 #include "op/delta.h"
 #include "op/elementwise.h"
 #include "op/elementwise_backward.h"
+#include "op/gated_norm.h"
 #include "op/gemm_backward.h"
 #include "op/held.h"
 #include "op/logprob.h"
 #include "op/moe_backward.h"
+#include "op/moe_sigmoid.h"
 #include "op/rmsnorm.h"
 #include "op/rmsnorm_backward.h"
 #include "op/rope.h"
 #include "op/scan.h"
+#include "op/sigmoid_gate.h"
 #include "op/ssd.h"
 #include "op/weight.h"
 
@@ -74,10 +77,16 @@ FLAT(gemm_backward_input)
 FLAT(gemm_backward_weight)
 FLAT(rmsnorm)
 FLAT(rmsnorm_backward)
+FLAT(gated_norm)
+FLAT(gated_norm_backward)
 FLAT(embed)
 FLAT(embed_backward)
 FLAT(swiglu)
 FLAT(swiglu_backward)
+FLAT(relu2)
+FLAT(relu2_backward)
+FLAT(sigmoid_gate)
+FLAT(sigmoid_gate_backward)
 FLAT(attention)
 FLAT(attention_backward)
 FLAT(rope_table)
@@ -85,6 +94,7 @@ FLAT(rope)
 FLAT(rope_backward)
 FLAT(rope_norm_fold)
 FLAT(decay)
+FLAT(rates)
 FLAT(moe_route)
 FLAT(moe_reweigh)
 FLAT(moe_reweigh_backward)
@@ -92,6 +102,8 @@ FLAT(moe_place)
 FLAT(moe_combine)
 FLAT(moe_combine_backward)
 FLAT(moe_route_backward)
+FLAT(moe_sigmoid_route)
+FLAT(moe_sigmoid_route_backward)
 
 ls_status ls_op_gemm_plan(ls_backend backend, ls_dtype dtype, int64_t n, int64_t k, ls_gemm_weight *out,
                           ls_error *err) {

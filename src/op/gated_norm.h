@@ -18,37 +18,9 @@
 #define LS_OP_GATED_NORM_H
 
 #include "base/status.h"
-#include "lockstep/lockstep.h"
-
-typedef struct ls_gated_norm_args {
-    const float *x, *z; /* [rows][x_stride], [rows][z_stride], dim used */
-    int64_t x_stride, z_stride;
-    const float *w; /* [dim] */
-    float eps;
-    void *y;          /* [rows][y_stride]; overlaps nothing */
-    ls_dtype y_dtype; /* f32 or bf16 */
-    int64_t y_stride;
-    int64_t rows, dim, groups; /* groups divides dim */
-} ls_gated_norm_args;
+#include "lockstep/ops.h"
 
 ls_status ls_gated_norm_check(const ls_gated_norm_args *args, ls_error *err);
-
-typedef struct ls_gated_norm_backward_args {
-    const float *x, *z; /* as in the forward call */
-    int64_t x_stride, z_stride;
-    const float *w;
-    float eps;
-    const float *dy; /* [rows][dy_stride] */
-    int64_t dy_stride;
-    float *dx; /* [rows][dx_stride]; nothing that is written overlaps an input or another of them */
-    int64_t dx_stride;
-    void *dz;          /* [rows][dz_stride] */
-    ls_dtype dz_dtype; /* f32 or bf16 */
-    int64_t dz_stride;
-    float *dw;    /* [dim], continued */
-    float *scale; /* [rows][groups], receives s(r, g) */
-    int64_t rows, dim, groups;
-} ls_gated_norm_backward_args;
 
 ls_status ls_gated_norm_backward_check(const ls_gated_norm_backward_args *args, ls_error *err);
 

@@ -17,29 +17,7 @@
 
 #include "op/moe.h"
 
-typedef struct ls_moe_sigmoid_route_args {
-    const float *logits; /* [rows][n_experts] */
-    const float *bias;   /* [n_experts] */
-    int64_t rows, n_experts, top_k;
-    int64_t n_groups, top_groups; /* n_groups divides n_experts, into two or more where there is more than one group;
-                                   * the groups that stay have top_k experts at least */
-    bool normalised;
-    float scale;
-    int32_t *expert; /* [rows][top_k], ascending */
-    float *weight;   /* [rows][top_k] */
-} ls_moe_sigmoid_route_args;
-
 ls_status ls_moe_sigmoid_route_check(const ls_moe_sigmoid_route_args *args, ls_error *err);
-
-typedef struct ls_moe_sigmoid_route_backward_args {
-    const float *logits; /* [rows][n_experts] */
-    int64_t rows, n_experts, top_k;
-    const int32_t *expert; /* [rows][top_k], of the routing */
-    const float *d_weight; /* [rows][top_k] */
-    bool normalised;
-    float scale;
-    float *dlogits; /* [rows][n_experts] */
-} ls_moe_sigmoid_route_backward_args;
 
 /* Experts that do not exist or do not ascend within their row are an error before anything is written. */
 ls_status ls_moe_sigmoid_route_backward_check(const ls_moe_sigmoid_route_backward_args *args, ls_error *err);

@@ -14,35 +14,9 @@
 #define LS_OP_SIGMOID_GATE_H
 
 #include "base/status.h"
-#include "lockstep/lockstep.h"
-
-typedef struct ls_sigmoid_gate_args {
-    const void *x;     /* [rows][x_stride], dim used */
-    ls_dtype x_dtype;  /* f32 or bf16, which is widened */
-    const float *gate; /* [rows][gate_stride], gates used */
-    int64_t x_stride, gate_stride;
-    void *y;          /* [rows][y_stride]; overlaps nothing */
-    ls_dtype y_dtype; /* f32 or bf16 */
-    int64_t y_stride;
-    int64_t rows, dim, gates; /* gates divides dim */
-} ls_sigmoid_gate_args;
+#include "lockstep/ops.h"
 
 ls_status ls_sigmoid_gate_check(const ls_sigmoid_gate_args *args, ls_error *err);
-
-typedef struct ls_sigmoid_gate_backward_args {
-    const void *x; /* as in the forward call, like x_dtype and gate */
-    ls_dtype x_dtype;
-    const float *gate;
-    int64_t x_stride, gate_stride;
-    const float *dy; /* [rows][dy_stride] */
-    int64_t dy_stride;
-    float *dx; /* [rows][dx_stride]; neither dx nor dgate overlaps an input or the other */
-    int64_t dx_stride;
-    void *dgate;          /* [rows][dgate_stride] */
-    ls_dtype dgate_dtype; /* f32 or bf16 */
-    int64_t dgate_stride;
-    int64_t rows, dim, gates;
-} ls_sigmoid_gate_backward_args;
 
 ls_status ls_sigmoid_gate_backward_check(const ls_sigmoid_gate_backward_args *args, ls_error *err);
 

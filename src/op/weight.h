@@ -28,13 +28,6 @@ typedef struct ls_widen_args {
     bool plus_one;
 } ls_widen_args;
 
-typedef struct ls_rates_args {
-    const void *x; /* [n] */
-    ls_dtype dtype;
-    int64_t n;
-    float *out; /* [n] */
-} ls_rates_args;
-
 typedef struct ls_taps_args {
     const void *x; /* [rows][cols] */
     ls_dtype dtype;

@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import time
-from ctypes import c_bool, c_int, c_int64, c_void_p
+from ctypes import c_int64, c_void_p
 
 for needed in ("torch", "transformers"):
     if importlib.util.find_spec(needed) is None:
@@ -27,31 +27,6 @@ from transformers.models.qwen3_next import modeling_qwen3_next as reference
 from lockstep import _abi
 
 NAMES = ("q", "k", "v", "a", "b", "rate", "dt_bias")
-SIZES = [(name, c_int64) for name in ("rows", "n_heads", "n_key_heads", "key_dim", "value_dim")]
-
-
-def pointers(*names):
-    return [(name, c_void_p) for name in names]
-
-
-def strides(*names):
-    return [(name + "_stride", c_int64) for name in names]
-
-
-class Forward(ctypes.Structure):
-    _fields_ = ([("in_dtype", c_int), ("out_dtype", c_int)] + pointers(*NAMES[:5], "out") +
-                strides(*NAMES[:5], "out") + pointers("rate", "dt_bias") + SIZES +
-                [("state", _abi.PoolView), ("scale", _abi.PoolView), ("spans", c_void_p), ("n_spans", c_int64),
-                 ("span_rows_max", c_int64), ("spans_checked", c_bool)])
-
-
-class Backward(ctypes.Structure):
-    _fields_ = ([("in_dtype", c_int)] + pointers(*NAMES[:5]) + strides(*NAMES[:5]) +
-                pointers("rate", "dt_bias", "initial", "dout") + strides("dout") +
-                pointers("dq", "dk", "dv", "da", "db") + [("dab_dtype", c_int)] +
-                strides("dq", "dk", "dv", "da", "db") + pointers("drate", "ddt_bias", "dinitial") + SIZES +
-                [("spans", c_void_p), ("n_spans", c_int64), ("span_rows_max", c_int64), ("continued", c_bool)] +
-                pointers("initial_scale", "dfinal"))
 
 
 def fill(struct, **tensors):
@@ -92,7 +67,7 @@ class Ops:
         return struct
 
     def forward(self, inputs):
-        args, state_bytes = self.sized(Forward()), 4 * self.heads * self.keys * self.dim
+        args, state_bytes = self.sized(_abi.DeltaArgs()), 4 * self.heads * self.keys * self.dim
         out = torch.empty(self.rows, self.heads * self.dim)
         state, scale = torch.empty(state_bytes + 16, dtype=torch.uint8), torch.empty(self.heads)
         fill(args, **dict(zip(NAMES, inputs)), out=out)
@@ -102,7 +77,7 @@ class Ops:
         return out
 
     def backward(self, inputs, dout):
-        args, gradients = self.sized(Backward()), [torch.empty_like(x) for x in inputs]
+        args, gradients = self.sized(_abi.DeltaBackwardArgs()), [torch.empty_like(x) for x in inputs]
         fill(args, **dict(zip(NAMES, inputs)), **{"d" + name: g for name, g in zip(NAMES, gradients)}, dout=dout)
         self.call("delta_backward", args)
         return gradients

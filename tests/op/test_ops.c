@@ -2,12 +2,15 @@
 #include "op/attention_backward.h"
 #include "op/conv1d.h"
 #include "op/elementwise_backward.h"
+#include "op/gated_norm.h"
 #include "op/gemm_backward.h"
 #include "op/logprob.h"
 #include "op/moe_backward.h"
+#include "op/moe_sigmoid.h"
 #include "op/op_case.h"
 #include "op/rmsnorm_backward.h"
 #include "op/scan.h"
+#include "op/sigmoid_gate.h"
 #include "op/weight.h"
 
 /* Every op on a problem of a few rows. Inputs are shared; what an op writes lies in `out`, which is guarded. */
@@ -185,6 +188,115 @@ static ls_attention_backward_args make_attention_backward(float *out) {
 
 static ls_decay_args make_decay(float *out) {
     const ls_decay_args args = {.x = wide, .n = ROWS * DIM, .out = out};
+    return args;
+}
+
+static ls_rates_args make_rates(float *out) {
+    const ls_rates_args args = {.x = wide, .n = ROWS * DIM, .out = out};
+    return args;
+}
+
+static ls_gated_norm_args make_gated_norm(float *out) {
+    const ls_gated_norm_args args = {.x = wide,
+                                     .z = wide,
+                                     .x_stride = DIM,
+                                     .z_stride = DIM,
+                                     .w = vector,
+                                     .eps = 1e-5f,
+                                     .y = out,
+                                     .y_stride = DIM,
+                                     .rows = ROWS,
+                                     .dim = DIM,
+                                     .groups = 1};
+    return args;
+}
+
+static ls_gated_norm_backward_args make_gated_norm_backward(float *out) {
+    const ls_gated_norm_backward_args args = {.x = wide,
+                                              .z = wide,
+                                              .x_stride = DIM,
+                                              .z_stride = DIM,
+                                              .w = vector,
+                                              .eps = 1e-5f,
+                                              .dy = wide,
+                                              .dy_stride = DIM,
+                                              .dx = out,
+                                              .dx_stride = DIM,
+                                              .dz = out + ROWS * DIM,
+                                              .dz_stride = DIM,
+                                              .dw = out + 2 * ROWS * DIM,
+                                              .scale = out + 3 * ROWS * DIM,
+                                              .rows = ROWS,
+                                              .dim = DIM,
+                                              .groups = 1};
+    return args;
+}
+
+static ls_relu2_args make_relu2(float *out) {
+    const ls_relu2_args args = {.x = wide, .y = out, .rows = ROWS, .dim = DIM};
+    return args;
+}
+
+static ls_relu2_backward_args make_relu2_backward(float *out) {
+    const ls_relu2_backward_args args = {.x = wide, .dy = wide, .dx = out, .rows = ROWS, .dim = DIM};
+    return args;
+}
+
+static ls_sigmoid_gate_args make_sigmoid_gate(float *out) {
+    const ls_sigmoid_gate_args args = {.x = wide,
+                                       .gate = narrow,
+                                       .x_stride = DIM,
+                                       .gate_stride = STATES,
+                                       .y = out,
+                                       .y_stride = DIM,
+                                       .rows = ROWS,
+                                       .dim = DIM,
+                                       .gates = 1};
+    return args;
+}
+
+static ls_sigmoid_gate_backward_args make_sigmoid_gate_backward(float *out) {
+    const ls_sigmoid_gate_backward_args args = {.x = wide,
+                                                .gate = narrow,
+                                                .x_stride = DIM,
+                                                .gate_stride = STATES,
+                                                .dy = wide,
+                                                .dy_stride = DIM,
+                                                .dx = out,
+                                                .dx_stride = DIM,
+                                                .dgate = out + ROWS * DIM,
+                                                .dgate_stride = 1,
+                                                .rows = ROWS,
+                                                .dim = DIM,
+                                                .gates = 1};
+    return args;
+}
+
+static ls_moe_sigmoid_route_args make_moe_sigmoid_route(float *out) {
+    const ls_moe_sigmoid_route_args args = {.logits = narrow,
+                                            .bias = vector,
+                                            .rows = ROWS,
+                                            .n_experts = STATES,
+                                            .top_k = TOP,
+                                            .n_groups = 1,
+                                            .top_groups = 1,
+                                            .normalised = true,
+                                            .scale = 2.5f,
+                                            .expert = (int32_t *)(void *)(out + ROWS * TOP),
+                                            .weight = out};
+    return args;
+}
+
+static ls_moe_sigmoid_route_backward_args make_moe_sigmoid_route_backward(float *out) {
+    const ls_moe_sigmoid_route_backward_args args = {.logits = narrow,
+                                                     .rows = ROWS,
+                                                     .n_experts = STATES,
+                                                     .top_k = TOP,
+                                                     .expert = experts,
+                                                     .d_weight = wide,
+                                                     .normalised = true,
+                                                     .scale = 2.5f,
+                                                     .dlogits = out};
     return args;
 }
 
@@ -452,6 +564,15 @@ CALLS(swiglu_backward, rows)
 CALLS(attention, rows)
 CALLS(attention_backward, rows)
 CALLS(decay, n)
+CALLS(rates, n)
+CALLS(gated_norm, rows)
+CALLS(gated_norm_backward, rows)
+CALLS(relu2, rows)
+CALLS(relu2_backward, rows)
+CALLS(sigmoid_gate, rows)
+CALLS(sigmoid_gate_backward, rows)
+CALLS(moe_sigmoid_route, rows)
+CALLS(moe_sigmoid_route_backward, rows)
 CALLS(moe_route, rows)
 CALLS(moe_place, rows)
 CALLS(moe_combine, n)
@@ -483,6 +604,15 @@ static const op_calls ops[] = {
     ENTRY(attention, false),
     ENTRY(attention_backward, true),
     ENTRY_OF(decay, false, "n"),
+    ENTRY_OF(rates, false, "n"),
+    ENTRY(gated_norm, false),
+    ENTRY(gated_norm_backward, false),
+    ENTRY(relu2, false),
+    ENTRY(relu2_backward, false),
+    ENTRY(sigmoid_gate, false),
+    ENTRY(sigmoid_gate_backward, false),
+    ENTRY(moe_sigmoid_route, false),
+    ENTRY(moe_sigmoid_route_backward, false),
     ENTRY(moe_route, false),
     ENTRY(moe_place, false),
     ENTRY(moe_combine, false),

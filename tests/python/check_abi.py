@@ -125,7 +125,7 @@ def main(include, cc="cc"):
     report.run("a Python function for each of C", check_functions)
     report.run("exp64 and log64", check_exp64, cc)
     report.run("an op for each argument struct", lambda: [
-        re.search(rf"ls_op_{op}\(const ls_exec \*exec, const {c_name(args)} \*args, ls_error \*err\)", header).group()
+        re.search(rf"ls_op_{op}\(const ls_exec \*exec, const {c_name(args)} \*args,\s+ls_error \*err\)", header).group()
         for op, args in abi.OPS.items()])
     report.finish()
 
