@@ -26,8 +26,9 @@ _PLACES = {
     "_embed": (None, ("version",)),
     "embedding": ("numpy", ("Engine", "Model", "Rollout", "Trainer", "advantages")),
     "_run": ("torch", ("check",)),
-    "layers": ("torch", ("Batch", "HeadPart", "Numerics", "Rotation", "causal_attention", "embed", "head", "linear",
-                         "mixer", "rmsnorm", "rope", "swiglu")),
+    "layers": ("torch", ("Batch", "HeadPart", "Numerics", "Rotation", "causal_attention", "delta_rule", "embed",
+                         "gated_rmsnorm", "head", "linear", "mamba2_scan", "mixer", "relu2", "rmsnorm", "rope",
+                         "sigmoid_gate", "swiglu")),
     "patching": ("torch", ("patch", "token_logprobs")),
     "ops": ("torch", ("LOG2E", "causal_conv1d", "conv1d", "logprob", "scan", "selected_logprob", "selective_scan",
                       "selective_scan_fn", "sequence_sum", "spans")),
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
     from ._embed import version
     from ._run import check
     from .embedding import Engine, Model, Rollout, Trainer, advantages
-    from .layers import (Batch, HeadPart, Numerics, Rotation, causal_attention, embed, head, linear, mixer, rmsnorm,
-                         rope, swiglu)
+    from .layers import (Batch, HeadPart, Numerics, Rotation, causal_attention, delta_rule, embed, gated_rmsnorm, head,
+                         linear, mamba2_scan, mixer, relu2, rmsnorm, rope, sigmoid_gate, swiglu)
     from .ops import (LOG2E, causal_conv1d, conv1d, logprob, scan, selected_logprob, selective_scan, selective_scan_fn,
                       sequence_sum, spans)
     from .patching import patch, token_logprobs

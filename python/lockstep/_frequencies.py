@@ -17,6 +17,10 @@ _INVERSE_FACTORIALS = tuple(1.0 / math.factorial(n) for n in range(13, 2, -1)) +
 _KEYS = ("rope_type", "type", "rope_theta", "factor", "partial_rotary_factor", "low_freq_factor", "beta_fast",
          "beta_slow", "mscale", "original_max_position_embeddings", "high_freq_factor", "mscale_all_dim", "truncate",
          "attention_factor")
+# Which share of a head's columns rotates where that is not all of them, and whether a file may say another one.
+_SHARES = {"bamba": (0.5, False), "qwen3_next": (0.25, True), "qwen3_5_text": (0.25, True),
+           "qwen3_5_moe_text": (0.25, True)}
+_OF_IMAGES = ("mrope_section", "mrope_interleaved")  # change nothing for text, in families whose files say the share
 
 
 def _bits(x):
@@ -76,6 +80,22 @@ class _Source:
         if self.object is not None and not isinstance(self.object, dict):
             _refuse(f"{self.field}: {self.object!r}, expected an object")
         self.object = self.object or {}
+        self.share, self.may_say_share = _SHARES.get(config.get("model_type"), (1.0, False))
+
+    def rotated(self, head_dim):
+        """Columns of a head that rotate, the first ones."""
+        share = self.either("partial_rotary_factor")
+        if share is None:
+            share = self.share
+        elif not self.may_say_share and not (_is_number(share) and share == self.share):
+            _refuse(f"partial_rotary_factor: {share!r}, expected {self.share:g}", "unsupported")
+        elif not (_is_number(share) and 0.0 < share <= 1.0):
+            _refuse(f"partial_rotary_factor: {share!r}, expected a number above 0 and at most 1")
+        dim = int(float(head_dim) * share)
+        if dim < 2 or dim % 2 or dim > HEAD_DIM_MAX:
+            _refuse(f"head_dim: {head_dim}, of which {dim} columns rotate; these are even and at most {HEAD_DIM_MAX}",
+                    "unsupported")
+        return dim
 
     def kind(self):
         """One of those that are built. The type is looked at before the parameters, which may be another type's."""
@@ -88,7 +108,7 @@ class _Source:
         if value not in ("default", "linear", "llama3", "yarn"):
             _refuse(f"{self.field}.rope_type: {value!r}; default, linear, llama3 and yarn are built", "unsupported")
         for key in self.object:
-            if key not in _KEYS:
+            if key not in _KEYS and not (self.may_say_share and key in _OF_IMAGES):
                 _refuse(f"{self.field}: {key} is no parameter of a rotation that is built", "unsupported")
         return value
 
@@ -166,25 +186,21 @@ def _yarn(source, base, dim, positions_max):
     return out, _f32(attention)
 
 
-def frequencies(config, head_dim, positions_max, default_theta=10000.0):
-    """(inv_freq, scale) of a config.json as a dict: head_dim / 2 binary32 numbers and the scale of cosines and sines.
-    LockstepError for what the engine refuses."""
-    source = _Source(config)
+def frequencies_of(config, head_dim):
+    """(inv_freq, scale) of a config.json as a dict: a binary32 number for each two columns of a head that rotate, and
+    the scale of cosines and sines. LockstepError for what the engine refuses."""
+    source, positions_max = _Source(config), config["max_position_embeddings"]
     kind, theta = source.kind(), source.either("rope_theta")
-    theta = default_theta if theta is None else theta
+    theta = 10000.0 if theta is None else theta
     if not _is_number(theta) or not 1.0 < theta <= 1e30:
         _refuse(f"rope_theta: {theta!r}, expected a number above 1")
-    theta, part = float(theta), source.either("partial_rotary_factor")
-    if part is not None and not (_is_number(part) and part == 1.0):
-        _refuse(f"partial_rotary_factor: {part!r}, expected 1", "unsupported")
-    if head_dim < 2 or head_dim % 2 or head_dim > HEAD_DIM_MAX:
-        _refuse(f"head_dim: {head_dim}; heads that rotate are even and at most {HEAD_DIM_MAX}", "unsupported")
-    plain = [_f32(1.0 / _power(theta, j, head_dim)) for j in range(head_dim // 2)]
+    theta, dim = float(theta), source.rotated(head_dim)
+    plain = [_f32(1.0 / _power(theta, j, dim)) for j in range(dim // 2)]
     if kind == "default":
         return tuple(plain), 1.0
     if kind == "linear":
         return tuple(_linear(source, plain)), 1.0
     if kind == "llama3":
         return tuple(_llama3(source, plain, positions_max)), 1.0
-    scaled, scale = _yarn(source, theta, head_dim, positions_max)
+    scaled, scale = _yarn(source, theta, dim, positions_max)
     return tuple(scaled), scale

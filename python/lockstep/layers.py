@@ -1,5 +1,5 @@
-"""Layers of Jamba, Mamba, Llama, Mistral, Qwen2 and Qwen3 as torch functions, forward and gradients in the engine's
-bits, on CPU and CUDA.
+"""Layers of the models that lockstep.patch takes as torch functions, forward and gradients in the engine's bits, on CPU
+and CUDA.
 
 Rows are packed: matrices are [rows, width], and a Batch says which rows are which sequence. A part of a layer
 (attention, mixer, feed-forward) is one autograd function, not one for each op, because the engine keeps its gradients
@@ -13,551 +13,15 @@ parameter.
 The arithmetic, to the bit, is NUMERICS.md and src/op/*.h of the Lockstep sources; the order of ops src/model/part_*.c.
 None of this has a shape function for compilers: do not put torch.compile around it."""
 
-import ctypes
-import math
-from dataclasses import dataclass
-from typing import Optional
-
 import torch
 
 from . import _abi
-from ._frequencies import frequencies
-from ._run import DTYPES, _aligned, new_pool, pool, require, row_stride, run
-from .ops import spans as make_spans
-
-F32, BF16 = torch.float32, torch.bfloat16
-LN2 = float.fromhex("0x1.62e430p-1")  # LS_LN2
-PAGE = 64  # tokens of a page of keys and values; carries no bit
-PROFILES = {"exact": _abi.EXACT, "mma16": _abi.MMA16}
-
-
-@dataclass(frozen=True)
-class Numerics:
-    """How a model computes: profile "exact" or "mma16", activations torch.float32 or torch.bfloat16, eps of its
-    norms."""
-    profile: str = "exact"
-    activations: torch.dtype = F32
-    eps: float = 1e-6
-
-    def __post_init__(self):
-        if self.profile not in PROFILES:
-            raise ValueError(f"profile: {self.profile!r}; 'exact' or 'mma16' is taken")
-        if self.activations not in (F32, BF16):
-            raise TypeError(f"activations: {self.activations}; torch.float32 or torch.bfloat16 is taken")
-        if self.profile == "mma16" and self.activations != BF16:
-            raise TypeError(f"profile mma16: activations are {self.activations}, the profile multiplies bf16 only")
-
-    @property
-    def code(self):
-        return PROFILES[self.profile]
-
-
-@dataclass(frozen=True)
-class Rotation:
-    """Rotation of heads by position: float32 frequencies, 2 * len(inv_freq) columns of a head; scale of cosines and
-    sines."""
-    inv_freq: tuple
-    scale: float = 1.0
-
-    def __post_init__(self):
-        object.__setattr__(self, "inv_freq", tuple(float(f) for f in self.inv_freq))
-
-    @classmethod
-    def of(cls, config, head_dim=None):
-        """That of a transformers config, or of a config.json as a dict; frequencies are the engine's, not torch's.
-        LockstepError where the engine does not build it."""
-        fields = config if isinstance(config, dict) else config.to_dict()
-        if head_dim is None:
-            head_dim = fields.get("head_dim") or fields["hidden_size"] // fields["num_attention_heads"]
-        return cls(*frequencies(fields, head_dim, fields["max_position_embeddings"]))
-
-
-@dataclass
-class HeadPart:
-    """Neighbouring heads that are treated alike: bias [n_heads * head_dim] or None, norm [head_dim] or None."""
-    n_heads: int
-    bias: Optional[torch.Tensor] = None
-    norm: Optional[torch.Tensor] = None
-    rotates: bool = True
-
-
-class Batch:
-    """Sequences whose rows lie side by side: sequence s has lengths[s] > 0 rows, from the start of its own."""
-
-    def __init__(self, lengths, device):
-        self.lengths = [int(n) for n in lengths]
-        if any(n < 1 for n in self.lengths):
-            raise ValueError(f"lengths: {self.lengths}: a sequence has at least one row")
-        self.device, self.n, self.rows = device, len(self.lengths), sum(self.lengths)
-        self.longest = max(self.lengths, default=0)
-        n_rows = torch.tensor(self.lengths, dtype=torch.int64)
-        self.starts = torch.zeros(self.n + 1, dtype=torch.int64)
-        torch.cumsum(n_rows, 0, out=self.starts[1:])
-        slot = torch.arange(self.n)
-        pages = (n_rows + PAGE - 1) // PAGE
-        table = torch.cumsum(pages, 0) - pages
-        self.n_pages = int(pages.sum())
-        self.spans = make_spans(self.starts[:-1], n_rows, torch.zeros_like(n_rows), slot)
-        self.spans[:, 4] = table
-        self.spans, self.offsets = self.spans.to(device), self.starts.to(device)
-        self.tables = torch.arange(self.n_pages, dtype=torch.int32, device=device)
-        self._tables_of = {}
-
-    def rope_table(self, rotation):
-        """Cosines and sines of each row's position, [rows, 2 * half]; made once. None without a rotation."""
-        if rotation is None:
-            return None
-        if rotation not in self._tables_of:
-            half = len(rotation.inv_freq)
-            inv_freq = torch.tensor(rotation.inv_freq, dtype=F32, device=self.device)
-            table = torch.empty((self.rows, 2 * half), dtype=F32, device=self.device)
-            _run("rope_table", table.device, inv_freq=inv_freq, half=half, scale=rotation.scale, table=table,
-                 rows=self.rows, **self.span_members())
-            self._tables_of[rotation] = table
-        return self._tables_of[rotation]
-
-    def span_members(self):
-        return dict(spans=self.spans, n_spans=self.n, span_rows_max=self.longest)
-
-
-# ---- ops on packed rows, without autograd; x may have rows apart ----
-
-
-def _stride(x):
-    stride = row_stride(x)
-    if stride is None:
-        raise ValueError(f"shape {tuple(x.shape)} with strides {x.stride()}; rows must be contiguous and evenly spaced")
-    return stride
-
-
-def _run(op, device, **members):
-    # What lies in device memory was made here or checked by the embedding: nothing waits.
-    run(op, device, "stream", **members)
-
-
-def _packed(w):
-    """A weight [n, k] in the back end's layout: the struct, and the memory that it points to."""
-    w = w.detach().contiguous()
-    backend = _abi.CUDA if w.device.type == "cuda" else _abi.CPU
-    weight = _abi.gemm_plan(backend, DTYPES[w.dtype], *w.shape)
-    memory = torch.empty(weight.panel_bytes + 255, dtype=torch.uint8, device=w.device)
-    weight.panels = _aligned(memory.data_ptr(), 256)
-    _run("gemm_repack", w.device, weight=ctypes.addressof(weight), w=w, dtype=w.dtype)
-    return weight, memory
-
-
-def _product(x, w, bias, out, profile, picked=None):
-    """out = R(x w^T + bias); picked: two numbers in device memory, the rows that there are."""
-    weight, memory = _packed(w)
-    _run("gemm", x.device, x=x, x_dtype=x.dtype, x_stride=_stride(x), weight=ctypes.addressof(weight), bias=bias,
-         out=out,
-         out_dtype=out.dtype, out_stride=_stride(out), m=x.shape[0], profile=profile, range=picked, nan_open=True)
-    del memory
-    return out
-
-
-def _product_input(dy, w, dx, profile, add=False, rows=None, picked=None):
-    """dx (= or +=) dy w, at these rows of dx."""
-    w = w.detach().contiguous()
-    _run("gemm_backward_input", dy.device, dy=dy, dy_stride=_stride(dy), w=w, w_dtype=w.dtype, dx=dx,
-         dx_stride=_stride(dx),
-         dx_count=dx.shape[0], dx_rows=rows, add=add, m=dy.shape[0], n=w.shape[0], k=w.shape[1], profile=profile,
-         range=picked)
-    return dx
-
-
-def _product_weight(dy, x, profile, offsets, dbias=None, dw=None, picked=None):
-    """dy^T x [n, k]; the sum of dy over rows goes to dbias."""
-    if dw is None:
-        dw = torch.zeros((dy.shape[1], x.shape[1]), dtype=F32, device=dy.device)
-    mma16 = profile == _abi.MMA16
-    _run("gemm_backward_weight", dy.device, dy=dy, dy_stride=_stride(dy), x=x, x_dtype=x.dtype, x_stride=_stride(x),
-         x_count=x.shape[0], dw=dw, dbias=dbias, m=dy.shape[0], n=dy.shape[1], k=x.shape[1], profile=profile,
-         sequences=offsets if mma16 else None, n_sequences=offsets.shape[0] - 1 if mma16 else 0, range=picked,
-         dw_is_zero=True)
-    return dw
-
-
-def _norm(x, w, eps, out):
-    _run("rmsnorm", x.device, x=x, x_dtype=x.dtype, x_stride=_stride(x), w=w, eps=eps, y=out, y_dtype=out.dtype,
-         y_stride=_stride(out), rows=x.shape[0], dim=x.shape[1])
-    return out
-
-
-def _norm_backward(x, w, eps, dy, dx):
-    """dx through the norm; returns the gradient of w."""
-    dw, scale = torch.zeros_like(w), torch.empty(x.shape[0], dtype=F32, device=x.device)
-    _run("rmsnorm_backward", x.device, x=x, x_dtype=x.dtype, x_stride=_stride(x), w=w, eps=eps, dy=dy,
-         dy_stride=_stride(dy), dx=dx, dx_stride=_stride(dx), dw=dw, scale=scale, rows=x.shape[0], dim=x.shape[1])
-    return dw
-
-
-def _rope_parts(parts, chains=None):
-    """The struct's array, and the tensors that it points to."""
-    out, held = (_abi.RopePart * _abi.ROPE_PARTS)(), []
-    for i, part in enumerate(parts):
-        bias, norm = _wide(part.bias), _wide(part.norm)
-        pointers = [None if t is None else t.data_ptr() for t in (bias, norm, chains[i] if chains else None)]
-        out[i] = _abi.RopePart(part.n_heads, pointers[0], pointers[1], part.rotates, pointers[2])
-        held += [bias, norm]
-    return out, held
-
-
-def _rope_members(table, parts, head_dim, eps):
-    return dict(table=table, half=0 if table is None else table.shape[1] // 2, eps=eps, head_dim=head_dim,
-                n_parts=len(parts))
-
-
-def _rope(x, y, table, parts, head_dim, eps):
-    array, held = _rope_parts(parts)
-    _run("rope", x.device, x=x, x_stride=_stride(x), y=y, y_dtype=y.dtype, y_stride=_stride(y), rows=x.shape[0],
-         part=array, **_rope_members(table, parts, head_dim, eps))
-    del held
-
-
-def _rope_backward(x, dy, dx, table, parts, head_dim, eps):
-    """dx, that of the biases as well; returns the gradient of each part's norm, None where it has none. x: None where
-    no part has a norm."""
-    chains = [None if p.norm is None else torch.zeros((p.n_heads, head_dim), dtype=F32, device=dy.device)
-              for p in parts]
-    scale = None if x is None else _empty(dy, dy.shape[0], sum(p.n_heads for p in parts))
-    array, held = _rope_parts(parts, chains)
-    _run("rope_backward", dy.device, x=x, x_stride=0 if x is None else _stride(x), dy=dy, dy_stride=_stride(dy), dx=dx,
-         dx_dtype=dx.dtype, dx_stride=_stride(dx), rows=dy.shape[0], part=array, scale=scale,
-         **_rope_members(table, parts, head_dim, eps))
-    del held
-    grads = []
-    for part, chain in zip(parts, chains):
-        grads.append(None if chain is None else _empty(dy, head_dim))
-        if chain is not None:
-            _run("rope_norm_fold", dy.device, chains=chain, n_heads=part.n_heads, head_dim=head_dim, out=grads[-1])
-    return grads
-
-
-def _wide(w):
-    """A vector of parameters in float32, exactly; None stays None."""
-    return None if w is None else w.detach().float().contiguous()
-
-
-def _like(grad, parameter):
-    """A gradient in the parameter's type and shape: one rounding."""
-    return grad.view(parameter.shape).to(parameter.dtype)
-
-
-def _empty(like, *shape, dtype=F32):
-    return torch.empty(shape, dtype=dtype, device=like.device)
-
-
-# ---- parts of layers: forward(numerics, batch, x, *parameters) -> (y, kept); backward -> (dx, gradients) ----
-
-
-class _Attention:
-    """x to q, k, v; bias, norm of heads and rotation where there are some; causal attention; o. Options: heads,
-    kv_heads, head_dim, window or 0, Rotation or None."""
-
-    @staticmethod
-    def scale(head_dim):
-        root = ctypes.c_float(math.sqrt(head_dim)).value
-        return ctypes.c_float(1.0 / root).value
-
-    @staticmethod
-    def heads(options, batch, qkv, out, profile):
-        """Writes out; returns what a gradient needs of mma16, the logarithm of each query's sum, None in exact."""
-        heads, kv_heads, head_dim, window = options
-        log_sum = _empty(qkv, batch.rows, heads) if profile == _abi.MMA16 else None
-        q_dim, kv_dim = heads * head_dim, kv_heads * head_dim
-        q, k, v = qkv.split((q_dim, kv_dim, kv_dim), dim=1)
-        pages = torch.zeros((max(batch.n_pages, 1), 2 * kv_dim * PAGE), dtype=qkv.dtype, device=qkv.device)
-        view = _abi.PoolView(pages.data_ptr(), pages.stride(0) * pages.element_size(), pages.shape[0])
-        _run("attention", qkv.device, q=q, k=k, v=v, out=out, dtype=qkv.dtype, q_stride=qkv.stride(0),
-             kv_stride=qkv.stride(0), out_stride=out.stride(0), n_heads=heads, n_kv_heads=kv_heads, head_dim=head_dim,
-             scale=_Attention.scale(head_dim), page_tokens=PAGE, pages=view, spans=batch.spans, n_spans=batch.n,
-             tables=batch.tables, n_tables=batch.n_pages, rows=batch.rows, window=window, profile=profile,
-             log_sum=log_sum, log_sum_stride=heads)
-        return log_sum
-
-    @staticmethod
-    def heads_backward(options, batch, qkv, dout, out, log_sum, profile):
-        heads, kv_heads, head_dim, window = options
-        q_dim, kv_dim = heads * head_dim, kv_heads * head_dim
-        dqkv = torch.empty(qkv.shape, dtype=F32, device=qkv.device)
-        (q, k, v), (dq, dk, dv) = (t.split((q_dim, kv_dim, kv_dim), dim=1) for t in (qkv, dqkv))
-        _run("attention_backward", qkv.device, q=q, k=k, v=v, dtype=qkv.dtype, q_stride=qkv.stride(0),
-             kv_stride=qkv.stride(0), dout=dout, dout_stride=dout.stride(0), dq=dq, dk=dk, dv=dv,
-             dq_stride=dqkv.stride(0), dkv_stride=dqkv.stride(0), rows=batch.rows, n_heads=heads, n_kv_heads=kv_heads,
-             head_dim=head_dim, scale=_Attention.scale(head_dim), window=window, profile=profile, out=out,
-             out_stride=out.stride(0), log_sum=log_sum, log_sum_stride=heads, **batch.span_members())
-        return dqkv
-
-    @staticmethod
-    def parts(options, rotation, biases, norms):
-        heads, kv_heads, *_ = options
-        turns = rotation is not None
-        return (HeadPart(heads, biases[0], norms[0], turns), HeadPart(kv_heads, biases[1], norms[1], turns),
-                HeadPart(kv_heads, biases[2], None, False))
-
-    @staticmethod
-    def forward(numerics, options, batch, x, wq, wk, wv, wo, *more):
-        """more, where there is some: biases of q, k, v and o, norms of q's and k's heads; each may be None."""
-        *options, rotation = options
-        biases, norms = (more[:4], more[4:]) if more else ((None,) * 4, (None,) * 2)
-        q_dim, kv_dim, rows = wq.shape[0], wk.shape[0], x.shape[0]
-        bare = rotation is None and all(w is None for w in (*biases[:3], *norms))
-        qkv = _empty(x, rows, q_dim + 2 * kv_dim, dtype=numerics.activations)
-        raw = qkv if bare else _empty(x, *qkv.shape)
-        for w, out in zip((wq, wk, wv), raw.split((q_dim, kv_dim, kv_dim), dim=1)):
-            _product(x, w, None, out, numerics.code)
-        if not bare:
-            _rope(raw, qkv, batch.rope_table(rotation), _Attention.parts(options, rotation, biases, norms), options[2],
-                  numerics.eps)
-        heads = _empty(x, rows, q_dim, dtype=numerics.activations)
-        log_sum = _Attention.heads(options, batch, qkv, heads, numerics.code)
-        y = _product(heads, wo, _wide(biases[3]), _empty(x, rows, wo.shape[0]), numerics.code)
-        return y, (qkv, heads, log_sum) if all(w is None for w in norms) else (qkv, heads, log_sum, raw)
-
-    @staticmethod
-    def backward(numerics, options, batch, dy, x, kept, wq, wk, wv, wo, *more):
-        *options, rotation = options
-        biases, norms = (more[:4], more[4:]) if more else ((None,) * 4, (None,) * 2)
-        qkv, heads, log_sum, *raw = kept
-        profile, offsets = numerics.code, batch.offsets
-        dbiases = [None if w is None else torch.zeros(w.shape, dtype=F32, device=x.device) for w in biases]
-        dout = _product_input(dy, wo, _empty(x, *heads.shape), profile)
-        dwo = _product_weight(dy, heads, profile, offsets, dbiases[3])
-        dqkv = _Attention.heads_backward(options, batch, qkv, dout, heads, log_sum, profile)
-        dnorms = (None, None)
-        if rotation is not None or raw:
-            through = _empty(x, *dqkv.shape)
-            dnorms = _rope_backward(raw[0] if raw else None, dqkv, through, batch.rope_table(rotation),
-                                    _Attention.parts(options, rotation, biases, norms), options[2], numerics.eps)[:2]
-            dqkv = through
-        dx, grads = _empty(x, *x.shape), []
-        for i, (w, d) in enumerate(zip((wq, wk, wv), dqkv.split((wq.shape[0], wk.shape[0], wv.shape[0]), dim=1))):
-            grads.append(_product_weight(d, x, profile, offsets, dbiases[i]))
-            _product_input(d, w, dx, profile, add=i > 0)
-        return dx, (*grads, dwo, *((*dbiases, *dnorms) if more else ()))
-
-
-class _Mixer:
-    """Mamba-1: in_proj, convolution, x_proj, the norms of dt, B and C where there are some, dt_proj, scan, out_proj.
-    options: the epsilon of norms that have no weights, as FalconMamba's; else None."""
-
-    @staticmethod
-    def conv(numerics, batch, uz, conv_w, conv_bias):
-        """u behind the convolution, and what x_proj reads of it."""
-        dim, width = conv_w.shape[0], conv_w.shape[-1]
-        u = _empty(uz, uz.shape[0], dim)
-        rounded = _empty(uz, uz.shape[0], dim, dtype=BF16) if numerics.code == _abi.MMA16 else None
-        state = new_pool(batch.n, (width - 1, dim), numerics.activations, uz.device)
-        _run("conv1d", uz.device, x=uz, x_dtype=F32, y_dtype=F32, state_dtype=numerics.activations,
-             x_stride=uz.stride(0),
-             w=_Mixer.taps(conv_w), bias=_wide(conv_bias), y=u, y_stride=dim, rounded=rounded, rounded_stride=dim,
-             rows=batch.rows, dim=dim, d_conv=width, state=pool("state", state, (state.dtype,), state.shape[1:], uz),
-             **batch.span_members())
-        return u, u if rounded is None else rounded
-
-    @staticmethod
-    def taps(conv_w):
-        return _wide(conv_w).view(conv_w.shape[0], -1).t().contiguous()
-
-    @staticmethod
-    def decay(a_log):
-        a_log = a_log.detach().contiguous()
-        out = torch.empty(a_log.shape, dtype=F32, device=a_log.device)
-        _run("decay", a_log.device, x=a_log, dtype=a_log.dtype, n=a_log.numel(), out=out)
-        return out
-
-    @staticmethod
-    def norms(numerics, options, weights, parts):
-        """(weight, epsilon) of each norm; none where the model has none."""
-        if options is not None:
-            return [(torch.ones(part.shape[1], dtype=F32, device=part.device), options) for part in parts]
-        return [] if weights[0] is None else [(_wide(w), numerics.eps) for w in weights]
-
-    @staticmethod
-    def scan_members(uz, u, dt, b, c, a2, dt_bias, d):
-        return dict(in_dtype=F32, u=u, dt_raw=dt, b=b, cc=c, z=uz[:, u.shape[1]:], u_stride=u.stride(0),
-                    dt_stride=dt.stride(0), b_stride=b.stride(0), c_stride=c.stride(0), z_stride=uz.stride(0), a2=a2,
-                    dt_bias=_wide(dt_bias), d=_wide(d), rows=u.shape[0], dim=u.shape[1], n_states=a2.shape[1])
-
-    @staticmethod
-    def forward(numerics, options, batch, x, in_w, in_bias, conv_w, conv_bias, x_w, dt_norm, b_norm, c_norm, dt_w,
-                dt_bias,
-                a_log, d, out_w, out_bias):
-        rank, states, rows, profile = dt_w.shape[1], a_log.shape[1], x.shape[0], numerics.code
-        uz = _product(x, in_w, _wide(in_bias), _empty(x, rows, in_w.shape[0]), profile)
-        u, u_in = _Mixer.conv(numerics, batch, uz, conv_w, conv_bias)
-        raw = _product(u_in, x_w, None, _empty(x, rows, rank + 2 * states), profile)
-        parts = raw.split((rank, states, states), dim=1)
-        dt_in_type = BF16 if profile == _abi.MMA16 else F32
-        norms = _Mixer.norms(numerics, options, (dt_norm, b_norm, c_norm), parts)
-        if norms:
-            dt_in, b, c = (_norm(part, *norm, _empty(x, *part.shape, dtype=dtype)) for part, norm, dtype in
-                           zip(parts, norms, (dt_in_type, F32, F32)))
-        else:
-            dt_in, b, c = parts[0].to(dt_in_type), *parts[1:]
-        dt = _product(dt_in, dt_w, None, _empty(x, rows, dt_w.shape[0]), profile)
-        a2 = _Mixer.decay(a_log)
-        scanned = _empty(x, *u.shape, dtype=numerics.activations)
-        state = new_pool(batch.n, a2.shape, F32, x.device)
-        _run("scan", x.device, **_Mixer.scan_members(uz, u, dt, b, c, a2, dt_bias, d), out_dtype=scanned.dtype,
-             out=scanned,
-             out_stride=scanned.stride(0), state=pool("state", state, (F32,), a2.shape, x), **batch.span_members())
-        y = _product(scanned, out_w, _wide(out_bias), _empty(x, rows, out_w.shape[0]), profile)
-        return y, (uz, u, u_in, raw, dt_in, b, c, dt, a2, scanned)
-
-    @staticmethod
-    def backward(numerics, options, batch, dy, x, kept, in_w, in_bias, conv_w, conv_bias, x_w, dt_norm, b_norm, c_norm,
-                 dt_w, dt_bias, a_log, d, out_w, out_bias):
-        uz, u, u_in, raw, dt_in, b, c, dt, a2, scanned = kept
-        rank, states, rows, dim = dt_w.shape[1], a_log.shape[1], x.shape[0], u.shape[1]
-        profile, offsets = numerics.code, batch.offsets
-        dout_bias, din_bias, dconv_bias, ddt_bias, dd = (
-            None if w is None else torch.zeros(w.shape, dtype=F32, device=x.device)
-            for w in (out_bias, in_bias, conv_bias, dt_bias, d))
-        dscan = _product_input(dy, out_w, _empty(x, *scanned.shape), profile)
-        dout_w = _product_weight(dy, scanned, profile, offsets, dout_bias)
-        duz, du, ddt = _empty(x, rows, 2 * dim), _empty(x, rows, dim), _empty(x, rows, dim)
-        db, dc, da2 = _empty(x, rows, states), _empty(x, rows, states), torch.zeros_like(a2)
-        _run("scan_backward", x.device, **_Mixer.scan_members(uz, u, dt, b, c, a2, dt_bias, d), dout=dscan,
-             dout_stride=dim,
-             du=du, ddt=ddt, db=db, dcc=dc, dz=duz[:, dim:], dz_stride=duz.stride(0), da2=da2, ddt_bias=ddt_bias, dd=dd,
-             continued=True, **batch.span_members())
-        ddt_w = _product_weight(ddt, dt_in, profile, offsets)
-        draw = _empty(x, rows, rank + 2 * states)
-        dnorms, sizes = (None, None, None), (rank, states, states)
-        norms = _Mixer.norms(numerics, options, (dt_norm, b_norm, c_norm), raw.split(sizes, 1))
-        if norms:
-            dnarrow = _product_input(ddt, dt_w, _empty(x, rows, rank), profile)
-            dweights = [_norm_backward(part, *norm, grad, into) for part, norm, grad, into in
-                        zip(raw.split(sizes, 1), norms, (dnarrow, db, dc), draw.split(sizes, 1))]
-            dnorms = dnorms if dt_norm is None else dweights
-        else:
-            _product_input(ddt, dt_w, draw[:, :rank], profile)
-            draw[:, rank:rank + states], draw[:, rank + states:] = db, dc
-        dx_w = _product_weight(draw, u_in, profile, offsets)
-        _product_input(draw, x_w, du, profile, add=True)
-        dconv_w = torch.zeros((dim, conv_w.shape[-1]), dtype=F32, device=x.device)
-        _run("conv1d_backward", x.device, x=uz, x_dtype=F32, state_dtype=numerics.activations, x_stride=uz.stride(0),
-             w=_Mixer.taps(conv_w), bias=_wide(conv_bias), dy=du, dy_stride=dim, dx=duz, dx_stride=duz.stride(0),
-             dw=dconv_w,
-             dbias=dconv_bias, rows=rows, dim=dim, d_conv=conv_w.shape[-1], dw_by_channel=True, **batch.span_members())
-        din_w = _product_weight(duz, x, profile, offsets, din_bias)
-        dx = _product_input(duz, in_w, _empty(x, *x.shape), profile)
-        return dx, (din_w, din_bias, dconv_w, dconv_bias, dx_w, *dnorms, ddt_w, ddt_bias, da2 * LN2 * a2, dd, dout_w,
-                    dout_bias)
-
-
-def _swiglu_backward(gate, up, dgated):
-    """dgate, in the memory of dgated, and dup."""
-    dup = _empty(gate, *gate.shape)
-    _run("swiglu_backward", gate.device, gate=gate, up=up, dy=dgated, dgate=dgated, dup=dup, rows=gate.shape[0],
-         dim=gate.shape[1])
-    return dgated, dup
-
-
-def _swiglu(gate, up, dtype):
-    out = _empty(gate, *gate.shape, dtype=dtype)
-    _run("swiglu", gate.device, gate=gate, up=up, y=out, y_dtype=dtype, rows=gate.shape[0], dim=gate.shape[1])
-    return out
-
-
-class _FeedForward:
-    """down(silu(gate x) * (up x))."""
-
-    @staticmethod
-    def forward(numerics, options, batch, x, gate_w, up_w, down_w):
-        gate, up = (_product(x, w, None, _empty(x, x.shape[0], w.shape[0]), numerics.code) for w in (gate_w, up_w))
-        gated = _swiglu(gate, up, numerics.activations)
-        return _product(gated, down_w, None, _empty(x, x.shape[0], down_w.shape[0]), numerics.code), (gate, up, gated)
-
-    @staticmethod
-    def backward(numerics, options, batch, dy, x, kept, gate_w, up_w, down_w):
-        gate, up, gated = kept
-        profile, offsets = numerics.code, batch.offsets
-        ddown = _product_weight(dy, gated, profile, offsets)
-        dgate, dup = _swiglu_backward(gate, up, _product_input(dy, down_w, _empty(x, *gate.shape), profile))
-        dx = _product_input(dgate, gate_w, _empty(x, *x.shape), profile)
-        _product_input(dup, up_w, dx, profile, add=True)
-        return dx, (_product_weight(dgate, x, profile, offsets), _product_weight(dup, x, profile, offsets), ddown)
-
-
-class _Experts:
-    """A mixture of experts: the router's top choices of each row, in the order of their experts. Options: top_k, and
-    whether the chosen experts alone share the weight (src/op/moe.h: reweigh).
-
-    gate_up [experts, 2 * inner, hidden] holds gate above up, down [experts, hidden, inner]."""
-
-    @staticmethod
-    def route(x, router, top_k, reweighs):
-        logits = _product(x, router, None, _empty(x, x.shape[0], router.shape[0]), _abi.EXACT)
-        rows, n = logits.shape
-        expert, weight = _empty(x, rows, top_k, dtype=torch.int32), _empty(x, rows, top_k)
-        _run("moe_route", x.device, logits=logits, rows=rows, n_experts=n, top_k=top_k, expert=expert, weight=weight)
-        if reweighs:
-            _run("moe_reweigh", x.device, logits=logits, rows=rows, n_experts=n, top_k=top_k, expert=expert,
-                 weight=weight)
-        pick, row, place = (_empty(x, rows * top_k, dtype=torch.int64) for _ in range(3))
-        offsets = _empty(x, n + 1, dtype=torch.int64)
-        _run("moe_place", x.device, expert=expert, rows=rows, n_experts=n, top_k=top_k, pick=pick, row=row, place=place,
-             offsets=offsets)
-        return logits, expert, weight, pick, row, place, offsets
-
-    @staticmethod
-    def forward(numerics, options, batch, x, router, gate_up, down):
-        inner, n = down.shape[2], down.shape[0]
-        logits, expert, weight, pick, row, place, offsets = _Experts.route(x, router, *options)
-        picked_x, picked_weight = x[row], weight.view(-1)[pick]
-        gate, up = (_empty(x, row.shape[0], inner) for _ in range(2))
-        for e in range(n):
-            _product(picked_x, gate_up[e, :inner], None, gate, numerics.code, offsets[e:])
-            _product(picked_x, gate_up[e, inner:], None, up, numerics.code, offsets[e:])
-        gated = _swiglu(gate, up, numerics.activations)
-        picked_y, y = _empty(x, row.shape[0], x.shape[1]), torch.zeros(x.shape, dtype=F32, device=x.device)
-        for e in range(n):
-            _product(gated, down[e], None, picked_y, numerics.code, offsets[e:])
-        for e in range(n):
-            _run("moe_combine", x.device, y=picked_y, rows=row, weight=picked_weight, acc=y, n=row.shape[0],
-                 dim=x.shape[1],
-                 range=offsets[e:])
-        return y, (logits, expert, row, place, offsets, picked_x, picked_weight, gate, up, gated, picked_y)
-
-    @staticmethod
-    def groups(profile, batch, row, offsets):
-        """For each expert: the places of its picks; two numbers in device memory that say which these are, or None;
-        and where its picks of each sequence begin. Only mma16 asks for sequences, and the host waits for their places:
-        other sequences must move no bit of a gradient that is summed in steps of 16 rows."""
-        if profile != _abi.MMA16:
-            return [(slice(None), offsets[e:], batch.offsets) for e in range(offsets.shape[0] - 1)]
-        places = offsets.tolist()
-        spans = [slice(first, end) for first, end in zip(places, places[1:])]
-        return [(span, None, torch.searchsorted(row[span], batch.offsets)) for span in spans]
-
-    @staticmethod
-    def backward(numerics, options, batch, dy, x, kept, router, gate_up, down):
-        (top_k, reweighs), inner, n, profile = options, down.shape[2], down.shape[0], numerics.code
-        logits, expert, row, place, offsets, picked_x, picked_weight, gate, up, gated, picked_y = kept
-        picks = row.shape[0]
-        dpicked, dpicked_weight = _empty(x, *picked_y.shape), _empty(x, picks)
-        _run("moe_combine_backward", x.device, y=picked_y, rows=row, weight=picked_weight, dacc=dy, dy=dpicked,
-             dweight=dpicked_weight, n=picks, dim=x.shape[1], acc_rows=x.shape[0])
-        dgate_up, ddown = (torch.zeros(w.shape, dtype=F32, device=x.device) for w in (gate_up, down))
-        dgated, dx = _empty(x, picks, inner), torch.zeros(x.shape, dtype=F32, device=x.device)
-        groups = _Experts.groups(profile, batch, row, offsets)
-        for e, (at, picked, sequences) in enumerate(groups):
-            _product_weight(dpicked[at], gated[at], profile, sequences, dw=ddown[e], picked=picked)
-            _product_input(dpicked[at], down[e], dgated[at], profile, picked=picked)
-        dgate, dup = _swiglu_backward(gate, up, dgated)
-        for e, (at, picked, sequences) in enumerate(groups):
-            for d, half in ((dgate, slice(0, inner)), (dup, slice(inner, 2 * inner))):
-                _product_weight(d[at], picked_x[at], profile, sequences, dw=dgate_up[e, half], picked=picked)
-                _product_input(d[at], gate_up[e, half], dx, profile, add=True, rows=row[at], picked=picked)
-        dlogits, dweight = torch.empty_like(logits), dpicked_weight[place]
-        _run("moe_reweigh_backward" if reweighs else "moe_route_backward", x.device, logits=logits, rows=x.shape[0], n_experts=n, top_k=top_k, expert=expert,
-             d_weight=dweight, dlogits=dlogits)
-        drouter = _product_weight(dlogits, x, _abi.EXACT, batch.offsets)
-        _product_input(dlogits, router, dx, _abi.EXACT, add=True)
-        return dx, (drouter, dgate_up, ddown)
+from ._attention import Heads, _Attention
+from ._feed_forward import (Routing, _activate, _activate_backward, _Experts, _FeedForward, _Relu2, _SigmoidGate)
+from ._packed import (BF16, F32, PROFILES, Batch, HeadPart, Numerics, Rotation, _empty, _like, _norm, _norm_backward,
+                      _product, _product_input, _product_weight, _rope, _rope_backward, _run, _wide)
+from ._recurrent import DeltaHeads, Ssd, _Delta, _DeltaRule, _GatedNorm, _Mamba2, _Mixer, _Ssd
+from ._run import require, row_stride, run
 
 
 class _Part(torch.autograd.Function):
@@ -565,7 +29,7 @@ class _Part(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, part, numerics, options, batch, x, norm, *parameters):
-        normed = x.detach() if norm is None else _norm(x.detach(), _wide(norm), numerics.eps,
+        normed = x.detach() if norm is None else _norm(x.detach(), numerics.norm(norm), numerics.eps,
                                                        _empty(x, *x.shape, dtype=numerics.activations))
         y, kept = part.forward(numerics, options, batch, normed, *parameters)
         ctx.part, ctx.numerics, ctx.options, ctx.batch, ctx.n_kept = part, numerics, options, batch, len(kept)
@@ -577,14 +41,15 @@ class _Part(torch.autograd.Function):
         x, norm, normed, *rest = ctx.saved_tensors
         kept, parameters = rest[:ctx.n_kept], rest[ctx.n_kept:]
         read = x if norm is None else normed
-        dx, grads = ctx.part.backward(ctx.numerics, ctx.options, ctx.batch, dy.contiguous(), read, kept, *parameters)
+        dy = dy.float().contiguous()
+        dx, grads = ctx.part.backward(ctx.numerics, ctx.options, ctx.batch, dy, read, kept, *parameters)
         dnorm = None
         if norm is not None:
             dh = _empty(x, *x.shape)
-            dnorm = _like(_norm_backward(x, _wide(norm), ctx.numerics.eps, dx, dh), norm)
+            dnorm = _like(_norm_backward(x, ctx.numerics.norm(norm), ctx.numerics.eps, dx, dh), norm)
             dx = dh
         return (None, None, None, None, dx.to(x.dtype), dnorm,
-                *(None if w is None else _like(g, w) for w, g in zip(parameters, grads)))
+                *(None if g is None else _like(g, w) for w, g in zip(parameters, grads)))
 
 
 class _Head(torch.autograd.Function):
@@ -596,7 +61,7 @@ class _Head(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, numerics, batch, rows, offsets, tied, h, norm, w):
-        x = _norm(h.detach(), _wide(norm), numerics.eps, _empty(h, *h.shape, dtype=numerics.activations))[rows]
+        x = _norm(h.detach(), numerics.norm(norm), numerics.eps, _empty(h, *h.shape, dtype=numerics.activations))[rows]
         ctx.numerics, ctx.tied = numerics, tied
         ctx.save_for_backward(rows, offsets, h, norm, w, x)
         return _product(x, w, None, _empty(h, x.shape[0], w.shape[0]), numerics.code)
@@ -607,7 +72,7 @@ class _Head(torch.autograd.Function):
         dlogits, dx, dh = dlogits.contiguous(), torch.zeros(h.shape, dtype=F32, device=h.device), _empty(h, *h.shape)
         dw = _product_weight(dlogits, x, ctx.numerics.code, offsets)
         _product_input(dlogits, w, dx, ctx.numerics.code, rows=rows)
-        dnorm = _norm_backward(h, _wide(norm), ctx.numerics.eps, dx, dh)
+        dnorm = _norm_backward(h, ctx.numerics.norm(norm), ctx.numerics.eps, dx, dh)
         if ctx.tied is not None:
             ctx.tied["dw"] = dw
         return None, None, None, None, None, dh, _like(dnorm, norm), None if ctx.tied is not None else _like(dw, w)
@@ -675,19 +140,18 @@ class _Swiglu(torch.autograd.Function):
     @staticmethod
     def forward(ctx, gate, up, dtype):
         ctx.save_for_backward(gate, up)
-        return _swiglu(gate.detach(), up.detach(), dtype)
+        return _activate(gate.detach(), up.detach(), dtype)
 
     @staticmethod
     def backward(ctx, dy):
-        return (*_swiglu_backward(*ctx.saved_tensors, dy.float().clone(memory_format=torch.contiguous_format)), None)
+        return (*_activate_backward(*ctx.saved_tensors, dy.float().clone(memory_format=torch.contiguous_format)), None)
 
 
 class _CausalAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, qkv, batch, options, profile):
         ctx.batch, ctx.options, ctx.profile = batch, options, profile
-        heads, _, head_dim, _ = options
-        out = _empty(qkv, qkv.shape[0], heads * head_dim, dtype=qkv.dtype)
+        out = _empty(qkv, qkv.shape[0], options.heads * options.head_dim, dtype=qkv.dtype)
         log_sum = _Attention.heads(options, batch, qkv.detach(), out, profile)
         ctx.save_for_backward(qkv, out, log_sum)
         return out
@@ -782,7 +246,7 @@ def causal_attention(qkv, batch, heads, kv_heads, head_dim, window=None, profile
     qkv = _check("qkv", qkv, width=(heads + 2 * kv_heads) * head_dim, rows=batch.rows)
     if profile == "mma16" and qkv.dtype != BF16:
         raise TypeError(f"profile mma16: qkv is {qkv.dtype}; it multiplies bfloat16 only")
-    return _CausalAttention.apply(qkv, batch, (heads, kv_heads, head_dim, window or 0), PROFILES[profile])
+    return _CausalAttention.apply(qkv, batch, Heads(heads, kv_heads, head_dim, window or 0), PROFILES[profile])
 
 
 def rope(x, batch, parts, head_dim, rotation=None, eps=1e-6, out_dtype=None):
@@ -825,6 +289,86 @@ def swiglu(gate, up, out_dtype=None):
     return _Swiglu.apply(gate, _check("up", up, (F32,), gate.shape[1], gate.shape[0]).contiguous(), out_dtype or F32)
 
 
+def relu2(x, out_dtype=None):
+    """max(x, 0)^2 of x [rows, dim] float32; out_dtype float32 (None) or bfloat16. Contract: src/op/elementwise.h."""
+    x = _check("x", x, (F32,)).contiguous()
+    return _Part.apply(_Relu2, Numerics(activations=out_dtype or F32), None, None, x, None)
+
+
+def sigmoid_gate(x, gate, out_dtype=None):
+    """x * sigmoid(gate): attention behind its output gates, a shared expert behind its gate of one column.
+
+    x     [rows, dim] float32 or bfloat16
+    gate  [rows, gates] float32; gates divides dim, and dim / gates neighbouring columns have one gate
+    out_dtype  float32 or bfloat16; None for the type of x
+
+    Contract: src/op/sigmoid_gate.h."""
+    x, gate = _check("x", x), _check("gate", gate, (F32,), rows=x.shape[0])
+    if gate.shape[1] < 1 or x.shape[1] % gate.shape[1]:
+        raise ValueError(f"gate: {gate.shape[1]} columns for {x.shape[1]} of x, which it divides")
+    return _Part.apply(_SigmoidGate, Numerics(activations=out_dtype or x.dtype), None, None, x, None, gate)
+
+
+def gated_rmsnorm(x, z, weight, groups=1, eps=1e-6, out_dtype=None):
+    """RMS normalisation of x * silu(z) over groups of neighbouring columns: x, z [rows, dim] float32, weight [dim];
+    groups divides dim; out_dtype float32 (None) or bfloat16. Contract: src/op/gated_norm.h. Peer: MambaRMSNormGated of
+    transformers."""
+    x = _check("x", x, (F32,), weight.shape[0])
+    z = _check("z", z, (F32,), x.shape[1], x.shape[0])
+    if groups < 1 or x.shape[1] % groups:
+        raise ValueError(f"groups: {groups} for {x.shape[1]} columns, which it divides")
+    return _Part.apply(_GatedNorm, Numerics(activations=out_dtype or F32, eps=eps), groups, None, x, None, z, weight)
+
+
+def mamba2_scan(x, dt, b, c, a_log, dt_bias, d, batch, groups=1, dt_limit=(0.0, float("inf"))):
+    """The scan of Mamba-2 of packed sequences, each from the state 0.
+
+    x     [rows, heads * head_dim] float32
+    dt    [rows, heads] float32, before dt_bias and softplus, which dt_limit clamps
+    b, c  [rows, groups * states] float32: a group of neighbouring heads shares them
+    a_log, dt_bias, d  [heads] float32 or bfloat16
+
+    Returns x's shape in float32. Gradients of all tensors. Contract: src/op/ssd.h. Peer: torch_forward of
+    transformers' Mamba2Mixer between its convolution and its norm."""
+    heads, low, high = a_log.numel(), *map(float, dt_limit)
+    if heads < 1 or x.dim() != 2 or x.shape[1] % heads:
+        raise ValueError(f"x: shape {tuple(x.shape)} for {heads} heads")
+    if groups < 1 or heads % groups or b.dim() != 2 or b.shape[1] % groups:
+        raise ValueError(f"groups: {groups}, of {heads} heads and b of shape {tuple(b.shape)}")
+    rows, x = batch.rows, _check("x", x, (F32,), rows=batch.rows)
+    dt, b = _check("dt", dt, (F32,), heads, rows), _check("b", b, (F32,), rows=rows)
+    c = _check("c", c, (F32,), b.shape[1], rows)
+    _vectors(heads, x, a_log=a_log, dt_bias=dt_bias, d=d)
+    return _Part.apply(_Ssd, Numerics(), Ssd(groups, low, high), batch, x, None, dt, b, c, a_log, dt_bias, d)
+
+
+def delta_rule(q, k, v, a, b, a_log, dt_bias, batch, key_heads):
+    """The gated delta rule of packed sequences, each from the state 0; q and k are normalised by their l2 norms in it.
+
+    q, k  [rows, key_heads * key_dim] float32
+    v     [rows, heads * value_dim] float32; heads / key_heads neighbouring value heads share a key head
+    a, b  [rows, heads] float32: what softplus takes with dt_bias, and what the sigmoid of beta takes
+    a_log, dt_bias  [heads] float32 or bfloat16
+
+    Returns v's shape in float32. Gradients of all tensors. Contract: src/op/delta.h. Peer:
+    torch_recurrent_gated_delta_rule of transformers with use_qk_l2norm_in_kernel."""
+    heads = a_log.numel()
+    if key_heads < 1 or heads < 1 or heads % key_heads or q.dim() != 2 or q.shape[1] % key_heads:
+        raise ValueError(f"key_heads: {key_heads}, of {heads} heads and q of shape {tuple(q.shape)}")
+    if v.dim() != 2 or v.shape[1] % heads:
+        raise ValueError(f"v: shape {tuple(v.shape)} for {heads} heads")
+    rows, q = batch.rows, _check("q", q, (F32,), rows=batch.rows)
+    k, v = _check("k", k, (F32,), q.shape[1], rows), _check("v", v, (F32,), rows=rows)
+    a, b = (_check(name, t, (F32,), heads, rows) for name, t in (("a", a), ("b", b)))
+    _vectors(heads, q, a_log=a_log, dt_bias=dt_bias)
+    return _Part.apply(_Delta, Numerics(), key_heads, batch, q, None, k, v, a, b, a_log, dt_bias)
+
+
+def _vectors(n, like, **named):
+    for name, w in named.items():
+        require(name, w, (F32, BF16), (n,), like)
+
+
 def embed(tokens, table, padding_idx=None, out_dtype=F32):
     """Rows of a table [vocab, dim] at integer tokens [rows]; the padding token's row gets no gradient. A token outside
     the vocabulary raises LockstepError. Peer: torch.nn.functional.embedding."""
@@ -838,8 +382,7 @@ def half(part, numerics, options, batch, h, norm, *parameters):
 
 
 def mixer(x, batch, in_weight, conv_weight, x_weight, dt_weight, dt_bias, a_log, d, out_weight, in_bias=None,
-          conv_bias=None,
-          out_bias=None, dt_norm=None, b_norm=None, c_norm=None, numerics=Numerics(), inner_eps=None):
+          conv_bias=None, out_bias=None, dt_norm=None, b_norm=None, c_norm=None, numerics=Numerics(), inner_eps=None):
     """The Mamba-1 mixer of packed sequences, with Jamba's norms of dt, B and C where they are given (all or none), or
     with FalconMamba's, which have no weights, where their epsilon inner_eps is.
 
@@ -853,14 +396,12 @@ def mixer(x, batch, in_weight, conv_weight, x_weight, dt_weight, dt_bias, a_log,
         raise ValueError("inner_eps: of norms without weights, and dt_norm is one")
     x = _check("x", x, (numerics.activations,), in_weight.shape[1], batch.rows)
     return _Part.apply(_Mixer, numerics, inner_eps, batch, x, None, in_weight, in_bias, conv_weight, conv_bias, x_weight,
-                       dt_norm,
-                       b_norm, c_norm, dt_weight, dt_bias, a_log, d, out_weight, out_bias)
+                       dt_norm, b_norm, c_norm, dt_weight, dt_bias, a_log, d, out_weight, out_bias)
 
 
 def head(h, norm, weight, batch, rows, numerics=Numerics()):
     """Logits [n, vocab] float32 of rms(h), h [rows, hidden] float32, at these rows: int64, strictly ascending.
-    Contract:
-    src/op/rmsnorm.h, src/op/gemm.h."""
+    Contract: src/op/rmsnorm.h, src/op/gemm.h."""
     return tied_head(h, norm, weight, batch, rows, numerics, None)
 
 

@@ -1,5 +1,5 @@
-"""lockstep.patch(model): a Hugging Face Jamba, Mamba, FalconMamba, Llama, Mistral, Mixtral, Qwen2, Qwen3 or Qwen3-MoE
-whose log-probabilities are the engine's, bit for bit.
+"""lockstep.patch(model): a Hugging Face model of an architecture of _FAMILIES whose log-probabilities are the engine's,
+bit for bit.
 
 The model stays what it was to everyone else: the same modules, the same parameters under the same names, in the same
 state_dict. What is replaced are the forward methods of the instance's causal model, its backbone and its layers. They
@@ -7,6 +7,7 @@ drop padding, run the layers over packed rows with lockstep.layers, and give wha
 
 import types
 from dataclasses import dataclass
+from typing import Optional
 
 import torch
 from torch import nn
@@ -35,87 +36,174 @@ def _linear(module, name, bias=False):
     return module.weight
 
 
-def _jamba_mixer(layer, name):
-    if hasattr(layer, "self_attn"):
-        a = layer.self_attn
-        heads = (a.config.num_attention_heads, a.config.num_key_value_heads, a.head_dim, 0, None)
-        return layers._Attention, heads, [_linear(getattr(a, f"{p}_proj"),
-                                                  f"{name}.self_attn.{p}_proj") for p in "qkvo"]
-    return _mamba(layer.mamba, f"{name}.mamba", (layer.mamba.dt_layernorm, layer.mamba.b_layernorm,
-                                                 layer.mamba.c_layernorm))
-
-
-def _mamba(m, name, norms):
+def _conv(m, name):
     if type(m.conv1d) is not nn.Conv1d:
         _refuse(f"{name}.conv1d: {type(m.conv1d).__name__}, a plain torch.nn.Conv1d is taken")
+    return m.conv1d.weight, m.conv1d.bias
+
+
+def _mamba(m, name, norms=(), inner_eps=None):
+    conv = _conv(m, name)
     for proj in ("in_proj", "x_proj", "dt_proj", "out_proj"):
         _linear(getattr(m, proj), f"{name}.{proj}", bias=proj != "x_proj")
-    return layers._Mixer, None, [
-        m.in_proj.weight, m.in_proj.bias, m.conv1d.weight, m.conv1d.bias, m.x_proj.weight,
-        *(None if n is None else n.weight for n in norms), m.dt_proj.weight, m.dt_proj.bias, m.A_log, m.D,
-        m.out_proj.weight,
-        m.out_proj.bias]
+    return layers._Mixer, inner_eps, [
+        m.in_proj.weight, m.in_proj.bias, *conv, m.x_proj.weight, *([n.weight for n in norms] or [None] * 3),
+        m.dt_proj.weight, m.dt_proj.bias, m.A_log, m.D, m.out_proj.weight, m.out_proj.bias]
 
 
-def _ffn(f, name, router, reweighs):
-    """(part, options, parameters) of a feed-forward: dense, or a mixture where the module has experts. router: how the
-    class calls it. reweighs: whether the router's chosen experts alone share the weight."""
-    if hasattr(f, "experts"):
-        gate = getattr(f, router, None)
-        if gate is None or not hasattr(gate, "top_k") or not hasattr(f.experts, "gate_up_proj"):
-            _refuse(f"{name}: {type(f).__name__} is not laid out as transformers 5 lays out experts")
-        if getattr(f, "jitter_noise", 0.0):
-            _refuse(f"{name}.jitter_noise: {f.jitter_noise}, 0 is taken")
-        return layers._Experts, (gate.top_k, reweighs(gate)), [gate.weight, f.experts.gate_up_proj,
-                                                               f.experts.down_proj]
-    return layers._FeedForward, None, [_linear(getattr(f, f"{p}_proj"), f"{name}.{p}_proj")
-                                       for p in ("gate", "up", "down")]
+def _mamba2(m, name):
+    conv = _conv(m, name)
+    _silu(m.activation, f"{name}.activation")
+    return layers._Mamba2, layers.Ssd(m.n_groups, *map(float, m.time_step_limit)), [
+        _linear(m.in_proj, f"{name}.in_proj", bias=True), m.in_proj.bias, *conv, m.dt_bias, m.A_log, m.D,
+        m.norm.weight, _linear(m.out_proj, f"{name}.out_proj", bias=True), m.out_proj.bias]
 
 
-def _jamba_ffn(layer, name):
-    return _ffn(layer.feed_forward, f"{name}.feed_forward", "router", lambda router: False)
+def _delta(m, name):
+    """Qwen3-Next has one product for q, k, v and z of each key head, and one for b and a; Qwen3.5 has four."""
+    conv, by_head = _conv(m, name), hasattr(m, "in_proj_qkvz")
+    if conv[1] is not None:
+        _refuse(f"{name}.conv1d: it has a bias")
+    projections = [_linear(getattr(m, f"in_proj_{p}"), f"{name}.in_proj_{p}")
+                   for p in (("qkvz", "ba") if by_head else ("qkv", "z", "b", "a"))]
+    return layers._DeltaRule, layers.DeltaHeads(m.num_k_heads, m.head_k_dim, by_head), [
+        conv[0], m.dt_bias, m.A_log, m.norm.weight, _linear(m.out_proj, f"{name}.out_proj"), *projections]
 
 
-def _transformer_ffn(layer, name):
-    """Qwen3's router says whether it renormalises; Mixtral's always does."""
-    return _ffn(layer.mlp, f"{name}.mlp", "gate", lambda router: bool(getattr(router, "norm_topk_prob", True)))
-
-
-def _jamba_halves(layer, name, rotation):
-    """(part, options, weight of the norm before it, parameters) of each half of a layer."""
-    return [(*_jamba_mixer(layer, name)[:2], layer.input_layernorm.weight, _jamba_mixer(layer, name)[2]),
-            (*_jamba_ffn(layer, name)[:2], layer.pre_ff_layernorm.weight, _jamba_ffn(layer, name)[2])]
-
-
-def _mamba_halves(layer, name, rotation):
-    part, options, parameters = _mamba(layer.mixer, f"{name}.mixer", (None, None, None))
-    return [(part, options, layer.norm.weight, parameters)]
-
-
-def _falcon_mamba_halves(layer, name, rotation):
-    """Norms of dt, B and C without weights, whose epsilon is the mixer's."""
-    part, _, norm, parameters = _mamba_halves(layer, name, rotation)[0]
-    return [(part, layer.mixer.rms_eps, norm, parameters)]
-
-
-def _transformer_halves(layer, name, rotation):
-    """Llama, Mistral, Qwen2, Qwen3 and their mixtures: biases and norms of heads where the modules have them."""
-    a = layer.self_attn
-    heads = (a.config.num_attention_heads, a.config.num_key_value_heads, a.head_dim, _window(a) or 0, rotation)
-    weights = [_linear(getattr(a, f"{p}_proj"), f"{name}.self_attn.{p}_proj", bias=True) for p in "qkvo"]
+def _attention(a, name, rotation, scale=None, gated=False):
+    """Biases and norms of heads where the module has them."""
+    heads = layers.Heads(a.config.num_attention_heads, a.config.num_key_value_heads, a.head_dim, _window(a) or 0,
+                         rotation, scale, gated)
+    weights = [_linear(getattr(a, f"{p}_proj"), f"{name}.{p}_proj", bias=not gated) for p in "qkvo"]
     biases = [getattr(a, f"{p}_proj").bias for p in "qkvo"]
     if len({b is None for b in biases[:3]}) != 1:
-        _refuse(f"{name}.self_attn: some of q_proj, k_proj and v_proj have a bias; all or none are taken")
+        _refuse(f"{name}: some of q_proj, k_proj and v_proj have a bias; all or none are taken")
     norms = [getattr(a, f"{p}_norm").weight if hasattr(a, f"{p}_norm") else None for p in "qk"]
-    part, options, ffn = _transformer_ffn(layer, name)
-    return [(layers._Attention, heads, layer.input_layernorm.weight, [*weights, *biases, *norms]),
-            (part, options, layer.post_attention_layernorm.weight, ffn)]
+    return layers._Attention, heads, [*weights, *biases, *norms]
 
 
 def _window(attention):
     """Positions that the layer's queries see, or None: Qwen's modules have their own, Mistral's all that of the
     config."""
     return getattr(attention if hasattr(attention, "sliding_window") else attention.config, "sliding_window", None)
+
+
+def _dense(f, name):
+    """gate, up and down: one module has gate above up, one has no gate."""
+    if hasattr(f, "input_linear"):
+        gate, up = _linear(f.input_linear, f"{name}.input_linear").chunk(2)
+        return [gate, up, _linear(f.output_linear, f"{name}.output_linear")]
+    return [_linear(getattr(f, f"{p}_proj"), f"{name}.{p}_proj") if hasattr(f, f"{p}_proj") else None
+            for p in ("gate", "up", "down")]
+
+
+def _experts(f, name, routing, shared=None, column=None):
+    """A mixture: f has experts, and gate or router. routing: of the router. shared: the module of the expert of all
+    rows; column: what its sigmoid is of."""
+    router = getattr(f, "gate", getattr(f, "router", None))
+    up = getattr(f.experts, "gate_up_proj", getattr(f.experts, "up_proj", None))
+    if router is None or not hasattr(router, "top_k") or up is None:
+        _refuse(f"{name}: {type(f).__name__} is not laid out as transformers 5 lays out experts")
+    if getattr(f, "jitter_noise", 0.0):
+        _refuse(f"{name}.jitter_noise: {f.jitter_noise}, 0 is taken")
+    return layers._Experts, routing(router), [
+        router.weight, getattr(router, "e_score_correction_bias", None), up, f.experts.down_proj,
+        *([None] * 3 if shared is None else _dense(shared, f"{name}, the expert of all rows")),
+        None if column is None else _linear(column, f"{name}.shared_expert_gate")]
+
+
+def _softmax(router):
+    """Qwen3's router says whether it renormalises; Mixtral's and others always do."""
+    return layers.Routing(router.top_k, bool(getattr(router, "norm_topk_prob", True)))
+
+
+def _ffn(f, name, routing=_softmax):
+    if not hasattr(f, "experts"):
+        return layers._FeedForward, None, _dense(f, name)
+    return _experts(f, name, routing, getattr(f, "shared_expert", None), getattr(f, "shared_expert_gate", None))
+
+
+# Of each kind of layer: (part, options, weight of the norm before it, parameters) of its halves, or of its only one.
+
+
+def _half(norm, part):
+    return part[0], part[1], norm.weight, part[2]
+
+
+def _jamba_halves(layer, name, rotation):
+    if hasattr(layer, "self_attn"):
+        mixer = _attention(layer.self_attn, f"{name}.self_attn", None)
+    else:
+        m = layer.mamba
+        mixer = _mamba(m, f"{name}.mamba", (m.dt_layernorm, m.b_layernorm, m.c_layernorm))
+    ffn = _ffn(layer.feed_forward, f"{name}.feed_forward", lambda router: layers.Routing(router.top_k))
+    return [_half(layer.input_layernorm, mixer), _half(layer.pre_ff_layernorm, ffn)]
+
+
+def _mamba_halves(layer, name, rotation):
+    """FalconMamba's norms of dt, B and C have no weights, and the mixer's epsilon."""
+    return [_half(layer.norm, _mamba(layer.mixer, f"{name}.mixer", inner_eps=getattr(layer.mixer, "rms_eps", None)))]
+
+
+def _mamba2_halves(layer, name, rotation):
+    return [_half(layer.norm, _mamba2(layer.mixer, f"{name}.mixer"))]
+
+
+def _transformer_halves(layer, name, rotation):
+    """Llama, Mistral, Qwen2, Qwen3 and their mixtures."""
+    return [_half(layer.input_layernorm, _attention(layer.self_attn, f"{name}.self_attn", rotation)),
+            _half(layer.post_attention_layernorm, _ffn(layer.mlp, f"{name}.mlp"))]
+
+
+def _delta_halves(layer, name, rotation):
+    if hasattr(layer, "self_attn"):
+        mixer = _attention(layer.self_attn, f"{name}.self_attn", rotation, gated=True)
+    else:
+        mixer = _delta(layer.linear_attn, f"{name}.linear_attn")
+    return [_half(layer.input_layernorm, mixer),
+            _half(layer.post_attention_layernorm, _ffn(layer.mlp, f"{name}.mlp"))]
+
+
+def _bamba_halves(layer, name, rotation):
+    if hasattr(layer, "self_attn"):
+        mixer = _attention(layer.self_attn, f"{name}.self_attn", rotation)
+    else:
+        mixer = _mamba2(layer.mamba, f"{name}.mamba")
+    return [_half(layer.input_layernorm, mixer),
+            _half(layer.pre_ff_layernorm, _ffn(layer.feed_forward, f"{name}.feed_forward"))]
+
+
+def _granite_halves(layer, name, rotation):
+    """Without experts, what stands beside them is the feed-forward."""
+    if layer.self_attn is not None:
+        mixer = _attention(layer.self_attn, f"{name}.self_attn", rotation, float(layer.self_attn.scaling))
+    else:
+        mixer = _mamba2(layer.mamba, f"{name}.mamba")
+    if layer.block_sparse_moe is None:
+        ffn = _ffn(layer.shared_mlp, f"{name}.shared_mlp")
+    else:
+        ffn = _experts(layer.block_sparse_moe, f"{name}.block_sparse_moe", _softmax, layer.shared_mlp)
+    return [_half(layer.input_layernorm, mixer), _half(layer.post_attention_layernorm, ffn)]
+
+
+def _sigmoids(router):
+    return layers.Routing(router.top_k, bool(router.norm_topk_prob), router.num_group, router.topk_group,
+                          float(router.routed_scaling_factor))
+
+
+def _nemotron_halves(layer, name, rotation):
+    m, name = layer.mixer, f"{name}.mixer"
+    if hasattr(m, "A_log"):
+        part = _mamba2(m, name)
+    elif hasattr(m, "q_proj"):
+        part = _attention(m, name, None)
+    elif hasattr(m, "experts"):
+        if type(m.fc1_latent_proj) is not nn.Identity:
+            _refuse(f"{name}.fc1_latent_proj: {type(m.fc1_latent_proj).__name__}; experts of the hidden size are taken")
+        part = _experts(m, name, _sigmoids, m.shared_experts)
+    else:
+        part = layers._FeedForward, None, _dense(m, name)
+    return [_half(layer.norm, part)]
 
 
 def _check_windows(model, layers):
@@ -125,10 +213,11 @@ def _check_windows(model, layers):
         _refuse(f"config.sliding_window: {config.sliding_window}; Llama looks at all positions (None)")
     kinds = getattr(config, "layer_types", None)
     for i, layer in enumerate(layers):
-        window = _window(layer.self_attn)
+        attention = getattr(layer, "self_attn", None)
+        window = None if attention is None else _window(attention)
         if window is not None and window < 1:
             _refuse(f"config.sliding_window: {window}; 1 at least is taken")
-        if not kinds or not hasattr(layer.self_attn, "sliding_window"):
+        if not kinds or not hasattr(attention, "sliding_window"):
             continue
         if kinds[i] not in ("full_attention", "sliding_attention"):
             _refuse(f"config.layer_types: layer {i} is {kinds[i]!r}, 'full_attention' and 'sliding_attention' are taken")
@@ -144,18 +233,44 @@ class _Family:
     embed: str
     final: str
     halves: object
-    rotates: bool = False
+    act: str = "hidden_act"  # the config's field
+    norms_above_one: bool = False
 
 
-_TRANSFORMER = _Family("model", "embed_tokens", "norm", _transformer_halves, rotates=True)
+_TRANSFORMER = _Family("model", "embed_tokens", "norm", _transformer_halves)
+_DELTA = _Family("model", "embed_tokens", "norm", _delta_halves, norms_above_one=True)
 
-_FAMILIES = {
-    "JambaForCausalLM": _Family("model", "embed_tokens", "final_layernorm", _jamba_halves),
-    "MambaForCausalLM": _Family("backbone", "embeddings", "norm_f", _mamba_halves),
-    "FalconMambaForCausalLM": _Family("backbone", "embeddings", "norm_f", _falcon_mamba_halves),
-    **{f"{name}ForCausalLM": _TRANSFORMER for name in ("Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3",
-                                                           "Qwen3Moe")},
-}
+_FAMILIES = {f"{name}ForCausalLM": family for name, family in {
+    "Jamba": _Family("model", "embed_tokens", "final_layernorm", _jamba_halves),
+    "Mamba": _Family("backbone", "embeddings", "norm_f", _mamba_halves),
+    "FalconMamba": _Family("backbone", "embeddings", "norm_f", _mamba_halves),
+    "Mamba2": _Family("backbone", "embeddings", "norm_f", _mamba2_halves),
+    **dict.fromkeys(("Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3", "Qwen3Moe"), _TRANSFORMER),
+    **dict.fromkeys(("Qwen3Next", "Qwen3_5", "Qwen3_5Moe"), _DELTA),
+    "Bamba": _Family("model", "embed_tokens", "final_layernorm", _bamba_halves),
+    "GraniteMoeHybrid": _Family("model", "embed_tokens", "norm", _granite_halves),
+    "NemotronH": _Family("model", "embeddings", "norm_f", _nemotron_halves, act="mamba_hidden_act"),
+}.items()}
+
+
+@dataclass(frozen=True)
+class _Factors:
+    """Of the embedding, of what a half of a layer adds, and of logits; None is 1."""
+    embedding: Optional[float] = None
+    residual: Optional[float] = None
+    logits: Optional[float] = None
+
+    @classmethod
+    def of(cls, config):
+        embedding, residual, logits = (getattr(config, name, 1.0) for name in (
+            "embedding_multiplier", "residual_multiplier", "logits_scaling"))
+        one = torch.ones((), dtype=torch.float32)
+        logits = (one / torch.tensor(float(logits), dtype=torch.float32)).item()  # the quotient in float32
+        return cls(*(None if factor == 1.0 else float(factor) for factor in (embedding, residual, logits)))
+
+    @staticmethod
+    def apply(x, factor):
+        return x if factor is None else x * factor
 
 
 @dataclass
@@ -165,19 +280,21 @@ class _State:
     numerics: Numerics
     temperature: float
     rotation: object = None
+    factors: _Factors = _Factors()
 
 
-def _rotation_of(model, family):
+def _rotation_of(model, backbone, name):
     """The engine's frequencies of the model's config; None where nothing rotates."""
-    if not family.rotates:
-        return None
-    backbone = getattr(model, family.backbone)
     _check_windows(model, backbone.layers)
+    rotates = getattr(backbone, "rotary_emb", None)
+    heads = [layer.self_attn.head_dim for layer in backbone.layers if getattr(layer, "self_attn", None) is not None]
+    if rotates is None or not heads:
+        return None
     try:
-        rotation = Rotation.of(model.config, backbone.layers[0].self_attn.head_dim)
+        rotation = Rotation.of(model.config, heads[0])
     except LockstepError as error:
         raise LockstepError(f"patch: config.{error}", "unsupported") from None
-    _check_same_rotation(backbone.rotary_emb, rotation, f"{family.backbone}.rotary_emb")
+    _check_same_rotation(rotates, rotation, f"{name}.rotary_emb")
     return rotation
 
 
@@ -193,13 +310,19 @@ def _check_same_rotation(module, rotation, name):
                 f"{rotation.scale}")
 
 
+def _silu(act, name):
+    if act not in ("silu", "swish"):
+        _refuse(f"{name}: {act!r}, 'silu' is taken")
+
+
 def _check_model(model, family, numerics, rotation):
     config, backbone = model.config, getattr(model, family.backbone)
-    if config.hidden_act not in ("silu", "swish"):
-        _refuse(f"config.hidden_act: {config.hidden_act!r}, 'silu' is taken")
+    _silu(getattr(config, family.act), f"config.{family.act}")
+    if getattr(config, "mlp_hidden_act", "relu2") != "relu2":
+        _refuse(f"config.mlp_hidden_act: {config.mlp_hidden_act!r}, 'relu2' is taken")
     if getattr(config, "attention_dropout", 0.0):
         _refuse(f"config.attention_dropout: {config.attention_dropout}, 0 is taken")
-    if getattr(config, "residual_in_fp32", True) is not True:
+    if not all(getattr(layer, "residual_in_fp32", True) for layer in backbone.layers):
         _refuse("config.residual_in_fp32: false; the residual stream is float32")
     if type(getattr(backbone, family.embed)) is not nn.Embedding:
         _refuse(f"{family.backbone}.{family.embed}: {type(getattr(backbone, family.embed)).__name__}")
@@ -217,7 +340,7 @@ def _check_bf16(model):
     """Dense products of mma16 take their weights as they are; routers are float32 chains in every profile."""
     for name, module in model.named_modules():
         matrices = {"weight": module.weight} if isinstance(module, nn.Linear) else {
-            key: getattr(module, key) for key in ("gate_up_proj", "down_proj")
+            key: getattr(module, key) for key in ("gate_up_proj", "up_proj", "down_proj")
             if isinstance(getattr(module, key, None), nn.Parameter)}
         for key, w in matrices.items():
             if w.dtype != torch.bfloat16:
@@ -241,6 +364,17 @@ class _Layout:
         self.batch = Batch(lengths, self.device)
         tokens = input_ids.reshape(-1)
         self.tokens = tokens if self.kept is None else tokens[self.kept]
+
+    def leave_ends(self, wanted):
+        """Sequences lose their last token where a bool [batch, length] does not want it: it changes nothing before it.
+        The trainer has rows of tokens that predict one alone, and scales of gradients begin at a sequence's last row."""
+        lengths, ends = self.batch.offsets.diff(), self.batch.offsets[1:] - 1
+        kept = torch.arange(wanted.numel(), device=self.device) if self.kept is None else self.kept
+        gone = (lengths > 1) & ~wanted.reshape(-1)[kept[ends]]
+        stay = torch.ones_like(kept, dtype=torch.bool)
+        stay[ends[gone]] = False
+        self.kept, self.tokens = kept[stay], self.tokens[stay]
+        self.batch = Batch((lengths - gone.long()).tolist(), self.device)
 
     def _packed_lengths(self, position_ids):
         """Without a mask every row of input_ids is one sequence, or several where positions begin again at 0."""
@@ -297,8 +431,8 @@ def _layer_forward(self, hidden_states, lockstep_batch=None, **kwargs):
     if lockstep_batch is None:
         _refuse(f"{type(self).__name__}: a layer is called by its own model alone")
     for part, options, norm, parameters in state.family.halves(self, type(self).__name__, state.rotation):
-        hidden_states = hidden_states + layers.half(part, state.numerics, options, lockstep_batch, hidden_states, norm,
-                                                    *parameters)
+        y = layers.half(part, state.numerics, options, lockstep_batch, hidden_states, norm, *parameters)
+        hidden_states = hidden_states + state.factors.apply(y, state.factors.residual)
     return hidden_states
 
 
@@ -307,6 +441,7 @@ def _stream(backbone, layout, tied=None):
     state = backbone._lockstep
     embed = getattr(backbone, state.family.embed)
     h = layers.tied_embedding(layout.tokens, embed.weight, embed.padding_idx, tied)
+    h = state.factors.apply(h, state.factors.embedding)
     for layer in backbone.layers:
         h = layer(h, lockstep_batch=layout.batch)
     return h
@@ -321,8 +456,9 @@ def _backbone_forward(self, input_ids=None, attention_mask=None, position_ids=No
     if layout is not None:
         return _stream(self, layout, lockstep_tied)
     layout = _Layout(input_ids, attention_mask, position_ids)
-    x = layers.rmsnorm(_stream(self, layout), getattr(self, state.family.final).weight, state.numerics.eps,
-                       state.numerics.activations)
+    w = getattr(self, state.family.final).weight
+    x = layers.rmsnorm(_stream(self, layout), 1.0 + w.float() if state.family.norms_above_one else w,
+                       state.numerics.eps, state.numerics.activations)
     return BaseModelOutputWithPast(last_hidden_state=layout.spread(x, layout.kept, layout.shape))
 
 
@@ -334,7 +470,8 @@ def _logits(model, layout, wanted):
     tied = {} if model.lm_head.weight is getattr(backbone, state.family.embed).weight else None
     h = backbone(lockstep_layout=layout, lockstep_tied=tied)
     norm = getattr(backbone, state.family.final).weight
-    return layers.tied_head(h, norm, model.lm_head.weight, layout.batch, rows, state.numerics, tied), where
+    logits = layers.tied_head(h, norm, model.lm_head.weight, layout.batch, rows, state.numerics, tied)
+    return state.factors.apply(logits, state.factors.logits), where
 
 
 def _next_labels(labels, layout):
@@ -347,7 +484,7 @@ def _next_labels(labels, layout):
 
 
 def _has_experts(model):
-    return any(hasattr(getattr(layer, name, None), "experts") for name in ("feed_forward", "mlp") for layer in getattr(model, model._lockstep.family.backbone).layers)
+    return any(hasattr(module, "experts") for module in getattr(model, model._lockstep.family.backbone).modules())
 
 
 def _fused(self, layout, labels, num_items_in_batch):
@@ -355,6 +492,7 @@ def _fused(self, layout, labels, num_items_in_batch):
     n, length = layout.shape
     temperature = self._lockstep.temperature
     targets = _next_labels(labels, layout)
+    layout.leave_ends(targets != -100)
     logits, where = _logits(self, layout, targets != -100)
     targets = targets.reshape(-1)[where]
     value, _, entropy = logprob(logits, targets, None, None if temperature == 1.0 else temperature)
@@ -438,9 +576,10 @@ def _before_forward(model, args, kwargs):
 
 
 def patch(model, profile="exact", activations=None, temperature=1.0):
-    """Gives a Hugging Face model the engine's arithmetic, in place; returns it: JambaForCausalLM, MambaForCausalLM,
-    FalconMambaForCausalLM, LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, Qwen2ForCausalLM,
-    Qwen3ForCausalLM or Qwen3MoeForCausalLM.
+    """Gives a Hugging Face model the engine's arithmetic, in place; returns it. Its class is one of JambaForCausalLM,
+    MambaForCausalLM, FalconMambaForCausalLM, Mamba2ForCausalLM, LlamaForCausalLM, MistralForCausalLM,
+    MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM, Qwen3NextForCausalLM,
+    Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, BambaForCausalLM, GraniteMoeHybridForCausalLM and NemotronHForCausalLM.
 
     profile      "exact", or "mma16", which takes matrices of bfloat16
     activations  torch.float32 or torch.bfloat16; None: float32 for exact, bfloat16 for mma16, as `lockstep` has them
@@ -467,10 +606,12 @@ def patch(model, profile="exact", activations=None, temperature=1.0):
     backbone = getattr(model, family.backbone)
     if activations is None:
         activations = torch.bfloat16 if profile == "mma16" else torch.float32
-    numerics = Numerics(profile, activations, getattr(backbone, family.final).variance_epsilon)
-    rotation = _rotation_of(model, family)
+    final = getattr(backbone, family.final)
+    numerics = Numerics(profile, activations, final.eps if hasattr(final, "eps") else final.variance_epsilon,
+                        family.norms_above_one)
+    rotation = _rotation_of(model, backbone, family.backbone)
     _check_model(model, family, numerics, rotation)
-    state = _State(family, numerics, float(temperature), rotation)
+    state = _State(family, numerics, float(temperature), rotation, _Factors.of(model.config))
     if not hasattr(model, "_lockstep"):
         model.register_forward_pre_hook(_before_forward, with_kwargs=True)
     for layer in backbone.layers:

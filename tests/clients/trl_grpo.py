@@ -28,7 +28,8 @@ parser.add_argument("source")
 parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
 parser.add_argument("--model", help="a checkpoint with the tokenizer of models/tiny-sort, which is the default")
 parser.add_argument("--random",
-                    choices=("falcon_mamba", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"),
+                    choices=("falcon_mamba", "llama", "mamba2", "mistral", "mixtral", "nemotron_h", "qwen2", "qwen3",
+                             "qwen3_5_text", "qwen3_moe"),
                     help="small random weights of this architecture, with the tokenizer of models/tiny-sort")
 parser.add_argument("--steps", type=int, default=20)
 parser.add_argument("--temperature", type=float, default=1.0)
@@ -90,11 +91,20 @@ def random_model(architecture, vocab):
     more = {"sliding_window": None} if architecture in ("mistral", "mixtral") else {}
     if architecture == "falcon_mamba":
         more = {"state_size": 8, "expand": 2}
+    elif architecture == "mamba2":
+        more = {"state_size": 16, "num_heads": 8, "head_dim": 16, "n_groups": 2}
+    elif architecture == "nemotron_h":
+        more = {"layers_block_type": ["mamba", "moe", "attention"], "ssm_state_size": 16, "mamba_num_heads": 8,
+                "mamba_head_dim": 16, "n_groups": 2, "n_routed_experts": 8, "num_experts_per_tok": 3,
+                "moe_intermediate_size": 48, "moe_shared_expert_intermediate_size": 48}
+    elif architecture == "qwen3_5_text":
+        more = {"layer_types": ["linear_attention", "full_attention", "linear_attention"], "linear_key_head_dim": 8,
+                "linear_value_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
     elif architecture == "qwen3_moe":
         more = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "norm_topk_prob": True}
     elif architecture == "mixtral":
         more |= {"num_local_experts": 8, "num_experts_per_tok": 3}
-    if architecture != "falcon_mamba":
+    if architecture not in ("falcon_mamba", "mamba2"):
         more |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256,
                  "intermediate_size": 96, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
     config = AutoConfig.for_model(

@@ -4,6 +4,7 @@ the engine's scoring and trainer, bit for bit; the layers against float64; what 
 Usage: check_patch.py [CASE...]; the package is found through PYTHONPATH, its library as the package says. Without
 torch, transformers or safetensors all of it is skipped."""
 
+import contextlib
 import copy
 import glob
 import importlib.util
@@ -30,10 +31,14 @@ F32, BF16, F64 = torch.float32, torch.bfloat16, torch.float64
 TRANSFORMERS = ("llama-small", "llama-odd", "mistral-small", "qwen2-small", "qwen3-small", "mistral-window",
                 "qwen2-window")
 MIXTURES = ("qwen3-moe-small", "mixtral-small")
+MAMBA2 = ("mamba2-small", "mamba2-odd", "bamba-small", "granite-odd", "granite-moe-small", "nemotron-h-small",
+          "nemotron-h-odd", "nemotron-h-moe")
+DELTA = ("qwen3.5-small", "qwen3.5-odd", "qwen3.5-moe-small", "qwen3-next-small")
 EXACT = ("jamba-dense", "jamba-moe", "jamba-odd", "jamba-nobias", "jamba-bf16", "mamba-small", "mamba-odd",
-         "falcon-mamba-small", "tiny-sort", *TRANSFORMERS, *MIXTURES)
-MMA16 = ("jamba-bf16", "falcon-mamba-small", "tiny-sort", *TRANSFORMERS, *MIXTURES)
-NARROW = ("falcon-mamba-small", "tiny-sort", *TRANSFORMERS, *MIXTURES)  # activations of bf16 in the profile exact
+         "falcon-mamba-small", "tiny-sort", *TRANSFORMERS, *MIXTURES, *MAMBA2, *DELTA)
+MMA16 = ("jamba-bf16", "falcon-mamba-small", "tiny-sort", *TRANSFORMERS, *MIXTURES, *MAMBA2, *DELTA)
+# activations of bf16 in the profile exact
+NARROW = ("falcon-mamba-small", "tiny-sort", *TRANSFORMERS, *MIXTURES, *MAMBA2, *DELTA)
 LENGTHS = (130, 2, 65, 17, 64, 128, 3, 99, 33, 1, 80, 127, 16, 41, 55, 120, 7, 70)  # 1,058 tokens
 
 
@@ -43,6 +48,17 @@ def path_of(name):
 
 def load(name, profile="exact"):
     return AutoModelForCausalLM.from_pretrained(path_of(name), dtype=BF16 if profile == "mma16" else F32)
+
+
+@contextlib.contextmanager
+def checkpoint(name, profile):
+    """The fixture; in mma16 what its module in bfloat16 saves, where the file has more in float32 than that."""
+    if profile == "mma16" and name in (*MAMBA2, *DELTA):
+        with tempfile.TemporaryDirectory() as folder:
+            load(name, profile).save_pretrained(folder)
+            yield folder
+    else:
+        yield path_of(name)
 
 
 def draw(lengths, vocab, side):
@@ -86,7 +102,8 @@ def scores(name, profile, dtype=None):
     model = lockstep.patch(load(name, profile).eval(), profile=profile, activations=BF16 if dtype == "bf16" else F32)
     for side in ("left", "right"):
         sequences, ids, mask = draw(LENGTHS, model.config.vocab_size, side)
-        with lockstep.Model(path_of(name), dtype=dtype, profile=profile, device="cpu", trains=False) as engine:
+        with checkpoint(name, profile) as folder, lockstep.Model(folder, dtype=dtype, profile=profile, device="cpu",
+                                                                 trains=False) as engine:
             want = torch.cat([torch.from_numpy(x)[1:] for x in engine.score([s.numpy() for s in sequences])])
         pairs = (mask[:, 1:] * mask[:, :-1]).bool()
         with torch.no_grad():
@@ -110,9 +127,9 @@ def scores(name, profile, dtype=None):
 
 def moments(name, profile, sequences):
     """Gradients of a supervised step by the engine's trainer, which has them as first moments where beta1 is 0."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, checkpoint(name, profile) as path:
         dtype = "bf16" if profile == "mma16" else "f32"
-        model = lockstep.Model(path_of(name), dtype=dtype, profile=profile, device="cpu")
+        model = lockstep.Model(path, dtype=dtype, profile=profile, device="cpu")
         trainer = lockstep.Trainer(model, beta1=0.0, clip=0.0, leaf=len(sequences), sequences_max=len(sequences),
                                    length_max=256, rate=1e-4)
         trainer.sft([s.numpy() for s in sequences])
@@ -120,22 +137,33 @@ def moments(name, profile, sequences):
         return load_file(glob.glob(f"{folder}/step-*/optimizer.safetensors")[0])
 
 
+# Names in modules and in files: of Mixtral, of Granite, of Nemotron-H.
+ALIASES = (((".mlp.", ".block_sparse_moe."), ("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2")),
+           (("experts.gate_up_proj", "input_linear.weight"), ("experts.down_proj", "output_linear.weight"),
+            ("router.weight", "router.layer.weight")),
+           (("m.model.", "m.backbone."),))
+
+
 def moment_of(found, name, shape):
-    """That of a parameter of the module; experts lie in one tensor there."""
-    if ".experts." in name:
-        stem, halves = name.rsplit(".", 1)[0], ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)
-        return torch.stack([torch.cat([found[stored(f"m.{stem}.{e}.{half}.weight", found)] for half in halves])
-                            for e in range(shape[0])])
-    return found[stored(f"m.{name}", found)].view(shape)
+    """That of a parameter of the module; experts lie in one tensor there, and but for Granite's not in the file."""
+    whole = stored(f"m.{name}", found)
+    if whole is not None:
+        return found[whole].view(shape)
+    stem, last = name.rsplit(".", 1)
+    halves = ("gate_proj", "up_proj") if last == "gate_up_proj" else (last,)
+    return torch.stack([torch.cat([found[stored(f"m.{stem}.{e}.{half}.weight", found)] for half in halves])
+                        for e in range(shape[0])])
 
 
 def stored(name, found):
-    """As the checkpoint calls it: Mixtral's files have other names than its modules."""
-    if name in found:
-        return name
-    for module, file in ((".mlp.", ".block_sparse_moe."), ("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2")):
-        name = name.replace(module, file)
-    return name
+    """As the checkpoint calls it; None where it has no such tensor."""
+    for pairs in ((), *ALIASES):
+        other = name
+        for module, file in pairs:
+            other = other.replace(module, file)
+        if other in found:
+            return other
+    return None
 
 
 def gradients(name, profile):
@@ -156,11 +184,13 @@ def gradients(name, profile):
 
 def near_autograd():
     """And they are gradients: of the model unpatched, by autograd, within 1e-4 of the largest. Unpatched, the bias of
-    FalconMamba's in_proj comes out of padding on the left into the convolution."""
-    for name in ("jamba-dense", "jamba-moe", "mamba-small", "falcon-mamba-small", *TRANSFORMERS, *MIXTURES):
+    in_proj, which FalconMamba and some with Mamba-2 have, comes out of padding on the left into the convolution."""
+    for name in ("jamba-dense", "jamba-moe", "mamba-small", "falcon-mamba-small", *TRANSFORMERS, *MIXTURES, *MAMBA2,
+                 *DELTA):
         plain = load(name).train()
+        plain.set_experts_implementation("eager")  # grouped products want rows of 16 bytes
         model = lockstep.patch(copy.deepcopy(plain))
-        side = "right" if name == "falcon-mamba-small" else "left"
+        side = "right" if name in ("falcon-mamba-small", *MAMBA2) else "left"
         _, ids, mask = draw((20, 33, 64), model.config.vocab_size, side)
         weight = torch.randn(ids[:, 1:].shape, generator=torch.Generator().manual_seed(2)) * mask[:, 1:] * mask[:, :-1]
         (lockstep.token_logprobs(model, ids, mask) * weight).sum().backward()
@@ -215,6 +245,18 @@ def refusals():
     for name in ("jamba-moe", "qwen3-moe-small", "mixtral-small"):
         mixture = lockstep.patch(load(name))
         raises("output_router_logits", mixture, input_ids=ids, output_router_logits=True)
+    ungated = load("nemotron-h-small")
+    ungated.config.mlp_hidden_act = "gelu"
+    raises("mlp_hidden_act: 'gelu'", lockstep.patch, ungated)
+    mixer = load("mamba2-small")
+    mixer.backbone.layers[2].mixer.activation = "relu"
+    raises("layers.2.mixer.activation: 'relu'", lockstep.patch, mixer)
+    latent = load("nemotron-h-moe")
+    latent.model.layers[1].mixer.fc1_latent_proj = torch.nn.Linear(2, 2)
+    raises("layers.1.mixer.fc1_latent_proj: Linear", lockstep.patch, latent)
+    biased = load("qwen3.5-small")
+    biased.model.layers[1].self_attn.q_proj.bias = torch.nn.Parameter(torch.zeros(1))
+    raises("layers.1.self_attn.q_proj: it has a bias", lockstep.patch, biased)
     mixture = load("mixtral-small")
     mixture.model.layers[1].mlp.jitter_noise = 0.1
     raises("layers.1.mlp.jitter_noise: 0.1", lockstep.patch, mixture)
@@ -319,8 +361,17 @@ def rotations_refused():
                 "type": "llama3", "factor": 2, "low_freq_factor": 1, "high_freq_factor": 1}}),
             ("truncate: 1, expected true or false", {"rope_scaling": {"type": "yarn", "factor": 2, "truncate": 1}}),
             ("'ntk'; default, linear, llama3 and yarn", {"rope_scaling": {"type": "ntk"}}),
-            ("expected an object", {"rope_scaling": 3}), ("head_dim: 7", {"head_dim": 7})):
+            ("expected an object", {"rope_scaling": 3}), ("head_dim: 7", {"head_dim": 7}),
+            ("partial_rotary_factor: 1.0, expected 0.5", {"model_type": "bamba", "partial_rotary_factor": 1.0}),
+            ("partial_rotary_factor: 1.5", {"model_type": "qwen3_next", "partial_rotary_factor": 1.5}),
+            ("of which 1 columns rotate", {"model_type": "qwen3_next", "head_dim": 7}),
+            ("mrope_section is no parameter", {"rope_parameters": {"mrope_section": [1, 1, 2]}})):
         raises(words, lockstep.Rotation.of, {"head_dim": 8, "max_position_embeddings": 64, **fields})
+    for fields, rotated in (({"model_type": "bamba"}, 8), ({"model_type": "qwen3_5_text"}, 4),
+                            ({"model_type": "qwen3_5_text", "rope_parameters": {
+                                "partial_rotary_factor": 0.75, "mrope_section": [1, 1, 2]}}, 12)):
+        rotation = lockstep.Rotation.of({"head_dim": 16, "max_position_embeddings": 64, **fields})
+        assert 2 * len(rotation.inv_freq) == rotated, (fields, rotation)
 
 
 # ---- layers on their own ----
@@ -386,6 +437,87 @@ def own_layers():
     raises("at least one row", lockstep.Batch, (3, 0), "cpu", kind=ValueError)
     raises("3 heads over 2", lockstep.causal_attention, random(96, 64), batch, 3, 2, 8, kind=ValueError)
     raises("window: 0", lockstep.causal_attention, random(96, 64), batch, 4, 2, 8, 0, kind=ValueError)
+
+
+def own_gates():
+    """relu2, the sigmoid gate and the gated norm against float64."""
+    generator = torch.Generator().manual_seed(8)
+    F = torch.nn.functional
+
+    def random(*shape):
+        return torch.randn(shape, generator=generator)
+
+    def gated_norm(x, z, w):
+        y = F.rms_norm((x * F.silu(z)).view(len(x), 3, 8), (8,), None, 1e-5).flatten(1)
+        return y * w
+
+    against_float64("relu2", lockstep.relu2, lambda x: F.relu(x) ** 2, random(40, 11))
+    against_float64("sigmoid_gate", lockstep.sigmoid_gate, lambda x, g: x * g.sigmoid().repeat_interleave(4, 1),
+                    random(40, 24), random(40, 6))
+    against_float64("gated_rmsnorm", lambda *t: lockstep.gated_rmsnorm(*t, groups=3, eps=1e-5), gated_norm,
+                    random(40, 24), random(40, 24), random(24))
+    x, gate = random(9, 6), random(9, 6)
+    same_bits("one rounding", lockstep.sigmoid_gate(x, gate, BF16), lockstep.sigmoid_gate(x, gate).to(BF16))
+    same_bits("relu2 once", lockstep.relu2(x, BF16), lockstep.relu2(x).to(BF16))
+    raises("gate: 4 columns for 6", lockstep.sigmoid_gate, x, random(9, 4), kind=ValueError)
+    raises("groups: 4 for 6", lockstep.gated_rmsnorm, x, gate, random(6), groups=4, kind=ValueError)
+    raises("float32 is taken", lockstep.relu2, x.to(BF16), kind=TypeError)
+
+
+def own_scans():
+    """The scan of Mamba-2 and the delta rule against the recurrences in float64, token by token."""
+    generator = torch.Generator().manual_seed(9)
+    batch, heads, groups = lockstep.Batch((5, 70, 1, 20), "cpu"), 4, 2
+    limits = (0.05, 1.5)
+    F = torch.nn.functional
+
+    def random(*shape):
+        return torch.randn(shape, generator=generator)
+
+    def by_heads(x, n):
+        """[rows, groups of heads, columns], once for each of n heads."""
+        return x.repeat_interleave(n // x.shape[1], 1)
+
+    def mamba2(x, dt, b, c, a_log, dt_bias, d):
+        out = []
+        x, b, c = x.view(len(x), heads, -1), *(by_heads(t.view(len(t), groups, -1), heads) for t in (b, c))
+        dt = F.softplus(dt + dt_bias).clamp(*limits)
+        for first, n in zip(batch.starts.tolist(), batch.lengths):
+            state = torch.zeros(heads, x.shape[2], b.shape[2], dtype=F64)
+            for t in range(first, first + n):
+                state = state * (-dt[t] * a_log.exp()).exp()[:, None, None] \
+                    + (dt[t][:, None] * x[t])[:, :, None] * b[t][:, None]
+                out.append(((state * c[t][:, None]).sum(2) + d[:, None] * x[t]).flatten())
+        return torch.stack(out)
+
+    def delta(q, k, v, a, b, a_log, dt_bias):
+        out = []
+        q, k = (by_heads(t.view(len(t), groups, -1), heads) for t in (q, k))
+        q, k = (t / (t.square().sum(-1, keepdim=True) + 1e-6).sqrt() for t in (q, k))
+        v, decay = v.view(len(v), heads, -1), (-a_log.exp() * F.softplus(a + dt_bias)).exp()
+        for first, n in zip(batch.starts.tolist(), batch.lengths):
+            state = torch.zeros(heads, k.shape[2], v.shape[2], dtype=F64)
+            for t in range(first, first + n):
+                state = state * decay[t][:, None, None]
+                d = b[t].sigmoid()[:, None] * (v[t] - (state * k[t][:, :, None]).sum(1))
+                state = state + k[t][:, :, None] * d[:, None]
+                out.append(((state * q[t][:, :, None]).sum(1) / q.shape[2] ** 0.5).flatten())
+        return torch.stack(out)
+
+    x, dt, b, c = random(96, heads * 3), random(96, heads), random(96, groups * 5), random(96, groups * 5)
+    vectors = random(heads), random(heads), random(heads)
+    against_float64("mamba2_scan", lambda *t: lockstep.mamba2_scan(*t, batch, groups, limits), mamba2, x, dt, b, c,
+                    *vectors)
+    q, k, v = random(96, groups * 6), random(96, groups * 6), random(96, heads * 5)
+    against_float64("delta_rule", lambda *t: lockstep.delta_rule(*t, batch, groups), delta, q, k, v, dt, random(96, heads),
+                    *vectors[:2])
+    raises("x: shape (96, 12) for 5 heads", lockstep.mamba2_scan, x, dt, b, c, random(5), *vectors[:2], batch,
+           kind=ValueError)
+    raises("groups: 3", lockstep.mamba2_scan, x, dt, b, c, *vectors, batch, 3, kind=ValueError)
+    raises("d: shape (3,)", lockstep.mamba2_scan, x, dt, b, c, *vectors[:2], random(3), batch, 2, kind=ValueError)
+    raises("dt_max", lockstep.mamba2_scan, x, dt, b, c, *vectors, batch, 2, (0.5, 0.1))
+    raises("key_heads: 3", lockstep.delta_rule, q, k, v, dt, dt, *vectors[:2], batch, 3, kind=ValueError)
+    raises("k: shape (96, 5)", lockstep.delta_rule, q, random(96, 5), v, dt, dt, *vectors[:2], batch, 2, kind=ValueError)
 
 
 def own_rope():
@@ -487,7 +619,7 @@ def main(chosen):
               for profile, names in (("exact", EXACT), ("mma16", MMA16)) for name in names
               if name != "jamba-nobias"}
     cases |= {case.__name__: (case,) for case in (near_autograd, stays, refusals, frequencies,
-                                                   rotations_refused, own_layers, own_rope, own_mixer_and_head)}
+                                                   rotations_refused, own_layers, own_gates, own_scans, own_rope, own_mixer_and_head)}
     for name, (function, *args) in cases.items():
         if not chosen or any(word in name for word in chosen):
             report.run(name, function, *args)
