@@ -5,7 +5,8 @@ include(CMakePackageConfigHelpers)
 
 if(LS_OPS_ONLY)
   install(TARGETS lockstep_ops_installed LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  install(FILES include/lockstep/lockstep.h include/lockstep/ops.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep)
+  install(FILES include/lockstep/lockstep.h include/lockstep/ops.h include/lockstep/ops_base.h include/lockstep/ops_state.h
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep)
   return()
 endif()
 

@@ -13,8 +13,8 @@ from ._packed import (F32, PAGE, HeadPart, Rotation, _empty, _product, _product_
 
 
 class Heads(NamedTuple):
-    """heads over kv_heads of head_dim columns; window: positions that a query sees, 0 for all; scale of scores, None for
-    1 / sqrt(head_dim); gated: q_proj gives each head and behind it the gate of its output."""
+    """heads over kv_heads of head_dim columns; window: positions that a query sees, 0 for all; scale of scores, None
+    for 1 / sqrt(head_dim); gated: q_proj gives each head and behind it the gate of its output."""
     heads: int
     kv_heads: int
     head_dim: int

@@ -1,5 +1,5 @@
-"""Feed-forwards as parts of a layer, dense and as a mixture of experts, in the form of _attention.py. The order of ops is
-src/model/part_ffn.c."""
+"""Feed-forwards as parts of a layer, dense and as a mixture of experts, in the form of _attention.py. The order of ops
+is src/model/part_ffn.c."""
 
 from typing import NamedTuple
 

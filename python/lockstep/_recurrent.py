@@ -1,5 +1,5 @@
-"""Mixers with a state as parts of a layer, in the form of _attention.py: Mamba-1, Mamba-2 and the gated delta rule, and the
-ops that these are made of. The order of ops is src/model/part_mamba.c, part_mamba2.c and part_delta.c."""
+"""Mixers with a state as parts of a layer, in the form of _attention.py: Mamba-1, Mamba-2 and the gated delta rule, and
+the ops that these are made of. The order of ops is src/model/part_mamba.c, part_mamba2.c and part_delta.c."""
 
 from typing import NamedTuple
 
@@ -310,8 +310,8 @@ class DeltaHeads(NamedTuple):
 
 
 class _DeltaRule:
-    """Products to q | k | v, z, b and a; convolution of q | k | v; the rule; norm of each head, then the gate z; out_proj.
-    Options: DeltaHeads. projections: of qkv, z, b and a, or by head of qkvz and ba."""
+    """Products to q | k | v, z, b and a; convolution of q | k | v; the rule; norm of each head, then the gate z;
+    out_proj. Options: DeltaHeads. projections: of qkv, z, b and a, or by head of qkvz and ba."""
 
     @staticmethod
     def by_head(options, qkv, z, ba):

@@ -395,8 +395,8 @@ def mixer(x, batch, in_weight, conv_weight, x_weight, dt_weight, dt_bias, a_log,
     if inner_eps is not None and dt_norm is not None:
         raise ValueError("inner_eps: of norms without weights, and dt_norm is one")
     x = _check("x", x, (numerics.activations,), in_weight.shape[1], batch.rows)
-    return _Part.apply(_Mixer, numerics, inner_eps, batch, x, None, in_weight, in_bias, conv_weight, conv_bias, x_weight,
-                       dt_norm, b_norm, c_norm, dt_weight, dt_bias, a_log, d, out_weight, out_bias)
+    return _Part.apply(_Mixer, numerics, inner_eps, batch, x, None, in_weight, in_bias, conv_weight, conv_bias,
+                       x_weight, dt_norm, b_norm, c_norm, dt_weight, dt_bias, a_log, d, out_weight, out_bias)
 
 
 def head(h, norm, weight, batch, rows, numerics=Numerics()):

@@ -70,10 +70,10 @@ def _delta(m, name):
         conv[0], m.dt_bias, m.A_log, m.norm.weight, _linear(m.out_proj, f"{name}.out_proj"), *projections]
 
 
-def _attention(a, name, rotation, scale=None, gated=False):
+def _attention(a, name, rotation, window=None, scale=None, gated=False):
     """Biases and norms of heads where the module has them."""
-    heads = layers.Heads(a.config.num_attention_heads, a.config.num_key_value_heads, a.head_dim, _window(a) or 0,
-                         rotation, scale, gated)
+    heads = layers.Heads(a.config.num_attention_heads, a.config.num_key_value_heads, a.head_dim, window or 0, rotation,
+                         scale, gated)
     weights = [_linear(getattr(a, f"{p}_proj"), f"{name}.{p}_proj", bias=not gated) for p in "qkvo"]
     biases = [getattr(a, f"{p}_proj").bias for p in "qkvo"]
     if len({b is None for b in biases[:3]}) != 1:
@@ -151,7 +151,8 @@ def _mamba2_halves(layer, name, rotation):
 
 def _transformer_halves(layer, name, rotation):
     """Llama, Mistral, Qwen2, Qwen3 and their mixtures."""
-    return [_half(layer.input_layernorm, _attention(layer.self_attn, f"{name}.self_attn", rotation)),
+    attention = _attention(layer.self_attn, f"{name}.self_attn", rotation, _window(layer.self_attn))
+    return [_half(layer.input_layernorm, attention),
             _half(layer.post_attention_layernorm, _ffn(layer.mlp, f"{name}.mlp"))]
 
 
@@ -176,7 +177,7 @@ def _bamba_halves(layer, name, rotation):
 def _granite_halves(layer, name, rotation):
     """Without experts, what stands beside them is the feed-forward."""
     if layer.self_attn is not None:
-        mixer = _attention(layer.self_attn, f"{name}.self_attn", rotation, float(layer.self_attn.scaling))
+        mixer = _attention(layer.self_attn, f"{name}.self_attn", rotation, scale=float(layer.self_attn.scaling))
     else:
         mixer = _mamba2(layer.mamba, f"{name}.mamba")
     if layer.block_sparse_moe is None:
@@ -220,11 +221,12 @@ def _check_windows(model, layers):
         if not kinds or not hasattr(attention, "sliding_window"):
             continue
         if kinds[i] not in ("full_attention", "sliding_attention"):
-            _refuse(f"config.layer_types: layer {i} is {kinds[i]!r}, 'full_attention' and 'sliding_attention' are taken")
+            _refuse(f"config.layer_types: layer {i} is {kinds[i]!r}, 'full_attention' and 'sliding_attention' are "
+                    "taken")
         masked = config.sliding_window if kinds[i] == "sliding_attention" else None
         if window != masked or (masked is None and kinds[i] == "sliding_attention"):
-            _refuse(f"layers.{i}.self_attn.sliding_window: {window}, and config.layer_types: {kinds[i]!r}, whose window "
-                    f"is {masked}")
+            _refuse(f"layers.{i}.self_attn.sliding_window: {window}, and config.layer_types: {kinds[i]!r}, whose "
+                    f"window is {masked}")
 
 
 @dataclass(frozen=True)
@@ -285,11 +287,11 @@ class _State:
 
 def _rotation_of(model, backbone, name):
     """The engine's frequencies of the model's config; None where nothing rotates."""
-    _check_windows(model, backbone.layers)
     rotates = getattr(backbone, "rotary_emb", None)
     heads = [layer.self_attn.head_dim for layer in backbone.layers if getattr(layer, "self_attn", None) is not None]
     if rotates is None or not heads:
         return None
+    _check_windows(model, backbone.layers)
     try:
         rotation = Rotation.of(model.config, heads[0])
     except LockstepError as error:
@@ -367,7 +369,7 @@ class _Layout:
 
     def leave_ends(self, wanted):
         """Sequences lose their last token where a bool [batch, length] does not want it: it changes nothing before it.
-        The trainer has rows of tokens that predict one alone, and scales of gradients begin at a sequence's last row."""
+        The trainer has rows of tokens that predict one alone, and scales of gradients begin at the last row."""
         lengths, ends = self.batch.offsets.diff(), self.batch.offsets[1:] - 1
         kept = torch.arange(wanted.numel(), device=self.device) if self.kept is None else self.kept
         gone = (lengths > 1) & ~wanted.reshape(-1)[kept[ends]]

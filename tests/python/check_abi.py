@@ -80,7 +80,7 @@ def check_exp64(cc):
 def main(include, cc="cc"):
     abi, embed, report = load("_abi"), load("_embed"), Report()
     header = "".join(pathlib.Path(include, "lockstep", file).read_text()
-                     for file in ("lockstep.h", "ops.h", "engine.h", "train.h"))
+                     for file in ("lockstep.h", "ops_base.h", "ops_state.h", "ops.h", "engine.h", "train.h"))
     names = {c_name(struct, prefix): struct for module, prefix in ((embed, "lockstep"), (abi, "ls"))
              for struct in vars(module).values() if isinstance(struct, type) and issubclass(struct, ctypes.Structure)
              and struct is not ctypes.Structure and (module is abi or struct is not abi.Error)}

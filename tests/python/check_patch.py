@@ -509,15 +509,16 @@ def own_scans():
     against_float64("mamba2_scan", lambda *t: lockstep.mamba2_scan(*t, batch, groups, limits), mamba2, x, dt, b, c,
                     *vectors)
     q, k, v = random(96, groups * 6), random(96, groups * 6), random(96, heads * 5)
-    against_float64("delta_rule", lambda *t: lockstep.delta_rule(*t, batch, groups), delta, q, k, v, dt, random(96, heads),
-                    *vectors[:2])
+    against_float64("delta_rule", lambda *t: lockstep.delta_rule(*t, batch, groups), delta, q, k, v, dt,
+                    random(96, heads), *vectors[:2])
     raises("x: shape (96, 12) for 5 heads", lockstep.mamba2_scan, x, dt, b, c, random(5), *vectors[:2], batch,
            kind=ValueError)
     raises("groups: 3", lockstep.mamba2_scan, x, dt, b, c, *vectors, batch, 3, kind=ValueError)
     raises("d: shape (3,)", lockstep.mamba2_scan, x, dt, b, c, *vectors[:2], random(3), batch, 2, kind=ValueError)
     raises("dt_max", lockstep.mamba2_scan, x, dt, b, c, *vectors, batch, 2, (0.5, 0.1))
     raises("key_heads: 3", lockstep.delta_rule, q, k, v, dt, dt, *vectors[:2], batch, 3, kind=ValueError)
-    raises("k: shape (96, 5)", lockstep.delta_rule, q, random(96, 5), v, dt, dt, *vectors[:2], batch, 2, kind=ValueError)
+    raises("k: shape (96, 5)", lockstep.delta_rule, q, random(96, 5), v, dt, dt, *vectors[:2], batch, 2,
+           kind=ValueError)
 
 
 def own_rope():
@@ -619,7 +620,8 @@ def main(chosen):
               for profile, names in (("exact", EXACT), ("mma16", MMA16)) for name in names
               if name != "jamba-nobias"}
     cases |= {case.__name__: (case,) for case in (near_autograd, stays, refusals, frequencies,
-                                                   rotations_refused, own_layers, own_gates, own_scans, own_rope, own_mixer_and_head)}
+                                                   rotations_refused, own_layers, own_gates, own_scans, own_rope,
+                                                   own_mixer_and_head)}
     for name, (function, *args) in cases.items():
         if not chosen or any(word in name for word in chosen):
             report.run(name, function, *args)
