@@ -17,10 +17,10 @@ import torch
 
 from . import _abi
 from ._attention import Heads, _Attention
-from ._feed_forward import (Routing, _activate, _activate_backward, _Experts, _FeedForward, _Relu2, _SigmoidGate)
+from ._feed_forward import _activate, _activate_backward, _Relu2, _SigmoidGate
 from ._packed import (BF16, F32, PROFILES, Batch, HeadPart, Numerics, Rotation, _empty, _like, _norm, _norm_backward,
                       _product, _product_input, _product_weight, _rope, _rope_backward, _run, _wide)
-from ._recurrent import DeltaHeads, Ssd, _Delta, _DeltaRule, _GatedNorm, _Mamba2, _Mixer, _Ssd
+from ._recurrent import Ssd, _Delta, _GatedNorm, _Mixer, _Ssd
 from ._run import require, row_stride, run
 
 

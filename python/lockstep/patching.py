@@ -14,7 +14,10 @@ from torch import nn
 
 from . import layers
 from ._abi import LockstepError
-from .layers import Batch, Numerics, Rotation
+from ._attention import Heads, _Attention
+from ._feed_forward import Routing, _Experts, _FeedForward
+from ._packed import Batch, Numerics, Rotation
+from ._recurrent import DeltaHeads, Ssd, _DeltaRule, _Mamba2, _Mixer
 from .ops import logprob
 
 _WIDTHS = (torch.float32, torch.bfloat16)
@@ -46,7 +49,7 @@ def _mamba(m, name, norms=(), inner_eps=None):
     conv = _conv(m, name)
     for proj in ("in_proj", "x_proj", "dt_proj", "out_proj"):
         _linear(getattr(m, proj), f"{name}.{proj}", bias=proj != "x_proj")
-    return layers._Mixer, inner_eps, [
+    return _Mixer, inner_eps, [
         m.in_proj.weight, m.in_proj.bias, *conv, m.x_proj.weight, *([n.weight for n in norms] or [None] * 3),
         m.dt_proj.weight, m.dt_proj.bias, m.A_log, m.D, m.out_proj.weight, m.out_proj.bias]
 
@@ -54,7 +57,7 @@ def _mamba(m, name, norms=(), inner_eps=None):
 def _mamba2(m, name):
     conv = _conv(m, name)
     _silu(m.activation, f"{name}.activation")
-    return layers._Mamba2, layers.Ssd(m.n_groups, *map(float, m.time_step_limit)), [
+    return _Mamba2, Ssd(m.n_groups, *map(float, m.time_step_limit)), [
         _linear(m.in_proj, f"{name}.in_proj", bias=True), m.in_proj.bias, *conv, m.dt_bias, m.A_log, m.D,
         m.norm.weight, _linear(m.out_proj, f"{name}.out_proj", bias=True), m.out_proj.bias]
 
@@ -66,20 +69,20 @@ def _delta(m, name):
         _refuse(f"{name}.conv1d: it has a bias")
     projections = [_linear(getattr(m, f"in_proj_{p}"), f"{name}.in_proj_{p}")
                    for p in (("qkvz", "ba") if by_head else ("qkv", "z", "b", "a"))]
-    return layers._DeltaRule, layers.DeltaHeads(m.num_k_heads, m.head_k_dim, by_head), [
+    return _DeltaRule, DeltaHeads(m.num_k_heads, m.head_k_dim, by_head), [
         conv[0], m.dt_bias, m.A_log, m.norm.weight, _linear(m.out_proj, f"{name}.out_proj"), *projections]
 
 
 def _attention(a, name, rotation, window=None, scale=None, gated=False):
     """Biases and norms of heads where the module has them."""
-    heads = layers.Heads(a.config.num_attention_heads, a.config.num_key_value_heads, a.head_dim, window or 0, rotation,
+    heads = Heads(a.config.num_attention_heads, a.config.num_key_value_heads, a.head_dim, window or 0, rotation,
                          scale, gated)
     weights = [_linear(getattr(a, f"{p}_proj"), f"{name}.{p}_proj", bias=not gated) for p in "qkvo"]
     biases = [getattr(a, f"{p}_proj").bias for p in "qkvo"]
     if len({b is None for b in biases[:3]}) != 1:
         _refuse(f"{name}: some of q_proj, k_proj and v_proj have a bias; all or none are taken")
     norms = [getattr(a, f"{p}_norm").weight if hasattr(a, f"{p}_norm") else None for p in "qk"]
-    return layers._Attention, heads, [*weights, *biases, *norms]
+    return _Attention, heads, [*weights, *biases, *norms]
 
 
 def _window(attention):
@@ -106,7 +109,7 @@ def _experts(f, name, routing, shared=None, column=None):
         _refuse(f"{name}: {type(f).__name__} is not laid out as transformers 5 lays out experts")
     if getattr(f, "jitter_noise", 0.0):
         _refuse(f"{name}.jitter_noise: {f.jitter_noise}, 0 is taken")
-    return layers._Experts, routing(router), [
+    return _Experts, routing(router), [
         router.weight, getattr(router, "e_score_correction_bias", None), up, f.experts.down_proj,
         *([None] * 3 if shared is None else _dense(shared, f"{name}, the expert of all rows")),
         None if column is None else _linear(column, f"{name}.shared_expert_gate")]
@@ -114,12 +117,12 @@ def _experts(f, name, routing, shared=None, column=None):
 
 def _softmax(router):
     """Qwen3's router says whether it renormalises; Mixtral's and others always do."""
-    return layers.Routing(router.top_k, bool(getattr(router, "norm_topk_prob", True)))
+    return Routing(router.top_k, bool(getattr(router, "norm_topk_prob", True)))
 
 
 def _ffn(f, name, routing=_softmax):
     if not hasattr(f, "experts"):
-        return layers._FeedForward, None, _dense(f, name)
+        return _FeedForward, None, _dense(f, name)
     return _experts(f, name, routing, getattr(f, "shared_expert", None), getattr(f, "shared_expert_gate", None))
 
 
@@ -136,7 +139,7 @@ def _jamba_halves(layer, name, rotation):
     else:
         m = layer.mamba
         mixer = _mamba(m, f"{name}.mamba", (m.dt_layernorm, m.b_layernorm, m.c_layernorm))
-    ffn = _ffn(layer.feed_forward, f"{name}.feed_forward", lambda router: layers.Routing(router.top_k))
+    ffn = _ffn(layer.feed_forward, f"{name}.feed_forward", lambda router: Routing(router.top_k))
     return [_half(layer.input_layernorm, mixer), _half(layer.pre_ff_layernorm, ffn)]
 
 
@@ -188,7 +191,7 @@ def _granite_halves(layer, name, rotation):
 
 
 def _sigmoids(router):
-    return layers.Routing(router.top_k, bool(router.norm_topk_prob), router.num_group, router.topk_group,
+    return Routing(router.top_k, bool(router.norm_topk_prob), router.num_group, router.topk_group,
                           float(router.routed_scaling_factor))
 
 
@@ -203,7 +206,7 @@ def _nemotron_halves(layer, name, rotation):
             _refuse(f"{name}.fc1_latent_proj: {type(m.fc1_latent_proj).__name__}; experts of the hidden size are taken")
         part = _experts(m, name, _sigmoids, m.shared_experts)
     else:
-        part = layers._FeedForward, None, _dense(m, name)
+        part = _FeedForward, None, _dense(m, name)
     return [_half(layer.norm, part)]
 
 

@@ -106,7 +106,9 @@ def random_model(architecture, vocab):
         more |= {"num_local_experts": 8, "num_experts_per_tok": 3}
     if architecture not in ("falcon_mamba", "mamba2"):
         more |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256,
-                 "intermediate_size": 96, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+                 "intermediate_size": 96}
+    if architecture not in ("falcon_mamba", "mamba2", "nemotron_h"):
+        more |= {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
     config = AutoConfig.for_model(
         architecture, vocab_size=vocab, hidden_size=64, num_hidden_layers=3, initializer_range=0.15,
         tie_word_embeddings=True, bos_token_id=1, eos_token_id=2, pad_token_id=0, **more)
