@@ -36,6 +36,12 @@ class Client(VLLMClient):
             self._post(f"{self.base_url}/update_weights", json={"update_info": {"weight_dir": directory}})
 
 
+def _stored_buffers(model):
+    """What a checkpoint has beside parameters, such as Nemotron-H's corrections of the router's choice."""
+    return {f"{prefix}.{name}": buffer.detach().cpu() for prefix, module in model.named_modules()
+            for name, buffer in module.named_buffers(recurse=False) if name not in module._non_persistent_buffers_set}
+
+
 class Generation(VLLMGeneration):
     """Rollouts of a server, whose weights come from a directory that is written and read for each update."""
 
@@ -60,7 +66,7 @@ class Generation(VLLMGeneration):
         target = os.path.join(self._directory, f"weights-{self.version:08d}")
         model = self.accelerator.unwrap_model(self.model)
         try:
-            model.save_pretrained(target, state_dict=state)
+            model.save_pretrained(target, state_dict={**_stored_buffers(model), **state})
             self.vllm_client.update_from_directory(target)
         finally:
             shutil.rmtree(target, ignore_errors=True)

@@ -28,8 +28,8 @@ parser.add_argument("source")
 parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
 parser.add_argument("--model", help="a checkpoint with the tokenizer of models/tiny-sort, which is the default")
 parser.add_argument("--random",
-                    choices=("falcon_mamba", "llama", "mamba2", "mistral", "mixtral", "nemotron_h", "qwen2", "qwen3",
-                             "qwen3_5_text", "qwen3_moe"),
+                    choices=("falcon_mamba", "granitemoehybrid", "llama", "mamba2", "mistral", "mixtral",
+                             "nemotron_h", "qwen2", "qwen3", "qwen3_5_text", "qwen3_moe"),
                     help="small random weights of this architecture, with the tokenizer of models/tiny-sort")
 parser.add_argument("--steps", type=int, default=20)
 parser.add_argument("--temperature", type=float, default=1.0)
@@ -93,6 +93,11 @@ def random_model(architecture, vocab):
         more = {"state_size": 8, "expand": 2}
     elif architecture == "mamba2":
         more = {"state_size": 16, "num_heads": 8, "head_dim": 16, "n_groups": 2}
+    elif architecture == "granitemoehybrid":
+        more = {"layer_types": ["linear_attention", "full_attention", "linear_attention"], "mamba_d_state": 16,
+                "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "num_local_experts": 8,
+                "num_experts_per_tok": 3, "shared_intermediate_size": 48, "residual_multiplier": 0.8,
+                "position_embedding_type": "rope"}
     elif architecture == "nemotron_h":
         more = {"layers_block_type": ["mamba", "moe", "attention"], "ssm_state_size": 16, "mamba_num_heads": 8,
                 "mamba_head_dim": 16, "n_groups": 2, "n_routed_experts": 8, "num_experts_per_tok": 3,
@@ -111,7 +116,7 @@ def random_model(architecture, vocab):
         more |= {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
     config = AutoConfig.for_model(
         architecture, vocab_size=vocab, hidden_size=64, num_hidden_layers=3, initializer_range=0.15,
-        tie_word_embeddings=True, bos_token_id=1, eos_token_id=2, pad_token_id=0, **more)
+        tie_word_embeddings=architecture != "nemotron_h", bos_token_id=1, eos_token_id=2, pad_token_id=0, **more)
     torch.manual_seed(7)
     return AutoModelForCausalLM.from_config(config, dtype=DTYPE)
 

@@ -2,13 +2,15 @@
 the engine's scoring and trainer, bit for bit; the layers against float64; what is refused.
 
 Usage: check_patch.py [CASE...]; the package is found through PYTHONPATH, its library as the package says. Without
-torch, transformers or safetensors all of it is skipped."""
+torch, transformers or safetensors all of it is skipped. LS_TEST_DEVICE=cuda puts the patched models of scores and
+gradients on the first GPU; what they are held to stays the CPU's."""
 
 import contextlib
 import copy
 import glob
 import importlib.util
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -27,6 +29,7 @@ from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 import lockstep  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEVICE = os.environ.get("LS_TEST_DEVICE", "cpu")
 F32, BF16, F64 = torch.float32, torch.bfloat16, torch.float64
 TRANSFORMERS = ("llama-small", "llama-odd", "mistral-small", "qwen2-small", "qwen3-small", "mistral-window",
                 "qwen2-window")
@@ -74,7 +77,7 @@ def draw(lengths, vocab, side):
 
 
 def integers(x):
-    return x.detach().contiguous().view({2: torch.int16, 4: torch.int32}[x.element_size()])
+    return x.detach().cpu().contiguous().view({2: torch.int16, 4: torch.int32}[x.element_size()])
 
 
 def same_bits(name, got, want):
@@ -99,12 +102,14 @@ def raises(words, function, *args, kind=lockstep.LockstepError, **kwargs):
 def scores(name, profile, dtype=None):
     """Padded on either side, from logits, or packed: always the bits of `score`."""
     dtype = dtype or ("bf16" if profile == "mma16" else "f32")
-    model = lockstep.patch(load(name, profile).eval(), profile=profile, activations=BF16 if dtype == "bf16" else F32)
+    model = lockstep.patch(load(name, profile).eval().to(DEVICE), profile=profile,
+                           activations=BF16 if dtype == "bf16" else F32)
     for side in ("left", "right"):
         sequences, ids, mask = draw(LENGTHS, model.config.vocab_size, side)
         with checkpoint(name, profile) as folder, lockstep.Model(folder, dtype=dtype, profile=profile, device="cpu",
                                                                  trains=False) as engine:
             want = torch.cat([torch.from_numpy(x)[1:] for x in engine.score([s.numpy() for s in sequences])])
+        ids, mask = ids.to(DEVICE), mask.to(DEVICE)
         pairs = (mask[:, 1:] * mask[:, :-1]).bool()
         with torch.no_grad():
             got = lockstep.token_logprobs(model, ids, mask)
@@ -115,12 +120,12 @@ def scores(name, profile, dtype=None):
         chosen = lockstep.selected_logprob(logits[:, :-1].contiguous(), ids[:, 1:])
         same_bits(f"{side}: from logits", chosen[pairs], want)
         same_bits(f"{side}: logits_to_keep", last, logits[:, -5:])
-    packed = torch.cat(sequences)[None]
-    positions = torch.cat([torch.arange(len(s)) for s in sequences])[None]
+    packed = torch.cat(sequences)[None].to(DEVICE)
+    positions = torch.cat([torch.arange(len(s)) for s in sequences])[None].to(DEVICE)
     with torch.no_grad():
         logits = model(input_ids=packed, position_ids=positions).logits[0]
     ends = torch.tensor(LENGTHS).cumsum(0) - 1
-    inner = torch.ones(len(logits), dtype=torch.bool)
+    inner = torch.ones(len(logits), dtype=torch.bool, device=DEVICE)
     inner[ends] = False
     same_bits("packed", lockstep.selected_logprob(logits[:-1], packed[0, 1:])[inner[:-1]], want)
 
@@ -169,8 +174,9 @@ def stored(name, found):
 def gradients(name, profile):
     """Of 64 tokens of four sequences: those of one leaf of the trainer. Its factor 1/64 is exact but for tiny values,
     its moments do not tell -0 from +0."""
-    model = lockstep.patch(load(name, profile).train(), profile=profile)
+    model = lockstep.patch(load(name, profile).train().to(DEVICE), profile=profile)
     sequences, ids, mask = draw((17, 33, 5, 13), model.config.vocab_size, "left")
+    ids, mask = ids.to(DEVICE), mask.to(DEVICE)
     found = moments(name, profile, sequences)
     for checkpointing in (False, True):
         model.zero_grad()
