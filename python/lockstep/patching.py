@@ -100,9 +100,9 @@ def _dense(f, name):
             for p in ("gate", "up", "down")]
 
 
-def _experts(f, name, routing, shared=None, column=None):
-    """A mixture: f has experts, and gate or router. routing: of the router. shared: the module of the expert of all
-    rows; column: what its sigmoid is of."""
+def _experts(f, name, routing, shared=(None, None, None), column=None):
+    """A mixture: f has experts, and gate or router. routing: of the router. shared: gate, up and down of the expert of
+    all rows; column: what its sigmoid is of."""
     router = getattr(f, "gate", getattr(f, "router", None))
     up = getattr(f.experts, "gate_up_proj", getattr(f.experts, "up_proj", None))
     if router is None or not hasattr(router, "top_k") or up is None:
@@ -111,8 +111,7 @@ def _experts(f, name, routing, shared=None, column=None):
         _refuse(f"{name}.jitter_noise: {f.jitter_noise}, 0 is taken")
     return _Experts, routing(router), [
         router.weight, getattr(router, "e_score_correction_bias", None), up, f.experts.down_proj,
-        *([None] * 3 if shared is None else _dense(shared, f"{name}, the expert of all rows")),
-        None if column is None else _linear(column, f"{name}.shared_expert_gate")]
+        *shared, column]
 
 
 def _softmax(router):
@@ -123,7 +122,10 @@ def _softmax(router):
 def _ffn(f, name, routing=_softmax):
     if not hasattr(f, "experts"):
         return _FeedForward, None, _dense(f, name)
-    return _experts(f, name, routing, getattr(f, "shared_expert", None), getattr(f, "shared_expert_gate", None))
+    if not hasattr(f, "shared_expert"):
+        return _experts(f, name, routing)
+    return _experts(f, name, routing, _dense(f.shared_expert, f"{name}.shared_expert"),
+                    _linear(f.shared_expert_gate, f"{name}.shared_expert_gate"))
 
 
 # Of each kind of layer: (part, options, weight of the norm before it, parameters) of its halves, or of its only one.
@@ -186,7 +188,8 @@ def _granite_halves(layer, name, rotation):
     if layer.block_sparse_moe is None:
         ffn = _ffn(layer.shared_mlp, f"{name}.shared_mlp")
     else:
-        ffn = _experts(layer.block_sparse_moe, f"{name}.block_sparse_moe", _softmax, layer.shared_mlp)
+        ffn = _experts(layer.block_sparse_moe, f"{name}.block_sparse_moe", _softmax,
+                       _dense(layer.shared_mlp, f"{name}.shared_mlp"))
     return [_half(layer.input_layernorm, mixer), _half(layer.post_attention_layernorm, ffn)]
 
 
@@ -204,7 +207,7 @@ def _nemotron_halves(layer, name, rotation):
     elif hasattr(m, "experts"):
         if type(m.fc1_latent_proj) is not nn.Identity:
             _refuse(f"{name}.fc1_latent_proj: {type(m.fc1_latent_proj).__name__}; experts of the hidden size are taken")
-        part = _experts(m, name, _sigmoids, m.shared_experts)
+        part = _experts(m, name, _sigmoids, _dense(m.shared_experts, f"{name}.shared_experts"))
     else:
         part = _FeedForward, None, _dense(m, name)
     return [_half(layer.norm, part)]

@@ -263,6 +263,9 @@ def refusals():
     biased = load("qwen3.5-small")
     biased.model.layers[1].self_attn.q_proj.bias = torch.nn.Parameter(torch.zeros(1))
     raises("layers.1.self_attn.q_proj: it has a bias", lockstep.patch, biased)
+    shared = load("qwen3-next-small")
+    shared.model.layers[0].mlp.shared_expert.up_proj.bias = torch.nn.Parameter(torch.zeros(1))
+    raises("layers.0.mlp.shared_expert.up_proj: it has a bias", lockstep.patch, shared)
     mixture = load("mixtral-small")
     mixture.model.layers[1].mlp.jitter_noise = 0.1
     raises("layers.1.mlp.jitter_noise: 0.1", lockstep.patch, mixture)
