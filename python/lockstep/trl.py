@@ -38,7 +38,7 @@ class Client(VLLMClient):
 
 def _stored_buffers(model):
     """What a checkpoint has beside parameters, such as Nemotron-H's corrections of the router's choice."""
-    return {f"{prefix}.{name}": buffer.detach().cpu() for prefix, module in model.named_modules()
+    return {f"{prefix}.{name}".lstrip("."): buffer.detach().cpu() for prefix, module in model.named_modules()
             for name, buffer in module.named_buffers(recurse=False) if name not in module._non_persistent_buffers_set}
 
 

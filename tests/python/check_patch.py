@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import sys
 import tempfile
 
@@ -27,6 +28,7 @@ from safetensors.torch import load_file  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 
 import lockstep  # noqa: E402
+from lockstep import patching  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEVICE = os.environ.get("LS_TEST_DEVICE", "cpu")
@@ -205,6 +207,12 @@ def near_autograd():
         for (parameter, got), want in zip(model.named_parameters(), plain.parameters()):
             worst = ((got.grad - want.grad).abs().max() / want.grad.abs().max()).item()
             assert worst <= 1e-4, f"{name}: {parameter}: {worst}"
+
+
+def every_architecture():
+    """What the engine runs is taken, as the README says."""
+    sources = "".join(file.read_text() for file in (ROOT / "src/model").glob("*.c"))
+    assert set(re.findall(r'"(\w+ForCausalLM)"', sources)) == set(patching._FAMILIES)
 
 
 def stays():
@@ -628,7 +636,7 @@ def main(chosen):
     cases |= {f"gradients_{profile}_{name}": (gradients, name, profile)
               for profile, names in (("exact", EXACT), ("mma16", MMA16)) for name in names
               if name != "jamba-nobias"}
-    cases |= {case.__name__: (case,) for case in (near_autograd, stays, refusals, frequencies,
+    cases |= {case.__name__: (case,) for case in (near_autograd, every_architecture, stays, refusals, frequencies,
                                                    rotations_refused, own_layers, own_gates, own_scans, own_rope,
                                                    own_mixer_and_head)}
     for name, (function, *args) in cases.items():
