@@ -71,8 +71,7 @@ class _Mixer:
 
     @staticmethod
     def forward(numerics, options, batch, x, in_w, in_bias, conv_w, conv_bias, x_w, dt_norm, b_norm, c_norm, dt_w,
-                dt_bias,
-                a_log, d, out_w, out_bias):
+                dt_bias, a_log, d, out_w, out_bias):
         rank, states, rows, profile = dt_w.shape[1], a_log.shape[1], x.shape[0], numerics.code
         uz = _product(x, in_w, _wide(in_bias), _empty(x, rows, in_w.shape[0]), profile)
         u_in = _empty(x, rows, out_w.shape[1], dtype=BF16) if profile == _abi.MMA16 else None
@@ -92,8 +91,8 @@ class _Mixer:
         scanned = _empty(x, *u.shape, dtype=numerics.activations)
         state = new_pool(batch.n, a2.shape, F32, x.device)
         _run("scan", x.device, **_Mixer.scan_members(uz, u, dt, b, c, a2, dt_bias, d), out_dtype=scanned.dtype,
-             out=scanned,
-             out_stride=scanned.stride(0), state=pool("state", state, (F32,), a2.shape, x), **batch.span_members())
+             out=scanned, out_stride=scanned.stride(0), state=pool("state", state, (F32,), a2.shape, x),
+             **batch.span_members())
         y = _product(scanned, out_w, _wide(out_bias), _empty(x, rows, out_w.shape[0]), profile)
         return y, (uz, u, u_in, raw, dt_in, b, c, dt, a2, scanned)
 
@@ -109,9 +108,8 @@ class _Mixer:
         duz, du, ddt = _empty(x, rows, 2 * dim), _empty(x, rows, dim), _empty(x, rows, dim)
         db, dc, da2 = _empty(x, rows, states), _empty(x, rows, states), torch.zeros_like(a2)
         _run("scan_backward", x.device, **_Mixer.scan_members(uz, u, dt, b, c, a2, dt_bias, d), dout=dscan,
-             dout_stride=dim,
-             du=du, ddt=ddt, db=db, dcc=dc, dz=duz[:, dim:], dz_stride=duz.stride(0), da2=da2, ddt_bias=ddt_bias, dd=dd,
-             continued=True, **batch.span_members())
+             dout_stride=dim, du=du, ddt=ddt, db=db, dcc=dc, dz=duz[:, dim:], dz_stride=duz.stride(0), da2=da2,
+             ddt_bias=ddt_bias, dd=dd, continued=True, **batch.span_members())
         ddt_w = _product_weight(ddt, dt_in, profile, offsets)
         draw = _empty(x, rows, rank + 2 * states)
         dnorms, sizes = (None, None, None), (rank, states, states)
