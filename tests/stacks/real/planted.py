@@ -76,7 +76,10 @@ class InModel:
         return []
 
     def exchange(self):
-        self.others = [(t, t.data.clone()) for t, other in self.others if t.data.copy_(other) is not None]
+        kept = [(t, t.data.clone()) for t, _ in self.others]
+        for t, other in self.others:
+            t.data.copy_(other)
+        self.others = kept
 
     def __enter__(self):
         self.exchange()
