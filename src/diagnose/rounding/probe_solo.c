@@ -409,9 +409,9 @@ ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
     *found = true;
     if (ls_stack_refused(q, LS_STACK_CACHED_SHARED) == NULL)
         LS_TRY_DONE(rows_matter(q, 2 * (value > 24 ? value : 24), &by_rows, &moved, err));
-    if (!by_rows) LS_TRY_DONE(rows_together(q, value, &together, err));
-    if (by_rows || together)
-        ls_foreign_find(q->f, LS_CAUSE_ORDER_BY_BATCH, LS_STACK_LENGTHS, 0.93,
+    LS_TRY_DONE(rows_together(q, value, &together, err));
+    if (by_rows || together) /* a hit that is wrong moves a text, too */
+        ls_foreign_find(q->f, LS_CAUSE_ORDER_BY_BATCH, LS_STACK_LENGTHS, together ? 0.93 : 0.85,
                         "off from %" PRId64 " tokens on, and %s: the rows of a forward choose the kernel", value,
                         by_rows ? "a text of one length moves when its beginning was computed before"
                                 : "so are eight at once of half that length");
