@@ -657,8 +657,8 @@ static __global__ void __launch_bounds__(S::THREADS, S::RESIDENT) mma16_kernel(c
     if (p.a.head_dim < S::DIMS) {
         for (int64_t i = threadIdx.x; i < S::STAGES * S::STAGE_BYTES / 16; i += S::THREADS)
             ((uint4 *)m->stages)[i] = make_uint4(0, 0, 0, 0);
+        show_writes();
     }
-    show_writes();
     __syncthreads();
     ls_cuda_begin();
     if (p.fault->code != LS_FAULT_NONE) return;
