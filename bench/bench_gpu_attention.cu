@@ -130,19 +130,19 @@ static void prompts(int64_t heads, int64_t kv_heads) {
 }
 
 static void decode(int64_t heads, int64_t kv_heads) {
-    static const int64_t dims[] = {64, 128}, counts[] = {1, 8, 64, 256};
+    static const int64_t dims[] = {64, 128}, counts[] = {1, 8, 64, 256}, lengths[] = {768, 2048};
     for (int d = 0; d < 2; d++)
-        for (int c = 0; c < 4; c++)
+        for (int c = 0; c < 8; c++)
             for (int profile = 1; profile >= 0; profile--) {
-                const int64_t length = 2048;
-                problem p = problem_make(counts[c], length, 1, heads, kv_heads, dims[d],
+                const int64_t length = lengths[c / 4];
+                problem p = problem_make(counts[c % 4], length, 1, heads, kv_heads, dims[d],
                                          profile == 1 ? LS_PROFILE_MMA16 : LS_PROFILE_EXACT);
-                const double bytes = (double)(counts[c] * length * kv_heads * dims[d]) * 4,
+                const double bytes = (double)(counts[c % 4] * length * kv_heads * dims[d]) * 4,
                              us = time_of(run_forward, &p);
                 printf(
                     "%s heads %lld/%lld dim %3lld, %3lld tokens behind %lld: %8.1f us, %6.0f GB/s, %.2f of %.1f TB/s\n",
                     profile == 1 ? "mma16" : "exact", (long long)heads, (long long)kv_heads, (long long)dims[d],
-                    (long long)counts[c], (long long)length, us, bytes / us * 1e-3, bytes / us * 1e6 / READ_RATE,
+                    (long long)counts[c % 4], (long long)length, us, bytes / us * 1e-3, bytes / us * 1e6 / READ_RATE,
                     READ_RATE * 1e-12);
                 fflush(stdout);
                 problem_free(&p);

@@ -86,8 +86,7 @@ static ls_status project_heads(const ls_forward *f, const ls_attention_weights *
     const ls_rows q = c->head_gates ? a->q_gates : bare ? a->q : a->qkv_raw;
     const ls_rows k = c->head_gates ? a->kv_raw : ls_rows_column(q, q_dim);
     LS_TRY(ls_part_project(f, q, a->x, &w->q, NULL, err));
-    LS_TRY(ls_part_project(f, k, a->x, &w->k, NULL, err));
-    LS_TRY(ls_part_project(f, ls_rows_column(k, kv_dim), a->x, &w->v, NULL, err));
+    LS_TRY(ls_part_project_pair(f, k, ls_rows_column(k, kv_dim), a->x, &w->k, &w->v, err));
     return bare ? LS_OK : make_heads(f, w, err);
 }
 

@@ -39,6 +39,12 @@ ls_status ls_part_project(const ls_forward *f, ls_rows out, ls_rows x, const ls_
     return ls_gemm(f->ws->device, &args, err);
 }
 
+ls_status ls_part_project_pair(const ls_forward *f, ls_rows out, ls_rows other_out, ls_rows x, const ls_gemm_weight *w,
+                               const ls_gemm_weight *other, ls_error *err) {
+    const ls_gemm_pair_args args = {ls_part_product(f, out, x, w, NULL, f->batch->n_rows), other, other_out.data};
+    return ls_gemm_pair(f->ws->device, &args, err);
+}
+
 ls_status ls_part_project_exact(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, ls_error *err) {
     ls_gemm_args args = ls_part_product(f, out, x, w, NULL, f->batch->n_rows);
     args.profile = LS_PROFILE_EXACT;

@@ -31,6 +31,7 @@ extern "C" {
 #define LS_OPS_PLAIN(OP)           \
     OP(gemm)                       \
     OP(gemm_gated)                 \
+    OP(gemm_pair)                  \
     OP(mamba_step)                 \
     OP(write_held)                 \
     OP(gemm_repack)                \

@@ -211,6 +211,10 @@ static call *call_make(const char *name, call_run *run, const void *args, int64_
         ls_gemm_gated_args *own = (ls_gemm_gated_args *)(void *)c->args;
         keep_weight(c, 0, &own->gate.weight);
         keep_weight(c, 1, &own->up);
+    } else if (run == run_gemm_pair) {
+        ls_gemm_pair_args *own = (ls_gemm_pair_args *)(void *)c->args;
+        keep_weight(c, 0, &own->first.weight);
+        keep_weight(c, 1, &own->other);
     } else if (run == run_mamba_step) {
         ls_mamba_step_args *own = (ls_mamba_step_args *)(void *)c->args;
         keep_weight(c, 0, &own->in_proj.weight);

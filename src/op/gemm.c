@@ -31,13 +31,30 @@ ls_status ls_gemm_check(const ls_gemm_args *args, ls_error *err) {
     }
 }
 
+/* Of the shape and type of a packed weight, and packed. */
+static bool is_like(const ls_gemm_weight *other, const ls_gemm_weight *weight) {
+    return other != NULL && other->panels != NULL && other->n == weight->n && other->k == weight->k &&
+           other->dtype == weight->dtype;
+}
+
+ls_status ls_gemm_pair_check(const ls_gemm_pair_args *args, ls_error *err) {
+    const ls_gemm_args *first = &args->first;
+    const ls_status status = ls_gemm_check(first, err);
+    if (status != LS_OK) return status;
+    if (!is_like(args->other, first->weight))
+        return LS_FAIL(err, LS_ERR_ARG, "gemm_pair: other is not a packed weight of the first one's shape and type");
+    if (first->bias != NULL || first->range != NULL)
+        return LS_FAIL(err, LS_ERR_ARG, "gemm_pair: first has a bias or a range");
+    if (first->m > 0 && args->other_out == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm_pair: other_out is NULL");
+    return LS_OK;
+}
+
 ls_status ls_gemm_gated_check(const ls_gemm_gated_args *args, ls_error *err) {
     const ls_gemm_args *gate = &args->gate;
     const ls_gemm_weight *up = args->up;
     const ls_status status = ls_gemm_check(gate, err);
     if (status != LS_OK) return status;
-    if (up == NULL || up->panels == NULL || up->n != gate->weight->n || up->k != gate->weight->k ||
-        up->dtype != gate->weight->dtype)
+    if (!is_like(up, gate->weight))
         return LS_FAIL(err, LS_ERR_ARG, "gemm_gated: up is not a packed weight of the gate's shape and type");
     if (gate->bias != NULL || gate->range != NULL || gate->out_dtype != LS_F32 || gate->out_stride != up->n)
         return LS_FAIL(err, LS_ERR_ARG,

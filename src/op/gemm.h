@@ -44,9 +44,17 @@ typedef struct ls_gemm_gated_args {
     ls_dtype y_dtype;
 } ls_gemm_gated_args;
 
+/* Two products of one x, by weights of one shape, in one call. The bits are those of two calls. */
+typedef struct ls_gemm_pair_args {
+    ls_gemm_args first;          /* without bias and range */
+    const ls_gemm_weight *other; /* host memory; of the shape and type of first.weight */
+    void *other_out;             /* of the type and stride of first.out */
+} ls_gemm_pair_args;
+
 /* out must not overlap x, bias or the weights. */
 ls_status ls_gemm_check(const ls_gemm_args *args, ls_error *err);
 ls_status ls_gemm_gated_check(const ls_gemm_gated_args *args, ls_error *err);
+ls_status ls_gemm_pair_check(const ls_gemm_pair_args *args, ls_error *err);
 ls_status ls_gemm_repack_check(const ls_gemm_repack_args *args, ls_error *err);
 
 #endif

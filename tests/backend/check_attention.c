@@ -410,7 +410,7 @@ static void tokens(bk_run *run) {
     static const shape list[] = {{20, 1, 128, 16, LS_BF16}, {1, 1, 8, 16, LS_F32},     {6, 2, 80, 16, LS_BF16},
                                  {5, 1, 64, 16, LS_BF16},   {40, 1, 128, 16, LS_F32},  {33, 1, 72, 16, LS_BF16},
                                  {12, 3, 128, 16, LS_F32},  {20, 1, 128, 32, LS_BF16}, {16, 2, 256, 16, LS_BF16},
-                                 {9, 1, 20, 16, LS_BF16}};
+                                 {9, 1, 20, 16, LS_BF16},   {16, 1, 96, 16, LS_BF16}};
     for (int64_t i = 0; i < 2 * BK_COUNT(list); i++) {
         const int64_t n_seqs = i % 2 == 0 ? 3 : bk_size(run, 4, 6, 140);
         int64_t length[SEQS_MAX];

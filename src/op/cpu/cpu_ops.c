@@ -146,6 +146,14 @@ ls_status ls_cpu_swiglu(const ls_exec *exec, const ls_swiglu_args *args, ls_erro
     return LS_OK;
 }
 
+ls_status ls_cpu_gemm_pair(const ls_exec *exec, const ls_gemm_pair_args *args, ls_error *err) {
+    ls_gemm_args other = args->first;
+    other.weight = args->other;
+    other.out = args->other_out;
+    LS_TRY(ls_cpu_gemm(exec, &args->first, err));
+    return ls_cpu_gemm(exec, &other, err);
+}
+
 ls_status ls_cpu_gemm_gated(const ls_exec *exec, const ls_gemm_gated_args *args, ls_error *err) {
     const ls_gemm_args *gate = &args->gate;
     ls_gemm_args up = *gate;

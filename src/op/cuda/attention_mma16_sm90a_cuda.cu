@@ -1,32 +1,13 @@
-/* Attention of the profile mma16 on Hopper's tensor cores: prompts, chunks and single tokens alike. Compiled for sm_90a
- * alone.
+/* Attention of the profile mma16 on Hopper's tensor cores: prompts and chunks, and of single tokens those that
+ * attention_mma16_few_sm90a_cuda.cu does not take. Compiled for sm_90a alone.
  *
  * The queries of a span and a KV head are its tokens times the query heads that share that KV head, token by token. A
  * block takes 64 of them for each of its warpgroups but the first, which copies keys and values from their pages into a
  * ring of stages, keys and values of a block of 128 by turns. The others make scores, weigh them in registers and
  * multiply values, each for its own 64 rows: while one weighs, another multiplies. Sums of weights are products, too,
  * with ones. Sums of segments meet in shared memory. */
-#include "op/cuda/attention_cuda.h"
-#include "op/cuda/attention_mma16_cuda.h"
+#include "op/cuda/attention_mma16_rows_cuda.h"
 #include "op/cuda/check_cuda.h"
-#include "op/cuda/mma16_cuda.h"
-
-#define STEPS (BLOCK / 16)
-
-typedef struct mma16_params {
-    ls_attention_args a;
-    const ls_fault *fault;
-    uint32_t group;  /* query heads of a KV head */
-    uint32_t items;  /* KV heads of spans */
-    uint32_t count;  /* items, slices times */
-    uint32_t slices; /* tiles of a KV head of a span, at the most; all of them and all queries fit 31 bits */
-    int page_shift;  /* page_tokens = 1 << page_shift */
-    float scale2;    /* c */
-    bool boxed;      /* pages come by keys and values, the maps */
-    bool wide_pages, wide_queries, wide_out; /* are copied 16 bytes at a time */
-    bool boxed_queries;                      /* come by queries, which needs boxed */
-    CUtensorMap keys, values, queries;
-} mma16_params;
 
 /* GROUPS warpgroups with 64 queries each; DIMS: room for head_dim. */
 template <int DIMS_, int GROUPS_, int STAGES_>
@@ -48,16 +29,6 @@ struct mma16_shape {
     };
     static constexpr int64_t SHARED_BYTES = (int64_t)sizeof(memory) + 1024; /* to align */
 };
-
-/* Query i of a span: token i / group, head i % group of the KV head. */
-typedef struct tile {
-    const mma16_params *p;
-    ls_span span;
-    int64_t kv_head;
-    uint32_t first_query, n_queries; /* n_queries: of the span */
-    int64_t begin;                   /* of the first block of which the first row takes a key */
-    int64_t keys;                    /* before this position are those that the last row takes */
-} tile;
 
 /* The next tile of this block from number *next on, of spans, KV heads and slices; false if there is none. The last
  * tiles of all spans come first: they have most keys, and the chip stays full to the end. All lanes of a warp look. */
@@ -287,23 +258,6 @@ static __device__ __forceinline__ void copy_tile(const tile *t, typename S::memo
 
 /* ---- multipliers ---- */
 
-/* One of the two rows of a tile of which a thread has columns. */
-typedef struct row_state {
-    float m, total_m, total_l; /* m: of the segment */
-    float weight;
-    int first, keys; /* takes the keys [first, keys), counted from the tile's begin */
-} row_state;
-
-static __device__ __forceinline__ void row_begin(row_state *s, const tile *t, int row) {
-    const uint32_t query = t->first_query + row, last = t->n_queries - 1;
-    const int64_t pos = t->span.pos + (query < last ? query : last) / t->p->group;
-    s->first = (int)(ls_attention_first(pos, t->p->a.window) - t->begin);
-    s->keys = (int)(pos + 1 - t->begin);
-    s->weight = 1.0f;
-    s->m = s->total_m = -INFINITY;
-    s->total_l = 0.0f;
-}
-
 /* Scores of the thread's columns of row HALF become exponentials; m and the weight of what was before follow. BEGINS,
  * ENDS: the row may take no keys before its first, or behind its last. */
 template <int HALF, bool BEGINS, bool ENDS>
@@ -333,23 +287,6 @@ static __device__ __forceinline__ void take_scores(row_state *s, float (&d)[BLOC
             float *x = &d[4 * j + 2 * HALF + i];
             *x = ls_exp2_lifted(ls_fma(*x, scale2, below)); /* +0 of -inf */
         }
-}
-
-/* The segment, whose weights add up to l, joins the total of a row: what the sums over values are multiplied with, too.
- */
-static __device__ __forceinline__ void join_row(row_state *s, float l, float *of_total, float *of_segment) {
-    const float m = larger(s->total_m, s->m);
-    *of_total = ls_exp2_bounded(ls_sub(s->total_m, m));
-    *of_segment = ls_exp2_bounded(ls_sub(s->m, m));
-    s->total_l = ls_fma(s->total_l, *of_total, ls_mul(l, *of_segment));
-    s->total_m = m;
-    s->m = -INFINITY;
-}
-
-/* Where the query of a row of the tile lies in q, or out. */
-static __device__ __forceinline__ int64_t query_at(const tile *t, int row, int64_t stride) {
-    const uint32_t query = t->first_query + row, group = t->p->group;
-    return (t->span.row + query / group) * stride + (t->kv_head * group + query % group) * t->p->a.head_dim;
 }
 
 /* A warpgroup's own queries; rows and dimensions that are not there are +0. */
@@ -417,19 +354,6 @@ static __device__ __forceinline__ void store_row(const tile *t, const float (&ac
             }
         if (there && c + 8 * quarter < dims) *(uint4 *)(out + c + 8 * quarter) = make_uint4(w[0], w[1], w[2], w[3]);
     }
-}
-
-/* 1 / L of a row, NaN where its maximum is not finite; its logarithm is kept. */
-static __device__ __forceinline__ float finish_row(const tile *t, const row_state *s, int row, bool there) {
-    const ls_attention_args *a = &t->p->a;
-    const float sum = s->total_l;
-    const bool finite = ls_sub(s->total_m, s->total_m) == 0.0f;
-    if (there && a->log_sum != NULL && threadIdx.x % 4 == 0) {
-        const uint32_t query = t->first_query + row, group = t->p->group;
-        a->log_sum[(t->span.row + query / group) * a->log_sum_stride + t->kv_head * group + query % group] =
-            finite ? ls_fma(ls_log(sum), LS_LOG2E, ls_add(s->total_m, LS_EXP2_LIFT)) : NAN;
-    }
-    return finite ? ls_div(1.0f, sum) : NAN;
 }
 
 /* Rows of values from `from` on become +0. Each warpgroup does it for itself: it is the same that they write. */
@@ -695,11 +619,6 @@ static __global__ void __launch_bounds__(S::THREADS, S::RESIDENT) mma16_kernel(c
 
 /* ---- the host's side ---- */
 
-typedef struct mma16_launch {
-    const void *kernel;
-    int64_t rows, threads, shared_bytes, resident;
-} mma16_launch;
-
 template <class S>
 static mma16_launch launch_of(void) {
     static_assert(S::SHARED_BYTES <= LS_HOPPER_SHARED_MAX, "a tile fits a multiprocessor");
@@ -717,10 +636,20 @@ static mma16_launch pick(int64_t head_dim, int64_t queries) {
 ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *a, const ls_fault *fault, ls_error *err) {
     const int64_t group = a->n_heads / a->n_kv_heads;
     const int64_t queries = ls_launch_blocks(a->rows, group, 1); /* of a span, at the most */
-    const mma16_launch k = pick(a->head_dim, a->rows <= a->n_spans ? group : queries);
-    const int64_t tiles = ls_launch_blocks(a->n_spans, a->n_kv_heads, (queries - 1) / k.rows + 1);
-    bool hopper;
     int processors;
+    const int64_t expected = a->rows <= a->n_spans ? group : queries;
+    const bool wide_queries = (uintptr_t)a->q % 16 == 0 && a->q_stride % 8 == 0 && a->head_dim % 8 == 0;
+    const bool wide_out = (uintptr_t)a->out % 16 == 0 && a->out_stride % 8 == 0 && a->head_dim % 8 == 0;
+    const bool aligned = (uintptr_t)a->pages.base % 16 == 0 && a->pages.stride % 16 == 0 && a->head_dim % 8 == 0;
+    const bool boxed = aligned && a->page_tokens == 16 && a->n_kv_heads * a->head_dim < INT32_MAX &&
+                       a->pages.n_entries < INT32_MAX && a->pages.stride < (int64_t)1 << 37;
+    const bool few = expected <= FEW_QUERIES && boxed && wide_queries && wide_out && a->head_dim % 16 == 0;
+    LS_CUDA_TRY(ls_processors(&processors, "attention", err));
+    const mma16_launch k = few ? ls_attention_mma16_few(a->head_dim, a->n_spans * a->n_kv_heads <= processors)
+                               : pick(a->head_dim, expected);
+    const int64_t slices = few ? 1 : (queries - 1) / k.rows + 1;
+    const int64_t tiles = ls_launch_blocks(a->n_spans, a->n_kv_heads, slices);
+    bool hopper;
     /* Tiles past the last one by as many as the blocks' lanes look ahead fit, too. */
     if (queries > INT32_MAX / 2 || tiles > INT32_MAX / 2)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "attention: profile mma16: %lld rows of %lld heads in %lld spans",
@@ -728,26 +657,22 @@ ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *a, co
     if (ls_launch_blocks(a->n_tables, a->page_tokens, 1) > INT32_MAX / 2)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "attention: profile mma16: %lld pages of %lld tokens in a call",
                        (long long)a->n_tables, (long long)a->page_tokens);
-    LS_CUDA_TRY(ls_processors(&processors, "attention", err));
     LS_CUDA_TRY(ls_is_hopper(&hopper, "attention", err));
     if (!hopper)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "attention: profile mma16 is built for devices of sm_90 alone");
-    const bool aligned = (uintptr_t)a->pages.base % 16 == 0 && a->pages.stride % 16 == 0 && a->head_dim % 8 == 0;
-    const bool boxed = aligned && a->page_tokens == 16 && a->n_kv_heads * a->head_dim < INT32_MAX &&
-                       a->pages.n_entries < INT32_MAX && a->pages.stride < (int64_t)1 << 37;
     mma16_params p = {.a = *a,
                       .fault = fault,
                       .group = (uint32_t)group,
                       .items = (uint32_t)(a->n_spans * a->n_kv_heads),
                       .count = (uint32_t)tiles,
-                      .slices = (uint32_t)((queries - 1) / k.rows + 1),
+                      .slices = (uint32_t)slices,
                       .page_shift = __builtin_ctzll((unsigned long long)a->page_tokens),
                       .scale2 = ls_attention_scale2(a->scale),
                       .boxed = boxed,
                       .wide_pages = aligned && a->page_tokens >= 8,
-                      .wide_queries = (uintptr_t)a->q % 16 == 0 && a->q_stride % 8 == 0 && a->head_dim % 8 == 0,
-                      .wide_out = (uintptr_t)a->out % 16 == 0 && a->out_stride % 8 == 0 && a->head_dim % 8 == 0,
-                      .boxed_queries = boxed && GROUP_ROWS % group == 0 && a->rows < INT32_MAX &&
+                      .wide_queries = wide_queries,
+                      .wide_out = wide_out,
+                      .boxed_queries = boxed && !few && GROUP_ROWS % group == 0 && a->rows < INT32_MAX &&
                                        ls_box_possible(a->q, LS_BF16, a->q_stride, a->n_heads, a->rows),
                       .keys = {},
                       .values = {},

@@ -355,29 +355,43 @@ ls_status ls_cuda_gemm(const ls_exec *exec, const ls_gemm_args *a, ls_error *err
     return ls_cuda_gemm_stored(exec, &args, err);
 }
 
-/* Few rows in mma16: one kernel. *taken says whether it could. */
-static ls_status gated_at_once(const ls_exec *exec, const ls_gemm_gated_args *a, bool *taken, ls_error *err) {
-    const ls_gemm_args *g = &a->gate;
-    const ls_gemm_weight *gate = g->weight, *up = a->up;
+/* Two products of one x, by weights of one shape. */
+typedef struct two_products {
+    const char *op;
+    const ls_gemm_args *first; /* its out is float32 where a gate comes behind */
+    const ls_gemm_weight *other;
+    void *other_out;
+} two_products;
+
+/* Few rows in mma16: one kernel. gated: what comes out of the gate and its type, else NULL. *taken says whether it
+ * could. */
+static ls_status few_at_once(const ls_exec *exec, const two_products *two, const ls_swiglu_args *gated, bool *taken,
+                             ls_error *err) {
+    const ls_gemm_args *g = two->first;
+    const ls_gemm_weight *w = g->weight, *other = two->other;
+    void *out = gated != NULL ? gated->y : g->out;
+    const ls_dtype out_dtype = gated != NULL ? gated->y_dtype : g->out_dtype;
+    void *other_out = gated != NULL ? NULL : two->other_out;
     const ls_cuda_operand operands[] = {{"x", g->x, 2, false},
-                                        {"gate", gate->panels, 128, false},
-                                        {"up", up->panels, 128, false},
-                                        {"y", a->y, ls_dtype_bytes(a->y_dtype), false}};
-    const ls_product product = {.op = "gemm_gated",
+                                        {"weight", w->panels, 128, false},
+                                        {"other weight", other->panels, 128, false},
+                                        {"out", out, ls_dtype_bytes(out_dtype), false},
+                                        {"other out", other_out, ls_dtype_bytes(out_dtype), gated != NULL}};
+    const ls_product product = {.op = two->op,
                                 .rows = g->m,
-                                .cols = gate->n,
-                                .depth = gate->k,
+                                .cols = w->n,
+                                .depth = w->k,
                                 .a = g->x,
                                 .a_dtype = g->x_dtype,
                                 .a_row = g->x_stride,
                                 .a_step = 1,
                                 .b = NULL,
-                                .b_dtype = gate->dtype,
-                                .b_col = gate->k,
+                                .b_dtype = w->dtype,
+                                .b_col = w->k,
                                 .b_step = 1,
-                                .out = a->y,
-                                .out_dtype = a->y_dtype,
-                                .out_stride = up->n,
+                                .out = out,
+                                .out_dtype = out_dtype,
+                                .out_stride = g->out_stride,
                                 .bias = NULL,
                                 .mode = LS_PRODUCT_STORE,
                                 .fault = NULL,
@@ -387,21 +401,21 @@ static ls_status gated_at_once(const ls_exec *exec, const ls_gemm_gated_args *a,
                                 .b_steps = NULL};
     bool hopper;
     *taken = false;
-    if (g->profile != LS_PROFILE_MMA16 || g->m < 1 || a->y_dtype == LS_F16) return LS_OK;
-    if (tiles_of(gate) == NULL || tiles_of(up) == NULL) return LS_OK;
-    LS_CUDA_TRY(ls_is_hopper(&hopper, "gemm_gated", err));
+    if (g->profile != LS_PROFILE_MMA16 || g->m < 1 || out_dtype == LS_F16) return LS_OK;
+    if (tiles_of(w) == NULL || tiles_of(other) == NULL) return LS_OK;
+    LS_CUDA_TRY(ls_is_hopper(&hopper, two->op, err));
     if (!hopper) return LS_OK;
-    LS_CUDA_TRY(ls_cuda_check("gemm_gated", exec, operands, 4, LS_WORKSPACE_HEAD, err));
+    LS_CUDA_TRY(ls_cuda_check(two->op, exec, operands, 5, LS_WORKSPACE_HEAD, err));
     LS_CUDA_TRY(ls_cuda_mma16_proven(err));
-    return ls_product_mma16_gated(exec, &product, tiles_of(gate), tiles_of(up), taken, err);
+    return ls_product_mma16_two(exec, &product, tiles_of(w), tiles_of(other), other_out, taken, err);
 }
 
-/* Rows up to which gate and up are one call of cuBLASLt: more fill the chip one by one. */
+/* Rows up to which two products are one call of cuBLASLt: more fill the chip one by one. */
 #define PAIR_ROWS 512
 
 /* Some rows more: both products in one call. */
-static ls_status both_at_once(const ls_exec *exec, const ls_gemm_gated_args *a, bool *taken, ls_error *err) {
-    const ls_gemm_args *g = &a->gate;
+static ls_status both_at_once(const ls_exec *exec, const two_products *two, bool *taken, ls_error *err) {
+    const ls_gemm_args *g = two->first;
     const ls_cuda_gemm_args args = {.x = g->x,
                                     .x_dtype = g->x_dtype,
                                     .x_stride = g->x_stride,
@@ -418,40 +432,54 @@ static ls_status both_at_once(const ls_exec *exec, const ls_gemm_gated_args *a, 
                                     .profile = g->profile,
                                     .nan_open = g->nan_open,
                                     .range = g->range};
-    const ls_product_other up = {a->up->panels, a->up_out};
+    const int64_t elem = ls_dtype_bytes(g->out_dtype);
+    const ls_product_other other = {two->other->panels, two->other_out};
     *taken = false;
     if (g->profile != LS_PROFILE_MMA16 || !g->nan_open || g->m <= LS_CUDA_GEMM_DECODE_ROWS || g->m > PAIR_ROWS)
         return LS_OK;
     const ls_product product = forward_product(&args);
     const ls_cuda_operand operands[] = {{"x", g->x, 2, false},
-                                        {"gate", g->weight->panels, 128, false},
-                                        {"up", a->up->panels, 128, false},
-                                        {"gate.out", g->out, 4, false},
-                                        {"up_out", a->up_out, 4, false}};
+                                        {"weight", g->weight->panels, 128, false},
+                                        {"other weight", two->other->panels, 128, false},
+                                        {"out", g->out, elem, false},
+                                        {"other out", two->other_out, elem, false}};
     LS_CUDA_TRY(forward_check(&args, err));
-    LS_CUDA_TRY(ls_cuda_check("gemm_gated", exec, operands, 5, LS_WORKSPACE_HEAD, err));
+    LS_CUDA_TRY(ls_cuda_check(two->op, exec, operands, 5, LS_WORKSPACE_HEAD, err));
     LS_CUDA_TRY(ls_cuda_mma16_proven(err));
     if (forward_worth_proof(g->m)) {
         LS_CUDA_TRY(assure_proof(exec, &product, NULL, err));
-        LS_CUDA_TRY(assure_proof(exec, &product, &up, err));
+        LS_CUDA_TRY(assure_proof(exec, &product, &other, err));
     }
-    return ls_product_mma16_cublas(exec, &product, &up, taken, err);
+    return ls_product_mma16_cublas(exec, &product, &other, taken, err);
+}
+
+/* One call where that can be, else one after the other. */
+static ls_status compute_both(const ls_exec *exec, const two_products *two, ls_error *err) {
+    ls_gemm_args other = *two->first;
+    bool taken;
+    LS_CUDA_TRY(both_at_once(exec, two, &taken, err));
+    if (taken) return LS_OK;
+    other.weight = two->other;
+    other.out = two->other_out;
+    LS_CUDA_TRY(ls_cuda_gemm(exec, two->first, err));
+    return ls_cuda_gemm(exec, &other, err);
 }
 
 ls_status ls_cuda_gemm_gated(const ls_exec *exec, const ls_gemm_gated_args *a, ls_error *err) {
     const ls_swiglu_args swiglu = {(const float *)a->gate.out, a->up_out, a->y, a->y_dtype, a->gate.m, a->up->n};
-    ls_gemm_args up = a->gate;
+    const two_products two = {"gemm_gated", &a->gate, a->up, a->up_out};
     bool taken;
-    LS_CUDA_TRY(gated_at_once(exec, a, &taken, err));
+    LS_CUDA_TRY(few_at_once(exec, &two, &swiglu, &taken, err));
     if (taken) return LS_OK;
-    up.weight = a->up;
-    up.out = a->up_out;
-    LS_CUDA_TRY(both_at_once(exec, a, &taken, err));
-    if (!taken) {
-        LS_CUDA_TRY(ls_cuda_gemm(exec, &a->gate, err));
-        LS_CUDA_TRY(ls_cuda_gemm(exec, &up, err));
-    }
+    LS_CUDA_TRY(compute_both(exec, &two, err));
     return ls_cuda_swiglu(exec, &swiglu, err);
+}
+
+ls_status ls_cuda_gemm_pair(const ls_exec *exec, const ls_gemm_pair_args *a, ls_error *err) {
+    const two_products two = {"gemm_pair", &a->first, a->other, a->other_out};
+    bool taken;
+    LS_CUDA_TRY(few_at_once(exec, &two, NULL, &taken, err));
+    return taken ? LS_OK : compute_both(exec, &two, err);
 }
 
 ls_status ls_cuda_gemm_prepare(const ls_cuda_gemm_args *a, ls_error *err) {

@@ -10,7 +10,7 @@
  * ahead of it the weight is put on its way into the second-level cache, and its part of the first stage into shared
  * memory: no kernel that writes tiles lets the next one start before its end.
  *
- * The gated product has two weights: a block takes the same rows of both, and a stage holds a part of each.
+ * Two products, through a gate or not: a block takes the same rows of both weights, and a stage holds a part of each.
  *
  * Tiles of a weight: blocks of COLUMNS rows; in a block 64 depths after another; there strips of eight rows; a strip is
  * 8 core matrices of 8 rows x 8 depths, 128 bytes each, along depth. COLUMNS follows from n alone. */
@@ -53,7 +53,8 @@
 typedef struct decode_params {
     CUtensorMap x;
     ls_product p;
-    const uint8_t *tiles[2]; /* the second of a gated product */
+    const uint8_t *tiles[2]; /* the second of two products */
+    void *other_out;         /* of the second; NULL: both go through the gate */
     int64_t tiles_deep;      /* times 64 depths */
     bool boxes;              /* a stage of x is one box of 64 x rows8 x stage_tiles; else stage_tiles boxes */
     int32_t block_rows;      /* rows of x that a block takes */
@@ -196,8 +197,8 @@ static __device__ __forceinline__ void consume(const decode_params *p, outputs<C
     ls_barrier_arrive(computed);
 }
 
-/* Ends the chains of the rows that are there, eight outputs of a row at a time: of the one weight, or of two through
- * the gate. By ENDING threads, which count from 0. They wait at an mbarrier for all that multiply: at a bar.sync that
+/* Ends the chains of the rows that are there, eight outputs of a row at a time: of the one weight, or of two, which may
+ * go through the gate. By ENDING threads, which count from 0. They wait at an mbarrier for all that multiply: at a bar.sync that
  * one warp of the block passes by, racecheck takes what they read for a race. */
 template <int COLUMNS, int WEIGHTS, int GROUPS>
 static __device__ __forceinline__ void finish(const decode_params *p, outputs<COLUMNS, WEIGHTS, GROUPS> *out,
@@ -210,11 +211,17 @@ static __device__ __forceinline__ void finish(const decode_params *p, outputs<CO
     for (int at = thread; at < rows * (COLUMNS / 8); at += ENDING(WEIGHTS, GROUPS)) {
         const int row = at / (COLUMNS / 8), column = at % (COLUMNS / 8) * 8;
         float *y = &out->of[0][row][column];
-        const float *up = &out->of[WEIGHTS - 1][row][column];
-        if (WEIGHTS == 2)
+        const float *other = &out->of[WEIGHTS - 1][row][column];
+        const int64_t to = (int64_t)blockIdx.x * COLUMNS + column;
+        if (WEIGHTS == 2 && p->other_out == NULL)
 #pragma unroll
-            for (int c = 0; c < 8; c++) y[c] = ls_mul(ls_silu(ls_canonical(y[c])), ls_canonical(up[c]));
-        ls_product_store8(&p->p, first + row, (int64_t)blockIdx.x * COLUMNS + column, y);
+            for (int c = 0; c < 8; c++) y[c] = ls_mul(ls_silu(ls_canonical(y[c])), ls_canonical(other[c]));
+        ls_product_store8(&p->p, first + row, to, y);
+        if (WEIGHTS == 2 && p->other_out != NULL) {
+            ls_product second = p->p;
+            second.out = p->other_out;
+            ls_product_store8(&second, first + row, to, other);
+        }
     }
 }
 
@@ -336,8 +343,8 @@ static bool can_take(const ls_product *product) {
            ls_box_possible(product->a, LS_BF16, product->a_row, product->rows, product->depth);
 }
 
-static ls_status run(const ls_exec *exec, const ls_product *product, const void *const tiles[2], int64_t weights,
-                     ls_decode_plan plan, ls_error *err) {
+static ls_status run(const ls_exec *exec, const ls_product *product, const void *const tiles[2], void *other_out,
+                     int64_t weights, ls_decode_plan plan, ls_error *err) {
     const int64_t high = product->rows < plan.block_rows ? product->rows : plan.block_rows, rows8 = (high + 7) / 8 * 8,
                   deep = (product->depth - 1) / TILE_DEPTH + 1;
     const int64_t columns = ls_decode_columns(product->cols), groups = (plan.block_rows - 1) / GROUP_ROWS + 1;
@@ -362,6 +369,7 @@ static ls_status run(const ls_exec *exec, const ls_product *product, const void 
     p.p = *product;
     p.tiles[0] = (const uint8_t *)tiles[0];
     p.tiles[1] = (const uint8_t *)tiles[1];
+    p.other_out = other_out;
     p.tiles_deep = deep;
     p.block_rows = (int32_t)plan.block_rows;
     p.rows8 = (int32_t)rows8;
@@ -383,15 +391,15 @@ ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product
                                   ls_decode_plan plan, bool *taken, ls_error *err) {
     const void *const both[2] = {tiles, NULL};
     *taken = tiles != NULL && can_take(product);
-    return *taken ? run(exec, product, both, 1, plan, err) : LS_OK;
+    return *taken ? run(exec, product, both, NULL, 1, plan, err) : LS_OK;
 }
 
-ls_status ls_product_mma16_gated(const ls_exec *exec, const ls_product *product, const void *gate_tiles,
-                                 const void *up_tiles, bool *taken, ls_error *err) {
-    const void *const both[2] = {gate_tiles, up_tiles};
-    *taken = gate_tiles != NULL && up_tiles != NULL &&
+ls_status ls_product_mma16_two(const ls_exec *exec, const ls_product *product, const void *tiles,
+                               const void *other_tiles, void *other_out, bool *taken, ls_error *err) {
+    const void *const both[2] = {tiles, other_tiles};
+    *taken = tiles != NULL && other_tiles != NULL &&
              product->rows <= GROUP_ROWS * groups_for(product->rows, product->cols) && can_take(product);
-    return *taken ? run(exec, product, both, 2, plan_for(product->rows, product->cols, 2), err) : LS_OK;
+    return *taken ? run(exec, product, both, other_out, 2, plan_for(product->rows, product->cols, 2), err) : LS_OK;
 }
 
 /* ---- tiles ---- */

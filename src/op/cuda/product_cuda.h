@@ -56,9 +56,10 @@ bool ls_decode_takes(int64_t rows, int64_t cols);
 /* b as tiles of ls_cuda_gemm_pack. */
 ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product, const void *tiles,
                                   ls_decode_plan plan, bool *taken, ls_error *err);
-/* Two of them, whose weights have the same shape, and out = R(silu(first) * second). */
-ls_status ls_product_mma16_gated(const ls_exec *exec, const ls_product *product, const void *gate_tiles,
-                                 const void *up_tiles, bool *taken, ls_error *err);
+/* Two of them, whose weights have the same shape, each with an out of the same type and stride; other_out NULL: out =
+ * R(silu(first) * second). */
+ls_status ls_product_mma16_two(const ls_exec *exec, const ls_product *product, const void *tiles,
+                               const void *other_tiles, void *other_out, bool *taken, ls_error *err);
 
 /* A second product of the same x and sizes: its b and out. */
 typedef struct ls_product_other {
