@@ -14,27 +14,28 @@
 /* Of the others. */
 #define ALIGN_BYTES 256
 
+/* What the allocator has lies in front of an array. calloc knows whether the system's pages are zero already: a large
+ * array is then zeroed page by page where threads first touch it, not by one thread that all others wait for. */
 static ls_status cpu_alloc(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
     const int64_t align = bytes < 2 * HUGE_PAGE_BYTES ? ALIGN_BYTES : HUGE_PAGE_BYTES;
     int64_t padded;
+    void *taken = NULL;
     (void)device;
     *out = NULL;
-    if (ls_add_i64(bytes == 0 ? 1 : bytes, align - 1, &padded)) {
-        padded = padded / align * align;
-        *out = aligned_alloc((size_t)align, (size_t)padded);
-    }
-    if (*out == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "%s: cannot allocate %lld bytes", what, (long long)bytes);
+    if (ls_add_i64(bytes == 0 ? 1 : bytes, align, &padded)) taken = calloc(1, (size_t)padded);
+    if (taken == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "%s: cannot allocate %lld bytes", what, (long long)bytes);
+    *out = (void *)(((uintptr_t)taken / (uintptr_t)align + 1) * (uintptr_t)align);
+    ((void **)*out)[-1] = taken;
 #ifdef MADV_HUGEPAGE
     /* Advice: refused, the panels are only slower. */
-    if (align == HUGE_PAGE_BYTES) (void)madvise(*out, (size_t)padded, MADV_HUGEPAGE);
+    if (align == HUGE_PAGE_BYTES) (void)madvise(*out, (size_t)(bytes / align * align), MADV_HUGEPAGE);
 #endif
-    memset(*out, 0, (size_t)padded);
     return LS_OK;
 }
 
 static void cpu_release(ls_device *device, void *memory) {
     (void)device;
-    free(memory);
+    free(((void **)memory)[-1]);
 }
 
 static ls_status cpu_reserve(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
