@@ -48,23 +48,35 @@ ls_isa ls_isa_best(void) {
     return ls_isa_available(LS_ISA_AVX2) ? LS_ISA_AVX2 : LS_ISA_GENERIC;
 }
 
-ls_status ls_workers_create(ls_workers **out, int32_t n_threads, ls_isa isa, ls_error *err) {
+/* home: whose threads they are; NULL: they have n_threads of their own. */
+static ls_status create(ls_workers **out, const ls_workers *home, int32_t n_threads, ls_isa isa, ls_error *err) {
     ls_workers *workers;
     ls_status status;
     *out = NULL;
-    if (!ls_isa_available(isa))
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "isa: this processor cannot run %s", ls_isa_name(isa));
     workers = calloc(1, sizeof *workers);
     if (workers == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "workers");
     workers->isa = isa;
-    LS_TRY_DONE(ls_pool_create(&workers->pool, n_threads, err));
-    LS_TRY_DONE(ls_array_alloc((void **)&workers->scratch, n_threads, LS_SCRATCH_FLOATS * (int64_t)sizeof(float),
-                               "thread scratch", err));
+    status = home == NULL ? ls_pool_create(&workers->pool, n_threads, err)
+                          : ls_pool_create_beside(&workers->pool, home->pool, n_threads, err);
+    LS_TRY_DONE(status);
+    LS_TRY_DONE(ls_array_alloc((void **)&workers->scratch, ls_pool_threads(workers->pool),
+                               LS_SCRATCH_FLOATS * (int64_t)sizeof(float), "thread scratch", err));
     *out = workers;
     workers = NULL;
 done:
     ls_workers_free(workers);
     return status;
+}
+
+ls_status ls_workers_create(ls_workers **out, int32_t n_threads, ls_isa isa, ls_error *err) {
+    *out = NULL;
+    if (!ls_isa_available(isa))
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "isa: this processor cannot run %s", ls_isa_name(isa));
+    return create(out, NULL, n_threads, isa, err);
+}
+
+ls_status ls_workers_create_beside(ls_workers **out, const ls_workers *home, int32_t n_most, ls_error *err) {
+    return create(out, home, n_most, home->isa, err);
 }
 
 void ls_workers_free(ls_workers *workers) {

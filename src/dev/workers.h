@@ -29,6 +29,8 @@ struct ls_workers {
 };
 
 ls_status ls_workers_create(ls_workers **out, int32_t n_threads, ls_isa isa, ls_error *err);
+/* The same threads for a second caller (base/parallel.h), with scratch of their own; to be freed before home. */
+ls_status ls_workers_create_beside(ls_workers **out, const ls_workers *home, int32_t n_most, ls_error *err);
 void ls_workers_free(ls_workers *workers);
 /* "TITLE, avx2, 2 threads" */
 void ls_workers_describe(const ls_workers *workers, const char *title, char *text, size_t bytes);

@@ -92,6 +92,11 @@ ls_status ls_device_open_beside(ls_device **out, ls_device *home, int32_t n_thre
     return home->table->open_beside == NULL ? LS_OK : home->table->open_beside(out, home, n_threads, isa, err);
 }
 
+ls_status ls_device_open_sharing(ls_device **out, ls_device *home, int32_t n_most, ls_error *err) {
+    *out = NULL;
+    return home->table->open_sharing == NULL ? LS_OK : home->table->open_sharing(out, home, n_most, err);
+}
+
 void ls_device_close(ls_device *device) {
     if (device == NULL) return;
     (void)ls_device_wait(device, NULL); /* an error of calls that nobody waited for is nobody's */

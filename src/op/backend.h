@@ -183,6 +183,8 @@ typedef struct ls_backend_table {
     /* A device with other threads and another instruction set that computes with the memory of `home`. NULL: these are
      * no settings of the back end. */
     ls_status (*open_beside)(ls_device **out, const ls_device *home, int32_t n_threads, ls_isa isa, ls_error *err);
+    /* The same with the threads of `home`, for a second thread of the host. NULL: they cannot be shared. */
+    ls_status (*open_sharing)(ls_device **out, const ls_device *home, int32_t n_most, ls_error *err);
 
     /* Zeroed memory, 256-byte aligned; bytes may be 0. `what` names it in errors. */
     ls_status (*alloc)(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err);
@@ -269,6 +271,10 @@ void ls_device_describe(const ls_device *device, char *text, size_t bytes);
 /* The device of an experiment with threads and instruction set, which computes with the memory of `home`: *out, to be
  * closed before home. Where home has no such settings *out is NULL: home itself is the one. */
 ls_status ls_device_open_beside(ls_device **out, ls_device *home, int32_t n_threads, ls_isa isa, ls_error *err);
+/* The device of a second thread of the host, which computes with the memory and the threads of `home`: at most n_most
+ * of them while home works (base/parallel.h). One at a time, to be closed before home. *out is NULL where threads are
+ * no setting of home. */
+ls_status ls_device_open_sharing(ls_device **out, ls_device *home, int32_t n_most, ls_error *err);
 /* Waits first; accepts NULL. Memory that was not released goes with it. */
 void ls_device_close(ls_device *device);
 ls_status ls_device_wait(ls_device *device, ls_error *err);

@@ -635,18 +635,12 @@ done:
     return status;
 }
 
-static ls_status open_device(grpo *g, ls_error *err) {
-    ls_train_options options = g->o->train;
-    if (g->o->lag > 0) options.threads = ls_grpo_trainer_threads(g->o);
-    return ls_train_options_device(&g->device, &g->choice, &options, err);
-}
-
 static ls_status open_all(grpo *g, ls_error *err) {
     g->loss = ls_grpo_loss(g->o);
     g->advantages = ls_grpo_advantages(g->o);
     LS_TRY(ls_correction_parse(&g->correction, g->o->correction, err));
     LS_TRY(find_beginning(g, err));
-    LS_TRY(open_device(g, err));
+    LS_TRY(ls_train_options_device(&g->device, &g->choice, &g->o->train, err));
     LS_TRY(make_plan(g, err));
     LS_TRY(open_grpo_model(g, err));
     LS_TRY(open_world(g, err));

@@ -126,7 +126,7 @@ typedef struct ls_grpo_options {
     int64_t rollout_concurrency;
     char reference[LS_OPTION_TEXT_MAX];
     int32_t gate;                         /* ls_gate_mode */
-    int64_t draw_threads;                 /* of a lag, among threads; 0: a third of them */
+    int64_t draw_threads;                 /* of a lag, while the trainer works, at most; 0: a third of threads */
     char draw_device[LS_OPTION_TEXT_MAX]; /* of a lag; "": the trainer's */
     double check_share;                   /* of a lag: of the episodes whose weights are not the step's own */
     char follow[LS_OPTION_TEXT_MAX];      /* of updates=in_flight */
@@ -152,9 +152,8 @@ ls_advantage_options ls_grpo_advantages(const ls_grpo_options *options);
 ls_inject ls_grpo_inject(const ls_grpo_options *options);
 /* With prefix=shared: tokens that the trainer computes of a group, at most. */
 int64_t ls_grpo_group_rows(const ls_grpo_options *o);
-/* With a lag: threads that draw, and those that are left for the trainer; at least one each. */
+/* With a lag: threads that draw while the trainer works, at most; at least one. */
 int64_t ls_grpo_draw_threads(const ls_grpo_options *options);
-int64_t ls_grpo_trainer_threads(const ls_grpo_options *options);
 /* Whether the trainer's device draws; name: as it was chosen ("cuda:0"), "" before that. */
 bool ls_grpo_draws_here(const ls_grpo_options *options, const char *name);
 /* Whether such a judge is among them. */

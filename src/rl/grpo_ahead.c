@@ -502,9 +502,9 @@ static ls_status open_device(grpo_ahead *a, ls_error *err) {
     const int32_t n_threads = (int32_t)ls_grpo_draw_threads(g->o);
     const ls_isa isa = ls_train_options_isa(&g->o->train);
     const bool is_here = ls_grpo_draws_here(g->o, g->choice.name);
-    if (is_here) LS_TRY(ls_device_open_beside(&a->own, g->device, n_threads, isa, err));
-    if (a->own != NULL) return LS_OK; /* its memory is the trainer's */
-    LS_TRY(ls_device_open_cpu(&a->keeper, (int32_t)ls_grpo_trainer_threads(g->o), isa, err));
+    if (is_here) LS_TRY(ls_device_open_sharing(&a->own, g->device, n_threads, err));
+    if (a->own != NULL) return LS_OK;                    /* its memory and threads are the trainer's */
+    LS_TRY(ls_device_open_cpu(&a->keeper, 1, isa, err)); /* which only holds */
     if (ls_device_open_named(&a->own, is_here ? g->choice.name : g->o->draw_device, n_threads, isa, err) == LS_OK)
         return LS_OK;
     if (err != NULL) ls_error_prefix(err, "draw_device");

@@ -288,11 +288,6 @@ int64_t ls_grpo_draw_threads(const ls_grpo_options *o) {
     return o->draw_threads > 0 ? o->draw_threads : third > 0 ? third : 1;
 }
 
-int64_t ls_grpo_trainer_threads(const ls_grpo_options *o) {
-    const int64_t left = all_threads(o) - ls_grpo_draw_threads(o);
-    return left > 0 ? left : 1;
-}
-
 /* Before it is chosen, a GPU without a number is the first. */
 bool ls_grpo_draws_here(const ls_grpo_options *o, const char *name) {
     const bool is_chosen = name[0] != '\0', is_first = !is_chosen && strcmp(o->draw_device, "cuda:0") == 0;

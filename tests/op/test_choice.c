@@ -129,8 +129,16 @@ static void only_the_cpu_has_other_threads(void **state) {
     assert_non_null(strstr(text, ", 2 threads"));
     ls_device_close(beside);
     ls_device_close(home);
+    assert_ok(ls_device_open_cpu(&home, 3, LS_ISA_GENERIC, &err), err);
+    assert_ok(ls_device_open_sharing(&beside, home, 2, &err), err);
+    ls_device_describe(beside, text, sizeof text);
+    assert_string_equal(text, "cpu, generic, 3 threads");
+    ls_device_close(beside);
+    ls_device_close(home);
     assert_ok(ls_device_open_deferred(&home, 1, LS_ISA_GENERIC, &err), err);
     assert_ok(ls_device_open_beside(&beside, home, 2, LS_ISA_GENERIC, &err), err);
+    assert_null(beside);
+    assert_ok(ls_device_open_sharing(&beside, home, 2, &err), err);
     assert_null(beside);
     ls_device_close(home);
 }

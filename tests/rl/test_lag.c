@@ -18,6 +18,7 @@ static uint64_t digest_of(const char *first, const char *const *others) {
 static void settings_carry_no_bits(void **state) {
     static const char *const others[][5] = {
         {"threads=2", "draw_threads=1"},
+        {"threads=4", "draw_threads=2", "engine.batch=5"},
         {"draw_threads=3", "microbatch=1", "recompute=true"},
         {"check_share=0"},
         {"check_share=0.5", "engine.batch=3", "engine.prefix=off"},

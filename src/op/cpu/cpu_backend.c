@@ -141,10 +141,38 @@ static void cpu_describe(const ls_device *device, char *text, size_t bytes) {
     ls_workers_describe(device->exec.workers, "cpu", text, bytes);
 }
 
+/* A device with these workers, which it owns. */
+static ls_status open_with(ls_device **out, ls_workers *workers, ls_error *err) {
+    ls_device *device = calloc(1, sizeof *device);
+    *out = device;
+    if (device == NULL) {
+        ls_workers_free(workers);
+        return LS_FAIL(err, LS_ERR_NOMEM, "device");
+    }
+    device->table = &ls_backend_table_cpu;
+    device->exec.backend = LS_BACKEND_CPU;
+    device->exec.workers = workers;
+    return LS_OK;
+}
+
+ls_status ls_device_open_cpu(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err) {
+    ls_workers *workers;
+    *out = NULL;
+    LS_TRY(ls_workers_create(&workers, n_threads, isa, err));
+    return open_with(out, workers, err);
+}
+
 /* All devices of the CPU share their memory. */
 static ls_status cpu_open_beside(ls_device **out, const ls_device *home, int32_t n_threads, ls_isa isa, ls_error *err) {
     (void)home;
     return ls_device_open_cpu(out, n_threads, isa, err);
+}
+
+static ls_status cpu_open_sharing(ls_device **out, const ls_device *home, int32_t n_most, ls_error *err) {
+    ls_workers *workers;
+    *out = NULL;
+    LS_TRY(ls_workers_create_beside(&workers, home->exec.workers, n_most, err));
+    return open_with(out, workers, err);
 }
 
 #define OP(name) .name = ls_cpu_##name,
@@ -154,6 +182,7 @@ const ls_backend_table ls_backend_table_cpu = {.title = "cpu",
                                                .close = cpu_close,
                                                .describe = cpu_describe,
                                                .open_beside = cpu_open_beside,
+                                               .open_sharing = cpu_open_sharing,
                                                .alloc = cpu_alloc,
                                                .release = cpu_release,
                                                .reserve = cpu_reserve,
@@ -175,18 +204,3 @@ const ls_backend_table ls_backend_table_cpu = {.title = "cpu",
                                                .pack_plan = ls_cpu_gemm_pack_plan,
                                                LS_OPS(OP)};
 #undef OP
-
-ls_status ls_device_open_cpu(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err) {
-    ls_device *device = calloc(1, sizeof *device);
-    ls_status status;
-    *out = NULL;
-    if (device == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "device");
-    device->table = &ls_backend_table_cpu;
-    device->exec.backend = LS_BACKEND_CPU;
-    LS_TRY_DONE(ls_workers_create(&device->exec.workers, n_threads, isa, err));
-    *out = device;
-    device = NULL;
-done:
-    free(device);
-    return status;
-}

@@ -15,22 +15,18 @@ static void run_part(void *context, int64_t begin, int64_t end, int32_t thread_i
     run->kernel(run->args, begin, end, ls_workers_scratch(run->workers, thread_i));
 }
 
-/* Parts that so many operations are cut into: as many as there are threads, fewer where a part would have less than
+/* Parts that so many operations are cut into: as many as threads may run them, fewer where a part would have less than
  * `least` of them. */
 static int64_t parts_worth(const ls_workers *workers, double operations, double least) {
-    const int32_t threads = ls_pool_threads(workers->pool);
-    if (threads == 1 || operations < least) return 1;
+    const int32_t threads = operations < least ? 1 : ls_pool_width(workers->pool);
+    if (threads == 1) return 1;
     return operations < least * threads ? (int64_t)(operations / least) : threads;
 }
 
 void ls_kernel_run(ls_workers *workers, const ls_kernel *table, const void *args, int64_t n_items, int64_t item_ops) {
     run_context run = {workers, table[workers->isa], args};
     const int64_t parts = parts_worth(workers, (double)n_items * (double)item_ops, PART_OPS_MIN);
-    if (n_items < 1) return;
-    if (parts == 1)
-        run_part(&run, 0, n_items, 0);
-    else
-        ls_parallel_for(workers->pool, n_items, (n_items - 1) / parts + 1, run_part, &run);
+    if (n_items > 0) ls_parallel_for(workers->pool, n_items, (n_items - 1) / parts + 1, run_part, &run);
 }
 
 /* ---- blocks of a matrix ---- */
@@ -80,10 +76,6 @@ void ls_grid_run(ls_workers *workers, const ls_grid_kernel *const *table, const 
     const ls_grid_kernel *kernel = table[workers->isa];
     const int64_t parts = parts_worth(workers, grid->operations, grid->part_min);
     grid_context g = {.workers = workers, .kernel = kernel, .args = args, .grid = grid};
-    if (parts == 1) {
-        kernel->run(args, 0, grid->rows, 0, grid->cols, ls_workers_scratch(workers, 0));
-        return;
-    }
     g.row_units = (grid->rows - 1) / kernel->row_unit + 1;
     g.col_units = (grid->cols - 1) / kernel->col_unit + 1;
     if (grid->cols_first)
