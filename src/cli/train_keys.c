@@ -13,7 +13,7 @@ typedef struct subject {
 static const subject subjects[] = {
     {"Problems and data",
      {"task", "task_options", "data", "eval_data", "held_out", "data_prompt", "data_answer", "data_id", "data_template",
-      "append_eos", "overlong_prompts"}},
+      "data_max_tokens", "append_eos", "overlong_prompts"}},
     {"How long, and what is kept",
      {"steps", "epochs", "seed", "save_every", "save_behind", "keep", "resume", "new_schedule", "record_samples"}},
     {"The step", {"batch", "prompts", "samples", "minibatches", "leaf", "leaves", "prefix"}},

@@ -234,6 +234,13 @@ static ls_status read_line_id(ls_data_line *out, const ls_node *root, const ls_d
     return ls_text_copy(&out->id, string, (int64_t)strlen(string), err);
 }
 
+static ls_status read_max_tokens(ls_data_line *out, const ls_node *root, const ls_data_fields *fields, ls_error *err) {
+    static const char *const none[] = {NULL};
+    found_field f;
+    if (!find_field(&f, root, fields->max_tokens, none)) return LS_OK;
+    return ls_node_int(&f.node, 1, LS_DATA_TOKENS_MAX, &out->max_tokens, err);
+}
+
 /* ---- lines ---- */
 
 typedef struct line_list {
@@ -274,6 +281,7 @@ static ls_status add_line(line_list *list, const char *text, int64_t bytes, cons
     LS_TRY_DONE(read_prompt(line, &root, fields, err));
     LS_TRY_DONE(read_answer(line, &root, fields, err));
     LS_TRY_DONE(read_line_id(line, &root, fields, err));
+    LS_TRY_DONE(read_max_tokens(line, &root, fields, err));
     LS_TRY_DONE(ls_node_dump(&root, &line->whole, err));
 done:
     ls_json_doc_free(doc);

@@ -15,6 +15,7 @@
  *
  * A prompt is a string that is not empty, and no JSON text of messages: that is refused. An answer is a string, or
  * another value, which becomes its JSON text; null is none. An id is a string or an integer, given once in its file.
+ * max_tokens, only where it has a name, is an integer, 1..LS_DATA_TOKENS_MAX; it may be missing.
  * The whole line is kept. A line with images, videos or audios (lists or objects that are not empty) is refused: the
  * model would not see them. Lines of white space are skipped. Errors begin "PATH: line NUMBER: FIELD". */
 #ifndef LS_RECORD_DATA_LINES_H
@@ -23,10 +24,12 @@
 #include "base/status.h"
 
 #define LS_DATA_ID_MAX 255 /* bytes */
+#define LS_DATA_TOKENS_MAX ((int64_t)1 << 24)
 
 /* NULL or "": the usual names. */
 typedef struct ls_data_fields {
     const char *prompt, *answer, *id;
+    const char *max_tokens; /* NULL or "": no line has such a number */
 } ls_data_fields;
 
 /* Owned; texts end in NUL and may contain more of them. */
@@ -36,11 +39,12 @@ typedef struct ls_data_line {
     bool has_id;           /* it was given */
     char *prompt, *answer; /* answer NULL: none */
     int64_t prompt_bytes, answer_bytes;
-    bool is_list;     /* the answer was a list: the text is its JSON */
-    bool is_chat;     /* the prompt is a conversation as JSON, or what its rendering made of it */
-    char *chat;       /* the conversation as JSON, where the prompt is its rendering; else NULL */
-    bool is_answered; /* the conversation's last message is the assistant's */
-    char *whole;      /* the line as JSON */
+    bool is_list;       /* the answer was a list: the text is its JSON */
+    bool is_chat;       /* the prompt is a conversation as JSON, or what its rendering made of it */
+    char *chat;         /* the conversation as JSON, where the prompt is its rendering; else NULL */
+    int64_t max_tokens; /* 0: it says none */
+    bool is_answered;   /* the conversation's last message is the assistant's */
+    char *whole;        /* the line as JSON */
 } ls_data_line;
 
 /* At least one line is demanded. */

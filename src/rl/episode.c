@@ -145,7 +145,8 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
                              line->whole,
                              line->chat,
                              line->is_chat,
-                             line->is_list};
+                             line->is_list,
+                             line->max_tokens};
         if (e->prompts[p].text == NULL) return LS_OK;
         out->prompt = e->prompts[p]; /* an environment has its own */
         out->chat = e->chats[p];
@@ -166,7 +167,8 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
                          NULL,
                          NULL,
                          false,
-                         false};
+                         false,
+                         0};
     return LS_OK;
 }
 
@@ -277,7 +279,8 @@ ls_status ls_episodes_renew(ls_episodes *e, const ls_world *w, ls_task_split spl
 /* The episode's next completion as request number k of the round. */
 static void ask(ls_episodes *e, const ls_world *w, int64_t episode_i, int64_t k) {
     ls_episode *x = &e->list[episode_i];
-    const int64_t room = e->length - x->n;
+    const int64_t own = x->question.max_tokens > 0 ? x->question.max_tokens : e->max_tokens;
+    const int64_t room = ls_min_i64(e->length - x->n, own);
     e->owners[k] = episode_i;
     e->taken[k] = 0;
     e->requests[k] = (ls_request){.prompt = x->tokens,

@@ -59,6 +59,7 @@ typedef struct ls_question {
     const char *chat;        /* of a conversation: it as JSON, without what was said since; else NULL */
     bool is_chat;            /* the prompt has its special tokens as text */
     bool any_of;             /* the answer is a list's JSON; each in it is right */
+    int64_t max_tokens;      /* of a completion, no more than of all; 0: as many as of all */
 } ls_question;
 
 typedef struct ls_episode {

@@ -167,6 +167,7 @@ static ls_status open_problems(grpo *g, ls_error *err) {
     ls_data_options d = ls_data_options_of(&o->data, o->train.seed);
     int64_t n;
     ls_status status;
+    d.fields.max_tokens = o->data_max_tokens;
     g->eval_n = o->eval_n;
     if (o->data.data[0] == '\0' && g->environment != NULL) return LS_OK; /* it has problems of its own */
     if (o->data.data[0] == '\0') {

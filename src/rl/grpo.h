@@ -89,6 +89,7 @@ typedef struct ls_grpo_options {
     /* These carry bits. */
     char task[LS_OPTION_TEXT_MAX], task_options[LS_OPTION_TEXT_MAX], stop[LS_OPTION_TEXT_MAX];
     int64_t prompts, samples, max_tokens, length;
+    char data_max_tokens[LS_OPTION_TEXT_MAX]; /* the field of a line's own max_tokens; "": none */
     double temperature;
     int64_t top_k;
     double top_p, min_p;

@@ -40,6 +40,8 @@ static const ls_option rows[] = {
     INT(true, prompts, 1, 1 << 20, "Problems of a step"),
     INT(true, samples, 1, 1 << 20, "Episodes of a problem: the group over which advantages are taken"),
     INT(true, max_tokens, 0, 1 << 24, "Tokens of a completion, at most (0: 32 for tasks of style=bare, else 256)"),
+    TEXT(true, data_max_tokens,
+         "Field of a line of data that bounds its completions further (empty: none; docs/guide/data.md)"),
     INT(true, length, 0, 1 << 24,
         "Tokens of an episode, prompt and all turns, at most (0: max_tokens + 128, with data + 512)"),
     NUMBER(true, temperature, 1e-6, 1e6, "Of rollouts, and of the log-probabilities that are learnt from"),
@@ -460,6 +462,8 @@ static ls_status resolve_reward(ls_grpo_options *o, ls_error *err) {
         return LS_FAIL(err, LS_ERR_ARG, "reward_pattern: without reward=regex it has no effect");
     if (o->reward_schema[0] != '\0' && !ls_grpo_judged_by(o, LS_REWARD_JSON))
         return LS_FAIL(err, LS_ERR_ARG, "reward_schema: without reward=json it has no effect");
+    if (!data && o->data_max_tokens[0] != '\0')
+        return LS_FAIL(err, LS_ERR_ARG, "data_max_tokens: without data it has no effect");
     if (!data && o->data.eval_data[0] != '\0')
         return LS_FAIL(err, LS_ERR_ARG, "eval_data: without data it has no effect");
     return read_weights(o, err);
@@ -489,6 +493,9 @@ static ls_status check_dapo(ls_grpo_options *o, ls_error *err) {
     if (o->overlong_buffer > o->max_tokens)
         return LS_FAIL(err, LS_ERR_ARG, "overlong_buffer: %lld tokens of %lld (max_tokens)",
                        (long long)o->overlong_buffer, (long long)o->max_tokens);
+    if (o->overlong_buffer > 0 && o->data_max_tokens[0] != '\0')
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED,
+                       "overlong_buffer: with data_max_tokens, which differ from line to line");
     if (o->overlong_buffer > 0 && has_environment(o))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED,
                        "overlong_buffer: with an environment, whose episodes have several turns");

@@ -151,6 +151,8 @@ static ls_status read_file(ls_data *d, data_file *file, const ls_data_options *o
         d->digest = ls_fnv_mix(d->digest, line->id, (int64_t)strlen(line->id) + 1);
         d->digest = ls_fnv_mix(d->digest, line->prompt, line->prompt_bytes + 1);
         if (line->answer != NULL) d->digest = ls_fnv_mix(d->digest, line->answer, line->answer_bytes + 1);
+        if (line->max_tokens > 0)
+            d->digest = ls_fnv_mix(d->digest, &line->max_tokens, (int64_t)sizeof line->max_tokens);
     }
     d->digest = ls_fnv_mix(d->digest, &file->weight, (int64_t)sizeof file->weight);
     d->digest = ls_fnv_mix(d->digest, &file->n, (int64_t)sizeof file->n);
@@ -423,7 +425,7 @@ ls_option_table ls_data_option_table(ls_data_config *config) {
 ls_data_options ls_data_options_of(const ls_data_config *c, uint64_t seed) {
     return (ls_data_options){.files = c->data,
                              .held_out_files = c->eval_data,
-                             .fields = {c->prompt, c->answer, c->id},
+                             .fields = {.prompt = c->prompt, .answer = c->answer, .id = c->id},
                              .template = c->template,
                              .held_out = c->held_out,
                              .seed = seed};

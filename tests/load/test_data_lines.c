@@ -4,7 +4,7 @@
 #include "harness.h"
 #include "record/data_lines.h"
 
-static const ls_data_fields usual = {NULL, NULL, NULL};
+static const ls_data_fields usual = {.prompt = NULL};
 
 static ls_data_line *parse(const char *text, const ls_data_fields *fields, int64_t expected) {
     ls_data_line *lines;
@@ -39,7 +39,7 @@ static void published_formats_are_read(void **state) {
 }
 
 static void fields_have_any_name(void **state) {
-    const ls_data_fields named = {"q.text", "a", "meta.key"};
+    const ls_data_fields named = {.prompt = "q.text", .answer = "a", .id = "meta.key"};
     ls_data_line *x = parse(
         "{\"q\":{\"text\":\"x\"},\"a\":{\"b\":[1,2.5,null]},\"meta\":{\"key\":-7},\"more\":true}\n"
         "{\"q\":{\"text\":\"y\"},\"a\":12,\"meta\":{\"key\":\"k\"}}\n"
@@ -141,8 +141,27 @@ static void a_byte_order_mark_is_skipped(void **state) {
     refused("{\"prompt\":\"x\"}\n\xef\xbb\xbf{\"prompt\":\"y\"}", &usual, "F: line 2: begins with a byte order mark");
 }
 
+/* Only where somebody says which field it is. */
+static void a_line_may_bound_its_completions(void **state) {
+    const ls_data_fields named = {.max_tokens = "meta.budget"};
+    const char *const text =
+        "{\"prompt\":\"x\",\"meta\":{\"budget\":16777216},\"max_tokens\":\"no number\"}\n"
+        "{\"prompt\":\"y\",\"max_tokens\":7}";
+    ls_data_line *x = parse(text, &named, 2);
+    (void)state;
+    assert_int_equal(x[0].max_tokens, 1 << 24);
+    assert_int_equal(x[1].max_tokens, 0);
+    ls_data_lines_free(x, 2);
+    x = parse(text, &usual, 2);
+    assert_int_equal(x[0].max_tokens + x[1].max_tokens, 0);
+    ls_data_lines_free(x, 2);
+    refused("{\"prompt\":\"x\",\"meta\":{\"budget\":0}}", &named, "F: line 1: meta.budget: ");
+    refused("{\"prompt\":\"x\",\"meta\":{\"budget\":16777217}}", &named, "F: line 1: meta.budget: ");
+    refused("{\"prompt\":\"x\",\"meta\":{\"budget\":1.5}}", &named, "F: line 1: meta.budget: ");
+}
+
 static void errors_name_file_line_and_field(void **state) {
-    const ls_data_fields named = {"q", "a", "n"};
+    const ls_data_fields named = {.prompt = "q", .answer = "a", .id = "n"};
     char id[400];
     (void)state;
     refused("", &usual, "F: holds no line");
@@ -169,11 +188,17 @@ static void errors_name_file_line_and_field(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_formats_are_read),      cmocka_unit_test(fields_have_any_name),
-        cmocka_unit_test(answers_keep_their_decimals),     cmocka_unit_test(long_numbers_keep_their_digits),
-        cmocka_unit_test(an_answer_may_be_missing),        cmocka_unit_test(other_names_of_an_answer_are_read),
-        cmocka_unit_test(an_instruction_is_never_dropped), cmocka_unit_test(marks_of_a_conversation_stay_with_it),
-        cmocka_unit_test(a_byte_order_mark_is_skipped),    cmocka_unit_test(errors_name_file_line_and_field),
+        cmocka_unit_test(a_line_may_bound_its_completions),
+        cmocka_unit_test(published_formats_are_read),
+        cmocka_unit_test(fields_have_any_name),
+        cmocka_unit_test(answers_keep_their_decimals),
+        cmocka_unit_test(long_numbers_keep_their_digits),
+        cmocka_unit_test(an_answer_may_be_missing),
+        cmocka_unit_test(other_names_of_an_answer_are_read),
+        cmocka_unit_test(an_instruction_is_never_dropped),
+        cmocka_unit_test(marks_of_a_conversation_stay_with_it),
+        cmocka_unit_test(a_byte_order_mark_is_skipped),
+        cmocka_unit_test(errors_name_file_line_and_field),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

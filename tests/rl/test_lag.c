@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <math.h>
 
+#include "base/mem.h"
 #include "rl/grpo_state.h"
 #include "rl/ranks_run.h"
 #include "run/history.h"
@@ -369,12 +370,51 @@ static void failures_end_the_run_in_their_step(void **state) {
     job_free(&j);
 }
 
+/* Completions of a line of data are no longer than it says, and no longer than those of all. */
+static void lines_bound_their_completions(void **state) {
+    static const int bounds[] = {1, 2, 3, 100};
+    job j = job_make("bounds");
+    ls_history h = {0};
+    ls_history_sample *samples;
+    char data[600];
+    int64_t n, n_bound = 0;
+    FILE *file;
+    ls_error err;
+    (void)state;
+    snprintf(data, sizeof data, "data=%s", run_dir("bounds.jsonl"));
+    file = fopen(data + 5, "w");
+    assert_non_null(file);
+    for (int i = 0; i < 4; i++) fprintf(file, "{\"prompt\":\"%c\",\"answer\":\"b\",\"n\":%d}\n", 'a' + i, bounds[i]);
+    assert_int_equal(fclose(file), 0);
+    job_set(&j, data);
+    for (const char *const *set = (const char *const[]){"reward=exact", "held_out=0", "steps=1", "lag=1",
+                                                        "stop=", "data_max_tokens=n", "record_samples=16", NULL};
+         *set != NULL; set++)
+        job_set(&j, *set);
+    job_must_run(&j);
+    assert_ok(ls_history_read(&h, j.o->train.run, &err), err);
+    assert_ok(ls_history_samples(&samples, &n, j.o->train.run, h.steps, 1, 100, &err), err);
+    assert_int_equal(n, 16);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t line = samples[i].sample.prompt[samples[i].sample.prompt_bytes - 1] - 'a';
+        const int64_t most = ls_min_i64(bounds[line], j.o->max_tokens), drawn = samples[i].sample.n_completion;
+        assert_in_range(drawn, 1, most);
+        n_bound += drawn == most && most < j.o->max_tokens;
+    }
+    assert_true(n_bound > 0);
+    ls_history_samples_free(samples, n);
+    ls_history_deinit(&h);
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
 static void impossible_options_are_named(void **state) {
     static const struct {
         const char *sets[4], *word;
     } cases[] = {
         {{"lag=1", "top_k=5"}, "lag: 1 with top_k"},
         {{"lag=1", "sleep=true"}, "lag: 1 with sleep=true"},
+        {{"data_max_tokens=n"}, "data_max_tokens: without data"},
         {{"check_share=0.5"}, "check_share: without lag"},
         {{"draw_threads=2"}, "draw_threads: without lag"},
         {{"draw_device=cpu"}, "draw_device: without lag"},
@@ -408,6 +448,7 @@ int main(void) {
         cmocka_unit_test(versions_of_the_checkpoint_before_are_kept),
         cmocka_unit_test(processes_have_the_bits_of_one),
         cmocka_unit_test(failures_end_the_run_in_their_step),
+        cmocka_unit_test(lines_bound_their_completions),
         cmocka_unit_test(impossible_options_are_named),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
