@@ -120,7 +120,7 @@ static const ls_option rows[] = {
     TEXT(false, reference, "Model directory of the KL term's reference (empty: the model that the run begins with)"),
     CHOICE(false, gate, gates, "What happens when rollout and trainer differ: stop (exit 3) or warn"),
     INT(false, draw_threads, 0, LS_THREADS_MAX,
-        "Of a lag: how many of the threads draw; the trainer has the others (0: a third)"),
+        "Of a lag: how many of the threads draw while the trainer works, at most (0: a third)"),
     TEXT(false, draw_device,
          "Of a lag: the device that draws, cpu or cuda:N (empty: the trainer's, which holds both then)"),
     NUMBER(false, check_share, 0, 1,
