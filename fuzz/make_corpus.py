@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records, fuzz_dump, fuzz_answers, fuzz_reward, fuzz_rollout, fuzz_transfer, fuzz_task, fuzz_pairs,
+"""Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records, fuzz_dump, fuzz_answers, fuzz_reward, fuzz_rollout, fuzz_transfer, fuzz_changes, fuzz_task, fuzz_pairs,
 fuzz_bundle, fuzz_borders, fuzz_source and fuzz_train_config. Every seed is a few hundred bytes."""
 import gzip
 import json
@@ -273,6 +273,21 @@ def transfer_seeds():
     write("transfer", "pickle", b"\x80\x04\x8c\x07_ctypes\x94C\x80" + bytes(range(128)) + b"\x94.")
 
 
+def changes_seeds():
+    digests = {"base": "0123456789abcdef", "digest": "fedcba9876543210"}
+    listed = {"a": {"dtype": "BF16", "shape": [2, 300], **digests}, "b": {"dtype": "F32", "shape": [], **digests}}
+    same = {"a": {**listed["a"], "digest": digests["base"]}}
+    parts = {"values.b": tensor("F32", [1], 0, 4), "values.a": tensor("BF16", [2], 4, 8), "gaps.a": tensor("U8", [3], 8, 11),
+             "gaps.b": tensor("U8", [1], 11, 12)}
+    data = bytes(8) + b"\x05\xff\x02\x00"
+    far = bytes(8) + b"\xff\xff\xfe\x00"
+    seeds = {"two": (listed, parts, data), "none": (same, {}, b""), "missing": (listed, {}, b""), "far": (listed, parts, far),
+             "large": ({"a": {**same["a"], "shape": [1 << 32, 1 << 32]}}, {}, b""), "empty": ({}, {}, b"")}
+    for name, (tensors, header, bytes_) in seeds.items():
+        text = json.dumps({"format": 1, "tensors": tensors}).encode()
+        write("changes", name, text + b"\0" + safetensors(header, bytes_))
+
+
 def task_seeds():
     seeds = {
         "sum": "\x0053", "reverse": "\x00k lqf iwida", "digits": "\x000 2 2 5 7 9",
@@ -388,6 +403,7 @@ if __name__ == "__main__":
     reward_seeds()
     rollout_seeds()
     transfer_seeds()
+    changes_seeds()
     task_seeds()
     pair_seeds()
     train_config_seeds()

@@ -43,6 +43,15 @@ const char *ls_st_dtype_name(ls_st_dtype dtype) { return is_dtype(dtype) ? dtype
 int32_t ls_st_dtype_bits(ls_st_dtype dtype) { return is_dtype(dtype) ? dtypes[dtype].bits : 0; }
 int64_t ls_st_dtype_bytes(ls_st_dtype dtype) { return ls_st_dtype_bits(dtype) / 8; }
 
+bool ls_st_dtype_parse(ls_st_dtype *out, const char *name) {
+    for (int i = 0; i < LS_ST_DTYPES; i++) {
+        if (strcmp(name, dtypes[i].name) != 0) continue;
+        *out = (ls_st_dtype)i;
+        return true;
+    }
+    return false;
+}
+
 static int compare_data(const void *a, const void *b) {
     const ls_tensor_view *x = a, *y = b;
     if (x->at != y->at) return x->at < y->at ? -1 : 1;
@@ -71,12 +80,7 @@ static ls_status read_dtype(ls_tensor_view *view, const json_t *entry, ls_error 
     char shown[LS_JSON_SHOW_MAX];
     const json_t *value = json_object_get(entry, "dtype");
     if (value == NULL) return LS_FAIL(err, LS_ERR_FORMAT, "dtype is missing");
-    if (json_is_string(value))
-        for (int i = 0; i < LS_ST_DTYPES; i++)
-            if (strcmp(json_string_value(value), dtypes[i].name) == 0) {
-                view->dtype = (ls_st_dtype)i;
-                return LS_OK;
-            }
+    if (json_is_string(value) && ls_st_dtype_parse(&view->dtype, json_string_value(value))) return LS_OK;
     return LS_FAIL(err, LS_ERR_FORMAT, "dtype: %s is no dtype of the format", ls_json_show(value, shown));
 }
 
@@ -349,6 +353,12 @@ ls_status ls_safetensors_parse(ls_safetensors **out, const uint8_t *bytes, int64
 done:
     ls_safetensors_close(file);
     return status;
+}
+
+bool ls_tensor_is_alike(const ls_tensor_view *a, const ls_tensor_view *b) {
+    bool same = a->dtype == b->dtype && a->n_dims == b->n_dims;
+    for (int32_t i = 0; same && i < a->n_dims; i++) same = a->dims[i] == b->dims[i];
+    return same;
 }
 
 ls_status ls_tensor_read_part(void *out, const ls_tensor_view *view, int64_t at, int64_t bytes, ls_error *err) {

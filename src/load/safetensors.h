@@ -41,6 +41,8 @@ typedef enum ls_st_dtype {
 
 /* The format's own name, for example "BF16". Never NULL. */
 const char *ls_st_dtype_name(ls_st_dtype dtype);
+/* False where the format has no type of that name. */
+bool ls_st_dtype_parse(ls_st_dtype *out, const char *name);
 /* Bits of one element. */
 int32_t ls_st_dtype_bits(ls_st_dtype dtype);
 /* Bytes of one element; 0 for the packed types, whose elements are smaller than a byte. */
@@ -62,6 +64,9 @@ typedef struct ls_tensor_view {
     int64_t at;       /* its first byte in the file */
     const void *data; /* of bytes that were parsed, points to no byte when bytes is 0; NULL of a file: ls_tensor_read */
 } ls_tensor_view;
+
+/* Whether two have the same type and shape. */
+bool ls_tensor_is_alike(const ls_tensor_view *a, const ls_tensor_view *b);
 
 typedef struct ls_safetensors ls_safetensors;
 

@@ -12,7 +12,7 @@
 
 #define ALIGN_BYTES 8
 
-static ls_status bytes_of(const ls_tensor_out *t, int64_t *bytes, ls_error *err) {
+ls_status ls_tensor_out_bytes(int64_t *bytes, const ls_tensor_out *t, ls_error *err) {
     *bytes = ls_st_dtype_bytes(t->dtype);
     LS_ASSERT(*bytes > 0 && t->n_dims >= 0 && t->n_dims <= LS_TENSOR_DIMS_MAX, "%s: type %s, %d dimensions", t->name,
               ls_st_dtype_name(t->dtype), t->n_dims);
@@ -47,7 +47,7 @@ static ls_status make_header(char **text, size_t *bytes, const ls_tensor_out *co
     ls_json_end_object(&json);
     for (int64_t i = 0; i < n; i++) {
         const ls_tensor_out *t = order[i];
-        LS_TRY_DONE(bytes_of(t, &size, err));
+        LS_TRY_DONE(ls_tensor_out_bytes(&size, t, err));
         ls_json_begin_object(&json, t->name);
         ls_json_string(&json, "dtype", ls_st_dtype_name(t->dtype));
         ls_json_begin_array(&json, "shape");
@@ -124,7 +124,7 @@ ls_status ls_safetensors_write(const char *path, const ls_tensor_out *tensors, i
     LS_TRY_DONE(write_heading(&file, &h, err));
     for (int64_t i = 0; i < n; i++) {
         int64_t bytes;
-        LS_TRY_DONE(bytes_of(h.order[i], &bytes, err));
+        LS_TRY_DONE(ls_tensor_out_bytes(&bytes, h.order[i], err));
         LS_TRY_DONE(fetch == NULL ? ls_durable_write(&file, h.order[i]->data, bytes, err)
                                   : write_fetched(&file, h.order[i], bytes, piece, fetch, context, err));
     }
@@ -157,7 +157,7 @@ ls_status ls_safetensors_places(int64_t *places, const ls_tensor_out *tensors, i
     for (int64_t i = 0; i < n; i++) {
         int64_t bytes;
         places[h.order[i] - tensors] = at;
-        LS_TRY_DONE(bytes_of(h.order[i], &bytes, err));
+        LS_TRY_DONE(ls_tensor_out_bytes(&bytes, h.order[i], err));
         at += bytes;
     }
 done:

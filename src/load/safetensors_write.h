@@ -14,6 +14,9 @@ typedef struct ls_tensor_out {
     const void *data;
 } ls_tensor_out;
 
+/* Bytes of its data; an error where they do not fit 64 bits. */
+ls_status ls_tensor_out_bytes(int64_t *bytes, const ls_tensor_out *tensor, ls_error *err);
+
 /* Brings bytes [at, at + bytes) of a tensor, which is one of those given, to the host. Pieces of a tensor come in order
  * and begin at multiples of LS_FETCH_BYTES. */
 #define LS_FETCH_BYTES ((int64_t)8 << 20)

@@ -100,8 +100,9 @@ static void server_free(ls_server *s) {
     ls_transfer_shards_free(s->shards);
     ls_transfer_shards_free(s->served_shards);
     ls_transfer_close(s->transfer);
-    ls_model_close(s->staged);
+    ls_opened_free(&s->staged);
     ls_model_close(s->model);
+    ls_remade_free(s->remade);
     ls_chat_free(s->chat);
     ls_stop_tokens_free(s->stop_tokens);
     ls_tokenizer_free(s->tokenizer);

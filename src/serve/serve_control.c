@@ -160,15 +160,21 @@ int ls_control_flush(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
 
 /* ---- weights ---- */
 
+/* Who sent changes that begin with other weights may send whole ones. */
+static int load_weights(ls_server *s, ls_opened *opened, const char *directory, ls_error *err) {
+    if (ls_weights_load(s, opened, directory, err) == LS_OK) return 200;
+    return opened->is_other ? 409 : ls_reply_status(err);
+}
+
 /* Loads and serves. */
 static int update_model(ls_server *s, const char *directory, const char *name, FILE *out, ls_error *err) {
-    ls_model *model;
+    ls_opened opened;
+    int http;
     ls_work_view view;
     ls_json_out json;
     if (directory[0] == '\0') return refuse_control(err, LS_ERR_ARG, "the directory of the weights is missing");
-    if (ls_weights_load(s, &model, directory, err) != LS_OK ||
-        ls_weights_serve(s, model, directory, number_of(name), err) != LS_OK)
-        return ls_reply_status(err);
+    if ((http = load_weights(s, &opened, directory, err)) != 200) return http;
+    if (ls_weights_serve(s, &opened, number_of(name), err) != LS_OK) return ls_reply_status(err);
     snprintf(s->version_name, sizeof s->version_name, "%.100s", name);
     ls_work_look(s->work, &view);
     ls_json_init(&json, out);
@@ -222,11 +228,11 @@ done:
  * served, for the checker. */
 static ls_status serve_broadcast(ls_server *s, const char *name, ls_error *err) {
     const char *directory;
-    ls_model *model;
+    ls_opened opened;
     ls_status status;
     LS_TRY_DONE(ls_transfer_shards_finish(s->shards, &directory, err));
-    LS_TRY_DONE(ls_weights_load(s, &model, directory, err));
-    LS_TRY_DONE(ls_weights_serve(s, model, directory, number_of(name), err));
+    LS_TRY_DONE(ls_weights_load(s, &opened, directory, err));
+    LS_TRY_DONE(ls_weights_serve(s, &opened, number_of(name), err));
     ls_transfer_shards_free(s->served_shards);
     s->served_shards = s->shards;
     s->shards = NULL;
@@ -247,11 +253,11 @@ int ls_control_start_update(ls_server *s, const ls_call *c, FILE *out, ls_error 
 
 /* Opens now what /finish_weight_update will serve. */
 static int stage(ls_server *s, const char *directory, FILE *out, ls_error *err) {
-    ls_model *model;
-    if (ls_weights_load(s, &model, directory, err) != LS_OK) return ls_reply_status(err);
-    ls_model_close(s->staged);
-    s->staged = model;
-    snprintf(s->staged_path, sizeof s->staged_path, "%s", directory);
+    ls_opened opened;
+    const int http = load_weights(s, &opened, directory, err);
+    if (http != 200) return http;
+    ls_opened_free(&s->staged);
+    s->staged = opened;
     return ok(out, "the weights are loaded");
 }
 
@@ -293,25 +299,24 @@ int ls_control_finish_update(ls_server *s, const ls_call *c, FILE *out, ls_error
     ls_json_doc *doc = NULL;
     ls_node root;
     char name[100];
-    ls_model *model = s->staged;
-    const bool is_broadcast = s->shards != NULL;
+    ls_opened opened = s->staged;
+    const bool is_broadcast = s->shards != NULL, is_updated = is_broadcast || s->staged.model != NULL;
     ls_status status;
     if (!s->is_updating) return refuse_control(err, LS_ERR_ARG, "no update has been started");
     LS_TRY_DONE(open_body(&doc, &root, c, err));
     LS_TRY_DONE(version_member(&root, "weight_version", name, sizeof name, err));
     s->is_updating = false;
-    s->staged = NULL;
+    s->staged = (ls_opened){0};
     if (is_broadcast && (status = serve_broadcast(s, name, err)) != LS_OK) {
-        ls_model_close(model);
+        ls_opened_free(&opened);
         goto done;
     }
-    if (model != NULL) LS_TRY_DONE(ls_weights_serve(s, model, s->staged_path, number_of(name), err));
+    if (opened.model != NULL) LS_TRY_DONE(ls_weights_serve(s, &opened, number_of(name), err));
     if (name[0] != '\0') snprintf(s->version_name, sizeof s->version_name, "%s", name);
 done:
     ls_json_doc_free(doc);
-    return status == LS_OK
-               ? ok(out, model != NULL || is_broadcast ? "the weights are served" : "the weights are as they were")
-               : ls_reply_status(err);
+    return status == LS_OK ? ok(out, is_updated ? "the weights are served" : "the weights are as they were")
+                           : ls_reply_status(err);
 }
 
 int ls_control_name_version(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {

@@ -24,11 +24,14 @@ static ls_status join_path(char **out, const char *directory, const char *name, 
     return LS_OK;
 }
 
+static bool is_of_weights(const char *name) {
+    const size_t n = strlen(name);
+    return (n > 12 && strcmp(name + n - 12, ".safetensors") == 0) || strcmp(name, "model.safetensors.index.json") == 0;
+}
+
 /* Files that a model is opened from. */
 static bool is_of_model(const char *name) {
-    const size_t n = strlen(name);
-    if (n > 12 && strcmp(name + n - 12, ".safetensors") == 0) return true;
-    if (strcmp(name, "model.safetensors.index.json") == 0 || strcmp(name, "adapter_config.json") == 0) return true;
+    if (is_of_weights(name) || strcmp(name, "adapter_config.json") == 0) return true;
     for (int i = 0; i < LS_MODEL_FILES; i++)
         if (strcmp(name, ls_model_files[i]) == 0) return true;
     return false;
@@ -69,13 +72,13 @@ static ls_status keep_file(const char *from, const char *to, ls_error *err) {
     return copy_file(from, to, err);
 }
 
-static ls_status fill_directory(const char *kept, const char *directory, ls_error *err) {
+static ls_status fill_directory(const char *kept, const char *directory, bool with_weights, ls_error *err) {
     char **names = NULL, *from = NULL, *to = NULL;
     int64_t n = 0;
     ls_status status;
     LS_TRY_DONE(ls_directory_list(&names, &n, directory, err));
     for (int64_t i = 0; i < n; i++) {
-        if (!is_of_model(names[i])) continue;
+        if (!is_of_model(names[i]) || (is_of_weights(names[i]) && !with_weights)) continue;
         LS_TRY_DONE(join_path(&from, directory, names[i], err));
         LS_TRY_DONE(join_path(&to, kept, names[i], err));
         if (is_regular(from)) LS_TRY_DONE(keep_file(from, to, err));
@@ -89,6 +92,10 @@ done:
     free(to);
     ls_names_free(names, n);
     return status;
+}
+
+ls_status ls_kept_others(const char *kept, const char *directory, ls_error *err) {
+    return fill_directory(kept, directory, false, err);
 }
 
 static ls_status home_of(char **out, const char *state_file, ls_error *err) {
@@ -113,7 +120,7 @@ ls_status ls_kept_make(char **out, const char *state_file, const char *directory
     if (ls_file_exists(fresh)) LS_TRY_DONE(ls_directory_remove(fresh, err));
     LS_TRY_DONE(ls_directory_make(fresh, err));
     is_made = true;
-    LS_TRY_DONE(fill_directory(fresh, directory, err));
+    LS_TRY_DONE(fill_directory(fresh, directory, true, err));
     if (ls_file_exists(path)) LS_TRY_DONE(ls_directory_remove(path, err)); /* of a version that was not served */
     LS_TRY_DONE(ls_path_rename(fresh, path, err));
     is_made = false;

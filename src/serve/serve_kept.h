@@ -9,6 +9,9 @@
 
 /* Keeps the weights of `directory` as this version; it is complete when it has its name. *out, released with free(). */
 ls_status ls_kept_make(char **out, const char *state_file, const char *directory, uint64_t version, ls_error *err);
+/* Keeps what else makes a directory's weights a model in another directory: all of its files that a model is opened
+ * from, but for the weights. */
+ls_status ls_kept_others(const char *kept, const char *directory, ls_error *err);
 /* Names, sizes and times of a kept directory's files, as an array of an open object, and whether they are still those.
  */
 ls_status ls_kept_write(ls_json_out *json, const char *key, const char *path, ls_error *err);

@@ -6,6 +6,7 @@
  *   serve_control.c  what operators do: weights, pauses, caches, checks
  *   serve_weights.c  weights from disk, and which are served
  *   serve_transfer.c weights over NCCL, which become weights on disk
+ *   serve_changes.c  changes of weights, which become whole weights on disk
  *   serve_keys.c     who may do what
  *   serve_text.c     tokenizing for clients
  *   serve_metrics.c  Prometheus
@@ -19,6 +20,7 @@
 
 #include "model/summary.h"
 #include "serve/serve.h"
+#include "serve/serve_changes.h"
 #include "serve/serve_reply.h"
 #include "serve/serve_transfer.h"
 
@@ -57,14 +59,22 @@ typedef struct ls_http_counts {
         clients_gone, timed_out;
 } ls_http_counts;
 
+/* Weights that were opened, and where they lie. All zero: none. */
+typedef struct ls_opened {
+    ls_model *model;
+    ls_remade *remade;            /* of changes; NULL: they lie in path */
+    char path[LS_SERVE_PATH_MAX]; /* where they came from */
+    bool is_other;                /* they were not opened: changes that begin with other weights than are served */
+} ls_opened;
+
 struct ls_server {
     ls_serve_opts opts;
     ls_worker *work;
-    ls_device *load_device; /* beside the engine's; the control thread's */
-    ls_model *model;        /* that is served; the control thread's */
-    ls_model *staged;       /* loaded, to be served at /finish_weight_update */
-    char staged_path[LS_SERVE_PATH_MAX], path[LS_SERVE_PATH_MAX];
-    char kept[LS_SERVE_PATH_MAX];      /* where they lie for --state, or "" */
+    ls_device *load_device;                                /* beside the engine's; the control thread's */
+    ls_model *model;                                       /* that is served; the control thread's */
+    ls_opened staged;                                      /* to be served at /finish_weight_update */
+    char path[LS_SERVE_PATH_MAX], kept[LS_SERVE_PATH_MAX]; /* where the served weights came from, and where they lie */
+    ls_remade *remade;                                     /* what made them of changes, or NULL */
     ls_transfer *transfer;             /* weights over NCCL, once a trainer has been met; the control thread's */
     ls_transfer_shards *shards;        /* what has come of them since /start_weight_update */
     ls_transfer_shards *served_shards; /* the last of them that were served, on disk until the next ones are */
@@ -111,11 +121,13 @@ extern const int64_t ls_n_routes;
 /* serve_weights.c: on the control thread */
 /* The weights to begin with, as ls_serve_first_weights finds them: where they came from and where they lie. */
 ls_status ls_weights_begin(ls_server *server, uint64_t *version, ls_error *err);
-/* Opens DIRECTORY's weights, with the served model's configuration where it has none. */
-ls_status ls_weights_load(ls_server *server, ls_model **out, const char *directory, ls_error *err);
+/* Opens a directory's weights, with the served model's configuration where it has none; of changes, what they make of
+ * the weights that are served. */
+ls_status ls_weights_load(ls_server *server, ls_opened *out, const char *directory, ls_error *err);
+void ls_opened_free(ls_opened *opened);
 ls_status ls_weights_summarize(const ls_server *server, ls_stored_summary *out, ls_error *err);
-/* Serves it as the next version (at least `wish`), told to the state file first; takes it over whatever happens. */
-ls_status ls_weights_serve(ls_server *server, ls_model *model, const char *path, uint64_t wish, ls_error *err);
+/* Serves them as the next version (at least `wish`), told to the state file first; takes them over whatever happens. */
+ls_status ls_weights_serve(ls_server *server, ls_opened *opened, uint64_t wish, ls_error *err);
 
 /* serve_control.c */
 int ls_control_pause(ls_server *s, const ls_call *c, FILE *out, ls_error *err);

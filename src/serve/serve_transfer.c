@@ -16,7 +16,7 @@
 #include "op/backend.h"
 #include "serve/torch_store.h"
 
-enum { TENSORS_MAX = 1 << 20, PATH_MAX_BYTES = 512, RANKS_MAX = 4096 };
+enum { TENSORS_MAX = 1 << 20, RANKS_MAX = 4096 };
 #define JOIN_S 300.0
 #define SILENCE_S 600.0
 
@@ -209,25 +209,31 @@ typedef struct placed {
 } placed;
 
 struct ls_transfer_shards {
-    char directory[PATH_MAX_BYTES];
+    char directory[LS_TRANSFER_PATH_MAX];
     placed *placed; /* [n] */
     int64_t n, cap, n_shards;
 };
 
-ls_status ls_transfer_shards_create(ls_transfer_shards **out, ls_error *err) {
+ls_status ls_transfer_directory(char out[LS_TRANSFER_PATH_MAX], ls_error *err) {
     const char *place = getenv("TMPDIR");
-    ls_transfer_shards *s;
-    *out = NULL;
-    LS_TRY(ls_array_alloc((void **)&s, 1, sizeof *s, "weights", err));
-    snprintf(s->directory, sizeof s->directory, "%.400s/lockstep-transfer-XXXXXX",
+    ls_status status;
+    snprintf(out, LS_TRANSFER_PATH_MAX, "%.400s/lockstep-transfer-XXXXXX",
              place != NULL && place[0] != '\0' ? place : "/tmp");
-    if (mkdtemp(s->directory) != NULL) {
-        *out = s;
-        return LS_OK;
-    }
-    LS_FAIL(err, LS_ERR_IO, "%s: %s", s->directory, strerror(errno));
-    free(s);
-    return LS_ERR_IO;
+    if (mkdtemp(out) != NULL) return LS_OK;
+    status = LS_FAIL(err, LS_ERR_IO, "%s: %s", out, strerror(errno));
+    out[0] = '\0';
+    return status;
+}
+
+ls_status ls_transfer_shards_create(ls_transfer_shards **out, ls_error *err) {
+    ls_status status;
+    *out = NULL;
+    LS_TRY(ls_array_alloc((void **)out, 1, sizeof **out, "weights", err));
+    status = ls_transfer_directory((*out)->directory, err);
+    if (status == LS_OK) return LS_OK;
+    free(*out);
+    *out = NULL;
+    return status;
 }
 
 void ls_transfer_shards_free(ls_transfer_shards *s) {
@@ -250,14 +256,14 @@ static ls_status place_shards(ls_transfer_shards *s, const ls_transfer_plan *p, 
 
 ls_status ls_transfer_shards_add(ls_transfer_shards *s, const ls_transfer_plan *p, int64_t chunk_bytes,
                                  ls_transfer_receive receive, void *context, ls_error *err) {
-    char path[PATH_MAX_BYTES + 64];
+    char path[LS_TRANSFER_PATH_MAX + 64];
     snprintf(path, sizeof path, "%s/model-%05lld.safetensors", s->directory, (long long)++s->n_shards);
     LS_TRY(ls_transfer_write(p, path, chunk_bytes, receive, context, err));
     return place_shards(s, p, err);
 }
 
 ls_status ls_transfer_shards_finish(ls_transfer_shards *s, const char **directory, ls_error *err) {
-    char path[PATH_MAX_BYTES + 64], file[64];
+    char path[LS_TRANSFER_PATH_MAX + 64], file[64];
     FILE *out;
     ls_json_out json;
     snprintf(path, sizeof path, "%s/model.safetensors.index.json", s->directory);

@@ -36,6 +36,10 @@ int64_t ls_transfer_chunk(const ls_transfer_plan *plan, int64_t first, int64_t c
 
 /* ---- to disk ---- */
 
+/* Makes a directory for weights on their way, below TMPDIR. */
+enum { LS_TRANSFER_PATH_MAX = 512 };
+ls_status ls_transfer_directory(char out[LS_TRANSFER_PATH_MAX], ls_error *err);
+
 /* Fills host memory with the next broadcast. */
 typedef ls_status (*ls_transfer_receive)(void *context, void *host, int64_t bytes, ls_error *err);
 /* Receives all tensors of a plan into a safetensors file. */

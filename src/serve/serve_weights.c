@@ -15,6 +15,7 @@
 #include "json/json_node.h"
 #include "json/json_out.h"
 #include "load/adapter_chain.h"
+#include "load/changes.h"
 #include "load/model_files.h"
 #include "serve/serve_kept.h"
 #include "serve/serve_state.h"
@@ -114,14 +115,6 @@ static ls_status write_state(const ls_server *s, const char *path, const char *k
     return ls_output_commit(output, err);
 }
 
-/* The weights of the state file, kept where nobody but this server removes them. */
-static ls_status keep_state(const ls_server *s, char **kept, const char *path, uint64_t version, ls_error *err) {
-    *kept = NULL;
-    if (s->opts.state_file == NULL) return LS_OK;
-    LS_TRY(ls_kept_make(kept, s->opts.state_file, path, version, err));
-    return write_state(s, path, *kept, version, err);
-}
-
 /* ---- opening ---- */
 
 static bool is_weights(const char *name) {
@@ -214,43 +207,72 @@ ls_status ls_weights_summarize(const ls_server *s, ls_stored_summary *out, ls_er
     return with_model(s->kept, s->opts.model_dir, summarize_at, out, err);
 }
 
-ls_status ls_weights_load(ls_server *s, ls_model **out, const char *directory, ls_error *err) {
-    ls_model *model = NULL;
-    ls_status status;
-    *out = NULL;
-    LS_TRY_DONE(ls_serve_open_weights(&model, s->load_device, directory, s->opts.model_dir, err));
-    LS_TRY_DONE(ls_model_set_profile(model, s->model->profile, s->engine.dtype, err));
-    model->ablation = s->model->ablation;
-    LS_TRY_DONE(ls_device_wait(s->load_device, err));
-    *out = model;
-    model = NULL;
-done:
-    ls_model_close(model);
+void ls_opened_free(ls_opened *opened) {
+    ls_model_close(opened->model);
+    ls_remade_free(opened->remade);
+    opened->model = NULL;
+    opened->remade = NULL;
+}
+
+static const char *place_of(const ls_opened *opened) {
+    return opened->remade != NULL ? ls_remade_directory(opened->remade) : opened->path;
+}
+
+static ls_status open_model(const ls_server *s, ls_opened *out, ls_error *err) {
+    LS_TRY(ls_serve_open_weights(&out->model, s->load_device, place_of(out), s->opts.model_dir, err));
+    LS_TRY(ls_model_set_profile(out->model, s->model->profile, s->engine.dtype, err));
+    out->model->ablation = s->model->ablation;
+    return ls_device_wait(s->load_device, err);
+}
+
+ls_status ls_weights_load(ls_server *s, ls_opened *out, const char *directory, ls_error *err) {
+    char *full = realpath(directory, NULL);
+    ls_status status = LS_OK;
+    *out = (ls_opened){0};
+    snprintf(out->path, sizeof out->path, "%s", full != NULL ? full : directory); /* opening says what is missing */
+    free(full);
+    if (ls_changes_are_in(out->path))
+        status = ls_remade_make(&out->remade, out->path, s->kept, s->remade, &out->is_other, err);
+    if (status == LS_OK) status = open_model(s, out, err);
+    if (status != LS_OK) ls_opened_free(out);
     return status;
 }
 
-ls_status ls_weights_serve(ls_server *s, ls_model *model, const char *path, uint64_t wish, ls_error *err) {
+/* The weights of the state file, kept where nobody but this server removes them. */
+static ls_status keep_state(const ls_server *s, char **kept, const ls_opened *opened, uint64_t version, ls_error *err) {
+    *kept = NULL;
+    if (s->opts.state_file == NULL) return LS_OK;
+    LS_TRY(ls_kept_make(kept, s->opts.state_file, place_of(opened), version, err));
+    return write_state(s, opened->path, *kept, version, err);
+}
+
+/* They are served from here on; those before are let go. */
+static void take_over(ls_server *s, ls_opened *opened, const char *kept) {
+    ls_opened old = {.model = s->model, .remade = s->remade};
+    s->model = opened->model;
+    s->remade = opened->remade;
+    snprintf(s->path, sizeof s->path, "%s", opened->path);
+    snprintf(s->kept, sizeof s->kept, "%s", kept != NULL ? kept : place_of(opened));
+    if (kept != NULL) ls_kept_leave(s->opts.state_file, kept);
+    if (kept != NULL && s->remade != NULL) ls_remade_drop_files(s->remade);
+    ls_opened_free(&old);
+}
+
+ls_status ls_weights_serve(ls_server *s, ls_opened *opened, uint64_t wish, ls_error *err) {
     ls_work_view view;
     const ls_model *old;
     uint64_t version;
-    char *full = realpath(path, NULL), *kept = NULL;
+    char *kept = NULL;
     ls_status status;
     ls_work_look(s->work, &view);
     version = wish > view.version ? wish : view.version + 1;
-    status = full == NULL ? LS_FAIL(err, LS_ERR_IO, "%.300s: %s", path, strerror(errno))
-                          : keep_state(s, &kept, full, version, err);
-    if (status == LS_OK && (status = ls_work_swap(s->work, model, version, &old, err)) != LS_OK)
+    status = keep_state(s, &kept, opened, version, err);
+    if (status == LS_OK && (status = ls_work_swap(s->work, opened->model, version, &old, err)) != LS_OK)
         (void)write_state(s, s->path, s->kept, view.version, NULL); /* what it serves stays */
-    if (status == LS_OK) {
-        ls_model_close(s->model);
-        s->model = model;
-        snprintf(s->path, sizeof s->path, "%s", full);
-        snprintf(s->kept, sizeof s->kept, "%s", kept != NULL ? kept : full);
-        if (kept != NULL) ls_kept_leave(s->opts.state_file, kept);
-    } else {
-        ls_model_close(model);
-    }
+    if (status == LS_OK)
+        take_over(s, opened, kept);
+    else
+        ls_opened_free(opened);
     free(kept);
-    free(full);
     return status;
 }
