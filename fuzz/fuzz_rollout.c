@@ -49,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
         complain(&err);
     if (ls_rollout_server_parse(&server, copy, (int64_t)n_bytes, "input", &err) != LS_OK) complain(&err);
     if (ls_rollout_version_parse(&version, copy, (int64_t)n_bytes, "input", &err) != LS_OK) complain(&err);
-    ls_rollout_refusal(refusal, sizeof refusal, copy, (int64_t)n_bytes);
+    if (ls_rollout_refusal(refusal, sizeof refusal, copy, (int64_t)n_bytes) < 0) abort();
     if (strchr(refusal, '\n') != NULL) abort();
     free(copy);
     return 0;

@@ -172,8 +172,8 @@ static ls_status conclude(running *r, transfer *t, CURLcode code, ls_error *err)
         status = u->take(u->context, i, t->answer_bytes > 0 ? t->answer : (char[1]){""}, t->answer_bytes, err);
     } else {
         const bool again = explain_failure(t, code, http, why);
-        if (u->note != NULL) u->note(u->context, i, why);
         q->done = !again || !has_patience(r, q);
+        if (!q->done && u->note != NULL) u->note(u->context, i, why);
         if (q->done)
             status = u->fail(u->context, i, why, code == CURLE_OK && t->answer_bytes > 0 ? t->answer : NULL,
                              t->answer_bytes, q->tries, err);

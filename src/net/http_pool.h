@@ -19,7 +19,7 @@ typedef struct ls_http_user {
      * NULL. */
     ls_status (*fail)(void *context, int64_t i, const char *why, const char *answer, int64_t bytes, int64_t tries,
                       ls_error *err);
-    /* A try failed; NULL: nobody wants to know. */
+    /* A try failed, and another one will follow; NULL: nobody wants to know. */
     void (*note)(void *context, int64_t i, const char *why);
     /* Of requests that come while others are sent; look NULL: all are there. It is called again and again, also when
      * its descriptor can be read, and sees what has come; is_there says of which requests all has. */

@@ -225,18 +225,22 @@ done:
     return status;
 }
 
-void ls_rollout_refusal(char *out, int64_t room, const char *text, int64_t bytes) {
+int64_t ls_rollout_refusal(char *out, int64_t room, const char *text, int64_t bytes) {
     ls_json_doc *doc = NULL;
-    ls_node root, error, message;
+    ls_node root, error, message, number;
     const char *sentence;
+    int64_t code = 0;
     out[0] = '\0';
-    if (text == NULL || ls_json_doc_open(&doc, text, bytes, "answer", NULL) != LS_OK) return;
+    if (text == NULL || ls_json_doc_open(&doc, text, bytes, "answer", NULL) != LS_OK) return 0;
     root = ls_json_root(doc);
     if (ls_node_get_some(&root, "error", &error) && ls_node_kind_of(&error) == LS_NODE_OBJECT &&
         ls_node_get_some(&error, "message", &message) && ls_node_string(&message, &sentence, NULL) == LS_OK) {
         snprintf(out, (size_t)room, "%s", sentence);
         for (char *c = out; *c != '\0'; c++)
             if ((unsigned char)*c < ' ') *c = ' ';
+        if (!ls_node_get_some(&error, "code", &number) || ls_node_int(&number, 0, INT64_MAX, &code, NULL) != LS_OK)
+            code = 0;
     }
     ls_json_doc_free(doc);
+    return code;
 }

@@ -41,7 +41,7 @@ ls_status ls_rollout_server_parse(ls_rollout_server *out, const char *text, int6
                                   ls_error *err);
 /* The version that weights got (POST /update_weights). */
 ls_status ls_rollout_version_parse(uint64_t *out, const char *text, int64_t bytes, const char *name, ls_error *err);
-/* The sentence of a refusal, {"error": {"message"}}, on one line, or "". */
-void ls_rollout_refusal(char *out, int64_t room, const char *text, int64_t bytes);
+/* The sentence of a refusal, {"error": {"message", "code"}}, on one line, or "". Returns its code, or 0. */
+int64_t ls_rollout_refusal(char *out, int64_t room, const char *text, int64_t bytes);
 
 #endif

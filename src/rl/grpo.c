@@ -665,6 +665,7 @@ static void close_all(grpo *g) {
     ls_grpo_rows_free(&g->rows);
     ls_saves_close(g->saves); /* which may be writing what the trainer has */
     ls_rollout_close(g->rollout);
+    ls_grpo_push_close(g->push);
     close_memory(g);
     ls_grpo_draws_free(&g->own_draws);
     ls_episodes_free(g->held_out);

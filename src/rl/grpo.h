@@ -48,6 +48,7 @@
 #define LS_GRPO_LEVERS_MAX 32
 #define LS_GRPO_LAG_MAX 16
 
+typedef enum ls_push_mode { LS_PUSH_WHOLE, LS_PUSH_CHANGED } ls_push_mode;
 typedef enum ls_gate_mode { LS_GATE_STOP, LS_GATE_WARN } ls_gate_mode;
 
 /* How often what a group's episodes begin with in common is trained: train/shared_rows.h. */
@@ -125,6 +126,7 @@ typedef struct ls_grpo_options {
     char rollout_url[LS_OPTION_TEXT_MAX], rollout_key_file[LS_OPTION_TEXT_MAX];
     double rollout_timeout;
     int64_t rollout_concurrency;
+    int32_t rollout_push; /* ls_push_mode */
     char reference[LS_OPTION_TEXT_MAX];
     int32_t gate;                         /* ls_gate_mode */
     int64_t draw_threads;                 /* of a lag, while the trainer works, at most; 0: a third of threads */

@@ -11,6 +11,7 @@
 #include "rl/grpo.h"
 #include "train/shared_rows.h"
 
+static const char *const push_names[] = {[LS_PUSH_WHOLE] = "whole", [LS_PUSH_CHANGED] = "changed", NULL};
 static const char *const gates[] = {"stop", "warn", NULL};
 static const char *const rewards[] = {"auto", "task",    "exact",  "number",      "choice", "regex",
                                       "json", "command", "server", "environment", "python", NULL};
@@ -117,6 +118,10 @@ static const ls_option rows[] = {
     TEXT(false, rollout_key_file, "File with the key of these servers"),
     NUMBER(false, rollout_timeout, 0.001, 1e6, "Seconds that a rollout may take, or no such server may answer"),
     INT(false, rollout_concurrency, 1, 1024, "Rollouts that such servers are asked for at a time"),
+    CHOICE(
+        false, rollout_push, push_names,
+        "What such servers get of new weights: whole, all of them, or changed, the elements that changed, from a copy "
+        "in the host's memory (docs/reference/changes.md)"),
     TEXT(false, reference, "Model directory of the KL term's reference (empty: the model that the run begins with)"),
     CHOICE(false, gate, gates, "What happens when rollout and trainer differ: stop (exit 3) or warn"),
     INT(false, draw_threads, 0, LS_THREADS_MAX,
@@ -473,6 +478,8 @@ static ls_status check_rollout(const ls_grpo_options *o, ls_error *err) {
     const bool is_remote = o->rollout_url[0] != '\0';
     if (!is_remote && o->rollout_key_file[0] != '\0')
         return LS_FAIL(err, LS_ERR_ARG, "rollout_key_file: without rollout_url it has no effect");
+    if (!is_remote && o->rollout_push != LS_PUSH_WHOLE)
+        return LS_FAIL(err, LS_ERR_ARG, "rollout_push: without rollout_url it has no effect");
     if (is_remote && o->train.lora_rank > 0)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "rollout_url: with lora_rank; a server takes whole weights");
     if (is_remote && o->train.seed > INT64_MAX)

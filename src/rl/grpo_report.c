@@ -214,6 +214,11 @@ static void show_step(const grpo *g, double seconds) {
     fputc('\n', g->progress);
 }
 
+/* What was written for servers: before the step's draws, or for an evaluation behind the step before. */
+static void tell_push(grpo *g) {
+    if (g->rollout != NULL) ls_run_metric(g->records, "rollout/push_bytes", (double)atomic_exchange(&g->pushed, 0));
+}
+
 ls_status ls_grpo_log(grpo *g, double seconds, ls_error *err) {
     ls_status status = LS_OK;
     if (!ls_grpo_writes(g)) return LS_OK;
@@ -231,6 +236,7 @@ ls_status ls_grpo_log(grpo *g, double seconds, ls_error *err) {
     }
     tell_digest(g);
     tell_times(g, seconds);
+    tell_push(g);
     LS_TRY_DONE(tell_samples(g, err));
     LS_TRY_DONE(ls_run_step_commit(g->records, err));
     show_step(g, seconds);
@@ -244,6 +250,7 @@ ls_status ls_grpo_log_beginning(grpo *g, ls_error *err) {
     ls_run_step_seconds(g->records, g->times.eval);
     ls_run_metric(g->records, LS_METRIC_HELD_OUT, g->eval_reward);
     ls_run_metric(g->records, "held_out/length", g->eval_length);
+    tell_push(g);
     return ls_run_step_commit(g->records, err);
 }
 

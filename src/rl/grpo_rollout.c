@@ -1,68 +1,14 @@
 /* Who draws a run's episodes: the engine of this process, or servers, which get the trainer's weights from disk before
  * they draw with them. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/durable.h"
-#include "base/file.h"
-#include "base/mem.h"
 #include "rl/grpo_state.h"
 
-#define WEIGHTS_PREFIX "weights-"
-
 /* ---- weights ---- */
-
-/* Everything in RUN/rollout but the directory that is served: earlier weights, and what a killed process left. */
-static ls_status remove_others(const char *directory, const char *name, ls_error *err) {
-    char path[LS_SAVES_PATH_MAX + 300], **names = NULL;
-    int64_t n = 0;
-    ls_status status;
-    LS_TRY_DONE(ls_directory_list(&names, &n, directory, err));
-    for (int64_t i = 0; i < n; i++) {
-        if (strcmp(names[i], name) == 0) continue;
-        snprintf(path, sizeof path, "%s/%s", directory, names[i]);
-        LS_TRY_DONE(ls_directory_remove(path, err));
-    }
-done:
-    ls_names_free(names, n);
-    return status;
-}
-
-/* The model directory appears under its name when it is complete. */
-static ls_status write_weights(const grpo *g, const ls_parameters *weights, const char *directory, const char *name,
-                               ls_error *err) {
-    char fresh[LS_SAVES_PATH_MAX + 64], path[LS_SAVES_PATH_MAX + 64];
-    snprintf(fresh, sizeof fresh, "%s/.%s.new", directory, name);
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    LS_TRY(ls_directory_make(directory, err));
-    if (ls_file_exists(fresh)) LS_TRY(ls_directory_remove(fresh, err));
-    LS_TRY(ls_directory_make(fresh, err));
-    LS_TRY(ls_saves_save_model(g->saves, fresh, weights, err));
-    if (ls_file_exists(path)) LS_TRY(ls_directory_remove(path, err)); /* of a run that began in this directory */
-    return ls_path_rename(fresh, path, err);
-}
-
-/* Rank 0 writes the weights, has them served and tells their versions. */
-static ls_status send_weights(grpo *g, const grpo_weights *weights, ls_error *err) {
-    char directory[LS_SAVES_PATH_MAX], name[40], path[LS_SAVES_PATH_MAX + 64], *full;
-    ls_status status;
-    snprintf(directory, sizeof directory, "%s/rollout", g->o->train.run);
-    snprintf(name, sizeof name, WEIGHTS_PREFIX "%08lld", (long long)weights->update);
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    LS_TRY(write_weights(g, weights->list, directory, name, err));
-    if ((full = realpath(path, NULL)) == NULL) return LS_FAIL(err, LS_ERR_IO, "%s: %s", path, strerror(errno));
-    status = ls_rollout_publish(g->rollout, full, (uint64_t)weights->update, err);
-    free(full);
-    return status == LS_OK ? remove_others(directory, name, err) : status;
-}
 
 /* The servers draw with these. */
 static ls_status publish_weights(grpo *g, const grpo_weights *weights, ls_error *err) {
     ls_rollout_versions versions;
     if (g->published == weights->update) return LS_OK;
-    if (ls_grpo_writes(g)) LS_TRY(send_weights(g, weights, err));
+    if (ls_grpo_writes(g)) LS_TRY(ls_grpo_push_weights(g, weights, err));
     versions = *ls_rollout_versions_of(g->rollout);
     if (g->comm != NULL)
         LS_TRY(ls_comm_tell(g->comm, 0, &versions, (int64_t)sizeof versions, "the servers' versions", err));
@@ -89,6 +35,7 @@ ls_status ls_grpo_open_rollout(grpo *g, ls_error *err) {
                                     .stop = o->stop};
     ls_train_options_numerics(numerics, &o->train);
     g->published = -1;
+    if (o->rollout_push == LS_PUSH_CHANGED && ls_grpo_writes(g)) LS_TRY(ls_grpo_push_open(&g->push, err));
     if (ls_rollout_open(&g->rollout, &options, &model, err) == LS_OK) return LS_OK;
     if (err != NULL) ls_error_prefix(err, "rollout_url");
     return err != NULL ? err->status : LS_ERR_IO;

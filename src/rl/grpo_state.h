@@ -7,10 +7,13 @@
  *   grpo_weights.c  whether weights arrived where episodes are drawn
  *   grpo_flight.c   draws whose weights change on the way (updates=in_flight), and their log
  *   grpo_rollout.c  who draws: the engine, or servers
+ *   grpo_push.c     weights on their way to these servers
  *   grpo_ranks.c    episodes from process to process
  *   grpo_report.c   what is told of a step: metrics, progress, the bundle of a mismatch */
 #ifndef LS_RL_GRPO_STATE_H
 #define LS_RL_GRPO_STATE_H
+
+#include <stdatomic.h>
 
 #include "measure/mismatch.h"
 #include "rl/borders.h"
@@ -64,6 +67,7 @@ typedef struct grpo_draws {
 
 typedef struct grpo_ahead grpo_ahead;
 typedef struct grpo_flight grpo_flight;
+typedef struct grpo_push grpo_push;
 
 /* Seconds of the parts of a step. */
 typedef struct grpo_times {
@@ -102,12 +106,14 @@ typedef struct grpo {
     const ls_card *card;
     ls_train_wish wish;
     ls_train_plan plan;
-    grpo_awake awake;    /* with plan.sleeps */
-    bool on_paper;       /* only to see what it takes: there are no other processes */
-    ls_engine *engine;   /* NULL: servers draw, or the engine of `ahead` */
-    ls_rollout *rollout; /* NULL: an engine does */
-    int64_t published;   /* the update whose weights the servers have; -1: none */
-    grpo_ahead *ahead;   /* NULL without a lag */
+    grpo_awake awake;       /* with plan.sleeps */
+    bool on_paper;          /* only to see what it takes: there are no other processes */
+    ls_engine *engine;      /* NULL: servers draw, or the engine of `ahead` */
+    ls_rollout *rollout;    /* NULL: an engine does */
+    int64_t published;      /* the update whose weights the servers have; -1: none */
+    grpo_push *push;        /* NULL: they get whole weights */
+    _Atomic int64_t pushed; /* bytes that were written for them since the last record */
+    grpo_ahead *ahead;      /* NULL without a lag */
     ls_engine_opts engine_opts;
     ls_task *task;
     ls_tokenizer *tokenizer;
@@ -184,6 +190,11 @@ typedef struct grpo_drawer {
     bool is_recorded;    /* the episodes are to be learnt from */
     grpo_flight *flight; /* changes the engine's weights on the way; NULL: they stay */
 } grpo_drawer;
+/* grpo_push.c: of rank 0. The servers load the weights and tell their versions: as changes where g->push has what they
+ * had before, else whole. */
+ls_status ls_grpo_push_open(grpo_push **out, ls_error *err);
+void ls_grpo_push_close(grpo_push *push); /* accepts NULL */
+ls_status ls_grpo_push_weights(grpo *g, const grpo_weights *weights, ls_error *err);
 /* Draws this process's share of all episodes that were begun. */
 ls_status ls_grpo_draw(grpo *g, ls_episodes *episodes, const grpo_drawer *drawer, ls_error *err);
 

@@ -31,6 +31,7 @@ struct ls_rollout {
     FILE *notes;
     server *servers; /* [n_servers] */
     int64_t n_servers;
+    int64_t left[LS_ROLLOUT_SERVERS_MAX], n_left; /* which of them an offer left over */
     ls_rollout_versions versions;
     ls_http_pool *pool;
 };
@@ -41,12 +42,15 @@ typedef struct asking {
     route route;
     const char *directory; /* of UPDATE */
     uint64_t wish;
+    bool is_offer;        /* may be refused */
+    const int64_t *to;    /* [n] servers that are asked; NULL: all in turn */
     ls_request *requests; /* of GENERATE */
     const ls_sampling *sampling;
     bool is_recorded, is_reported;
 } asking;
 
-static server *server_of(const asking *a, int64_t i) { return &a->r->servers[i % a->r->n_servers]; }
+static int64_t number_of_server(const asking *a, int64_t i) { return a->to != NULL ? a->to[i] : i % a->r->n_servers; }
+static server *server_of(const asking *a, int64_t i) { return &a->r->servers[number_of_server(a, i)]; }
 
 /* ---- requests ---- */
 
@@ -129,17 +133,31 @@ static ls_status take_reply(void *context, int64_t i, char *text, int64_t bytes,
     server *s = server_of(a, i);
     switch (a->route) {
         case INFO: return ls_rollout_server_parse(&s->is, text, bytes, s->shown, err);
-        case UPDATE: return ls_rollout_version_parse(&a->r->versions.of[i], text, bytes, s->shown, err);
+        case UPDATE:
+            return ls_rollout_version_parse(&a->r->versions.of[number_of_server(a, i)], text, bytes, s->shown, err);
         case GENERATE: break;
     }
     return take_draw(a, i, text, bytes, err);
+}
+
+/* An offer that the server refuses for its own weights; 409 says that and nothing else. */
+static bool leaves_over(const asking *a, int64_t i, int64_t code, const char *refusal) {
+    ls_rollout *r = a->r;
+    if (!a->is_offer || code != 409) return false;
+    r->left[r->n_left++] = i;
+    if (r->notes != NULL) {
+        fprintf(r->notes, "%s%s: %s; it gets whole weights\n", server_of(a, i)->shown, paths[a->route], refusal);
+        fflush(r->notes);
+    }
+    return true;
 }
 
 static ls_status fail_call(void *context, int64_t i, const char *why, const char *text, int64_t bytes, int64_t tries,
                            ls_error *err) {
     const asking *a = context;
     char refusal[REFUSAL_MAX];
-    ls_rollout_refusal(refusal, sizeof refusal, text, bytes);
+    const int64_t code = ls_rollout_refusal(refusal, sizeof refusal, text, bytes);
+    if (leaves_over(a, i, code, refusal)) return LS_OK;
     return LS_FAIL(err, LS_ERR_IO, "%s%s: %s%s%s, %lld %s", server_of(a, i)->shown, paths[a->route], why,
                    refusal[0] != '\0' ? ": " : "", refusal, (long long)tries, tries == 1 ? "try" : "tries");
 }
@@ -277,7 +295,18 @@ void ls_rollout_close(ls_rollout *r) {
 
 ls_status ls_rollout_publish(ls_rollout *r, const char *directory, uint64_t wish, ls_error *err) {
     asking a = {.r = r, .route = UPDATE, .directory = directory, .wish = wish};
-    return ask_servers(&a, r->n_servers, err);
+    const int64_t n = r->n_left;
+    if (n > 0) a.to = r->left;
+    r->n_left = 0;
+    return ask_servers(&a, n > 0 ? n : r->n_servers, err);
+}
+
+ls_status ls_rollout_offer(ls_rollout *r, const char *directory, uint64_t wish, int64_t *n_left, ls_error *err) {
+    asking a = {.r = r, .route = UPDATE, .directory = directory, .wish = wish, .is_offer = true};
+    r->n_left = 0;
+    LS_TRY(ask_servers(&a, r->n_servers, err));
+    *n_left = r->n_left;
+    return LS_OK;
 }
 
 const ls_rollout_versions *ls_rollout_versions_of(const ls_rollout *r) { return &r->versions; }

@@ -36,8 +36,11 @@ typedef struct ls_rollout ls_rollout;
 ls_status ls_rollout_open(ls_rollout **out, const ls_rollout_options *options, const ls_rollout_model *model,
                           ls_error *err);
 void ls_rollout_close(ls_rollout *rollout); /* accepts NULL */
-/* Every server loads the model directory, which it must see under this path, and serves it as version `wish` or, where
- * it has served that much already, a higher one. Answers from then on must be of it. */
+/* Every server loads the directory, which it must see under this path, and serves it as version `wish` or, where it has
+ * served that much already, a higher one. Answers from then on must be of it. A directory of changes (load/changes.h)
+ * is offered: servers that have other weights than these begin with refuse it (409), and *n_left of them are left over.
+ * The next model directory is then for them alone. */
+ls_status ls_rollout_offer(ls_rollout *rollout, const char *directory, uint64_t wish, int64_t *n_left, ls_error *err);
 ls_status ls_rollout_publish(ls_rollout *rollout, const char *directory, uint64_t wish, ls_error *err);
 /* The versions that the servers gave the weights: bytes for other processes' ls_rollout_versions_set. */
 enum { LS_ROLLOUT_SERVERS_MAX = 256 };

@@ -14,7 +14,6 @@
 #include "load/adapter_chain.h"
 #include "load/model_files.h"
 #include "load/safetensors_write.h"
-#include "model/layer_buffer.h"
 #include "train/saved_tensors.h"
 
 #define STATE_FORMAT 2 /* 2: digests of the model's files and of this file */
@@ -199,46 +198,12 @@ done:
 
 /* ---- saving ---- */
 
-static ls_st_dtype stored_dtype(ls_dtype dtype) {
-    return dtype == LS_F32 ? LS_ST_F32 : dtype == LS_BF16 ? LS_ST_BF16 : LS_ST_F16;
-}
-
-/* Weights, as the writer asks for them: one after the other, as the model has its layers. */
-typedef struct fetching {
-    const ls_parameters *parameters;
-    const ls_tensor_out *tensors; /* [parameters->n_tensors], each with its first parameter */
-} fetching;
-
-static ls_status fetch(void *context, void *host, const ls_tensor_out *tensor, int64_t at, int64_t bytes,
-                       ls_error *err) {
-    const fetching *f = context;
-    const ls_parameters *p = f->parameters;
-    const ls_parameter *q = tensor->data;
-    for (; q < p->list + p->n && q->tensor == tensor - f->tensors; q++) {
-        const int64_t size = ls_dtype_bytes(q->dtype), first = q->slot.tensor.at * size;
-        const int64_t begin = ls_max_i64(at, first), end = ls_min_i64(at + bytes, first + q->n_elements * size);
-        if (begin >= end) continue;
-        LS_TRY(ls_parameter_need(p, q, err));
-        LS_TRY(ls_memory_take(p->device, (uint8_t *)host + (begin - at),
-                              (const uint8_t *)ls_parameter_value(q) + (begin - first), end - begin, err));
-    }
-    return LS_OK;
-}
-
 static ls_status save_weights(const char *path, const ls_parameters *p, ls_error *err) {
-    ls_tensor_out *tensors;
-    ls_status status = ls_array_alloc((void **)&tensors, p->n_tensors, sizeof *tensors, "checkpoint", err);
-    if (status != LS_OK) return status;
-    for (int64_t i = 0; i < p->n; i++) {
-        const ls_parameter *q = &p->list[i];
-        const ls_slot_tensor *tensor = &q->slot.tensor;
-        if (tensor->at > 0) continue;
-        tensors[q->tensor] = (ls_tensor_out){q->slot.name, stored_dtype(q->dtype), tensor->n_dims, tensor->dims, q};
-    }
-    fetching f = {p, tensors};
-    ls_model_pass(p->model);
-    status = ls_safetensors_write(path, tensors, p->n_tensors, fetch, &f, err);
-    free(tensors);
+    ls_saved_weights weights;
+    ls_status status = ls_saved_weights_open(&weights, p, err);
+    if (status == LS_OK)
+        status = ls_safetensors_write(path, weights.tensors, p->n_tensors, ls_saved_weights_fetch, &weights, err);
+    ls_saved_weights_close(&weights);
     return status;
 }
 
@@ -651,8 +616,8 @@ static ls_status check_array(const char *path, const ls_train_state *s, int arra
     const ls_dtype dtype = ls_saved_array_dtype(s, array), other = dtype == LS_F32 ? LS_BF16 : LS_F32;
     const int64_t n = ls_slot_tensor_elements(&p->slot.tensor);
     const bool fits = view != NULL && view->n_elements == n;
-    if (fits && view->dtype == stored_dtype(dtype)) return LS_OK;
-    if (fits && array > 0 && view->dtype == stored_dtype(other))
+    if (fits && view->dtype == ls_saved_dtype(dtype)) return LS_OK;
+    if (fits && array > 0 && view->dtype == ls_saved_dtype(other))
         return LS_FAIL(err, LS_ERR_ARG,
                        "%s: moments: was %s and is %s now; to go on with another value, begin a new run from this "
                        "checkpoint as its model",

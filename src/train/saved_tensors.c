@@ -7,7 +7,7 @@
 
 #include "base/durable.h"
 #include "base/mem.h"
-#include "load/safetensors_write.h"
+#include "model/layer_buffer.h"
 
 enum { WEIGHTS, OPTIMIZER, N_FILES };
 
@@ -43,13 +43,48 @@ void *ls_saved_array_element(const ls_train_state *s, int array, const ls_parame
 
 /* ---- files ---- */
 
-static ls_st_dtype stored_dtype(ls_dtype dtype) {
+ls_st_dtype ls_saved_dtype(ls_dtype dtype) {
     return dtype == LS_F32 ? LS_ST_F32 : dtype == LS_BF16 ? LS_ST_BF16 : LS_ST_F16;
 }
 
 static ls_tensor_out tensor_of(const char *name, ls_dtype dtype, const ls_parameter *p) {
-    return (ls_tensor_out){name, stored_dtype(dtype), p->slot.tensor.n_dims, p->slot.tensor.dims, NULL};
+    return (ls_tensor_out){name, ls_saved_dtype(dtype), p->slot.tensor.n_dims, p->slot.tensor.dims, NULL};
 }
+
+/* ---- weights alone ---- */
+
+ls_status ls_saved_weights_open(ls_saved_weights *out, const ls_parameters *p, ls_error *err) {
+    *out = (ls_saved_weights){.parameters = p};
+    LS_TRY(ls_array_alloc((void **)&out->tensors, p->n_tensors, sizeof *out->tensors, "checkpoint", err));
+    for (int64_t i = 0; i < p->n; i++) {
+        const ls_parameter *q = &p->list[i];
+        if (q->slot.tensor.at > 0) continue; /* its tensor is listed */
+        out->tensors[q->tensor] = tensor_of(q->slot.name, q->dtype, q);
+        out->tensors[q->tensor].data = q; /* its first parameter */
+    }
+    ls_model_pass(p->model);
+    return LS_OK;
+}
+
+void ls_saved_weights_close(ls_saved_weights *w) { free(w->tensors); }
+
+ls_status ls_saved_weights_fetch(void *context, void *host, const ls_tensor_out *tensor, int64_t at, int64_t bytes,
+                                 ls_error *err) {
+    const ls_saved_weights *w = context;
+    const ls_parameters *p = w->parameters;
+    const ls_parameter *q = tensor->data;
+    for (; q < p->list + p->n && q->tensor == tensor - w->tensors; q++) {
+        const int64_t size = ls_dtype_bytes(q->dtype), first = q->slot.tensor.at * size;
+        const int64_t begin = ls_max_i64(at, first), end = ls_min_i64(at + bytes, first + q->n_elements * size);
+        if (begin >= end) continue;
+        LS_TRY(ls_parameter_need(p, q, err));
+        LS_TRY(ls_memory_take(p->device, (uint8_t *)host + (begin - at),
+                              (const uint8_t *)ls_parameter_value(q) + (begin - first), end - begin, err));
+    }
+    return LS_OK;
+}
+
+/* ---- files of a checkpoint ---- */
 
 /* Of `arrays` for each parameter. */
 static ls_status open_file(tensor_file *f, const char *name, const ls_parameters *p, int64_t arrays, ls_error *err) {

@@ -9,7 +9,11 @@
 
 #include <stdatomic.h>
 
+#include "load/safetensors_write.h"
 #include "train/trainer.h"
+
+/* As files name it. */
+ls_st_dtype ls_saved_dtype(ls_dtype dtype);
 
 /* The three arrays of the optimizer, of this process's range. */
 enum { LS_SAVED_ARRAYS = 3 };
@@ -19,6 +23,19 @@ void ls_saved_array_name(ls_saved_name out, int array, const ls_parameter *param
 ls_dtype ls_saved_array_dtype(const ls_train_state *state, int array);
 /* Element `at` of a parameter, which is in this process's range; device memory. */
 void *ls_saved_array_element(const ls_train_state *state, int array, const ls_parameter *parameter, int64_t at);
+
+/* The weights alone, as the tensors of a model's file. */
+typedef struct ls_saved_weights {
+    const ls_parameters *parameters; /* borrowed */
+    ls_tensor_out *tensors;          /* [parameters->n_tensors] */
+} ls_saved_weights;
+/* ls_saved_weights_close, also after a failure. */
+ls_status ls_saved_weights_open(ls_saved_weights *out, const ls_parameters *parameters, ls_error *err);
+void ls_saved_weights_close(ls_saved_weights *weights);
+/* Brings bytes of a tensor to the host: an ls_tensor_fetch, whose context they are. Who asks for tensors in
+ * order brings shared weights of no layer to the device twice. */
+ls_status ls_saved_weights_fetch(void *context, void *host, const ls_tensor_out *tensor, int64_t at, int64_t bytes,
+                                 ls_error *err);
 
 typedef struct ls_saved ls_saved;
 

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 
-from serving import Server
+from serving import Server, other_weights
 
 program, source = sys.argv[1:3]
 MODEL = os.path.join(source, "models", "tiny-sort")
@@ -100,6 +100,48 @@ def lags(folder, server):
     assert rows[0]["lag/steps"] == 1 and rows[0]["lag/checked"] > 0 and rows[0]["mismatch/abs_max"] == 0, rows
 
 
+def pushes_changes(folder):
+    """Servers that get the elements that changed: the digest of whole weights, over a run that ends and goes on and a server
+    that has other weights in the middle."""
+    slow = ["rate=1e-6", "eval_every=0"]
+    wanted = digest(train(*SMALL, *slow, "run=" + os.path.join(folder, "slow")))
+    servers = [Server(program, MODEL, "--max-length", "40", "--batch", "4", "--threads", "1") for _ in range(2)]
+    others, sent = other_weights(MODEL, os.path.join(folder, "others"), 1.5, files=("config.json",)), []
+
+    def lose_base(path):
+        if path == "/update_weights" and len(sent) == 1:  # somebody else changes them
+            servers[1].post("/update_weights", {"weight_dir": others})
+
+    def note(path, body, status, text):
+        if path == "/update_weights" and status == 200:
+            sent.append(os.path.basename(json.loads(body)["weight_dir"]))
+        return status, text
+
+    between = Between(servers[1], note, lose_base)
+    run = os.path.join(folder, "changed")
+    said = train(*SMALL, *slow, "run=" + run, "rollout_url=%s,%s" % (servers[0].url, between.url), "rollout_push=changed",
+                 "steps=%d" % (STEPS // 2))
+    again = train("steps=%d" % STEPS, command="resume", run=run)
+    assert digest(again) == wanted, again
+    updates = [4 * i for i in range(STEPS)]
+    assert os.listdir(os.path.join(run, "rollout")) == ["%s-%08d" % ("weights" if STEPS == 2 else "changes", updates[-1])]
+    kinds = {"weights": [], "changes": []}
+    for name in sent:
+        kinds[name[:7]].append(int(name[8:]))
+    # Whole at the beginning, where the run goes on, and where the server has other weights; else what changed.
+    whole = sorted({0, 4 * (STEPS // 2)} | ({4} if STEPS > 2 else set()))
+    assert kinds["weights"] == whole and kinds["changes"] == [u for u in updates if u not in whole], sent
+    if STEPS > 2:
+        assert re.search("begin with digest .*; it gets whole weights", said), said
+        with open(os.path.join(run, "metrics.jsonl")) as file:
+            pushed = [json.loads(line)["rollout/push_bytes"] for line in file]
+        assert pushed[0] == pushed[2] > 400000 and 0 < pushed[3] < pushed[0] / 4, pushed
+        assert pushed[0] < pushed[1] < 1.25 * pushed[0], pushed  # both kinds
+    between.stop()
+    for server in servers:
+        server.stop()
+
+
 def kill_when(server, run):
     """Once the run has a checkpoint."""
     for _ in range(3000):
@@ -147,6 +189,7 @@ def refuses(folder, server):
             ("the server computes in exact/2/f32, the trainer in exact/2/bf16", at, "dtype=bf16"),
             ("does not begin with http://", "rollout_url=ftp://x"),
             ("rollout_key_file: without rollout_url", "rollout_key_file=x"),
+            ("rollout_push: without rollout_url", "rollout_push=changed"),
             ("a server takes whole weights", at, "lora_rank=2"),
             ("a server takes seeds below 2^63", at, "seed=9223372036854775808"),
             ("/server_info: the server answered with status 404", at + "/nothing"),
@@ -161,21 +204,21 @@ def refuses(folder, server):
 
 
 class Between:
-    """A server in front of the server, that does something to every answer of a rollout."""
+    """A server in front of the server, that may do something to every answer."""
 
-    def __init__(self, server, change):
+    def __init__(self, server, change, before=lambda path: None):
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def pass_on(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                before(self.path)
                 link = http.client.HTTPConnection(server.host, server.port, timeout=60)
                 link.request(self.command, self.path, body)
                 reply = link.getresponse()
                 status, text = reply.status, reply.read()
                 link.close()
-                if self.path == "/inference/v1/generate":
-                    status, text = change(status, text)
+                status, text = change(self.path, body, status, text)
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
@@ -194,6 +237,11 @@ class Between:
     def stop(self):
         self.http.shutdown()
         self.http.server_close()
+
+
+def of_rollouts(change):
+    """What is done to the answers of rollouts alone."""
+    return lambda path, body, status, text: change(status, text) if path == "/inference/v1/generate" else (status, text)
 
 
 def edit(change):
@@ -228,7 +276,7 @@ def false_answers(folder, server, wanted):
             (2, "the completion ended by abort", set_choice("finish_reason", "abort")),
             (2, "where 1 to 8 were asked for", set_choice("token_ids", [1] * 9)),
             (2, "answered with status 400", lambda status, text: (400, b"no")))[:: 5 if SANITIZED else 1]):
-        between = Between(server, change)
+        between = Between(server, of_rollouts(change))
         said = train(*SMALL, "run=%s/false-%d" % (folder, i), "rollout_url=" + between.url, "eval_every=0",
                      code=(code,))
         assert word in said, (word, said)
@@ -241,7 +289,7 @@ def false_answers(folder, server, wanted):
         count.append(0)
         return (503, b"") if len(count) % 16 == 1 else (status, text)
 
-    between = Between(server, now_and_then)
+    between = Between(server, of_rollouts(now_and_then))
     said = train(*SMALL, "run=" + os.path.join(folder, "again"), "rollout_url=" + between.url)
     assert digest(said) == wanted and "it is asked again" in said, said
     between.stop()
@@ -266,6 +314,7 @@ with tempfile.TemporaryDirectory() as scratch:
     if not SANITIZED:
         two_ranks(scratch, first_server, run_digest)
     lags(scratch, first_server)
+    pushes_changes(scratch)
     refuses(scratch, first_server)
     false_answers(scratch, first_server, run_digest)
     first_server.is_idle()
