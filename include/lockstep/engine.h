@@ -4,6 +4,7 @@
  *   lockstep_model_open     a checkpoint directory on a device
  *   lockstep_engine_open    an engine over it;  _submit requests,  _tick until they are done,  _take results
  *   lockstep_score          log-probabilities of given sequences by the training forward
+ *   lockstep_changes_write  what differs between the weights of two directories, for a server
  *
  * Sequences lie end to end: sequence i is tokens [offsets[i], offsets[i + 1]). An array [tokens] beside them has an
  * entry for each token: what it says is of that token given those before it in its sequence.
@@ -174,6 +175,15 @@ ls_status lockstep_engine_take(lockstep_engine *engine, lockstep_result *result,
 ls_status lockstep_engine_update(lockstep_engine *engine, ls_error *err);
 /* Gives the memory of the pools back to the device, for a trainer to use; the next tick takes it again. */
 ls_status lockstep_engine_sleep(lockstep_engine *engine, ls_error *err);
+
+/* ---- weights for a server ---- */
+
+/* Writes the changes that make the weights of the directory `base` those of `next` (docs/reference/changes.md), which
+ * have the same tensors, to a third directory, which is made where it is missing and has neither changes nor weights.
+ * A server that serves `base` takes it in the place of `next`. *bytes is the size of what was written; 0 where changes
+ * would be no smaller than the weights: then nothing was. */
+ls_status lockstep_changes_write(const char *base, const char *next, const char *directory, int64_t *bytes,
+                                 ls_error *err);
 
 #ifdef __cplusplus
 }

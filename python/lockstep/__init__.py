@@ -7,7 +7,7 @@
     trainer.policy(rollouts, lockstep.advantages(rewards, group=8))  # one reward for each rollout
     engine.update()
 
-Model, Engine, Trainer, Rollout and advantages need numpy. The ops need torch: logprob, selected_logprob, sequence_sum,
+Model, Engine, Trainer, Rollout and advantages need numpy; write_changes, for a server's weights, needs nothing. The ops need torch: logprob, selected_logprob, sequence_sum,
 selective_scan, selective_scan_fn, causal_conv1d, scan, conv1d, spans, check; so do the layers and patch, which puts a
 Hugging Face model on them. Each is imported when it is first used, and those whose library is not installed are not in
 dir(lockstep). What is refused raises LockstepError with one sentence.
@@ -23,7 +23,7 @@ from ._abi import LockstepError
 __version__ = "0.1.0"
 
 _PLACES = {
-    "_embed": (None, ("version",)),
+    "_embed": (None, ("version", "write_changes")),
     "embedding": ("numpy", ("Engine", "Model", "Rollout", "Trainer", "advantages")),
     "_run": ("torch", ("check",)),
     "layers": ("torch", ("Batch", "HeadPart", "Numerics", "Rotation", "causal_attention", "delta_rule", "embed",
@@ -44,7 +44,7 @@ __all__ = ["LockstepError", "__version__"]
 __all__ += [name for needs, names in _PLACES.values() if _is_there(needs) for name in names]
 
 if TYPE_CHECKING:
-    from ._embed import version
+    from ._embed import version, write_changes
     from ._run import check
     from .embedding import Engine, Model, Rollout, Trainer, advantages
     from .layers import (Batch, HeadPart, Numerics, Rotation, causal_attention, delta_rule, embed, gated_rmsnorm, head,

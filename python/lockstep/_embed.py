@@ -4,6 +4,7 @@ Nothing here knows numpy. tests/python/check_abi.py compares the structs with wh
 
 import ctypes
 import functools
+import os
 from ctypes import POINTER, c_bool, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64
 from ctypes import c_void_p
 
@@ -72,6 +73,7 @@ _CALLS = {
     "engine_take": (c_void_p, POINTER(Result), POINTER(c_bool)),
     "engine_update": (c_void_p,),
     "engine_sleep": (c_void_p,),
+    "changes_write": (c_char_p, c_char_p, c_char_p, POINTER(c_int64)),
     "trainer_open": (POINTER(c_void_p), c_void_p, POINTER(TrainerOptions)),
     "trainer_score": (c_void_p, POINTER(Batch), c_void_p),
     "trainer_sft": (c_void_p, POINTER(Batch), POINTER(StepStats)),
@@ -121,6 +123,15 @@ def made(kind, name):
     out = kind()
     getattr(embedded(), f"lockstep_{name}_init")(out, ctypes.sizeof(out))
     return out
+
+
+def write_changes(base, next, directory):
+    """Bytes of the changes that make the weights of the directory `base` those of `next`, which have the same tensors;
+    they are written to a third directory, which is made where it is missing. A server that serves `base` takes it in the
+    place of `next`. 0: they would be no smaller than the weights, and nothing is written. Raises LockstepError."""
+    size = c_int64()
+    call("changes_write", os.fsencode(base), os.fsencode(next), os.fsencode(directory), size)
+    return size.value
 
 
 def sized(kind):

@@ -7,12 +7,14 @@ measures and corrects the difference between sampling and training by itself."""
 import os
 import shutil
 import tempfile
+import warnings
 
 import requests
 from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
 from ._abi import LockstepError
+from ._embed import write_changes
 from .patching import patch
 
 
@@ -35,6 +37,14 @@ class Client(VLLMClient):
         with self.weight_update():
             self._post(f"{self.base_url}/update_weights", json={"update_info": {"weight_dir": directory}})
 
+    def update_from_changes(self, directory):
+        """What the server says where it has other weights than these changes begin with; "": it serves what they make."""
+        with self.weight_update():
+            reply = self.session.post(f"{self.base_url}/update_weights", json={"update_info": {"weight_dir": directory}})
+        if reply.status_code not in (200, 409):
+            raise LockstepError(f"/update_weights: {reply.status_code}: {reply.text}", "io")
+        return "" if reply.status_code == 200 else reply.json()["error"]["message"]
+
 
 def _stored_buffers(model):
     """What a checkpoint has beside parameters, such as Nemotron-H's corrections of the router's choice."""
@@ -43,10 +53,16 @@ def _stored_buffers(model):
 
 
 class Generation(VLLMGeneration):
-    """Rollouts of a server, whose weights come from a directory that is written and read for each update."""
+    """Rollouts of a server, whose weights come from a directory that is written and read for each update.
 
-    def __init__(self, url, directory, **options):
+    push "changed": whole weights are written to a directory of this machine, and the server gets what changed since the
+    last ones."""
+
+    def __init__(self, url, directory, push, **options):
         self._url, self._directory, self.version = url, directory, 0
+        self._own = tempfile.TemporaryDirectory(prefix="lockstep-trl-own-") if push == "changed" else None
+        self._base = self._sent = None  # with "changed": the last weights, of this machine and as the server sees them
+        self.pushed = []  # bytes of each directory that the server was given
         super().__init__(mode="server", server_base_url=url, **options)
 
     def _init_vllm(self):
@@ -63,14 +79,40 @@ class Generation(VLLMGeneration):
             self._send(state)
 
     def _send(self, state):
-        target = os.path.join(self._directory, f"weights-{self.version:08d}")
         model = self.accelerator.unwrap_model(self.model)
-        try:
-            model.save_pretrained(target, state_dict={**_stored_buffers(model), **state})
-            self.vllm_client.update_from_directory(target)
-        finally:
-            shutil.rmtree(target, ignore_errors=True)
+        whole = os.path.join(self._own.name if self._own else self._directory, f"weights-{self.version:08d}")
+        model.save_pretrained(whole, state_dict={**_stored_buffers(model), **state})
+        if self._own is None:
+            self._push(whole, self.vllm_client.update_from_directory)
+        else:
+            self._send_changed(whole)
         self.version += 1
+
+    def _send_changed(self, whole):
+        """Whole weights stay where the server reads them until it has taken changes upon them."""
+        changes = os.path.join(self._directory, f"changes-{self.version:08d}")
+        refusal = None
+        if self._base is not None and write_changes(self._base, whole, changes) > 0:
+            refusal = self._push(changes, self.vllm_client.update_from_changes)
+            if refusal:
+                warnings.warn(f"{refusal}; it gets whole weights", stacklevel=2)
+        shutil.rmtree(changes, ignore_errors=True)
+        before, self._sent = self._sent, None
+        if refusal != "":
+            self._sent = shutil.copytree(whole, os.path.join(self._directory, os.path.basename(whole)))
+            self._push(self._sent, self.vllm_client.update_from_directory, stays=True)
+        for old in (before, self._base):
+            if old is not None:
+                shutil.rmtree(old, ignore_errors=True)
+        self._base = whole
+
+    def _push(self, directory, update, stays=False):
+        try:
+            self.pushed.append(sum(entry.stat().st_size for entry in os.scandir(directory)))
+            return update(directory)
+        finally:
+            if not stays:
+                shutil.rmtree(directory, ignore_errors=True)
 
 
 def _check_server(told, logprob_of, trainer, profile, activations):
@@ -87,20 +129,25 @@ def _check_server(told, logprob_of, trainer, profile, activations):
                                 "other log-probabilities than a trainer gives them")
 
 
-def attach(trainer, url, directory=None, profile="exact", patched=True, generation_kwargs=None):
+def attach(trainer, url, directory=None, profile="exact", patched=True, generation_kwargs=None, push="whole"):
     """Gives a GRPOTrainer (made with use_vllm=False) the rollouts of the server at `url`; returns the trainer.
 
     directory  a place that trainer and server both see, for weights on their way; None: a new one below the system's
                temporary directory
     profile    of the model, as in lockstep.patch; the server must compute with the same one, and is asked
     patched    False leaves the model as it is: for comparison
+    push       "changed" sends the elements that changed since the last weights (docs/reference/changes.md), and whole
+               weights where the server says that it has others, with a warning; the machine's temporary directory then
+               holds the weights twice. "whole" always sends all of them
 
     Before each generation TRL sends the weights of the step, draws, computes the model's own log-probabilities of what
     was drawn and logs sampling/sampling_logp_difference. Temperature other than 1 needs `serve --logprobs
     processed`."""
+    if push not in ("whole", "changed"):
+        raise LockstepError(f"attach: push is {push!r}; it is 'whole' or 'changed'")
     directory = directory or tempfile.mkdtemp(prefix="lockstep-trl-")
     generation = Generation(
-        url, directory, model=trainer.model, accelerator=trainer.accelerator, processing_class=trainer.processing_class,
+        url, directory, push, model=trainer.model, accelerator=trainer.accelerator, processing_class=trainer.processing_class,
         repetition_penalty=trainer.repetition_penalty, temperature=trainer.temperature, top_p=trainer.top_p,
         top_k=trainer.top_k, min_p=trainer.min_p, max_completion_length=trainer.max_completion_length, logprobs=0,
         generation_kwargs=generation_kwargs)

@@ -517,6 +517,23 @@ static void batches_and_options_are_refused(void **state) {
     lockstep_model_close(model);
 }
 
+/* Their bits are for the test changes. */
+static void changes_are_written(void **state) {
+    static const char base[] = LS_FIXTURES "/jamba-nobias";
+    char changes[96];
+    int64_t bytes;
+    ls_error err;
+    (void)state;
+    snprintf(changes, sizeof changes, "%s/changes", folder);
+    assert_ok(lockstep_changes_write(base, base, changes, &bytes, &err), err);
+    assert_true(bytes > 0);
+    check_failed(lockstep_changes_write(base, base, changes, &bytes, &err), &err, "changes.safetensors");
+    snprintf(changes, sizeof changes, "%s/other", folder);
+    check_failed(lockstep_changes_write(base, LS_FIXTURES "/llama-odd", changes, &bytes, &err), &err, "compared with");
+    check_failed(lockstep_changes_write(base, changes, changes, &bytes, &err), &err, "holds neither");
+    check_failed(lockstep_changes_write(base, NULL, changes, &bytes, &err), &err, "NULL");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(engine_scoring_and_trainer_agree_over_steps),
@@ -527,6 +544,7 @@ int main(void) {
         cmocka_unit_test(threads_have_models_of_their_own),
         cmocka_unit_test(structs_of_other_versions),
         cmocka_unit_test(models_describe_themselves),
+        cmocka_unit_test(changes_are_written),
         cmocka_unit_test(requests_are_refused_and_cancelled),
         cmocka_unit_test(batches_and_options_are_refused),
     };

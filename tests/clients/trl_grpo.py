@@ -2,10 +2,12 @@
 and weights sent at every step: TRL's own sampling_logp_difference, beside the same run without the patch.
 
 Usage: trl_grpo.py PROGRAM SOURCE_DIR [--device cpu|cuda] [--model DIR | --random ARCHITECTURE]
-                   [--steps N] [--temperature T] [--profile exact|mma16] [--only patched|plain]
+                   [--steps N] [--temperature T] [--profile exact|mma16] [--only patched|plain] [--rate R]
+                   [--push whole|changed]
 (pip install torch transformers trl datasets requests; without them the script says so and ends with 77.) With --device
 cuda trainer and server share the first GPU. Ends with 0 where the patched run's mean and max are 0.0 at every step and
-the plain run's are not, else with 1."""
+the plain run's are not, else with 1. With --push changed the server must end with the bits of the model, and have read
+less than whole weights at each step but the first."""
 
 import argparse
 import importlib.metadata
@@ -34,6 +36,8 @@ parser.add_argument("--random",
 parser.add_argument("--steps", type=int, default=20)
 parser.add_argument("--temperature", type=float, default=1.0)
 parser.add_argument("--profile", default="exact", choices=("exact", "mma16"))
+parser.add_argument("--rate", type=float, default=3e-4)
+parser.add_argument("--push", default="whole", choices=("whole", "changed"))
 parser.add_argument("--only", choices=("patched", "plain"))
 options = parser.parse_args()
 sys.path[:0] = [os.path.join(options.source, "python"), os.path.join(options.source, "tests", "serve")]
@@ -121,6 +125,19 @@ def random_model(architecture, vocab):
     return AutoModelForCausalLM.from_config(config, dtype=DTYPE)
 
 
+def check_pushes(trainer, server, folder):
+    """One push more, of the last step's weights, and what the server then has."""
+    trainer.vllm_generation.sync_weights()
+    pushed, last = trainer.vllm_generation.pushed, os.path.join(folder, "last")
+    print("bytes of each push:", *pushed)
+    assert len(pushed) == trainer.vllm_generation.version and max(pushed[1:]) < pushed[0], pushed
+    trainer.model.save_pretrained(last)
+    whole = Server(options.program, last)
+    checksums = [s.post("/weight_checker", {"action": "checksum"})["checksum"] for s in (server, whole)]
+    whole.stop()
+    assert checksums[0] == checksums[1], checksums
+
+
 def run(patched, folder):
     """TRL's logs of one run."""
     source = options.model or os.path.join(options.source, "models", "tiny-sort")
@@ -136,7 +153,7 @@ def run(patched, folder):
                     *(["--memory-fraction", "0.5"] if options.device == "cuda" else []))  # the trainer has the rest
     config = GRPOConfig(
         output_dir=os.path.join(folder, "out"), max_steps=options.steps, per_device_train_batch_size=16,
-        num_generations=8, max_completion_length=12, learning_rate=3e-4, temperature=options.temperature,
+        num_generations=8, max_completion_length=12, learning_rate=options.rate, temperature=options.temperature,
         logging_steps=1, report_to=[], save_strategy="no", use_cpu=options.device == "cpu", seed=1, bf16=False,
         gradient_checkpointing=False, disable_tqdm=True, top_k=0, dataloader_pin_memory=False,
         router_aux_loss_coef=0.0)
@@ -144,11 +161,13 @@ def run(patched, folder):
     trainer = GRPOTrainer(model=model, reward_funcs=reward, args=config, train_dataset=problems(512),
                           processing_class=tokenizer, callbacks=[told])
     lockstep.trl.attach(trainer, server.url, folder, profile=options.profile, patched=patched,
-                        generation_kwargs={"seed": 5})
+                        generation_kwargs={"seed": 5}, push=options.push)
     begin = time.time()
     trainer.train()
     seconds = time.time() - begin
     updates = trainer.vllm_generation.version
+    if options.push == "changed":
+        check_pushes(trainer, server, folder)
     server.stop()
     return told, updates, seconds / max(len(told.rows), 1)
 
