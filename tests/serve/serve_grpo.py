@@ -209,6 +209,7 @@ class Between:
     def __init__(self, server, change, before=lambda path: None):
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            wbufsize = -1  # head and body in one packet: apart, the second waits 40 ms for the first to be confirmed
 
             def pass_on(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
