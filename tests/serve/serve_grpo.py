@@ -75,7 +75,7 @@ def dies(folder):
     killer = threading.Thread(target=kill_when, args=(server, run))
     killer.start()
     said = train(*SMALL, "run=" + run, "rollout_url=" + server.url, "rollout_timeout=0.5", "save_every=1",
-                 "steps=100000", code=(2,))
+                 "rollout_push=changed", "steps=100000", code=(2,))
     killer.join()
     # Also in the middle of an evaluation, which the sentence then says.
     assert re.search(r"step \d+: (evaluation: )?http://[0-9.:]+/\S+: .*, \d+ tr(y|ies)$", said, re.M), said
@@ -89,10 +89,10 @@ def dies(folder):
 
 def lags(folder, server):
     """A server that draws with the weights of a step before, while the trainer trains; over a run that ends and goes on."""
-    ahead = ["steps=3", "minibatches=1", "epochs=1", "lag=1"]
+    ahead = ["steps=3", "minibatches=1", "epochs=1", "lag=1", "rate=1e-6"]
     alone = train(*SMALL, *ahead, "run=" + os.path.join(folder, "ahead"))
     run = os.path.join(folder, "far-ahead")
-    train(*SMALL, *ahead, "run=" + run, "rollout_url=" + server.url, "steps=2")
+    train(*SMALL, *ahead, "run=" + run, "rollout_url=" + server.url, "rollout_push=changed", "steps=2")
     said = train("steps=3", command="resume", run=run)
     assert digest(said) == digest(alone), (alone, said)
     with open(os.path.join(run, "metrics.jsonl")) as file:
@@ -301,7 +301,8 @@ def two_ranks(folder, server, wanted):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = "address=127.0.0.1:%d" % probe.getsockname()[1]
-    ranks = ["run=" + os.path.join(folder, "ranks"), "rollout_url=" + server.url, address, "ranks=2", "timeout=60"]
+    ranks = ["run=" + os.path.join(folder, "ranks"), "rollout_url=" + server.url, "rollout_push=changed", address,
+             "ranks=2", "timeout=60"]
     other = threading.Thread(target=train, args=(*SMALL, *ranks, "rank=1"))
     other.start()
     said = train(*SMALL, *ranks, "rank=0")
