@@ -113,7 +113,7 @@ static bool send_errand(ls_exchange *x, ls_exchange_step step, void (*run)(void 
 
 static void count_status(struct ls_http *h, int status) {
     ls_http_counts *c = &h->server->counts;
-    if (status == 400 || status == 413 || status == 405) ls_http_count(h, &c->refused_400, 1);
+    if (status == 400 || status == 405 || status == 409 || status == 413) ls_http_count(h, &c->refused_400, 1);
     if (status == 401) ls_http_count(h, &c->refused_401, 1);
     if (status == 403) ls_http_count(h, &c->refused_403, 1);
     if (status == 404) ls_http_count(h, &c->refused_404, 1);

@@ -36,7 +36,7 @@ static const char *body_of(const ls_route *r) {
 }
 
 static void write_responses(ls_json_out *json, const ls_route *r) {
-    static const char *const errors[] = {"400", "401", "403", "404", "405", "413", "429", "500", "503"};
+    static const char *const errors[] = {"400", "401", "403", "404", "405", "409", "413", "429", "500", "503"};
     ls_json_begin_object(json, "responses");
     ls_json_begin_object(json, "200");
     ls_json_string(json, "description", "The answer");
