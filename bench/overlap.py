@@ -10,8 +10,8 @@ seconds, uniform by its logarithm, about all at once; 0:0 answers at once. Lengt
 
 It wants a machine without other work. Prints for each run, of its steps behind the first two and before the last two:
 seconds a step, the parts of that, how much of the processors' time no thread of the run used, and for how much of the
-time at least neither side had work: what the waits of trainer and drawer together are longer than a step. The full
-setting is --median 256 --longest 8192 --microbatch 16.
+time at least neither side had work: what the waits of trainer and drawer together are longer than a step, and no more
+than the trainer waited. The full setting is --median 256 --longest 8192 --microbatch 16.
 """
 import argparse
 import json
@@ -152,7 +152,8 @@ def main():
             (begin, busy), (end, busy_then) = marks[EDGE - 1], marks[-EDGE - 1]
             step = (end - begin) / len(inner)
             idle = 1 - (busy_then - busy) / ((end - begin) * options.threads)
-            none = max(0, mean(inner, "wait") + mean(inner, "idle") - step) if lag > 0 else 0
+            wait = mean(inner, "wait")
+            none = min(wait, max(0, wait + mean(inner, "idle") - step))
             base = base or step
             print("lag %d: %.3f s a step, %.2f times the first; %.1f %% of %d processors idle, %.1f %% of the time "
                   "without work; draws %.2f, check %.2f, judge %.2f, update %.2f, trainer waits %.2f, drawer waits "
