@@ -156,7 +156,6 @@ typedef struct ls_inquiry {
     bool company_decided, cache_decided; /* of a server, before all experiments were run */
     int64_t beside;                      /* requests at once, in trials of what company does */
     bool rows_choose;                    /* a kernel, in a coarse type: copies of one text move with their number */
-    bool lacks_one;                      /* prompts of one token fewer than a multiple */
     bool other_texts;                    /* of a trial that comes again */
     int64_t known_length;                /* from which on requests are off; 0: not known */
     ls_stack_experiment left;            /* of a server: off again with other texts; ALONE_A: none */
@@ -326,6 +325,9 @@ bool ls_probe_could_be_off(const ls_outcome *c);
 double ls_probe_moved_from(const ls_inquiry *q);
 /* More rows than one request's are computed at a time. */
 bool ls_probe_has_company(const ls_trial *trial);
+/* The server's values, as a prompt, of n tokens behind another prompt than they were drawn behind, or of others. */
+ls_status ls_probe_score(ls_inquiry *q, ls_prompt prompt, const int32_t *tokens, int64_t n, float *values,
+                         ls_error *err);
 /* The largest |d| of one outcome. */
 double ls_probe_size(const ls_outcome *c);
 /* Whether records of tokens that stood there before are below, and all others above. */

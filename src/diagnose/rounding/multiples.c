@@ -42,31 +42,42 @@ static int64_t times_of(const ls_inquiry *q, int64_t of, int64_t i) {
     return q->f->is_server ? (most > 2 ? 3 : 1) : 1 + i % most;
 }
 
-/* Prompts and completions both of multiples of a number, so that a prompt is one with its completion as well; negative:
- * both one off; q->lacks_one: prompts that lack one. */
+/* Where prompts of a trial end. */
+typedef enum ends { ON_MULTIPLES = 0, ONE_BEHIND, ONE_BEFORE, BETWEEN } ends;
+
+/* Prompts and completions both of multiples of a number, so that a prompt is one with its completion as well; or both
+ * one off; or prompts that lack one; or prompts that end between two multiples, with completions that reach none. */
+enum { WHERE = 4, SHORT = 3 };
 static ls_status lay(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    const int64_t of = value < 0 ? -value : value, off = value > 0 ? 0 : q->lacks_one ? of - 1 : 1;
+    const int64_t of = value / WHERE;
+    const ends where = (ends)(value % WHERE);
+    const int64_t off[] = {0, 1, of - 1, of < 8 ? 1 : of / 2};
     ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
     /* Completions are no longer than those of whole ones where prompts lack one: it may be their length that is off. */
-    trial->max_tokens = q->lacks_one ? of - 1 : of + (off > 0 && of > 2);
+    trial->max_tokens = where == BETWEEN ? SHORT : where == ONE_BEFORE ? of - 1 : of + (where == ONE_BEHIND && of > 2);
     /* A server answers all at once as fast as one. So that none has to be filled up for another they are as long. */
     if (q->f->is_server) trial->levers.batch = TEXTS;
     for (int64_t i = 0; i < TEXTS; i++)
-        LS_TRY(ls_requests_plain(q, r, (q->other_texts ? 3320 : 3300) + i, of * times_of(q, of, i) + off, err));
+        LS_TRY(ls_requests_plain(q, r, (q->other_texts ? 3320 : 3300) + i, of * times_of(q, of, i) + off[where], err));
     return LS_OK;
 }
 
-/* A kernel that some numbers of rows have is none of padding: what lacks one token is off as well. */
+static ls_status try_at(ls_inquiry *q, int64_t m, ends where, ls_seen *out, ls_error *err) {
+    return ls_foreign_try_laid(q, lay, m * WHERE + where, out, err);
+}
+
+/* A kernel that some numbers of rows have is none of padding: what lacks one token is off as well. Neither is a border
+ * of pages: what ends between two of them and reaches none is off as well, at its first tokens. */
 #define FAR 3.0
 static ls_status confirm(ls_inquiry *q, int64_t m, double a, bool *found, ls_error *err) {
-    ls_seen s;
-    ls_status status;
-    q->lacks_one = true;
-    status = ls_foreign_try_laid(q, lay, -m, &s, err);
-    q->lacks_one = false;
-    *found = status == LS_OK && size_at_once(&s, 0.5) > FAR * a;
-    ls_seen_deinit(&s);
-    return status;
+    static const ends wheres[] = {ONE_BEFORE, BETWEEN};
+    for (size_t k = 0; k < sizeof wheres / sizeof wheres[0] && *found; k++) {
+        ls_seen s;
+        LS_TRY(try_at(q, m, wheres[k], &s, err));
+        *found = size_at_once(&s, 0.5) > FAR * a;
+        ls_seen_deinit(&s);
+    }
+    return LS_OK;
 }
 
 /* What bf16 makes of multiples may be not far below what is off: it is the order that tells then, of these texts
@@ -91,9 +102,9 @@ static ls_status is_ordered(ls_inquiry *q, int64_t m, const multiple *of, bool *
     *ordered = false;
     if (!(of->b > 2.0 * of->a) || within_other > 1) return LS_OK;
     q->other_texts = true;
-    for (int sign = 1; sign >= -1; sign -= 2) {
-        const ls_status status = ls_foreign_try_laid(q, lay, sign * m, &s, err);
-        if (status == LS_OK) count_within(&s, of->a, sign > 0 ? &within : &within_other, sign > 0 ? &n : &n_other);
+    for (int k = 0; k < 2; k++) {
+        const ls_status status = try_at(q, m, k == 0 ? ON_MULTIPLES : ONE_BEHIND, &s, err);
+        if (status == LS_OK) count_within(&s, of->a, k == 0 ? &within : &within_other, k == 0 ? &n : &n_other);
         ls_seen_deinit(&s);
         if (status != LS_OK) {
             q->other_texts = false;
@@ -125,11 +136,11 @@ ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *f
         double from = least;
         ls_status status;
         if (q->f->is_server && m > CHEAP && ls_clock_seconds() > end) break;
-        LS_TRY_DONE(ls_foreign_try_laid(q, lay, m, &of.whole, err));
+        LS_TRY_DONE(try_at(q, m, ON_MULTIPLES, &of.whole, err));
         of.a = size_at(&of.whole, 0.75); /* of those of half the number half are right */
         if (of.whole.outcomes.n == 0) m = MOST;
         if (of.whole.outcomes.n == 0 || of.a > right) goto done;
-        LS_TRY_DONE(ls_foreign_try_laid(q, lay, -m, &of.other, err));
+        LS_TRY_DONE(try_at(q, m, ONE_BEHIND, &of.other, err));
         of.b = size_at(&of.other, 0.5);
         if (q->f->is_server && of.a <= LS_FINE && is_fine(&of.whole)) from = fmin(least, LEAST_FINE);
         if (of.other.outcomes.n == 0 || !(of.b > from)) {

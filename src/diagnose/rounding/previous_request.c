@@ -1,6 +1,7 @@
 /* Whether a request is off for the one in front of it: tried in pairs, with texts, lengths and beginnings that no
  * request had before. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@ typedef enum relation {
     MOVED, /* of a server: pieces that are kept may be put elsewhere, behind other tokens */
     LAST_BITS,
     FIRST_BITS,
+    CONTINUED, /* of a server: what is kept of the first is right for the second */
     RELATIONS
 } relation;
 static const char *const relation_words[RELATIONS] = {"another one",
@@ -27,12 +29,15 @@ static const char *const relation_words[RELATIONS] = {"another one",
                                                       "itself",
                                                       "one with a piece more in it",
                                                       "one with other last bits of its tokens",
-                                                      "one with other first bits of its tokens"};
+                                                      "one with other first bits of its tokens",
+                                                      "its own beginning"};
 
 enum { PAIRS = 3, FIRST_LENGTH = 66, LONGEST = 280, PIECE = 9 };
 
 typedef struct relations_tried {
     int64_t off[RELATIONS], n[RELATIONS]; /* second requests */
+    int64_t taken[RELATIONS];             /* of those that are off: the answer is the first request's */
+    int64_t by_values[RELATIONS];         /* .. : the prompt's values have moved, and not what was generated */
     int64_t next_length;                  /* lengths that no request had */
 } relations_tried;
 
@@ -68,8 +73,33 @@ static int32_t token_before(const ls_inquiry *q, relation how, int64_t own, int6
     if (how == LAST_BITS || how == FIRST_BITS) return ls_other_bit(q, ls_plain_token(q, own, i), how == FIRST_BITS);
     if (how == LIKE_SET && q->f->is_server) return ls_plain_token(q, own, ls_exchanged(i, n));
     if (how == LIKE_SET) return ls_plain_token(q, own, i < n - 1 ? (i + 7) % (n - 1) : i);
+    if (how == CONTINUED) return ls_plain_token(q, own, i);
     if (how == MOVED && (i < n / 4 || i >= n / 4 + PIECE)) return ls_plain_token(q, own, i < n / 4 ? i : i - PIECE);
     return ls_plain_token(q, shared ? own : own + 1, i);
+}
+
+/* The same tokens and the same values, of another prompt. */
+static bool is_answer_of(const ls_outcome *c, const ls_outcome *first) {
+    bool same = c->n == first->n && c->n > 0;
+    for (int64_t i = 0; i < c->n && same; i++)
+        same = c->completion[i] == first->completion[i] && !(fabsf(c->logprob[i] - first->logprob[i]) > 1e-6f);
+    return same;
+}
+
+/* Values of prompts may be kept as well. With one more token behind them they are of a prompt that was not there yet:
+ * whether they are then what was recorded. Where each value is a request of its own nothing else can be asked. */
+static ls_status are_values_moved(ls_inquiry *q, const ls_outcome *c, bool *moved, ls_error *err) {
+    int32_t tokens[LONGEST];
+    float again[LONGEST];
+    int64_t n_right = 0;
+    *moved = false;
+    if (q->runner->door->subject->scores_by_token || c->n + 1 > LONGEST) return LS_OK;
+    memcpy(tokens, c->completion, (size_t)c->n * sizeof *tokens);
+    tokens[c->n] = ls_plain_token(q, 1, c->n_prompt);
+    LS_TRY(ls_probe_score(q, (ls_prompt){c->prompt, c->n_prompt}, tokens, c->n + 1, again, err));
+    for (int64_t i = 0; i < c->n; i++) n_right += fabs((double)again[i] - (double)c->logprob[i]) <= q->f->limit;
+    *moved = n_right == c->n;
+    return LS_OK;
 }
 
 /* Two requests, one behind the other; is the second one off, for what is kept of the first? */
@@ -77,11 +107,14 @@ static ls_status try_pair(ls_inquiry *q, relation how, int64_t text, bool cached
     ls_requests *r = calloc(1, sizeof *r);
     int32_t ids[LONGEST];
     const int64_t n = fresh_length(k), own = 5000 + 2 * text;
-    const int64_t n_first = how == UNRELATED ? fresh_length(k) : how == MOVED ? n + PIECE : n;
+    const int64_t n_first = how == UNRELATED   ? fresh_length(k)
+                            : how == MOVED     ? n + PIECE
+                            : how == CONTINUED ? n - n / 3
+                                               : n;
     ls_seen seen = {0};
     ls_trial trial;
     ls_status status;
-    bool is_off, unrelated = false;
+    bool is_off, unrelated = false, moved = false;
     LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
     for (int64_t i = 0; i < n_first; i++) ids[i] = token_before(q, how, own, n, i);
     LS_TRY_DONE(ls_requests_add(r, ids, n_first, err));
@@ -95,6 +128,9 @@ static ls_status try_pair(ls_inquiry *q, relation how, int64_t text, bool cached
         is_off = ls_sequence_off(q->f, &seen.outcomes.of[1]);
         is_off = is_off && !unrelated;
         k->off[how] += is_off;
+        k->taken[how] += is_off && is_answer_of(&seen.outcomes.of[1], &seen.outcomes.of[0]);
+        if (q->f->is_server && is_off) LS_TRY_DONE(are_values_moved(q, &seen.outcomes.of[1], &moved, err));
+        k->by_values[how] += moved;
         /* A server that remembers shows it to those that it has not seen yet: the pair itself is what shows it. */
         if (q->f->is_server && how != UNRELATED && is_off && q->runner->sweep->n_repro == 0)
             LS_TRY_DONE(ls_sweep_keep_repro(q->runner->sweep, r->of, r->n, &trial, err));
@@ -108,13 +144,16 @@ done:
 
 static bool mostly(const relations_tried *k, relation how) { return k->n[how] >= 2 && 2 * k->off[how] > k->n[how]; }
 
-/* Of a server, by how unlikely chance makes the related ones off and the unrelated ones right. */
-static double sure_of(const ls_inquiry *q, const relations_tried *k, double of_programs) {
-    int64_t off = 0, n = 0;
+typedef struct share {
+    int64_t off, n;
+} share;
+
+static void add_share(share *to, const relations_tried *k, relation how) { to->off += k->off[how], to->n += k->n[how]; }
+
+/* Of a server, by how unlikely chance makes the related ones off and those of the control right. */
+static double sure_of(const ls_inquiry *q, share related, share control, double of_programs) {
     if (!q->f->is_server) return of_programs;
-    for (int how = LIKE_LENGTH; how < RELATIONS; how++)
-        if (mostly(k, (relation)how)) off += k->off[how], n += k->n[how];
-    return fmax(0.0, 0.97 - ls_probe_chance(off, n, k->off[UNRELATED], k->n[UNRELATED]));
+    return fmax(0.0, 0.97 - ls_probe_chance(related.off, related.n, control.off, control.n));
 }
 
 /* Two that share no beginning, and one is off for the other: nothing else is to be known of a server in little time. */
@@ -140,41 +179,103 @@ static ls_status try_more(ls_inquiry *q, bool cached, relations_tried *k, ls_err
     return LS_OK;
 }
 
+/* A beginning is shared by right, as the whole is: such a hit is a wrong one only where hits of a request's own are
+ * right, or where the answer is the first one's. */
+static bool begins_alike(relation how) { return how == LIKE_HEAD || how == MOVED; }
+
+static share own_hits(const relations_tried *k) {
+    share own = {0};
+    add_share(&own, k, SAME);
+    add_share(&own, k, CONTINUED);
+    return own;
+}
+
+static bool has_crossed(const ls_inquiry *q, const relations_tried *k, relation how) {
+    const bool own_off = q->f->is_server ? own_hits(k).off > 0 : mostly(k, SAME);
+    if (how == SAME || how == CONTINUED || !mostly(k, how)) return false;
+    return !begins_alike(how) || !own_off || 2 * k->taken[how] > k->off[how];
+}
+
+static void find_crossed(ls_inquiry *q, ls_stack_experiment experiment, const relations_tried *k) {
+    char which[240] = "", beside[80] = "";
+    const share own = own_hits(k);
+    share related = {0}, control = {0};
+    bool alike = true; /* all of them in the beginning */
+    for (int how = LIKE_LENGTH; how < RELATIONS; how++) {
+        if (!has_crossed(q, k, (relation)how)) continue;
+        snprintf(which + strlen(which), sizeof which - strlen(which), "%s%s", which[0] != '\0' ? ", " : "",
+                 relation_words[how]);
+        add_share(&related, k, (relation)how);
+        alike = alike && begins_alike((relation)how);
+    }
+    add_share(&control, k, UNRELATED);
+    if (q->f->is_server && alike && own.off == 0) control = own;
+    if (q->f->is_server && own.n > 0)
+        snprintf(beside, sizeof beside, ", and of hits of its own %" PRId64 " of %" PRId64 " are off", own.off, own.n);
+    ls_foreign_find(q->f, LS_CAUSE_CACHE_CROSSED, experiment, sure_of(q, related, control, 0.95),
+                    "of two requests one at a time, the second is off when the first is %s; it is right behind %s "
+                    "(%" PRId64 " of %" PRId64 " off)%s",
+                    which, relation_words[UNRELATED], k->off[UNRELATED], k->n[UNRELATED], beside);
+}
+
+/* Those of all that are off whose values of prompts have moved. */
+static share moved_values(const relations_tried *k) {
+    share s = {0};
+    for (int how = LIKE_LENGTH; how < RELATIONS; how++) s.off += k->by_values[how], s.n += k->off[how];
+    return s;
+}
+
+static void find_values(ls_inquiry *q, ls_stack_experiment experiment, const relations_tried *k) {
+    share related = {0}, control = {0};
+    for (int how = LIKE_LENGTH; how < RELATIONS; how++)
+        if (k->off[how] > 0) add_share(&related, k, (relation)how);
+    add_share(&control, k, UNRELATED);
+    ls_foreign_find(q->f, LS_CAUSE_CACHE_HITS, experiment, sure_of(q, related, control, 0.0),
+                    "what is generated is right, and the prompt's values are another one's that was like it: of %" PRId64
+                    " requests that are off, %" PRId64 " are right when one more token stands behind what is scored; "
+                    "behind unlike ones %" PRId64 " of %" PRId64 " are off",
+                    moved_values(k).n, moved_values(k).off, control.off, control.n);
+}
+
+/* Whatever a request has in common with the one before by right, it is off behind it. */
+static void find_hits(ls_inquiry *q, ls_stack_experiment experiment, const relations_tried *k) {
+    const share own = own_hits(k);
+    share related = own, control = {0};
+    add_share(&related, k, LIKE_HEAD);
+    add_share(&control, k, UNRELATED);
+    ls_foreign_find(q->f, mostly(k, SAME) ? LS_CAUSE_SNAPSHOT_SHIFTED : LS_CAUSE_CACHE_HITS, experiment,
+                    sure_of(q, related, control, 0.93),
+                    "a request is off when it comes a second time or behind its own beginning, %" PRId64 " of %" PRId64
+                    ", and behind another with that beginning, %" PRId64 " of %" PRId64 "; behind any other it is right",
+                    own.off, own.n, k->off[LIKE_HEAD], k->n[LIKE_HEAD]);
+}
+
 /* What a request in front of another one does to it. *found: it was that, and is found. */
 ls_status ls_decide_previous_request(ls_inquiry *q, ls_stack_experiment experiment, bool cached, bool *found,
                                      ls_error *err) {
     relations_tried k = {.next_length = FIRST_LENGTH};
-    char which[240] = "";
     const int n_relations = q->f->is_server ? RELATIONS : MOVED;
-    bool other = false;
+    bool crossed = false, any = false;
     *found = false;
     for (int how = 0; how < n_relations && !(q->f->is_server && is_crossed(&k)); how++)
         for (int64_t i = 0; i < PAIRS; i++) LS_TRY(try_pair(q, (relation)how, PAIRS * how + i, cached, &k, err));
     if (q->f->is_server) LS_TRY(try_more(q, cached, &k, err));
     for (int how = LIKE_LENGTH; how < n_relations; how++) {
-        if (how == SAME || !mostly(&k, (relation)how)) continue;
-        snprintf(which + strlen(which), sizeof which - strlen(which), "%s%s", which[0] != '\0' ? ", " : "",
-                 relation_words[how]);
-        other = other || how != LIKE_HEAD || !mostly(&k, SAME); /* a beginning is shared by right, as the whole is */
+        any = any || mostly(&k, (relation)how);
+        crossed = crossed || has_crossed(q, &k, (relation)how);
     }
     /* Not for what the two have in common, where the unrelated are off as well. */
-    if (k.off[UNRELATED] > 0 || (!other && !mostly(&k, SAME))) {
+    if (k.off[UNRELATED] > 0 || !any) {
         if (q->f->is_server) ls_sweep_drop_repro(q->runner->sweep);
         return LS_OK;
     }
-    if (other) {
-        *found = true;
-        ls_foreign_find(q->f, LS_CAUSE_CACHE_CROSSED, experiment, sure_of(q, &k, 0.95),
-                        "of two requests one at a time, the second is off when the first is %s; it is right behind %s "
-                        "(%" PRId64 " of %" PRId64 " off)",
-                        which, relation_words[UNRELATED], k.off[UNRELATED], k.n[UNRELATED]);
-    } else if (mostly(&k, SAME)) {
-        *found = true;
-        ls_foreign_find(q->f, LS_CAUSE_SNAPSHOT_SHIFTED, experiment, sure_of(q, &k, 0.93),
-                        "a request is off when it comes a second time, %" PRId64 " of %" PRId64
-                        "; behind any other it is right",
-                        k.off[SAME], k.n[SAME]);
-    }
-    if (*found) q->f->found.of[0].is_confirmed = true;
+    *found = true;
+    if (10 * moved_values(&k).off >= 9 * moved_values(&k).n && moved_values(&k).off > 0)
+        find_values(q, experiment, &k);
+    else if (crossed)
+        find_crossed(q, experiment, &k);
+    else
+        find_hits(q, experiment, &k);
+    q->f->found.of[0].is_confirmed = true;
     return LS_OK;
 }

@@ -102,25 +102,14 @@ static double recorded_off(const ls_outcome *c, int64_t i) {
 static ls_status score_as(ls_inquiry *q, const misread *how, const ls_outcome *one, double *list, int64_t *n,
                           ls_error *err) {
     int32_t ids[READ_MOST];
-    ls_outcomes o = {0};
-    ls_prompt prompt = {ids, 0};
-    ls_trial trial;
-    ls_status status;
+    float values[NEW_MOST];
+    const ls_prompt prompt = {ids, read_as(q->config, how, one, ids)};
     *n = 0;
-    if (one->n > NEW_MOST) return LS_OK;
-    prompt.n = read_as(q->config, how, one, ids);
-    if (prompt.n == 0) return LS_OK;
-    ls_stack_trial(q, LS_STACK_SOLO_C, &trial, NULL);
-    trial.max_tokens = NEW_MOST;
-    LS_TRY_DONE(ls_outcomes_create(&o, &trial, &prompt, 1, err));
-    o.of[0].n = one->n;
-    memcpy(o.of[0].completion, one->completion, (size_t)one->n * sizeof *one->completion);
-    LS_TRY_DONE(ls_sweep_trainer_score(q->runner->door->trainer, &trial, &o, err));
-    for (int64_t i = 0; i < one->n; i++) list[i] = fabs((double)one->logprob[i] - (double)o.of[0].scored[i]);
+    if (one->n > NEW_MOST || prompt.n == 0) return LS_OK;
+    LS_TRY(ls_probe_score(q, prompt, one->completion, one->n, values, err));
+    for (int64_t i = 0; i < one->n; i++) list[i] = fabs((double)one->logprob[i] - (double)values[i]);
     *n = one->n;
-done:
-    ls_outcomes_deinit(&o);
-    return status;
+    return LS_OK;
 }
 
 /* The median of the short requests alone; infinite where one cannot be read so, or the first says that it is not. */
@@ -164,24 +153,22 @@ static ls_status check_misread(ls_inquiry *q, const misread *how, int64_t *n_rig
 static ls_status add_sent_as(ls_inquiry *q, const misread *how, const ls_outcome *one, double *list, int64_t *n,
                              ls_error *err) {
     int32_t ids[READ_MOST];
+    float values[NEW_MOST];
     const ls_prompt read = {ids, read_as(q->config, how, one, ids)}, plain = {one->prompt, one->n_prompt};
-    ls_outcomes o = {0};
     ls_seen s = {0};
     ls_trial trial;
     ls_status status;
+    int64_t n_new;
     if (read.n == 0) return LS_OK;
     ls_stack_trial(q, LS_STACK_SOLO_C, &trial, NULL);
     LS_TRY_DONE(ls_foreign_try(q, &trial, 0, &read, 1, &s, err));
-    if (s.outcomes.n == 0) goto done;
-    LS_TRY_DONE(ls_outcomes_create(&o, &trial, &plain, 1, err));
-    o.of[0].n = s.outcomes.of[0].n;
-    memcpy(o.of[0].completion, s.outcomes.of[0].completion, (size_t)o.of[0].n * sizeof *o.of[0].completion);
-    LS_TRY_DONE(ls_sweep_trainer_score(q->runner->door->trainer, &trial, &o, err));
-    for (int64_t i = 0; i < o.of[0].n && i < NEW_MOST; i++)
-        list[(*n)++] = fabs((double)s.outcomes.of[0].logprob[i] - (double)o.of[0].scored[i]);
+    if (s.outcomes.n == 0 || s.outcomes.of[0].n == 0) goto done;
+    n_new = s.outcomes.of[0].n < NEW_MOST ? s.outcomes.of[0].n : NEW_MOST;
+    LS_TRY_DONE(ls_probe_score(q, plain, s.outcomes.of[0].completion, n_new, values, err));
+    for (int64_t i = 0; i < n_new; i++)
+        list[(*n)++] = fabs((double)s.outcomes.of[0].logprob[i] - (double)values[i]);
 done:
     ls_seen_deinit(&s);
-    ls_outcomes_deinit(&o);
     return status;
 }
 

@@ -1,12 +1,13 @@
 /* Records that are the values of another token of their own completion: so many places on or back, where a part of the
- * records has its place and no shift of all of them says it; or of any other place. Completions of its own are drawn
- * for it, as those of requests alone are short. */
+ * records has its place and no shift of all of them says it; in another order; or of any other place. Completions of its
+ * own are drawn for it, as those of requests alone are short. */
 #include <inttypes.h>
 #include <math.h>
 
 #include "diagnose/rounding/inquiry.h"
 
-enum { PLACES = 3, OFF_LEAST = 12, TEXTS = 8, NEW = 12, TEXT = 4500, LENGTH = 6 };
+/* A server may break completions off where it has no value; then there are more of them. */
+enum { OFF_LEAST = 12, TEXTS = 8, NEW = 12, TEXT = 4500, LENGTH = 6, ROUNDS = 4, TOKENS_ENOUGH = TEXTS * NEW * 3 / 4 };
 /* Of what a record is off by, what the other token's value leaves. */
 #define LEFT 0.1
 #define PLACES_CHANCE 1e-4
@@ -15,6 +16,11 @@ enum { PLACES = 3, OFF_LEAST = 12, TEXTS = 8, NEW = 12, TEXT = 4500, LENGTH = 6 
 #define ASIDE 0.17
 #define ANY_CHANCE 1e-6
 
+typedef struct completions {
+    ls_seen of[ROUNDS];
+    int n;
+} completions;
+
 static ls_status lay_completions(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
     ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
     trial->max_tokens = NEW;
@@ -22,21 +28,111 @@ static ls_status lay_completions(ls_inquiry *q, int64_t text, ls_trial *trial, l
     return LS_OK;
 }
 
+static ls_status draw_completions(ls_inquiry *q, completions *out, ls_error *err) {
+    int64_t n_tokens = 0;
+    for (out->n = 0; out->n < ROUNDS && n_tokens < TOKENS_ENOUGH; out->n++) {
+        LS_TRY(ls_foreign_try_laid(q, lay_completions, TEXT + TEXTS * out->n, &out->of[out->n], err));
+        n_tokens += out->of[out->n].n_tokens;
+    }
+    return LS_OK;
+}
+
 static double off_by(const ls_outcome *c, int64_t i) { return fabs((double)c->logprob[i] - (double)c->scored[i]); }
 
-/* Of records that are off and have a token `by` places on: how many have its value. */
-static int64_t count_at(const ls_outcomes *o, double from, int64_t by, int64_t *n) {
-    int64_t n_at = 0;
-    *n = 0;
-    for (int64_t s = 0; s < o->n; s++)
-        for (int64_t i = 0; i < o->of[s].n; i++) {
-            const ls_outcome *c = &o->of[s];
-            if (!(off_by(c, i) > from) || i + by < 0 || i + by >= c->n) continue;
-            ++*n;
-            n_at += fabs((double)c->logprob[i] - (double)c->scored[i + by]) < LEFT * off_by(c, i);
-        }
-    return n_at;
+/* ---- one other place for each ---- */
+
+/* The place whose value is recorded at i. Where not a shift, a completion is as long as it was asked to be. */
+typedef struct move {
+    const char *what;
+    int64_t by; /* places */
+    enum { BY = 0, IN_BLOCKS, IN_BLOCKS_LATE, TURNED, ROUND } kind;
+} move;
+
+static const move moves[] = {{"the value of the token 3 places back", -3, BY},
+                             {"the value of the token 2 places back", -2, BY},
+                             {"the value of the token before", -1, BY},
+                             {"the value of the token behind", 1, BY},
+                             {"the value of the token 2 places on", 2, BY},
+                             {"the value of the token 3 places on", 3, BY},
+                             {"exchanged two by two", 2, IN_BLOCKS},
+                             {"exchanged two by two behind the first", 2, IN_BLOCKS_LATE},
+                             {"turned round in blocks of three", 3, IN_BLOCKS},
+                             {"turned round in blocks of four", 4, IN_BLOCKS},
+                             {"in the order from last to first", 0, TURNED},
+                             {"one place on, and the last one is the first", 1, ROUND},
+                             {"one place back, and the first one is the last", -1, ROUND}};
+enum { MOVES = sizeof moves / sizeof moves[0] };
+
+static int64_t place_of(const move *m, int64_t i) {
+    switch (m->kind) {
+        case BY: return i + m->by;
+        case IN_BLOCKS: return i / m->by * m->by + m->by - 1 - i % m->by;
+        case IN_BLOCKS_LATE: return i == 0 ? 0 : 1 + (i - 1) / m->by * m->by + m->by - 1 - (i - 1) % m->by;
+        case TURNED: return NEW - 1 - i;
+        case ROUND: return (i + m->by + NEW) % NEW;
+    }
+    return i;
 }
+
+typedef struct hits {
+    int64_t n, of;
+} hits;
+
+static bool is_larger(hits a, hits b) { return b.of == 0 || a.n * b.of > b.n * a.of; }
+
+/* Of records that are off and have a token at that place: how many have its value. */
+static hits count_at(const completions *drawn, double from, const move *m) {
+    hits out = {0};
+    for (int k = 0; k < drawn->n; k++)
+        for (int64_t s = 0; s < drawn->of[k].outcomes.n; s++)
+            for (int64_t i = 0; i < drawn->of[k].outcomes.of[s].n; i++) {
+                const ls_outcome *c = &drawn->of[k].outcomes.of[s];
+                const int64_t at = place_of(m, i);
+                if (!(off_by(c, i) > from) || at < 0 || at >= c->n || at == i) continue;
+                out.of++;
+                out.n += fabs((double)c->logprob[i] - (double)c->scored[at]) < LEFT * off_by(c, i);
+            }
+    return out;
+}
+
+/* All that are off, whether another place is there or not. */
+static int64_t count_off(const completions *drawn, double from) {
+    int64_t n = 0;
+    for (int k = 0; k < drawn->n; k++)
+        for (int64_t s = 0; s < drawn->of[k].outcomes.n; s++)
+            for (int64_t i = 0; i < drawn->of[k].outcomes.of[s].n; i++)
+                n += off_by(&drawn->of[k].outcomes.of[s], i) > from;
+    return n;
+}
+
+static void decide_at(ls_inquiry *q, const completions *drawn, bool *found) {
+    const double from = ls_probe_moved_from(q);
+    hits best = {0}, second = {0};
+    double chance;
+    int which = 0;
+    for (int m = 0; m < MOVES; m++) {
+        const hits one = count_at(drawn, from, &moves[m]);
+        if (one.of < OFF_LEAST) continue;
+        if (is_larger(one, best)) {
+            second = best;
+            best = one, which = m;
+        } else if (is_larger(one, second)) {
+            second = one;
+        }
+    }
+    /* The tokens that a completion was broken off in front of have no value here. */
+    if (best.of < OFF_LEAST || 3 * best.of < count_off(drawn, from) || 10 * best.n < 9 * best.of) return;
+    chance = ls_probe_chance(best.n, best.of, second.n, second.of);
+    if (chance > PLACES_CHANCE) return;
+    *found = true;
+    ls_foreign_find(q->f, moves[which].kind == BY ? LS_CAUSE_SHIFTED : LS_CAUSE_OTHER_RECORDS, LS_STACK_SOLO_LONG,
+                    ls_probe_sure(chance, 1.0 - ls_portion(best.n, best.of)),
+                    "of %" PRId64 " records that are off and have such a token %" PRId64
+                    " are %s; of any other place %" PRId64 " of %" PRId64 " are",
+                    best.of, best.n, moves[which].what, second.n, second.of);
+}
+
+/* ---- any other place ---- */
 
 static bool is_near_another(const ls_outcome *c, int64_t i, double record) {
     for (int64_t k = 0; k < c->n; k++)
@@ -45,63 +141,36 @@ static bool is_near_another(const ls_outcome *c, int64_t i, double record) {
 }
 
 /* Of records that are off by far more than is near: how many, `aside` added, are the value of another token. */
-static int64_t count_any(const ls_outcomes *o, double aside, int64_t *n) {
-    int64_t n_near = 0;
-    *n = 0;
-    for (int64_t s = 0; s < o->n; s++)
-        for (int64_t i = 0; i < o->of[s].n; i++) {
-            if (!(off_by(&o->of[s], i) > ASIDE)) continue;
-            ++*n;
-            n_near += is_near_another(&o->of[s], i, (double)o->of[s].logprob[i] + aside);
-        }
-    return n_near;
+static hits count_any(const completions *drawn, double aside) {
+    hits out = {0};
+    for (int k = 0; k < drawn->n; k++)
+        for (int64_t s = 0; s < drawn->of[k].outcomes.n; s++)
+            for (int64_t i = 0; i < drawn->of[k].outcomes.of[s].n; i++) {
+                const ls_outcome *c = &drawn->of[k].outcomes.of[s];
+                if (!(off_by(c, i) > ASIDE)) continue;
+                out.of++;
+                out.n += is_near_another(c, i, (double)c->logprob[i] + aside);
+            }
+    return out;
 }
 
-static void decide_any(ls_inquiry *q, const ls_outcomes *o, bool *found) {
-    int64_t n;
-    const int64_t n_near = count_any(o, 0.0, &n), n_aside = count_any(o, ASIDE, &n);
-    const double chance = ls_probe_chance(n_near, n, n_aside, n);
-    if (n < OFF_LEAST || 10 * n_near < 9 * n || chance > ANY_CHANCE) return;
+static void decide_any(ls_inquiry *q, const completions *drawn, bool *found) {
+    const hits near = count_any(drawn, 0.0), aside = count_any(drawn, ASIDE);
+    const double chance = ls_probe_chance(near.n, near.of, aside.n, aside.of);
+    if (near.of < OFF_LEAST || 10 * near.n < 9 * near.of || chance > ANY_CHANCE) return;
     *found = true;
     ls_foreign_find(q->f, LS_CAUSE_OTHER_RECORDS, LS_STACK_SOLO_LONG,
-                    ls_probe_sure(chance, 1.0 - ls_portion(n_near, n)),
+                    ls_probe_sure(chance, 1.0 - ls_portion(near.n, near.of)),
                     "of %" PRId64 " records that are off %" PRId64
                     " are values of other tokens of the same completion, at no one place; by chance %" PRId64 " are",
-                    n, n_near, n_aside);
-}
-
-static void decide_at(ls_inquiry *q, const ls_outcomes *o, bool *found) {
-    const double from = ls_probe_moved_from(q);
-    int64_t best = 0, n_best = 0, n_off = 0, second = 0, n_second = 0, where = 0;
-    double chance;
-    for (int64_t by = -PLACES; by <= PLACES; by++) {
-        int64_t n;
-        const int64_t n_at = count_at(o, from, by, &n);
-        if (by == 0) {
-            n_off = n;
-        } else if (n_at * n_best > best * n || n_best == 0) {
-            second = best, n_second = n_best;
-            best = n_at, n_best = n, where = by;
-        } else if (n_at * n_second > second * n || n_second == 0) {
-            second = n_at, n_second = n;
-        }
-    }
-    if (n_best < OFF_LEAST || 2 * n_best < n_off || 10 * best < 9 * n_best) return;
-    chance = ls_probe_chance(best, n_best, second, n_second);
-    if (chance > PLACES_CHANCE) return;
-    *found = true;
-    ls_foreign_find(q->f, LS_CAUSE_SHIFTED, LS_STACK_SOLO_LONG, ls_probe_sure(chance, 1.0 - ls_portion(best, n_best)),
-                    "of %" PRId64 " records that are off and have such a token %" PRId64
-                    " are the value of the token %" PRId64 " places %s; of any other place %" PRId64 " of %" PRId64
-                    " are",
-                    n_best, best, where > 0 ? where : -where, where > 0 ? "on" : "back", second, n_second);
+                    near.of, near.n, aside.n);
 }
 
 ls_status ls_probe_decide_places(ls_inquiry *q, bool *found, ls_error *err) {
-    ls_seen s;
-    LS_TRY(ls_foreign_try_laid(q, lay_completions, TEXT, &s, err));
-    decide_at(q, &s.outcomes, found);
-    if (!*found) decide_any(q, &s.outcomes, found);
-    ls_seen_deinit(&s);
-    return LS_OK;
+    completions drawn = {0};
+    const ls_status status = draw_completions(q, &drawn, err);
+    if (status == LS_OK) decide_at(q, &drawn, found);
+    if (status == LS_OK && !*found) decide_any(q, &drawn, found);
+    for (int k = 0; k < ROUNDS; k++) ls_seen_deinit(&drawn.of[k]);
+    return status;
 }

@@ -280,57 +280,83 @@ static ls_status lay_length(ls_inquiry *q, int64_t value, ls_trial *trial, ls_re
     return LS_OK;
 }
 
-/* Texts whose beginning the server has computed before, where it keeps that: a forward of few rows and as long a
- * context. `value` below 0: without. */
-static ls_status lay_prepared(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    const int64_t n = value < 0 ? -value : value;
-    int32_t ids[LS_PLAIN_MOST];
-    ls_stack_trial(q, value < 0 ? LS_STACK_SOLO_C : LS_STACK_CACHED_SHARED, trial, NULL);
+/* What stands in front of a text: nothing that is kept for it; its own beginning, as far as the server keeps that, so
+ * that a forward has few rows and as long a context; or as many tokens of another. */
+enum { COLD = 0, PREPARED, BEHIND_ANOTHER, IN_FRONT, PREPARED_TEXTS = 4 };
+
+static ls_status lay_in_front(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
+    const int64_t n = value / IN_FRONT, front = value % IN_FRONT;
+    ls_stack_trial(q, front == COLD ? LS_STACK_SOLO_C : LS_STACK_CACHED_SHARED, trial, NULL);
     trial->sampling.temperature = 0.0f;
     trial->max_tokens = 1;
-    for (int64_t i = 0; i < 4; i++) {
-        for (int64_t k = 0; k < n; k++) ids[k] = ls_plain_token(q, 3500 + i, k);
-        if (value > 0) LS_TRY(ls_requests_add(r, ids, n - 4, err));
-        LS_TRY(ls_requests_add(r, ids, n, err));
+    for (int64_t i = 0; i < PREPARED_TEXTS; i++) {
+        if (front != COLD) LS_TRY(ls_requests_plain(q, r, (front == PREPARED ? 3500 : 3510) + i, n - 4, err));
+        LS_TRY(ls_requests_plain(q, r, 3500 + i, n, err));
     }
     return LS_OK;
 }
 
-/* Several at once, all of them shorter, with as many rows together. */
-static ls_status lay_rows(ls_inquiry *q, int64_t length, ls_trial *trial, ls_requests *r, ls_error *err) {
-    ls_stack_trial(q, LS_STACK_BATCH, trial, NULL);
-    trial->max_tokens = 2;
-    for (int64_t i = 0; i < 8; i++) LS_TRY(ls_requests_plain(q, r, 3550 + i, length / 2, err));
+/* The value of each text, and what came of it when nothing was in front. */
+static ls_status try_in_front(ls_inquiry *q, int64_t length, int64_t front, const ls_outcomes *cold, ls_seen *out,
+                              int64_t *n_moved, ls_error *err) {
+    const int64_t step = front == COLD ? 1 : 2;
+    *n_moved = 0;
+    LS_TRY(ls_foreign_try_laid(q, lay_in_front, length * IN_FRONT + front, out, err));
+    for (int64_t i = 0; cold != NULL && i < cold->n && step * i + step - 1 < out->outcomes.n; i++)
+        *n_moved += ls_probe_apart(&cold->of[i], &out->outcomes.of[step * i + step - 1]) > ls_probe_moved_from(q);
     return LS_OK;
 }
 
-static ls_status rows_together(ls_inquiry *q, int64_t length, bool *matter, ls_error *err) {
-    ls_seen s;
-    if (length < 2) return LS_OK;
-    LS_TRY(ls_foreign_try_laid(q, lay_rows, length, &s, err));
-    *matter = s.n_sequences_off >= 4;
-    ls_seen_deinit(&s);
-    return LS_OK;
-}
+/* Rows of a forward are what counts, and a length is what they come from, where a text moves when its own beginning was
+ * computed before. A hit that is wrong moves a text, too: then it is moved by another text that has nothing in common
+ * with it, or when it comes again with nothing in front. */
+typedef struct fronts {
+    int64_t own, other, again; /* texts that move */
+    int64_t by_itself;         /* .. when the same stands in front for the second time */
+} fronts;
 
-/* The same text and length gives another value when its beginning was computed before: rows of a forward are what
- * counts, and a length is what they come from. */
-static ls_status rows_matter(ls_inquiry *q, int64_t length, bool *matter, double *moved, ls_error *err) {
-    ls_seen cold = {0}, prepared = {0};
-    int64_t n = 0;
+static ls_status measure_fronts(ls_inquiry *q, int64_t length, fronts *out, ls_error *err) {
+    enum { TRIALS = 5 };
+    ls_seen of[TRIALS] = {0};
     ls_status status;
-    *moved = 0.0;
-    LS_TRY_DONE(ls_foreign_try_laid(q, lay_prepared, -length, &cold, err));
-    LS_TRY_DONE(ls_foreign_try_laid(q, lay_prepared, length, &prepared, err));
-    for (int64_t i = 0; i < cold.outcomes.n && 2 * i + 1 < prepared.outcomes.n; i++) {
-        const double one = ls_probe_apart(&cold.outcomes.of[i], &prepared.outcomes.of[2 * i + 1]);
-        n += one > ls_probe_moved_from(q);
-        *moved = fmax(*moved, one);
-    }
-    *matter = n >= 3;
+    LS_TRY_DONE(try_in_front(q, length, COLD, NULL, &of[0], &out->own, err));
+    LS_TRY_DONE(try_in_front(q, length, BEHIND_ANOTHER, &of[0].outcomes, &of[1], &out->other, err));
+    LS_TRY_DONE(try_in_front(q, length, PREPARED, &of[0].outcomes, &of[2], &out->own, err));
+    LS_TRY_DONE(try_in_front(q, length, COLD, &of[0].outcomes, &of[3], &out->again, err));
+    LS_TRY_DONE(try_in_front(q, length, PREPARED, NULL, &of[4], &out->by_itself, err));
+    for (int64_t i = 1; i < of[2].outcomes.n && i < of[4].outcomes.n; i += 2)
+        out->by_itself += ls_probe_apart(&of[2].outcomes.of[i], &of[4].outcomes.of[i]) > ls_probe_moved_from(q);
 done:
-    ls_seen_deinit(&cold);
-    ls_seen_deinit(&prepared);
+    for (int k = 0; k < TRIALS; k++) ls_seen_deinit(&of[k]);
+    return status;
+}
+
+/* Several at once, all of them shorter, with as many rows together; `value` below 0: one at a time. */
+enum { TOGETHER = 8, TOGETHER_TIMES = 2 };
+static ls_status lay_rows(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
+    const int64_t length = value < 0 ? -value : value;
+    ls_stack_trial(q, value < 0 ? LS_STACK_SOLO_C : LS_STACK_BATCH, trial, NULL);
+    trial->max_tokens = 2;
+    for (int64_t i = 0; i < TOGETHER; i++)
+        LS_TRY(ls_requests_plain(q, r, (q->other_texts ? 3560 : 3550) + i, length / 2, err));
+    return LS_OK;
+}
+
+/* *sure: that they are off together and not alone. */
+static ls_status rows_together(ls_inquiry *q, int64_t length, double *sure, ls_error *err) {
+    int64_t off[2] = {0, 0}, n[2] = {0, 0};
+    ls_status status = LS_OK;
+    *sure = 0.0;
+    if (length < 2) return LS_OK;
+    for (int k = 0; k < TOGETHER_TIMES * 2 && status == LS_OK; k++) {
+        ls_seen s;
+        q->other_texts = k >= 2;
+        status = ls_foreign_try_laid(q, lay_rows, k % 2 == 0 ? length : -length, &s, err);
+        if (status == LS_OK) off[k % 2] += s.n_sequences_off, n[k % 2] += s.n_sequences;
+        ls_seen_deinit(&s);
+    }
+    q->other_texts = false;
+    if (status == LS_OK && 2 * off[0] >= n[0]) *sure = ls_probe_sure(ls_probe_chance(off[0], n[0], off[1], n[1]), 0.0);
     return status;
 }
 
@@ -393,8 +419,8 @@ ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
     sized of[SIZED_MOST];
     const int64_t n = sizes(q, of);
     int64_t value = -1, n_beyond;
-    double moved = 0.0, cut;
-    bool by_rows = false, together = false;
+    double together = 0.0, cut;
+    fronts front = {0};
     int64_t at = parting(of, n, q->of_pattern ? LEAST_OF_LENGTHS : 5e-5, BEFORE, &cut, &n_beyond);
     ls_status status = LS_OK;
     if (at == n && q->of_pattern) { /* the shorter ones may say that nothing here is as coarse as bf16 */
@@ -408,13 +434,22 @@ ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
     if (value < 0) goto done; /* with other texts it is not so */
     *found = true;
     if (ls_stack_refused(q, LS_STACK_CACHED_SHARED) == NULL)
-        LS_TRY_DONE(rows_matter(q, 2 * (value > 24 ? value : 24), &by_rows, &moved, err));
+        LS_TRY_DONE(measure_fronts(q, 2 * (value > 24 ? value : 24), &front, err));
     LS_TRY_DONE(rows_together(q, value, &together, err));
-    if (by_rows || together) /* a hit that is wrong moves a text, too */
-        ls_foreign_find(q->f, LS_CAUSE_ORDER_BY_BATCH, LS_STACK_LENGTHS, together ? 0.93 : 0.85,
-                        "off from %" PRId64 " tokens on, and %s: the rows of a forward choose the kernel", value,
-                        by_rows ? "a text of one length moves when its beginning was computed before"
-                                : "so are eight at once of half that length");
+    if (front.by_itself == 0 && front.other + front.again >= 3)
+        ls_foreign_find(q->f, LS_CAUSE_CACHE_CROSSED, LS_STACK_LENGTHS, 0.85,
+                        "off from %" PRId64 " tokens on, and of %d texts of one length %" PRId64
+                        " move when another text was computed before, %" PRId64
+                        " when they come again with nothing in front: it is what is kept, and no length",
+                        value, PREPARED_TEXTS, front.other, front.again);
+    else if ((front.own >= 3 && front.by_itself + front.other == 0) || together >= LS_NAMED)
+        ls_foreign_find(q->f, LS_CAUSE_ORDER_BY_BATCH, LS_STACK_LENGTHS, together >= LS_NAMED ? fmin(together, 0.93) : 0.85,
+                        "off from %" PRId64 " tokens on, and %s: the rows of a forward choose the kernel. Another text "
+                        "in front moves %" PRId64 " of %d",
+                        value,
+                        front.own >= 3 ? "a text of one length moves when its beginning was computed before"
+                                       : "so are eight at once of half that length, and one at a time they are not",
+                        front.other, PREPARED_TEXTS);
     else
         ls_foreign_find(q->f, LS_CAUSE_FROM_A_LENGTH, LS_STACK_LENGTHS,
                         fmin(0.95, 1.0 - (double)n * ls_probe_chance(n_beyond, n - at, 0, at)),

@@ -16,6 +16,23 @@ double ls_probe_apart(const ls_outcome *a, const ls_outcome *b) {
     return most;
 }
 
+ls_status ls_probe_score(ls_inquiry *q, ls_prompt prompt, const int32_t *tokens, int64_t n, float *values,
+                         ls_error *err) {
+    ls_outcomes o = {0};
+    ls_trial trial;
+    ls_status status;
+    ls_stack_trial(q, LS_STACK_SOLO_C, &trial, NULL);
+    trial.max_tokens = n;
+    LS_TRY_DONE(ls_outcomes_create(&o, &trial, &prompt, 1, err));
+    o.of[0].n = n;
+    memcpy(o.of[0].completion, tokens, (size_t)n * sizeof *tokens);
+    LS_TRY_DONE(ls_sweep_trainer_score(q->runner->door->trainer, &trial, &o, err));
+    memcpy(values, o.of[0].scored, (size_t)n * sizeof *values);
+done:
+    ls_outcomes_deinit(&o);
+    return status;
+}
+
 /* Nothing that is seen from outside is surer than SURE. There are many rules, and chance may serve any of them. */
 #define SURE 0.97
 #define UNFIT 0.3
