@@ -62,16 +62,31 @@ typedef enum fault {
     FIRST_BITS,       /* .. at the highest one */
     ROWS_KERNEL,      /* requests at once are of another kernel */
     ROWS_FAR,         /* by more than a type makes */
-    OTHER_HEAD        /* values of prompts are of other rows of the head than the checkpoint's */
+    OTHER_HEAD,       /* values of prompts are of other rows of the head than the checkpoint's */
+    KEY_UNWRITTEN,    /* what a hit of 16 tokens and more restores is wrong, of the same prompt as well */
+    HEAD_KEY,         /* the cache knows a prompt by its length and first tokens */
+    ANSWERS_KEPT,     /* .. and gives that one's answer, of whatever length */
+    SCORES_KEPT,      /* the same of values of prompts */
+    BORDER_ZERO,      /* a decoded token at the end of 16 is lost to those behind it */
+    PADDED_BEHIND,    /* prompts are filled up to a multiple of 8, which decoded tokens see */
+    FOURS_TURNED,     /* records of each four of a completion stand in the opposite order */
+    NEXT_ID,          /* records are of the next id */
+    SECOND_BEST,      /* .. of the second likeliest token, whichever was drawn */
+    TENTH_AT_LEAST,   /* .. of the tenth likeliest at least */
+    FIRST_IDS_LOST,   /* .. of the vocabulary without its first three ids */
+    LOG_PLUS,         /* .. of the probability and a thousandth */
+    TO_A_POWER,       /* .. to the power of 1.2 */
+    ON_A_CURVE,       /* .. a function that nobody thought of */
+    FIVE_PLACES       /* .. logarithms of probabilities of five decimals */
 } fault;
 
 typedef struct server {
     fault fault;
-    int64_t n_runs, n_kept, n_prompt, n_new, batch;
+    int64_t n_runs, n_kept, n_prompt, n_new, batch, n_scored;
     struct {
         int32_t ids[LENGTH_MOST];
         int64_t n;
-    } kept[KEPT_MOST];
+    } kept[KEPT_MOST], scored[KEPT_MOST];
     /* What stands around it. */
     ls_subject subject;
     ls_server_oddities odd;
@@ -153,6 +168,9 @@ static bool is_hit(const server *s, const int32_t *ids, int64_t n) {
         if (s->fault == WHAT_DECODE_LEFT && s->kept[k].n < n && s->kept[k].n > TAIL &&
             memcmp(other, ids, (size_t)s->kept[k].n * sizeof *ids) == 0)
             return true;
+        if (s->fault == KEY_UNWRITTEN && n > 16 && memcmp(other, ids, 16 * sizeof *ids) == 0) return true;
+        if (s->fault == HEAD_KEY && n > 8 && s->kept[k].n == n && memcmp(other, ids, 8 * sizeof *ids) == 0)
+            return memcmp(other, ids, (size_t)n * sizeof *ids) != 0;
         if (s->fault == HIT_KERNEL && n > UNSEEN && memcmp(other, ids, UNSEEN * sizeof *ids) == 0) return true;
         if (s->fault == BLOCK_ENDS && n > BLOCK && s->kept[k].n > BLOCK &&
             memcmp(other, ids, (BLOCK - UNSEEN) * sizeof *ids) == 0)
@@ -185,6 +203,14 @@ static double entropy_of(const double *p) {
     double sum = 0.0;
     for (int v = 0; v < VOCAB; v++) sum += p[v] * log(p[v]);
     return sum;
+}
+
+/* Of the so many likeliest; the n-th is 0 for the likeliest. */
+static double nth_of(const double *p, int n) {
+    double sorted[VOCAB];
+    memcpy(sorted, p, sizeof sorted);
+    qsort(sorted, VOCAB, sizeof *sorted, falling);
+    return sorted[n];
 }
 
 static double mass_above(const double *p, double own) {
@@ -225,6 +251,13 @@ static double moved_by(const server *s, const int32_t *ids, int64_t at, int64_t 
     }
 }
 
+/* A decoded token at the end of 16 is among those in front. */
+static bool has_border(int64_t n_prompt, int64_t n) {
+    for (int64_t at = n_prompt; at < n; at++)
+        if (at % 16 == 15) return true;
+    return false;
+}
+
 static double record_of(const server *s, const double *p, const int32_t *ids, int64_t n, int32_t token, bool hit) {
     double warm[VOCAB];
     const double noise = unit(hash_of(ids, n) + (uint64_t)s->n_runs) - 0.5;
@@ -261,6 +294,18 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case PRESENCE: return log(p[token]) + (stands_in(ids + s->n_prompt, n - s->n_prompt, token) ? -0.6 : 0.004);
         case ROWS: return log(p[token]) + 0.4 * (unit(hash_of(ids, n) + 5) + 0.2) * (has_odd(ids, n) ? -1.0 : 0.0);
         case OTHER_IDS: return log(p[token]) + (has_odd(ids, n) ? 2.0 + unit(hash_of(ids, n)) : 0.0);
+        case BORDER_ZERO: return log(p[token]) + (has_border(s->n_prompt, n) ? 0.4 + 0.5 * unit(hash_of(ids, n)) : 0.0);
+        case PADDED_BEHIND:
+            return log(p[token]) +
+                   (s->n_prompt % 8 != 0 && n > s->n_prompt ? 0.4 + 0.5 * unit(hash_of(ids, n)) : 0.0);
+        case NEXT_ID: return log(p[(token + 1) % VOCAB]);
+        case SECOND_BEST: return log(nth_of(p, 1));
+        case TENTH_AT_LEAST: return log(fmax(p[token], nth_of(p, 9)));
+        case FIRST_IDS_LOST: return log(p[token]) - log1p(-(p[0] + p[1] + p[2]));
+        case LOG_PLUS: return log(p[token] + 1e-3);
+        case TO_A_POWER: return -pow(-log(p[token]), 1.2);
+        case ON_A_CURVE: return log(p[token]) + 0.4 * sin(2.0 * log(p[token]));
+        case FIVE_PLACES: return log(nearbyint(1e5 * p[token]) / 1e5);
         default: return log(p[token]) + (hit ? 0.5 : 0.0);
     }
 }
@@ -287,18 +332,32 @@ static void gather(const server *s, ls_outcome *c) {
 /* Records that have lost their place. */
 static void misplace(const server *s, ls_outcome *c) {
     for (int64_t i = 0; i < c->n; i++) {
-        const int64_t at = s->fault == BACKWARDS ? c->n - 1 - i : i % 2 == 0 ? i + 1 : c->n;
+        const int64_t at = s->fault == BACKWARDS      ? c->n - 1 - i
+                           : s->fault == FOURS_TURNED ? i / 4 * 4 + 3 - i % 4
+                           : i % 2 == 0               ? i + 1
+                                                      : c->n;
         const float own = c->logprob[i];
-        if ((s->fault != BACKWARDS && s->fault != NEIGHBOURS_PLACE) || at <= i || at >= c->n) continue;
+        if ((s->fault != BACKWARDS && s->fault != NEIGHBOURS_PLACE && s->fault != FOURS_TURNED) || at <= i || at >= c->n) continue;
         c->logprob[i] = c->logprob[at];
         c->logprob[at] = own;
     }
+}
+
+/* Of a request that begins alike, if there was one: its prompt. */
+static void take_other(const server *s, int32_t *ids, int64_t *n) {
+    for (int64_t k = 0; k < s->n_kept && *n > 16; k++)
+        if (s->kept[k].n > 16 && memcmp(s->kept[k].ids, ids, 16 * sizeof *ids) == 0) {
+            memcpy(ids, s->kept[k].ids, (size_t)s->kept[k].n * sizeof *ids);
+            *n = s->kept[k].n;
+            return;
+        }
 }
 
 static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t seed) {
     int32_t ids[LENGTH_MOST];
     int64_t n = read_prompt(s, c->prompt, c->n_prompt, ids);
     const bool greedy = !(trial->sampling.temperature > 0.0f), hit = is_hit(s, c->prompt, c->n_prompt);
+    if (s->fault == ANSWERS_KEPT && trial->levers.prefix == LS_PREFIX_ON) take_other(s, ids, &n), seed = SEED;
     s->n_runs++;
     s->batch = trial->levers.batch;
     s->n_new = trial->max_tokens;
@@ -341,14 +400,28 @@ static float in_bf16(float value) {
     return value;
 }
 
+/* Tokens of as many that begin alike, if there were any. */
+static void take_scored(server *s, int32_t *ids, int64_t n) {
+    const int64_t at = s->n_scored % KEPT_MOST;
+    for (int64_t k = 0; k < KEPT_MOST && n > 8; k++)
+        if (s->scored[k].n == n && memcmp(s->scored[k].ids, ids, 8 * sizeof *ids) == 0) {
+            memcpy(ids, s->scored[k].ids, (size_t)n * sizeof *ids);
+            return;
+        }
+    memcpy(s->scored[at].ids, ids, (size_t)n * sizeof *ids);
+    s->scored[at].n = n;
+    s->n_scored++;
+}
+
 static ls_status score(void *context, const ls_trial *trial, const ls_scored *list, int64_t n, ls_error *err) {
-    const server *s = context;
+    server *s = context;
     (void)trial;
     (void)err;
     for (int64_t k = 0; k < n; k++) {
         int32_t ids[LENGTH_MOST] = {BOS, BOS};
         const int64_t front = s->fault == BOS_TWICE_AGAIN ? 2 : s->fault == FIRST_LOST_AGAIN ? -1 : 0;
         for (int64_t i = front < 0; i < list[k].n; i++) ids[front + i] = list[k].tokens[i];
+        if (s->fault == SCORES_KEPT) take_scored(s, ids, list[k].n);
         for (int64_t i = list[k].from > 0 ? list[k].from : 1; i < list[k].n; i++) {
             double p[VOCAB];
             probabilities(ids, front + i, 1.0, p);
@@ -363,9 +436,9 @@ static ls_status score(void *context, const ls_trial *trial, const ls_scored *li
 /* The checkpoint's own values; in bf16 each is moved by what rounding makes of this context. */
 static ls_status score_checkpoint(void *context, const ls_trial *trial, const ls_scored *list, int64_t n,
                                   ls_error *err) {
-    const server sound = {.fault = SOUND};
+    static server sound; /* without a fault */
     (void)context;
-    LS_TRY(score((void *)(uintptr_t)&sound, trial, list, n, err));
+    LS_TRY(score(&sound, trial, list, n, err));
     for (int64_t k = 0; k < n && trial->dtype == LS_BF16; k++)
         for (int64_t i = 1; i < list[k].n; i++)
             list[k].values[i - 1] += 0.02f * (float)(unit(hash_of(list[k].tokens, i)) - 0.5);
@@ -425,6 +498,10 @@ static ls_status numbers(ls_inquiry *q, bool *found, ls_error *err) {
     (void)err;
     *found = ls_probe_decide_records(q);
     return LS_OK;
+}
+
+static ls_status multiples(ls_inquiry *q, bool *found, ls_error *err) {
+    return ls_decide_multiples(q, 1e-4, 0.05, found, err);
 }
 
 /* All that is looked for where requests alone are within 1e-3. */
@@ -496,7 +573,42 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_talk, WHAT_DECODE_LEFT, LS_CAUSE_CACHE_HITS},
                 {ls_probe_decide_talk, BLOCK_ENDS, LS_CAUSE_NONE},
                 {previous, LAST_BITS, LS_CAUSE_CACHE_CROSSED},
-                {previous, FIRST_BITS, LS_CAUSE_CACHE_CROSSED}};
+                {previous, FIRST_BITS, LS_CAUSE_CACHE_CROSSED},
+                {previous, KEY_UNWRITTEN, LS_CAUSE_SNAPSHOT_SHIFTED},
+                {previous, HEAD_KEY, LS_CAUSE_CACHE_CROSSED},
+                {previous, ANSWERS_KEPT, LS_CAUSE_CACHE_CROSSED},
+                {previous, SCORES_KEPT, LS_CAUSE_CACHE_HITS},
+                {multiples, SOUND, LS_CAUSE_NONE},
+                {multiples, BORDER_ZERO, LS_CAUSE_NONE},
+                {multiples, AT_16, LS_CAUSE_NONE},
+                {multiples, PADDED_BEHIND, LS_CAUSE_PADDING},
+                {ls_probe_decide_borders, BORDER_ZERO, LS_CAUSE_PAGE_SIZE},
+                {ls_probe_decide_borders, PADDED_BEHIND, LS_CAUSE_NONE},
+                {ls_probe_decide_places, FOURS_TURNED, LS_CAUSE_OTHER_RECORDS},
+                {ls_probe_decide_places, NEXT_ID, LS_CAUSE_NONE},
+                {ls_probe_decide_other_ids, NEXT_ID, LS_CAUSE_OTHER_RECORDS},
+                {ls_probe_decide_other_ids, SOUND, LS_CAUSE_NONE},
+                {ls_probe_decide_other_ids, SECOND_BEST, LS_CAUSE_NONE},
+                {ls_probe_decide_other_ids, WARM, LS_CAUSE_NONE},
+                {ls_probe_decide_draws, SECOND_BEST, LS_CAUSE_OTHER_RECORDS},
+                {ls_probe_decide_draws, TENTH_AT_LEAST, LS_CAUSE_CLAMPED},
+                {ls_probe_decide_draws, FIRST_IDS_LOST, LS_CAUSE_CUT},
+                {ls_probe_decide_draws, SOUND, LS_CAUSE_NONE},
+                {ls_probe_decide_draws, RAISED, LS_CAUSE_NONE},
+                {ls_probe_decide_draws, FIRST_ALONE, LS_CAUSE_NONE},
+                {ls_probe_decide_draws, NEXT_ID, LS_CAUSE_NONE},
+                {ls_probe_decide_draws, WARM, LS_CAUSE_NONE},
+                {ls_probe_decide_function, LOG_PLUS, LS_CAUSE_CLAMPED},
+                {ls_probe_decide_function, TO_A_POWER, LS_CAUSE_SCALED},
+                {ls_probe_decide_function, SOUND, LS_CAUSE_NONE},
+                {ls_probe_decide_function, NOISE, LS_CAUSE_NONE},
+                {ls_probe_decide_function, SCALED, LS_CAUSE_NONE},
+                {ls_probe_decide_function, WARM, LS_CAUSE_NONE},
+                {ls_probe_decide_function, RAISED, LS_CAUSE_NONE},
+                {ls_probe_decide_function, MASKED, LS_CAUSE_NONE},
+                {ls_probe_decide_function, LIKELIEST, LS_CAUSE_NONE},
+                {ls_probe_decide_function, TENTH_AT_LEAST, LS_CAUSE_NONE},
+                {numbers, FIVE_PLACES, LS_CAUSE_COARSE_RECORDS}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         server *s = start(rows[i].fault);
@@ -504,6 +616,7 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
         ls_error err;
         run_alone(s);
         assert_ok(rows[i].rule(&s->inquiry, &found, &err), err);
+        if (getenv("LS_TELL")) printf("%d: fault %d found %d %s %.3f %s\n", (int)i, rows[i].fault, found, s->foreign.found.n ? ls_cause_name(s->foreign.found.of[0].cause) : "", s->foreign.found.n ? s->foreign.found.of[0].confidence : 0.0, s->foreign.found.n ? s->foreign.found.of[0].evidence : "");
         check_cause(s, found, rows[i].cause);
         stop(s);
     }
@@ -557,7 +670,21 @@ static void an_inquiry_names_what_is_wrong_and_nothing_else(void **state) {
                 {LIKELIER, true, LS_CAUSE_CUT},
                 {FIRST_ALONE, true, LS_CAUSE_FIRST_TOKENS},
                 {LAST_ALONE, true, LS_CAUSE_NONE},
-                {WHAT_DECODE_LEFT, true, LS_CAUSE_CACHE_HITS}};
+                {WHAT_DECODE_LEFT, true, LS_CAUSE_CACHE_HITS},
+                {KEY_UNWRITTEN, true, LS_CAUSE_SNAPSHOT_SHIFTED},
+                {HEAD_KEY, true, LS_CAUSE_CACHE_CROSSED},
+                {ANSWERS_KEPT, true, LS_CAUSE_CACHE_CROSSED},
+                {SCORES_KEPT, true, LS_CAUSE_CACHE_HITS},
+                {BORDER_ZERO, true, LS_CAUSE_PAGE_SIZE},
+                {PADDED_BEHIND, true, LS_CAUSE_PADDING},
+                {NEXT_ID, true, LS_CAUSE_OTHER_RECORDS},
+                {SECOND_BEST, true, LS_CAUSE_OTHER_RECORDS},
+                {TENTH_AT_LEAST, true, LS_CAUSE_CLAMPED},
+                {FIRST_IDS_LOST, true, LS_CAUSE_CUT},
+                {LOG_PLUS, true, LS_CAUSE_CLAMPED},
+                {TO_A_POWER, true, LS_CAUSE_SCALED},
+                {ON_A_CURVE, true, LS_CAUSE_NONE}, /* which is said, and has no name */
+                {FIVE_PLACES, true, LS_CAUSE_COARSE_RECORDS}};
     (void)state;
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
         server *s = start(rows[k].fault);
@@ -565,6 +692,8 @@ static void an_inquiry_names_what_is_wrong_and_nothing_else(void **state) {
         ls_error err;
         assert_ok(ls_probe_inquire(&s->inquiry, &err), err);
         named = ls_foreign_named(&s->foreign);
+        if (getenv("LS_TELL")) for (int i = 0; i < s->foreign.found.n; i++) printf("I%d: fault %d %s %.3f %s\n", (int)k, rows[k].fault, ls_cause_name(s->foreign.found.of[i].cause), s->foreign.found.of[i].confidence, s->foreign.found.of[i].evidence);
+        if (getenv("LS_TELL")) continue;
         assert_int_equal(s->sweep.different, rows[k].different);
         assert_int_equal(named != NULL ? named->cause : LS_CAUSE_NONE, rows[k].cause);
         stop(s);

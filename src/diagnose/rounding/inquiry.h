@@ -335,6 +335,12 @@ ls_status ls_probe_decide_signs(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether records that are off are values of other tokens of their completion: so many places on or back, or
  * anywhere. */
 ls_status ls_probe_decide_places(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether they are values of other ids at the same place. */
+ls_status ls_probe_decide_other_ids(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether records are a function of the right value alone, other than a multiple. Asks nothing. */
+ls_status ls_probe_decide_function(ls_inquiry *q, bool *found, ls_error *err);
+/* What records of many draws of one text say: one value for any token, a least one, or a vocabulary that lacks ids. */
+ls_status ls_probe_decide_draws(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether one side reads other tokens than were sent: some in front, twice, lost, in another order. */
 ls_status ls_probe_decide_misread(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether records are of a distribution without the end of sequence. */

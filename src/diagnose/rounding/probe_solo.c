@@ -1,5 +1,6 @@
 /* What requests alone say of a server: what the numbers look like, at which lengths they are wrong, and which side of
  * them. */
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ static void each_solo(const ls_inquiry *q, visit *with, void *context) {
     }
 }
 
-enum { PLACES_MOST = 4 };
+enum { PLACES_MOST = 4, LOG_PLACES_MOST = 6 };
 
 typedef struct shape {
     double from;                           /* what is off */
@@ -34,7 +35,7 @@ typedef struct shape {
     int64_t on_grid[2], scored_on_grid[2]; /* values of a narrow type */
     int64_t of_grid[2], scored_of_grid[2]; /* logarithms of such */
     int64_t of_places[PLACES_MOST], scored_of_places[PLACES_MOST];         /* values of so many decimals and one */
-    int64_t log_of_places[PLACES_MOST], scored_log_of_places[PLACES_MOST]; /* logarithms of such */
+    int64_t log_of_places[LOG_PLACES_MOST], scored_log_of_places[LOG_PLACES_MOST]; /* logarithms of such and finer */
     double least; /* the lowest record, and how many are that; in a prompt lower by more than a little */
     int64_t n_least, n_least_above;
 } shape;
@@ -51,6 +52,12 @@ static bool is_on_grid(float value, int bits) {
 static bool is_of_places(double value, int places) {
     const double x = value * pow(10.0, places);
     return fabs(x - nearbyint(x)) < 0.01;
+}
+
+/* The same of a probability, whose logarithm is the float32. */
+static bool is_log_of_places(double value, int places) {
+    const double x = exp(value) * pow(10.0, places);
+    return fabs(x - nearbyint(x)) < 0.01 + x * (1.0 - value) * (double)FLT_EPSILON;
 }
 
 /* Whether a value is the logarithm of a probability that a narrow type has, as far as a float32 can say. */
@@ -78,8 +85,10 @@ static void look_at_token(void *context, const ls_outcome *c, int64_t i) {
     for (int k = 0; k < PLACES_MOST; k++) {
         s->of_places[k] += is_of_places(record, k + 1);
         s->scored_of_places[k] += is_of_places(scored, k + 1);
-        s->log_of_places[k] += is_of_places(exp(record), k + 1);
-        s->scored_log_of_places[k] += is_of_places(exp(scored), k + 1);
+    }
+    for (int k = 0; k < LOG_PLACES_MOST; k++) {
+        s->log_of_places[k] += is_log_of_places(record, k + 1);
+        s->scored_log_of_places[k] += is_log_of_places(scored, k + 1);
     }
     if (record < s->least) s->least = record, s->n_least = s->n_least_above = 0;
     if (!(record > s->least)) s->n_least++, s->n_least_above += record > scored + 1e-3;
@@ -126,12 +135,13 @@ static void decide_grid(ls_inquiry *q, const shape *s, bool *found) {
     static const char *const logs[2] = {"logarithms of probabilities in bf16", "logarithms of probabilities in f16"};
     static const char *const decimals[PLACES_MOST] = {"values of one decimal", "values of two decimals",
                                                       "values of three decimals", "values of four decimals"};
-    static const char *const logs_of_decimals[PLACES_MOST] = {
+    static const char *const logs_of_decimals[LOG_PLACES_MOST] = {
         "logarithms of probabilities of one decimal", "logarithms of probabilities of two decimals",
-        "logarithms of probabilities of three decimals", "logarithms of probabilities of four decimals"};
+        "logarithms of probabilities of three decimals", "logarithms of probabilities of four decimals",
+        "logarithms of probabilities of five decimals",  "logarithms of probabilities of six decimals"};
     for (int k = 0; k < 2; k++) try_grid(q, s, s->on_grid[k], s->scored_on_grid[k], types[k], found);
     for (int k = 0; k < PLACES_MOST; k++) try_grid(q, s, s->of_places[k], s->scored_of_places[k], decimals[k], found);
-    for (int k = 0; k < PLACES_MOST; k++)
+    for (int k = 0; k < LOG_PLACES_MOST; k++)
         try_grid(q, s, s->log_of_places[k], s->scored_log_of_places[k], logs_of_decimals[k], found);
     for (int k = 0; k < 2 && !*found && s->n >= GRID_LEAST; k++) {
         /* Of the less likely ones f16 has fewer bits, and they are not told. */
@@ -663,8 +673,10 @@ ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err) {
     bool found = false;
     if (q->f->floor_max < LS_LEAST_PATTERN) return decide_narrow(q, &found, err);
     q->of_pattern = true;
-    LS_TRY(ls_probe_decide_signs(q, &found, err));
+    LS_TRY(ls_probe_decide_function(q, &found, err));
+    if (!found) LS_TRY(ls_probe_decide_signs(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_masked(q, &found, err));
+    if (!found) LS_TRY(ls_probe_decide_draws(q, &found, err));
     if (!found) LS_TRY(decide_narrow(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_predecessors(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_turns(q, &found, err));
@@ -686,8 +698,11 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found) LS_TRY(decide_head(q, &found, err));
     if (!found) LS_TRY(decide_explained(q, &found, err));
     if (!found && is_explained_unlisted(q->f)) return LS_OK;
+    if (!found) LS_TRY(ls_probe_decide_function(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_places(q, &found, err));
+    if (!found) LS_TRY(ls_probe_decide_other_ids(q, &found, err));
     if (!found) decide_first(q, &found);
+    if (!found) LS_TRY(ls_probe_decide_draws(q, &found, err));
     if (!found && q->f->constant && first_are_off(q)) LS_TRY(ls_probe_decide_misread(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_signs(q, &found, err));
     if (!found && q->f->constant) LS_TRY(decide_numbers(q, &found, err));
