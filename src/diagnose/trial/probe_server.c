@@ -492,6 +492,87 @@ static void print_repro(void *context, FILE *file, const ls_trial *trial, const 
     }
 }
 
+/* ---- ids and texts ---- */
+
+/* How a dialect asks for the ids of a text and for the text of ids; no path: it has neither. */
+typedef struct text_words {
+    const char *path, *back, *text, *special, *back_text;
+} text_words;
+static const text_words texts_words[LS_DIALECTS] = {
+    [LS_DIALECT_VLLM] = {"/tokenize", "/detokenize", "prompt", "add_special_tokens", "prompt"},
+    [LS_DIALECT_LLAMA_CPP] = {"/tokenize", "/detokenize", "content", "add_special", "content"}};
+
+/* Sends an object of a text or of ids; false: there is no such answer. The caller releases both. */
+static bool ask_words(ls_probe_server *s, const char *path, const char *text, bool special, const int32_t *ids,
+                      int64_t n, ls_http_call *c, ls_json_doc **doc) {
+    const text_words *w = &texts_words[s->dialect];
+    ls_json_out json;
+    ls_error ignored;
+    char *body = NULL;
+    size_t bytes;
+    FILE *stream = open_memstream(&body, &bytes);
+    bool answered = false;
+    if (stream == NULL) return false;
+    ls_json_init(&json, stream);
+    ls_json_begin_object(&json, NULL);
+    if (s->dialect == LS_DIALECT_VLLM) ls_json_string(&json, "model", s->model);
+    if (text != NULL) {
+        ls_json_string(&json, w->text, text);
+        ls_json_bool(&json, w->special, special);
+    } else {
+        ls_json_begin_array(&json, "tokens");
+        for (int64_t i = 0; i < n; i++) ls_json_int(&json, NULL, ids[i]);
+        ls_json_end_array(&json);
+    }
+    ls_json_end_object(&json);
+    answered = fclose(stream) == 0 && call_once(s, path, body, c, &ignored) == LS_OK && c->http == 200 &&
+               ls_json_doc_open(doc, c->answer, c->answer_bytes, path, &ignored) == LS_OK;
+    free(body);
+    return answered;
+}
+
+/* The ids that a text becomes in front of the model. */
+static int64_t ask_tokenize(ls_probe_server *s, const char *text, bool special, int32_t *ids, int64_t most) {
+    ls_http_call c = {0};
+    ls_json_doc *doc = NULL;
+    ls_node root, list;
+    ls_error ignored;
+    int64_t n = 0;
+    if (!ask_words(s, texts_words[s->dialect].path, text, special, NULL, 0, &c, &doc)) goto done;
+    root = ls_json_root(doc);
+    if (!ls_node_get_some(&root, "tokens", &list) || ls_node_kind_of(&list) != LS_NODE_ARRAY) goto done;
+    for (; n < ls_node_count(&list) && n < most; n++) {
+        const ls_node item = ls_node_at(&list, n);
+        int64_t id;
+        if (ls_node_int(&item, 0, INT32_MAX, &id, &ignored) != LS_OK) break;
+        ids[n] = (int32_t)id;
+    }
+    if (n != ls_node_count(&list)) n = 0;
+done:
+    ls_json_doc_free(doc);
+    ls_http_call_deinit(&c);
+    return n;
+}
+
+static int64_t through_text(void *context, const int32_t *ids, int64_t n, bool special, int32_t *out, int64_t most) {
+    ls_probe_server *s = context;
+    ls_http_call c = {0};
+    ls_json_doc *doc = NULL;
+    ls_node root, node;
+    ls_error ignored;
+    const char *text;
+    int64_t n_out = 0;
+    if (!ask_words(s, texts_words[s->dialect].back, NULL, false, ids, n, &c, &doc)) goto done;
+    root = ls_json_root(doc);
+    if (ls_node_get_some(&root, texts_words[s->dialect].back_text, &node) &&
+        ls_node_string(&node, &text, &ignored) == LS_OK)
+        n_out = ask_tokenize(s, text, special, out, most);
+done:
+    ls_json_doc_free(doc);
+    ls_http_call_deinit(&c);
+    return n_out;
+}
+
 /* ---- who it is ---- */
 
 static uint64_t lever(const char *name) { return (uint64_t)1 << ls_lever_find(name); }
@@ -512,6 +593,7 @@ ls_subject ls_subject_server(ls_probe_server *s) {
     subject.odd = &s->odd;
     subject.scores_by_token = s->dialect == LS_DIALECT_LLAMA_CPP;
     subject.repro = print_repro;
+    if (texts_words[s->dialect].path != NULL) subject.through_text = through_text;
     subject.does = LS_OUTSIDE_STAGGERED | LS_OUTSIDE_LEAVERS | LS_OUTSIDE_LOAD | LS_OUTSIDE_MARKED;
     if (s->dialect != LS_DIALECT_LLAMA_CPP) subject.does |= LS_OUTSIDE_STOPS;
     subject.records_processed = s->dialect == LS_DIALECT_SGLANG;
@@ -613,46 +695,11 @@ static int64_t ask_text(ls_probe_server *s, const char *text, int32_t *ids, int6
     return n_ids;
 }
 
-/* /tokenize of llama.cpp: the ids that a text becomes in front of the model. */
-static int64_t ask_tokenize(ls_probe_server *s, const char *text, int32_t *ids, int64_t most) {
-    ls_http_call c = {0};
-    ls_json_doc *doc = NULL;
-    ls_json_out json;
-    ls_node root, list;
-    ls_error ignored;
-    char *body = NULL;
-    size_t bytes;
-    int64_t n = 0;
-    FILE *stream = open_memstream(&body, &bytes);
-    if (stream == NULL) return 0;
-    ls_json_init(&json, stream);
-    ls_json_begin_object(&json, NULL);
-    ls_json_string(&json, "content", text);
-    ls_json_bool(&json, "add_special", true);
-    ls_json_end_object(&json);
-    if (fclose(stream) != 0 || call_once(s, "/tokenize", body, &c, &ignored) != LS_OK || c.http != 200) goto done;
-    if (ls_json_doc_open(&doc, c.answer, c.answer_bytes, "/tokenize", &ignored) != LS_OK) goto done;
-    root = ls_json_root(doc);
-    if (!ls_node_get_some(&root, "tokens", &list) || ls_node_kind_of(&list) != LS_NODE_ARRAY) goto done;
-    for (; n < ls_node_count(&list) && n < most; n++) {
-        const ls_node item = ls_node_at(&list, n);
-        int64_t id;
-        if (ls_node_int(&item, 0, INT32_MAX, &id, &ignored) != LS_OK) break;
-        ids[n] = (int32_t)id;
-    }
-    if (n != ls_node_count(&list)) n = 0;
-done:
-    ls_json_doc_free(doc);
-    ls_http_call_deinit(&c);
-    free(body);
-    return n;
-}
-
 static void ask_texts(ls_probe_server *s) {
     int64_t at = 0;
     for (int64_t i = 0; i < LS_SERVER_TEXTS; i++) {
         s->text_n[i] = s->dialect == LS_DIALECT_LLAMA_CPP
-                           ? ask_tokenize(s, texts[i], s->text_ids + at, LS_SERVER_IDS - at)
+                           ? ask_tokenize(s, texts[i], true, s->text_ids + at, LS_SERVER_IDS - at)
                            : ask_text(s, texts[i], s->text_ids + at, LS_SERVER_IDS - at);
         if (s->text_n[i] < 2) {
             s->text_n[0] = 0; /* all or none */

@@ -107,6 +107,9 @@ typedef struct ls_subject {
     uint64_t obeys;         /* levers, by number */
     uint32_t does;          /* set of LS_OUTSIDE_.. */
     const ls_server_oddities *odd;
+    /* The ids [most] that these become as text and back, with or without special tokens around them; how many. 0: they
+     * become none, or more than that. NULL: nobody says. */
+    int64_t (*through_text)(void *context, const int32_t *ids, int64_t n, bool special, int32_t *out, int64_t most);
     bool (*is_near_limit)(void *context); /* what may still be sent is for trials that decide; NULL: no limit */
     /* The command lines of a trial; NULL: those of a program. */
     void (*repro)(void *context, FILE *file, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts);
