@@ -77,12 +77,17 @@ typedef enum fault {
     LOG_PLUS,         /* .. of the probability and a thousandth */
     TO_A_POWER,       /* .. to the power of 1.2 */
     ON_A_CURVE,       /* .. a function that nobody thought of */
-    FIVE_PLACES       /* .. logarithms of probabilities of five decimals */
+    FIVE_PLACES,      /* .. logarithms of probabilities of five decimals */
+    HIDDEN_CUT,       /* draws are of the 20 likeliest alone, and so are records, at the temperature of sampling */
+    TWO_BEHIND,       /* it reads id 2 behind the prompt, and nobody says what that is */
+    IN_ORDER,         /* .. the prompt's tokens in the order of their ids */
+    THROUGH_TEXT      /* .. what the prompt becomes as text and back */
 } fault;
 
 typedef struct server {
     fault fault;
     int64_t n_runs, n_kept, n_prompt, n_new, batch, n_scored;
+    double temperature;
     struct {
         int32_t ids[LENGTH_MOST];
         int64_t n;
@@ -269,6 +274,9 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case WARM: probabilities(ids, n, 1.3, warm); return log(warm[token]);
         case TWICE_AS_WARM: probabilities(ids, n, LS_SLOPE_AT, warm); return log(warm[token]);
         case LIKELIEST: return log(p[token]) - log(mass_of(p, p[token]));
+        case HIDDEN_CUT:
+            probabilities(ids, n, s->temperature, warm);
+            return log(warm[token]) - log(mass_of(warm, warm[token]));
         case LIKELIER: return log(p[token]) - log(mass_above(p, p[token]));
         case NEGATED: return -log(p[token]);
         case LATE_IN_ALL: return log(p[token]) + (n - s->n_prompt > 9 ? 0.2 + 0.5 * unit(hash_of(ids, n)) : 0.0);
@@ -310,12 +318,33 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
     }
 }
 
+static int by_id(const void *a, const void *b) {
+    const int32_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+/* Of a tokenizer that has a longer token for each even id and the next one. */
+static int64_t through_text(void *context, const int32_t *ids, int64_t n, bool special, int32_t *out, int64_t most) {
+    int64_t at = 0;
+    (void)context;
+    if (special) out[at++] = BOS;
+    for (int64_t i = 0; i < n && at < most; i++) {
+        const bool joins = i + 1 < n && ids[i] % 2 == 0 && ids[i + 1] > ids[i];
+        out[at++] = joins ? (ids[i] * 7 + ids[i + 1]) % VOCAB : ids[i];
+        i += joins;
+    }
+    return at;
+}
+
 /* What decode reads of a prompt; how many tokens. */
 static int64_t read_prompt(const server *s, const int32_t *prompt, int64_t n_prompt, int32_t *out) {
     const int64_t front = s->fault == BOS_TWICE || s->fault == TWO_IN_FRONT ? 2 : 0;
-    const int64_t n = n_prompt - (s->fault == LAST_TWO_LOST && n_prompt > 2 ? 2 : 0);
+    int64_t n = n_prompt - (s->fault == LAST_TWO_LOST && n_prompt > 2 ? 2 : 0);
+    if (s->fault == THROUGH_TEXT) return through_text(NULL, prompt, n, false, out, LENGTH_MOST);
     for (int64_t i = 0; i < front; i++) out[i] = s->fault == BOS_TWICE ? BOS : prompt[i % n];
     for (int64_t i = 0; i < n; i++) out[front + i] = prompt[s->fault == TURNED_ROUND ? n - 1 - i : i];
+    if (s->fault == TWO_BEHIND) out[n++] = 2;
+    if (s->fault == IN_ORDER) qsort(out, (size_t)n, sizeof *out, by_id);
     return front + n;
 }
 
@@ -361,16 +390,18 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
     s->n_runs++;
     s->batch = trial->levers.batch;
     s->n_new = trial->max_tokens;
+    s->temperature = greedy ? 1.0 : (double)trial->sampling.temperature;
     s->n_prompt = n;
     c->n = 0;
     if (s->fault == NO_VALUES && trial->sampling.seed == SEED) return;
     for (; c->n < trial->max_tokens; c->n++) {
-        double p[VOCAB], at[VOCAB];
+        double p[VOCAB], at[VOCAB], warm[VOCAB];
         const double u = unit(seed + hash_of(ids, n));
         int32_t token;
         probabilities(ids, n, 1.0, p);
         probabilities(ids, n, greedy ? 1.0 : (double)trial->sampling.temperature, at);
-        token = draw(at, u, greedy);
+        for (int v = 0; v < VOCAB && s->fault == HIDDEN_CUT; v++) warm[v] = at[v] < nth_of(at, 19) ? 0.0 : at[v];
+        token = s->fault == HIDDEN_CUT ? draw(warm, u * mass_of(at, 1.0), greedy) : draw(at, u, greedy);
         if (s->fault == MASKED && token == END) token = END + 1;
         c->completion[c->n] = token;
         c->logprob[c->n] = (float)record_of(s, p, ids, n, token, hit && trial->levers.prefix == LS_PREFIX_ON);
@@ -451,10 +482,15 @@ static server *start(fault how) {
     ls_error err;
     assert_non_null(s);
     s->fault = how;
-    s->subject = (ls_subject){.context = s, .run = run, .is_server = true, .obeys = ~(uint64_t)0, .odd = &s->odd};
+    s->subject = (ls_subject){.context = s,
+                              .run = run,
+                              .is_server = true,
+                              .obeys = ~(uint64_t)0,
+                              .odd = &s->odd,
+                              .through_text = through_text};
     s->door.subject = &s->subject;
     assert_ok(ls_sweep_trainer_create_by(&s->door.trainer, (ls_scorer){s, score}, &err), err);
-    s->config = (ls_model_config){.vocab = VOCAB, .bos = BOS, .pad = -1, .n_eos = 1, .eos = {END}};
+    s->config = (ls_model_config){.vocab = VOCAB, .bos = BOS, .pad = -1, .n_eos = how != TWO_BEHIND, .eos = {END}};
     s->sweep.opts = (ls_sweep_opts){.samples = 1, .dtype = LS_F32, .seed = SEED, .threads = 1, .temperature = 1.0};
     s->trials = (ls_bits_trials){.config = &s->config, .opts = &s->sweep.opts};
     s->runner = (ls_runner){&s->sweep, &s->trials, &s->door};
@@ -608,7 +644,12 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_function, MASKED, LS_CAUSE_NONE},
                 {ls_probe_decide_function, LIKELIEST, LS_CAUSE_NONE},
                 {ls_probe_decide_function, TENTH_AT_LEAST, LS_CAUSE_NONE},
-                {numbers, FIVE_PLACES, LS_CAUSE_COARSE_RECORDS}};
+                {numbers, FIVE_PLACES, LS_CAUSE_COARSE_RECORDS},
+                {ls_probe_decide_slope, HIDDEN_CUT, LS_CAUSE_CUT},
+                {ls_probe_decide_misread, TWO_BEHIND, LS_CAUSE_OTHER_TOKENS},
+                {ls_probe_decide_misread, IN_ORDER, LS_CAUSE_OTHER_TOKENS},
+                {ls_probe_decide_misread, THROUGH_TEXT, LS_CAUSE_OTHER_TOKENS},
+                {ls_probe_decide_misread, NEXT_ID, LS_CAUSE_NONE}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         server *s = start(rows[i].fault);
@@ -684,7 +725,11 @@ static void an_inquiry_names_what_is_wrong_and_nothing_else(void **state) {
                 {LOG_PLUS, true, LS_CAUSE_CLAMPED},
                 {TO_A_POWER, true, LS_CAUSE_SCALED},
                 {ON_A_CURVE, true, LS_CAUSE_NONE}, /* which is said, and has no name */
-                {FIVE_PLACES, true, LS_CAUSE_COARSE_RECORDS}};
+                {FIVE_PLACES, true, LS_CAUSE_COARSE_RECORDS},
+                {HIDDEN_CUT, true, LS_CAUSE_CUT},
+                {TWO_BEHIND, true, LS_CAUSE_OTHER_TOKENS},
+                {IN_ORDER, true, LS_CAUSE_OTHER_TOKENS},
+                {THROUGH_TEXT, true, LS_CAUSE_OTHER_TOKENS}};
     (void)state;
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
         server *s = start(rows[k].fault);

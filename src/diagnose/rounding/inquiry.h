@@ -153,6 +153,7 @@ typedef struct ls_inquiry {
     int64_t filler;    /* tokens of requests in front of those that are looked at; 0: a few */
     ls_drift drift;    /* of a server */
     ls_slope slope;    /* of a server, once it was measured */
+    ls_slope slope_at_one; /* the same of draws at temperature 1 */
     bool company_decided, cache_decided; /* of a server, before all experiments were run */
     int64_t beside;                      /* requests at once, in trials of what company does */
     bool rows_choose;                    /* a kernel, in a coarse type: copies of one text move with their number */
@@ -347,6 +348,8 @@ ls_status ls_probe_decide_misread(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_masked(ls_inquiry *q, bool *found, ls_error *err);
 /* Once; what was measured stands for every call. */
 ls_status ls_probe_measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err);
+/* The same or, of records at the temperature of sampling, that at temperature 1. */
+ls_status ls_probe_measure_line(ls_inquiry *q, ls_slope *out, ls_error *err);
 /* Whether the height of a text's line is another one for other texts. */
 bool ls_probe_hangs_on_text(const ls_slope *slope);
 /* Whether records are of logits in a narrow type, and the prompt's values are not. */

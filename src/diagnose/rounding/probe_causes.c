@@ -606,7 +606,7 @@ static ls_status check_cut(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     ls_slope line;
     if (f->found.n == 0 || f->found.of[0].cause != LS_CAUSE_CUT || f->found.of[0].confidence < LS_NAMED) return LS_OK;
-    LS_TRY(ls_probe_measure_slope(q, &line, err));
+    LS_TRY(ls_probe_measure_line(q, &line, err));
     if (line.cut_least > 0.0) return LS_OK;
     if (line.n < 12 || fabs(line.slope - 1.0) > 0.1 || line.left > CUT_LEFT || !ls_probe_hangs_on_text(&line))
         f->found.of[0].confidence = 0.6;

@@ -104,10 +104,6 @@ static int by_id(const void *a, const void *b) {
     return (*x > *y) - (*x < *y);
 }
 
-static bool is_same(const int32_t *ids, int64_t n, const ls_outcome *one) {
-    return n == one->n_prompt && memcmp(ids, one->prompt, (size_t)n * sizeof *ids) == 0;
-}
-
 /* How many tokens are read; 0: no such prompt is there. */
 static int64_t read_as(const ls_inquiry *q, const misread *how, const ls_outcome *one, int32_t *out) {
     const ls_model_config *c = q->config;
@@ -119,11 +115,9 @@ static int64_t read_as(const ls_inquiry *q, const misread *how, const ls_outcome
         n < 2)
         return 0;
     if (how->trip != NO_TRIP && subject->through_text == NULL) return 0;
-    if (how->trip != NO_TRIP) {
-        at = subject->through_text(subject->context, one->prompt, n, how->trip == THROUGH_TEXT_WITH_SPECIALS, out,
-                                   READ_MOST);
-        return is_same(out, at, one) ? 0 : at;
-    }
+    if (how->trip != NO_TRIP)
+        return subject->through_text(subject->context, one->prompt, n, how->trip == THROUGH_TEXT_WITH_SPECIALS, out,
+                                     READ_MOST);
     for (int64_t i = 0; i < how->n_front; i++) out[at++] = how->token;
     for (int64_t i = 0; i < how->again_first; i++) out[at++] = one->prompt[i];
     for (int64_t i = how->lost_first; i < to; i++) out[at++] = one->prompt[how->turned ? n - 1 - i : i];

@@ -5,14 +5,19 @@
 
 #include "diagnose/rounding/inquiry.h"
 
+/* A slope other than 1; a height that a factor alone has not. */
+#define OTHER_SLOPE 0.1
+#define HEIGHT_LEAST 0.1
+
 enum { TEXTS = 3, DRAWS = 6, SAMPLES = 4, MOST = TEXTS * DRAWS * SAMPLES };
 
+/* `text` below 0: -1 - text, at temperature 1. */
 static ls_status lay_draw(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
     ls_stack_trial(q, LS_STACK_RAW, trial, NULL);
     trial->max_tokens = 1;
-    trial->sampling.temperature = (float)LS_SLOPE_AT;
+    trial->sampling.temperature = text < 0 ? 1.0f : (float)LS_SLOPE_AT;
     if (q->runner->door->subject->obeys >> ls_lever_find("samples") & 1) trial->levers.samples = SAMPLES;
-    return ls_requests_plain(q, r, 3600 + text, 9, err);
+    return ls_requests_plain(q, r, 3600 + (text < 0 ? -1 - text : text), 9, err);
 }
 
 /* Draws of one text behind the *n that are there already. */
@@ -100,12 +105,12 @@ static void count_steps(const double *x, const double *y, int64_t n, ls_slope *o
     }
 }
 
-static ls_status measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err) {
+static ls_status measure_slope(ls_inquiry *q, bool at_one, ls_slope *out, ls_error *err) {
     double x[MOST], y[MOST], mx[TEXTS] = {0.0}, my[TEXTS] = {0.0}, xx = 0.0, xy = 0.0, yy = 0.0, left = 0.0;
     int64_t ends[TEXTS];
     *out = (ls_slope){.n_texts = TEXTS};
     for (int64_t text = 0; text < TEXTS; text++) {
-        LS_TRY(draw_text(q, text, x, y, &out->n, err));
+        LS_TRY(draw_text(q, at_one ? -1 - text : text, x, y, &out->n, err));
         count_steps(x + (text > 0 ? ends[text - 1] : 0), y + (text > 0 ? ends[text - 1] : 0),
                     out->n - (text > 0 ? ends[text - 1] : 0), out);
         ends[text] = out->n;
@@ -136,14 +141,19 @@ static ls_status measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err) {
 }
 
 ls_status ls_probe_measure_slope(ls_inquiry *q, ls_slope *out, ls_error *err) {
-    if (q->slope.n == 0) LS_TRY(measure_slope(q, &q->slope, err));
+    if (q->slope.n == 0) LS_TRY(measure_slope(q, false, &q->slope, err));
     *out = q->slope;
     return LS_OK;
 }
 
-/* A slope other than 1; a height that a factor alone has not. */
-#define OTHER_SLOPE 0.1
-#define HEIGHT_LEAST 0.1
+/* What is recorded at the temperature of sampling says at temperature 1 what else there is. */
+ls_status ls_probe_measure_line(ls_inquiry *q, ls_slope *out, ls_error *err) {
+    LS_TRY(ls_probe_measure_slope(q, out, err));
+    if (fabs(out->slope - 1.0 / LS_SLOPE_AT) > OTHER_SLOPE / LS_SLOPE_AT) return LS_OK;
+    if (q->slope_at_one.n == 0) LS_TRY(measure_slope(q, true, &q->slope_at_one, err));
+    *out = q->slope_at_one;
+    return LS_OK;
+}
 
 /* A cut leaves the tokens of a text as far apart as they were, and gives all of them what the others had: another
  * share in each text. */
@@ -174,24 +184,22 @@ static void decide_likeliest_alone(ls_inquiry *q, const ls_slope *s, bool *found
 }
 
 ls_status ls_probe_decide_slope(ls_inquiry *q, bool *found, ls_error *err) {
-    bool follows;
     ls_slope s;
-    LS_TRY(ls_probe_measure_slope(q, &s, err));
+    LS_TRY(ls_probe_measure_line(q, &s, err));
     decide_likeliest_alone(q, &s, found);
     if (*found) return LS_OK;
     if (s.n < 12 || !(s.left_mean < LS_ON_LINE * s.spread) || !(s.slope > 0.0)) return LS_OK;
-    if (fabs(s.slope - 1.0) < OTHER_SLOPE) decide_cut(q, &s, found);
-    /* That of the draws is a rule of its own, but where requests at temperature 1 are off as well. */
-    follows = fabs(q->runner->sweep->opts.temperature - 1.0) > 1e-9 &&
-              fabs(s.slope - 1.0 / LS_SLOPE_AT) < OTHER_SLOPE / LS_SLOPE_AT;
-    if (fabs(s.slope - 1.0) < OTHER_SLOPE || follows) return LS_OK;
+    if (fabs(s.slope - 1.0) < OTHER_SLOPE) {
+        decide_cut(q, &s, found);
+        return LS_OK;
+    }
     if (!(s.height > HEIGHT_LEAST)) return LS_OK; /* log-probabilities are multiplied, and not divided logits */
     *found = true;
     ls_foreign_find(q->f, LS_CAUSE_TEMPERATURE, LS_STACK_SOLO_LONG, 0.97 - s.left_mean / s.spread * 0.4,
                     "records of different tokens of one text go %.3f times as far apart as the prompt's values, over "
                     "%" PRId64 " draws of %" PRId64
-                    " texts at temperature %g, with %.2g left: they are of temperature %.3g, whatever is asked for",
-                    s.slope, s.n, s.n_texts, LS_SLOPE_AT, s.left_mean, 1.0 / s.slope);
+                    " texts, with %.2g left: they are of temperature %.3g, whatever is asked for",
+                    s.slope, s.n, s.n_texts, s.left_mean, 1.0 / s.slope);
     return LS_OK;
 }
 

@@ -198,14 +198,26 @@ done:
     return status;
 }
 
+/* What is cut and renormalised draws values of all texts together as a factor below 1 does. Of one text the tokens are
+ * as far apart as they were, which no factor leaves. */
+#define NO_FACTOR 0.03
+static ls_status is_scaled(ls_inquiry *q, bool *scaled, ls_error *err) {
+    ls_slope line;
+    LS_TRY(ls_probe_measure_line(q, &line, err));
+    *scaled = line.n < 12 || fabs(line.slope - 1.0) > NO_FACTOR || !(line.left_mean < LS_ON_LINE * line.spread);
+    return LS_OK;
+}
+
 /* Those that hold for all records: another scale, another place. */
 static ls_status decide_explained(ls_inquiry *q, bool *found, ls_error *err) {
     static const ls_stack_experiment solo[] = {LS_STACK_SOLO_A, LS_STACK_SOLO_LONG, LS_STACK_SOLO_B, LS_STACK_SOLO_C};
     ls_foreign *f = q->f;
+    bool holds = true;
     double sure;
     LS_TRY(ls_explain(q, solo, 4, err));
     if (f->n_best == 0 || f->best[0].harmless) return LS_OK;
-    sure = ls_explained_confidence(f);
+    if (f->best[0].cause == LS_CAUSE_SCALED) LS_TRY(is_scaled(q, &holds, err));
+    sure = holds ? ls_explained_confidence(f) : 0.6;
     ls_foreign_find(f, f->best[0].cause, LS_STACK_SOLO_LONG, sure,
                     "requests alone: %s; with that the median |d| is %.2g in place of %.2g", f->best[0].what,
                     f->best[0].median, f->before.median);
@@ -268,7 +280,7 @@ static ls_status check_temperature(ls_inquiry *q, bool *found, ls_error *err) {
     ls_finding *first = &q->f->found.of[0];
     ls_slope line;
     if (!*found || first->cause != LS_CAUSE_TEMPERATURE) return LS_OK;
-    LS_TRY(ls_probe_measure_slope(q, &line, err));
+    LS_TRY(ls_probe_measure_line(q, &line, err));
     if (line.n < 12 || (fabs(line.slope - 1.0) > 0.1 && line.left_mean < LS_ON_LINE * line.spread)) return LS_OK;
     first->confidence = 0.6;
     *found = false;
