@@ -109,26 +109,28 @@ static bool are_sets(const ls_outcome **copies, int64_t n, double *moved) {
 
 /* ---- noise that comes and goes ---- */
 
-/* Most copies of a text are equal to the last bit. Of the others no two are, so that they are no sets, and they are
+/* Many copies of a text are equal to the last bit. Of the others no two are, so that they are no sets, and they are
  * farther away than two kernels are in the middle: another order of sums does not make that. */
 #define NOISE_KERNELS 3.0
 enum { NOISE_TEXTS = 6, STRAYS_LEAST = 3, STRAY_TOKENS = 256 };
 
 typedef struct strays {
     int64_t n, n_copies, n_texts;
+    int64_t n_far, n_far_texts; /* farther away than one rounding takes a value */
     double sizes[STRAY_TOKENS]; /* |d| of their tokens from the copies that are equal */
     int64_t n_sizes;
     double most;
 } strays;
 
-/* The copy that most others are equal to; -1: fewer than two thirds are. */
+/* The copy that most others are equal to; -1: fewer than a quarter are. */
 static int64_t most_common(const ls_outcome **copies, int64_t n) {
+    int64_t best = -1, most = n / 4;
     for (int64_t i = 0; i < n; i++) {
         int64_t n_equal = 0;
         for (int64_t k = 0; k < n; k++) n_equal += !(ls_probe_apart(copies[i], copies[k]) > SAME_VALUE);
-        if (3 * n_equal >= 2 * n) return i;
+        if (n_equal > most) most = n_equal, best = i;
     }
-    return -1;
+    return best;
 }
 
 static bool has_twin(const ls_outcome **copies, int64_t n, int64_t i) {
@@ -146,17 +148,19 @@ static void add_stray(const ls_outcome *a, const ls_outcome *b, strays *out) {
     }
 }
 
-static void add_strays(const ls_outcome **copies, int64_t n, strays *out) {
-    const int64_t common = most_common(copies, n), before = out->n;
+static void add_strays(const ls_foreign *f, const ls_outcome **copies, int64_t n, strays *out) {
+    const int64_t common = most_common(copies, n), before = out->n, far_before = out->n_far;
     for (int64_t i = 0; i < n && common >= 0; i++) {
         const double d = ls_probe_apart(copies[i], copies[common]);
         if (!(d > SAME_VALUE) || has_twin(copies, n, i)) continue;
         out->n++;
+        out->n_far += d > fmax(ls_probe_flip_of_bf16(f), NOISE_KERNELS * f->paths[LS_PATH_DECODE].q90);
         out->most = fmax(out->most, d);
         add_stray(copies[i], copies[common], out);
     }
     out->n_copies += common >= 0 ? n : 0;
     out->n_texts += out->n > before;
+    out->n_far_texts += out->n_far > far_before;
 }
 
 static void decide_strays(ls_inquiry *q, strays *s, bool *found) {
@@ -165,14 +169,17 @@ static void decide_strays(ls_inquiry *q, strays *s, bool *found) {
     const double middle = ls_quantile(s->sizes, s->n_sizes, 0.5, 0.0);
     /* Of a coarse type whose paths agree to the bit two kernels are not known to be nearer than one rounding. */
     const double one = ls_probe_is_flip(q->f, 0.0) ? ls_probe_flip_of_bf16(q->f) / NOISE_KERNELS : LEAST_OF_TURNS;
-    *found = s->n >= STRAYS_LEAST && s->n_texts >= 2 && middle > fmax(one, NOISE_KERNELS * kernels);
+    /* What happens at a step leaves the tokens before it as they are, so that the middle may be theirs. */
+    *found = (s->n >= STRAYS_LEAST && s->n_texts >= 2 && middle > fmax(one, NOISE_KERNELS * kernels)) ||
+             (s->n_far >= STRAYS_LEAST && s->n_far_texts >= 2);
     if (!*found) return;
     q->f->repeat = fmax(q->f->repeat, s->most);
     ls_foreign_find(q->f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, s->n > STRAYS_LEAST ? 0.95 : 0.9,
                     "the same request alone, again and again: %" PRId64 " of %" PRId64
-                    " have values of their own, %.2g away in the middle and up to %.2g; the others are equal to the "
-                    "last bit, and two kernels are %.2g apart",
-                    s->n, s->n_copies, middle, s->most, kernels);
+                    " have values of their own, %.2g away in the middle and up to %.2g, %" PRId64
+                    " of them farther than a rounding; the others are equal to the last bit, and two kernels are %.2g "
+                    "apart",
+                    s->n, s->n_copies, middle, s->most, s->n_far, kernels);
 }
 
 ls_status ls_probe_decide_turns(ls_inquiry *q, bool *found, ls_error *err) {
@@ -187,7 +194,7 @@ ls_status ls_probe_decide_turns(ls_inquiry *q, bool *found, ls_error *err) {
         ls_status status = collect_copies(q, text, of, copies, &n, err);
         n_texts += status == LS_OK && are_sets(copies, n, &moved) && moved > LEAST_OF_TURNS;
         most = fmax(most, moved);
-        if (status == LS_OK) add_strays(copies, n, &stray);
+        if (status == LS_OK) add_strays(q->f, copies, n, &stray);
         for (int k = 0; k < 3; k++) ls_seen_deinit(&of[k]);
         LS_TRY(status);
         if (moved == 0.0 && stray.n == 0) break; /* nobody takes turns */

@@ -198,7 +198,7 @@ static ls_status decide_draws(ls_inquiry *q, ls_error *err) {
 
 /* ---- company ---- */
 
-enum { BESIDE = 8, AS_LOADED = 24, OFTEN = 3, MOST_OFTEN = 9 };
+enum { BESIDE = 8, AS_LOADED = 24, OFTEN = 3, MOST_OFTEN = 9, MOST_OF_SELDOM = 16, SELDOM_LEAST = 1 };
 
 /* Records that are the values of other requests' tokens: so many of those that are off have one within `near` of them.
  * `aside` is added to each: by chance as many have one there. */
@@ -278,15 +278,28 @@ static void pass_over_kernel(ls_inquiry *q) {
     }
 }
 
+/* What is off seldom has to be tried in as few rows as show it, and until no chance makes it. */
+#define SELDOM_CHANCE 1e-4
+static int64_t beside_of(const ls_inquiry *q, ls_stack_experiment experiment, bool seldom) {
+    ls_trial trial;
+    ls_stack_trial(q, experiment, &trial, NULL);
+    if (seldom) return trial.levers.batch <= BESIDE ? BESIDE : AS_LOADED;
+    return experiment == LS_STACK_PAIR || experiment == LS_STACK_BATCH ? BESIDE : AS_LOADED;
+}
+
 /* What others hold is nothing to a request among copies of itself: as many rows, and no text but its own. */
 static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, double sure, ls_error *err) {
     ls_foreign *f = q->f;
+    const bool seldom = !holds(sure);
+    const double enough = seldom ? SELDOM_CHANCE : FAMILY_ERROR;
+    const int64_t most = seldom ? MOST_OF_SELDOM : MOST_OFTEN;
     int64_t off[2] = {0, 0}, n[2] = {0, 0};
     double chance = 1.0;
-    q->beside = experiment == LS_STACK_PAIR || experiment == LS_STACK_BATCH ? BESIDE : AS_LOADED;
-    if (decide_exchanged(q, experiment, sure)) return LS_OK;
+    q->beside = beside_of(q, experiment, seldom);
+    /* These values are evidence of their own. */
+    if (decide_exchanged(q, experiment, seldom ? 0.9 : sure)) return LS_OK;
     /* More of them as long as it may yet be told. */
-    for (int64_t k = 0; k < MOST_OFTEN && (k < OFTEN || (chance > FAMILY_ERROR && 4 * off[1] < off[0])); k++) {
+    for (int64_t k = 0; k < most && (k < OFTEN || (chance > enough && 4 * off[1] < off[0])); k++) {
         for (int copies = 0; copies < 2; copies++) {
             ls_seen s;
             LS_TRY(ls_foreign_try_laid(q, lay_beside, (copies ? 1 : -1) * (3710 + 30 * k), &s, err));
@@ -295,6 +308,10 @@ static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, dou
             ls_seen_deinit(&s);
         }
         chance = ls_probe_chance(off[0], n[0], off[1], n[1]);
+    }
+    if (seldom) { /* these trials alone have to say it, and they say it of no other cause */
+        if (4 * off[1] > off[0]) return LS_OK;
+        sure = ls_probe_sure(chance, 0.0);
     }
     if (chance < FAMILY_ERROR && 4 * off[1] < off[0])
         ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, experiment, fmin(sure, SURE - chance),
@@ -377,19 +394,53 @@ static ls_status decide_load(ls_inquiry *q, ls_error *err) {
     return q->f->found.n > 0 ? LS_OK : decide_equal(q, experiment, sure, err);
 }
 
+/* Others run beside a request, and nothing else is moved. */
+static bool is_company_alone(const ls_inquiry *q, ls_stack_experiment r) {
+    const uint32_t others = LS_OUTSIDE_STAGGERED | LS_OUTSIDE_LOAD;
+    ls_trial trial;
+    ls_stack_trial(q, r, &trial, NULL);
+    return trial.levers.batch > 1 && trial.levers.samples == 1 && trial.levers.prefix != LS_PREFIX_ON &&
+           (trial.outside & ~others) == 0;
+}
+
+/* What is off seldom is so in too few requests of one experiment. Of all of them together: how sure it is that those
+ * beside others are off more often than those that run alone. *most: the one that is off in the largest share. */
+static double sure_of_company(const ls_inquiry *q, ls_stack_experiment *most) {
+    int64_t off[2] = {0, 0}, n[2] = {0, 0};
+    double share = 0.0;
+    *most = LS_STACK_EXPERIMENTS;
+    for (int r = 0; r < LS_STACK_EXPERIMENTS; r++) {
+        const ls_seen *s = &q->f->seen[r];
+        const bool company = is_company_alone(q, (ls_stack_experiment)r);
+        ls_trial trial;
+        ls_stack_trial(q, (ls_stack_experiment)r, &trial, NULL);
+        if (!company && (ls_probe_has_company(&trial) || trial.levers.prefix == LS_PREFIX_ON)) continue;
+        off[company] += s->n_sequences_off;
+        n[company] += s->n_sequences;
+        if (!company || !ls_stack_is_off(q, (ls_stack_experiment)r) ||
+            ls_portion(s->n_sequences_off, s->n_sequences) <= share)
+            continue;
+        share = ls_portion(s->n_sequences_off, s->n_sequences);
+        *most = (ls_stack_experiment)r;
+    }
+    if (off[0] > 0 || off[1] < SELDOM_LEAST) *most = LS_STACK_EXPERIMENTS;
+    return ls_probe_sure(ls_probe_chance(off[1], n[1], off[0], n[0]), 0.0);
+}
+
 static ls_status decide_company(ls_inquiry *q, ls_error *err) {
     const bool equal = ls_stack_is_off(q, LS_STACK_PAIR) || ls_stack_is_off(q, LS_STACK_BATCH);
-    double sure;
-    ls_stack_experiment experiment;
+    double sure, sure_of_all;
+    ls_stack_experiment experiment, most;
     LS_TRY(strongest(q, equal ? LS_STACK_PAIR : LS_STACK_UNEQUAL, equal ? LS_STACK_BATCH : LS_STACK_UNEQUAL,
                      &experiment, &sure, err));
-    if (experiment < LS_STACK_EXPERIMENTS && !equal)
-        return holds(sure) ? decide_unequal(q, experiment, sure, err) : LS_OK;
+    if (experiment < LS_STACK_EXPERIMENTS && !equal && holds(sure)) return decide_unequal(q, experiment, sure, err);
     if (experiment == LS_STACK_EXPERIMENTS)
         LS_TRY(strongest(q, LS_STACK_CROWD, LS_STACK_MANY, &experiment, &sure, err));
     if (experiment == LS_STACK_EXPERIMENTS)
         LS_TRY(strongest(q, LS_STACK_STAGGERED, LS_STACK_STAGGERED, &experiment, &sure, err));
-    return experiment < LS_STACK_EXPERIMENTS && holds(sure) ? decide_equal(q, experiment, sure, err) : LS_OK;
+    if (experiment < LS_STACK_EXPERIMENTS && holds(sure)) return decide_equal(q, experiment, sure, err);
+    sure_of_all = sure_of_company(q, &most);
+    return most < LS_STACK_EXPERIMENTS ? decide_equal(q, most, sure_of_all, err) : LS_OK;
 }
 
 /* ---- the prefix cache ---- */
@@ -556,8 +607,8 @@ ls_status ls_probe_decide_early(ls_inquiry *q, ls_stack_experiment next, bool *n
     *named = false;
     if (o->n_missing > 0 || o->n_missing_again > 0 || count_zeros(q->f) >= 2 || ls_probe_is_odd(q)) return LS_OK;
     if (next == LS_STACK_CACHED_SAME && company_is_off(q)) {
-        q->company_decided = true;
         LS_TRY(decide_company(q, err));
+        q->company_decided = q->f->found.n > 0 || q->rows_choose;
     } else if (next == LS_STACK_PROCESSED && !company_is_off(q) && cache_alone_is_off(q)) {
         q->cache_decided = true;
         LS_TRY(decide_cache(q, err));
@@ -615,7 +666,7 @@ static ls_status check_cut(ls_inquiry *q, ls_error *err) {
 
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
-    bool wrong_solo = false, other_model = false, masked = false;
+    bool wrong_solo = false, other_model = false, masked = false, turns = false;
     const bool has_pattern = f->found.n > 0;
     decide_oddities(q);
     decide_hangs(q);
@@ -625,6 +676,8 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     if (has_pattern) return LS_OK;
     LS_TRY(solo_holds(q, &wrong_solo, err));
     if (wrong_solo) LS_TRY(ls_probe_decide_solo(q, err));
+    /* What was off alone and is not with other texts may come seldom. */
+    if (!wrong_solo && !ls_probe_solo_is_right(f)) LS_TRY(ls_probe_decide_turns(q, &turns, err));
     LS_TRY(check_cut(q, err));
     if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;
     LS_TRY(ls_probe_decide_checkpoint(q, &other_model, err));
