@@ -153,7 +153,7 @@ typedef struct ls_inquiry {
     int64_t filler;    /* tokens of requests in front of those that are looked at; 0: a few */
     ls_drift drift;    /* of a server */
     ls_slope slope;    /* of a server, once it was measured */
-    ls_slope slope_at_one; /* the same of draws at temperature 1 */
+    ls_slope slope_at_one;               /* the same of draws at temperature 1 */
     bool company_decided, cache_decided; /* of a server, before all experiments were run */
     int64_t beside;                      /* requests at once, in trials of what company does */
     bool rows_choose;                    /* a kernel, in a coarse type: copies of one text move with their number */

@@ -128,7 +128,67 @@ static bool is_fine(const ls_seen *s) {
     return ls_probe_is_fine(&s->outcomes, INT64_MAX);
 }
 
-ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *found, ls_error *err) {
+/* ---- powers of two ---- */
+
+/* Prompts may be filled up to the next power of two, from some one on: of 64 tokens, of 32 and so on, as long as they
+ * are right while those half as long again are not. Of the latter completions reach no power. */
+enum { POWER_MOST = 64, POWER_LEAST = 8, POWERS = 4, POWERS_ENOUGH = 2 };
+static ls_status lay_powers(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
+    const int64_t power = value < 0 ? -value : value;
+    /* A prompt with its completion may be filled up as well where all of it is scored at once. */
+    const bool both = value > 0 && !q->runner->door->subject->scores_by_token;
+    ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
+    trial->max_tokens = both ? power : SHORT;
+    trial->levers.batch = TEXTS;
+    for (int64_t i = 0; i < TEXTS; i++)
+        LS_TRY(ls_requests_plain(q, r, 3330 + i, value < 0 ? power + power / 2 : power, err));
+    return LS_OK;
+}
+
+/* How many are farther off than `cut` at their first tokens. */
+static int64_t count_beyond(const ls_seen *s, double cut) {
+    int64_t n = 0;
+    for (int64_t k = 0; k < s->outcomes.n; k++) {
+        const ls_outcome *c = &s->outcomes.of[k];
+        double most = 0.0;
+        for (int64_t i = 0; i < c->n && i < 2; i++)
+            most = fmax(most, fabs((double)c->scored[i] - (double)c->logprob[i]));
+        n += most > cut;
+    }
+    return n;
+}
+
+static ls_status decide_powers(ls_inquiry *q, double least, bool *found, ls_error *err) {
+    int64_t n = 0, n_whole = 0, n_between = 0;
+    double sure, a = 0.0, b = 0.0;
+    for (int64_t power = POWER_MOST; power >= POWER_LEAST; power /= 2) {
+        ls_seen whole = {0}, between = {0};
+        bool differ = false;
+        ls_status status = ls_foreign_try_laid(q, lay_powers, -power, &between, err);
+        b = size_at_once(&between, 0.5);
+        if (status == LS_OK && b > least) status = ls_foreign_try_laid(q, lay_powers, power, &whole, err);
+        a = size_at_once(&whole, 0.5);
+        differ = status == LS_OK && whole.outcomes.n == TEXTS && between.outcomes.n == TEXTS && b > 2.0 * a;
+        n += differ ? TEXTS : 0;
+        n_whole += differ ? count_beyond(&whole, sqrt(a * b)) : 0;
+        n_between += differ ? count_beyond(&between, sqrt(a * b)) : 0;
+        ls_seen_deinit(&whole);
+        ls_seen_deinit(&between);
+        LS_TRY(status);
+        if (!differ) break;
+    }
+    sure = ls_probe_sure(POWERS * ls_probe_chance(n_between, n, n_whole, n), 1.0 - ls_portion(n_between, n));
+    *found = n >= POWERS_ENOUGH * TEXTS && sure >= LS_NAMED;
+    if (*found)
+        ls_foreign_find(
+            q->f, LS_CAUSE_PADDING, LS_STACK_LENGTHS, sure,
+            "prompts of %d tokens, and of halves of that, are nearer than those half as long again: of %" PRId64
+            " each %" PRId64 " and %" PRId64 " are off by more than lies between, at their first tokens",
+            POWER_MOST, n, n_whole, n_between);
+    return LS_OK;
+}
+
+static ls_status decide_multiples(ls_inquiry *q, double right, double least, bool *found, ls_error *err) {
     const double end = ls_door_share(q->runner->door, SHARE);
     for (int64_t m = q->f->is_server ? 4 : 2; m <= MOST && !*found; m *= 2) {
         multiple of = {0};
@@ -165,4 +225,9 @@ ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *f
         LS_TRY(status);
     }
     return LS_OK;
+}
+
+ls_status ls_decide_multiples(ls_inquiry *q, double right, double least, bool *found, ls_error *err) {
+    LS_TRY(decide_multiples(q, right, least, found, err));
+    return *found || !q->f->is_server ? LS_OK : decide_powers(q, least, found, err);
 }

@@ -230,11 +230,13 @@ static void find_values(ls_inquiry *q, ls_stack_experiment experiment, const rel
     for (int how = LIKE_LENGTH; how < RELATIONS; how++)
         if (k->off[how] > 0) add_share(&related, k, (relation)how);
     add_share(&control, k, UNRELATED);
-    ls_foreign_find(q->f, LS_CAUSE_CACHE_HITS, experiment, sure_of(q, related, control, 0.0),
-                    "what is generated is right, and the prompt's values are another one's that was like it: of %" PRId64
-                    " requests that are off, %" PRId64 " are right when one more token stands behind what is scored; "
-                    "behind unlike ones %" PRId64 " of %" PRId64 " are off",
-                    moved_values(k).n, moved_values(k).off, control.off, control.n);
+    ls_foreign_find(
+        q->f, LS_CAUSE_CACHE_HITS, experiment, sure_of(q, related, control, 0.0),
+        "what is generated is right, and the prompt's values are another one's that was like it: of %" PRId64
+        " requests that are off, %" PRId64
+        " are right when one more token stands behind what is scored; "
+        "behind unlike ones %" PRId64 " of %" PRId64 " are off",
+        moved_values(k).n, moved_values(k).off, control.off, control.n);
 }
 
 /* Whatever a request has in common with the one before by right, it is off behind it. */
@@ -246,7 +248,8 @@ static void find_hits(ls_inquiry *q, ls_stack_experiment experiment, const relat
     ls_foreign_find(q->f, mostly(k, SAME) ? LS_CAUSE_SNAPSHOT_SHIFTED : LS_CAUSE_CACHE_HITS, experiment,
                     sure_of(q, related, control, 0.93),
                     "a request is off when it comes a second time or behind its own beginning, %" PRId64 " of %" PRId64
-                    ", and behind another with that beginning, %" PRId64 " of %" PRId64 "; behind any other it is right",
+                    ", and behind another with that beginning, %" PRId64 " of %" PRId64
+                    "; behind any other it is right",
                     own.off, own.n, k->off[LIKE_HEAD], k->n[LIKE_HEAD]);
 }
 

@@ -6,9 +6,9 @@
 
 #include "diagnose/rounding/inquiry.h"
 
-enum { TEXTS = 3, SEEDS = 6, SAMPLES = 4, HEATS = 3, MOST = SEEDS * SAMPLES * HEATS, LENGTH = 9, TEXT = 4600 };
+enum { TEXTS = 3, SEEDS = 6, SAMPLES = 4, HEATS = 3, MOST = SEEDS * HEATS + SAMPLES * HEATS, LENGTH = 9, TEXT = 4600 };
 /* From likely tokens to all. */
-static const float heats[HEATS] = {0.5f, 1.0f, 2.0f};
+static const float heats[HEATS] = {0.25f, 1.0f, 2.0f};
 
 typedef struct draw {
     int32_t token;
@@ -20,11 +20,13 @@ typedef struct drawn {
     int64_t n;
 } drawn;
 
+static bool has_samples(const ls_inquiry *q) { return q->runner->door->subject->obeys >> ls_lever_find("samples") & 1; }
+
 static ls_status lay_draw(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
     ls_stack_trial(q, LS_STACK_RAW, trial, NULL);
     trial->max_tokens = 1;
     trial->sampling.temperature = heats[value % HEATS];
-    if (q->runner->door->subject->obeys >> ls_lever_find("samples") & 1) trial->levers.samples = SAMPLES;
+    if (has_samples(q)) trial->levers.samples = SAMPLES;
     return ls_requests_plain(q, r, TEXT + value / HEATS, LENGTH, err);
 }
 
@@ -37,12 +39,14 @@ static void add_draw(drawn *out, const ls_outcome *c) {
 
 static ls_status draw_texts(ls_inquiry *q, drawn of[TEXTS], ls_error *err) {
     const uint64_t seed = q->runner->sweep->opts.seed;
+    const int64_t seeds = has_samples(q) ? SEEDS / SAMPLES + 1 : SEEDS;
     ls_status status = LS_OK;
-    for (int64_t k = 0; k < TEXTS * HEATS * SEEDS && status == LS_OK; k++) {
+    for (int64_t k = 0; k < TEXTS * HEATS * seeds && status == LS_OK; k++) {
         ls_seen s;
-        q->runner->sweep->opts.seed = seed + 1 + (uint64_t)(k % SEEDS);
-        status = ls_foreign_try_laid(q, lay_draw, k / SEEDS, &s, err);
-        for (int64_t i = 0; status == LS_OK && i < s.outcomes.n; i++) add_draw(&of[k / SEEDS / HEATS], &s.outcomes.of[i]);
+        q->runner->sweep->opts.seed = seed + 1 + (uint64_t)(k % seeds);
+        status = ls_foreign_try_laid(q, lay_draw, k / seeds, &s, err);
+        for (int64_t i = 0; status == LS_OK && i < s.outcomes.n; i++)
+            add_draw(&of[k / seeds / HEATS], &s.outcomes.of[i]);
         ls_seen_deinit(&s);
     }
     q->runner->sweep->opts.seed = seed;
@@ -87,11 +91,12 @@ static void decide_least(ls_inquiry *q, const drawn of[TEXTS], bool *found) {
     }
     *found = n_own >= TEXTS && n_neither == 0 && highest - lowest > SAME;
     if (*found) /* by chance one in a thousand has another one's value to the last bits */
-        ls_foreign_find(q->f, LS_CAUSE_CLAMPED, LS_STACK_SOLO_LONG, ls_probe_sure(pow(1e-3, (double)(n_shared - TEXTS)), 0.0),
-                        "of each of %d texts unlikely tokens have one record, %.3g to %.3g by the text, as a token at a "
-                        "fixed place of the list has: %" PRId64 " tokens that should have less. %" PRId64
-                        " likelier ones have their own",
-                        TEXTS, lowest, highest, n_shared, n_own);
+        ls_foreign_find(
+            q->f, LS_CAUSE_CLAMPED, LS_STACK_SOLO_LONG, ls_probe_sure(pow(1e-3, (double)(n_shared - TEXTS)), 0.0),
+            "of each of %d texts unlikely tokens have one record, %.3g to %.3g by the text, as a token at a "
+            "fixed place of the list has: %" PRId64 " tokens that should have less. %" PRId64
+            " likelier ones have their own",
+            TEXTS, lowest, highest, n_shared, n_own);
 }
 
 /* All tokens of a text have one record, and it is the value of one of them. */
@@ -120,7 +125,7 @@ static void decide_one(ls_inquiry *q, const drawn of[TEXTS], bool *found) {
 /* Of one text all records lie above the prompt's values by one height, and of another text by another one: they are of
  * a distribution that lacks something. Which ids that is, the server says: their probabilities make that height. */
 #define HEIGHT_LEAST 5e-4
-#define OF_HEIGHT 0.05 /* of the highest: scatter of a text; what the right ids leave */
+#define OF_HEIGHT 0.05                             /* of the highest: scatter of a text; what the right ids leave */
 enum { IDS = 12, ENDS = 2 * IDS, SETS = 4 * IDS }; /* the first ids, the last ones */
 
 /* Of requests alone nearly no record is below the prompt's value: of a distribution that lacks a little none is. */
@@ -197,7 +202,8 @@ static int set_of(double p[TEXTS][ENDS], const heights *h, double *left) {
     *left = OF_HEIGHT;
     for (int set = 0; set < SETS; set++) {
         double one = 0.0;
-        for (int k = 0; k < TEXTS; k++) one = fmax(one, fabs(-log1p(-fmin(sum_of(p[k], set), 0.999)) - h->of[k]) / h->highest);
+        for (int k = 0; k < TEXTS; k++)
+            one = fmax(one, fabs(-log1p(-fmin(sum_of(p[k], set), 0.999)) - h->of[k]) / h->highest);
         if (one < *left) *left = one, best = set;
     }
     return best;
@@ -215,11 +221,12 @@ static ls_status decide_lacking(ls_inquiry *q, const drawn of[TEXTS], bool *foun
     if (set >= 0) tell_set(q, set, which, sizeof which);
     *found = true;
     /* A set leaves so little by chance in as large a share of texts. */
-    ls_foreign_find(q->f, set >= 0 && set < ENDS && id_at(q, set) == eos ? LS_CAUSE_EOS_MASKED : LS_CAUSE_CUT,
-                    LS_STACK_SOLO_LONG, set >= 0 ? fmax(0.85, ls_probe_sure(SETS * pow(left, TEXTS), 0.0)) : 0.85,
-                    "records of any token of one text are above the prompt's values by as much, over %" PRId64
-                    " tokens of %d texts, and by %.2g, %.2g and %.2g by the text: they are of a distribution without %s%s",
-                    h.n, TEXTS, h.of[0], h.of[1], h.of[2], which, set >= 0 ? ", whose probabilities make just that" : "");
+    ls_foreign_find(
+        q->f, set >= 0 && set < ENDS && id_at(q, set) == eos ? LS_CAUSE_EOS_MASKED : LS_CAUSE_CUT, LS_STACK_SOLO_LONG,
+        set >= 0 ? fmax(0.85, ls_probe_sure(SETS * pow(left, TEXTS), 0.0)) : 0.85,
+        "records of any token of one text are above the prompt's values by as much, over %" PRId64
+        " tokens of %d texts, and by %.2g, %.2g and %.2g by the text: they are of a distribution without %s%s",
+        h.n, TEXTS, h.of[0], h.of[1], h.of[2], which, set >= 0 ? ", whose probabilities make just that" : "");
     return LS_OK;
 }
 

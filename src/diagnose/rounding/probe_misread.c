@@ -75,7 +75,8 @@ static void add_token(misread *list, int *n, const char *name, int32_t token) {
     static const struct {
         int64_t n_front, n_behind;
         const char *where;
-    } places[] = {{1, 0, " in front of the prompt"}, {2, 0, " twice in front of the prompt"}, {0, 1, " behind the prompt"}};
+    } places[] = {
+        {1, 0, " in front of the prompt"}, {2, 0, " twice in front of the prompt"}, {0, 1, " behind the prompt"}};
     for (int k = PLAIN_MISREADS; k < *n; k++)
         if (list[k].token == token) return;
     for (size_t k = 0; k < sizeof places / sizeof places[0] && *n < MISREADS_MOST; k++) {
@@ -210,8 +211,7 @@ static ls_status add_sent_as(ls_inquiry *q, const misread *how, const ls_outcome
     if (s.outcomes.n == 0 || s.outcomes.of[0].n == 0) goto done;
     n_new = s.outcomes.of[0].n;
     LS_TRY_DONE(ls_probe_score(q, plain, s.outcomes.of[0].completion, n_new, values, err));
-    for (int64_t i = 0; i < n_new; i++)
-        list[(*n)++] = fabs((double)s.outcomes.of[0].logprob[i] - (double)values[i]);
+    for (int64_t i = 0; i < n_new; i++) list[(*n)++] = fabs((double)s.outcomes.of[0].logprob[i] - (double)values[i]);
 done:
     ls_seen_deinit(&s);
     return status;

@@ -25,7 +25,13 @@ static const other_id other_ids[] = {{"the next id", OF_ID, 1},
                                      {"id 0", OF_FIXED, 0},
                                      {"id 1", OF_FIXED, 1},
                                      {"id 2", OF_FIXED, 2}};
-enum { OTHER_IDS = sizeof other_ids / sizeof other_ids[0], TRIED = 3, CHECKED_LEAST = 6, CHECKED_MOST = 12, LONGEST = 40 };
+enum {
+    OTHER_IDS = sizeof other_ids / sizeof other_ids[0],
+    TRIED = 3,
+    CHECKED_LEAST = 6,
+    CHECKED_MOST = 12,
+    LONGEST = 40
+};
 /* Of what a record is off by, what the other id's value leaves; by chance one in ten is so near. */
 #define LEFT 0.1
 

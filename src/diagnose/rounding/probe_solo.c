@@ -34,7 +34,7 @@ typedef struct shape {
     int64_t n, n_off, n_above;             /* tokens; off; records above the prompt's value, of those off */
     int64_t on_grid[2], scored_on_grid[2]; /* values of a narrow type */
     int64_t of_grid[2], scored_of_grid[2]; /* logarithms of such */
-    int64_t of_places[PLACES_MOST], scored_of_places[PLACES_MOST];         /* values of so many decimals and one */
+    int64_t of_places[PLACES_MOST], scored_of_places[PLACES_MOST]; /* values of so many decimals and one */
     int64_t log_of_places[LOG_PLACES_MOST], scored_log_of_places[LOG_PLACES_MOST]; /* logarithms of such and finer */
     double least; /* the lowest record, and how many are that; in a prompt lower by more than a little */
     int64_t n_least, n_least_above;
@@ -136,7 +136,7 @@ static void decide_grid(ls_inquiry *q, const shape *s, bool *found) {
     static const char *const decimals[PLACES_MOST] = {"values of one decimal", "values of two decimals",
                                                       "values of three decimals", "values of four decimals"};
     static const char *const logs_of_decimals[LOG_PLACES_MOST] = {
-        "logarithms of probabilities of one decimal", "logarithms of probabilities of two decimals",
+        "logarithms of probabilities of one decimal",    "logarithms of probabilities of two decimals",
         "logarithms of probabilities of three decimals", "logarithms of probabilities of four decimals",
         "logarithms of probabilities of five decimals",  "logarithms of probabilities of six decimals"};
     for (int k = 0; k < 2; k++) try_grid(q, s, s->on_grid[k], s->scored_on_grid[k], types[k], found);
@@ -465,8 +465,10 @@ ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
                         " when they come again with nothing in front: it is what is kept, and no length",
                         value, PREPARED_TEXTS, front.other, front.again);
     else if ((front.own >= 3 && front.by_itself + front.other == 0) || together >= LS_NAMED)
-        ls_foreign_find(q->f, LS_CAUSE_ORDER_BY_BATCH, LS_STACK_LENGTHS, together >= LS_NAMED ? fmin(together, 0.93) : 0.85,
-                        "off from %" PRId64 " tokens on, and %s: the rows of a forward choose the kernel. Another text "
+        ls_foreign_find(q->f, LS_CAUSE_ORDER_BY_BATCH, LS_STACK_LENGTHS,
+                        together >= LS_NAMED ? fmin(together, 0.93) : 0.85,
+                        "off from %" PRId64
+                        " tokens on, and %s: the rows of a forward choose the kernel. Another text "
                         "in front moves %" PRId64 " of %d",
                         value,
                         front.own >= 3 ? "a text of one length moves when its beginning was computed before"
@@ -519,6 +521,13 @@ static bool first_are_off(const ls_inquiry *q) {
     sides s;
     count_sides(q, &s);
     return 2 * s.first_off > s.first;
+}
+
+/* Enough of them to look at. */
+static bool some_first_are_off(const ls_inquiry *q) {
+    sides s;
+    count_sides(q, &s);
+    return 8 * s.first_off > s.first;
 }
 
 /* Records of first tokens that are the second token's value; of how many that are off. */
@@ -712,9 +721,9 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found && is_explained_unlisted(q->f)) return LS_OK;
     if (!found) LS_TRY(ls_probe_decide_function(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_places(q, &found, err));
-    if (!found) LS_TRY(ls_probe_decide_other_ids(q, &found, err));
+    if (!found && some_first_are_off(q)) LS_TRY(ls_probe_decide_other_ids(q, &found, err));
     if (!found) decide_first(q, &found);
-    if (!found) LS_TRY(ls_probe_decide_draws(q, &found, err));
+    if (!found && some_first_are_off(q)) LS_TRY(ls_probe_decide_draws(q, &found, err));
     if (!found && q->f->constant && first_are_off(q)) LS_TRY(ls_probe_decide_misread(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_signs(q, &found, err));
     if (!found && q->f->constant) LS_TRY(decide_numbers(q, &found, err));

@@ -1,0 +1,558 @@
+/* A server that is a function, for rules of a probe: behind some tokens each token has a value, and a fault moves what is
+ * recorded of it, what is read, or what is kept. */
+#ifndef LS_TESTS_DIAGNOSE_FAULTY_SERVER_H
+#define LS_TESTS_DIAGNOSE_FAULTY_SERVER_H
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "diagnose/rounding/inquiry.h"
+#include "harness.h"
+
+enum { VOCAB = 64, BOS = 1, END = 2, LENGTH_MOST = 1200, KEPT_MOST = 64, TAIL = 20, BLOCK = 128, UNSEEN = 4, SEED = 3 };
+
+typedef enum fault {
+    SOUND = 0,
+    NOISE,            /* of one request in five, farther than two kernels are apart */
+    ORDERS,           /* the same by less */
+    MASKED,           /* no end of sequence */
+    RAISED,           /* all records, by about one number */
+    WARM,             /* another temperature */
+    TWICE_AS_WARM,    /* the one that the slope is measured at */
+    LIKELIEST,        /* records are of the 20 likeliest alone */
+    LIKELIER,         /* of those that are likelier as well */
+    SCALED,           /* times a number */
+    NEGATED,          /* without their sign */
+    PIECES_MOVED,     /* what ends as the one before does is given its values, from another place */
+    BLOCK_ENDS,       /* the cache does not look at the last tokens of a block */
+    BOS_TWICE,        /* in front of what is generated */
+    BOS_TWICE_AGAIN,  /* in front of what is scored */
+    FIRST_LOST_AGAIN, /* what is scored has lost its first token */
+    BF16_AGAIN,       /* values of prompts are of that type */
+    NO_VALUES,        /* of draws of the first seed */
+    ROWS,             /* what is generated has other rows of the embedding for odd tokens */
+    OTHER_IDS,        /* it reads odd tokens as others */
+    FINE,             /* values of prompts hang on the length of the whole, as float32 makes it */
+    COARSE,           /* the same as bf16 makes it */
+    AT_16,            /* decoded tokens behind each 16th position are off */
+    AT_32,            /* behind each 32nd */
+    FROM_32,          /* all decoded ones behind the 32nd */
+    LONGER_32,        /* records of prompts above 32 tokens, where shorter ones are mostly equal to the bit */
+    THOUSANDTHS,      /* records have three decimals */
+    THREE_EARLY,      /* records stand three places early, where so many are left */
+    BLOCK_SETS,       /* the cache knows a block of 16 by its tokens in any order */
+    WHAT_DECODE_LEFT, /* of a hit of what was generated is wrong */
+    HIT_KERNEL,       /* values behind a hit are of another kernel */
+    F16_LOGITS,       /* decode rounds logits */
+    PRESENCE,         /* a penalty on what was generated before */
+    NARROW,           /* the same of a server in float32 */
+    F16_SMALL_LOGITS, /* the same of logits that have more bits */
+    PER_MILLE,        /* records are logarithms of probabilities of three decimals */
+    TWO_IN_FRONT,     /* it reads the first two tokens twice */
+    LAST_TWO_LOST,    /* .. all but the last two */
+    TURNED_ROUND,     /* .. the last one first */
+    LATE_IN_ALL,      /* records are off behind the tenth of a completion */
+    ENTROPIES,        /* records are of the distribution alone */
+    FIRST_ALONE,      /* first records are off */
+    LAST_ALONE,       /* .. the last ones of completions */
+    ODD_LENGTHS,      /* .. all of prompts of an odd number of tokens */
+    MEANS_SO_FAR,     /* of the completion */
+    MOST_SO_FAR,      /* .. the largest of them */
+    NEIGHBOURS_PLACE, /* records of the completion are exchanged two by two */
+    BACKWARDS,        /* its last record comes first */
+    LAST_BITS,        /* the cache does not look at a token's last bit */
+    FIRST_BITS,       /* .. at the highest one */
+    ROWS_KERNEL,      /* requests at once are of another kernel */
+    ROWS_FAR,         /* by more than a type makes */
+    OTHER_HEAD,       /* values of prompts are of other rows of the head than the checkpoint's */
+    KEY_UNWRITTEN,    /* what a hit of 16 tokens and more restores is wrong, of the same prompt as well */
+    HEAD_KEY,         /* the cache knows a prompt by its length and first tokens */
+    ANSWERS_KEPT,     /* .. and gives that one's answer, of whatever length */
+    SCORES_KEPT,      /* the same of values of prompts */
+    BORDER_ZERO,      /* a decoded token at the end of 16 is lost to those behind it */
+    PADDED_BEHIND,    /* prompts are filled up to a multiple of 8, which decoded tokens see */
+    FOURS_TURNED,     /* records of each four of a completion stand in the opposite order */
+    NEXT_ID,          /* records are of the next id */
+    SECOND_BEST,      /* .. of the second likeliest token, whichever was drawn */
+    TENTH_AT_LEAST,   /* .. of the tenth likeliest at least */
+    FIRST_IDS_LOST,   /* .. of the vocabulary without its first three ids */
+    LOG_PLUS,         /* .. of the probability and a thousandth */
+    TO_A_POWER,       /* .. to the power of 1.2 */
+    ON_A_CURVE,       /* .. a function that nobody thought of */
+    FIVE_PLACES,      /* .. logarithms of probabilities of five decimals */
+    HIDDEN_CUT,       /* draws are of the 20 likeliest alone, and so are records, at the temperature of sampling */
+    TWO_BEHIND,       /* it reads id 2 behind the prompt, and nobody says what that is */
+    IN_ORDER,         /* .. the prompt's tokens in the order of their ids */
+    THROUGH_TEXT,     /* .. what the prompt becomes as text and back */
+    LAST_ROW,         /* the last of three rows and more has the first one's keys */
+    LAST_ROW_SELDOM,  /* the same, now and then */
+    TO_POWERS,        /* prompts are filled up to a power of two */
+    ONE_STEP          /* a decoded step in twenty reads another token */
+} fault;
+
+typedef struct server {
+    fault fault;
+    int64_t n_runs, n_kept, n_prompt, n_new, batch, n_scored;
+    double temperature;
+    bool reads_first; /* the row's keys are those of another request */
+    struct {
+        int32_t ids[LENGTH_MOST];
+        int64_t n;
+    } kept[KEPT_MOST], scored[KEPT_MOST];
+    /* What stands around it. */
+    ls_subject subject;
+    ls_server_oddities odd;
+    ls_door door;
+    ls_model_config config;
+    ls_bits_trials trials;
+    ls_runner runner;
+    ls_sweep sweep;
+    ls_foreign foreign;
+    ls_inquiry inquiry;
+} server;
+
+static uint64_t mix(uint64_t x) {
+    x = (x ^ (x >> 31)) * 0x7fb5d329728ea185u;
+    x = (x ^ (x >> 27)) * 0x81dadef4bc2dd44du;
+    return x ^ (x >> 33);
+}
+
+static double unit(uint64_t x) { return (double)(mix(x) >> 11) / 9007199254740992.0; }
+
+static uint64_t hash_of(const int32_t *ids, int64_t n) {
+    uint64_t hash = 7;
+    for (int64_t i = 0; i < n; i++) hash = mix(hash + (uint64_t)ids[i] + 1);
+    return hash;
+}
+
+/* The distribution behind n tokens. In some of these contexts the end is likely. */
+static void probabilities(const int32_t *ids, int64_t n, double temperature, double *p) {
+    const uint64_t hash = hash_of(ids, n);
+    double sum = 0.0;
+    for (uint64_t v = 0; v < VOCAB; v++) {
+        const double logit = 4.0 * unit(hash + v) - (v == END && unit(hash) < 0.7 ? 6.0 : 0.0);
+        p[v] = exp(logit / temperature);
+        sum += p[v];
+    }
+    for (int v = 0; v < VOCAB; v++) p[v] /= sum;
+}
+
+static int32_t draw(const double *p, double u, bool greedy) {
+    int32_t best = 0;
+    for (int32_t v = 0; v < VOCAB; v++) {
+        if (!greedy && u < p[v]) return v;
+        u -= p[v];
+        if (p[v] > p[best]) best = v;
+    }
+    return best;
+}
+
+static bool same_set(const int32_t *a, const int32_t *b, int64_t n) {
+    int count[VOCAB] = {0};
+    for (int64_t i = 0; i < n; i++) count[a[i]]++, count[b[i]]--;
+    for (int v = 0; v < VOCAB; v++)
+        if (count[v] != 0) return false;
+    return true;
+}
+
+/* The same tokens but for one bit of each, and not the same. */
+static bool same_but(const int32_t *a, const int32_t *b, int64_t n, int32_t bit) {
+    bool same = true;
+    for (int64_t i = 0; i < n; i++) {
+        if ((a[i] & ~bit) != (b[i] & ~bit)) return false;
+        same = same && a[i] == b[i];
+    }
+    return !same;
+}
+
+/* A prompt before this one had the same tokens but for those that are not looked at. */
+static bool is_hit(const server *s, const int32_t *ids, int64_t n) {
+    for (int64_t k = 0; k < s->n_kept; k++) {
+        const int32_t *other = s->kept[k].ids;
+        if (s->fault == PIECES_MOVED && k + 1 == s->n_kept && n > TAIL && s->kept[k].n > n &&
+            memcmp(other + s->kept[k].n - TAIL, ids + n - TAIL, TAIL * sizeof *ids) == 0)
+            return true;
+        if (s->fault == BLOCK_SETS && n > TAIL && memcmp(other, ids, 16 * sizeof *ids) != 0 && same_set(other, ids, 16))
+            return true;
+        if ((s->fault == LAST_BITS || s->fault == FIRST_BITS) && n > 16 && s->kept[k].n > 16 &&
+            same_but(other, ids, 16, s->fault == LAST_BITS ? 1 : VOCAB / 2))
+            return true;
+        if (s->fault == WHAT_DECODE_LEFT && s->kept[k].n < n && s->kept[k].n > TAIL &&
+            memcmp(other, ids, (size_t)s->kept[k].n * sizeof *ids) == 0)
+            return true;
+        if (s->fault == KEY_UNWRITTEN && n > 16 && memcmp(other, ids, 16 * sizeof *ids) == 0) return true;
+        if (s->fault == HEAD_KEY && n > 8 && s->kept[k].n == n && memcmp(other, ids, 8 * sizeof *ids) == 0)
+            return memcmp(other, ids, (size_t)n * sizeof *ids) != 0;
+        if (s->fault == HIT_KERNEL && n > UNSEEN && memcmp(other, ids, UNSEEN * sizeof *ids) == 0) return true;
+        if (s->fault == BLOCK_ENDS && n > BLOCK && s->kept[k].n > BLOCK &&
+            memcmp(other, ids, (BLOCK - UNSEEN) * sizeof *ids) == 0)
+            return memcmp(other, ids, BLOCK * sizeof *ids) != 0;
+    }
+    return false;
+}
+
+static void keep(server *s, const int32_t *ids, int64_t n) {
+    const int64_t at = s->n_kept < KEPT_MOST ? s->n_kept++ : KEPT_MOST - 1;
+    memcpy(s->kept[at].ids, ids, (size_t)n * sizeof *ids);
+    s->kept[at].n = n;
+}
+
+static int falling(const void *a, const void *b) {
+    const double *x = a, *y = b;
+    return (*x < *y) - (*x > *y);
+}
+
+/* Of the 20 likeliest tokens, and of one that was drawn nevertheless. */
+static double mass_of(const double *p, double own) {
+    double sorted[VOCAB], sum = 0.0;
+    memcpy(sorted, p, sizeof sorted);
+    qsort(sorted, VOCAB, sizeof *sorted, falling);
+    for (int v = 0; v < 20; v++) sum += sorted[v];
+    return own < sorted[19] ? sum + own : sum;
+}
+
+static double entropy_of(const double *p) {
+    double sum = 0.0;
+    for (int v = 0; v < VOCAB; v++) sum += p[v] * log(p[v]);
+    return sum;
+}
+
+/* Of the so many likeliest; the n-th is 0 for the likeliest. */
+static double nth_of(const double *p, int n) {
+    double sorted[VOCAB];
+    memcpy(sorted, p, sizeof sorted);
+    qsort(sorted, VOCAB, sizeof *sorted, falling);
+    return sorted[n];
+}
+
+static double mass_above(const double *p, double own) {
+    double sum = 0.0;
+    for (int v = 0; v < VOCAB; v++) sum += p[v] >= own ? p[v] : 0.0;
+    return fmax(sum, mass_of(p, own));
+}
+
+/* Logits rounded to so many parts of 1. */
+static double log_of_steps(const int32_t *ids, int64_t n, int32_t token, double parts) {
+    double p[VOCAB], sum = 0.0;
+    probabilities(ids, n, 1.0, p);
+    for (int v = 0; v < VOCAB; v++) sum += exp(nearbyint(parts * log(p[v])) / parts);
+    return nearbyint(parts * log(p[token])) / parts - log(sum);
+}
+
+static bool stands_in(const int32_t *ids, int64_t n, int32_t token) {
+    for (int64_t i = 0; i < n; i++)
+        if (ids[i] == token) return true;
+    return false;
+}
+
+static bool has_odd(const int32_t *ids, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (ids[i] % 2 == 1) return true;
+    return false;
+}
+
+/* What a kernel chosen by the length of the whole, or other weights, make of a value of prompts. */
+static double moved_by(const server *s, const int32_t *ids, int64_t at, int64_t n, int32_t token) {
+    const double noise = unit(hash_of(ids, at) + (uint64_t)n) - 0.5;
+    switch (s->fault) {
+        case NARROW:
+        case FINE: return 1e-5 * noise;
+        case COARSE: return 0.02 * noise;
+        case OTHER_HEAD: return 0.1 * (unit((uint64_t)token) - 0.5) + 0.02 * noise;
+        default: return 0.0;
+    }
+}
+
+/* A decoded token at the end of 16 is among those in front. */
+static bool has_border(int64_t n_prompt, int64_t n) {
+    for (int64_t at = n_prompt; at < n; at++)
+        if (at % 16 == 15) return true;
+    return false;
+}
+
+static double record_of(const server *s, const double *p, const int32_t *ids, int64_t n, int32_t token, bool hit) {
+    double warm[VOCAB];
+    const double noise = unit(hash_of(ids, n) + (uint64_t)s->n_runs) - 0.5;
+    switch (s->fault) {
+        case NOISE: return log(p[token]) + (s->n_runs % 5 == 3 ? 0.6 * noise : 0.0);
+        case ORDERS: return log(p[token]) + (s->n_runs % 5 == 3 ? 0.04 * noise : 0.0);
+        case MASKED: return log(p[token]) - log1p(-p[END]);
+        case RAISED: return log(p[token]) + 0.1 + 0.005 * unit(hash_of(ids, n) + 3);
+        case WARM: probabilities(ids, n, 1.3, warm); return log(warm[token]);
+        case TWICE_AS_WARM: probabilities(ids, n, LS_SLOPE_AT, warm); return log(warm[token]);
+        case LIKELIEST: return log(p[token]) - log(mass_of(p, p[token]));
+        case LAST_ROW:
+        case LAST_ROW_SELDOM: return log(p[token]) + (s->reads_first ? 0.3 + unit(hash_of(ids, n)) : 0.0);
+        case ONE_STEP:
+            return log(p[token]) - (n > s->n_prompt && unit((uint64_t)(1000 * s->n_runs + n)) < 0.05
+                                        ? 0.4 + unit(hash_of(ids, n))
+                                        : 0.0);
+        case HIDDEN_CUT:
+            probabilities(ids, n, s->temperature, warm);
+            return log(warm[token]) - log(mass_of(warm, warm[token]));
+        case LIKELIER: return log(p[token]) - log(mass_above(p, p[token]));
+        case NEGATED: return -log(p[token]);
+        case LATE_IN_ALL: return log(p[token]) + (n - s->n_prompt > 9 ? 0.2 + 0.5 * unit(hash_of(ids, n)) : 0.0);
+        case ENTROPIES: return entropy_of(p);
+        case FIRST_ALONE: return log(p[token]) + (n == s->n_prompt ? 0.5 * unit(hash_of(ids, n)) : 0.0);
+        case LAST_ALONE: return log(p[token]) - (n - s->n_prompt == s->n_new - 1 ? 0.7 : 0.0);
+        case ODD_LENGTHS: return log(p[token]) + (s->n_prompt % 2 == 1 ? 0.5 * unit(hash_of(ids, n)) : 0.0);
+        case SCALED: return 1.4 * log(p[token]);
+        case HIT_KERNEL: return log(p[token]) + (hit ? 0.03 : 0.0);
+        case THOUSANDTHS: return nearbyint(1000.0 * log(p[token])) / 1000.0;
+        case F16_LOGITS: return log_of_steps(ids, n, token, 1024.0);
+        case NARROW: return log_of_steps(ids, n, token, 2048.0);
+        case F16_SMALL_LOGITS: return log_of_steps(ids, n, token, 8192.0);
+        case PER_MILLE: return log(nearbyint(1000.0 * p[token]) / 1000.0);
+        case ROWS_KERNEL: return log(p[token]) + (s->batch > 1 ? 0.03 : 0.0);
+        case ROWS_FAR: return log(p[token]) + (s->batch > 1 ? 0.3 : 0.0);
+        case AT_16: return log(p[token]) + (n > s->n_prompt && n % 16 == 1 ? 0.7 : 0.0);
+        case AT_32: return log(p[token]) + (n > s->n_prompt && n % 32 == 1 ? 0.7 : 0.0);
+        case LONGER_32:
+            if (s->n_prompt > 32) return log(p[token]) + (noise > 0.0 ? 0.3 : -0.3) + noise;
+            return log(p[token]) + (s->n_prompt > 11 && unit(hash_of(ids, n) + 9) < 0.3 ? 0.1 * noise : 0.0);
+        case FROM_32: return log(p[token]) + (n > s->n_prompt && n > 32 ? 0.7 : 0.0);
+        case PRESENCE: return log(p[token]) + (stands_in(ids + s->n_prompt, n - s->n_prompt, token) ? -0.6 : 0.004);
+        case ROWS: return log(p[token]) + 0.4 * (unit(hash_of(ids, n) + 5) + 0.2) * (has_odd(ids, n) ? -1.0 : 0.0);
+        case OTHER_IDS: return log(p[token]) + (has_odd(ids, n) ? 2.0 + unit(hash_of(ids, n)) : 0.0);
+        case BORDER_ZERO: return log(p[token]) + (has_border(s->n_prompt, n) ? 0.4 + 0.5 * unit(hash_of(ids, n)) : 0.0);
+        case PADDED_BEHIND:
+            return log(p[token]) + (s->n_prompt % 8 != 0 && n > s->n_prompt ? 0.4 + 0.5 * unit(hash_of(ids, n)) : 0.0);
+        case TO_POWERS:
+            return log(p[token]) + 0.08 * (unit(hash_of(ids, n) + 1) - 0.5) +
+                   ((s->n_prompt & (s->n_prompt - 1)) != 0 ? 0.2 + 0.5 * unit(hash_of(ids, n)) : 0.0);
+        case NEXT_ID: return log(p[(token + 1) % VOCAB]);
+        case SECOND_BEST: return log(nth_of(p, 1));
+        case TENTH_AT_LEAST: return log(fmax(p[token], nth_of(p, 9)));
+        case FIRST_IDS_LOST: return log(p[token]) - log1p(-(p[0] + p[1] + p[2]));
+        case LOG_PLUS: return log(p[token] + 1e-3);
+        case TO_A_POWER: return -pow(-log(p[token]), 1.2);
+        case ON_A_CURVE: return log(p[token]) + 0.4 * sin(2.0 * log(p[token]));
+        case FIVE_PLACES: return log(nearbyint(1e5 * p[token]) / 1e5);
+        default: return log(p[token]) + (hit ? 0.5 : 0.0);
+    }
+}
+
+static int by_id(const void *a, const void *b) {
+    const int32_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+/* Of a tokenizer that has a longer token for each even id and the next one. */
+static int64_t through_text(void *context, const int32_t *ids, int64_t n, bool special, int32_t *out, int64_t most) {
+    int64_t at = 0;
+    (void)context;
+    if (special) out[at++] = BOS;
+    for (int64_t i = 0; i < n && at < most; i++) {
+        const bool joins = i + 1 < n && ids[i] % 2 == 0 && ids[i + 1] > ids[i];
+        out[at++] = joins ? (ids[i] * 7 + ids[i + 1]) % VOCAB : ids[i];
+        i += joins;
+    }
+    return at;
+}
+
+/* What decode reads of a prompt; how many tokens. */
+static int64_t read_prompt(const server *s, const int32_t *prompt, int64_t n_prompt, int32_t *out) {
+    const int64_t front = s->fault == BOS_TWICE || s->fault == TWO_IN_FRONT ? 2 : 0;
+    int64_t n = n_prompt - (s->fault == LAST_TWO_LOST && n_prompt > 2 ? 2 : 0);
+    if (s->fault == THROUGH_TEXT) return through_text(NULL, prompt, n, false, out, LENGTH_MOST);
+    for (int64_t i = 0; i < front; i++) out[i] = s->fault == BOS_TWICE ? BOS : prompt[i % n];
+    for (int64_t i = 0; i < n; i++) out[front + i] = prompt[s->fault == TURNED_ROUND ? n - 1 - i : i];
+    if (s->fault == TWO_BEHIND) out[n++] = 2;
+    if (s->fault == IN_ORDER) qsort(out, (size_t)n, sizeof *out, by_id);
+    return front + n;
+}
+
+/* Records that are of all values so far. */
+static void gather(const server *s, ls_outcome *c) {
+    double sum = 0.0;
+    for (int64_t i = 0; i < c->n; i++) {
+        sum += (double)c->logprob[i];
+        if (s->fault == MEANS_SO_FAR) c->logprob[i] = (float)(sum / (double)(i + 1));
+        if (s->fault == MOST_SO_FAR && i > 0) c->logprob[i] = fmaxf(c->logprob[i], c->logprob[i - 1]);
+    }
+}
+
+/* Records that have lost their place. */
+static void misplace(const server *s, ls_outcome *c) {
+    for (int64_t i = 0; i < c->n; i++) {
+        const int64_t at = s->fault == BACKWARDS      ? c->n - 1 - i
+                           : s->fault == FOURS_TURNED ? i / 4 * 4 + 3 - i % 4
+                           : i % 2 == 0               ? i + 1
+                                                      : c->n;
+        const float own = c->logprob[i];
+        if ((s->fault != BACKWARDS && s->fault != NEIGHBOURS_PLACE && s->fault != FOURS_TURNED) || at <= i ||
+            at >= c->n)
+            continue;
+        c->logprob[i] = c->logprob[at];
+        c->logprob[at] = own;
+    }
+}
+
+/* Of a request that begins alike, if there was one: its prompt. */
+static void take_other(const server *s, int32_t *ids, int64_t *n) {
+    for (int64_t k = 0; k<s->n_kept && * n> 16; k++)
+        if (s->kept[k].n > 16 && memcmp(s->kept[k].ids, ids, 16 * sizeof *ids) == 0) {
+            memcpy(ids, s->kept[k].ids, (size_t)s->kept[k].n * sizeof *ids);
+            *n = s->kept[k].n;
+            return;
+        }
+}
+
+static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t seed) {
+    int32_t ids[LENGTH_MOST];
+    int64_t n = read_prompt(s, c->prompt, c->n_prompt, ids);
+    const bool greedy = !(trial->sampling.temperature > 0.0f), hit = is_hit(s, c->prompt, c->n_prompt);
+    if (s->fault == ANSWERS_KEPT && trial->levers.prefix == LS_PREFIX_ON) take_other(s, ids, &n), seed = SEED;
+    s->n_runs++;
+    s->batch = trial->levers.batch;
+    s->n_new = trial->max_tokens;
+    s->temperature = greedy ? 1.0 : (double)trial->sampling.temperature;
+    s->n_prompt = n;
+    c->n = 0;
+    if (s->fault == NO_VALUES && trial->sampling.seed == SEED) return;
+    for (; c->n < trial->max_tokens; c->n++) {
+        double p[VOCAB], at[VOCAB], warm[VOCAB];
+        const double u = unit(seed + hash_of(ids, n));
+        int32_t token;
+        probabilities(ids, n, 1.0, p);
+        probabilities(ids, n, greedy ? 1.0 : (double)trial->sampling.temperature, at);
+        for (int v = 0; v < VOCAB && s->fault == HIDDEN_CUT; v++) warm[v] = at[v] < nth_of(at, 19) ? 0.0 : at[v];
+        token = s->fault == HIDDEN_CUT ? draw(warm, u * mass_of(at, 1.0), greedy) : draw(at, u, greedy);
+        if (s->fault == MASKED && token == END) token = END + 1;
+        c->completion[c->n] = token;
+        c->logprob[c->n] = (float)record_of(s, p, ids, n, token, hit && trial->levers.prefix == LS_PREFIX_ON);
+        ids[n++] = token;
+    }
+    for (int64_t i = 0; s->fault == THREE_EARLY && i + 3 < c->n; i++) c->logprob[i] = c->logprob[i + 3];
+    misplace(s, c);
+    gather(s, c);
+    if (s->fault == WHAT_DECODE_LEFT)
+        keep(s, ids, n);
+    else
+        keep(s, c->prompt, c->n_prompt);
+}
+
+/* The last row of a batch, where the first one's text is another. */
+static bool reads_first(const server *s, int64_t batch, const ls_outcomes *o, int64_t k) {
+    const bool acts = s->fault == LAST_ROW || (s->fault == LAST_ROW_SELDOM && unit((uint64_t)s->n_runs) < 0.6);
+    const ls_outcome *c = &o->of[k], *first = &o->of[k - k % batch];
+    return acts && batch > 2 && k % batch == batch - 1 &&
+           (c->n_prompt != first->n_prompt ||
+            memcmp(c->prompt, first->prompt, (size_t)c->n_prompt * sizeof *c->prompt) != 0);
+}
+
+static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
+                     ls_outcomes *out, ls_error *err) {
+    server *s = context;
+    (void)prompts, (void)n_prompts, (void)err;
+    for (int64_t k = 0; k < out->n; k++) {
+        s->reads_first = reads_first(s, trial->levers.batch, out, k);
+        generate(s, trial, &out->of[k], mix(trial->sampling.seed) + (uint64_t)k);
+    }
+    return LS_OK;
+}
+
+static float in_bf16(float value) {
+    uint32_t word;
+    memcpy(&word, &value, sizeof word);
+    word = (word + 0x8000u) & 0xFFFF0000u;
+    memcpy(&value, &word, sizeof value);
+    return value;
+}
+
+/* Tokens of as many that begin alike, if there were any. */
+static void take_scored(server *s, int32_t *ids, int64_t n) {
+    const int64_t at = s->n_scored % KEPT_MOST;
+    for (int64_t k = 0; k < KEPT_MOST && n > 8; k++)
+        if (s->scored[k].n == n && memcmp(s->scored[k].ids, ids, 8 * sizeof *ids) == 0) {
+            memcpy(ids, s->scored[k].ids, (size_t)n * sizeof *ids);
+            return;
+        }
+    memcpy(s->scored[at].ids, ids, (size_t)n * sizeof *ids);
+    s->scored[at].n = n;
+    s->n_scored++;
+}
+
+static ls_status score(void *context, const ls_trial *trial, const ls_scored *list, int64_t n, ls_error *err) {
+    server *s = context;
+    (void)trial;
+    (void)err;
+    for (int64_t k = 0; k < n; k++) {
+        int32_t ids[LENGTH_MOST] = {BOS, BOS};
+        const int64_t front = s->fault == BOS_TWICE_AGAIN ? 2 : s->fault == FIRST_LOST_AGAIN ? -1 : 0;
+        for (int64_t i = front < 0; i < list[k].n; i++) ids[front + i] = list[k].tokens[i];
+        if (s->fault == SCORES_KEPT) take_scored(s, ids, list[k].n);
+        for (int64_t i = list[k].from > 0 ? list[k].from : 1; i < list[k].n; i++) {
+            double p[VOCAB];
+            probabilities(ids, front + i, 1.0, p);
+            list[k].values[i - 1] =
+                (float)(log(p[list[k].tokens[i]]) + moved_by(s, ids, front + i, list[k].n, list[k].tokens[i]));
+            if (s->fault == BF16_AGAIN) list[k].values[i - 1] = in_bf16(list[k].values[i - 1]);
+        }
+    }
+    return LS_OK;
+}
+
+/* The checkpoint's own values; in bf16 each is moved by what rounding makes of this context. */
+static ls_status score_checkpoint(void *context, const ls_trial *trial, const ls_scored *list, int64_t n,
+                                  ls_error *err) {
+    static server sound; /* without a fault */
+    (void)context;
+    LS_TRY(score(&sound, trial, list, n, err));
+    for (int64_t k = 0; k < n && trial->dtype == LS_BF16; k++)
+        for (int64_t i = 1; i < list[k].n; i++)
+            list[k].values[i - 1] += 0.02f * (float)(unit(hash_of(list[k].tokens, i)) - 0.5);
+    return LS_OK;
+}
+
+/* Where two kernels are a hundredth apart. */
+static server *start(fault how) {
+    server *s = calloc(1, sizeof *s);
+    ls_error err;
+    assert_non_null(s);
+    s->fault = how;
+    s->subject = (ls_subject){.context = s,
+                              .run = run,
+                              .is_server = true,
+                              .obeys = ~(uint64_t)0,
+                              .odd = &s->odd,
+                              .through_text = through_text};
+    s->door.subject = &s->subject;
+    assert_ok(ls_sweep_trainer_create_by(&s->door.trainer, (ls_scorer){s, score}, &err), err);
+    s->config = (ls_model_config){.vocab = VOCAB, .bos = BOS, .pad = -1, .n_eos = how != TWO_BEHIND, .eos = {END}};
+    s->sweep.opts = (ls_sweep_opts){.samples = 1, .dtype = LS_F32, .seed = SEED, .threads = 1, .temperature = 1.0};
+    s->trials = (ls_bits_trials){.config = &s->config, .opts = &s->sweep.opts};
+    s->runner = (ls_runner){&s->sweep, &s->trials, &s->door};
+    s->foreign.is_server = true;
+    s->foreign.limit = 1e-3;
+    s->foreign.paths[LS_PATH_DECODE].median = 0.01;
+    s->inquiry = (ls_inquiry){
+        .runner = &s->runner, .f = &s->foreign, .config = &s->config, .seed = SEED, .climb_end = (double)INFINITY};
+    return s;
+}
+
+static void stop(server *s) {
+    for (int i = 0; i < LS_STACK_EXPERIMENTS; i++) {
+        ls_seen_deinit(&s->foreign.seen[i]);
+        free(s->inquiry.requests[i].ids);
+    }
+    ls_sweep_drop_repro(&s->sweep);
+    ls_sweep_trainer_free(s->door.trainer);
+    free(s);
+}
+
+static void run_alone(server *s) {
+    ls_error err;
+    for (int i = 0; i < LS_PROBE_SOLO; i++)
+        assert_ok(ls_foreign_run_experiment(&s->inquiry, ls_probe_solo[i], &err), err);
+}
+
+static void check_cause(const server *s, bool found, ls_cause cause) {
+    const ls_finding *named = ls_foreign_named(&s->foreign);
+    assert_int_equal(found, cause != LS_CAUSE_NONE);
+    assert_int_equal(named != NULL ? named->cause : LS_CAUSE_NONE, cause);
+}
+
+#endif
