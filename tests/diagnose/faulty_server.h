@@ -1,5 +1,5 @@
-/* A server that is a function, for rules of a probe: behind some tokens each token has a value, and a fault moves what is
- * recorded of it, what is read, or what is kept. */
+/* A server that is a function, for rules of a probe: behind some tokens each token has a value, and a fault moves what
+ * is recorded of it, what is read, or what is kept. */
 #ifndef LS_TESTS_DIAGNOSE_FAULTY_SERVER_H
 #define LS_TESTS_DIAGNOSE_FAULTY_SERVER_H
 

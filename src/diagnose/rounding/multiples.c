@@ -66,15 +66,39 @@ static ls_status try_at(ls_inquiry *q, int64_t m, ends where, ls_seen *out, ls_e
     return ls_foreign_try_laid(q, lay, m * WHERE + where, out, err);
 }
 
+/* How many are farther off than `cut` at their first tokens. */
+static int64_t count_beyond(const ls_seen *s, double cut) {
+    int64_t n = 0;
+    for (int64_t k = 0; k < s->outcomes.n; k++) {
+        const ls_outcome *c = &s->outcomes.of[k];
+        double most = 0.0;
+        for (int64_t i = 0; i < c->n && i < 2; i++)
+            most = fmax(most, fabs((double)c->scored[i] - (double)c->logprob[i]));
+        n += most > cut;
+    }
+    return n;
+}
+
+/* Requests whose first tokens are off by more than a cut. */
+typedef struct beyond_cut {
+    int64_t n, of;
+} beyond_cut;
+
+static void add_beyond(beyond_cut *to, const ls_seen *s, double cut) {
+    to->n += count_beyond(s, cut);
+    to->of += s->outcomes.n;
+}
+
 /* A kernel that some numbers of rows have is none of padding: what lacks one token is off as well. Neither is a border
  * of pages: what ends between two of them and reaches none is off as well, at its first tokens. */
 #define FAR 3.0
-static ls_status confirm(ls_inquiry *q, int64_t m, double a, bool *found, ls_error *err) {
+static ls_status confirm(ls_inquiry *q, int64_t m, double a, double cut, beyond_cut *off, bool *found, ls_error *err) {
     static const ends wheres[] = {ONE_BEFORE, BETWEEN};
     for (size_t k = 0; k < sizeof wheres / sizeof wheres[0] && *found; k++) {
         ls_seen s;
         LS_TRY(try_at(q, m, wheres[k], &s, err));
         *found = size_at_once(&s, 0.5) > FAR * a;
+        add_beyond(off, &s, cut);
         ls_seen_deinit(&s);
     }
     return LS_OK;
@@ -145,19 +169,6 @@ static ls_status lay_powers(ls_inquiry *q, int64_t value, ls_trial *trial, ls_re
     return LS_OK;
 }
 
-/* How many are farther off than `cut` at their first tokens. */
-static int64_t count_beyond(const ls_seen *s, double cut) {
-    int64_t n = 0;
-    for (int64_t k = 0; k < s->outcomes.n; k++) {
-        const ls_outcome *c = &s->outcomes.of[k];
-        double most = 0.0;
-        for (int64_t i = 0; i < c->n && i < 2; i++)
-            most = fmax(most, fabs((double)c->scored[i] - (double)c->logprob[i]));
-        n += most > cut;
-    }
-    return n;
-}
-
 static ls_status decide_powers(ls_inquiry *q, double least, bool *found, ls_error *err) {
     int64_t n = 0, n_whole = 0, n_between = 0;
     double sure, a = 0.0, b = 0.0;
@@ -192,8 +203,9 @@ static ls_status decide_multiples(ls_inquiry *q, double right, double least, boo
     const double end = ls_door_share(q->runner->door, SHARE);
     for (int64_t m = q->f->is_server ? 4 : 2; m <= MOST && !*found; m *= 2) {
         multiple of = {0};
+        beyond_cut off = {0}, whole = {0};
         bool ordered = false;
-        double from = least;
+        double from = least, sure;
         ls_status status;
         if (q->f->is_server && m > CHEAP && ls_clock_seconds() > end) break;
         LS_TRY_DONE(try_at(q, m, ON_MULTIPLES, &of.whole, err));
@@ -210,9 +222,13 @@ static ls_status decide_multiples(ls_inquiry *q, double right, double least, boo
         *found = of.a < 0.1 * of.b;
         if (!*found && q->f->is_server) LS_TRY_DONE(is_ordered(q, m, &of, &ordered, err));
         *found = *found || ordered;
-        if (*found && q->f->is_server) LS_TRY_DONE(confirm(q, m, of.a, found, err));
+        add_beyond(&whole, &of.whole, sqrt(of.a * of.b));
+        add_beyond(&off, &of.other, sqrt(of.a * of.b));
+        if (*found && q->f->is_server) LS_TRY_DONE(confirm(q, m, of.a, sqrt(of.a * of.b), &off, found, err));
+        sure = q->f->is_server ? ls_probe_sure(ls_probe_chance(off.n, off.of, whole.n, whole.of), 0.0)
+                               : 0.98 - 0.4 * of.a / of.b;
         if (*found)
-            ls_foreign_find(q->f, LS_CAUSE_PADDING, LS_STACK_LENGTHS, ordered ? 0.94 : 0.98 - 0.4 * of.a / of.b,
+            ls_foreign_find(q->f, LS_CAUSE_PADDING, LS_STACK_LENGTHS, ordered ? 0.94 : sure,
                             "prompts and completions of multiples of %" PRId64
                             " tokens are off by %.2g, three quarters of %d; those of one token more by %.2g in the "
                             "middle",

@@ -1,5 +1,5 @@
-/* Records of several draws of one text, likely and unlikely ones: whether they are one value for any token, whether they
- * have a least value that hangs on the text, and whether they are of a vocabulary that lacks some ids. */
+/* Records of several draws of one text, likely and unlikely ones: whether they are one value for any token, whether
+ * they have a least value that hangs on the text, and whether they are of a vocabulary that lacks some ids. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

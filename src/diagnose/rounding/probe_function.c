@@ -20,14 +20,14 @@ typedef struct points {
 
 typedef double form(double x, double a);
 
-static double plus(double x, double a) { return log(exp(x) + a); }
-static double power(double x, double a) { return -pow(-x, a); }
+static double log_plus(double x, double a) { return log(exp(x) + a); }
+static double to_power(double x, double a) { return -pow(-x, a); }
 static double bounded(double x, double a) { return a * tanh(x / a); }
 static double at_most(double x, double a) { return fmin(x, -a); }
 static double rest(double x, double a) { return a * log1p(-fmin(exp(x), 1.0 - 1e-7)); }
 static double probability(double x, double a) { return a * exp(x); }
 static double one_more(double x, double a) { return a * log1p(exp(x)); }
-static double times(double x, double a) { return a * x; }
+static double factor_of(double x, double a) { return a * x; }
 static double aside(double x, double a) { return x + a; }
 static double aside_below(double x, double a) { return x - a; }
 
@@ -41,14 +41,14 @@ typedef struct form_row {
 } form_row;
 
 static const form_row forms[] = {
-    {"logarithms of the probability and ", "", plus, 1e-7, 2.0, LS_CAUSE_CLAMPED, false},
+    {"logarithms of the probability and ", "", log_plus, 1e-7, 2.0, LS_CAUSE_CLAMPED, false},
     {"held above -", " by a curve", bounded, 0.5, 100.0, LS_CAUSE_CLAMPED, false},
     {"-", " at most", at_most, 0.02, 10.0, LS_CAUSE_CLAMPED, false},
-    {"the value to the power of ", ", with its sign", power, 0.2, 4.0, LS_CAUSE_SCALED, false},
+    {"the value to the power of ", ", with its sign", to_power, 0.2, 4.0, LS_CAUSE_SCALED, false},
     {"", " times the logarithm of what the probability leaves", rest, 0.2, 5.0, LS_CAUSE_SCALED, false},
     {"", " times the probability", probability, 0.2, 5.0, LS_CAUSE_SCALED, false},
     {"", " times the logarithm of 1 and the probability", one_more, 0.2, 5.0, LS_CAUSE_SCALED, false},
-    {"", " times the value", times, 0.1, 10.0, LS_CAUSE_SCALED, true},
+    {"", " times the value", factor_of, 0.1, 10.0, LS_CAUSE_SCALED, true},
     {"the value and ", "", aside, 1e-4, 10.0, LS_CAUSE_NONE, true},
     {"the value less ", "", aside_below, 1e-4, 10.0, LS_CAUSE_NONE, true}};
 enum { FORMS = sizeof forms / sizeof forms[0], POINTS_LEAST = 24, MOVED_LEAST = 8, STEPS = 60, NARROWED = 4 };

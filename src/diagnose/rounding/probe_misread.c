@@ -71,7 +71,7 @@ enum {
 static const char *what_of(const misread *how) { return how->what != NULL ? how->what : how->name; }
 
 /* One token in front, two, and one behind. Of each token once. */
-static void add_token(misread *list, int *n, const char *name, int32_t token) {
+static void add_special(misread *list, int *n, const char *name, int32_t token) {
     static const struct {
         int64_t n_front, n_behind;
         const char *where;
@@ -89,14 +89,15 @@ static void add_token(misread *list, int *n, const char *name, int32_t token) {
     }
 }
 
-/* Special tokens have names where a checkpoint says so. Else they are among the first and the last of the vocabulary. */
+/* Special tokens have names where a checkpoint says so. Else they are among the first and the last ids. */
 static int list_misreads(const ls_model_config *c, misread *list) {
     int n = PLAIN_MISREADS;
     memcpy(list, misreads, sizeof misreads);
-    if (c->bos >= 0) add_token(list, &n, "a begin-of-sequence token", c->bos);
-    if (c->n_eos > 0) add_token(list, &n, "an end-of-sequence token", c->eos[0]);
-    for (int32_t i = 0; i < FIRST_IDS; i++) add_token(list, &n, NULL, i);
-    for (int32_t i = 1; i <= LAST_IDS && c->vocab > FIRST_IDS + LAST_IDS; i++) add_token(list, &n, NULL, c->vocab - i);
+    if (c->bos >= 0) add_special(list, &n, "a begin-of-sequence token", c->bos);
+    if (c->n_eos > 0) add_special(list, &n, "an end-of-sequence token", c->eos[0]);
+    for (int32_t i = 0; i < FIRST_IDS; i++) add_special(list, &n, NULL, i);
+    for (int32_t i = 1; i <= LAST_IDS && c->vocab > FIRST_IDS + LAST_IDS; i++)
+        add_special(list, &n, NULL, c->vocab - i);
     return n;
 }
 

@@ -1,6 +1,6 @@
 /* Records that are the values of another token of their own completion: so many places on or back, where a part of the
- * records has its place and no shift of all of them says it; in another order; or of any other place. Completions of its
- * own are drawn for it, as those of requests alone are short. */
+ * records has its place and no shift of all of them says it; in another order; or of any other place. Completions of
+ * its own are drawn for it, as those of requests alone are short. */
 #include <inttypes.h>
 #include <math.h>
 
