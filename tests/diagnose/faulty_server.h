@@ -87,6 +87,7 @@ typedef enum fault {
     THROUGH_TEXT,     /* .. what the prompt becomes as text and back */
     LAST_ROW,         /* the last of three rows and more has the first one's keys */
     LAST_ROW_SELDOM,  /* the same, now and then */
+    ROWS_OF_SOME,     /* several rows have a kernel that some texts' values are far from */
     TO_POWERS,        /* prompts are filled up to a power of two */
     ONE_STEP          /* a decoded step in twenty reads another token */
 } fault;
@@ -307,6 +308,8 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case PER_MILLE: return log(nearbyint(1000.0 * p[token]) / 1000.0);
         case ROWS_KERNEL: return log(p[token]) + (s->batch > 1 ? 0.03 : 0.0);
         case ROWS_FAR: return log(p[token]) + (s->batch > 1 ? 0.3 : 0.0);
+        case ROWS_OF_SOME:
+            return log(p[token]) + (s->batch > 2 && unit(hash_of(ids, s->n_prompt) + 7) < 0.1 ? 0.4 : 0.0);
         case AT_16: return log(p[token]) + (n > s->n_prompt && n % 16 == 1 ? 0.7 : 0.0);
         case AT_32: return log(p[token]) + (n > s->n_prompt && n % 32 == 1 ? 0.7 : 0.0);
         case LONGER_32:

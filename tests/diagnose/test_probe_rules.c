@@ -216,6 +216,7 @@ static void an_inquiry_names_what_is_wrong_and_nothing_else(void **state) {
                 {THROUGH_TEXT, true, LS_CAUSE_OTHER_TOKENS},
                 {LAST_ROW, true, LS_CAUSE_OTHERS_STATE},
                 {LAST_ROW_SELDOM, true, LS_CAUSE_OTHERS_STATE},
+                {ROWS_OF_SOME, true, LS_CAUSE_NONE}, /* no row reads another one's state */
                 {TO_POWERS, true, LS_CAUSE_PADDING},
                 {ONE_STEP, true, LS_CAUSE_NOT_REPEATABLE}};
     (void)state;

@@ -287,13 +287,26 @@ static int64_t beside_of(const ls_inquiry *q, ls_stack_experiment experiment, bo
     return experiment == LS_STACK_PAIR || experiment == LS_STACK_BATCH ? BESIDE : AS_LOADED;
 }
 
+/* Some texts are off for a rounding that others have not: of texts that were, how many are off among copies of
+ * themselves. */
+enum { OWN_MOST = 6 };
+static ls_status count_own(ls_inquiry *q, const int64_t *texts, int64_t n, int64_t *n_off, ls_error *err) {
+    for (int64_t i = 0; i < n; i++) {
+        ls_seen s;
+        LS_TRY(ls_foreign_try_laid(q, lay_beside, texts[i], &s, err));
+        *n_off += s.n_sequences_off > 0;
+        ls_seen_deinit(&s);
+    }
+    return LS_OK;
+}
+
 /* What others hold is nothing to a request among copies of itself: as many rows, and no text but its own. */
 static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, double sure, ls_error *err) {
     ls_foreign *f = q->f;
     const bool seldom = !holds(sure);
     const double enough = seldom ? SELDOM_CHANCE : FAMILY_ERROR;
     const int64_t most = seldom ? MOST_OF_SELDOM : MOST_OFTEN;
-    int64_t off[2] = {0, 0}, n[2] = {0, 0};
+    int64_t off[2] = {0, 0}, n[2] = {0, 0}, texts[OWN_MOST], n_texts = 0, n_own = 0;
     double chance = 1.0;
     q->beside = beside_of(q, experiment, seldom);
     /* These values are evidence of their own. */
@@ -305,19 +318,23 @@ static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, dou
             LS_TRY(ls_foreign_try_laid(q, lay_beside, (copies ? 1 : -1) * (3710 + 30 * k), &s, err));
             off[copies] += s.n_sequences_off;
             n[copies] += s.n_sequences;
+            for (int64_t i = 0; !copies && i < s.outcomes.n && n_texts < OWN_MOST; i++)
+                if (ls_sequence_off(f, &s.outcomes.of[i])) texts[n_texts++] = 3710 + 30 * k + i;
             ls_seen_deinit(&s);
         }
         chance = ls_probe_chance(off[0], n[0], off[1], n[1]);
     }
+    if (chance < FAMILY_ERROR && 4 * off[1] < off[0]) LS_TRY(count_own(q, texts, n_texts, &n_own, err));
     if (seldom) { /* these trials alone have to say it, and they say it of no other cause */
-        if (4 * off[1] > off[0]) return LS_OK;
+        if (4 * off[1] > off[0] || n_own > 0) return LS_OK;
         sure = ls_probe_sure(chance, 0.0);
     }
-    if (chance < FAMILY_ERROR && 4 * off[1] < off[0])
+    if (chance < FAMILY_ERROR && 4 * off[1] < off[0] && 2 * n_own <= n_texts)
         ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, experiment, fmin(sure, SURE - chance),
                         "%d at a time: of different texts %" PRId64 " of %" PRId64
-                        " are off, of copies of one text %" PRId64 " of %" PRId64,
-                        (int)q->beside, off[0], n[0], off[1], n[1]);
+                        " are off, of copies of one text %" PRId64 " of %" PRId64 ", and of %" PRId64
+                        " of these texts copies beside themselves are in %" PRId64,
+                        (int)q->beside, off[0], n[0], off[1], n[1], n_texts, n_own);
     else if (2 * off[1] > off[0] && 2 * off[1] > n[1] && ls_probe_is_flip(f, f->seen[experiment].abs_max))
         pass_over_kernel(q);
     else if (2 * off[1] > off[0] && 2 * off[1] > n[1]) /* as all rows of a batch are */
