@@ -197,21 +197,26 @@ static bool has_crossed(const ls_inquiry *q, const relations_tried *k, relation 
 }
 
 static void find_crossed(ls_inquiry *q, ls_stack_experiment experiment, const relations_tried *k) {
-    char which[240] = "", beside[80] = "";
+    char which[240] = "", beside[120] = "";
     const share own = own_hits(k);
     share related = {0}, control = {0};
+    int64_t taken = 0;
     bool alike = true; /* all of them in the beginning */
     for (int how = LIKE_LENGTH; how < RELATIONS; how++) {
         if (!has_crossed(q, k, (relation)how)) continue;
         snprintf(which + strlen(which), sizeof which - strlen(which), "%s%s", which[0] != '\0' ? ", " : "",
                  relation_words[how]);
         add_share(&related, k, (relation)how);
+        taken += k->taken[how];
         alike = alike && begins_alike((relation)how);
     }
     add_share(&control, k, UNRELATED);
     if (q->f->is_server && alike && own.off == 0) control = own;
     if (q->f->is_server && own.n > 0)
-        snprintf(beside, sizeof beside, ", and of hits of its own %" PRId64 " of %" PRId64 " are off", own.off, own.n);
+        snprintf(beside, sizeof beside,
+                 ". %" PRId64 " of %" PRId64 " have the first one's answer; of hits of its own %" PRId64 " of %" PRId64
+                 " are off",
+                 taken, related.off, own.off, own.n);
     ls_foreign_find(q->f, LS_CAUSE_CACHE_CROSSED, experiment, sure_of(q, related, control, 0.95),
                     "of two requests one at a time, the second is off when the first is %s; it is right behind %s "
                     "(%" PRId64 " of %" PRId64 " off)%s",

@@ -170,6 +170,8 @@ static ls_status lay_firsts(ls_inquiry *q, int64_t greedy, ls_trial *trial, ls_r
     return LS_OK;
 }
 
+/* Two of one row are no farther apart; the second likeliest token's often is. */
+#define SAME_RECORD 0.02
 /* Records of drawn tokens are the likeliest token's, which temperature 0 draws from the same text. */
 static ls_status decide_likeliest(ls_inquiry *q, const shape *s, bool *found, ls_error *err) {
     ls_seen drawn = {0}, likeliest = {0};
@@ -183,7 +185,7 @@ static ls_status decide_likeliest(ls_inquiry *q, const shape *s, bool *found, ls
         if (a->n == 0 || b->n == 0 || a->completion[0] == b->completion[0]) continue;
         n++;
         n_same += fabs((double)a->logprob[0] - (double)b->logprob[0]) <
-                  0.1 * fabs((double)a->scored[0] - (double)a->logprob[0]);
+                  fmin(SAME_RECORD, 0.1 * fabs((double)a->scored[0] - (double)a->logprob[0]));
     }
     *found = n >= 4 && 10 * n_same >= 9 * n;
     if (*found) /* by chance one in ten is so near */
