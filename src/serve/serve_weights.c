@@ -214,12 +214,12 @@ void ls_opened_free(ls_opened *opened) {
     opened->remade = NULL;
 }
 
-static const char *place_of(const ls_opened *opened) {
+static const char *directory_of(const ls_opened *opened) {
     return opened->remade != NULL ? ls_remade_directory(opened->remade) : opened->path;
 }
 
 static ls_status open_model(const ls_server *s, ls_opened *out, ls_error *err) {
-    LS_TRY(ls_serve_open_weights(&out->model, s->load_device, place_of(out), s->opts.model_dir, err));
+    LS_TRY(ls_serve_open_weights(&out->model, s->load_device, directory_of(out), s->opts.model_dir, err));
     LS_TRY(ls_model_set_profile(out->model, s->model->profile, s->engine.dtype, err));
     out->model->ablation = s->model->ablation;
     return ls_device_wait(s->load_device, err);
@@ -242,7 +242,7 @@ ls_status ls_weights_load(ls_server *s, ls_opened *out, const char *directory, l
 static ls_status keep_state(const ls_server *s, char **kept, const ls_opened *opened, uint64_t version, ls_error *err) {
     *kept = NULL;
     if (s->opts.state_file == NULL) return LS_OK;
-    LS_TRY(ls_kept_make(kept, s->opts.state_file, place_of(opened), version, err));
+    LS_TRY(ls_kept_make(kept, s->opts.state_file, directory_of(opened), version, err));
     return write_state(s, opened->path, *kept, version, err);
 }
 
@@ -252,7 +252,7 @@ static void take_over(ls_server *s, ls_opened *opened, const char *kept) {
     s->model = opened->model;
     s->remade = opened->remade;
     snprintf(s->path, sizeof s->path, "%s", opened->path);
-    snprintf(s->kept, sizeof s->kept, "%s", kept != NULL ? kept : place_of(opened));
+    snprintf(s->kept, sizeof s->kept, "%s", kept != NULL ? kept : directory_of(opened));
     if (kept != NULL) ls_kept_leave(s->opts.state_file, kept);
     if (kept != NULL && s->remade != NULL) ls_remade_drop_files(s->remade);
     ls_opened_free(&old);

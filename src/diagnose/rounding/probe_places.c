@@ -63,7 +63,7 @@ static const move moves[] = {{"the value of the token 3 places back", -3, BY},
                              {"one place back, and the first one is the last", -1, ROUND}};
 enum { MOVES = sizeof moves / sizeof moves[0] };
 
-static int64_t place_of(const move *m, int64_t i) {
+static int64_t moved_place(const move *m, int64_t i) {
     switch (m->kind) {
         case BY: return i + m->by;
         case IN_BLOCKS: return i / m->by * m->by + m->by - 1 - i % m->by;
@@ -87,7 +87,7 @@ static hits count_at(const completions *drawn, double from, const move *m) {
         for (int64_t s = 0; s < drawn->of[k].outcomes.n; s++)
             for (int64_t i = 0; i < drawn->of[k].outcomes.of[s].n; i++) {
                 const ls_outcome *c = &drawn->of[k].outcomes.of[s];
-                const int64_t at = place_of(m, i);
+                const int64_t at = moved_place(m, i);
                 if (!(off_by(c, i) > from) || at < 0 || at >= c->n || at == i) continue;
                 out.of++;
                 out.n += fabs((double)c->logprob[i] - (double)c->scored[at]) < LEFT * off_by(c, i);

@@ -3,8 +3,8 @@
  * What bounds it are the bytes of keys and values, so a block is there to keep copies on their way. One warp fetches
  * the pages of a block of 128 keys into a ring of stages, keys and values by turns, each page's part of a KV head in
  * one piece: 4 KB at 128 dimensions. Four warps compute, by mma.sync, for up to 16 queries of a span and a KV head. A
- * warp makes the scores of 32 of the keys, and adds values in a quarter of the dimensions; maxima and weights meet in
- * shared memory. The next tile's pages are on their way while the last one ends.
+ * warp makes the scores of 32 of the keys, and adds values in a quarter of the dimensions. Shared memory takes maxima
+ * and weights between them. The next tile's pages are on their way while the last one ends.
  *
  * The kernel ahead of this one stores the call's own keys and values, after it has waited for all before it. So this
  * one reads spans, tables, queries and older keys at once, and waits where the first new keys are to be fetched, and
@@ -50,11 +50,11 @@ static __device__ __forceinline__ void set_tile(tile *t, uint32_t first_query) {
 }
 
 /* The first tile of the items from `item` on that are this block's; the item it is of, or items if there is none. */
-static __device__ __forceinline__ uint32_t find_tile(const mma16_params *p, uint32_t item, tile *t) {
+static __device__ __forceinline__ int64_t find_tile(const mma16_params *p, int64_t item, tile *t) {
     for (; item < p->items; item += gridDim.x) {
         t->p = p;
-        t->span = p->a.spans[item / (uint32_t)p->a.n_kv_heads];
-        t->kv_head = item % (uint32_t)p->a.n_kv_heads;
+        t->span = p->a.spans[(uint32_t)item / (uint32_t)p->a.n_kv_heads];
+        t->kv_head = (uint32_t)item % (uint32_t)p->a.n_kv_heads;
         t->n_queries = t->span.slot >= 0 ? (uint32_t)(t->span.n_rows * p->group) : 0;
         if (t->n_queries == 0) continue;
         set_tile(t, 0);
@@ -63,7 +63,7 @@ static __device__ __forceinline__ uint32_t find_tile(const mma16_params *p, uint
     return p->items;
 }
 
-static __device__ __forceinline__ uint32_t next_tile(const mma16_params *p, uint32_t item, tile *t) {
+static __device__ __forceinline__ int64_t next_tile(const mma16_params *p, int64_t item, tile *t) {
     if (t->n_queries - t->first_query <= TILE) return find_tile(p, item + gridDim.x, t);
     set_tile(t, t->first_query + TILE);
     return item;
@@ -138,7 +138,7 @@ template <class S>
 static __device__ __forceinline__ void fetch_all(const mma16_params *p, typename S::memory *m) {
     ring_place r = {0, 0, 0};
     tile t, next;
-    uint32_t item = find_tile(p, blockIdx.x, &t);
+    int64_t item = find_tile(p, blockIdx.x, &t);
     if (item == p->items) return;
     int64_t first = t.begin;
     int32_t page = page_of(&t, first);
@@ -178,7 +178,9 @@ static __device__ __forceinline__ void get_transposed(uint32_t (&x)[4], uint32_t
 }
 
 /* All warps that compute. */
-static __device__ __forceinline__ void meet(void) { asm volatile("bar.sync 1, %0;" ::"n"(WARP * WARPS) : "memory"); }
+static __device__ __forceinline__ void warps_sync(void) {
+    asm volatile("bar.sync 1, %0;" ::"n"(WARP * WARPS) : "memory");
+}
 
 template <class S>
 static __device__ __forceinline__ void done_with(typename S::memory *m, ring_place *r) {
@@ -379,12 +381,12 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
             m->top[warp][row] = top;
             m->top[warp][row + 8] = other;
         }
-        meet();
+        warps_sync();
         put_weights<0>(&s[0], d, &m->top[0][row], &m->weights[row][warp * KEYS + lane % 4 * 2], p->scale2, at);
         if (both)
             put_weights<1>(&s[1], d, &m->top[0][row + 8], &m->weights[row + 8][warp * KEYS + lane % 4 * 2], p->scale2,
                            at);
-        meet();
+        warps_sync();
         /* Most blocks raise no maximum, and 1 would change nothing. */
         if (__any_sync(LS_ALL_LANES, s[0].weight != 1.0f || s[1].weight != 1.0f)) {
 #pragma unroll
@@ -433,7 +435,7 @@ static __global__ void __launch_bounds__(THREADS, S::RESIDENT) few_kernel(const 
     } else if (p.fault->code == LS_FAULT_NONE) {
         ring_place place = {0, 0, 0};
         tile t;
-        for (uint32_t item = find_tile(&p, blockIdx.x, &t); item < p.items; item = next_tile(&p, item, &t))
+        for (int64_t item = find_tile(&p, blockIdx.x, &t); item < p.items; item = next_tile(&p, item, &t))
             attend<S>(&t, m, &place);
     }
     ls_cuda_begin();

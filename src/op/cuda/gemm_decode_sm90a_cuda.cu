@@ -54,12 +54,12 @@ typedef struct decode_params {
     CUtensorMap x;
     ls_product p;
     const uint8_t *tiles[2]; /* the second of two products */
-    void *other_out;         /* of the second; NULL: both go through the gate */
     int64_t tiles_deep;      /* times 64 depths */
     bool boxes;              /* a stage of x is one box of 64 x rows8 x stage_tiles; else stage_tiles boxes */
     int32_t block_rows;      /* rows of x that a block takes */
     int32_t rows8;           /* the same, up to a multiple of 8 */
     int32_t stage_tiles, stages, n_stages;
+    void *other_out; /* of the second product; NULL: both go through the gate */
 } decode_params;
 
 static __device__ __forceinline__ uint32_t x_bytes(const decode_params *p) {
@@ -198,8 +198,8 @@ static __device__ __forceinline__ void consume(const decode_params *p, outputs<C
 }
 
 /* Ends the chains of the rows that are there, eight outputs of a row at a time: of the one weight, or of two, which may
- * go through the gate. By ENDING threads, which count from 0. They wait at an mbarrier for all that multiply: at a bar.sync that
- * one warp of the block passes by, racecheck takes what they read for a race. */
+ * go through the gate. By ENDING threads, which count from 0. They wait at an mbarrier for all that multiply: at a
+ * bar.sync that one warp of the block passes by, racecheck takes what they read for a race. */
 template <int COLUMNS, int WEIGHTS, int GROUPS>
 static __device__ __forceinline__ void finish(const decode_params *p, outputs<COLUMNS, WEIGHTS, GROUPS> *out,
                                               uint32_t computed, int thread) {
