@@ -69,19 +69,6 @@ static __device__ __forceinline__ int64_t next_tile(const mma16_params *p, int64
     return item;
 }
 
-/* Where a warp is in the ring, and the number of its tile. */
-typedef struct ring_place {
-    int stage, phase, tile;
-} ring_place;
-
-template <class S>
-static __device__ __forceinline__ void advance(ring_place *r) {
-    if (++r->stage == S::STAGES) {
-        r->stage = 0;
-        r->phase ^= 1;
-    }
-}
-
 /* ---- the warp that fetches ---- */
 
 /* Bytes of a lane's part of a stage or of queries, which may be none; every lane below `lanes` arrives. */

@@ -34,6 +34,19 @@ typedef struct tile {
     int64_t keys;                    /* before this position are those that the last row takes */
 } tile;
 
+/* Where those who wait together are in the ring, and the number of their tile or its parity. */
+typedef struct ring_place {
+    int stage, phase, tile;
+} ring_place;
+
+template <class S>
+static __device__ __forceinline__ void advance(ring_place *r) {
+    if (++r->stage == S::STAGES) {
+        r->stage = 0;
+        r->phase ^= 1;
+    }
+}
+
 /* One of the two rows of a tile of which a thread has columns. */
 typedef struct row_state {
     float m, total_m, total_l; /* m: of the segment */

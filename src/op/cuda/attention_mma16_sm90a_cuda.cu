@@ -149,19 +149,6 @@ static __device__ __forceinline__ void put_values(const tile *t, uint32_t to, in
     }
 }
 
-/* Where a warpgroup is in the ring, and the parity of its tile's number. */
-typedef struct ring_place {
-    int stage, phase, tile;
-} ring_place;
-
-template <class S>
-static __device__ __forceinline__ void advance(ring_place *r) {
-    if (++r->stage == S::STAGES) {
-        r->stage = 0;
-        r->phase ^= 1;
-    }
-}
-
 /* A tile's queries, while what was there before is still at work. Rows behind the last query of the span are those of
  * others, of which nothing comes. */
 template <class S>
