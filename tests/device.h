@@ -35,6 +35,9 @@ static inline void test_forks(void) {
 /* Whether device memory is out of the host's reach. */
 static inline bool test_defers(void) { return test_opener() != NULL; }
 
+/* Whether a test is run for how it reaches memory, on the deferred device too. */
+static inline bool test_looks(void) { return SANITIZED || (test_defers() && !test_on_gpu()); }
+
 /* Runs that open a device of their own open that one too: never a GPU that nobody asked for. */
 __attribute__((constructor, unused)) static void test_choose_device(void) {
     ls_device_open_by(test_opener() != NULL ? test_opener() : ls_device_open_cpu);

@@ -16,6 +16,14 @@
 #include "base/status.h"
 #include "random.h"
 
+/* A sanitizer looks at addresses, which few steps and values reach as well as many. There a program takes several times
+ * as long, so tests take less of what differs in values alone. */
+#ifdef LS_SANITIZED
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
 /* Number of floats whose bits differ (NaN payloads and signs of zero count). */
 static inline int64_t count_bit_diffs(const float *a, const float *b, int64_t n) {
     int64_t diffs = 0;

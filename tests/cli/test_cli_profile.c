@@ -7,11 +7,7 @@
 #define MMA16 "--dtype", "bf16", "--profile", "mma16"
 
 /* Sanitizers find no more in the largest fixture than in the smaller ones, in ten times their time. */
-#ifdef LS_SANITIZED
-#define TESTS_LARGE false
-#else
-#define TESTS_LARGE true
-#endif
+#define TESTS_LARGE (SANITIZED == 0)
 
 /* Dense layers with attention, experts, and Mamba alone. */
 static void check_finds_no_difference(void **state) {

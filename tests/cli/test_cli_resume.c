@@ -5,11 +5,7 @@
 #include "program.h"
 
 /* Samples of each of two prompts, for some seconds. */
-#ifdef LS_SANITIZED
-#define N_SAMPLES "40"
-#else
-#define N_SAMPLES "200"
-#endif
+#define N_SAMPLES (SANITIZED ? "40" : "200")
 #define GENERATE(out, ...)                                                                                           \
     "generate", "--model", TINY, "--prompts", at("p.jsonl"), "--samples", N_SAMPLES, "--max-tokens", "60", "--seed", \
         "5", "--batch", "1", "--ignore-eos", "--out", out, __VA_ARGS__

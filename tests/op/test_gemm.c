@@ -13,11 +13,7 @@
 
 /* A sanitizer looks at addresses, of which an eighth of the larger shapes has them all; the chain itself takes it
  * minutes where there are three instruction sets. */
-#ifdef LS_SANITIZED
-#define THINNED_FROM 10000
-#else
-#define THINNED_FROM INT64_MAX
-#endif
+#define THINNED_FROM (SANITIZED ? 10000 : INT64_MAX)
 
 static ls_device *devices[LS_ISA_COUNT][THREADS_MAX]; /* NULL where the processor cannot run the set */
 static int n_skipped;

@@ -17,11 +17,7 @@
 #include "base/mem.h"
 #include "shrink.h"
 
-#ifdef LS_SANITIZED
-#define N_SCHEDULES 300
-#else
-#define N_SCHEDULES 10000
-#endif
+#define N_SCHEDULES (SANITIZED ? 300 : 10000)
 #define OPS_MAX 24
 #define WORKERS 2
 #define PROCESSES_MAX 256

@@ -344,12 +344,14 @@ def distributions_cost_the_host_little():
         subprocess.run([PROGRAM, "init", "--config", file.name, "--out", model, "--threads", "1"], check=True,
                        stdout=subprocess.DEVNULL)
         s = Server(PROGRAM, model, "--logprobs", "processed", "--threads", "1", "--batch", "1")
-        n = 10 if SLOW else 100
+        n = 20 if SLOW else 60
         body = {"token_ids": [5, 6, 7], "sampling_params": {"max_tokens": n, "temperature": 0.7, "top_k": 50, "seed": 1,
                                                             "ignore_eos": True}}
         ask = lambda told: lambda: s.post("/inference/v1/generate", dict(body, lockstep=told), timeout=600)
         ask(False)()
-        plain, told = (min(cost(s, ask({"distributions": wanted})) for _ in range(2)) for wanted in (False, True))
+        # In turns, and the least of each: the machine has other work too.
+        turns = [[cost(s, ask({"distributions": wanted})) for wanted in (False, True)] for _ in range(3)]
+        plain, told = map(min, zip(*turns))
         assert told < 1.5 * plain, "%.2f s of processor, %.2f s without" % (told, plain)
         s.stop()
 

@@ -254,11 +254,7 @@ static uint64_t hash_id(uint64_t hash, uint32_t id) {
 }
 
 /* Sanitizers make everything ten times as long: of code points one block in four, of a long line an eighth. */
-#ifdef LS_SANITIZED
-enum { CODE_STEP = 4 * 4096, LINE_BYTES = 1 << 17 };
-#else
-enum { CODE_STEP = 4096, LINE_BYTES = 1 << 20 };
-#endif
+enum { CODE_STEP = SANITIZED ? 4 * 4096 : 4096, LINE_BYTES = SANITIZED ? 1 << 17 : 1 << 20 };
 
 /* Each code point four times, in contexts where its category decides the cut: CaC 'C\n. */
 static void every_code_point_matches(void **state) {

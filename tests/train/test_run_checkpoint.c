@@ -289,11 +289,7 @@ static void only_the_newest_stay(void **state) {
 
 /* Moments among the calls that write tensors. The calls are the same everywhere: on the CPU without sanitizers many of
  * them are tried, elsewhere, where one takes three times as long, some. */
-#ifdef LS_SANITIZED
-static int64_t moments_between(void) { return 12; }
-#else
-static int64_t moments_between(void) { return test_defers() ? 12 : 30; }
-#endif
+static int64_t moments_between(void) { return SANITIZED || test_defers() ? 12 : 30; }
 
 typedef struct two_states {
     training before, after; /* steps 2 and 3 */

@@ -17,6 +17,8 @@
 
 enum { STEPS = 20 };
 
+static int64_t setting_steps(void) { return test_looks() ? 5 : STEPS; }
+
 static char scratch[] = "/tmp/lockstep-test-XXXXXX";
 static char data_path[64];
 
@@ -101,18 +103,18 @@ static void job_must_run(job *j) {
 }
 
 /* A file of the last checkpoint. */
-static char *read_last(const char *run, const char *name, int64_t *bytes) {
+static char *read_last(const job *j, const char *name, int64_t *bytes) {
     char path[1200], *text;
     ls_error err;
-    snprintf(path, sizeof path, "%s/checkpoints/step-%08d/%s", run, STEPS, name);
+    snprintf(path, sizeof path, "%s/checkpoints/step-%08lld/%s", j->o.train.run, (long long)j->o.train.steps, name);
     assert_ok(ls_file_read(&text, bytes, path, 1 << 26, &err), err);
     return text;
 }
 
 /* Digests of weights, and of masters and moments. */
-static void digests_of(const char *run, char out[64]) {
+static void digests_of(const job *j, char out[64]) {
     int64_t bytes;
-    char *text = read_last(run, "state.json", &bytes);
+    char *text = read_last(j, "state.json", &bytes);
     const char *weights, *optimizer;
     ls_json_doc *doc;
     ls_node root, child;
@@ -128,11 +130,11 @@ static void digests_of(const char *run, char out[64]) {
     free(text);
 }
 
-static void must_equal(const char *run, const char *want, const char *what) {
+static void must_equal(const job *j, const char *want, const char *what) {
     char got[64];
-    digests_of(run, got);
+    digests_of(j, got);
     if (strcmp(got, want) != 0) fail_msg("%s: %s, expected %s", what, got, want);
-    (void)nftw(run, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    (void)nftw(j->o.train.run, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 /* The metrics of a run without the times. */
@@ -163,10 +165,12 @@ static void settings_carry_no_bits(void **state) {
         if (m > 1) j.o.train.leaves = LS_LEAVES_BY_LENGTH;
         if (m == 2) j.o.train.save_every = 0;
         j.o.train.microbatch = 1;
+        j.o.train.steps = setting_steps();
         job_must_run(&j);
-        digests_of(j.o.train.run, want);
+        digests_of(&j, want);
         for (int i = 0; i < 7; i++) {
             job k = job_make(names[m], "other");
+            k.o.train.steps = setting_steps();
             k.o.train.leaf = j.o.train.leaf;
             k.o.train.leaves = j.o.train.leaves;
             k.o.train.save_every = i;
@@ -178,7 +182,7 @@ static void settings_carry_no_bits(void **state) {
             if (i >= 5) k.o.train.isa = i - 5 + 1;
             if (m == 2 && i != 3 && i != 4) continue;
             job_must_run(&k);
-            must_equal(k.o.train.run, want, names[m]);
+            must_equal(&k, want, names[m]);
         }
         (void)nftw(j.o.train.run, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
     }
@@ -189,6 +193,7 @@ static void check_settings_in_mma16(const char *fixture) {
     char want[64], exact[64];
     for (int i = 0; i < 7; i++) {
         job k = job_make(fixture, i == 0 ? "plain" : "other");
+        k.o.train.steps = setting_steps();
         k.o.train.dtype = LS_BF16;
         k.o.train.profile = i == 6 ? LS_PROFILE_EXACT : LS_PROFILE_MMA16;
         k.o.train.leaf = 2;
@@ -199,11 +204,11 @@ static void check_settings_in_mma16(const char *fixture) {
         if (i == 5) k.o.train.isa = LS_ISA_GENERIC + 1;
         job_must_run(&k);
         if (i == 0)
-            digests_of(k.o.train.run, want);
+            digests_of(&k, want);
         else if (i < 6)
-            must_equal(k.o.train.run, want, fixture);
+            must_equal(&k, want, fixture);
         else
-            digests_of(k.o.train.run, exact);
+            digests_of(&k, exact);
         (void)nftw(k.o.train.run, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
     }
     assert_string_not_equal(want, exact);
@@ -249,7 +254,7 @@ static void kill_and_resume(ls_dtype moments) {
     test_forks();
     plain.o.train.moments = j.o.train.moments = (int32_t)moments;
     job_must_run(&plain);
-    digests_of(plain.o.train.run, want);
+    digests_of(&plain, want);
     want_metrics = metrics_of(plain.o.train.run);
     for (int64_t kill_at = 9; kill_at <= 17; kill_at += 8) {
         const pid_t child = fork();
@@ -282,7 +287,7 @@ static void kill_and_resume(ls_dtype moments) {
     job_must_run(&j);
     got_metrics = metrics_of(j.o.train.run);
     assert_string_equal(got_metrics, want_metrics);
-    must_equal(j.o.train.run, want, "killed and resumed");
+    must_equal(&j, want, "killed and resumed");
     (void)nftw(plain.o.train.run, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
     free(got_metrics);
     free(want_metrics);
@@ -302,7 +307,7 @@ static void share(ls_dtype moments) {
     test_forks();
     plain.o.train.moments = j.o.train.moments = (int32_t)moments;
     job_must_run(&plain);
-    digests_of(plain.o.train.run, want);
+    digests_of(&plain, want);
     for (int part = 0; part < 2; part++) { /* of two eight steps, of three the rest from the checkpoint */
         pid_t children[3];
         int status;
@@ -327,7 +332,7 @@ static void share(ls_dtype moments) {
             assert_int_equal(status, 0);
         }
     }
-    must_equal(j.o.train.run, want, "two and three processes");
+    must_equal(&j, want, "two and three processes");
     j.o.train.ranks = 2;
     j.o.train.weights = LS_WEIGHTS_WHOLE;
     /* Another seed is another run: both say so. */

@@ -104,7 +104,7 @@ static void look(void *looker, const ls_device *device) { *(int64_t *)looker = d
 static void paper_counts_what_is_held(void **state) {
     (void)state;
     for (size_t m = 0; m < sizeof names / sizeof names[0]; m++)
-        for (int i = 0; i < 8; i++) {
+        for (int i = test_looks() ? 5 : 0; i < 8; i++) {
             const setting s = make_setting(names[m], i % 2 == 0 ? 2 : 5);
             const ls_planned_opts paper = {.title = "paper"};
             ls_train_plan plan = {.rows = i < 4 ? 64 : 20,
@@ -128,21 +128,13 @@ static void paper_counts_what_is_held(void **state) {
 
 /* ---- what is chosen ---- */
 
-#ifdef LS_SANITIZED /* where a run takes six times as long */
-#define RANDOM_RUNS 30
-#define MODEL_STEP 2
-#else
-#define RANDOM_RUNS 200
-#define MODEL_STEP 1
-#endif
-
 static const ls_card processor = {"cpu", "a processor", 0, 100e9, 1e12, 50e9, false};
 
 /* Over limits from too little to plenty: whatever is chosen runs within them, with one result; where nothing is, the
  * smallest does not run. */
 static void plans_run_and_refusals_would_not(void **state) {
     (void)state;
-    for (size_t m = 0; m < sizeof names / sizeof names[0]; m += MODEL_STEP) {
+    for (size_t m = 0; m < sizeof names / sizeof names[0]; m += test_looks() ? 3 : 1) {
         const setting s = make_setting(names[m], 5);
         const ls_train_wish wish = make_wish(&s);
         const ls_train_plan plenty = ls_train_plan_plain(&wish, 4096);
@@ -233,9 +225,10 @@ static int64_t most_workspace(const setting *s, const ls_train_wish *wish, const
  * its plan said and has the bits of a run with plenty; one that is refused runs out of memory when it is forced. */
 static void random_runs_hold_what_is_planned(void **state) {
     uint64_t seed = 44;
+    const int64_t n = test_looks() ? 30 : 200;
     int64_t n_run = 0, n_refused = 0;
     (void)state;
-    for (int i = 0; i < RANDOM_RUNS; i++) {
+    for (int64_t i = 0; i < n; i++) {
         ls_train_wish wish;
         const setting s = random_setting(&seed, &wish);
         const ls_train_plan plenty = plenty_plan(&s, &wish), smallest = smallest_plan(&s, &wish);
@@ -264,7 +257,7 @@ static void random_runs_hold_what_is_planned(void **state) {
             n_refused++;
         }
     }
-    assert_true(n_run > RANDOM_RUNS * 2 / 5 && n_refused > RANDOM_RUNS / 10);
+    assert_true(n_run > n * 2 / 5 && n_refused > n / 10);
 }
 
 /* More memory never takes a slower plan. */
