@@ -5,6 +5,7 @@ words of docs/guide/diagnosis.md; a report that names something of `near` is nea
 cause is named", where the guide has no word for the fault. SOUND has (name, model, what the setting is); each must be
 clean. `families` has keys of FAMILY.
 """
+import hashlib
 
 FAMILY = {
     "stale": "stale state of a reused slot: what the last owner left moves the next request",
@@ -143,3 +144,51 @@ SOUND = [
     ("keys-in-f16", "llama", "keys and values are kept in float16 on both paths; the model is float32"),
     ("speculation-right", "qwen3", "speculative decoding with exact rollback and the model's own records"),
 ]
+
+# What a report says where it means a family. "other arithmetic in decode" is no word of the guide: of a fault of decode alone it is near.
+ANSWERS = {
+    "stale": ("stale state of a reused slot",),
+    "across": ("prefix hit across different prompts",),
+    "restore": ("prefix hits are wrong", "prefix snapshot at the wrong token", "prefix cache returns old entries"),
+    "mixed": ("another sequence's state is read",),
+    "kernel": ("order of sums follows the batch",),
+    "padding": ("padding leaks into the state",),
+    "preempt": ("preempted sequences come back wrong", "swapped sequences come back wrong"),
+    "fork": ("fork is not a copy",),
+    "temperature": ("temperature on one side only",),
+    "value": ("log-probabilities clamped", "log-probabilities in low precision", "log-probabilities scaled",
+              "top-k or top-p on one side only", "vocabulary on one side only"),
+    "shift": ("records shifted", "records of other tokens"),
+    "tokens": ("other tokens than were sent",),
+    "missing": ("log-probabilities missing",),
+    "weights": ("other weights or another formula", "one layer has other weights", "another formula in the model", "weights in low precision"),
+    "page": ("page size matters",),
+    "length": ("wrong from a length on", "state lost between chunks", "keys and values in 8 bits", "positions or scale of attention"),
+    "penalty": ("penalty on one side only",),
+    "eos": ("end of sequence masked",),
+    "repeat": ("not repeatable",),
+    "hang": ("ends without an answer",),
+    "head": ("head in low precision",),
+    "unnamed": ("not named",),
+}
+DECODE_ALONE = ("vocabulary-padded", "head-in-fp8", "rejected-drafts-stay", "bos-for-generation", "window-in-decode", "tail-page-not-sent")
+
+NEEDS_CHECKPOINT = ("tied-head-not-updated",)
+
+
+def cases():
+    """As script/probe-table takes them. Whether a user has the checkpoint, and a fault's type, hang on a hash of the name."""
+    for sound, entries in ((False, FAULTS), (True, [(name, model, (), (), what) for name, model, what in SOUND])):
+        for i, (name, model, families, near, _) in enumerate(entries):
+            digest = hashlib.sha256(name.encode()).digest()
+            dtype = next((t for mark, t in (("bf16", "bfloat16"), ("f16-", "float16"), ("two-replicas", "bfloat16")) if mark in name and sound),
+                         "float32" if sound or digest[1] % 2 or model == "jamba" else "bfloat16")
+            words = ["--case", name, "--dtype", dtype, "--attention", "eager" if "eager" in name or model == "mamba" else "sdpa"]
+            yield {"name": "seventh-" + name, "model": "seventh-" + model, "fault": "none" if sound else name, "words": words,
+                   "seed": 200 + i + 100 * sound, "half": "seventh", "server": "seventh.py",
+                   "checkpoint": bool(digest[0] % 2) or name in NEEDS_CHECKPOINT,
+                   "right": ("clean",) if sound else tuple(a for f in families for a in ANSWERS[f]),
+                   "near": tuple(a for f in near for a in ANSWERS[f]) + ("other arithmetic in decode",) * (name in DECODE_ALONE)}
+
+
+CASES = list(cases())

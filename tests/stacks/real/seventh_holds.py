@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Shows without lockstep probe that each fault of the seventh set changes records, and that no sound setting does.
+
+Usage: seventh_holds.py MODELS [NAME...]
+
+Every case serves the same traffic: groups of samples, conversations of some turns, shared beginnings and shared middles, crowds,
+clients that leave, requests with biases, a nucleus and temperatures. The model's own forward of transformers then computes each
+recorded token. A request is off if one of its records is farther away than 5 times the median of what bfloat16 makes of these
+tokens; where the server is in 16 bits, also than half as much again as the most that it makes. Of a fault one request in 20 must be off, and of a sound setting none.
+"""
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+import transformers
+
+import seventh_cases
+
+SERVE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "seventh.py")
+
+
+def post(url, path, what, timeout=120):
+    request = urllib.request.Request(url + path, json.dumps(what).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=timeout) as reply:
+        return json.load(reply)
+
+
+def complete(url, dialect, ids, n_new, seed, n=1, temperature=1.0, **more):
+    """Pairs of (all tokens, records) of each sample."""
+    if dialect == "sglang":
+        reply = post(url, "/generate", {"input_ids": ids, "sampling_params": {"max_new_tokens": n_new, "n": n, "sampling_seed": seed,
+                                                                             "temperature": temperature, "ignore_eos": True}})
+        return [(a["output_ids"], [v[0] for v in a["meta_info"]["output_token_logprobs"]]) for a in reply]
+    reply = post(url, "/v1/completions", {"prompt": ids, "max_tokens": n_new, "n": n, "seed": seed, "temperature": temperature,
+                                          "logprobs": 0, "ignore_eos": True, **more})
+    return [(c["token_ids"], c["logprobs"]["token_logprobs"]) for c in reply["choices"]]
+
+
+def leave(url, ids):
+    try:
+        post(url, "/v1/completions", {"prompt": ids, "max_tokens": 200, "temperature": 1.0, "ignore_eos": True}, timeout=0.3)
+    except OSError:
+        pass
+
+
+def traffic(url, dialect):
+    """(prompt, completion, records, temperature) of each request."""
+    r, answers, lock = random.Random(3), [], threading.Lock()
+
+    def text(n):
+        return [r.randrange(3, 512) for _ in range(n)]
+
+    def send(ids, n_new=12, **more):
+        made = complete(url, dialect, ids, n_new, len(answers), **more)
+        with lock:
+            answers.extend((ids, new, records, more.get("temperature", 1.0)) for new, records in made)
+        return made[0][0]
+
+    system, middle = text(40), text(32)
+    for _ in range(4):
+        send(system + text(20), n=4)
+        again = system + text(24)
+        send(again)
+        send(again)
+        for _ in range(3):
+            send(text(16) + middle + text(9))
+        turns = text(27)
+        for _ in range(3):
+            turns = turns + send(turns) + text(6)
+        for n in (21, 18, 33):
+            leave(url, text(30))
+            send(text(n))
+        for n in (70, 12):
+            send(text(n), temperature=0.7)
+            send(text(n), n_new=40, top_p=0.8)
+        send(text(13), logit_bias={"7": 4.0, "9": 3.0}, repetition_penalty=1.4)
+        send(text(13))
+        with ThreadPoolExecutor(12) as pool:
+            list(pool.map(lambda n: send(text(n), n_new=8 + n % 7), range(5, 29, 2)))
+    with ThreadPoolExecutor(28) as pool:
+        list(pool.map(lambda n: send(text(60), n_new=40), range(28)))
+    return answers
+
+
+@torch.no_grad()
+def own(directory, dtype, answers):
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).eval()
+    values = []
+    for ids, new, _, temperature in answers:
+        logits = model(torch.tensor([ids + new])).logits[0, len(ids) - 1:-1].float()
+        values.append([torch.log_softmax(x / t, -1).gather(1, torch.tensor(new)[:, None])[:, 0] for x, t in ((logits, 1), (logits, temperature))])
+    return values
+
+
+def measure(models, case):
+    """How many requests are off, of how many; the limit; the median of what is off."""
+    directory = os.path.join(models, case["model"])
+    sglang = case["name"] == "seventh-sglang-raw"
+    server = subprocess.Popen([sys.executable, SERVE, directory] + case["words"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        answers = traffic(server.stdout.readline().strip(), "sglang" if sglang else "vllm")
+    finally:
+        server.kill()
+        server.wait()
+    f32, bf16 = own(directory, torch.float32, answers), own(directory, torch.bfloat16, answers)
+    rounding = torch.cat([(a[0] - b[0]).abs() for a, b in zip(f32, bf16)])
+    limit = max(5 * float(rounding.median()), 0.0 if "float32" in case["words"] else 1.5 * float(rounding.max()))
+    apart = [(torch.tensor(records) - of[sglang]).abs().nan_to_num(99) for (_, _, records, _), of in zip(answers, f32)]
+    off = torch.cat([d[d > limit] for d in apart])
+    return sum(bool((d > limit).any()) for d in apart), len(apart), limit, float(off.median()) if len(off) else 0.0, float(torch.cat(apart).max())
+
+
+def main():
+    torch.set_num_threads(1)
+    failed = 0
+    for case in seventh_cases.CASES:
+        name = case["name"].removeprefix("seventh-")
+        if sys.argv[2:] and name not in sys.argv[2:]:
+            continue
+        off, n, limit, median, most = measure(sys.argv[1], case)
+        holds = off == 0 if case["fault"] == "none" else off * 20 >= n
+        failed += not holds
+        print("%-7s %-26s %3d of %3d requests off, limit %.3g, their median %.3g, largest %.3g" % (
+            "holds" if holds else "FAILED", name, off, n, limit, median, most), flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
