@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""A server with slots, a block cache and continuous batches around transformers' models on CPU; a fault where one is asked for.
+"""A server with slots, a block cache and batches around transformers' models on CPU; a fault where one is asked for.
 
 Usage: seventh.py MODEL [--case NAME] [--dtype float32|bfloat16|float16] [--attention eager|sdpa] [--threads N]
        seventh.py --make DIR llama|qwen2|qwen3|mamba|jamba          writes a model of random weights
 
-NAME is of seventh_cases.py. The address is the first line. One thread owns the model: each turn admits what waits, computes
-prompts, and then one token of all sequences that run. Prompts that are scored go the same way, but read no cache.
+NAME is of seventh_cases.py. The address is the first line. One thread owns the model: each turn admits what waits,
+computes prompts, and then one token of all sequences that run. Prompts that are scored go the same way, but read no
+cache.
 """
 
 import argparse
@@ -34,16 +35,18 @@ SLOTS = {"int8-from-eight-rows": 16, **dict.fromkeys(PREEMPTS, 32)}
 
 def make(directory, kind):
     torch.manual_seed(11)
-    common = dict(vocab_size=VOCAB, hidden_size=96, intermediate_size=192, num_hidden_layers=4, num_attention_heads=4,
-                  num_key_value_heads=2, max_position_embeddings=2048, initializer_range=0.12, bos_token_id=1, eos_token_id=EOS,
-                  pad_token_id=0, tie_word_embeddings=kind == "qwen2")
+    tokens = dict(vocab_size=VOCAB, bos_token_id=1, eos_token_id=EOS, pad_token_id=0)
+    common = dict(hidden_size=96, intermediate_size=192, num_hidden_layers=4, num_attention_heads=4,
+                  num_key_value_heads=2, max_position_embeddings=2048, initializer_range=0.12,
+                  tie_word_embeddings=kind == "qwen2", **tokens)
     config = {"llama": lambda: transformers.LlamaConfig(**common), "qwen2": lambda: transformers.Qwen2Config(**common),
               "qwen3": lambda: transformers.Qwen3Config(head_dim=32, **common),
-              "mamba": lambda: transformers.MambaConfig(vocab_size=VOCAB, hidden_size=96, state_size=8, num_hidden_layers=4, bos_token_id=1,
-                                                        eos_token_id=EOS, pad_token_id=0, initializer_range=0.15,
-                                                        rescale_prenorm_residual=False, tie_word_embeddings=False),
-              "jamba": lambda: transformers.JambaConfig(attn_layer_offset=1, attn_layer_period=3, num_experts=1, num_experts_per_tok=1,
-                                                        use_mamba_kernels=False, mamba_d_state=8, **common)}[kind]()
+              "mamba": lambda: transformers.MambaConfig(
+                  hidden_size=96, state_size=8, num_hidden_layers=4, initializer_range=0.15,
+                  rescale_prenorm_residual=False, tie_word_embeddings=False, **tokens),
+              "jamba": lambda: transformers.JambaConfig(
+                  attn_layer_offset=1, attn_layer_period=3, num_experts=1, num_experts_per_tok=1,
+                  use_mamba_kernels=False, mamba_d_state=8, **common)}[kind]()
     model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         if kind != "qwen2":  # the end of sequence is likely behind some texts, and unlikely behind most
@@ -59,12 +62,15 @@ def coarse(x, bits):
 class Sequence:
     def __init__(self, ids, n_new, temperature=1.0, top_k=0, top_p=1.0, seed=0, salt=None, bias=(), repetition=1.0,
                  presence=0.0, frequency=0.0, scores=False, stops=(), min_tokens=0, adapter=False):
-        self.ids, self.n_new, self.temperature, self.top_k, self.top_p = list(ids), n_new, temperature, top_k, top_p
-        self.salt, self.bias, self.repetition, self.presence, self.frequency = salt, dict(bias), repetition, presence, frequency
+        self.ids, self.n_new, self.salt, self.bias = list(ids), n_new, salt, dict(bias)
+        self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
+        self.repetition, self.presence, self.frequency = repetition, presence, frequency
         self.wants_scores, self.stops, self.min_tokens, self.adapter = scores, stops, min_tokens, adapter
         self.generator = torch.Generator().manual_seed(seed)
-        self.new, self.records, self.scores, self.done, self.left, self.error = [], [], None, threading.Event(), False, None
-        self.slot, self.state, self.base, self.behind, self.group = None, None, 0, 0, None
+        self.new, self.records, self.scores, self.error = [], [], None, None
+        self.done, self.left = threading.Event(), False  # left: its client went away
+        self.slot, self.state, self.group = None, None, None
+        self.base, self.behind = 0, 0  # rows in front of its own; how far its positions lag
 
     def finished(self):
         return self.left or len(self.new) >= self.n_new or bool(self.new and self.new[-1] in self.stops)
@@ -116,10 +122,13 @@ class Model:
         longest, before = max(map(len, tokens)), max(rows)
         ids = torch.tensor([[0] * (longest - len(t)) + t for t in tokens])
         where = torch.tensor([[0] * (longest - len(p)) + list(p) for p in positions])
-        mask = torch.tensor([[0] * (before - n) + [1] * n + [0] * (longest - len(t)) + [1] * len(t) for n, t in zip(rows, tokens)])
+        mask = torch.tensor([[0] * (before - n) + [1] * n + [0] * (longest - len(t)) + [1] * len(t)
+                             for n, t in zip(rows, tokens)])
         if not self.mask_pads:
             mask[:] = 1
-        more = {"attention_mask": mask[:, before:]} if self.kind == "mamba" else {"attention_mask": mask, "position_ids": where}
+        more = {"attention_mask": mask, "position_ids": where}
+        if self.kind == "mamba":
+            more = {"attention_mask": mask[:, before:]}
         out = self.m(input_ids=ids, cache=cache, use_cache=True, output_hidden_states=hidden, **more)
         after = [self.unpack(out.cache, i, n + len(t)) for i, (n, t) in enumerate(zip(rows, tokens))]
         early = self.m.lm_head(self.m.model.norm(out.hidden_states[-2]))[:, -1].float() if hidden else None
@@ -164,7 +173,8 @@ class Engine:
             for i, layer in enumerate(self.model.blocks):
                 a = torch.randn(96, 4, generator=torch.Generator().manual_seed(i)) * 0.05
                 delta = (a @ a.T.roll(1, 1)).to(self.model.m.dtype)
-                layer.self_attn.o_proj.register_forward_hook(lambda m, x, y, d=delta: y + x[0] @ d * 3 if self.adapted else y)
+                layer.self_attn.o_proj.register_forward_hook(
+                    lambda m, x, y, d=delta: y + x[0] @ d * 3 if self.adapted else y)
         if self.fault == "graph-pads-write-row-0":
             self.pad = self.model([None], [[0]], [[0]])[1][0]
 
@@ -321,7 +331,8 @@ class Engine:
     def after_prompt(self, s, words, state, logits):
         s.state = state
         if s.wants_scores and s.scores is None:
-            s.scores = torch.log_softmax(logits[:-1], -1).gather(1, torch.tensor(words[1:])[:, None].long())[:, 0].tolist()
+            of_next = torch.tensor(words[1:])[:, None].long()
+            s.scores = torch.log_softmax(logits[:-1], -1).gather(1, of_next)[:, 0].tolist()
         if self.reads_cache:
             self.keep(s, words, state)
         if self.fault == "tail-page-not-sent":
@@ -351,11 +362,13 @@ class Engine:
             if whole:
                 self.kept.setdefault(key, [(a.clone(), b.clone()) for a, b in state])
             elif (i + 1) * self.page <= rows:
-                self.kept.setdefault(key, self.stored([tuple(x[:, i * self.page:(i + 1) * self.page].clone() for x in pair) for pair in state]))
+                part = slice(i * self.page, (i + 1) * self.page)
+                self.kept.setdefault(key, self.stored([tuple(x[:, part].clone() for x in pair) for pair in state]))
         n = len(words) % PAGE
         if self.fault == "hit-ignores-partial-block" and n >= PAGE // 2:
             parent = self.keys_of(s, words)[-1:] or [repr(s.salt)]
-            tail = [tuple(torch.nn.functional.pad(x[:, len(words) - n:len(words)], (0, 0, 0, PAGE - n)) for x in pair) for pair in state]
+            part = slice(len(words) - n, len(words))
+            tail = [tuple(torch.nn.functional.pad(x[:, part], (0, 0, 0, PAGE - n)) for x in pair) for pair in state]
             self.kept.setdefault(("partial", parent[0]), []).append((words[-n:], tail))
         while len(self.kept) > CACHED_TOKENS // self.page:
             del self.kept[next(iter(self.kept))]
@@ -406,8 +419,8 @@ class Engine:
         self.rows = len(running)
         self.adapted = any(s.adapter for s in running)
         self.model.mask_pads = self.fault != "pad-not-masked"
-        positions = [s.base + len(s.ids) + len(s.new) - 1 - s.behind + (self.fault == "bos-for-generation" and not s.wants_scores)
-                     for s in running]
+        extra = int(self.fault == "bos-for-generation")
+        positions = [s.base + len(s.ids) + len(s.new) - 1 - s.behind + extra * (not s.wants_scores) for s in running]
         states = [self.read(s) for s in running]
         logits, after, early = self.model(states, [[s.new[-1]] for s in running], [[p] for p in positions],
                                           hidden=self.fault in SPECULATES)
@@ -429,7 +442,8 @@ class Engine:
         last = self.left.get(s.slot)
         if self.fault == "longer-owner-seen" and last is not None and last.state is not None:
             n = s.state[0][0].shape[1]
-            return [tuple(torch.cat([x, old[:, n + 1:]], 1) for x, old in zip(a, b)) for a, b in zip(s.state, last.state)]
+            return [tuple(torch.cat([x, old[:, n + 1:]], 1) for x, old in zip(*of_layer))
+                    for of_layer in zip(s.state, last.state)]
         return s.state
 
     def written(self, s, before, after):
@@ -477,7 +491,8 @@ class Engine:
             x = x.masked_fill(x < x.topk(min(s.top_k, VOCAB)).values[-1], -math.inf)
         if s.top_p < 1:
             p, order = torch.softmax(x, -1).sort(descending=True)
-            x = x.masked_fill(torch.zeros_like(x, dtype=torch.bool).scatter(0, order, p.cumsum(0) - p >= s.top_p), -math.inf)
+            out = torch.zeros_like(x, dtype=torch.bool).scatter(0, order, p.cumsum(0) - p >= s.top_p)
+            x = x.masked_fill(out, -math.inf)
         return x
 
     def draw(self, s, x):
@@ -491,16 +506,19 @@ class Engine:
         tokens, drafted = [], [False] * len(running)
         for i, s in enumerate(running):
             x = self.changed(s, logits[i])
-            tokens.append(self.draw(s, x) if self.fault not in SPECULATES else self.speculate(s, x, self.changed(s, early[i])))
             if self.fault in SPECULATES:
-                tokens[i], drafted[i] = tokens[i]
+                token, drafted[i] = self.speculate(s, x, self.changed(s, early[i]))
+            else:
+                token = self.draw(s, x)
+            tokens.append(token)
         ends = [len(s.new) + 1 >= s.n_new for s in running]
         rows = list(range(len(running)))
         if self.fault == "rows-before-compaction" and any(ends):
             stay = itertools.count()
             rows = [i if end else next(stay) for i, end in zip(rows, ends)]
         for i, s in enumerate(running):
-            value = self.record(s, early[i] if drafted[i] and self.fault == "draft-records" else logits[rows[i]], tokens[i])
+            of = early[i] if drafted[i] and self.fault == "draft-records" else logits[rows[i]]
+            value = self.record(s, of, tokens[i])
             if self.fault == "record-one-late":
                 value, s.held = getattr(s, "held", value), value
             s.new.append(tokens[i])
@@ -559,7 +577,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self):
-        self.say(200, {"data": [{"id": "model", "owned_by": dialect, "max_model_len": 1200}]} if self.path == "/v1/models" else {})
+        models = {"data": [{"id": "model", "owned_by": dialect, "max_model_len": 1200}]}
+        self.say(200, models if self.path == "/v1/models" else {})
 
     def do_POST(self):
         q = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or b"{}")
@@ -588,16 +607,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return engine.ask(made, self.connection)
 
     def vllm(self, engine, q):
-        ids, choices = q["prompt"], []
-        made = self.samples(engine, q.get("n", 1), ids, q["max_tokens"], q.get("seed", 0), q.get("prompt_logprobs") is not None,
-                            temperature=q.get("temperature", 0.6 if engine.fault == "default-temperature" else 1.0), top_k=q.get("top_k", 0),
+        ids, choices, hot = q["prompt"], [], 0.6 if engine.fault == "default-temperature" else 1.0
+        scores = q.get("prompt_logprobs") is not None
+        made = self.samples(engine, q.get("n", 1), ids, q["max_tokens"], q.get("seed", 0), scores,
+                            temperature=q.get("temperature", hot), top_k=q.get("top_k", 0),
                             top_p=q.get("top_p", 1.0), salt=q.get("cache_salt"),
                             bias={int(k): v for k, v in (q.get("logit_bias") or {}).items()},
                             repetition=q.get("repetition_penalty", 1.0), presence=q.get("presence_penalty", 0.0),
                             frequency=q.get("frequency_penalty", 0.0), min_tokens=q.get("min_tokens", 0),
                             stops=(q.get("stop_token_ids") or []) + ([] if q.get("ignore_eos") else [EOS]))
         for i, s in enumerate(made):
-            choices.append({"index": i, "token_ids": s.new, "prompt_token_ids": ids, "finish_reason": "length" if len(s.new) == s.n_new else "stop",
+            choices.append({"index": i, "token_ids": s.new, "prompt_token_ids": ids,
+                            "finish_reason": "length" if len(s.new) == s.n_new else "stop",
                             "logprobs": {"tokens": ["token_id:%d" % t for t in s.new], "token_logprobs": s.records}})
             if s.scores is not None:
                 choices[-1]["prompt_logprobs"] = [None] + [{str(t): {"logprob": v}} for t, v in zip(ids[1:], s.scores)]
@@ -606,11 +627,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def sglang(self, engine, q):
         p, answers = q["sampling_params"], []
         made = self.samples(engine, p.get("n", 1), q["input_ids"], p["max_new_tokens"], p.get("sampling_seed", 0),
-                            q.get("logprob_start_len") == 0, temperature=p.get("temperature", 1.0), top_k=max(0, p.get("top_k", 0)),
-                            top_p=p.get("top_p", 1.0), 
+                            q.get("logprob_start_len") == 0, temperature=p.get("temperature", 1.0),
+                            top_k=max(0, p.get("top_k", 0)), top_p=p.get("top_p", 1.0),
                             stops=(p.get("stop_token_ids") or []) + ([] if p.get("ignore_eos") else [EOS]))
         for s in made:
-            meta = {"prompt_tokens": len(s.ids), "output_token_logprobs": [[v, t, None] for v, t in zip(s.records, s.new)]}
+            records = [[v, t, None] for v, t in zip(s.records, s.new)]
+            meta = {"prompt_tokens": len(s.ids), "output_token_logprobs": records}
             if s.scores is not None:
                 meta["input_token_logprobs"] = [[v, t, None] for v, t in zip([None] + s.scores, s.ids)]
             answers.append({"output_ids": s.new, "meta_info": meta})

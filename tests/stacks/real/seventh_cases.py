@@ -145,7 +145,8 @@ SOUND = [
     ("speculation-right", "qwen3", "speculative decoding with exact rollback and the model's own records"),
 ]
 
-# What a report says where it means a family. "other arithmetic in decode" is no word of the guide: of a fault of decode alone it is near.
+# What a report says where it means a family. "other arithmetic in decode" is no word of the guide. Of a fault of decode
+# alone it is near.
 ANSWERS = {
     "stale": ("stale state of a reused slot",),
     "across": ("prefix hit across different prompts",),
@@ -161,9 +162,11 @@ ANSWERS = {
     "shift": ("records shifted", "records of other tokens"),
     "tokens": ("other tokens than were sent",),
     "missing": ("log-probabilities missing",),
-    "weights": ("other weights or another formula", "one layer has other weights", "another formula in the model", "weights in low precision"),
+    "weights": ("other weights or another formula", "one layer has other weights", "another formula in the model",
+                "weights in low precision"),
     "page": ("page size matters",),
-    "length": ("wrong from a length on", "state lost between chunks", "keys and values in 8 bits", "positions or scale of attention"),
+    "length": ("wrong from a length on", "state lost between chunks", "keys and values in 8 bits",
+               "positions or scale of attention"),
     "penalty": ("penalty on one side only",),
     "eos": ("end of sequence masked",),
     "repeat": ("not repeatable",),
@@ -171,24 +174,28 @@ ANSWERS = {
     "head": ("head in low precision",),
     "unnamed": ("not named",),
 }
-DECODE_ALONE = ("vocabulary-padded", "head-in-fp8", "rejected-drafts-stay", "bos-for-generation", "window-in-decode", "tail-page-not-sent")
+DECODE_ALONE = ("vocabulary-padded", "head-in-fp8", "rejected-drafts-stay", "bos-for-generation", "window-in-decode",
+                "tail-page-not-sent")
 
 NEEDS_CHECKPOINT = ("tied-head-not-updated",)
 
 
 def cases():
-    """As script/probe-table takes them. Whether a user has the checkpoint, and a fault's type, hang on a hash of the name."""
+    """For script/probe-table. A hash of the name says whether a user has the checkpoint, and a fault's type."""
     for sound, entries in ((False, FAULTS), (True, [(name, model, (), (), what) for name, model, what in SOUND])):
         for i, (name, model, families, near, _) in enumerate(entries):
             digest = hashlib.sha256(name.encode()).digest()
-            dtype = next((t for mark, t in (("bf16", "bfloat16"), ("f16-", "float16"), ("two-replicas", "bfloat16")) if mark in name and sound),
-                         "float32" if sound or digest[1] % 2 or model == "jamba" else "bfloat16")
-            words = ["--case", name, "--dtype", dtype, "--attention", "eager" if "eager" in name or model == "mamba" else "sdpa"]
-            yield {"name": "seventh-" + name, "model": "seventh-" + model, "fault": "none" if sound else name, "words": words,
+            dtype = "float32" if sound or digest[1] % 2 or model == "jamba" else "bfloat16"
+            for mark, other in (("bf16", "bfloat16"), ("f16-", "float16"), ("two-replicas", "bfloat16")) * sound:
+                dtype = other if mark in name and dtype == "float32" else dtype
+            attention = "eager" if "eager" in name or model == "mamba" else "sdpa"
+            yield {"name": "seventh-" + name, "model": "seventh-" + model, "fault": "none" if sound else name,
+                   "words": ["--case", name, "--dtype", dtype, "--attention", attention],
                    "seed": 200 + i + 100 * sound, "half": "seventh", "server": "seventh.py",
                    "checkpoint": bool(digest[0] % 2) or name in NEEDS_CHECKPOINT,
                    "right": ("clean",) if sound else tuple(a for f in families for a in ANSWERS[f]),
-                   "near": tuple(a for f in near for a in ANSWERS[f]) + ("other arithmetic in decode",) * (name in DECODE_ALONE)}
+                   "near": tuple(a for f in near for a in ANSWERS[f]) +
+                           ("other arithmetic in decode",) * (name in DECODE_ALONE)}
 
 
 CASES = list(cases())
