@@ -11,8 +11,6 @@ Faults are planted around the model and never in what transformers does without 
 
 import argparse
 import contextlib
-import http.server
-import json
 import math
 import os
 import sys
@@ -23,6 +21,7 @@ import torch
 import transformers
 from transformers import DynamicCache
 
+import front
 import planted
 
 FAULTS = ("pad-eight", "pad-batch", "temperature", "next-step", "stale-layer", "bf16-log-softmax", "bos", "first-null", "sentinel",
@@ -294,26 +293,12 @@ class Engine:
             r["tokens"], r["values"] = ids, record
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def log_message(self, *words):
-        pass
-
-    def say(self, status, what):
-        data = json.dumps(what).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
+class Handler(front.Handler):
     def do_GET(self):
-        self.say(200, {"data": [{"id": "model", "owned_by": "vllm", "max_model_len": 1200}]} if self.path == "/v1/models" else {})
+        self.say_models("vllm")
 
     def do_POST(self):
-        o = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or b"{}")
+        o = self.asked()
         if self.path == "/reset_prefix_cache":
             engine.kept = []
             return self.say(200, {})
@@ -341,14 +326,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
             pass
 
 
-class Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 256
-
-    def handle_error(self, request, address):
-        pass
-
-
 if sys.argv[1:2] == ["--make"]:
     make(*sys.argv[2:4])
     sys.exit(0)
@@ -361,6 +338,4 @@ parser.add_argument("--cache", action="store_true")
 parser.add_argument("--fault", default="none", choices=("none",) + FAULTS)
 parser.add_argument("--threads", type=int, default=1)
 engine = Engine(parser.parse_args())
-server = Server(("127.0.0.1", 0), Handler)
-print("http://127.0.0.1:%d" % server.server_port, flush=True)
-server.serve_forever()
+front.serve(Handler)

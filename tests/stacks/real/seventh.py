@@ -10,9 +10,7 @@ cache.
 """
 
 import argparse
-import http.server
 import itertools
-import json
 import math
 import select
 import socket
@@ -24,6 +22,8 @@ import zlib
 import torch
 import transformers
 from transformers import DynamicCache
+
+import front
 
 PAGE, VOCAB, EOS, POOL, CACHED_TOKENS = 16, 512, 2, 1400, 60000
 TOGETHER = ("batched-f32", "batched-bf16", "pad-through-state", "last-row-of-padded", "pad-not-masked")
@@ -561,27 +561,12 @@ class Engine:
         return value
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def log_message(self, *words):
-        pass
-
-    def say(self, status, what):
-        data = json.dumps(what).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
+class Handler(front.Handler):
     def do_GET(self):
-        models = {"data": [{"id": "model", "owned_by": dialect, "max_model_len": 1200}]}
-        self.say(200, models if self.path == "/v1/models" else {})
+        self.say_models(dialect)
 
     def do_POST(self):
-        q = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or b"{}")
+        q = self.asked()
         engine = engines[next(turns) % len(engines)]
         try:
             if self.path in ("/reset_prefix_cache", "/flush_cache"):
@@ -639,14 +624,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return answers if "n" in p else answers[0]
 
 
-class Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 256
-
-    def handle_error(self, request, address):
-        pass
-
-
 if sys.argv[1:2] == ["--make"]:
     make(*sys.argv[2:4])
     sys.exit(0)
@@ -663,6 +640,4 @@ engines = [Engine(options)]
 if options.case in ("two-replicas", "replica-of-older-weights"):
     engines.append(Engine(options, older=options.case == "replica-of-older-weights"))
 turns = itertools.count()
-server = Server(("127.0.0.1", 0), Handler)
-print("http://127.0.0.1:%d" % server.server_port, flush=True)
-server.serve_forever()
+front.serve(Handler)
