@@ -137,7 +137,7 @@ static ls_status score_sequences(lockstep_model *m, const int32_t *tokens, const
                                    sampling, logprob + offsets[i] + 1};
     }
     {
-        const ls_score_opts opts = {m->dtype, o.batch, o.chunk, 16};
+        const ls_score_opts opts = {.dtype = m->dtype, .batch = o.batch, .chunk = o.chunk, .page_tokens = 16};
         LS_TRY_DONE(ls_score(m->model, m->device, &opts, items, n, err));
     }
 done:

@@ -56,7 +56,8 @@ static ls_status score_and_compare(verdict *v, const ls_job *job, const scorer *
                                    ls_error *err) {
     ls_device *device = s->device != NULL ? s->device : job->device;
     ls_model *model = s->device != NULL ? s->model : job->model;
-    const ls_score_opts opts = {o->dtype, o->score_batch, o->score_chunk, o->levers.page_tokens};
+    const ls_score_opts opts = {
+        .dtype = o->dtype, .batch = o->score_batch, .chunk = o->score_chunk, .page_tokens = o->levers.page_tokens};
     ls_score_item *items = NULL;
     int32_t *tokens = NULL;
     float *logprobs = NULL;

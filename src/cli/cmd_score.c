@@ -151,7 +151,8 @@ static void tell_others(const score_run *run, const ls_run_options *o, const cha
 }
 
 static ls_score_opts score_opts(const ls_run_options *o) {
-    return (ls_score_opts){o->dtype, o->levers.batch, o->levers.chunk, o->levers.page_tokens};
+    return (ls_score_opts){
+        .dtype = o->dtype, .batch = o->levers.batch, .chunk = o->levers.chunk, .page_tokens = o->levers.page_tokens};
 }
 
 /* Weights that drew some tokens, and the values of all tokens up to the last of these. */

@@ -18,10 +18,12 @@ typedef struct ls_score_opts {
     int64_t batch;  /* sequences packed into one forward */
     int64_t chunk;  /* tokens of a sequence in one forward; 0 takes all */
     int64_t page_tokens;
+    int64_t rows; /* tokens in one forward of several sequences, at most; 0: as many as `batch` has */
 } ls_score_opts;
 
-/* Scores items in order, batch by batch. No option changes a bit of the result. A token without a log-probability (NaN,
- * op/logprob.h) is an error that names item and token, counted from 0. */
+/* Scores items, those of like length together, the longest first: an op with state takes as long as the longest
+ * sequence of a forward. Memory is that of the largest forward. No option and no order changes a bit of the result. A
+ * token without a log-probability (NaN, op/logprob.h) is an error that names item and token, counted from 0. */
 ls_status ls_score(const ls_model *model, ls_device *device, const ls_score_opts *opts, ls_score_item *items,
                    int64_t n_items, ls_error *err);
 /* The same; progress is told after every batch how many items are scored, unless it is NULL. */

@@ -121,7 +121,7 @@ static int64_t end_of_version(const grpo_ahead *a, const grpo_draws *d, const ls
 static ls_status check_version(grpo_ahead *a, grpo_draws *d, int64_t v, ls_score_item *items, ls_error *err) {
     const grpo *g = a->g;
     const ls_model *model;
-    const ls_score_opts opts = {(ls_dtype)g->o->train.dtype, 64, 0, 16};
+    const ls_score_opts opts = ls_grpo_score_opts(g);
     int64_t begin, end, n = 0;
     ls_grpo_share(g, d->episodes->n, &begin, &end);
     for (int64_t i = begin; i < end; i++) {

@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 
 #include "measure/mismatch.h"
+#include "model/score.h"
 #include "rl/borders.h"
 #include "rl/grpo.h"
 #include "rl/rollout.h"
@@ -158,6 +159,12 @@ static inline bool ls_grpo_stops(const grpo *g) { return g->gate.n_differing > 0
 /* The episode at a place. */
 static inline const ls_episode *ls_grpo_at(const grpo *g, int64_t place) {
     return &g->episodes->list[g->rows.order[place]];
+}
+
+/* How a step's episodes are scored by weights other than the trainer's: by forwards of at most 64 sequences of 1,024
+ * tokens, or as many tokens of longer ones. */
+static inline ls_score_opts ls_grpo_score_opts(const grpo *g) {
+    return (ls_score_opts){.dtype = (ls_dtype)g->o->train.dtype, .batch = 64, .page_tokens = 16, .rows = 64 * 1024};
 }
 
 static inline bool ls_grpo_truncates(const grpo *g) { return ls_sampling_truncates(&g->engine_opts.sampling); }

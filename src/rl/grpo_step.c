@@ -144,7 +144,7 @@ static ls_status share_reference(grpo *g, ls_error *err) {
 }
 
 static ls_status score_reference(grpo *g, ls_error *err) {
-    const ls_score_opts opts = {(ls_dtype)g->o->train.dtype, 64, 0, 16};
+    const ls_score_opts opts = ls_grpo_score_opts(g);
     const ls_sampling sampling = g->engine_opts.sampling;
     ls_score_item *items = NULL;
     int64_t begin, end;

@@ -164,7 +164,7 @@ static inline void generate(const ls_model *model, ls_device *device, ls_dtype d
 static inline float *score(const ls_model *model, ls_device *device, ls_dtype dtype, const levers *l,
                            const distribution *d, const request_set *set, int64_t n_completion, int64_t n_extra,
                            int64_t *row) {
-    const ls_score_opts opts = {dtype, l->batch, l->chunk, l->page_tokens};
+    const ls_score_opts opts = {.dtype = dtype, .batch = l->batch, .chunk = l->chunk, .page_tokens = l->page_tokens};
     const int64_t length = PROMPT_MAX + n_completion, n = set->n + n_extra;
     int32_t *tokens = test_alloc(n * length, sizeof *tokens);
     float *all = test_alloc(n * length, sizeof *all), *out = test_alloc(set->n * length, sizeof *out);

@@ -62,7 +62,7 @@ static inline errors measure_in(const char *name, ls_dtype dtype, ls_profile pro
         float *logits = all_logits(&f, device, s, dtype);
         float *logprob = malloc((size_t)f.n_tokens * sizeof *logprob);
         ls_score_item item = {.tokens = f.ids + s * f.n_tokens, .n_tokens = f.n_tokens, .logprob = logprob};
-        const ls_score_opts opts = {dtype, 1, 0, 64};
+        const ls_score_opts opts = {.dtype = dtype, .batch = 1, .chunk = 0, .page_tokens = 64};
         for (int64_t p = 0; p < f.n_positions; p++)
             for (int64_t v = 0; v < vocab; v++) {
                 const double diff = fabs((double)logits[f.positions[p] * vocab + v] -

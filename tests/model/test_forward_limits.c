@@ -20,7 +20,7 @@ typedef struct scoring {
 
 static void score_first(void *context, int64_t n) {
     const scoring *s = context;
-    const ls_score_opts opts = {LS_F32, 1, s->chunk, 64};
+    const ls_score_opts opts = {.dtype = LS_F32, .batch = 1, .chunk = s->chunk, .page_tokens = 64};
     ls_score_item item = {.tokens = s->tokens, .n_tokens = n, .logprob = s->logprob};
     ls_error err;
     assert_ok(ls_score(s->model, s->device, &opts, &item, 1, &err), err);

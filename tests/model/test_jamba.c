@@ -30,7 +30,7 @@ static void bf16_activations_stay_near(void **state) {
 }
 
 static void score_bits(const ls_model *model, ls_device *device, float *logprob, int64_t n) {
-    static const ls_score_opts opts = {LS_F32, 1, 0, 64};
+    static const ls_score_opts opts = {.dtype = LS_F32, .batch = 1, .chunk = 0, .page_tokens = 64};
     int32_t ids[64];
     ls_score_item item = {.tokens = ids, .n_tokens = n, .logprob = logprob};
     ls_error err;

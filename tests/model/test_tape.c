@@ -176,7 +176,7 @@ static void check_log_probabilities(const char *name, ls_dtype dtype, ls_profile
     gradient = gradient_of(&t, &b, device, dtype, true, 0, 4, logprob);
     for (int64_t s = 0; s < 4; s++) {
         ls_score_item item = {.tokens = b.tokens + b.offsets[s], .n_tokens = lengths[s], .logprob = scored};
-        const ls_score_opts opts = {dtype, 1, 5, 16};
+        const ls_score_opts opts = {.dtype = dtype, .batch = 1, .chunk = 5, .page_tokens = 16};
         assert_ok(ls_score(t.model, device, &opts, &item, 1, &err), err);
         for (int64_t i = 0; i + 1 < lengths[s]; i++)
             if (b.targets[b.offsets[s] + i] >= 0)

@@ -72,7 +72,7 @@ static void chunks_change_no_bit(void **state) {
             assert_true(f.n_tokens <= 80);
             for (int64_t s = 0; s < f.n_sequences; s++) {
                 ls_score_item item = {.tokens = f.ids + s * f.n_tokens, .n_tokens = f.n_tokens, .logprob = whole};
-                ls_score_opts opts = {dtype, 1, 0, 64};
+                ls_score_opts opts = {.dtype = dtype, .batch = 1, .chunk = 0, .page_tokens = 64};
                 assert_ok(ls_score(f.model, device, &opts, &item, 1, &err), err);
                 item.logprob = parts;
                 for (size_t k = 0; k < sizeof chunks / sizeof chunks[0]; k++) {
