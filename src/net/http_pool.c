@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/interrupt.h"
 #include "base/mem.h"
+#include "base/relay.h"
 
 #define BACKOFF_MAX_S 10.0
 #define CONNECT_MAX_S 30.0
@@ -22,8 +23,11 @@ typedef struct request {
     bool active, done;
 } request;
 
+typedef struct running running;
+
 typedef struct transfer {
     CURL *curl;
+    running *of;      /* and */
     request *request; /* NULL: free */
     char *body, *answer;
     size_t body_bytes;
@@ -36,17 +40,30 @@ struct ls_http_pool {
     struct curl_slist *headers;
     int64_t concurrency, retries;
     double timeout_s, backoff_s, patience_s;
+    ls_relay relay;
+    /* Under its lock. Who has the relay alone calls curl, but to wake it. */
     CURLM *multi;
     transfer *transfers; /* [concurrency] */
+    int64_t n_active;
+    running *runs; /* the oldest first */
+    int64_t n_runs;
 };
 
-typedef struct running {
+struct running {
+    running *next_run;
     ls_http_pool *pool;
     const ls_http_user *user;
     request *requests;                          /* [n] */
     int64_t n, n_done, n_active, first, resent; /* first: those before it are done */
     double heard_s;                             /* when there was an answer last */
-} running;
+    ls_status status;
+    ls_error reason; /* where it is not LS_OK */
+};
+
+static bool run_is_over(const void *part) {
+    const running *r = part;
+    return r->status != LS_OK || r->n_done == r->n;
+}
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static CURLcode global_code;
@@ -80,12 +97,18 @@ static ls_status write_body(const running *r, transfer *t, int64_t i, ls_error *
     return status;
 }
 
+static void free_body(transfer *t) {
+    free(t->body);
+    t->body = NULL;
+}
+
 static ls_status begin_try(running *r, transfer *t, int64_t i, ls_error *err) {
     request *q = &r->requests[i];
     t->answer_bytes = 0;
     t->too_long = false;
     t->error[0] = '\0';
     if (r->user->write != NULL) {
+        free_body(t); /* of a try that could not begin */
         LS_TRY(write_body(r, t, i, err));
         curl_easy_setopt(t->curl, CURLOPT_POSTFIELDS, t->body);
         curl_easy_setopt(t->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)t->body_bytes);
@@ -97,38 +120,47 @@ static ls_status begin_try(running *r, transfer *t, int64_t i, ls_error *err) {
         return LS_FAIL(err, LS_ERR_NOMEM, "request to a server");
     if (q->tries++ > 0) r->resent++;
     t->request = q;
+    t->of = r;
     q->active = true;
     r->n_active++;
+    r->pool->n_active++;
     return LS_OK;
 }
 
-static void release_transfer(running *r, transfer *t) {
+static void release_transfer(transfer *t) {
+    running *r = t->of;
     curl_multi_remove_handle(r->pool->multi, t->curl);
-    free(t->body);
-    t->body = NULL;
-    if (t->request == NULL) return;
+    free_body(t);
     t->request->active = false;
     t->request = NULL;
+    t->of = NULL;
     r->n_active--;
+    r->pool->n_active--;
+}
+
+static void fail_run(running *r, const ls_error *reason) {
+    for (int64_t i = 0; i < r->pool->concurrency; i++)
+        if (r->pool->transfers[i].of == r) release_transfer(&r->pool->transfers[i]);
+    r->status = reason->status;
+    r->reason = *reason;
 }
 
 /* ---- the run ---- */
 
-/* Starts what may start. *next is when the first of those that must wait may. */
-static ls_status begin_ready(running *r, double *next, ls_error *err) {
-    const double now = ls_clock_seconds();
+/* Starts what may start of a run. *next becomes when the first of those that must wait may, if that is before. */
+static ls_status begin_ready(running *r, double now, double *next, ls_error *err) {
+    ls_http_pool *p = r->pool;
     int64_t free_i = 0;
-    *next = now + LOOK_S;
     while (r->first < r->n && r->requests[r->first].done) r->first++;
-    for (int64_t i = r->first; i < r->n && r->n_active < r->pool->concurrency; i++) {
+    for (int64_t i = r->first; i < r->n && p->n_active < p->concurrency; i++) {
         request *q = &r->requests[i];
         if (q->active || q->done || (r->user->look != NULL && !r->user->is_there(r->user->context, i))) continue;
         if (q->ready_at > now) {
             if (q->ready_at < *next) *next = q->ready_at;
             continue;
         }
-        while (r->pool->transfers[free_i].request != NULL) free_i++;
-        LS_TRY(begin_try(r, &r->pool->transfers[free_i], i, err));
+        while (p->transfers[free_i].request != NULL) free_i++;
+        LS_TRY(begin_try(r, &p->transfers[free_i], i, err));
     }
     return LS_OK;
 }
@@ -158,7 +190,8 @@ static void put_off(const running *r, request *q) {
 }
 
 /* A finished transfer: an answer, another try later, or a failure. */
-static ls_status conclude(running *r, transfer *t, CURLcode code, ls_error *err) {
+static ls_status conclude(transfer *t, CURLcode code, ls_error *err) {
+    running *r = t->of;
     const ls_http_user *u = r->user;
     request *q = t->request;
     const int64_t i = q - r->requests;
@@ -181,7 +214,7 @@ static ls_status conclude(running *r, transfer *t, CURLcode code, ls_error *err)
             put_off(r, q);
     }
     r->n_done += q->done;
-    release_transfer(r, t);
+    release_transfer(t);
     return status;
 }
 
@@ -192,48 +225,116 @@ static ls_status look(running *r, ls_error *err) {
     return r->user->look(r->user->context, err);
 }
 
-static void wait_for_more(const running *r, double seconds) {
-    struct curl_waitfd fd = {.fd = r->user->look_fd, .events = CURL_WAIT_POLLIN};
-    if (seconds > 0) curl_multi_poll(r->pool->multi, &fd, r->user->look != NULL, (int)(1000 * seconds) + 1, NULL);
+/* Others may begin a run meanwhile. */
+static void wait_for_more(ls_http_pool *p, double seconds) {
+    struct curl_waitfd fds[LS_HTTP_RUNS_MAX];
+    unsigned n = 0;
+    if (seconds <= 0) return;
+    for (const running *r = p->runs; r != NULL; r = r->next_run)
+        if (r->user->look != NULL && !run_is_over(r))
+            fds[n++] = (struct curl_waitfd){.fd = r->user->look_fd, .events = CURL_WAIT_POLLIN};
+    pthread_mutex_unlock(&p->relay.lock);
+    curl_multi_poll(p->multi, fds, n, (int)(1000 * seconds) + 1, NULL);
+    pthread_mutex_lock(&p->relay.lock);
 }
 
-static ls_status run_calls(running *r, ls_error *err) {
-    while (r->n_done < r->n) {
-        double next;
-        int n_running, n_left;
-        CURLMsg *message;
-        LS_TRY(look(r, err));
-        LS_TRY(begin_ready(r, &next, err));
-        if (curl_multi_perform(r->pool->multi, &n_running) != CURLM_OK)
-            return LS_FAIL(err, LS_ERR_NOMEM, "transfers to a server");
-        while ((message = curl_multi_info_read(r->pool->multi, &n_left)) != NULL) {
-            char *pointer;
-            if (message->msg != CURLMSG_DONE) continue;
-            const CURLcode code = message->data.result;
-            curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &pointer);
-            LS_TRY(conclude(r, (transfer *)(void *)pointer, code, err));
-            next = 0; /* there is room for another */
-        }
-        if (ls_interrupt_is_over(r->heard_s, ls_clock_seconds()))
-            return LS_FAIL(err, LS_ERR_IO, "a signal stops the run, and the server is silent");
-        wait_for_more(r, next - ls_clock_seconds());
+static void begin_all(ls_http_pool *p, double *next) {
+    const double now = ls_clock_seconds();
+    ls_error err;
+    *next = now + LOOK_S;
+    for (running *r = p->runs; r != NULL; r = r->next_run)
+        if (!run_is_over(r) && (look(r, &err) != LS_OK || begin_ready(r, now, next, &err) != LS_OK)) fail_run(r, &err);
+}
+
+static void fail_runs(const ls_http_pool *p, const ls_error *reason) {
+    for (running *r = p->runs; r != NULL; r = r->next_run)
+        if (!run_is_over(r)) fail_run(r, reason);
+}
+
+/* Returns whether there was something. */
+static bool conclude_all(ls_http_pool *p) {
+    CURLMsg *message;
+    int n_left;
+    bool any = false;
+    while ((message = curl_multi_info_read(p->multi, &n_left)) != NULL) {
+        char *pointer;
+        transfer *t;
+        running *r;
+        ls_error err;
+        if (message->msg != CURLMSG_DONE) continue;
+        const CURLcode code = message->data.result;
+        curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &pointer);
+        t = (transfer *)(void *)pointer;
+        r = t->of;
+        if (conclude(t, code, &err) != LS_OK) fail_run(r, &err);
+        any = true;
     }
-    return LS_OK;
+    return any;
+}
+
+static bool any_waits(const ls_http_pool *p) {
+    for (const running *r = p->runs; r != NULL; r = r->next_run)
+        if (!run_is_over(r)) return true;
+    return false;
+}
+
+static void give_up_silent(const ls_http_pool *p) {
+    ls_error err;
+    for (running *r = p->runs; r != NULL; r = r->next_run) {
+        if (run_is_over(r) || !ls_interrupt_is_over(r->heard_s, ls_clock_seconds())) continue;
+        (void)LS_FAIL(&err, LS_ERR_IO, "a signal stops the run, and the server is silent");
+        fail_run(r, &err);
+    }
+}
+
+/* A step of all runs. */
+static void take_step(void *conversation) {
+    ls_http_pool *p = conversation;
+    ls_error err;
+    double next;
+    int n_running;
+    begin_all(p, &next);
+    if (curl_multi_perform(p->multi, &n_running) != CURLM_OK) {
+        (void)LS_FAIL(&err, LS_ERR_NOMEM, "transfers to a server");
+        fail_runs(p, &err);
+        return;
+    }
+    if (conclude_all(p)) next = 0; /* there is room for another */
+    give_up_silent(p);
+    if (any_waits(p)) wait_for_more(p, next - ls_clock_seconds());
+}
+
+static void join(running *r) {
+    ls_http_pool *p = r->pool;
+    running **end = &p->runs;
+    LS_ASSERT(p->n_runs < LS_HTTP_RUNS_MAX, "%lld runs at a time", (long long)p->n_runs + 1);
+    while (*end != NULL) end = &(*end)->next_run;
+    *end = r;
+    p->n_runs++;
+    curl_multi_wakeup(p->multi);
+}
+
+static void leave(const running *r) {
+    running **at = &r->pool->runs;
+    while (*at != r) at = &(*at)->next_run;
+    *at = r->next_run;
+    r->pool->n_runs--;
 }
 
 ls_status ls_http_pool_run(ls_http_pool *p, int64_t n, const ls_http_user *user, int64_t *resent, ls_error *err) {
     running r = {.pool = p, .user = user, .n = n, .heard_s = ls_clock_seconds()};
     void *requests = NULL;
-    ls_status status;
-    LS_TRY_DONE(ls_array_alloc(&requests, n, sizeof *r.requests, "requests", err));
+    LS_TRY(ls_array_alloc(&requests, n, sizeof *r.requests, "requests", err));
     r.requests = requests;
-    status = run_calls(&r, err);
-    for (int64_t i = 0; i < p->concurrency; i++)
-        if (p->transfers[i].request != NULL || p->transfers[i].body != NULL) release_transfer(&r, &p->transfers[i]);
+    pthread_mutex_lock(&p->relay.lock);
+    join(&r);
+    ls_relay_run(&p->relay, take_step, p, run_is_over, &r);
+    leave(&r);
+    pthread_mutex_unlock(&p->relay.lock);
     if (resent != NULL) *resent += r.resent;
-done:
+    if (r.status != LS_OK && err != NULL) *err = r.reason;
     free(requests);
-    return status;
+    return r.status;
 }
 
 /* ---- opening ---- */
@@ -286,6 +387,7 @@ ls_status ls_http_pool_open(ls_http_pool **out, const ls_http_opts *opts, ls_err
     p->timeout_s = opts->timeout_s;
     p->backoff_s = opts->backoff_s;
     p->patience_s = opts->patience_s;
+    ls_relay_init(&p->relay);
     if ((status = open_pool(p, opts, err)) == LS_OK)
         *out = p;
     else
@@ -297,10 +399,12 @@ void ls_http_pool_close(ls_http_pool *p) {
     if (p == NULL) return;
     for (int64_t i = 0; p->transfers != NULL && i < p->concurrency; i++) {
         curl_easy_cleanup(p->transfers[i].curl);
+        free(p->transfers[i].body);
         free(p->transfers[i].answer);
     }
     if (p->multi != NULL) curl_multi_cleanup(p->multi);
     curl_slist_free_all(p->headers);
+    ls_relay_deinit(&p->relay);
     free(p->transfers);
     free(p);
 }

@@ -44,7 +44,10 @@ typedef struct ls_http_pool ls_http_pool;
 ls_status ls_http_pool_open(ls_http_pool **out, const ls_http_opts *opts, ls_error *err);
 void ls_http_pool_close(ls_http_pool *pool); /* accepts NULL */
 /* Sends requests 0..n and returns when all are answered or have failed. *resent (or NULL) grows by what was sent again.
- * Connections stay open from run to run. */
+ * Connections stay open from run to run. Several threads may run a pool at a time, at most LS_HTTP_RUNS_MAX: together
+ * they have its concurrency, the run that began first before others. One of them then calls the functions of all users,
+ * one call at a time. */
+#define LS_HTTP_RUNS_MAX 32
 ls_status ls_http_pool_run(ls_http_pool *pool, int64_t n, const ls_http_user *user, int64_t *resent, ls_error *err);
 /* Whether a URL is one that a pool can be given. */
 bool ls_http_is_url(const char *url);

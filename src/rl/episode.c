@@ -256,6 +256,7 @@ ls_status ls_episodes_begin(ls_episodes *e, const ls_world *w, ls_task_split spl
     free_texts(e);
     e->first_problem = first;
     e->n_failed = 0;
+    e->is_numbered = false;
     e->message[0] = '\0';
     LS_TRY(ls_array_alloc((void **)&all, e->n_problems, 1, "problems", err));
     memset(all, 1, (size_t)e->n_problems);

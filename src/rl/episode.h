@@ -119,6 +119,8 @@ typedef struct ls_episodes {
      * together. They are judged while others are drawn: one source gives the rewards, and there is no environment. */
     ls_feed *feed;
     bool feeds_groups;
+    bool is_numbered; /* ls_episodes_number */
+    int64_t first_ids[LS_JUDGES_MAX];
 } ls_episodes;
 
 /* length: tokens of an episode; max_tokens: of one completion. */
@@ -142,8 +144,12 @@ ls_status ls_episodes_run(ls_episodes *episodes, const ls_world *world, const ls
 /* For who draws: request k of the round has finished, while others have not. */
 ls_status ls_episodes_finish(ls_episodes *episodes, const ls_world *world, int64_t k, ls_error *err);
 /* The rewards of those that are not fixed (judge.c): the weighted sum of what the judges gave. One whose judge
- * failed, or that got nothing, has failed. That all failed is an error; else those that did are marked. */
+ * failed, or that got nothing, has failed. That all failed is an error; else those that did are marked. Several threads
+ * may have episodes of theirs judged by the same judges. */
 ls_status ls_episodes_judge(ls_episodes *episodes, const ls_world *world, ls_error *err);
+/* Where several are judged at a time the order of these calls, not of their judging, is that of their items' ids. All
+ * must be judged. It holds until they begin anew. */
+void ls_episodes_number(ls_episodes *episodes, const ls_world *world);
 /* Keeps the sentence as the message if it is the first; id may be "". */
 void ls_episodes_note(ls_episodes *episodes, const char *id, const char *text);
 

@@ -12,7 +12,7 @@
 typedef struct question_list {
     ls_episodes *e;
     const ls_world *w;
-    const ls_reward *source; /* or NULL */
+    ls_reward *source; /* or NULL */
     int64_t *owners;
     char (*names)[LS_EPISODE_ID_MAX];
     char *(*lists)[2]; /* messages, released with free() */
@@ -56,22 +56,28 @@ static ls_status complete_item(void *context, int64_t k, ls_error *err) {
     return LS_OK;
 }
 
-/* Of episodes that are still drawn each is asked about when it has ended. */
-static ls_status ask_source(question_list *q, ls_reward *source, ls_error *err) {
-    ls_episodes *e = q->e;
-    const ls_reward_late late = {e->feed, complete_item, q};
-    if (e->feed != NULL) return ls_reward_ask_late(source, e->results, e->items, q->n, &late, err);
-    for (int64_t k = 0; k < q->n; k++) LS_TRY(complete_item(q, k, err));
-    return ls_reward_ask(source, e->results, e->items, q->n, err);
+void ls_episodes_number(ls_episodes *e, const ls_world *w) {
+    for (int64_t j = 0; j < w->n_judges; j++)
+        if (w->judges[j].source != NULL) e->first_ids[j] = ls_reward_number(w->judges[j].source, e->n);
+    e->is_numbered = true;
 }
 
-static ls_status ask_judge(question_list *q, const ls_judge *judge, ls_error *err) {
+/* Of episodes that are still drawn each is asked about when it has ended. */
+static ls_status ask_source(question_list *q, int64_t j, ls_error *err) {
     ls_episodes *e = q->e;
-    if (judge->source != NULL) {
-        LS_TRY(ask_source(q, judge->source, err));
-        ls_episodes_note(e, "", ls_reward_counts_of(judge->source)->message);
-        return LS_OK;
-    }
+    const ls_reward_late late = {e->feed, complete_item, q};
+    ls_reward_questions asked = {.items = e->items, .results = e->results, .n = q->n};
+    LS_ASSERT(!e->is_numbered || q->n == e->n, "%lld of %lld items", (long long)q->n, (long long)e->n);
+    asked.first_id = e->is_numbered ? e->first_ids[j] : ls_reward_number(q->source, q->n);
+    if (e->feed != NULL) asked.late = &late;
+    for (int64_t k = 0; e->feed == NULL && k < q->n; k++) LS_TRY(complete_item(q, k, err));
+    LS_TRY(ls_reward_ask_about(q->source, &asked, err));
+    ls_episodes_note(e, "", asked.counts.message);
+    return LS_OK;
+}
+
+static ls_status ask_verifier(question_list *q, const ls_judge *judge, ls_error *err) {
+    ls_episodes *e = q->e;
     for (int64_t k = 0; k < q->n; k++) {
         const ls_question *of = &e->list[q->owners[k]].question;
         LS_TRY(complete_item(q, k, err));
@@ -91,7 +97,7 @@ static ls_status ask_about_all(ls_episodes *e, const ls_world *w, int64_t j, ls_
     LS_TRY_DONE(ls_array_alloc((void **)&q.lists, e->n, sizeof *q.lists, "rewards", err));
     for (int64_t i = 0; i < e->n; i++)
         if (!e->list[i].is_fixed) name_item(&q, i);
-    LS_TRY_DONE(ask_judge(&q, &w->judges[j], err));
+    LS_TRY_DONE(q.source != NULL ? ask_source(&q, j, err) : ask_verifier(&q, &w->judges[j], err));
     for (int64_t k = 0; k < q.n; k++) {
         ls_episode *x = &e->list[q.owners[k]];
         x->failed = x->failed || !e->results[k].ok; /* or its environment did */

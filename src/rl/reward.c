@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/mem.h"
 #include "rl/reward_source.h"
 
 /* What only environments are told. */
@@ -22,9 +23,10 @@ static void write_turn(ls_json_out *json, const ls_reward_item *item) {
     if (item->turns != NULL) ls_json_raw(json, "turns", item->turns);
 }
 
-void ls_reward_write_item(ls_json_out *json, int64_t id, const ls_reward_item *item) {
+void ls_reward_write_item(ls_json_out *json, const ls_reward_questions *q, int64_t i) {
+    const ls_reward_item *item = &q->items[i];
     char text[24];
-    snprintf(text, sizeof text, "%lld", (long long)id);
+    snprintf(text, sizeof text, "%lld", (long long)(q->first_id + i));
     ls_json_begin_object(json, NULL);
     ls_json_string(json, "id", text);
     if (item->op != NULL) write_turn(json, item);
@@ -39,12 +41,12 @@ void ls_reward_write_item(ls_json_out *json, int64_t id, const ls_reward_item *i
     if (item->completion_messages != NULL) ls_json_raw(json, "completion_messages", item->completion_messages);
     if (item->completion_ids != NULL) {
         ls_json_begin_array(json, "completion_ids");
-        for (int64_t i = 0; i < item->n_completion_ids; i++) ls_json_int(json, NULL, item->completion_ids[i]);
+        for (int64_t t = 0; t < item->n_completion_ids; t++) ls_json_int(json, NULL, item->completion_ids[t]);
         ls_json_end_array(json);
     }
     if (item->group_n > 0) {
         ls_json_begin_object(json, "group");
-        ls_json_int(json, "of", item->group);
+        ls_json_int(json, "of", q->first_id + item->group); /* no other ask's */
         ls_json_int(json, "n", item->group_n);
         ls_json_end_object(json);
     }
@@ -61,13 +63,13 @@ static void make_one_line(char *text) {
         if ((unsigned char)*text < ' ') *text = ' ';
 }
 
-void ls_reward_note(ls_reward *reward, const char *format, ...) {
+void ls_reward_note(ls_reward_questions *q, const char *format, ...) {
     va_list args;
-    if (reward->counts.message[0] != '\0') return;
+    if (q->counts.message[0] != '\0') return;
     va_start(args, format);
-    vsnprintf(reward->counts.message, sizeof reward->counts.message, format, args);
+    vsnprintf(q->counts.message, sizeof q->counts.message, format, args);
     va_end(args);
-    make_one_line(reward->counts.message);
+    make_one_line(q->counts.message);
 }
 
 void ls_reward_fail(ls_reward_result *result, const char *text) {
@@ -77,29 +79,30 @@ void ls_reward_fail(ls_reward_result *result, const char *text) {
     make_one_line(result->error);
 }
 
-int64_t ls_reward_resolve(ls_reward *reward, ls_reward_result *results, bool *done, int64_t n,
-                          ls_reward_answer *answer) {
-    const int64_t i = answer->id - reward->first_id;
+int64_t ls_reward_resolve(ls_reward_asked *a, ls_reward_answer *answer) {
+    const int64_t i = answer->id - a->q->first_id;
     char *text = answer->text;
+    ls_reward_result *result;
     answer->text = NULL;
-    if (i < 0 || i >= n || done[i]) {
+    if (i < 0 || i >= a->q->n || a->done[i]) {
         free(text);
-        reward->counts.strays++;
-        ls_reward_note(reward, "an answer to an item that does not wait for one");
+        a->q->counts.strays++;
+        ls_reward_note(a->q, "an answer to an item that does not wait for one");
         return -1;
     }
-    done[i] = true;
-    if (reward->is_environment && answer->is_broken)
-        ls_reward_fail(&results[i], answer->broken);
-    else if (answer->ok || (reward->is_environment ? answer->is_turn : reward->takes_none && answer->is_none))
-        results[i] = (ls_reward_result){.ok = true, .reward = answer->ok ? answer->reward : (double)NAN};
+    a->done[i] = true;
+    result = &a->q->results[i];
+    if (a->is_environment && answer->is_broken)
+        ls_reward_fail(result, answer->broken);
+    else if (answer->ok || (a->is_environment ? answer->is_turn : a->takes_none && answer->is_none))
+        *result = (ls_reward_result){.ok = true, .reward = answer->ok ? answer->reward : (double)NAN};
     else
-        ls_reward_fail(&results[i], answer->error);
-    if (reward->is_environment && results[i].ok) {
-        results[i].done = answer->done;
-        results[i].text = text;
-        results[i].text_bytes = answer->text_bytes;
-        results[i].are_messages = answer->are_messages;
+        ls_reward_fail(result, answer->error);
+    if (a->is_environment && result->ok) {
+        result->done = answer->done;
+        result->text = text;
+        result->text_bytes = answer->text_bytes;
+        result->are_messages = answer->are_messages;
     } else {
         free(text);
     }
@@ -125,40 +128,76 @@ static void release_sigpipe(const sigset_t *saved, bool was_pending) {
     pthread_sigmask(SIG_SETMASK, saved, NULL);
 }
 
-ls_status ls_reward_ask(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,
-                        ls_error *err) {
+void ls_reward_init(ls_reward *reward) { pthread_mutex_init(&reward->lock, NULL); }
+
+void ls_reward_deinit(ls_reward *reward) { pthread_mutex_destroy(&reward->lock); }
+
+int64_t ls_reward_number(ls_reward *reward, int64_t n) {
+    int64_t first;
+    pthread_mutex_lock(&reward->lock);
+    first = reward->next_id;
+    reward->next_id += n;
+    pthread_mutex_unlock(&reward->lock);
+    return first;
+}
+
+static void count_results(ls_reward_questions *q) {
+    q->counts.asked = q->n;
+    for (int64_t i = 0; i < q->n; i++) {
+        q->counts.ok += q->results[i].ok;
+        q->counts.failed += !q->results[i].ok;
+        if (!q->results[i].ok) ls_reward_note(q, "%.80s: %s", ls_reward_item_name(&q->items[i]), q->results[i].error);
+    }
+}
+
+static void add_counts(ls_reward *reward, const ls_reward_counts *c) {
+    ls_reward_counts *sum = &reward->counts;
+    pthread_mutex_lock(&reward->lock);
+    sum->asked += c->asked;
+    sum->ok += c->ok;
+    sum->failed += c->failed;
+    sum->retried += c->retried;
+    sum->restarts += c->restarts;
+    sum->unreadable += c->unreadable;
+    sum->strays += c->strays;
+    memcpy(sum->message, c->message, sizeof sum->message);
+    pthread_mutex_unlock(&reward->lock);
+}
+
+static ls_status ask_source(ls_reward *reward, ls_reward_questions *q, ls_error *err) {
+    ls_reward_asked asked = {.q = q, .is_environment = q->items[0].op != NULL, .takes_none = reward->takes_none};
+    void *done = NULL;
     ls_status status;
     sigset_t saved;
     bool was_pending;
-    reward->counts.message[0] = '\0';
-    if (n == 0) return LS_OK;
-    reward->is_environment = items[0].op != NULL;
-    for (int64_t i = 0; i < n; i++) {
-        results[i] = (ls_reward_result){0};
-        ls_reward_fail(&results[i], "no answer");
-    }
+    LS_TRY(ls_array_alloc(&done, q->n, sizeof *asked.done, "rewards", err));
+    asked.done = done;
     hold_sigpipe(&saved, &was_pending);
-    status = reward->ask(reward, results, items, n, err);
+    status = reward->ask(reward, &asked, err);
     release_sigpipe(&saved, was_pending);
-    reward->first_id += n;
-    reward->counts.asked += n;
-    for (int64_t i = 0; i < n; i++) {
-        reward->counts.ok += results[i].ok;
-        reward->counts.failed += !results[i].ok;
-        if (!results[i].ok) ls_reward_note(reward, "%.80s: %s", ls_reward_item_name(&items[i]), results[i].error);
-    }
+    free(done);
     return status;
 }
 
-ls_status ls_reward_ask_late(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,
-                             const ls_reward_late *late, ls_error *err) {
-    ls_status status;
-    LS_ASSERT(reward->takes_late, "items of a source that wants all of them at once");
-    reward->late = late;
-    status = ls_reward_ask(reward, results, items, n, err);
-    reward->late = NULL;
-    ls_feed_wait(late->feed);
+ls_status ls_reward_ask_about(ls_reward *reward, ls_reward_questions *q, ls_error *err) {
+    ls_status status = LS_OK;
+    LS_ASSERT(q->late == NULL || reward->takes_late, "items of a source that wants all of them at once");
+    q->counts = (ls_reward_counts){0};
+    for (int64_t i = 0; i < q->n; i++) {
+        q->results[i] = (ls_reward_result){0};
+        ls_reward_fail(&q->results[i], "no answer");
+    }
+    if (q->n > 0) status = ask_source(reward, q, err);
+    count_results(q);
+    add_counts(reward, &q->counts);
+    if (q->late != NULL) ls_feed_wait(q->late->feed);
     return status;
+}
+
+ls_status ls_reward_ask(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,
+                        ls_error *err) {
+    ls_reward_questions q = {.items = items, .results = results, .n = n, .first_id = ls_reward_number(reward, n)};
+    return ls_reward_ask_about(reward, &q, err);
 }
 
 bool ls_reward_takes_late(const ls_reward *reward) { return reward->takes_late; }

@@ -47,14 +47,14 @@ typedef struct ls_reward_result {
     int64_t text_bytes;
 } ls_reward_result;
 
-/* Since the source was opened. */
+/* Of one ask, or of all since the source was opened. */
 typedef struct ls_reward_counts {
     int64_t asked, ok, failed;
     int64_t retried;                       /* items or requests that were sent again */
     int64_t restarts;                      /* of the command */
     int64_t unreadable;                    /* lines or bodies that are no answer */
     int64_t strays;                        /* answers to no item that waits: second ones, late ones, made-up ids */
-    char message[2 * LS_REWARD_ERROR_MAX]; /* the first thing that went wrong in the last ask, or "" */
+    char message[2 * LS_REWARD_ERROR_MAX]; /* the first thing that went wrong in the (last) ask, or "" */
 } ls_reward_counts;
 
 typedef struct ls_reward ls_reward;
@@ -99,20 +99,34 @@ ls_status ls_reward_http_open(ls_reward **out, const ls_reward_http_options *opt
 /* Items that come while others are judged. */
 typedef struct ls_reward_late {
     ls_feed *feed; /* their indices; it is over when all are there */
-    /* Item i is there: makes it whole. Before, its names are. */
+    /* Item i is there: makes it whole. Before, its names are. Another thread that asks may call it. */
     ls_status (*complete)(void *context, int64_t i, ls_error *err);
     void *context;
 } ls_reward_late;
 
-/* Fills results [n], every one. Returns other than LS_OK only when memory is out, or where a signal stops the run and
- * the source is silent (ls_interrupt_gave_up). One ask at a time. */
+/* An ask. Several threads may ask a source at a time, at most LS_REWARD_ASKS_MAX: their items are with it together,
+ * within its window or concurrency, those of the ask that began first before others. */
+#define LS_REWARD_ASKS_MAX 32
+typedef struct ls_reward_questions {
+    const ls_reward_item *items; /* [n] */
+    ls_reward_result *results;   /* [n], every one is filled */
+    int64_t n;
+    int64_t first_id;           /* of ls_reward_number(reward, n): of asks at a time their order is the caller's */
+    const ls_reward_late *late; /* NULL: all items are there. Else of a source that takes them; the ask ends when the
+                                   feed does */
+    ls_reward_counts counts;    /* is filled */
+} ls_reward_questions;
+
+/* The next n ids of items: returns the first. */
+int64_t ls_reward_number(ls_reward *reward, int64_t n);
+/* Returns other than LS_OK only when memory is out, where late items do not come, or where a signal stops the run and
+ * the source is silent (ls_interrupt_gave_up). */
+ls_status ls_reward_ask_about(ls_reward *reward, ls_reward_questions *questions, ls_error *err);
+/* The same of items that are there, with the next ids. */
 ls_status ls_reward_ask(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,
                         ls_error *err);
-/* The same of items that come late: each goes out as soon as it is there. Ends when the feed does. Of sources that take
- * them. */
-ls_status ls_reward_ask_late(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,
-                             const ls_reward_late *late, ls_error *err);
 bool ls_reward_takes_late(const ls_reward *reward);
+/* Of all asks that are over; while nobody asks. */
 const ls_reward_counts *ls_reward_counts_of(const ls_reward *reward);
 /* From here on a reward of null is none and no failure: the result is ok, and NaN. For one judge of several. */
 void ls_reward_take_none(ls_reward *reward);

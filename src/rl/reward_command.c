@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "base/clock.h"
 #include "base/interrupt.h"
 #include "base/mem.h"
+#include "base/relay.h"
 #include "rl/reward_source.h"
 
 enum { LINE_MAX_BYTES = 65536, LAST_WORDS_MAX = 120, TRIES_MAX = 2, ENDS_MAX = 8, ENDS_MAX_MUTE = 3 };
@@ -35,6 +37,8 @@ typedef struct child {
     int64_t words_n;
 } child;
 
+typedef struct ask ask;
+
 typedef struct source {
     ls_reward base;
     char *command;
@@ -43,25 +47,50 @@ typedef struct source {
     const char *preamble;
     int64_t preamble_bytes;
     bool is_together;
+    int begun; /* an eventfd: there is another ask */
+    ls_relay relay;
+    /* Under its lock. */
     child child;
+    bool has_run;
+    ask *asks; /* that run, the oldest first */
+    int64_t n_asks;
+    int64_t n_sent; /* items that are with the command */
+    bool alone;     /* what is sent is to be the only one */
+    bool owes;      /* it may still answer items that nobody waits for */
+    char *out;      /* what is being written, from out_at on */
+    size_t out_bytes, out_at;
+    double heard; /* when there last was an answer, or reason to wait for one */
 } source;
 
 /* One ask. Items are not there yet, in index order to be sent (not done, not sent), sent, or done. */
-typedef struct ask {
+struct ask {
+    ask *next_ask;
     source *s;
-    ls_reward_result *results;
-    const ls_reward_item *items;
+    ls_reward_asked *of;
     int64_t n, n_done, n_sent, next;
-    bool *done, *sent;
+    bool *sent;
     bool *there; /* NULL: all are */
     int64_t n_there;
-    uint8_t *tries; /* how often the item was with a command that ended */
-    char *out;      /* what is being written, from out_at on */
-    size_t out_bytes, out_at;
-    double heard;           /* when there last was an answer, or reason to wait for one */
-    int64_t ends;           /* in a row without an answer */
-    bool any_answer, alone; /* alone: what is sent is to be the only one */
-} ask;
+    uint8_t *tries;  /* how often the item was with a command that ended */
+    int64_t ends;    /* of commands that had its items, in a row without an answer */
+    bool any_answer; /* since it began */
+    ls_status status;
+    ls_error reason; /* where it is not LS_OK */
+};
+
+static bool ask_is_over(const void *part) {
+    const ask *a = part;
+    return a->status != LS_OK || a->n_done == a->n;
+}
+
+/* Nobody waits any more for its items that are with the command. */
+static void fail_ask(ask *a, const ls_error *reason) {
+    a->status = reason->status;
+    a->reason = *reason;
+    a->s->owes = a->s->owes || a->n_sent > 0;
+    a->s->n_sent -= a->n_sent;
+    a->n_sent = 0;
+}
 
 static void close_fd(int *fd) {
     if (*fd >= 0) close(*fd);
@@ -219,38 +248,59 @@ static void quote_words(char out[LAST_WORDS_MAX + 32], const child *c) {
     snprintf(out, LAST_WORDS_MAX + 32, " (last words: %.*s)", (int)(end - begin), c->words + begin);
 }
 
-static void hear_answer(ask *a, const char *line, int64_t bytes) {
-    source *s = a->s;
+/* What belongs to no item is told with the oldest ask. */
+static void note_unreadable(source *s, const char *text) {
+    ls_reward_questions *q = s->asks->of->q;
+    q->counts.unreadable++;
+    ls_reward_note(q, "%s", text);
+}
+
+/* An item that was not given out cannot be answered, even if its id can be guessed. */
+static ask *find_asker(const source *s, int64_t id) {
+    for (ask *a = s->asks; a != NULL; a = a->next_ask) {
+        const int64_t i = id - a->of->q->first_id;
+        if (!ask_is_over(a) && i >= 0 && i < a->n) return a->sent[i] ? a : NULL;
+    }
+    return NULL;
+}
+
+static void hear_answer(source *s, const char *line, int64_t bytes) {
     ls_reward_answer answer;
     ls_error err;
+    ask *a;
     int64_t i;
     if (bytes == 0) return;
     if (ls_reward_answer_parse(&answer, line, bytes, "answer", &err) != LS_OK) {
-        s->base.counts.unreadable++;
-        ls_reward_note(&s->base, "the command wrote \"%.*s\": %.160s", (int)(bytes < 80 ? bytes : 80), line, err.text);
+        char text[LS_REWARD_ERROR_MAX + 128];
+        snprintf(text, sizeof text, "the command wrote \"%.*s\": %.160s", (int)(bytes < 80 ? bytes : 80), line,
+                 err.text);
+        note_unreadable(s, text);
         return;
     }
-    /* An item that was not given out cannot be answered, even if its id can be guessed. */
-    i = answer.id - s->base.first_id;
-    if (i >= 0 && i < a->n && !a->sent[i]) answer.id = -1;
-    i = ls_reward_resolve(&s->base, a->results, a->done, a->n, &answer);
+    a = find_asker(s, answer.id);
+    if (a == NULL) answer.id = -1;
+    i = ls_reward_resolve(a != NULL ? a->of : s->asks->of, &answer);
     if (i < 0) return;
-    if (answer.note[0] != '\0') ls_reward_note(&s->base, "%.80s: %s", ls_reward_item_name(&a->items[i]), answer.note);
+    if (answer.note[0] != '\0')
+        ls_reward_note(a->of->q, "%.80s: %s", ls_reward_item_name(&a->of->q->items[i]), answer.note);
     a->n_sent--;
     a->n_done++;
-    a->heard = ls_clock_seconds();
-    a->ends = 0;
-    a->any_answer = true;
+    s->n_sent--;
+    s->heard = ls_clock_seconds();
+    for (ask *each = s->asks; each != NULL; each = each->next_ask) {
+        each->ends = 0;
+        each->any_answer = true;
+    }
 }
 
 /* Reads answers; false at the end of the command's output. */
-static bool hear(ask *a) {
-    child *c = &a->s->child;
+static bool hear(source *s) {
+    child *c = &s->child;
     for (int i = 0; i < 16; i++) {
         const ssize_t n = read(c->out, c->line + c->line_n, (size_t)(LINE_MAX_BYTES - c->line_n));
         int64_t begin = 0;
         if (n == 0) {
-            if (!c->line_too_long) hear_answer(a, c->line, c->line_n); /* a last line without its newline */
+            if (!c->line_too_long) hear_answer(s, c->line, c->line_n); /* a last line without its newline */
             return false;
         }
         if (n < 0) return errno == EAGAIN || errno == EINTR;
@@ -258,7 +308,7 @@ static bool hear(ask *a) {
         for (;;) {
             const char *newline = memchr(c->line + begin, '\n', (size_t)(c->line_n - begin));
             if (newline == NULL) break;
-            if (!c->line_too_long) hear_answer(a, c->line + begin, newline - (c->line + begin));
+            if (!c->line_too_long) hear_answer(s, c->line + begin, newline - (c->line + begin));
             c->line_too_long = false;
             begin = newline - c->line + 1;
         }
@@ -266,8 +316,9 @@ static bool hear(ask *a) {
         c->line_n -= begin;
         if (c->line_n < LINE_MAX_BYTES) continue;
         if (!c->line_too_long) {
-            a->s->base.counts.unreadable++;
-            ls_reward_note(&a->s->base, "the command wrote a line of more than %d bytes", LINE_MAX_BYTES);
+            char text[64];
+            snprintf(text, sizeof text, "the command wrote a line of more than %d bytes", LINE_MAX_BYTES);
+            note_unreadable(s, text);
         }
         c->line_too_long = true;
         c->line_n = 0;
@@ -276,73 +327,94 @@ static bool hear(ask *a) {
 }
 
 static bool can_be_sent(const ask *a, int64_t i) {
-    return !a->done[i] && !a->sent[i] && (a->there == NULL || a->there[i]);
+    return !a->of->done[i] && !a->sent[i] && (a->there == NULL || a->there[i]);
+}
+
+/* The ask whose item is the next one to be written, its number in a->next; NULL: there is none now. */
+static ask *next_asker(const source *s) {
+    for (ask *a = s->asks; a != NULL; a = a->next_ask) {
+        if (ask_is_over(a)) continue;
+        while (a->next < a->n && !can_be_sent(a, a->next)) a->next++;
+        if (a->next < a->n) return a;
+    }
+    return NULL;
 }
 
 /* Makes the next item ready to be written, if one may be sent. One that was with a command that ended goes alone. */
-static ls_status prepare(ask *a, ls_error *err) {
+static ls_status prepare(source *s, ls_error *err) {
+    ask *a = next_asker(s);
     ls_json_out json;
     FILE *stream;
-    while (a->next < a->n && !can_be_sent(a, a->next)) a->next++;
-    if (a->out_at < a->out_bytes || a->next == a->n || a->n_sent >= a->s->window) return LS_OK;
-    if (!a->s->is_together && a->n_sent > 0 && (a->alone || a->tries[a->next] > 0)) return LS_OK;
-    free(a->out);
-    a->out = NULL;
-    a->out_bytes = a->out_at = 0;
-    stream = open_memstream(&a->out, &a->out_bytes);
+    if (s->out_at < s->out_bytes || a == NULL || s->n_sent >= s->window) return LS_OK;
+    if (!s->is_together && s->n_sent > 0 && (s->alone || a->tries[a->next] > 0)) return LS_OK;
+    free(s->out);
+    s->out = NULL;
+    s->out_bytes = s->out_at = 0;
+    stream = open_memstream(&s->out, &s->out_bytes);
     if (stream == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "item for the command");
     ls_json_init(&json, stream);
-    ls_reward_write_item(&json, a->s->base.first_id + a->next, &a->items[a->next]);
+    ls_reward_write_item(&json, a->of->q, a->next);
     ls_json_newline(&json);
     if (fclose(stream) != 0) return LS_FAIL(err, LS_ERR_NOMEM, "item for the command");
-    if (a->n_sent == 0) a->heard = ls_clock_seconds();
-    a->alone = a->ends > 0 || a->tries[a->next] > 0;
+    s->alone = a->ends > 0 || a->tries[a->next] > 0;
     a->sent[a->next] = true;
     a->n_sent++;
-    if (a->tries[a->next] > 0) a->s->base.counts.retried++;
+    s->n_sent++;
+    if (a->tries[a->next] > 0) a->of->q->counts.retried++;
     return LS_OK;
 }
 
 /* The end of its input is not yet the end of the command: what it wrote before is still heard. */
-static void say(ask *a) {
-    child *c = &a->s->child;
-    while (a->out_at < a->out_bytes && c->in >= 0) {
-        const ssize_t n = write(c->in, a->out + a->out_at, a->out_bytes - a->out_at);
+static void say(source *s) {
+    child *c = &s->child;
+    while (s->out_at < s->out_bytes && c->in >= 0) {
+        const ssize_t n = write(c->in, s->out + s->out_at, s->out_bytes - s->out_at);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) return;
         if (n < 0) {
             close_fd(&c->in);
             return;
         }
-        a->out_at += (size_t)n;
+        s->out_at += (size_t)n;
     }
 }
 
-/* The command is no more, for this reason: its items wait again or have failed. */
-static void command_ended(ask *a, const char *reason) {
-    char words[LAST_WORDS_MAX + 32], text[LS_REWARD_ERROR_MAX];
-    quote_words(words, &a->s->child);
-    snprintf(text, sizeof text, "%s%s", reason, words);
-    ls_reward_note(&a->s->base, "%s", text);
+/* The command that had items of an ask is no more: they wait again or have failed, and so have all where it is given
+ * up. */
+static void lose_items(ask *a, const char *text, bool is_given_up) {
+    ls_reward_result *results = a->of->q->results;
+    ls_reward_note(a->of->q, "%s", text);
     a->ends++;
     for (int64_t i = 0; i < a->n; i++) {
-        if (a->done[i] || !a->sent[i]) continue;
+        if (a->of->done[i] || !a->sent[i]) continue;
         a->sent[i] = false;
         if (++a->tries[i] < TRIES_MAX) continue;
-        ls_reward_fail(&a->results[i], text);
-        a->done[i] = true;
+        ls_reward_fail(&results[i], text);
+        a->of->done[i] = true;
         a->n_done++;
     }
     a->n_sent = a->next = 0;
-    a->out_bytes = a->out_at = 0;
-    if (a->ends < (a->any_answer ? ENDS_MAX : ENDS_MAX_MUTE)) return;
+    if (!is_given_up && a->ends < (a->any_answer ? ENDS_MAX : ENDS_MAX_MUTE)) return;
     for (int64_t i = 0; i < a->n; i++)
-        if (!a->done[i]) ls_reward_fail(&a->results[i], text);
+        if (!a->of->done[i]) ls_reward_fail(&results[i], text);
     a->n_done = a->n;
 }
 
-static void end_command(ask *a, bool silent) {
-    child *c = &a->s->child;
+/* The end of a command counts for those that had items with it; of one that had none, for all. */
+static void command_ended(source *s, const char *reason, bool is_given_up) {
+    char words[LAST_WORDS_MAX + 32], text[LS_REWARD_ERROR_MAX];
+    const bool had_none = s->n_sent == 0;
+    quote_words(words, &s->child);
+    snprintf(text, sizeof text, "%s%s", reason, words);
+    for (ask *a = s->asks; a != NULL; a = a->next_ask)
+        if (!ask_is_over(a) && (had_none || a->n_sent > 0)) lose_items(a, text, is_given_up);
+    s->n_sent = 0;
+    s->out_bytes = s->out_at = 0;
+    s->owes = false;
+}
+
+static void end_command(source *s, bool silent) {
+    child *c = &s->child;
     char reason[64];
     int status = 0;
     bool by_itself;
@@ -350,74 +422,95 @@ static void end_command(ask *a, bool silent) {
     by_itself = reap(c, silent ? 0 : FAREWELL_S, &status);
     close_pipes(c);
     if (silent)
-        snprintf(reason, sizeof reason, "no answer for %g s", a->s->silence_s);
+        snprintf(reason, sizeof reason, "no answer for %g s", s->silence_s);
     else if (!by_itself)
         snprintf(reason, sizeof reason, "the command closed its output");
     else if (WIFSIGNALED(status))
         snprintf(reason, sizeof reason, "the command was killed by signal %d", WTERMSIG(status));
     else
         snprintf(reason, sizeof reason, "the command ended with status %d", WEXITSTATUS(status));
-    command_ended(a, reason);
+    command_ended(s, reason, false);
 }
 
-/* One round: writes and reads what can be, and looks at the clock. */
-static void converse(ask *a) {
-    child *c = &a->s->child;
-    const double left = a->heard + a->s->silence_s - ls_clock_seconds();
-    struct pollfd fds[4] = {{c->out, POLLIN, 0},
-                            {c->err, POLLIN, 0},
-                            {a->out_at < a->out_bytes ? c->in : -1, POLLOUT, 0},
-                            {a->there != NULL ? ls_feed_fd(a->s->base.late->feed) : -1, POLLIN, 0}};
+/* Writes and reads what can be, and looks at the clock. Others may ask while it waits. */
+static void converse(source *s) {
+    child *c = &s->child;
+    const double left = s->heard + s->silence_s - ls_clock_seconds();
+    struct pollfd fds[4 + LS_REWARD_ASKS_MAX] = {{c->out, POLLIN, 0},
+                                                 {c->err, POLLIN, 0},
+                                                 {s->out_at < s->out_bytes ? c->in : -1, POLLOUT, 0},
+                                                 {s->begun, POLLIN, 0}};
     const int wait_ms = left <= 0 ? 0 : left < LOOK_S ? (int)(1000 * left) + 1 : (int)(1000 * LOOK_S);
+    nfds_t n = 4;
+    uint64_t seen;
     bool more = true;
-    (void)poll(fds, 4, wait_ms); /* where it fails, nothing is ready */
+    for (const ask *a = s->asks; a != NULL; a = a->next_ask)
+        if (a->there != NULL && !ask_is_over(a))
+            fds[n++] = (struct pollfd){ls_feed_fd(a->of->q->late->feed), POLLIN, 0};
+    pthread_mutex_unlock(&s->relay.lock);
+    (void)poll(fds, n, wait_ms); /* where it fails, nothing is ready */
+    pthread_mutex_lock(&s->relay.lock);
     if (fds[1].revents != 0) hear_words(c);
-    if (fds[0].revents != 0) more = hear(a);
-    if (fds[2].revents != 0) say(a);
+    if (fds[0].revents != 0) more = hear(s);
+    if (fds[2].revents != 0) say(s);
+    if (fds[3].revents != 0) (void)!read(s->begun, &seen, sizeof seen);
     if (!more)
-        end_command(a, false);
-    else if (a->n_sent > 0 && ls_clock_seconds() >= a->heard + a->s->silence_s)
-        end_command(a, true);
+        end_command(s, false);
+    else if (s->n_sent > 0 && ls_clock_seconds() >= s->heard + s->silence_s)
+        end_command(s, true);
 }
 
-/* Takes what has come. While nothing is with the command it is not silent. */
+/* Takes what has come. */
 static ls_status take_late(ask *a, ls_error *err) {
-    const ls_reward_late *late = a->s->base.late;
+    const ls_reward_late *late = a->of->q->late;
     int64_t i;
-    if (a->there == NULL) return LS_OK;
     while (ls_feed_take(late->feed, &i)) {
         LS_TRY(late->complete(late->context, i, err));
         a->there[i] = true;
         a->n_there++;
         a->next = i < a->next ? i : a->next;
     }
-    if (a->n_sent == 0) a->heard = ls_clock_seconds();
     if (a->n_there < a->n && ls_feed_is_over(late->feed))
         return LS_FAIL(err, LS_ERR_ARG, "rewards: %lld of %lld items came", (long long)a->n_there, (long long)a->n);
     return LS_OK;
 }
 
-static ls_status run(ask *a, ls_error *err) {
-    source *s = a->s;
-    bool ran = s->base.first_id > 0;
-    while (a->n_done < a->n) {
-        if (s->child.pid == 0) {
-            ls_error why;
-            if (spawn(s, &why) != LS_OK) {
-                a->ends = ENDS_MAX;
-                command_ended(a, why.text);
-                continue;
-            }
-            s->base.counts.restarts += ran;
-        }
-        ran = true;
-        LS_TRY(take_late(a, err));
-        LS_TRY(prepare(a, err));
-        converse(a);
-        if (a->n_done < a->n && ls_interrupt_is_over(a->heard, ls_clock_seconds()))
-            return LS_FAIL(err, LS_ERR_IO, "a signal stops the run, and the command is silent");
+static void fail_asks(const source *s, const ls_error *reason) {
+    for (ask *a = s->asks; a != NULL; a = a->next_ask)
+        if (!ask_is_over(a)) fail_ask(a, reason);
+}
+
+static bool start(source *s) {
+    ls_error why;
+    if (spawn(s, &why) != LS_OK) {
+        command_ended(s, why.text, true);
+        return false;
     }
-    return LS_OK;
+    s->asks->of->q->counts.restarts += s->has_run;
+    s->has_run = true;
+    return true;
+}
+
+static bool any_waits(const source *s) {
+    for (const ask *a = s->asks; a != NULL; a = a->next_ask)
+        if (!ask_is_over(a)) return true;
+    return false;
+}
+
+/* A step of the conversation, for all asks. While nothing is with the command it is not silent. */
+static void take_step(void *conversation) {
+    source *s = conversation;
+    ls_error err = {LS_OK, ""};
+    if (s->child.pid == 0 && !start(s)) return;
+    for (ask *a = s->asks; a != NULL; a = a->next_ask)
+        if (a->there != NULL && !ask_is_over(a) && take_late(a, &err) != LS_OK) fail_ask(a, &err);
+    if (s->n_sent == 0) s->heard = ls_clock_seconds();
+    if (prepare(s, &err) != LS_OK) fail_asks(s, &err);
+    if (any_waits(s)) converse(s);
+    if (any_waits(s) && ls_interrupt_is_over(s->heard, ls_clock_seconds())) {
+        (void)LS_FAIL(&err, LS_ERR_IO, "a signal stops the run, and the command is silent");
+        fail_asks(s, &err);
+    }
 }
 
 static void stop(child *c, double grace_s) {
@@ -426,25 +519,51 @@ static void stop(child *c, double grace_s) {
     reap(c, grace_s, &status);
 }
 
-static ls_status command_ask(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,
-                             ls_error *err) {
-    ask a = {.s = (source *)reward, .results = results, .items = items, .n = n};
-    void *done = NULL, *sent = NULL, *there = NULL, *tries = NULL;
+static void join(ask *a) {
+    const uint64_t one = 1;
+    source *s = a->s;
+    ask **end = &s->asks;
+    LS_ASSERT(s->n_asks < LS_REWARD_ASKS_MAX, "%lld asks at a time", (long long)s->n_asks + 1);
+    while (*end != NULL) end = &(*end)->next_ask;
+    *end = a;
+    s->n_asks++;
+    (void)!write(s->begun, &one, sizeof one);
+}
+
+/* Behind the last one the command ends where it would answer what nobody waits for, or where a part of an item was
+ * written: what follows could not be told apart from it. */
+static void leave(ask *a) {
+    source *s = a->s;
+    ask **at = &s->asks;
+    while (*at != a) at = &(*at)->next_ask;
+    *at = a->next_ask;
+    s->n_asks--;
+    if (s->asks != NULL) return;
+    if ((s->owes || s->out_at < s->out_bytes) && s->child.pid != 0) stop(&s->child, 0);
+    free(s->out);
+    s->out = NULL;
+    s->out_bytes = s->out_at = 0;
+    s->owes = false;
+}
+
+static ls_status command_ask(ls_reward *reward, ls_reward_asked *asked, ls_error *err) {
+    ask a = {.s = (source *)reward, .of = asked, .n = asked->q->n};
+    void *sent = NULL, *there = NULL, *tries = NULL;
     ls_status status;
-    if (reward->late != NULL) LS_TRY_DONE(ls_array_alloc(&there, n, sizeof *a.there, "rewards", err));
-    LS_TRY_DONE(ls_array_alloc(&done, n, sizeof *a.done, "rewards", err));
-    LS_TRY_DONE(ls_array_alloc(&sent, n, sizeof *a.sent, "rewards", err));
-    LS_TRY_DONE(ls_array_alloc(&tries, n, sizeof *a.tries, "rewards", err));
-    a.done = done;
+    if (asked->q->late != NULL) LS_TRY_DONE(ls_array_alloc(&there, a.n, sizeof *a.there, "rewards", err));
+    LS_TRY_DONE(ls_array_alloc(&sent, a.n, sizeof *a.sent, "rewards", err));
+    LS_TRY_DONE(ls_array_alloc(&tries, a.n, sizeof *a.tries, "rewards", err));
     a.sent = sent;
     a.there = there;
     a.tries = tries;
-    status = run(&a, err);
-    /* An item of which a part was written when it was answered: what follows could not be told apart from it. */
-    if ((status != LS_OK || a.out_at < a.out_bytes) && a.s->child.pid != 0) stop(&a.s->child, 0);
+    pthread_mutex_lock(&a.s->relay.lock);
+    join(&a);
+    ls_relay_run(&a.s->relay, take_step, a.s, ask_is_over, &a);
+    leave(&a);
+    pthread_mutex_unlock(&a.s->relay.lock);
+    status = a.status;
+    if (status != LS_OK && err != NULL) *err = a.reason;
 done:
-    free(a.out);
-    free(done);
     free(sent);
     free(there);
     free(tries);
@@ -454,6 +573,9 @@ done:
 static void command_close(ls_reward *reward) {
     source *s = (source *)reward;
     if (s->child.pid != 0) stop(&s->child, GRACE_S);
+    close_fd(&s->begun);
+    ls_relay_deinit(&s->relay);
+    ls_reward_deinit(&s->base);
     free(s->command);
     free(s);
 }
@@ -464,7 +586,7 @@ void ls_reward_command_init(ls_reward_command_options *out) {
 
 ls_status ls_reward_command_open(ls_reward **out, const ls_reward_command_options *options, ls_error *err) {
     ls_status status = LS_OK;
-    source *s = NULL;
+    source *s;
     if (options->command == NULL || options->command[0] == '\0')
         return LS_FAIL(err, LS_ERR_ARG, "reward command: it is empty");
     if (options->window < 1)
@@ -473,6 +595,8 @@ ls_status ls_reward_command_open(ls_reward **out, const ls_reward_command_option
         return LS_FAIL(err, LS_ERR_ARG, "reward command: silence of %g s is not above 0", options->silence_s);
     s = calloc(1, sizeof *s);
     if (s == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "reward command");
+    ls_reward_init(&s->base);
+    ls_relay_init(&s->relay);
     s->base.ask = command_ask;
     s->base.close = command_close;
     s->base.takes_late = true;
@@ -482,10 +606,16 @@ ls_status ls_reward_command_open(ls_reward **out, const ls_reward_command_option
     s->preamble_bytes = options->preamble_bytes;
     s->is_together = options->is_together;
     s->child.in = s->child.out = s->child.err = s->child.leash = -1;
+    s->begun = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (s->begun < 0) {
+        status = LS_FAIL(err, LS_ERR_IO, "reward command: eventfd: %s", strerror(errno));
+        goto done;
+    }
     LS_TRY_DONE(ls_text_copy(&s->command, options->command, (int64_t)strlen(options->command), err));
-    *out = &s->base;
-    s = NULL;
 done:
-    free(s);
+    if (status == LS_OK)
+        *out = &s->base;
+    else
+        command_close(&s->base);
     return status;
 }

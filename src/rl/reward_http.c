@@ -20,10 +20,8 @@ typedef struct source {
 /* Request i is items [i batch, i batch + batch), as far as there are some. */
 typedef struct ask {
     source *s;
-    ls_reward_result *results;
-    const ls_reward_item *items;
+    ls_reward_asked *of;
     ls_reward_answer *answers; /* [batch], for one response */
-    bool *done;                /* [n] */
     int64_t *there;            /* [requests] items of each that have come; NULL: all are there */
     int64_t n, n_there;
 } ask;
@@ -41,18 +39,16 @@ static const char *url_of(void *context, int64_t i) {
 
 static ls_status write_items(void *context, int64_t request, FILE *body, ls_error *err) {
     const ask *a = context;
-    const int64_t first_id = a->s->base.first_id;
     ls_json_out json;
     (void)err;
     ls_json_init(&json, body);
     if (a->s->batch == 1) {
-        ls_reward_write_item(&json, first_id + request, &a->items[request]);
+        ls_reward_write_item(&json, a->of->q, request);
         return LS_OK;
     }
     ls_json_begin_object(&json, NULL);
     ls_json_begin_array(&json, "items");
-    for (int64_t i = begin_of(a, request); i < end_of(a, request); i++)
-        ls_reward_write_item(&json, first_id + i, &a->items[i]);
+    for (int64_t i = begin_of(a, request); i < end_of(a, request); i++) ls_reward_write_item(&json, a->of->q, i);
     ls_json_end_array(&json);
     ls_json_end_object(&json);
     return LS_OK;
@@ -60,14 +56,14 @@ static ls_status write_items(void *context, int64_t request, FILE *body, ls_erro
 
 static void fail_items(ask *a, int64_t request, const char *text) {
     for (int64_t i = begin_of(a, request); i < end_of(a, request); i++)
-        if (!a->done[i]) ls_reward_fail(&a->results[i], text);
+        if (!a->of->done[i]) ls_reward_fail(&a->of->q->results[i], text);
 }
 
 /* What the server said, to the items of its request and to no others. */
 static ls_status resolve_answers(void *context, int64_t request, char *answer, int64_t bytes, ls_error *ignored) {
     ask *a = context;
     source *s = a->s;
-    const int64_t first_id = s->base.first_id + begin_of(a, request),
+    const int64_t first_id = a->of->q->first_id + begin_of(a, request),
                   n_items = end_of(a, request) - begin_of(a, request);
     ls_error err;
     int64_t n = 1;
@@ -80,13 +76,13 @@ static ls_status resolve_answers(void *context, int64_t request, char *answer, i
         status = ls_reward_answers_parse(a->answers, &n, s->batch, answer, bytes, "answer", &err);
     }
     if (status != LS_OK) {
-        s->base.counts.unreadable++;
+        a->of->q->counts.unreadable++;
         fail_items(a, request, err.text);
         return LS_OK;
     }
     for (int64_t i = 0; i < n; i++) {
         if (a->answers[i].id < first_id || a->answers[i].id >= first_id + n_items) a->answers[i].id = -1;
-        ls_reward_resolve(&s->base, a->results, a->done, a->n, &a->answers[i]);
+        ls_reward_resolve(a->of, &a->answers[i]);
     }
     fail_items(a, request, "the server's answer leaves this item out");
     return LS_OK;
@@ -102,14 +98,14 @@ static ls_status fail_request(void *context, int64_t i, const char *why, const c
 }
 
 static void note(void *context, int64_t i, const char *why) {
-    ask *a = context;
-    ls_reward_note(&a->s->base, "request %lld: %s", (long long)i, why);
+    const ask *a = context;
+    ls_reward_note(a->of->q, "request %lld: %s", (long long)i, why);
 }
 
 /* Items that have come since. */
 static ls_status take_late(void *context, ls_error *err) {
     ask *a = context;
-    const ls_reward_late *late = a->s->base.late;
+    const ls_reward_late *late = a->of->q->late;
     int64_t i;
     while (ls_feed_take(late->feed, &i)) {
         LS_TRY(late->complete(late->context, i, err));
@@ -126,41 +122,38 @@ static bool request_is_whole(void *context, int64_t i) {
     return a->there[i] == end_of(a, i) - begin_of(a, i);
 }
 
-static ls_status http_ask(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,
-                          ls_error *err) {
+static ls_status http_ask(ls_reward *reward, ls_reward_asked *asked, ls_error *err) {
     source *s = (source *)reward;
-    ask a = {.s = s, .results = results, .items = items, .n = n};
-    const int64_t n_requests = (n - 1) / s->batch + 1;
+    ask a = {.s = s, .of = asked, .n = asked->q->n};
+    const int64_t n_requests = (a.n - 1) / s->batch + 1;
     ls_http_user user = {.context = &a,
                          .url = url_of,
                          .write = write_items,
                          .take = resolve_answers,
                          .fail = fail_request,
                          .note = note};
-    void *answers = NULL, *done = NULL, *there = NULL;
+    void *answers = NULL, *there = NULL;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc(&answers, s->batch, sizeof *a.answers, "answers", err));
-    LS_TRY_DONE(ls_array_alloc(&done, n, sizeof *a.done, "rewards", err));
     a.answers = answers;
-    a.done = done;
-    if (reward->late != NULL) {
+    if (asked->q->late != NULL) {
         LS_TRY_DONE(ls_array_alloc(&there, n_requests, sizeof *a.there, "rewards", err));
         a.there = there;
         user.look = take_late;
         user.is_there = request_is_whole;
-        user.look_fd = ls_feed_fd(reward->late->feed);
+        user.look_fd = ls_feed_fd(asked->q->late->feed);
     }
-    status = ls_http_pool_run(s->pool, n_requests, &user, &s->base.counts.retried, err);
+    status = ls_http_pool_run(s->pool, n_requests, &user, &asked->q->counts.retried, err);
 done:
     free(there);
     free(answers);
-    free(done);
     return status;
 }
 
 static void http_close(ls_reward *reward) {
     source *s = (source *)reward;
     ls_http_pool_close(s->pool);
+    ls_reward_deinit(reward);
     free(s->url);
     free(s);
 }
@@ -203,6 +196,7 @@ ls_status ls_reward_http_open(ls_reward **out, const ls_reward_http_options *o, 
     ls_status status;
     LS_TRY(check_options(o, err));
     if ((s = calloc(1, sizeof *s)) == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "reward server");
+    ls_reward_init(&s->base);
     s->base.ask = http_ask;
     s->base.close = http_close;
     s->base.takes_late = true;

@@ -44,6 +44,11 @@ static inline ls_status late_complete(void *context, int64_t i, ls_error *err) {
 /* Asks about all items, of which l->n come. */
 static inline ls_status late_ask(late_items *l, ls_reward *reward, ls_reward_result *results, ls_error *err) {
     const ls_reward_late late = {l->feed, late_complete, l};
+    ls_reward_questions q = {.items = l->items,
+                             .results = results,
+                             .n = LATE_ITEMS,
+                             .first_id = ls_reward_number(reward, LATE_ITEMS),
+                             .late = &late};
     pthread_t thread;
     ls_status status;
     assert_true(ls_reward_takes_late(reward));
@@ -51,7 +56,7 @@ static inline ls_status late_ask(late_items *l, ls_reward *reward, ls_reward_res
     l->n_complete = 0;
     ls_feed_begin(l->feed);
     assert_int_equal(pthread_create(&thread, NULL, late_put, l), 0);
-    status = ls_reward_ask_late(reward, results, l->items, LATE_ITEMS, &late, err);
+    status = ls_reward_ask_about(reward, &q, err);
     assert_int_equal(pthread_join(thread, NULL), 0);
     return status;
 }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "harness.h"
+#include "rl/beside.h"
 #include "rl/late_items.h"
 #include "rl/reward.h"
 
@@ -45,6 +46,11 @@ static void answer_part(const char *part, const char *id, const char *said, int6
         if (item_i % 8 != 7) return;
         for (int k = 8; k-- > 0;) put_answer(held[k], held[k]);
         for (int k = 0; k < 8; k++) free(held[k]);
+    } else if (strcmp(part, "pairs") == 0) {
+        held[item_i % 2] = strdup(id);
+        if (item_i % 2 == 0) return;
+        for (int k = 0; k < 2; k++) put_answer(held[k], held[k]);
+        for (int k = 0; k < 2; k++) free(held[k]);
     } else if (strcmp(part, "group") == 0) {
         char text[24];
         snprintf(text, sizeof text, "%d", (int)getpgrp());
@@ -581,6 +587,69 @@ static void late_items_go_out_as_they_come(void **state) {
     ls_feed_free(l.feed);
 }
 
+/* ---- several asks at a time ---- */
+
+static const ls_reward_item one_item = {"p", {"?", 1}, {"x", 1}, NULL, 0, NULL, .op = NULL};
+
+/* A command that answers the second item first gets it from another ask. */
+static void asks_have_their_items_with_it_together(void **state) {
+    ls_reward *reward = open_part("pairs", 64, 20);
+    ls_reward_result of[4];
+    beside b[4];
+    (void)state;
+    for (int k = 0; k < 4; k++) beside_begin(&b[k], reward, &one_item, &of[k], 1, NULL);
+    for (int k = 0; k < 4; k++) {
+        assert_ok(beside_end(&b[k]), b[k].err);
+        assert_true(of[k].ok && of[k].reward == k); /* its id, whoever was first */
+        assert_string_equal(b[k].q.counts.message, "");
+    }
+    assert_int_equal(ls_reward_counts_of(reward)->ok, 4);
+    assert_int_equal(ls_reward_counts_of(reward)->restarts, 0);
+    ls_reward_close(reward);
+}
+
+/* An ask whose items do not come fails while the item of another waits, which is answered then. */
+static void an_ask_that_fails_leaves_the_others(void **state) {
+    ls_reward *reward = open_part("pairs", 64, 20);
+    ls_reward_result of[4];
+    beside waiting, failing, third;
+    ls_reward_late late = {0};
+    ls_error err;
+    (void)state;
+    assert_ok(ls_feed_create(&late.feed, 1, &err), err);
+    ls_feed_begin(late.feed);
+    ls_feed_end(late.feed);
+    beside_begin(&waiting, reward, &one_item, &of[0], 1, NULL);
+    beside_begin(&failing, reward, &one_item, &of[1], 1, &late);
+    check_failed(beside_end(&failing), &failing.err, "0 of 1 items came");
+    beside_begin(&third, reward, &one_item, &of[2], 1, NULL);
+    assert_ok(beside_end(&waiting), waiting.err);
+    assert_ok(beside_end(&third), third.err);
+    assert_true(of[0].ok && of[0].reward == 0 && of[2].ok && of[2].reward == 2);
+    assert_int_equal(ls_reward_counts_of(reward)->restarts, 0);
+    ls_reward_close(reward);
+    ls_feed_free(late.feed);
+}
+
+/* The item that ends the command fails, and none of its neighbours in either ask. */
+static void a_dying_command_costs_no_other_ask(void **state) {
+    ls_reward *reward = open_part("none", 64, 20);
+    ls_reward_item of[2][20];
+    ls_reward_result said[2][20];
+    beside b[2];
+    (void)state;
+    for (int i = 0; i < 40; i++) {
+        of[i / 20][i % 20] = one_item;
+        of[i / 20][i % 20].completion = (ls_reply){"fine", 4};
+    }
+    of[1][7].completion = (ls_reply){"die", 3};
+    for (int k = 0; k < 2; k++) beside_begin(&b[k], reward, of[k], said[k], 20, NULL);
+    for (int k = 0; k < 2; k++) assert_ok(beside_end(&b[k]), b[k].err);
+    for (int i = 0; i < 40; i++) assert_int_equal(said[i / 20][i % 20].ok, i != 27);
+    assert_non_null(strstr(said[1][7].error, "the command ended with status 3 (last words: ValueError: no)"));
+    ls_reward_close(reward);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         watched(answers_stand_where_items_stand),
@@ -601,6 +670,9 @@ int main(int argc, char **argv) {
         watched(signals_stay_as_they_were),
         watched(bad_options_are_named),
         cmocka_unit_test(late_items_go_out_as_they_come),
+        watched(asks_have_their_items_with_it_together),
+        watched(an_ask_that_fails_leaves_the_others),
+        watched(a_dying_command_costs_no_other_ask),
     };
     ssize_t n;
     if (argc > 1) return play(argv[1]);

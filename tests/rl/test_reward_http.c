@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <math.h>
 
+#include "rl/beside.h"
 #include "rl/http_server.h"
 #include "rl/late_items.h"
 #include "rl/reward.h"
@@ -103,6 +104,12 @@ static reply does_as_told(int64_t request_i, const char *body) {
     if (strcmp(said[0], "close") == 0) r.hang_up = true;
     if (strcmp(said[0], "slow") == 0) r.delay_ms = 1500;
     return r;
+}
+
+/* Waits for a request that is not yet there, for all of four. */
+static reply four_together(int64_t request_i, const char *body) {
+    while (atomic_load(&the_server.n_requests) < 4) pause_ms(1);
+    return echo(request_i, body);
 }
 
 static reply tells_a_story(int64_t request_i, const char *body) {
@@ -455,6 +462,64 @@ static void late_items_go_out_as_they_come(void **state) {
     ls_feed_free(l.feed);
 }
 
+/* ---- several asks at a time ---- */
+
+static void ask_four_beside(int64_t concurrency) {
+    static const char *const said[] = {"0", "1", "2", "3"};
+    ls_reward_http_options options = defaults();
+    ls_reward *reward;
+    beside b[4];
+    options.concurrency = concurrency;
+    reward = open_server(&options);
+    for (int k = 0; k < 4; k++) {
+        items[k] = (ls_reward_item){"p", {"q", 1}, {said[k], 1}, NULL, 0, NULL, .op = NULL};
+        beside_begin(&b[k], reward, &items[k], &results[k], 1, NULL);
+    }
+    for (int k = 0; k < 4; k++) {
+        assert_ok(beside_end(&b[k]), b[k].err);
+        assert_number(k);
+    }
+    assert_int_equal(ls_reward_counts_of(reward)->ok, 4);
+    assert_int_equal(ls_reward_counts_of(reward)->retried, 0);
+    ls_reward_close(reward);
+}
+
+/* A server that waits for the last of four asks before it answers the first gets it; and of all together no more are
+ * there than may be. */
+static void asks_share_the_server(void **state) {
+    (void)state;
+    server_start(four_together);
+    ask_four_beside(4);
+    server_stop();
+    server_start(echo);
+    ask_four_beside(1);
+    assert_int_equal(atomic_load(&the_server.n_now_max), 1);
+    server_stop();
+}
+
+/* One whose items do not come fails, and another goes on. */
+static void an_ask_that_fails_leaves_the_others(void **state) {
+    ls_reward_http_options options = defaults();
+    ls_reward_late late = {0};
+    ls_reward *reward;
+    beside b[2];
+    ls_error err;
+    (void)state;
+    assert_ok(ls_feed_create(&late.feed, 1, &err), err);
+    ls_feed_begin(late.feed);
+    ls_feed_end(late.feed);
+    server_start(echo_slowly);
+    reward = open_server(&options);
+    for (int k = 0; k < 2; k++) items[k] = (ls_reward_item){"p", {"q", 1}, {"0", 1}, NULL, 0, NULL, .op = NULL};
+    for (int k = 0; k < 2; k++) beside_begin(&b[k], reward, &items[k], &results[k], 1, k == 1 ? &late : NULL);
+    check_failed(beside_end(&b[1]), &b[1].err, "0 of 1 items came");
+    assert_ok(beside_end(&b[0]), b[0].err);
+    assert_number(0);
+    ls_reward_close(reward);
+    server_stop();
+    ls_feed_free(late.feed);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         watched(answers_stand_where_items_stand),
@@ -468,6 +533,8 @@ int main(void) {
         watched(bad_options_are_named),
         watched(messages_are_taken),
         watched(late_items_go_out_as_they_come),
+        watched(asks_share_the_server),
+        watched(an_ask_that_fails_leaves_the_others),
     };
     setenv("no_proxy", "*", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);

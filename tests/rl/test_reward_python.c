@@ -2,8 +2,10 @@
  * runs that do not depend on how many workers there are or whether one is killed. Needs python3, else it skips. */
 #define _GNU_SOURCE
 #include <math.h>
+#include <stdatomic.h>
 
 #include "harness.h"
+#include "rl/beside.h"
 #include "rl/grpo_run.h"
 #include "rl/reward_python.h"
 #include "run/history.h"
@@ -45,6 +47,7 @@ static const char functions[] =
     "    return [odd(c) for c in completions]\n"
     "def short(completions): return [1.0]\n"
     "def number(completions): return 1.0\n"
+    "def sums(completions): return [float(sum(map(int, completions)))] * len(completions)\n"
     "def needs(completions, solution): return [1.0 for _ in completions]\n"
     "def needs_one(completion, answer, level): return 1.0\n"
     "def neither(text): return 1\n"
@@ -162,6 +165,43 @@ static void ask_open(asked *a, const char *name, double seconds, const char *con
 static void ask_close(asked *a) {
     for (int64_t i = 0; i < a->n; i++) free(a->results[i].text);
     ls_reward_close(a->reward);
+}
+
+static ls_status is_whole(void *context, int64_t i, ls_error *err) {
+    (void)i, (void)err;
+    (void)atomic_fetch_add((atomic_int *)context, 1);
+    return LS_OK;
+}
+
+/* The first group of an ask is no part of the first of another, of which one sample has come. */
+static void groups_of_asks_stay_apart(void **state) {
+    static const char *const said[] = {"1", "20", "300", "4000"};
+    ls_reward_item items[4];
+    ls_reward_result results[4];
+    atomic_int n_come = 0;
+    ls_reward_late late = {.complete = is_whole, .context = &n_come};
+    ls_reward *reward;
+    beside first, second;
+    ls_error err;
+    (void)state;
+    need_python();
+    assert_ok(open_function(&reward, "sums", false, 20, &err), err);
+    assert_ok(ls_feed_create(&late.feed, 2, &err), err);
+    for (int i = 0; i < 4; i++)
+        items[i] = (ls_reward_item){
+            .problem = "q", .completion = {said[i], (int64_t)strlen(said[i])}, .group = 0, .group_n = 2};
+    ls_feed_begin(late.feed);
+    ls_feed_put(late.feed, 0);
+    beside_begin(&first, reward, items, results, 2, &late);
+    while (atomic_load(&n_come) == 0) usleep(1000);
+    beside_begin(&second, reward, items + 2, results + 2, 2, NULL);
+    assert_ok(beside_end(&second), second.err);
+    ls_feed_put(late.feed, 1);
+    ls_feed_end(late.feed);
+    assert_ok(beside_end(&first), first.err);
+    for (int i = 0; i < 4; i++) assert_true(results[i].ok && results[i].reward == (i < 2 ? 21 : 4300));
+    ls_reward_close(reward);
+    ls_feed_free(late.feed);
 }
 
 static void functions_of_both_forms(void **state) {
@@ -596,14 +636,23 @@ static void options_that_do_not_go_together(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(functions_of_both_forms),        cmocka_unit_test(tokens_are_there),
-        cmocka_unit_test(conversations_are_messages),     cmocka_unit_test(what_goes_wrong_is_told),
-        cmocka_unit_test(words_are_told_with_the_sample), cmocka_unit_test(groups_of_a_wrong_length_fail),
-        cmocka_unit_test(what_cannot_be_used_is_refused), cmocka_unit_test(odd_messages_are_answered),
-        cmocka_unit_test(runs_do_not_depend_on_workers),  cmocka_unit_test(environments_do_not_depend_on_workers),
-        cmocka_unit_test(several_rewards_are_added),      cmocka_unit_test(sums_are_what_they_are_alone),
-        cmocka_unit_test(environments_take_data),         cmocka_unit_test(runs_tell_what_went_wrong),
-        cmocka_unit_test(columns_are_looked_for_first),   cmocka_unit_test(options_that_do_not_go_together),
+        cmocka_unit_test(functions_of_both_forms),
+        cmocka_unit_test(groups_of_asks_stay_apart),
+        cmocka_unit_test(tokens_are_there),
+        cmocka_unit_test(conversations_are_messages),
+        cmocka_unit_test(what_goes_wrong_is_told),
+        cmocka_unit_test(words_are_told_with_the_sample),
+        cmocka_unit_test(groups_of_a_wrong_length_fail),
+        cmocka_unit_test(what_cannot_be_used_is_refused),
+        cmocka_unit_test(odd_messages_are_answered),
+        cmocka_unit_test(runs_do_not_depend_on_workers),
+        cmocka_unit_test(environments_do_not_depend_on_workers),
+        cmocka_unit_test(several_rewards_are_added),
+        cmocka_unit_test(sums_are_what_they_are_alone),
+        cmocka_unit_test(environments_take_data),
+        cmocka_unit_test(runs_tell_what_went_wrong),
+        cmocka_unit_test(columns_are_looked_for_first),
+        cmocka_unit_test(options_that_do_not_go_together),
     };
     return cmocka_run_group_tests(tests, begin, scratch_remove);
 }
