@@ -3,9 +3,9 @@
  *
  * Version v is the weights behind step v, 0 those that the run begins with. Copies of the last lag + 1 versions are
  * models of their own: version v is in copy v % (lag + 1), which nobody draws with any more when version v + lag + 1
- * comes. The main thread publishes versions and takes episodes. A second one draws, and scores what is to be checked
- * with the weights that drew it; a third one has the episodes judged meanwhile. Both take the steps in their order. No
- * more than lag + 1 steps are drawn and not learnt from.
+ * comes. The main thread publishes versions and takes episodes. A second one draws the steps in their order, and
+ * scores what is to be checked with the weights that drew it. No more than lag + 1 steps are drawn and not learnt from.
+ * Each of these has a place, and a thread there that has its episodes judged meanwhile, beside those of other places.
  *
  * Devices of the CPU share their memory: the thread draws with a copy where it lies. Else (a GPU, or another device
  * than the trainer's) the copies lie in the host's memory. The thread has a device of its own, with room for one
@@ -40,15 +40,23 @@ typedef struct version {
     int64_t update;
 } version;
 
-/* What becomes of a step, in this order but for the last two, which do not wait for each other. Where episodes are
- * judged as they come, judging begins with the draws. */
-typedef enum stage_kind { BEGUN, DRAWN, JUDGED, CHECKED, N_STAGES } stage_kind;
+/* What becomes of a step where it is drawn, in this order. It is judged when it is drawn, or from its beginning on
+ * where episodes are judged as they come. */
+typedef enum stage_kind { BEGUN, DRAWN, CHECKED, N_STAGES } stage_kind;
 
 typedef struct stage {
     int64_t step; /* the last one that is through */
-    bool failed;  /* the step behind it */
+    bool failed;  /* the next one */
     ls_error reason;
 } stage;
+
+/* Who judges the steps of a place: step s is in place s % (lag + 1). */
+typedef struct judging {
+    grpo_ahead *a;
+    int64_t place;
+    stage stage; /* under the lock */
+    pthread_t thread;
+} judging;
 
 struct grpo_ahead {
     grpo *g;
@@ -64,8 +72,10 @@ struct grpo_ahead {
     ls_sampling sampling;
     int64_t drawing;      /* the version that the engine has; -1: it may be any */
     int64_t saved, named; /* steps of the last checkpoint, and of the last that surely has its name */
-    pthread_t threads[2]; /* one draws and checks, the other judges */
-    int n_threads;        /* that were started */
+    pthread_t drawing_thread;
+    bool has_drawing_thread;
+    judging *judges;  /* [n] */
+    int64_t n_judges; /* whose threads were started */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* Under the lock. */
@@ -76,6 +86,12 @@ struct grpo_ahead {
 };
 
 static int64_t version_of(const grpo_ahead *a, int64_t step) { return step > a->n ? step - a->n : 0; }
+
+_Static_assert(LS_GRPO_LAG_MAX + 1 <= LS_REWARD_ASKS_MAX, "every place may ask the same source");
+
+/* What several processes drew is judged by the main thread, when all of it is together; with filter_groups it is while
+ * it is drawn. */
+static bool is_judged_here(const grpo *g) { return g->comm == NULL && !g->o->filter_groups; }
 
 static version *copy_of(const grpo_ahead *a, int64_t v) { return &a->versions[v % a->n]; }
 
@@ -160,8 +176,7 @@ static ls_status share_checks(const grpo *g, const grpo_draws *d, ls_error *err)
 
 /* ---- stages ---- */
 
-static void end_stage(grpo_ahead *a, stage_kind kind, int64_t step, ls_status status, const ls_error *reason) {
-    stage *s = &a->stages[kind];
+static void end_stage(grpo_ahead *a, stage *s, int64_t step, ls_status status, const ls_error *reason) {
     pthread_mutex_lock(&a->lock);
     if (status == LS_OK) s->step = step;
     s->failed = status != LS_OK;
@@ -170,14 +185,20 @@ static void end_stage(grpo_ahead *a, stage_kind kind, int64_t step, ls_status st
     pthread_mutex_unlock(&a->lock);
 }
 
+static bool any_judge_failed(const grpo_ahead *a) {
+    for (int64_t i = 0; i < a->n_judges; i++)
+        if (a->judges[i].stage.failed) return true;
+    return false;
+}
+
 /* False: the run is to end. Draws that are not judged any more are not learnt from. */
 static bool wait_for_version(grpo_ahead *a, int64_t v) {
     bool is_wanted;
     pthread_mutex_lock(&a->lock);
     a->awaited = v;
     pthread_cond_broadcast(&a->changed);
-    while (!a->quit && !a->stages[JUDGED].failed && a->published < v) pthread_cond_wait(&a->changed, &a->lock);
-    is_wanted = !a->quit && !a->stages[JUDGED].failed;
+    while (!a->quit && !any_judge_failed(a) && a->published < v) pthread_cond_wait(&a->changed, &a->lock);
+    is_wanted = !a->quit && !any_judge_failed(a);
     pthread_mutex_unlock(&a->lock);
     return is_wanted;
 }
@@ -222,6 +243,7 @@ static ls_status begin_step(grpo_ahead *a, int64_t step, double idle, ls_error *
     d->behind = d->newest = version_of(a, step);
     memset(d->is_checked, 0, (size_t)d->episodes->n);
     LS_TRY(ls_grpo_draws_begin(a->g, d, err));
+    if (is_judged_here(a->g)) ls_episodes_number(d->episodes, &a->g->world);
     d->idle = idle;
     return LS_OK;
 }
@@ -253,13 +275,13 @@ static void *run_draws(void *context) {
         const double start = ls_clock_seconds();
         if (!wait_for_version(a, version_of(a, step))) break;
         status = begin_step(a, step, ls_clock_seconds() - start, &err);
-        end_stage(a, BEGUN, step, status, &err);
+        end_stage(a, &a->stages[BEGUN], step, status, &err);
         if (status != LS_OK) break;
         status = draw_step(a, step, &err);
-        end_stage(a, DRAWN, step, status, &err);
+        end_stage(a, &a->stages[DRAWN], step, status, &err);
         if (status != LS_OK) break;
         status = check_step(a, step, &err);
-        end_stage(a, CHECKED, step, status, &err);
+        end_stage(a, &a->stages[CHECKED], step, status, &err);
     }
     (void)wait_for_version(a, INT64_MAX);
     return NULL;
@@ -277,19 +299,18 @@ static bool wait_for_draws(grpo_ahead *a, int64_t step) {
     return is_there;
 }
 
-/* What several processes drew is judged by the main thread, when all of it is together; with filter_groups it is while
- * it is drawn. */
 static void *run_judges(void *context) {
-    grpo_ahead *a = context;
-    const grpo *g = a->g;
-    const bool is_here = g->comm == NULL && !g->o->filter_groups;
+    judging *j = context;
+    grpo_ahead *a = j->a;
     ls_status status = LS_OK;
+    int64_t step = j->stage.step + 1;
     ls_fpmode_enter(NULL);
-    for (int64_t step = a->stages[JUDGED].step + 1; step <= g->o->train.steps && status == LS_OK; step++) {
+    while (step % a->n != j->place) step++;
+    for (; step <= a->g->o->train.steps && status == LS_OK; step += a->n) {
         ls_error err = {LS_OK, ""};
         if (!wait_for_draws(a, step)) break;
-        if (is_here) status = ls_grpo_draws_join(a->g, &a->draws[step % a->n], &err);
-        end_stage(a, JUDGED, step, status, &err);
+        status = ls_grpo_draws_join(a->g, &a->draws[step % a->n], &err);
+        end_stage(a, &j->stage, step, status, &err);
     }
     return NULL;
 }
@@ -297,9 +318,8 @@ static void *run_judges(void *context) {
 /* ---- the main thread ---- */
 
 /* Waits until g->step is through it. */
-static ls_status wait_for_stage(grpo *g, stage_kind kind, ls_error *err) {
+static ls_status wait_for_stage(grpo *g, const stage *s, ls_error *err) {
     grpo_ahead *a = g->ahead;
-    const stage *s = &a->stages[kind];
     ls_status status;
     pthread_mutex_lock(&a->lock);
     while (s->step < g->step && !s->failed) pthread_cond_wait(&a->changed, &a->lock);
@@ -312,7 +332,10 @@ static ls_status wait_for_stage(grpo *g, stage_kind kind, ls_error *err) {
 ls_status ls_grpo_ahead_take(grpo *g, ls_error *err) {
     grpo_ahead *a = g->ahead;
     const double start = ls_clock_seconds();
-    for (int k = 0; k < N_STAGES; k++) LS_TRY(wait_for_stage(g, (stage_kind)k, err));
+    LS_TRY(wait_for_stage(g, &a->stages[BEGUN], err));
+    LS_TRY(wait_for_stage(g, &a->stages[DRAWN], err));
+    if (a->n_judges > 0) LS_TRY(wait_for_stage(g, &a->judges[g->step % a->n].stage, err));
+    LS_TRY(wait_for_stage(g, &a->stages[CHECKED], err));
     g->times.wait = ls_clock_seconds() - start;
     g->draws = &a->draws[g->step % a->n];
     g->episodes = g->draws->episodes;
@@ -321,11 +344,20 @@ ls_status ls_grpo_ahead_take(grpo *g, ls_error *err) {
     return g->draws->behind < g->step - 1 ? share_checks(g, g->draws, err) : LS_OK;
 }
 
+/* Of what was drawn nothing is left to judge. */
+static bool all_are_judged(const grpo_ahead *a) {
+    const int64_t last = a->stages[DRAWN].step;
+    for (int64_t step = last; a->n_judges > 0 && step > 0 && step > last - a->n; step--) {
+        const stage *s = &a->judges[step % a->n].stage;
+        if (s->step < step && !s->failed) return false;
+    }
+    return true;
+}
+
 /* Nothing is drawn, judged or checked: each waits for the main thread, or has failed. */
 static bool rests(const grpo_ahead *a) {
-    const stage *drawn = &a->stages[DRAWN], *judged = &a->stages[JUDGED];
-    const bool has_failed = a->stages[BEGUN].failed || drawn->failed || a->stages[CHECKED].failed;
-    return (has_failed || a->awaited > a->published) && (judged->step >= drawn->step || judged->failed);
+    const bool has_failed = a->stages[BEGUN].failed || a->stages[DRAWN].failed || a->stages[CHECKED].failed;
+    return (has_failed || a->awaited > a->published) && all_are_judged(a);
 }
 
 void ls_grpo_ahead_rest(grpo *g) {
@@ -540,12 +572,20 @@ static ls_status open_flight(grpo_ahead *a, ls_error *err) {
     return ls_grpo_flight_open(&a->flight, a->g, &versions, err);
 }
 
+static ls_status start_thread(pthread_t *out, void *(*run)(void *context), void *context, ls_error *err) {
+    const int error = ls_thread_start(out, run, context);
+    return error == 0 ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "lag: no thread: %s", strerror(error));
+}
+
+/* Judges begin first: they wait for draws. */
 static ls_status start_threads(grpo_ahead *a, ls_error *err) {
-    void *(*const runs[])(void *) = {run_draws, run_judges};
-    for (; a->n_threads < 2; a->n_threads++) {
-        const int error = ls_thread_start(&a->threads[a->n_threads], runs[a->n_threads], a);
-        if (error != 0) return LS_FAIL(err, LS_ERR_NOMEM, "lag: no thread: %s", strerror(error));
+    for (; is_judged_here(a->g) && a->n_judges < a->n; a->n_judges++) {
+        judging *j = &a->judges[a->n_judges];
+        *j = (judging){.a = a, .place = a->n_judges, .stage = {.step = a->g->step}};
+        LS_TRY(start_thread(&j->thread, run_judges, j, err));
     }
+    LS_TRY(start_thread(&a->drawing_thread, run_draws, a, err));
+    a->has_drawing_thread = true;
     return LS_OK;
 }
 
@@ -577,6 +617,7 @@ ls_status ls_grpo_ahead_open(grpo *g, ls_error *err) {
     pthread_cond_init(&a->changed, NULL);
     LS_TRY(ls_array_alloc((void **)&a->versions, a->n, sizeof *a->versions, "lag", err));
     LS_TRY(ls_array_alloc((void **)&a->draws, a->n, sizeof *a->draws, "lag", err));
+    LS_TRY(ls_array_alloc((void **)&a->judges, a->n, sizeof *a->judges, "lag", err));
     for (int64_t i = 0; i < a->n; i++) LS_TRY(ls_grpo_draws_create(&a->draws[i], g, err));
     for (int64_t i = 0; i < a->n; i++) LS_TRY(open_feed(g, &a->draws[i], err));
     for (int64_t i = 0; i < a->n; i++) a->draws[i].episodes->weighs = g->engine_opts.weighs;
@@ -593,7 +634,9 @@ static void end_threads(grpo_ahead *a) {
     a->quit = true;
     pthread_cond_broadcast(&a->changed);
     pthread_mutex_unlock(&a->lock);
-    while (a->n_threads > 0) pthread_join(a->threads[--a->n_threads], NULL);
+    if (a->has_drawing_thread) pthread_join(a->drawing_thread, NULL);
+    a->has_drawing_thread = false;
+    for (; a->n_judges > 0; a->n_judges--) pthread_join(a->judges[a->n_judges - 1].thread, NULL);
 }
 
 ls_status ls_grpo_ahead_check_all(grpo *g, ls_error *err) {
@@ -619,6 +662,7 @@ void ls_grpo_ahead_close(grpo_ahead *a) {
     ls_device_close(a->own);
     ls_device_close(a->keeper);
     free(a->draws);
+    free(a->judges);
     free(a->versions);
     pthread_cond_destroy(&a->changed);
     pthread_mutex_destroy(&a->lock);

@@ -221,8 +221,8 @@ void ls_grpo_tell_episodes(const grpo *g, int64_t step, const ls_episodes *episo
 ls_status ls_grpo_record_turns(const grpo *g, const grpo_draws *draws, const uint8_t *groups, ls_error *err);
 
 /* grpo_ahead.c: with a lag of k the episodes of step s are drawn with the weights behind step max(0, s - 1 - k), by a
- * thread that has an engine, a share of the processors and copies of the last k + 1 versions. It checks them, too;
- * another one has them judged meanwhile. */
+ * thread that has an engine, a share of the processors and copies of the last k + 1 versions. It checks them, too.
+ * Meanwhile k + 1 others have a step each judged. */
 ls_status ls_grpo_ahead_open(grpo *g, ls_error *err);
 void ls_grpo_ahead_close(grpo_ahead *ahead); /* waits for what is being drawn; accepts NULL */
 /* Waits for the episodes of g->step, which become those of the step. */

@@ -19,8 +19,7 @@
 
 struct ls_verify {
     ls_verify_kind kind;
-    ls_regex *regex; /* of the run, or NULL */
-    ls_regex_search *search;
+    ls_regex *regex;        /* of the run, or NULL */
     ls_json_schema *schema; /* of the run, or NULL */
 };
 
@@ -129,23 +128,26 @@ static char letter_of(ls_reply r) {
 /* ---- patterns and schemas ---- */
 
 /* 1, 0, or -1 with a sentence where the pattern gives up. */
-static int has_pattern(ls_regex_search *search, ls_reply completion, ls_reply answer, bool compare, ls_error *err) {
+static int has_pattern(const ls_regex *regex, ls_reply completion, ls_reply answer, bool compare, ls_error *err) {
+    ls_regex_search *search = NULL; /* each call its own: several threads may judge */
     int64_t begin, end;
     bool found = false;
-    if (ls_regex_find(search, completion.text, completion.bytes, 0, &found, &begin, &end, err) != LS_OK) return -1;
-    if (!found) return 0;
-    if (!compare || !ls_regex_group(search, 1, &begin, &end)) return 1;
-    return same(trim((ls_reply){completion.text + begin, end - begin}), trim(answer));
+    int result = -1;
+    if (ls_regex_search_create(&search, regex, err) == LS_OK &&
+        ls_regex_find(search, completion.text, completion.bytes, 0, &found, &begin, &end, err) == LS_OK) {
+        result = found;
+        if (found && compare && ls_regex_group(search, 1, &begin, &end))
+            result = same(trim((ls_reply){completion.text + begin, end - begin}), trim(answer));
+    }
+    ls_regex_search_free(search);
+    return result;
 }
 
 static int has_own_pattern(ls_reply completion, ls_reply answer, ls_error *err) {
     ls_regex *regex = NULL;
-    ls_regex_search *search = NULL;
     int result = -1;
-    if (ls_regex_compile_plain(&regex, answer.text, answer.bytes, err) == LS_OK &&
-        ls_regex_search_create(&search, regex, err) == LS_OK)
-        result = has_pattern(search, completion, answer, false, err);
-    ls_regex_search_free(search);
+    if (ls_regex_compile_plain(&regex, answer.text, answer.bytes, err) == LS_OK)
+        result = has_pattern(regex, completion, answer, false, err);
     ls_regex_free(regex);
     return result;
 }
@@ -192,7 +194,6 @@ ls_status ls_verify_open(ls_verify **out, ls_verify_kind kind, const char *patte
             ls_error_prefix(err, "reward_pattern");
             goto done;
         }
-        LS_TRY_DONE(ls_regex_search_create(&v->search, v->regex, err));
     }
     if (kind == LS_VERIFY_JSON && schema_path != NULL && schema_path[0] != '\0') {
         LS_TRY_DONE(ls_file_read(&text, &bytes, schema_path, SCHEMA_BYTES_MAX, err));
@@ -208,7 +209,6 @@ done:
 
 void ls_verify_close(ls_verify *v) {
     if (v == NULL) return;
-    ls_regex_search_free(v->search);
     ls_regex_free(v->regex);
     ls_json_schema_free(v->schema);
     free(v);
@@ -255,7 +255,7 @@ static int judge_one(const ls_verify *v, ls_reply completion, ls_reply answer, l
         case LS_VERIFY_NUMBER: return same_number(completion, answer);
         case LS_VERIFY_CHOICE: return letter_of(completion) == letter_of(answer);
         case LS_VERIFY_REGEX:
-            return v->regex != NULL ? has_pattern(v->search, completion, answer, answer.text != NULL, err)
+            return v->regex != NULL ? has_pattern(v->regex, completion, answer, answer.text != NULL, err)
                                     : has_own_pattern(completion, answer, err);
         case LS_VERIFY_JSON: return is_of_form(v, completion, answer, err);
     }

@@ -370,6 +370,100 @@ static void failures_end_the_run_in_their_step(void **state) {
     job_free(&j);
 }
 
+/* A judge of a shell's, which gets four steps at a time. `hears` is done with each item, which has an id, a step s from
+ * 0 on, and a completion c. It says answer ID REWARD or refuse ID. The step is written down in `file`. */
+static void set_judge(job *j, const char *file, const char *hears) {
+    char command[1000];
+    snprintf(command, sizeof command,
+             "reward_command=answer() { echo \"{\\\"id\\\":\\\"$1\\\",\\\"reward\\\":$2}\"; }; "
+             "refuse() { echo \"{\\\"id\\\":\\\"$1\\\",\\\"error\\\":\\\"no\\\"}\"; }; m=0; h=; "
+             "while IFS= read -r l; do id=${l#*'\"id\":\"'}; id=${id%%%%'\"'*}; s=$((id / 16)); "
+             "c=${l#*'\"completion\":\"'}; c=${c%%%%'\"'*}; echo $s >> %s; %s; done",
+             file, hears);
+    job_set(j, command);
+    job_set(j, "reward_concurrency=64");
+}
+
+#define ANSWER_BY_ID "answer $id $((id % 3))"
+/* Answers no item of a step before it has one of the next step, but for the last of five steps. */
+#define HOLD_A_STEP                                                                                      \
+    "[ $s -gt $m ] && m=$s; h=\"$h $id\"; r=; for i in $h; do if [ $((i / 16)) -lt $m ] || [ $m = 4 ]; " \
+    "then answer $i $((i % 3)); else r=\"$r $i\"; fi; done; h=$r"
+
+/* A judge that waits for the next step gets it, and one result is the run's. */
+static void steps_are_judged_side_by_side(void **state) {
+    static const char *const lags[] = {"lag=1", "lag=3"}, *const judges[] = {ANSWER_BY_ID, HOLD_A_STEP};
+    (void)state;
+    for (int64_t i = 0; i < COUNT(lags); i++) {
+        uint64_t digests[2];
+        for (int k = 0; k < 2; k++) {
+            job j = job_make("side");
+            set_judge(&j, "/dev/null", judges[k]);
+            digests[k] = job_digest(j, &lags[i], 1);
+        }
+        assert_int_equal(digests[0], digests[1]);
+    }
+}
+
+/* Steps 2 and 3 are with the judge, which refuses all of step 3 at once and only then answers step 2. */
+static void a_judge_that_fails_ahead_fails_in_its_step(void **state) {
+    job j = job_make("ahead");
+    ls_error err;
+    (void)state;
+    set_judge(&j, "/dev/null",
+              "if [ $s = 1 ]; then h=\"$h $id\"; elif [ $s = 2 ]; then refuse $id; m=$((m + 1)); "
+              "[ $m = 16 ] && for i in $h; do answer $i $((i % 3)); done; else answer $id $((id % 3)); fi");
+    job_set(&j, "lag=1");
+    check_failed(job_run(&j, &err), &err, "step 3: all 16 rewards failed");
+    assert_int_equal(steps_done(j.o->train.run), 2);
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
+static bool has_line(const char *path, const char *line) {
+    char text[16] = "";
+    bool has = false;
+    FILE *file = fopen(path, "r");
+    while (file != NULL && !has && fgets(text, sizeof text, file) != NULL) has = strcmp(text, line) == 0;
+    if (file != NULL) assert_int_equal(fclose(file), 0);
+    return has;
+}
+
+/* Killed while steps 3 and 4 are with the judge, the run has them judged again. */
+static void a_run_killed_under_two_judgements_goes_on(void **state) {
+    static const char by_words[] = "answer $id $((${#c} % 3))";
+    const char *const sets[] = {"lag=1"};
+    job j = job_make("judging"), other = job_make("judged-once");
+    char seen[200];
+    int status;
+    pid_t child;
+    uint64_t want;
+    (void)state;
+    test_forks();
+    snprintf(seen, sizeof seen, "%s", run_dir("seen"));
+    set_judge(&other, "/dev/null", by_words);
+    want = job_digest(other, sets, 1);
+    set_judge(&j, seen, "[ $s -ge 2 ] || answer $id $((${#c} % 3))");
+    job_set(&j, "lag=1");
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        ls_error err;
+        _exit(job_run(&j, &err) == LS_OK ? 0 : 1);
+    }
+    while (!has_line(seen, "3\n") && waitpid(child, &status, WNOHANG) == 0) usleep(1000);
+    (void)kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(steps_done(j.o->train.run), 2);
+    set_judge(&j, "/dev/null", by_words);
+    j.o->train.resume = true;
+    job_must_run(&j);
+    assert_int_equal(j.result.digest, want);
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
 /* Completions of a line of data are no longer than it says, and no longer than those of all. */
 static void lines_bound_their_completions(void **state) {
     static const int bounds[] = {1, 2, 3, 100};
@@ -448,6 +542,9 @@ int main(void) {
         cmocka_unit_test(versions_of_the_checkpoint_before_are_kept),
         cmocka_unit_test(processes_have_the_bits_of_one),
         cmocka_unit_test(failures_end_the_run_in_their_step),
+        cmocka_unit_test(steps_are_judged_side_by_side),
+        cmocka_unit_test(a_judge_that_fails_ahead_fails_in_its_step),
+        cmocka_unit_test(a_run_killed_under_two_judgements_goes_on),
         cmocka_unit_test(lines_bound_their_completions),
         cmocka_unit_test(impossible_options_are_named),
     };
