@@ -210,21 +210,22 @@ static void a_second_signal_ends_at_once(void **state) {
 
 /* A judge that falls silent does not keep a run that is asked to stop: the step is given up, the one before is
  * saved. */
-static void a_silent_judge_does_not_keep_a_run(void **state) {
+static void leave_silent_judge(const char *lag, const char *concurrency, const char *heard, const char *silent_run) {
     static const char judge[] = "sed -u -n 's/^{\"id\":\\(\"[0-9]*\"\\).*/{\"id\":\\1,\"reward\":0.5}/p'";
-    char good[200], silent[300], want[17], got[17];
+    char good[200], silent[300], run[600], metrics[700], want[17], got[17];
     int status;
-    (void)state;
     snprintf(good, sizeof good, "reward_command=%s", judge);
     snprintf(silent, sizeof silent, "reward_command=sed -u 24q | %s; exec sleep 1000", judge);
-    RUN_OK(
-        GRPO(at("heard"), "--set", good, "--set", "steps=6", "--set", "save_every=0", "--set", "reward_concurrency=1"));
+    snprintf(run, sizeof run, "%s", at(silent_run));
+    snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", run);
+    RUN_OK(GRPO(at(heard), "--set", good, "--set", "steps=6", "--set", "save_every=0", "--set", concurrency, "--set",
+                lag));
     digest_of(want);
-    const char *const args[] = {
-        LS_PROGRAM, GRPO(at("silent"), "--set", silent, "--set", "reward_timeout=900", "--set", "steps=6", "--set",
-                         "save_every=0", "--set", "reward_concurrency=1", NULL)};
+    const char *const args[] = {LS_PROGRAM,
+                                GRPO(run, "--set", silent, "--set", "reward_timeout=900", "--set", "steps=6", "--set",
+                                     "save_every=0", "--set", concurrency, "--set", lag, NULL)};
     const pid_t child = start(args);
-    while (steps_of(at("silent/metrics.jsonl")) < 1) usleep(1000);
+    while (steps_of(metrics) < 1) usleep(1000);
     usleep(300000);
     assert_int_equal(kill(child, SIGINT), 0);
     assert_int_equal(waitpid(child, &status, 0), child); /* or not before reward_timeout is over, with code 2 */
@@ -232,9 +233,20 @@ static void a_silent_judge_does_not_keep_a_run(void **state) {
     read_back(last.err, at("stderr"));
     if (WEXITSTATUS(status) != 4) fail_msg("exit code %d: %.2000s", WEXITSTATUS(status), last.err);
     assert_non_null(strstr(last.err, "go on with: lockstep train resume "));
-    RUN_OK("train", "resume", at("silent"), "--set", good);
+    RUN_OK("train", "resume", run, "--set", good);
     digest_of(got);
     assert_string_equal(got, want);
+}
+
+static void a_silent_judge_does_not_keep_a_run(void **state) {
+    (void)state;
+    leave_silent_judge("lag=0", "reward_concurrency=1", "heard", "silent");
+}
+
+/* Nor where it has the items of two steps. */
+static void a_judge_of_two_steps_does_not_keep_a_run(void **state) {
+    (void)state;
+    leave_silent_judge("lag=1", "reward_concurrency=64", "heard-ahead", "silent-ahead");
 }
 
 /* A URL's user and password are in nothing that a run leaves or says, and are asked for when it goes on. */
@@ -330,6 +342,7 @@ int main(void) {
         cmocka_unit_test(stopped_runs_go_on_with_their_bits),
         cmocka_unit_test(a_second_signal_ends_at_once),
         cmocka_unit_test(a_silent_judge_does_not_keep_a_run),
+        cmocka_unit_test(a_judge_of_two_steps_does_not_keep_a_run),
         cmocka_unit_test(credentials_stay_out_of_a_run),
         cmocka_unit_test(a_schedule_is_kept_or_named),
         cmocka_unit_test(sequences_beyond_the_positions_are_told),
