@@ -10,7 +10,18 @@
 #include "diagnose/rounding/inquiry.h"
 #include "harness.h"
 
-enum { VOCAB = 64, BOS = 1, END = 2, LENGTH_MOST = 1200, KEPT_MOST = 64, TAIL = 20, BLOCK = 128, UNSEEN = 4, SEED = 3 };
+enum {
+    VOCAB = 64,
+    BOS = 1,
+    END = 2,
+    LENGTH_MOST = 1200,
+    KEPT_MOST = 64,
+    TAIL = 20,
+    BLOCK = 128,
+    UNSEEN = 4,
+    SEED = 3,
+    ROOM = 1400
+};
 
 typedef enum fault {
     SOUND = 0,
@@ -89,14 +100,24 @@ typedef enum fault {
     LAST_ROW_SELDOM,  /* the same, now and then */
     ROWS_OF_SOME,     /* several rows have a kernel that some texts' values are far from */
     TO_POWERS,        /* prompts are filled up to a power of two */
-    ONE_STEP          /* a decoded step in twenty reads another token */
+    ONE_STEP,         /* a decoded step in twenty reads another token */
+    PREEMPTED,        /* of more tokens at once than there is room for, the newest rows lose what they had generated */
+    LONG_ROWS,        /* long prompts at once have a kernel that is wrong */
+    HANDED_OVER,      /* where a slot changes hands while others run, its last owner's state stays */
+    FILLED_UP,        /* rows that fill a batch up to a power of two write into its first row */
+    UNLIKE,           /* of rows of unlike lengths the longest alone is right; of eight now and then one is not */
+    ROW_OF_NEXT,      /* of two rows beside each other the first one's third record is of the other's distribution */
+    FEW_BITS,         /* any prompt of 17 tokens and more is taken for another one, once some were kept */
+    LEFT              /* now and then what a client that left has left stays */
 } fault;
 
 typedef struct server {
     fault fault;
     int64_t n_runs, n_kept, n_prompt, n_new, batch, n_scored;
     double temperature;
-    bool reads_first; /* the row's keys are those of another request */
+    bool reads_first;                            /* the row's keys are those of another request */
+    bool row_is_off;                             /* of the rows that run at once */
+    uint64_t owners[LS_FOREIGN_PROMPTS], before; /* of slots, by their text; of the row's slot, 0: nothing of it */
     struct {
         int32_t ids[LENGTH_MOST];
         int64_t n;
@@ -182,6 +203,7 @@ static bool is_hit(const server *s, const int32_t *ids, int64_t n) {
         if (s->fault == WHAT_DECODE_LEFT && s->kept[k].n < n && s->kept[k].n > TAIL &&
             memcmp(other, ids, (size_t)s->kept[k].n * sizeof *ids) == 0)
             return true;
+        if (s->fault == FEW_BITS && n > 16 && s->n_kept > 40) return true;
         if (s->fault == KEY_UNWRITTEN && n > 16 && memcmp(other, ids, 16 * sizeof *ids) == 0) return true;
         if (s->fault == HEAD_KEY && n > 8 && s->kept[k].n == n && memcmp(other, ids, 8 * sizeof *ids) == 0)
             return memcmp(other, ids, (size_t)n * sizeof *ids) != 0;
@@ -283,6 +305,12 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case WARM: probabilities(ids, n, 1.3, warm); return log(warm[token]);
         case TWICE_AS_WARM: probabilities(ids, n, LS_SLOPE_AT, warm); return log(warm[token]);
         case LIKELIEST: return log(p[token]) - log(mass_of(p, p[token]));
+        case PREEMPTED: return log(p[token]) + (s->row_is_off && n > s->n_prompt + 20 ? 0.5 : 0.0);
+        case FILLED_UP:
+        case UNLIKE: return log(p[token]) + (s->row_is_off && n > s->n_prompt ? 0.2 + unit(hash_of(ids, n)) : 0.0);
+        case LONG_ROWS: return log(p[token]) + (s->batch > 1 && s->n_prompt > 64 ? 0.5 : 0.0);
+        case HANDED_OVER:
+        case LEFT: return log(p[token]) + (s->before != 0 ? 0.2 + unit(hash_of(ids, n) + s->before) : 0.0);
         case LAST_ROW:
         case LAST_ROW_SELDOM: return log(p[token]) + (s->reads_first ? 0.3 + unit(hash_of(ids, n)) : 0.0);
         case ONE_STEP:
@@ -406,7 +434,9 @@ static void take_other(const server *s, int32_t *ids, int64_t *n) {
 static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t seed) {
     int32_t ids[LENGTH_MOST];
     int64_t n = read_prompt(s, c->prompt, c->n_prompt, ids);
-    const bool greedy = !(trial->sampling.temperature > 0.0f), hit = is_hit(s, c->prompt, c->n_prompt);
+    const bool greedy = !(trial->sampling.temperature > 0.0f);
+    const bool hit =
+        is_hit(s, c->prompt, c->n_prompt) && (trial->levers.prefix == LS_PREFIX_ON || s->fault == FEW_BITS);
     if (s->fault == ANSWERS_KEPT && trial->levers.prefix == LS_PREFIX_ON) take_other(s, ids, &n), seed = SEED;
     s->n_runs++;
     s->batch = trial->levers.batch;
@@ -425,7 +455,7 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
         token = s->fault == HIDDEN_CUT ? draw(warm, u * mass_of(at, 1.0), greedy) : draw(at, u, greedy);
         if (s->fault == MASKED && token == END) token = END + 1;
         c->completion[c->n] = token;
-        c->logprob[c->n] = (float)record_of(s, p, ids, n, token, hit && trial->levers.prefix == LS_PREFIX_ON);
+        c->logprob[c->n] = (float)record_of(s, p, ids, n, token, hit);
         ids[n++] = token;
     }
     for (int64_t i = 0; s->fault == THREE_EARLY && i + 3 < c->n; i++) c->logprob[i] = c->logprob[i + 3];
@@ -446,14 +476,56 @@ static bool reads_first(const server *s, int64_t batch, const ls_outcomes *o, in
             memcmp(c->prompt, first->prompt, (size_t)c->n_prompt * sizeof *c->prompt) != 0);
 }
 
+/* By what runs beside row k. */
+static bool row_is_off(const server *s, const ls_trial *trial, const ls_outcomes *o, int64_t k) {
+    const int64_t batch = trial->levers.batch, first = k - k % batch;
+    int64_t tokens = 0, n = 0, longest = 0;
+    for (int64_t i = first; i < o->n && i < first + batch; i++, n++) {
+        tokens += o->of[i].n_prompt + trial->max_tokens;
+        if (o->of[i].n_prompt > longest) longest = o->of[i].n_prompt;
+    }
+    switch (s->fault) {
+        case PREEMPTED: return tokens > ROOM && 2 * (k - first) >= batch;
+        case FILLED_UP: return (n & (n - 1)) != 0 ? k == first : n == 8 && unit((uint64_t)s->n_runs) < 0.05;
+        case UNLIKE: return o->of[k].n_prompt < longest || (n == 8 && unit((uint64_t)s->n_runs) < 0.2);
+        default: return false;
+    }
+}
+
+/* What is left in the row's slot, which its first row finds empty. */
+static uint64_t take_slot(server *s, const ls_trial *trial, const ls_outcome *c, int64_t k) {
+    const int64_t slot = k % trial->levers.batch;
+    const uint64_t before = s->owners[slot];
+    s->owners[slot] = hash_of(c->prompt, c->n_prompt);
+    if (s->fault == LEFT) return (trial->outside & LS_OUTSIDE_LEAVERS) && unit((uint64_t)s->n_runs) < 0.3;
+    return slot > 0 ? before : 0;
+}
+
+static void take_row_of_next(const ls_trial *trial, ls_outcomes *o) {
+    for (int64_t k = 0; trial->levers.batch > 1 && k + 1 < o->n; k += 2) {
+        ls_outcome *c = &o->of[k], *next = c + 1;
+        int32_t ids[LENGTH_MOST];
+        double p[VOCAB];
+        if (c->n < 3 || next->n < 3) continue;
+        memcpy(ids, next->prompt, (size_t)next->n_prompt * sizeof *ids);
+        memcpy(ids + next->n_prompt, next->completion, 2 * sizeof *ids);
+        probabilities(ids, next->n_prompt + 2, 1.0, p);
+        c->logprob[2] = (float)log(p[c->completion[2]]);
+    }
+}
+
 static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
                      ls_outcomes *out, ls_error *err) {
     server *s = context;
-    (void)prompts, (void)n_prompts, (void)err;
+    (void)prompts, (void)err;
     for (int64_t k = 0; k < out->n; k++) {
+        if (k == n_prompts && (trial->outside & LS_OUTSIDE_RESET)) s->n_kept = 0;
         s->reads_first = reads_first(s, trial->levers.batch, out, k);
+        s->row_is_off = row_is_off(s, trial, out, k);
+        s->before = take_slot(s, trial, &out->of[k], k);
         generate(s, trial, &out->of[k], mix(trial->sampling.seed) + (uint64_t)k);
     }
+    if (s->fault == ROW_OF_NEXT) take_row_of_next(trial, out);
     return LS_OK;
 }
 
@@ -521,6 +593,7 @@ static server *start(fault how) {
                               .is_server = true,
                               .obeys = ~(uint64_t)0,
                               .odd = &s->odd,
+                              .does = LS_OUTSIDE_STOPS | LS_OUTSIDE_RESET,
                               .through_text = through_text};
     s->door.subject = &s->subject;
     assert_ok(ls_sweep_trainer_create_by(&s->door.trainer, (ls_scorer){s, score}, &err), err);

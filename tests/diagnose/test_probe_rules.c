@@ -22,6 +22,18 @@ static ls_status multiples(ls_inquiry *q, bool *found, ls_error *err) {
     return ls_decide_multiples(q, 1e-4, 0.05, found, err);
 }
 
+static ls_status handed(ls_inquiry *q, bool *found, ls_error *err) {
+    return ls_probe_decide_handed(q, LS_STACK_BATCH, found, err);
+}
+
+static ls_status filled_up(ls_inquiry *q, bool *found, ls_error *err) {
+    return ls_probe_decide_filled_up(q, LS_STACK_BATCH, found, err);
+}
+
+static ls_status row_of_other(ls_inquiry *q, bool *found, ls_error *err) {
+    return ls_probe_decide_row_of_other(q, LS_STACK_BATCH, found, err);
+}
+
 /* All that is looked for where requests alone are within 1e-3. */
 static ls_status below_patterns(ls_inquiry *q, bool *found, ls_error *err) {
     q->f->floor_max = 5e-4;
@@ -134,7 +146,25 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_misread, IN_ORDER, LS_CAUSE_OTHER_TOKENS},
                 {ls_probe_decide_misread, THROUGH_TEXT, LS_CAUSE_OTHER_TOKENS},
                 {ls_probe_decide_misread, NEXT_ID, LS_CAUSE_NONE},
-                {ls_probe_decide_turns, ONE_STEP, LS_CAUSE_NOT_REPEATABLE}};
+                {ls_probe_decide_turns, ONE_STEP, LS_CAUSE_NOT_REPEATABLE},
+                {handed, SOUND, LS_CAUSE_NONE},
+                {handed, HANDED_OVER, LS_CAUSE_STALE_SLOT},
+                {handed, ROWS_FAR, LS_CAUSE_NONE},
+                {handed, NOISE, LS_CAUSE_NONE},
+                {filled_up, SOUND, LS_CAUSE_NONE},
+                {filled_up, FILLED_UP, LS_CAUSE_PADDING},
+                {filled_up, ROWS_FAR, LS_CAUSE_NONE},
+                {filled_up, LAST_ROW, LS_CAUSE_NONE},
+                {filled_up, NOISE, LS_CAUSE_NONE},
+                {row_of_other, ROW_OF_NEXT, LS_CAUSE_OTHERS_STATE},
+                {row_of_other, ROWS_OF_SOME, LS_CAUSE_NONE},
+                {ls_probe_decide_flushed, SOUND, LS_CAUSE_NONE},
+                {ls_probe_decide_flushed, FEW_BITS, LS_CAUSE_CACHE_CROSSED},
+                {ls_probe_decide_flushed, KEY_UNWRITTEN, LS_CAUSE_NONE},
+                {ls_probe_decide_flushed, NOISE, LS_CAUSE_NONE},
+                {ls_probe_decide_leavers, SOUND, LS_CAUSE_NONE},
+                {ls_probe_decide_leavers, LEFT, LS_CAUSE_STALE_SLOT},
+                {ls_probe_decide_leavers, NOISE, LS_CAUSE_NONE}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         server *s = start(rows[i].fault);
@@ -218,7 +248,14 @@ static void an_inquiry_names_what_is_wrong_and_nothing_else(void **state) {
                 {LAST_ROW_SELDOM, true, LS_CAUSE_OTHERS_STATE},
                 {ROWS_OF_SOME, true, LS_CAUSE_NONE}, /* no row reads another one's state */
                 {TO_POWERS, true, LS_CAUSE_PADDING},
-                {ONE_STEP, true, LS_CAUSE_NOT_REPEATABLE}};
+                {ONE_STEP, true, LS_CAUSE_NOT_REPEATABLE},
+                {PREEMPTED, true, LS_CAUSE_PREEMPTED},
+                {LONG_ROWS, true, LS_CAUSE_NONE}, /* two at a time are off as well */
+                {HANDED_OVER, true, LS_CAUSE_STALE_SLOT},
+                {FILLED_UP, true, LS_CAUSE_PADDING},
+                {UNLIKE, true, LS_CAUSE_PADDING},
+                {ROW_OF_NEXT, true, LS_CAUSE_OTHERS_STATE},
+                {FEW_BITS, true, LS_CAUSE_CACHE_CROSSED}};
     (void)state;
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
         server *s = start(rows[k].fault);

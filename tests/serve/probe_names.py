@@ -231,7 +231,7 @@ def main():
     code, said, errors = probe(server.url, *FEWER)
     check("lockstep serve is clean", code == 0 and not said["different"] and said["floor"]["max"] == 0.0, code, errors)
     tried = [e["name"] for e in said["experiments"] if e["verdict"] == "clean"]
-    check("and was tried", {"cached-many", "leavers", "load", "text", "cached-reset", "long"} <= set(tried), tried)
+    check("and was tried", {"cached-many", "leavers", "load", "text", "cached-reset", "long", "pressed"} <= set(tried), tried)
     with tempfile.NamedTemporaryFile(mode="r", suffix=".html") as page:
         probe(server.url, "--max-requests", "60", "--html", page.name)
         drawn = re.findall("<svg[^>]*>", open(page.name).read())
@@ -242,7 +242,7 @@ def main():
     code, said, errors = probe(server.url, "--max-requests", "30")
     check("a limit is kept", any("no room" in e.get("note", "") for e in said["experiments"]), errors)
     check("and few experiments say nothing", code == 2 and said["verdict"].startswith("stopped early") and
-          not said["different"] and "5 of 43 experiments were run" in errors, code, said["verdict"], errors)
+          not said["different"] and "5 of 44 experiments were run" in errors, code, said["verdict"], errors)
     code, _, errors = probe(server.url + "/nothing")
     check("what is no server is refused", code == 2 and "--dialect" in errors, code, errors)
     server.stop(signal.SIGTERM)

@@ -362,6 +362,18 @@ ls_status ls_probe_decide_talk(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether decoded tokens are off from the first border of a page on, wherever that is. */
 ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether copies of one text move with the text that had their slots before, which no number of rows makes. */
+ls_status ls_probe_decide_handed(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
+/* Whether rows that fill a batch up make one of the others wrong. */
+ls_status ls_probe_decide_filled_up(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
+/* Whether records are of another row's distribution, where completions end at different steps. */
+ls_status ls_probe_decide_row_of_other(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
+/* *chance: that four at a time are off as often where they are of one length. */
+ls_status ls_probe_lengths_matter(ls_inquiry *q, double *chance, ls_error *err);
+/* Whether prompts that were never sent before are right only behind a flush of the cache. */
+ls_status ls_probe_decide_flushed(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether requests are off behind clients that left, more often than behind others. */
+ls_status ls_probe_decide_leavers(ls_inquiry *q, bool *found, ls_error *err);
 /* Records of a narrow type or that end at a least value, which need not lie beyond what rounding makes. */
 bool ls_probe_decide_records(ls_inquiry *q);
 /* Requests alone: experiments that move nothing. */

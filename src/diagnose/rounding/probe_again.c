@@ -278,6 +278,98 @@ static ls_status decide_flood(ls_inquiry *q, bool *found, ls_error *err) {
     return LS_OK;
 }
 
+/* ---- what had the slot before, where it changes hands while others run ---- */
+
+enum { HANDED_AT_ONCE = 8, HANDED_BEFORE = 2 * HANDED_AT_ONCE, HANDED_TEXTS = 3 };
+
+/* A crowd of one text, and as many of another one as run at once. */
+static ls_status lay_handed(ls_inquiry *q, int64_t crowd, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_stack_trial(q, LS_STACK_BATCH, trial, NULL);
+    trial->sampling.temperature = 0.0f;
+    trial->max_tokens = TEXT_NEW;
+    for (int i = 0; i < HANDED_BEFORE; i++) LS_TRY(ls_requests_plain(q, r, crowd, TEXT_LENGTH, err));
+    for (int i = 0; i < HANDED_AT_ONCE; i++) LS_TRY(ls_requests_plain(q, r, crowd / 10 * 10 + 5, TEXT_LENGTH, err));
+    return LS_OK;
+}
+
+/* Of copies behind a crowd that are off: how many are equal to one behind the other. */
+static void count_twins(const ls_foreign *f, const ls_seen *a, const ls_seen *b, int64_t *n_twins, int64_t *n) {
+    for (int64_t i = HANDED_BEFORE; i < a->outcomes.n; i++) {
+        bool twin = false;
+        if (!ls_sequence_off(f, &a->outcomes.of[i])) continue;
+        for (int64_t j = HANDED_BEFORE; j < b->outcomes.n && !twin; j++)
+            twin = ls_probe_apart(&a->outcomes.of[i], &b->outcomes.of[j]) <= f->limit;
+        (*n)++;
+        *n_twins += twin;
+    }
+}
+
+#define HANDED_CHANCE 1e-4
+ls_status ls_probe_decide_handed(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err) {
+    int64_t twins[2] = {0, 0}, n[2] = {0, 0}; /* behind the other crowd; behind the same */
+    double chance;
+    for (int64_t text = 0; text < HANDED_TEXTS; text++) {
+        ls_seen of[PHASES] = {0};
+        ls_status status = LS_OK;
+        for (int k = 0; k < PHASES && status == LS_OK; k++)
+            status = ls_foreign_try_laid(q, lay_handed, 3300 + 10 * text + k % 2, &of[k], err);
+        for (int k = 0; k < 2 && status == LS_OK; k++) {
+            count_twins(q->f, &of[2 * k], &of[2 * k + 1], &twins[0], &n[0]);
+            count_twins(q->f, &of[k], &of[k + 2], &twins[1], &n[1]);
+        }
+        for (int k = 0; k < PHASES; k++) ls_seen_deinit(&of[k]);
+        LS_TRY(status);
+    }
+    chance = ls_probe_chance(twins[1], n[1], twins[0], n[0]);
+    *found = chance <= HANDED_CHANCE && 2 * twins[0] <= twins[1];
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_STALE_SLOT, experiment, ls_probe_sure(chance, 0.0),
+                        "of copies of one text that are off, %d at a time, %" PRId64 " of %" PRId64
+                        " have the same values again behind the crowd that had their slots, and %" PRId64 " of %" PRId64
+                        " behind a crowd of another text",
+                        HANDED_AT_ONCE, twins[1], n[1], twins[0], n[0]);
+    return LS_OK;
+}
+
+/* ---- what a client that left has left ---- */
+
+enum { LEFT_ROUNDS = 8, LEFT_TEXTS = 8, LEFT_LEAST = 3, LEFT_FROM = 3340 };
+#define LEFT_CHANCE 1e-4
+
+/* `text` below 0: those in front, of as many tokens, are read to their end. */
+static ls_status lay_left(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    greedy_trial(q, trial);
+    trial->rounds = LEFT_ROUNDS;
+    if (text >= 0) trial->outside = LS_OUTSIDE_LEAVERS;
+    if (text < 0) LS_TRY(ls_requests_plain(q, r, 20 - text, TEXT_LENGTH, err));
+    return ls_requests_plain(q, r, text < 0 ? -text : text, TEXT_LENGTH, err);
+}
+
+ls_status ls_probe_decide_leavers(ls_inquiry *q, bool *found, ls_error *err) {
+    int64_t off[2] = {0, 0}, n[2] = {0, 0};
+    double chance = 1.0, most = 0.0;
+    for (int64_t k = 0; k < LEFT_TEXTS && chance > LEFT_CHANCE && (k < LEFT_LEAST || off[0] > 4 * off[1]); k++) {
+        for (int stays = 0; stays < 2; stays++) {
+            ls_seen s;
+            LS_TRY(ls_foreign_try_laid(q, lay_left, (stays ? -1 : 1) * (LEFT_FROM + k), &s, err));
+            for (int64_t i = stays; i < s.outcomes.n; i += 1 + stays) {
+                n[stays]++;
+                off[stays] += ls_sequence_off(q->f, &s.outcomes.of[i]);
+            }
+            if (!stays) most = fmax(most, s.abs_max);
+            ls_seen_deinit(&s);
+        }
+        chance = ls_probe_chance(off[0], n[0], off[1], n[1]);
+    }
+    *found = chance <= LEFT_CHANCE && off[1] == 0;
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_STALE_SLOT, LS_STACK_LEAVERS, ls_probe_sure(chance, 0.0),
+                        "one at a time behind two whose clients left %" PRId64 " of %" PRId64
+                        " are off by up to %.2g; behind one that was read to its end none of %" PRId64 " is",
+                        off[0], n[0], most, n[1]);
+    return LS_OK;
+}
+
 /* ---- what all requests before have left ---- */
 
 enum { DRIFT_TEXTS = 3, TRIPLE = 3, STRANGERS = 16, DRIFTS = 3 };
@@ -352,8 +444,12 @@ ls_status ls_probe_decide_repeats(ls_inquiry *q, bool *found, ls_error *err) {
     LS_TRY(decide_flood(q, found, err));
     if (!*found) ls_probe_decide_drift(q, found);
     if (*found) return LS_OK;
-    *found = true;
     share = (double)n_right / (9.0 * TIMES);
+    /* What is never right may be a few sets of values, which nothing that stays makes. */
+    *found = false;
+    if (RIGHT_NOW_AND_THEN * share < 1.0) LS_TRY(ls_probe_decide_turns(q, found, err));
+    if (*found) return LS_OK;
+    *found = true;
     f->repeat = fmax(f->repeat, most);
     /* What comes and goes is right now and then. What is never right may as well hang on all that came before. */
     ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, 0.7 + 0.27 * fmin(1.0, RIGHT_NOW_AND_THEN * share),

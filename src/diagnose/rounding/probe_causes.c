@@ -300,12 +300,21 @@ static ls_status count_own(ls_inquiry *q, const int64_t *texts, int64_t n, int64
     return LS_OK;
 }
 
+/* Copies that ran at once are farther apart than kernels are: rows of one forward have one order of sums. */
+static bool are_unlike(const ls_foreign *f, const ls_outcomes *copies) {
+    for (int64_t i = 1; i < copies->n; i++)
+        if (ls_probe_apart(&copies->of[0], &copies->of[i]) > f->limit) return true;
+    return false;
+}
+
 /* What others hold is nothing to a request among copies of itself: as many rows, and no text but its own. */
 static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, double sure, ls_error *err) {
     ls_foreign *f = q->f;
+    bool handed = false, unlike = false, filled = false, passed = false;
     const bool seldom = !holds(sure);
     const double enough = seldom ? SELDOM_CHANCE : FAMILY_ERROR;
     const int64_t most = seldom ? MOST_OF_SELDOM : MOST_OFTEN;
+    const int64_t n_found = f->found.n;
     int64_t off[2] = {0, 0}, n[2] = {0, 0}, texts[OWN_MOST], n_texts = 0, n_own = 0;
     double chance = 1.0;
     q->beside = beside_of(q, experiment, seldom);
@@ -318,6 +327,7 @@ static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, dou
             LS_TRY(ls_foreign_try_laid(q, lay_beside, (copies ? 1 : -1) * (3710 + 30 * k), &s, err));
             off[copies] += s.n_sequences_off;
             n[copies] += s.n_sequences;
+            unlike = unlike || (copies && are_unlike(f, &s.outcomes));
             for (int64_t i = 0; !copies && i < s.outcomes.n && n_texts < OWN_MOST; i++)
                 if (ls_sequence_off(f, &s.outcomes.of[i])) texts[n_texts++] = 3710 + 30 * k + i;
             ls_seen_deinit(&s);
@@ -326,9 +336,11 @@ static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, dou
     }
     if (chance < FAMILY_ERROR && 4 * off[1] < off[0]) LS_TRY(count_own(q, texts, n_texts, &n_own, err));
     if (seldom) { /* these trials alone have to say it, and they say it of no other cause */
-        if (4 * off[1] > off[0] || n_own > 0) return LS_OK;
+        if (4 * off[1] > off[0] || n_own > 0) return ls_probe_decide_filled_up(q, experiment, &filled, err);
         sure = ls_probe_sure(chance, 0.0);
     }
+    if (unlike && 2 * off[1] > off[0]) LS_TRY(ls_probe_decide_handed(q, experiment, &handed, err));
+    if (handed) return LS_OK;
     if (chance < FAMILY_ERROR && 4 * off[1] < off[0] && 2 * n_own <= n_texts)
         ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, experiment, fmin(sure, SURE - chance),
                         "%d at a time: of different texts %" PRId64 " of %" PRId64
@@ -336,14 +348,19 @@ static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, dou
                         " of these texts copies beside themselves are in %" PRId64,
                         (int)q->beside, off[0], n[0], off[1], n[1], n_texts, n_own);
     else if (2 * off[1] > off[0] && 2 * off[1] > n[1] && ls_probe_is_flip(f, f->seen[experiment].abs_max))
-        pass_over_kernel(q);
+        passed = true;
     else if (2 * off[1] > off[0] && 2 * off[1] > n[1]) /* as all rows of a batch are */
         ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, experiment, by_order(f, experiment, sure),
                         "%d at a time: of different texts %" PRId64 " of %" PRId64
                         " are off, and of copies of one text %" PRId64 " of %" PRId64
                         " as well; one at a time they are right",
                         (int)q->beside, off[0], n[0], off[1], n[1]);
-    else if (2 * off[1] > off[0] && off[1] > 2)
+    else
+        LS_TRY(ls_probe_decide_filled_up(q, experiment, &filled, err));
+    if (passed) pass_over_kernel(q);
+    if (!passed && !filled && f->found.n == n_found) LS_TRY(ls_probe_decide_row_of_other(q, experiment, &filled, err));
+    if (filled || passed || f->found.n > n_found) return LS_OK;
+    if (2 * off[1] > off[0] && off[1] > 2)
         ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, experiment, 0.7,
                         "%d at a time: %" PRId64 " of %" PRId64
                         " copies of one text are off and the others are not: one row of a batch, or a race. Try it "
@@ -393,20 +410,53 @@ static ls_status lay_loaded(ls_inquiry *q, int64_t text, ls_trial *trial, ls_req
     return LS_OK;
 }
 
-static ls_status decide_load(ls_inquiry *q, ls_error *err) {
-    const ls_seen *loaded = &q->f->seen[LS_STACK_LOAD];
+/* Long ones two at a time, whose lengths and completions are the same; and prompts alone, of which as many tokens come
+ * at once and none is added. */
+enum { PROMPTS_AT_ONCE = 12 };
+static ls_status lay_pressed(ls_inquiry *q, int64_t at_once, ls_trial *trial, ls_requests *r, ls_error *err) {
+    const ls_requests *of = &q->requests[LS_STACK_PRESSED];
+    ls_stack_trial(q, LS_STACK_PRESSED, trial, NULL);
+    trial->levers.batch = at_once;
+    if (at_once == PROMPTS_AT_ONCE) trial->max_tokens = 3;
+    for (int64_t i = 0; i < PROMPTS_AT_ONCE; i++) LS_TRY(ls_requests_add(r, of->of[i].ids, of->of[i].n, err));
+    return LS_OK;
+}
+
+static ls_status is_right(ls_inquiry *q, ls_lay lay, int64_t value, bool *out, ls_error *err) {
     ls_seen s;
-    double sure;
-    ls_stack_experiment experiment;
-    LS_TRY(strongest(q, LS_STACK_LOAD, LS_STACK_LOAD, &experiment, &sure, err));
-    if (experiment == LS_STACK_EXPERIMENTS || !holds(sure)) return LS_OK;
-    LS_TRY(ls_foreign_try_laid(q, lay_loaded, 3900, &s, err));
-    if (s.outcomes.n > 0 && s.n_sequences_off == 0)
-        ls_foreign_find(q->f, LS_CAUSE_PREEMPTED, experiment, sure,
-                        "beside 16 long ones %" PRId64 " of %" PRId64
-                        " sequences are off by up to %.2g, and those of other texts; of %d short ones at once none is",
-                        loaded->n_sequences_off, loaded->n_sequences, loaded->abs_max, AS_LOADED);
+    LS_TRY(ls_foreign_try_laid(q, lay, value, &s, err));
+    *out = s.outcomes.n > 0 && s.n_sequences_off == 0;
     ls_seen_deinit(&s);
+    return LS_OK;
+}
+
+/* What takes room from others: long requests, and what they grow by. */
+static ls_status decide_load(ls_inquiry *q, ls_error *err) {
+    const ls_stack_experiment which = ls_stack_is_off(q, LS_STACK_LOAD) ? LS_STACK_LOAD : LS_STACK_PRESSED;
+    const ls_seen *loaded = &q->f->seen[which];
+    double sure;
+    bool short_right, two_right = true, prompts_right = true;
+    ls_stack_experiment experiment;
+    LS_TRY(strongest(q, which, which, &experiment, &sure, err));
+    if (experiment == LS_STACK_EXPERIMENTS || !holds(sure)) return LS_OK;
+    LS_TRY(is_right(q, lay_loaded, 3900, &short_right, err));
+    if (short_right && which == LS_STACK_PRESSED) {
+        LS_TRY(is_right(q, lay_pressed, 2, &two_right, err));
+        LS_TRY(is_right(q, lay_pressed, PROMPTS_AT_ONCE, &prompts_right, err));
+    }
+    if (short_right)
+        ls_foreign_find(q->f, LS_CAUSE_PREEMPTED, experiment, two_right && prompts_right ? sure : 0.6,
+                        "%s: %" PRId64 " of %" PRId64
+                        " sequences are off by up to %.2g, and those of other texts; of %d short ones at once none "
+                        "is%s%s",
+                        ls_stack_experiment_text(which, true), loaded->n_sequences_off, loaded->n_sequences,
+                        loaded->abs_max, AS_LOADED,
+                        which == LS_STACK_LOAD ? ""
+                        : two_right            ? ", nor of the long ones two at a time"
+                                               : ", but of the long ones two at a time some are",
+                        which == LS_STACK_LOAD ? ""
+                        : prompts_right        ? ", nor of such prompts where little is added"
+                                               : ", but of such prompts where little is added some are");
     /* Else it is how many there are that does it. */
     return q->f->found.n > 0 ? LS_OK : decide_equal(q, experiment, sure, err);
 }
@@ -446,8 +496,14 @@ static double sure_of_company(const ls_inquiry *q, ls_stack_experiment *most) {
 
 static ls_status decide_company(ls_inquiry *q, ls_error *err) {
     const bool equal = ls_stack_is_off(q, LS_STACK_PAIR) || ls_stack_is_off(q, LS_STACK_BATCH);
-    double sure, sure_of_all;
+    double sure, sure_of_all, chance;
     ls_stack_experiment experiment, most;
+    /* Four rows of unlike lengths are off, eight of one length hardly: it is no number of rows. */
+    if (equal && !ls_stack_is_off(q, LS_STACK_PAIR) && ls_stack_is_off(q, LS_STACK_UNEQUAL)) {
+        LS_TRY(ls_probe_lengths_matter(q, &chance, err));
+        sure = ls_probe_sure(chance, 0.0);
+        if (sure >= LS_NAMED) return decide_unequal(q, LS_STACK_UNEQUAL, sure, err);
+    }
     LS_TRY(strongest(q, equal ? LS_STACK_PAIR : LS_STACK_UNEQUAL, equal ? LS_STACK_BATCH : LS_STACK_UNEQUAL,
                      &experiment, &sure, err));
     if (experiment < LS_STACK_EXPERIMENTS && !equal && holds(sure)) return decide_unequal(q, experiment, sure, err);
@@ -457,7 +513,8 @@ static ls_status decide_company(ls_inquiry *q, ls_error *err) {
         LS_TRY(strongest(q, LS_STACK_STAGGERED, LS_STACK_STAGGERED, &experiment, &sure, err));
     if (experiment < LS_STACK_EXPERIMENTS && holds(sure)) return decide_equal(q, experiment, sure, err);
     sure_of_all = sure_of_company(q, &most);
-    return most < LS_STACK_EXPERIMENTS ? decide_equal(q, most, sure_of_all, err) : LS_OK;
+    if (most == LS_STACK_LOAD || most == LS_STACK_PRESSED) LS_TRY(decide_load(q, err));
+    return most < LS_STACK_EXPERIMENTS && q->f->found.n == 0 ? decide_equal(q, most, sure_of_all, err) : LS_OK;
 }
 
 /* ---- the prefix cache ---- */
@@ -571,6 +628,12 @@ static bool decide_marks(ls_inquiry *q) {
     return true;
 }
 
+/* Something is off whose prompts are as long as blocks of a cache may be. */
+static bool meets_a_cache(const ls_inquiry *q) {
+    return ls_stack_is_off(q, LS_STACK_LONG) ||
+           largest_share(q, LS_STACK_CACHED_SAME, LS_STACK_CACHED_TWINS_WHOLE) < LS_STACK_EXPERIMENTS;
+}
+
 static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
     static const struct {
         ls_stack_experiment experiment;
@@ -582,7 +645,7 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
                 {LS_STACK_EOS, LS_CAUSE_EOS_INSIDE, "with an end-of-sequence token inside"},
                 {LS_STACK_BOS, LS_CAUSE_SPECIAL_TOKEN, "with a begin-of-sequence token inside"},
                 {LS_STACK_PAD, LS_CAUSE_SPECIAL_TOKEN, "with the padding token inside"}};
-    bool talks;
+    bool talks, left, flushed;
     if (decide_marks(q)) return LS_OK;
     LS_TRY(decide_draws(q, err));
     if (q->f->found.n > 0) return LS_OK;
@@ -594,7 +657,9 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
         double sure;
         LS_TRY(strongest(q, rest[i].experiment, rest[i].experiment, &experiment, &sure, err));
         if (experiment < LS_STACK_EXPERIMENTS) list_cause(q, experiment, sure, rest[i].cause, rest[i].what);
+        if (experiment == LS_STACK_LEAVERS && !holds(sure)) LS_TRY(ls_probe_decide_leavers(q, &left, err));
     }
+    if (q->f->found.n == 0 && meets_a_cache(q)) LS_TRY(ls_probe_decide_flushed(q, &flushed, err));
     if (q->f->found.n == 0) LS_TRY(decide_load(q, err));
     if (q->f->found.n == 0) LS_TRY(ls_decide_failures(q, err));
     if (q->f->found.n == 0) LS_TRY(decide_long(q, err));

@@ -135,7 +135,7 @@ ls_status ls_probe_decide_checkpoint(ls_inquiry *q, bool *found, ls_error *err) 
     q->f->out_of_time = false; /* both sides are alike: no lever has to be tried to tell it */
     if (*found)
         decide_far(q, fine, limit);
-    else if (e->n >= 20 && e->apart > fmax(MORE_THAN_ORDERS * e->median, 1e-3))
+    else if (e->n >= 20 && e->apart > fmax(MORE_THAN_ORDERS * e->median, 1e-3) && !(q->f->repeat > q->f->limit))
         LS_TRY(decide_anew(q, found, err));
     q->f->out_of_time = out_of_time;
     return LS_OK;

@@ -187,6 +187,13 @@ static ls_status add_many(ls_inquiry *q, ls_stack_experiment experiment, ls_erro
     return LS_OK;
 }
 
+/* As those that stand beside "load", which nobody looks at there. */
+enum { PRESSED = 16, PRESSED_LENGTH = 96 };
+static ls_status add_pressed(ls_inquiry *q, ls_stack_experiment experiment, ls_error *err) {
+    for (int64_t p = 0; p < PRESSED; p++) LS_TRY(add_plain(q, experiment, 1500 + p, PRESSED_LENGTH, err));
+    return LS_OK;
+}
+
 static ls_status add_sharing(ls_inquiry *q, ls_stack_experiment experiment, ls_error *err) {
     for (int64_t p = 0; p < MANY; p++)
         LS_TRY(add_prompt_text(q, experiment, 900 + p % 6, 16 * (1 + p % 2) + 1, 910 + p % 36, 36, err));
@@ -344,6 +351,7 @@ const char *ls_stack_refused(const ls_inquiry *q, ls_stack_experiment experiment
         return "no such token is known; --model DIR tells it";
     if (experiment == LS_STACK_COLD && q->runner->sweep->opts.temperature == 1.0)
         return "all others have this temperature";
+    if (experiment == LS_STACK_PRESSED && s->scores_by_token) return "each value of a long completion costs a request";
     return row->not_of_servers;
 }
 

@@ -1,0 +1,148 @@
+/* Requests at once, of which some rows are off and others are not: whether it goes by how many there are, or by how
+ * unlike their lengths are. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "diagnose/rounding/inquiry.h"
+
+enum { TEXT = 3400, ROUNDS = 6, ROUNDS_LEAST = 3, FOURS = 8 };
+#define CHANCE 1e-5
+
+/* Copies of one text: what others hold is nothing to them. */
+static ls_status lay_copies(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_stack_trial(q, LS_STACK_BATCH, trial, NULL);
+    trial->sampling.temperature = 0.0f;
+    trial->levers.batch = q->beside;
+    for (int64_t i = 0; i < q->beside; i++) LS_TRY(ls_requests_plain(q, r, text, 9, err));
+    return LS_OK;
+}
+
+/* Empty rows that fill a batch up to a power of two: where there are none all is right, and where there are some they
+ * make one row wrong. A kernel of that many rows makes all of them wrong. */
+ls_status ls_probe_decide_filled_up(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err) {
+    static const int64_t counts[2][3] = {{2, 4, 8}, {3, 5, 7}};
+    int64_t off[2] = {0, 0}, n = 0, n_rows = 0;
+    double chance = 1.0;
+    for (int64_t k = 0; k < ROUNDS && chance > CHANCE && (k < ROUNDS_LEAST || off[1] > 2 * off[0]); k++) {
+        for (int i = 0; i < 6; i++) {
+            ls_seen s;
+            q->beside = counts[i % 2][i / 2];
+            LS_TRY(ls_foreign_try_laid(q, lay_copies, TEXT + k, &s, err));
+            off[i % 2] += s.n_sequences_off > 0;
+            n_rows += i % 2 == 1 ? s.n_sequences_off : 0;
+            ls_seen_deinit(&s);
+        }
+        n += 3;
+        chance = ls_probe_chance(off[1], n, off[0], n);
+    }
+    *found = chance <= CHANCE && 2 * n_rows <= 3 * off[1];
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_PADDING, experiment, ls_probe_sure(chance, ls_portion(off[0], n)),
+                        "copies of one text: three, five and seven at once are off in %" PRId64 " of %" PRId64
+                        " trials, in one row of them, and two, four and eight in %" PRId64 " of %" PRId64
+                        ": what fills a batch up to a power of two is in it",
+                        off[1], n, off[0], n);
+    return LS_OK;
+}
+
+/* Four at a time: of unlike lengths; `text` below 0: of one length. */
+static ls_status lay_fours(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    static const int64_t lengths[FOURS] = {9, 14, 3, 11, 12, 5, 10, 7};
+    ls_stack_trial(q, LS_STACK_UNEQUAL, trial, NULL);
+    trial->sampling.temperature = 0.0f;
+    for (int64_t i = 0; i < FOURS; i++)
+        LS_TRY(ls_requests_plain(q, r, (text < 0 ? -text : text) + i, text < 0 ? 9 : lengths[i], err));
+    return LS_OK;
+}
+
+ls_status ls_probe_lengths_matter(ls_inquiry *q, double *chance, ls_error *err) {
+    int64_t off[2] = {0, 0}, n[2] = {0, 0};
+    *chance = 1.0;
+    for (int64_t k = 0; k<ROUNDS && * chance> CHANCE && (k < ROUNDS_LEAST || off[0] > 2 * off[1]); k++) {
+        for (int equal = 0; equal < 2; equal++) {
+            ls_seen s;
+            LS_TRY(ls_foreign_try_laid(q, lay_fours, (equal ? -1 : 1) * (TEXT + 20 + FOURS * k), &s, err));
+            off[equal] += s.n_sequences_off;
+            n[equal] += s.n_sequences;
+            ls_seen_deinit(&s);
+        }
+        *chance = ls_probe_chance(off[0], n[0], off[1], n[1]);
+    }
+    if (off[0] < 2 * off[1]) *chance = 1.0;
+    return LS_OK;
+}
+
+/* ---- whose distribution a record is of ---- */
+
+enum { AT_ONCE = 4, PROMPT = 9, STEPS = 12, END_ROUNDS = 10, RECORDS_LEAST = 10 };
+
+/* Completions that end at different steps, as half of all tokens end one. */
+static ls_status lay_ends(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_stack_trial(q, LS_STACK_BATCH, trial, NULL);
+    trial->levers.batch = AT_ONCE;
+    trial->max_tokens = STEPS;
+    trial->outside = LS_OUTSIDE_STOPS;
+    for (int64_t i = 0; i < AT_ONCE; i++) LS_TRY(ls_requests_plain(q, r, text + i, PROMPT, err));
+    return LS_OK;
+}
+
+/* The value of a request's token `at` in the place of another one's token at that step. */
+static ls_status value_behind(ls_inquiry *q, int64_t text, const ls_outcome *other, int32_t token, int64_t at,
+                              double *value, ls_error *err) {
+    int32_t prompt[PROMPT], tokens[STEPS + 1];
+    float values[STEPS + 1];
+    for (int64_t i = 0; i < PROMPT; i++) prompt[i] = ls_plain_token(q, text, i);
+    memcpy(tokens, other->completion, (size_t)at * sizeof *tokens);
+    tokens[at] = token;
+    LS_TRY(ls_probe_score(q, (ls_prompt){prompt, PROMPT}, tokens, at + 1, values, err));
+    *value = (double)values[at];
+    return LS_OK;
+}
+
+/* Of records that are off: how many have the value that their token has behind another request, and how many would by
+ * chance, as far aside. */
+static ls_status count_behind(ls_inquiry *q, int64_t text, const ls_outcomes *o, int64_t *hits, int64_t *aside,
+                              int64_t *n, ls_error *err) {
+    const double near = fmax(1e-5, fmin(q->f->floor_q90, 0.02));
+    for (int64_t s = 0; s < o->n; s++)
+        for (int64_t i = 0; i < o->of[s].n; i++) {
+            const double record = (double)o->of[s].logprob[i];
+            bool hit = false, hit_aside = false;
+            if (!ls_token_off(q->f, &o->of[s], i) || !(record < LS_SURE_TOKEN)) continue;
+            for (int64_t k = 0; k < o->n; k++) {
+                double value;
+                if (k == s || o->of[k].n < i) continue;
+                LS_TRY(value_behind(q, text + k, &o->of[k], o->of[s].completion[i], i, &value, err));
+                hit = hit || fabs(value - record) <= near;
+                hit_aside = hit_aside || fabs(value - record - 20.0 * near) <= near;
+            }
+            (*n)++;
+            *hits += hit;
+            *aside += hit_aside;
+        }
+    return LS_OK;
+}
+
+ls_status ls_probe_decide_row_of_other(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err) {
+    int64_t hits = 0, aside = 0, n = 0;
+    if ((q->runner->door->subject->does & LS_OUTSIDE_STOPS) == 0) return LS_OK;
+    for (int64_t k = 0; k < END_ROUNDS && n < RECORDS_LEAST && (k < ROUNDS_LEAST || hits > 0); k++) {
+        const int64_t text = TEXT + 80 + AT_ONCE * k;
+        ls_seen s;
+        ls_status status;
+        LS_TRY(ls_foreign_try_laid(q, lay_ends, text, &s, err));
+        status = count_behind(q, text, &s.outcomes, &hits, &aside, &n, err);
+        ls_seen_deinit(&s);
+        LS_TRY(status);
+    }
+    *found = 2 * hits > n && ls_probe_sure(ls_probe_chance(hits, n, aside, n), 0.0) >= LS_NAMED;
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_OTHERS_STATE, experiment,
+                        ls_probe_sure(ls_probe_chance(hits, n, aside, n), 1.0 - ls_portion(hits, n)),
+                        "%" PRId64 " of %" PRId64
+                        " records that are off are their token's value behind another request of the batch, at the "
+                        "same step; %" PRId64 " are by chance",
+                        hits, n, aside);
+    return LS_OK;
+}
