@@ -162,6 +162,10 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_flushed, FEW_BITS, LS_CAUSE_CACHE_CROSSED},
                 {ls_probe_decide_flushed, KEY_UNWRITTEN, LS_CAUSE_NONE},
                 {ls_probe_decide_flushed, NOISE, LS_CAUSE_NONE},
+                {ls_probe_decide_continued, SOUND, LS_CAUSE_NONE},
+                {ls_probe_decide_continued, HALF_BLOCK, LS_CAUSE_SNAPSHOT_SHIFTED},
+                {ls_probe_decide_continued, FEW_BITS, LS_CAUSE_NONE}, /* behind another text as well */
+                {ls_probe_decide_continued, BLOCK_ENDS, LS_CAUSE_NONE},
                 {ls_probe_decide_leavers, SOUND, LS_CAUSE_NONE},
                 {ls_probe_decide_leavers, LEFT, LS_CAUSE_STALE_SLOT},
                 {ls_probe_decide_leavers, NOISE, LS_CAUSE_NONE}};

@@ -366,12 +366,14 @@ ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_handed(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
 /* Whether rows that fill a batch up make one of the others wrong. */
 ls_status ls_probe_decide_filled_up(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
-/* Whether records are of another row's distribution, where completions end at different steps. */
+/* Whether records are of another request's distribution, where one of two ends before the other. */
 ls_status ls_probe_decide_row_of_other(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
 /* *chance: that four at a time are off as often where they are of one length. */
 ls_status ls_probe_lengths_matter(ls_inquiry *q, double *chance, ls_error *err);
 /* Whether prompts that were never sent before are right only behind a flush of the cache. */
 ls_status ls_probe_decide_flushed(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether prompts that go on behind a kept one are off, at whichever lengths of that. */
+ls_status ls_probe_decide_continued(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether requests are off behind clients that left, more often than behind others. */
 ls_status ls_probe_decide_leavers(ls_inquiry *q, bool *found, ls_error *err);
 /* Records of a narrow type or that end at a least value, which need not lie beyond what rounding makes. */

@@ -542,8 +542,10 @@ static ls_status decide_cache(ls_inquiry *q, ls_error *err) {
      *  */
     LS_TRY(ls_decide_previous_request(q, experiment, true, &found, err));
     if (found) return LS_OK;
-    LS_TRY(weigh(q, experiment, &sure, err));
     ls_stack_trial(q, experiment, &trial, NULL);
+    if (trial.levers.batch == 1) LS_TRY(ls_probe_decide_continued(q, &found, err));
+    if (found) return LS_OK;
+    LS_TRY(weigh(q, experiment, &sure, err));
     if (trial.levers.batch == 1)
         list_cause(q, experiment, sure, LS_CAUSE_CACHE_HITS, "with the prefix cache");
     else if (company_is_right(q))

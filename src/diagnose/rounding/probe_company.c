@@ -75,19 +75,18 @@ ls_status ls_probe_lengths_matter(ls_inquiry *q, double *chance, ls_error *err) 
 
 /* ---- whose distribution a record is of ---- */
 
-enum { AT_ONCE = 4, PROMPT = 9, STEPS = 12, END_ROUNDS = 10, RECORDS_LEAST = 10 };
+enum { AT_ONCE = 2, PROMPT = 9, STEPS = 12, PAIRS = 24, RECORDS_LEAST = 10 };
 
-/* Completions that end at different steps, as half of all tokens end one. */
-static ls_status lay_ends(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
-    ls_stack_trial(q, LS_STACK_BATCH, trial, NULL);
+/* The one begins before the other, and ends while the other goes on. */
+static ls_status lay_overlap(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_stack_trial(q, LS_STACK_STAGGERED, trial, NULL);
     trial->levers.batch = AT_ONCE;
     trial->max_tokens = STEPS;
-    trial->outside = LS_OUTSIDE_STOPS;
     for (int64_t i = 0; i < AT_ONCE; i++) LS_TRY(ls_requests_plain(q, r, text + i, PROMPT, err));
     return LS_OK;
 }
 
-/* The value of a request's token `at` in the place of another one's token at that step. */
+/* The value of a token in the place of another request's token `at`. */
 static ls_status value_behind(ls_inquiry *q, int64_t text, const ls_outcome *other, int32_t token, int64_t at,
                               double *value, ls_error *err) {
     int32_t prompt[PROMPT], tokens[STEPS + 1];
@@ -111,11 +110,12 @@ static ls_status count_behind(ls_inquiry *q, int64_t text, const ls_outcomes *o,
             bool hit = false, hit_aside = false;
             if (!ls_token_off(q->f, &o->of[s], i) || !(record < LS_SURE_TOKEN)) continue;
             for (int64_t k = 0; k < o->n; k++) {
-                double value;
-                if (k == s || o->of[k].n < i) continue;
-                LS_TRY(value_behind(q, text + k, &o->of[k], o->of[s].completion[i], i, &value, err));
-                hit = hit || fabs(value - record) <= near;
-                hit_aside = hit_aside || fabs(value - record - 20.0 * near) <= near;
+                for (int64_t at = 0; k != s && at < o->of[k].n; at++) {
+                    double value;
+                    LS_TRY(value_behind(q, text + k, &o->of[k], o->of[s].completion[i], at, &value, err));
+                    hit = hit || fabs(value - record) <= near;
+                    hit_aside = hit_aside || fabs(value - record - 20.0 * near) <= near;
+                }
             }
             (*n)++;
             *hits += hit;
@@ -126,12 +126,11 @@ static ls_status count_behind(ls_inquiry *q, int64_t text, const ls_outcomes *o,
 
 ls_status ls_probe_decide_row_of_other(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err) {
     int64_t hits = 0, aside = 0, n = 0;
-    if ((q->runner->door->subject->does & LS_OUTSIDE_STOPS) == 0) return LS_OK;
-    for (int64_t k = 0; k < END_ROUNDS && n < RECORDS_LEAST && (k < ROUNDS_LEAST || hits > 0); k++) {
+    for (int64_t k = 0; k < PAIRS && n < RECORDS_LEAST && (k < PAIRS / 2 || hits > 0); k++) {
         const int64_t text = TEXT + 80 + AT_ONCE * k;
         ls_seen s;
         ls_status status;
-        LS_TRY(ls_foreign_try_laid(q, lay_ends, text, &s, err));
+        LS_TRY(ls_foreign_try_laid(q, lay_overlap, text, &s, err));
         status = count_behind(q, text, &s.outcomes, &hits, &aside, &n, err);
         ls_seen_deinit(&s);
         LS_TRY(status);
@@ -141,8 +140,8 @@ ls_status ls_probe_decide_row_of_other(ls_inquiry *q, ls_stack_experiment experi
         ls_foreign_find(q->f, LS_CAUSE_OTHERS_STATE, experiment,
                         ls_probe_sure(ls_probe_chance(hits, n, aside, n), 1.0 - ls_portion(hits, n)),
                         "%" PRId64 " of %" PRId64
-                        " records that are off are their token's value behind another request of the batch, at the "
-                        "same step; %" PRId64 " are by chance",
+                        " records that are off are their token's value behind another request that runs beside "
+                        "it; %" PRId64 " are by chance",
                         hits, n, aside);
     return LS_OK;
 }
