@@ -109,6 +109,7 @@ typedef enum fault {
     ROW_OF_NEXT,      /* of two rows beside each other the first one's third record is of the other's distribution */
     FEW_BITS,         /* any prompt of 17 tokens and more is taken for another one, once some were kept */
     HALF_BLOCK,       /* a block of which more than half is there is taken for a full one */
+    TWICE_SUMMED,     /* records are normalised over some ids twice */
     LEFT              /* now and then what a client that left has left stays */
 } fault;
 
@@ -360,6 +361,7 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case NEXT_ID: return log(p[(token + 1) % VOCAB]);
         case SECOND_BEST: return log(nth_of(p, 1));
         case TENTH_AT_LEAST: return log(fmax(p[token], nth_of(p, 9)));
+        case TWICE_SUMMED: return log(p[token]) - log1p(p[3] + p[4] + p[5] + p[6] + p[7] + p[8]);
         case FIRST_IDS_LOST: return log(p[token]) - log1p(-(p[0] + p[1] + p[2]));
         case LOG_PLUS: return log(p[token] + 1e-3);
         case TO_A_POWER: return -pow(-log(p[token]), 1.2);

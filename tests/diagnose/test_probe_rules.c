@@ -166,6 +166,9 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_continued, HALF_BLOCK, LS_CAUSE_SNAPSHOT_SHIFTED},
                 {ls_probe_decide_continued, FEW_BITS, LS_CAUSE_NONE}, /* behind another text as well */
                 {ls_probe_decide_continued, BLOCK_ENDS, LS_CAUSE_NONE},
+                {ls_probe_decide_slope, TWICE_SUMMED, LS_CAUSE_CUT},
+                {ls_probe_decide_slope, PRESENCE, LS_CAUSE_NONE},
+                {ls_probe_decide_slope, RAISED, LS_CAUSE_NONE},
                 {ls_probe_decide_leavers, SOUND, LS_CAUSE_NONE},
                 {ls_probe_decide_leavers, LEFT, LS_CAUSE_STALE_SLOT},
                 {ls_probe_decide_leavers, NOISE, LS_CAUSE_NONE}};
@@ -259,7 +262,9 @@ static void an_inquiry_names_what_is_wrong_and_nothing_else(void **state) {
                 {FILLED_UP, true, LS_CAUSE_PADDING},
                 {UNLIKE, true, LS_CAUSE_PADDING},
                 {ROW_OF_NEXT, true, LS_CAUSE_OTHERS_STATE},
-                {FEW_BITS, true, LS_CAUSE_CACHE_CROSSED}};
+                {FEW_BITS, true, LS_CAUSE_CACHE_CROSSED},
+                {HALF_BLOCK, true, LS_CAUSE_SNAPSHOT_SHIFTED},
+                {TWICE_SUMMED, true, LS_CAUSE_CUT}};
     (void)state;
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
         server *s = start(rows[k].fault);

@@ -307,14 +307,34 @@ static bool are_unlike(const ls_foreign *f, const ls_outcomes *copies) {
     return false;
 }
 
+/* Some rows are off and others are not, of different texts (0) and of copies of one (1): which, else what to try. */
+static ls_status decide_some_rows(ls_inquiry *q, ls_stack_experiment experiment, const int64_t off[2],
+                                  const int64_t n[2], ls_error *err) {
+    bool found = false;
+    LS_TRY(ls_probe_decide_filled_up(q, experiment, &found, err));
+    if (!found) LS_TRY(ls_probe_decide_row_of_other(q, experiment, &found, err));
+    if (found) return LS_OK;
+    if (2 * off[1] > off[0] && off[1] > 2)
+        ls_foreign_find(q->f, LS_CAUSE_NOT_REPEATABLE, experiment, 0.7,
+                        "%d at a time: %" PRId64 " of %" PRId64
+                        " copies of one text are off and the others are not: one row of a batch, or a race. Try it "
+                        "with two at a time",
+                        (int)q->beside, off[1], n[1]);
+    else
+        ls_foreign_find(q->f, LS_CAUSE_OTHERS_STATE, experiment, 0.6,
+                        "%s is off, one at a time it is not; of different texts %" PRId64 " of %" PRId64
+                        ", of copies of one text %" PRId64 " of %" PRId64 ", which does not tell what the others do",
+                        ls_stack_experiment_name(experiment), off[0], n[0], off[1], n[1]);
+    return LS_OK;
+}
+
 /* What others hold is nothing to a request among copies of itself: as many rows, and no text but its own. */
 static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, double sure, ls_error *err) {
     ls_foreign *f = q->f;
-    bool handed = false, unlike = false, filled = false, passed = false;
+    bool handed = false, unlike = false, filled = false;
     const bool seldom = !holds(sure);
     const double enough = seldom ? SELDOM_CHANCE : FAMILY_ERROR;
     const int64_t most = seldom ? MOST_OF_SELDOM : MOST_OFTEN;
-    const int64_t n_found = f->found.n;
     int64_t off[2] = {0, 0}, n[2] = {0, 0}, texts[OWN_MOST], n_texts = 0, n_own = 0;
     double chance = 1.0;
     q->beside = beside_of(q, experiment, seldom);
@@ -348,7 +368,7 @@ static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, dou
                         " of these texts copies beside themselves are in %" PRId64,
                         (int)q->beside, off[0], n[0], off[1], n[1], n_texts, n_own);
     else if (2 * off[1] > off[0] && 2 * off[1] > n[1] && ls_probe_is_flip(f, f->seen[experiment].abs_max))
-        passed = true;
+        pass_over_kernel(q);
     else if (2 * off[1] > off[0] && 2 * off[1] > n[1]) /* as all rows of a batch are */
         ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, experiment, by_order(f, experiment, sure),
                         "%d at a time: of different texts %" PRId64 " of %" PRId64
@@ -356,21 +376,7 @@ static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, dou
                         " as well; one at a time they are right",
                         (int)q->beside, off[0], n[0], off[1], n[1]);
     else
-        LS_TRY(ls_probe_decide_filled_up(q, experiment, &filled, err));
-    if (passed) pass_over_kernel(q);
-    if (!passed && !filled && f->found.n == n_found) LS_TRY(ls_probe_decide_row_of_other(q, experiment, &filled, err));
-    if (filled || passed || f->found.n > n_found) return LS_OK;
-    if (2 * off[1] > off[0] && off[1] > 2)
-        ls_foreign_find(f, LS_CAUSE_NOT_REPEATABLE, experiment, 0.7,
-                        "%d at a time: %" PRId64 " of %" PRId64
-                        " copies of one text are off and the others are not: one row of a batch, or a race. Try it "
-                        "with two at a time",
-                        (int)q->beside, off[1], n[1]);
-    else
-        ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, experiment, 0.6,
-                        "%s is off, one at a time it is not; of different texts %" PRId64 " of %" PRId64
-                        ", of copies of one text %" PRId64 " of %" PRId64 ", which does not tell what the others do",
-                        ls_stack_experiment_name(experiment), off[0], n[0], off[1], n[1]);
+        return decide_some_rows(q, experiment, off, n, err);
     return LS_OK;
 }
 
@@ -631,7 +637,7 @@ static bool decide_marks(ls_inquiry *q) {
 }
 
 /* Something is off whose prompts are as long as blocks of a cache may be. */
-static bool meets_a_cache(const ls_inquiry *q) {
+static bool is_off_in_long_prompts(const ls_inquiry *q) {
     return ls_stack_is_off(q, LS_STACK_LONG) ||
            largest_share(q, LS_STACK_CACHED_SAME, LS_STACK_CACHED_TWINS_WHOLE) < LS_STACK_EXPERIMENTS;
 }
@@ -661,7 +667,7 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
         if (experiment < LS_STACK_EXPERIMENTS) list_cause(q, experiment, sure, rest[i].cause, rest[i].what);
         if (experiment == LS_STACK_LEAVERS && !holds(sure)) LS_TRY(ls_probe_decide_leavers(q, &left, err));
     }
-    if (q->f->found.n == 0 && meets_a_cache(q)) LS_TRY(ls_probe_decide_flushed(q, &flushed, err));
+    if (q->f->found.n == 0 && is_off_in_long_prompts(q)) LS_TRY(ls_probe_decide_flushed(q, &flushed, err));
     if (q->f->found.n == 0) LS_TRY(decide_load(q, err));
     if (q->f->found.n == 0) LS_TRY(ls_decide_failures(q, err));
     if (q->f->found.n == 0) LS_TRY(decide_long(q, err));

@@ -22,6 +22,7 @@ static ls_status lay_copies(ls_inquiry *q, int64_t text, ls_trial *trial, ls_req
  * make one row wrong. A kernel of that many rows makes all of them wrong. */
 ls_status ls_probe_decide_filled_up(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err) {
     static const int64_t counts[2][3] = {{2, 4, 8}, {3, 5, 7}};
+    const int64_t beside = q->beside;
     int64_t off[2] = {0, 0}, n = 0, n_rows = 0;
     double chance = 1.0;
     for (int64_t k = 0; k < ROUNDS && chance > CHANCE && (k < ROUNDS_LEAST || off[1] > 2 * off[0]); k++) {
@@ -29,6 +30,7 @@ ls_status ls_probe_decide_filled_up(ls_inquiry *q, ls_stack_experiment experimen
             ls_seen s;
             q->beside = counts[i % 2][i / 2];
             LS_TRY(ls_foreign_try_laid(q, lay_copies, TEXT + k, &s, err));
+            q->beside = beside;
             off[i % 2] += s.n_sequences_off > 0;
             n_rows += i % 2 == 1 ? s.n_sequences_off : 0;
             ls_seen_deinit(&s);

@@ -160,7 +160,7 @@ ls_status ls_probe_measure_line(ls_inquiry *q, ls_slope *out, ls_error *err) {
 #define CUT_SHARES 0.1
 #define ANY_HEIGHT 1e-3
 bool ls_probe_hangs_on_text(const ls_slope *s) {
-    return s->highest > ANY_HEIGHT && s->highest - s->lowest > CUT_SHARES * s->highest;
+    return s->height > ANY_HEIGHT && s->highest - s->lowest > CUT_SHARES * s->height;
 }
 
 static void decide_cut(ls_inquiry *q, const ls_slope *s, bool *found) {
@@ -183,6 +183,29 @@ static void decide_likeliest_alone(ls_inquiry *q, const ls_slope *s, bool *found
                         s->n, s->n_texts, s->cut_least, s->cut_most);
 }
 
+/* The same of the other side: records are below the values of prompts, of whatever token, by what hangs on the text. */
+#define BELOW_SHARE 0.97
+#define WIDER_SURE 0.93
+enum { BELOW_LEAST = 40 };
+static void decide_wider(ls_inquiry *q, const ls_slope *s, bool *found) {
+    int64_t n = 0, n_below = 0;
+    for (int r = 0; r < LS_PROBE_SOLO; r++) {
+        const ls_outcomes *o = &q->f->seen[ls_probe_solo[r]].outcomes;
+        for (int64_t k = 0; k < o->n; k++)
+            for (int64_t i = 0; i < o->of[k].n; i++)
+                n++, n_below += (double)o->of[k].logprob[i] < (double)o->of[k].scored[i];
+    }
+    *found = n >= BELOW_LEAST && (double)n_below >= BELOW_SHARE * (double)n && s->highest < -ANY_HEIGHT &&
+             ls_probe_hangs_on_text(s);
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_CUT, LS_STACK_SOLO_LONG, WIDER_SURE - s->left_mean / s->spread * 0.4,
+                        "%" PRId64 " of %" PRId64
+                        " records are below the prompt's values; those of one text are as far apart, %.3f times, and "
+                        "below by %.2g to %.2g by the text, over %" PRId64 " draws of %" PRId64
+                        " texts: they are of more than the values are of",
+                        n_below, n, s->slope, -s->highest, -s->lowest, s->n, s->n_texts);
+}
+
 ls_status ls_probe_decide_slope(ls_inquiry *q, bool *found, ls_error *err) {
     ls_slope s;
     LS_TRY(ls_probe_measure_line(q, &s, err));
@@ -191,6 +214,7 @@ ls_status ls_probe_decide_slope(ls_inquiry *q, bool *found, ls_error *err) {
     if (s.n < 12 || !(s.left_mean < LS_ON_LINE * s.spread) || !(s.slope > 0.0)) return LS_OK;
     if (fabs(s.slope - 1.0) < OTHER_SLOPE) {
         decide_cut(q, &s, found);
+        if (!*found) decide_wider(q, &s, found);
         return LS_OK;
     }
     if (!(s.height > HEIGHT_LEAST)) return LS_OK; /* log-probabilities are multiplied, and not divided logits */
