@@ -60,8 +60,8 @@ static ls_status lay_fours(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requ
 
 ls_status ls_probe_lengths_matter(ls_inquiry *q, double *chance, ls_error *err) {
     int64_t off[2] = {0, 0}, n[2] = {0, 0};
-    *chance = 1.0;
-    for (int64_t k = 0; k<ROUNDS && * chance> CHANCE && (k < ROUNDS_LEAST || off[0] > 2 * off[1]); k++) {
+    double p = 1.0;
+    for (int64_t k = 0; k < ROUNDS && p > CHANCE && (k < ROUNDS_LEAST || off[0] > 2 * off[1]); k++) {
         for (int equal = 0; equal < 2; equal++) {
             ls_seen s;
             LS_TRY(ls_foreign_try_laid(q, lay_fours, (equal ? -1 : 1) * (TEXT + 20 + FOURS * k), &s, err));
@@ -69,9 +69,9 @@ ls_status ls_probe_lengths_matter(ls_inquiry *q, double *chance, ls_error *err) 
             n[equal] += s.n_sequences;
             ls_seen_deinit(&s);
         }
-        *chance = ls_probe_chance(off[0], n[0], off[1], n[1]);
+        p = ls_probe_chance(off[0], n[0], off[1], n[1]);
     }
-    if (off[0] < 2 * off[1]) *chance = 1.0;
+    *chance = off[0] < 2 * off[1] ? 1.0 : p;
     return LS_OK;
 }
 
