@@ -88,7 +88,7 @@ static void what_is_planned_is_held(void **state) {
 static void follow_the_memory(int64_t drafts) {
     const int64_t each = drafts > 0 ? 2 : 1;
     int64_t slots = 0, total = 0, n_plans = 0, n_refused = 0;
-    for (int64_t bytes = 1 << 15; bytes < 1 << 21; bytes = bytes * 17 / (SANITIZED ? 15 : 16)) {
+    for (int64_t bytes = 1 << 15; bytes < 1 << 21; bytes = bytes * 17 / 16) {
         ls_levers l = levers_of(4);
         job jobs[N_JOBS];
         ls_engine_plan plan;
