@@ -283,6 +283,7 @@ ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err) {
         n_rows = ls_drawing_rows(e, i, n);
         LS_TRY(accept_rows(e, e->drawing[i], i, n_rows, err));
     }
+    ls_draft_end_tick(e);
     return LS_OK;
 }
 

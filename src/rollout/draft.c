@@ -16,10 +16,11 @@
 
 /* A forward costs about as much as so many of its rows, whatever it computes: what a draft can save. Of models on two
  * threads of a CPU (2 to 3), and of Jamba-3B on an H100; there a tick with drafts is none that was recorded, which is
- * taken to cost half as much again. */
+ * taken to cost a forward more, however many sequences have drafts in it. */
 #define ROWS_OF_A_CPU 3
 #define ROWS_OF_A_GPU 128
-#define ROWS_OF_A_RECORDING (ROWS_OF_A_GPU / 2)
+#define ROWS_OF_A_RECORDING ROWS_OF_A_GPU
+#define ROWS_AT_ONCE 64 /* of a GPU's products: with one more a forward is about twice as dear */
 
 #define WAIT_MIN 8      /* ticks of the first pause; each that follows a failure is four times as long */
 #define WAIT_MAX 128    /* ticks from one attempt to the next, where all have failed */
@@ -98,6 +99,64 @@ static int64_t look_up_run(ls_engine *e, const entry *x, int64_t most, int32_t *
     return 0;
 }
 
+/* ---- whether they pay ---- */
+
+static bool is_recorded(const ls_engine *e) { return e->opts.levers.graphs && ls_device_records(e->device); }
+
+/* A token without drafts costs a row and its share of the forward, 1 + F / B of B sequences; so drafts pay where
+ * rows <= accepted * (1 + F / B). */
+static bool pays(const ls_engine *e, double rows, double accepted) {
+    const double forward = is_recorded(e) ? ROWS_OF_A_GPU : ROWS_OF_A_CPU;
+    return rows * (double)e->n_running <= accepted * ((double)e->n_running + forward);
+}
+
+/* Drafts that a tick may have of x, as far as they have paid. Beside what a GPU reads, rows are cheap, up to the next
+ * for which it reads all once more: those are shared out. */
+static int64_t reach_of(const ls_engine *e, const entry *x) {
+    const int64_t each = e->draft_tick.room / ls_max_i64(e->n_running, 1);
+    if (x->trust.pause > 0) return 0;
+    return is_recorded(e) ? ls_min_i64(e->opts.levers.drafts, ls_max_i64(each, 1)) : x->trust.reach;
+}
+
+/* Whether a tick whose drafts are those of all sequences is worth that it is none that was recorded. Of those that a
+ * sequence may have, as many are taken to stay as did of late. */
+static bool tick_pays(ls_engine *e) {
+    double rows = ROWS_OF_A_RECORDING, stay = 0;
+    int64_t room = e->draft_tick.room;
+    for (int64_t i = 0; i < e->n_running; i++) {
+        int32_t drafts[LS_DRAFTS_MAX];
+        entry *x = e->running[i];
+        if (x->leader != NULL || ls_entry_total(x) - x->n_cached != 1) continue;
+        index_tokens(e, x);
+        const int64_t n = look_up_run(e, x, ls_min_i64(room, reach_of(e, x)), drafts);
+        room -= n;
+        rows += (double)n;
+        stay += (double)n * (double)(1 + x->trust.accepted) / (double)(1 + x->trust.rows);
+    }
+    return pays(e, rows, stay);
+}
+
+void ls_draft_begin_tick(ls_engine *e) {
+    ls_draft_tick *t = &e->draft_tick;
+    t->rows = t->accepted = 0;
+    t->is_open = true;
+    t->room = is_recorded(e) ? (ROWS_AT_ONCE - e->n_running % ROWS_AT_ONCE) % ROWS_AT_ONCE : INT64_MAX;
+    if (e->seen_at == NULL || e->drafter != NULL || !is_recorded(e)) return;
+    t->is_open = t->pause == 0 && tick_pays(e);
+    if (t->pause > 0) t->pause--;
+}
+
+void ls_draft_end_tick(ls_engine *e) {
+    ls_draft_tick *t = &e->draft_tick;
+    if (t->rows == 0 || !is_recorded(e)) return;
+    if (pays(e, (double)(t->rows + ROWS_OF_A_RECORDING), (double)t->accepted)) {
+        t->wait = WAIT_MIN;
+        return;
+    }
+    t->pause = ls_max_i64(t->wait, WAIT_MIN);
+    t->wait = ls_min_i64(4 * t->pause, WAIT_MAX);
+}
+
 int64_t ls_draft_propose(ls_engine *e, entry *x, int64_t most, int32_t *out) {
     if (e->drafter != NULL) return e->drafter(e->drafter_context, x->request, most, out);
     index_tokens(e, x);
@@ -105,26 +164,20 @@ int64_t ls_draft_propose(ls_engine *e, entry *x, int64_t most, int32_t *out) {
         x->trust.pause--;
         return 0;
     }
-    return look_up_run(e, x, ls_min_i64(most, x->trust.reach), out);
+    if (!e->draft_tick.is_open) return 0;
+    const int64_t n = look_up_run(e, x, ls_min_i64(ls_min_i64(most, e->draft_tick.room), reach_of(e, x)), out);
+    e->draft_tick.room -= n;
+    return n;
 }
 
-/* ---- whether they pay ---- */
-
-static bool is_recorded(const ls_engine *e) { return e->opts.levers.graphs && ls_device_records(e->device); }
-
-/* A token without drafts costs a row and its share of the forward, 1 + F / B of B sequences; so drafts pay where
- * rows <= accepted * (1 + F / B). */
-static bool pays(const ls_engine *e, const ls_draft_trust *t) {
-    const int64_t forward = is_recorded(e) ? ROWS_OF_A_GPU : ROWS_OF_A_CPU;
-    return t->rows * e->n_running <= t->accepted * (e->n_running + forward);
-}
-
-void ls_draft_learn(const ls_engine *e, entry *x, int64_t rows, int64_t accepted) {
+void ls_draft_learn(ls_engine *e, entry *x, int64_t rows, int64_t accepted) {
     ls_draft_trust *t = &x->trust;
+    e->draft_tick.rows += rows;
+    e->draft_tick.accepted += accepted;
     t->ticks++;
-    t->rows += rows + (is_recorded(e) ? ROWS_OF_A_RECORDING / e->n_drafting : 0);
+    t->rows += rows;
     t->accepted += accepted;
-    if (!pays(e, t)) { /* beside many an attempt gains less, so there are fewer */
+    if (!pays(e, (double)t->rows, (double)t->accepted)) { /* beside many an attempt gains less, so there are fewer */
         *t = (ls_draft_trust){.reach = 1,
                               .pause = ls_min_i64(t->wait * (1 + e->n_running / WAIT_MIN), WAIT_MAX),
                               .wait = ls_min_i64(4 * t->wait, WAIT_MAX)};

@@ -27,6 +27,14 @@ typedef struct ls_draft_trust {
     int64_t ticks, rows, accepted; /* of late: with drafts; rows that they cost; drafts that stayed */
 } ls_draft_trust;
 
+/* Whether a tick has drafts at all, where that costs its recording. */
+typedef struct ls_draft_tick {
+    bool is_open;
+    int64_t room;           /* rows that drafts may take yet */
+    int64_t rows, accepted; /* of this tick's drafts */
+    int64_t pause, wait;    /* ticks without any that are left; how long the next pause is */
+} ls_draft_tick;
+
 /* A request in the engine's care. It waits (in the heap) or runs (in the running list). */
 typedef struct entry {
     ls_request *request;
@@ -112,6 +120,7 @@ struct ls_engine {
     /* Drafts: for each lane a table of where runs of tokens were seen last. */
     int32_t *seen_at; /* [batch][seen_cap]; NULL without drafts */
     int64_t seen_cap; /* a power of two */
+    ls_draft_tick draft_tick;
     /* Of tests: drafts in place of those that are looked up, `most` at most. NULL: look-up, as far as it pays. */
     int64_t (*drafter)(void *context, const ls_request *request, int64_t most, int32_t *out);
     void *drafter_context;
@@ -121,11 +130,11 @@ struct ls_engine {
     bool *was_run;            /* the same: such a tick has run since the model is this one */
 
     /* One tick. */
-    int32_t *tokens;             /* [rows] */
-    ls_span *spans;              /* [batch] */
-    entry **span_entry;          /* [batch] */
-    int64_t *span_drafts;        /* [batch]: rows of the span, its last ones, that are drafts */
-    int64_t n_spans, n_drafting; /* spans, and those with drafts */
+    int32_t *tokens;      /* [rows] */
+    ls_span *spans;       /* [batch] */
+    entry **span_entry;   /* [batch] */
+    int64_t *span_drafts; /* [batch]: rows of the span, its last ones, that are drafts */
+    int64_t n_spans;
     /* One row gives one draw. A sequence with drafts has one more than it has drafts, one behind the other. */
     entry **drawing;   /* [draws_max], as all down to top_logprob */
     int64_t *last_row; /* the rows that give the draws */
@@ -228,7 +237,10 @@ void ls_draft_begin(entry *x); /* of a new entry */
 /* Tokens that may follow those of x, `most` at most, into out; returns their number. Once a tick. */
 int64_t ls_draft_propose(ls_engine *e, entry *x, int64_t most, int32_t *out);
 /* `accepted` of x's drafts were right, at the cost of `rows`. */
-void ls_draft_learn(const ls_engine *e, entry *x, int64_t rows, int64_t accepted);
+void ls_draft_learn(ls_engine *e, entry *x, int64_t rows, int64_t accepted);
+/* Around the spans of a tick, and what came of their drafts. */
+void ls_draft_begin_tick(ls_engine *e);
+void ls_draft_end_tick(ls_engine *e);
 
 /* decode.c, for the plan */
 int64_t ls_decode_sizes(const ls_engine *e); /* how many recordings there can be */

@@ -396,14 +396,14 @@ static int64_t add_drafts(ls_engine *e, entry *x, int64_t n, int64_t budget, int
         x->spare = ls_ids_acquire(e->slots);
         LS_MOVE(e, ls_cache_copy_slot(e->cache, x->spare, e->cache, x->slot, &e->movement));
     }
-    e->n_drafting++;
     e->stats.drafts_proposed += n_drafts;
     return n_drafts;
 }
 
 void ls_schedule_spans(ls_engine *e) {
     int64_t rows = 0, budget = e->plan.rows, draws = e->draws_max - e->n_running;
-    e->n_spans = e->n_drafting = 0;
+    e->n_spans = 0;
+    ls_draft_begin_tick(e);
     for (int64_t i = 0; i < e->n_running; i++)
         if (e->running[i]->leader == NULL && ls_entry_total(e->running[i]) - e->running[i]->n_cached == 1) budget--;
     /* Entries later in the order may be preempted on the way, earlier ones never are. */
