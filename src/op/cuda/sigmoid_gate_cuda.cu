@@ -1,4 +1,5 @@
-/* sigmoid_gate on the GPU: a warp is a gate of a row, a lane a run of eight columns of every 256. */
+/* sigmoid_gate on the GPU: a warp is a gate of a row, a lane a run of eight columns of every 256. Where each column has
+ * a gate of its own, a thread has four of them. */
 #include "num/expf.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/cuda/elements_cuda.h"
@@ -95,20 +96,76 @@ static __global__ void __launch_bounds__(THREADS) gate_back_kernel(const __grid_
         ls_store_one<LS_BF16>(p.a.dgate, at.row * p.a.dgate_stride + at.gate, d);
 }
 
+/* ---- a gate for each column ---- */
+
+/* Four columns of a row, or those that are left of it. */
+typedef struct four {
+    int64_t row, c, n;
+    bool whole;
+} four;
+
+static __device__ __forceinline__ four four_of(const gate_params *p) {
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, each = (p->a.gates + 3) / 4;
+    four at = {i / each, i % each * 4, 0, false};
+    at.n = p->a.gates - at.c;
+    at.whole = p->fours && at.n >= 4;
+    return at;
+}
+
+template <int IN, int OUT>
+static __global__ void __launch_bounds__(THREADS) columns_kernel(const __grid_constant__ gate_params p) {
+    ls_cuda_begin();
+    const four at = four_of(&p);
+    float x[4], raw[4];
+    if (at.row >= p.a.rows) return;
+    ls_four_load<IN>(p.a.x, at.row * p.a.x_stride + at.c, at.n, at.whole, x);
+    ls_four_load<LS_F32>(p.a.gate, at.row * p.a.gate_stride + at.c, at.n, at.whole, raw);
+#pragma unroll
+    for (int j = 0; j < 4; j++) x[j] = ls_mul(x[j], ls_sigmoid(raw[j]));
+    ls_four_store<OUT>(p.y, at.row * p.y_stride + at.c, at.n, at.whole, x);
+}
+
+/* The sum of one column's product and of nothing else, which makes +0 of -0. */
+template <int IN>
+static __global__ void __launch_bounds__(THREADS) columns_back_kernel(const __grid_constant__ gate_params p) {
+    ls_cuda_begin();
+    const four at = four_of(&p);
+    float x[4], raw[4], dy[4], d[4];
+    if (at.row >= p.a.rows) return;
+    ls_four_load<IN>(p.a.x, at.row * p.a.x_stride + at.c, at.n, at.whole, x);
+    ls_four_load<LS_F32>(p.a.gate, at.row * p.a.gate_stride + at.c, at.n, at.whole, raw);
+    ls_four_load<LS_F32>(p.a.dy, at.row * p.a.dy_stride + at.c, at.n, at.whole, dy);
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const float k = ls_sigmoid(raw[j]), sum = ls_add(ls_fma(dy[j], x[j], 0.0f), 0.0f);
+        d[j] = ls_mul(sum, ls_mul(k, ls_sigmoid(-raw[j])));
+        dy[j] = ls_mul(dy[j], k);
+    }
+    ls_four_store<LS_F32>(p.a.dx, at.row * p.a.dx_stride + at.c, at.n, at.whole, dy);
+    if (p.a.dgate_dtype == LS_F32)
+        ls_four_store<LS_F32>(p.a.dgate, at.row * p.a.dgate_stride + at.c, at.n, at.whole, d);
+    else
+        ls_four_store<LS_BF16>(p.a.dgate, at.row * p.a.dgate_stride + at.c, at.n, at.whole, d);
+}
+
+/* ---- the host's side ---- */
+
 static bool fits(const void *rows, ls_dtype dtype, int64_t stride) {
     return ls_four_fits(rows, dtype) && stride % 4 == 0;
 }
 
-static ls_status launch(const char *op, const ls_exec *exec, const void *kernel, gate_params *p, ls_error *err) {
+/* items: of a row; each of them is one of each_block. */
+static ls_status launch(const char *op, const ls_exec *exec, const void *kernel, gate_params *p, int64_t items,
+                        int64_t each_block, ls_error *err) {
     const ls_sigmoid_gate_backward_args *a = &p->a;
-    const int64_t warps = ls_launch_blocks(a->rows, a->gates, 1);
+    const int64_t all = ls_launch_blocks(a->rows, items, 1);
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"x stride", a->x_stride}, {"element", 4}}}},
                               {LS_WIDTH_I64, {{{"row", a->rows}, {"gate stride", a->gate_stride}, {"element", 4}}}},
                               {LS_WIDTH_I64, {{{"row", a->rows}, {"y stride", p->y_stride}, {"element", 4}}}},
                               {LS_WIDTH_I64, {{{"row", a->rows}, {"dy stride", a->dy_stride}, {"element", 4}}}},
                               {LS_WIDTH_I64, {{{"row", a->rows}, {"dx stride", a->dx_stride}, {"element", 4}}}},
                               {LS_WIDTH_I64, {{{"row", a->rows}, {"dgate stride", a->dgate_stride}, {"element", 4}}}}};
-    const ls_launch launch = {op,    {warps / WARPS + (warps % WARPS != 0), 1, 1}, THREADS, 0,
+    const ls_launch launch = {op,    {all / each_block + (all % each_block != 0), 1, 1}, THREADS, 0,
                               index, (int64_t)(sizeof index / sizeof index[0])};
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
     return ls_cuda_launch(exec, &launch, kernel, p, err);
@@ -131,12 +188,21 @@ ls_status ls_cuda_sigmoid_gate(const ls_exec *exec, const ls_sigmoid_gate_args *
     p.y = a->y;
     p.y_stride = a->y_stride;
     p.width = a->dim / a->gates;
-    p.fours = p.width % 4 == 0 && fits(a->x, a->x_dtype, a->x_stride) && fits(a->y, a->y_dtype, a->y_stride);
+    p.fours = fits(a->x, a->x_dtype, a->x_stride) && fits(a->y, a->y_dtype, a->y_stride);
+    if (p.width == 1) {
+        const void *columns = in && out ? (const void *)columns_kernel<LS_F32, LS_F32>
+                              : in      ? (const void *)columns_kernel<LS_F32, LS_BF16>
+                              : out     ? (const void *)columns_kernel<LS_BF16, LS_F32>
+                                        : (const void *)columns_kernel<LS_BF16, LS_BF16>;
+        p.fours = p.fours && fits(a->gate, LS_F32, a->gate_stride);
+        return launch("sigmoid_gate", exec, columns, &p, (a->gates - 1) / 4 + 1, THREADS, err);
+    }
+    p.fours = p.fours && p.width % 4 == 0;
     const void *kernel = in && out ? (const void *)gate_kernel<LS_F32, LS_F32>
                          : in      ? (const void *)gate_kernel<LS_F32, LS_BF16>
                          : out     ? (const void *)gate_kernel<LS_BF16, LS_F32>
                                    : (const void *)gate_kernel<LS_BF16, LS_BF16>;
-    return launch("sigmoid_gate", exec, kernel, &p, err);
+    return launch("sigmoid_gate", exec, kernel, &p, a->gates, WARPS, err);
 }
 
 ls_status ls_cuda_sigmoid_gate_backward(const ls_exec *exec, const ls_sigmoid_gate_backward_args *a, ls_error *err) {
@@ -150,10 +216,17 @@ ls_status ls_cuda_sigmoid_gate_backward(const ls_exec *exec, const ls_sigmoid_ga
     if (a->rows == 0) return LS_OK;
     p.a = *a;
     p.width = a->dim / a->gates;
-    p.fours = p.width % 4 == 0 && fits(a->x, a->x_dtype, a->x_stride) && fits(a->dy, LS_F32, a->dy_stride) &&
-              fits(a->dx, LS_F32, a->dx_stride);
-    return launch(
-        "sigmoid_gate_backward", exec,
-        a->x_dtype == LS_F32 ? (const void *)gate_back_kernel<LS_F32> : (const void *)gate_back_kernel<LS_BF16>, &p,
-        err);
+    p.fours =
+        fits(a->x, a->x_dtype, a->x_stride) && fits(a->dy, LS_F32, a->dy_stride) && fits(a->dx, LS_F32, a->dx_stride);
+    const bool f32 = a->x_dtype == LS_F32;
+    if (p.width == 1) {
+        p.fours = p.fours && fits(a->gate, LS_F32, a->gate_stride) && fits(a->dgate, a->dgate_dtype, a->dgate_stride);
+        return launch("sigmoid_gate_backward", exec,
+                      f32 ? (const void *)columns_back_kernel<LS_F32> : (const void *)columns_back_kernel<LS_BF16>, &p,
+                      (a->gates - 1) / 4 + 1, THREADS, err);
+    }
+    p.fours = p.fours && p.width % 4 == 0;
+    return launch("sigmoid_gate_backward", exec,
+                  f32 ? (const void *)gate_back_kernel<LS_F32> : (const void *)gate_back_kernel<LS_BF16>, &p, a->gates,
+                  WARPS, err);
 }
