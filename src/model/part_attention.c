@@ -19,8 +19,8 @@ static void parts_of(ls_rope_part part[LS_ROPE_PARTS], const ls_model_config *c,
 }
 
 /* n of these parts from `first` on: y of x. */
-static ls_status make_parts(const ls_forward *f, const ls_attention_weights *w, int64_t first, int64_t n, ls_rows y,
-                            ls_rows x, ls_error *err) {
+static ls_rope_args making_parts(const ls_forward *f, const ls_attention_weights *w, int64_t first, int64_t n,
+                                 ls_rows y, ls_rows x) {
     const ls_model_config *c = &f->model->config;
     ls_rope_part all[LS_ROPE_PARTS];
     ls_rope_args args = {.x = x.data,
@@ -36,6 +36,12 @@ static ls_status make_parts(const ls_forward *f, const ls_attention_weights *w, 
                          .n_parts = n};
     parts_of(all, c, w);
     for (int64_t i = 0; i < n; i++) args.part[i] = all[first + i];
+    return args;
+}
+
+static ls_status make_parts(const ls_forward *f, const ls_attention_weights *w, int64_t first, int64_t n, ls_rows y,
+                            ls_rows x, ls_error *err) {
+    const ls_rope_args args = making_parts(f, w, first, n, y, x);
     return ls_rope(f->ws->device, &args, err);
 }
 
@@ -77,7 +83,7 @@ static ls_status gate_heads(const ls_forward *f, ls_error *err) {
     return c->head_gates ? ls_sigmoid_gate(f->ws->device, &args, err) : LS_OK;
 }
 
-/* q, k and v of x. */
+/* What q, k and v of x are made of, or in a bare model they themselves. */
 static ls_status project_heads(const ls_forward *f, const ls_attention_weights *w, ls_error *err) {
     const ls_model_config *c = &f->model->config;
     const ls_activations *a = &f->ws->a;
@@ -86,8 +92,21 @@ static ls_status project_heads(const ls_forward *f, const ls_attention_weights *
     const ls_rows q = c->head_gates ? a->q_gates : bare ? a->q : a->qkv_raw;
     const ls_rows k = c->head_gates ? a->kv_raw : ls_rows_column(q, q_dim);
     LS_TRY(ls_part_project(f, q, a->x, &w->q, NULL, err));
-    LS_TRY(ls_part_project_pair(f, k, ls_rows_column(k, kv_dim), a->x, &w->k, &w->v, err));
-    return bare ? LS_OK : make_heads(f, w, err);
+    return ls_part_project_pair(f, k, ls_rows_column(k, kv_dim), a->x, &w->k, &w->v, err);
+}
+
+/* A run of a forward whose q, k and v are made of all heads of its rows: both in one call. */
+static ls_status attend_made(const ls_forward *f, const ls_attention_weights *w, int64_t layer_i,
+                             ls_attention_args args, ls_error *err) {
+    const ls_span_run run = ls_batch_run(f->batch, 0);
+    const ls_activations *a = &f->ws->a;
+    args.spans = f->batch->spans + run.begin;
+    args.n_spans = run.n;
+    /* A gradient reads q, k and v; in mma16 it reads the sums, too. */
+    const ls_attention_heads_args both = {making_parts(f, w, 0, LS_ROPE_PARTS, a->q, a->qkv_raw), args,
+                                          args.log_sum != NULL || args.profile == LS_PROFILE_EXACT};
+    LS_TRY(ls_part_hand_page(f, layer_i, &run, err));
+    return ls_attention_heads(f->ws->device, &both, err);
 }
 
 static ls_status attend_runs(const ls_forward *f, int64_t layer_i, ls_attention_args args, ls_error *err) {
@@ -138,7 +157,12 @@ static ls_status attention_forward(const ls_forward *f, int64_t layer_i, ls_erro
                                          .log_sum = a->log_sum.data,
                                          .log_sum_stride = a->log_sum.stride};
     LS_TRY(project_heads(f, w, err));
-    LS_TRY(attend_runs(f, layer_i, attention, err));
+    if (!ls_attention_is_bare(c) && !c->head_gates && ls_batch_n_runs(b) == 1) {
+        LS_TRY(attend_made(f, w, layer_i, attention, err));
+    } else {
+        if (!ls_attention_is_bare(c)) LS_TRY(make_heads(f, w, err));
+        LS_TRY(attend_runs(f, layer_i, attention, err));
+    }
     LS_TRY(gate_heads(f, err));
     return ls_part_project(f, a->y, c->head_gates ? a->gated_heads : a->heads, &w->o, w->o_bias, err);
 }

@@ -69,3 +69,19 @@ ls_status ls_attention_check(const ls_attention_args *a, ls_error *err) {
     LS_TRY(check_memory(a, err));
     return ls_spans_check_count("attention", a->spans, a->n_spans, a->rows, 0, err);
 }
+
+ls_status ls_attention_heads_check(const ls_attention_heads_args *args, ls_error *err) {
+    const ls_rope_args *h = &args->heads;
+    const ls_attention_args *a = &args->attention;
+    const uint8_t *y = h->y;
+    LS_TRY(ls_rope_check(h, err));
+    LS_TRY(ls_attention_check(a, err));
+    const int64_t size = ls_dtype_bytes(a->dtype), q = a->n_heads * a->head_dim, kv = a->n_kv_heads * a->head_dim;
+    if (h->n_parts != 3 || h->part[0].n_heads != a->n_heads || h->part[1].n_heads != a->n_kv_heads ||
+        h->part[2].n_heads != a->n_kv_heads || h->head_dim != a->head_dim || h->rows != a->rows)
+        return LS_FAIL(err, LS_ERR_ARG, "attention_heads: the parts are not the heads of q, k and v");
+    if (h->y_dtype != a->dtype || h->y_stride != a->q_stride || h->y_stride != a->kv_stride ||
+        (h->rows > 0 && (a->q != y || a->k != y + q * size || a->v != y + (q + kv) * size)))
+        return LS_FAIL(err, LS_ERR_ARG, "attention_heads: q, k and v are not what heads.y holds");
+    return LS_OK;
+}

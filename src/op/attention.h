@@ -40,7 +40,7 @@
 
 #include "base/status.h"
 #include "num/expf.h"
-#include "op/span.h"
+#include "op/rope.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -96,6 +96,16 @@ int64_t ls_kv_page_bytes(int64_t n_kv_heads, int64_t head_dim, int64_t page_toke
 /* Writes the new keys and values to the pages, then computes out. A page id outside the pool is an error before
  * anything is written. */
 ls_status ls_attention_check(const ls_attention_args *args, ls_error *err);
+
+/* What lies between the products of q, k and v and the heads' outputs, in one call: rope (op/rope.h), whose y is
+ * q | k | v, then attention of these. The bits are those of two calls. */
+typedef struct ls_attention_heads_args {
+    ls_rope_args heads;          /* its three parts are the heads of q, k and v */
+    ls_attention_args attention; /* q is heads.y, and k and v are what lies behind it there */
+    bool keeps;                  /* heads.y holds q | k | v behind the call; else what it holds is not stated */
+} ls_attention_heads_args;
+
+ls_status ls_attention_heads_check(const ls_attention_heads_args *args, ls_error *err);
 
 #ifdef __cplusplus
 }

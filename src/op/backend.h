@@ -63,6 +63,7 @@ extern "C" {
     OP(sigmoid_gate)               \
     OP(sigmoid_gate_backward)      \
     OP(attention)                  \
+    OP(attention_heads)            \
     OP(rope_table)                 \
     OP(rope)                       \
     OP(rope_backward)              \

@@ -592,6 +592,119 @@ static void graphs(bk_run *run) {
     }
 }
 
+/* ---- queries, keys and values that the call makes ---- */
+
+typedef struct made_shape {
+    shape of;
+    int64_t half, rows_each; /* rows of each sequence, the first of which stands anywhere */
+    bool norms, biases;
+} made_shape;
+
+/* The last rows of sequences whose keys and values of before lie in pages: as one call, with what lies between kept and
+ * not, and as two. */
+static void make_heads_of(bk_run *run, const made_shape *m, int64_t n_seqs, uint64_t seed) {
+    const int64_t dim = m->of.head_dim, heads = m->of.n_heads + 2 * m->of.n_kv_heads, cols = heads * dim;
+    const int64_t rows = n_seqs * m->rows_each, each = 2 + bk_size(run, 10, 20, 24), n_pages = n_seqs * each + 1;
+    const int64_t page = ls_kv_page_bytes(m->of.n_kv_heads, dim, m->of.page_tokens, LS_BF16);
+    float *x = bk_alloc(rows * cols * 4), *table = bk_alloc(rows * 2 * m->half * 4 + 4);
+    float *weight = bk_alloc((2 + heads) * dim * 4);
+    uint8_t *pool = bk_alloc(n_pages * page);
+    int32_t *tables = bk_alloc(n_seqs * each * 4);
+    ls_span *spans = bk_alloc(n_seqs * (int64_t)sizeof *spans);
+    for (int64_t i = 0; i < rows * cols; i++) x[i] = plain(&seed);
+    for (int64_t i = 0; i < rows * 2 * m->half; i++) table[i] = plain(&seed);
+    for (int64_t i = 0; i < (2 + heads) * dim; i++) weight[i] = plain(&seed);
+    for (int64_t i = 0; i < n_pages * page / 2; i++) put(pool, LS_BF16, i, plain(&seed));
+    for (int64_t i = 0; i < n_seqs * each; i++) tables[i] = (int32_t)(n_pages - 1 - i);
+    memset(spans, 0, (size_t)n_seqs * sizeof *spans);
+    for (int64_t s = 0; s < n_seqs; s++) {
+        const int64_t most = each * m->of.page_tokens - m->rows_each + 1;
+        spans[s] = (ls_span){s * m->rows_each, m->rows_each, (int64_t)(test_random(&seed) % (uint64_t)most),
+                             s % 9 == 7 ? -1 : (int32_t)s, s * each};
+    }
+    sides d = sides_open(run);
+    const sides_buffer xs = sides_in(&d, "x", x, rows * cols * 4),
+                       at = sides_in(&d, "spans", spans, n_seqs * (int64_t)sizeof *spans),
+                       turns = sides_in(&d, "table", table, rows * 2 * m->half * 4 + 4),
+                       w = sides_in(&d, "weights", weight, (2 + heads) * dim * 4),
+                       numbers = sides_in(&d, "tables", tables, n_seqs * each * 4);
+    for (int way = 0; way < 3; way++) {
+        const int64_t before = d.n;
+        const sides_buffer y = sides_out(&d, "y", rows * cols * 2), pages = sides_in(&d, "pool", pool, n_pages * page),
+                           out = sides_out(&d, "out", rows * m->of.n_heads * dim * 2);
+        for (int s = 0; s < 2; s++) {
+            const float *norm = m->norms ? w.at[s] : NULL, *bias = m->biases ? (float *)w.at[s] + 2 * dim : NULL;
+            const int64_t q = m->of.n_heads * dim, kv = m->of.n_kv_heads * dim;
+            uint16_t *made = y.at[s];
+            const ls_attention_heads_args args = {
+                .heads = {.x = xs.at[s],
+                          .x_stride = cols,
+                          .y = made,
+                          .y_dtype = LS_BF16,
+                          .y_stride = cols,
+                          .table = m->half > 0 ? turns.at[s] : NULL,
+                          .half = m->half,
+                          .eps = 1e-6f,
+                          .rows = rows,
+                          .head_dim = dim,
+                          .part = {{m->of.n_heads, bias, norm, m->half > 0, NULL},
+                                   {m->of.n_kv_heads, bias == NULL ? NULL : bias + q, norm == NULL ? NULL : norm + dim,
+                                    m->half > 0, NULL},
+                                   {m->of.n_kv_heads, bias == NULL ? NULL : bias + q + kv, NULL, false, NULL}},
+                          .n_parts = 3},
+                .attention = {.q = made,
+                              .k = made + q,
+                              .v = made + q + kv,
+                              .out = out.at[s],
+                              .dtype = LS_BF16,
+                              .q_stride = cols,
+                              .kv_stride = cols,
+                              .out_stride = q,
+                              .n_heads = m->of.n_heads,
+                              .n_kv_heads = m->of.n_kv_heads,
+                              .head_dim = dim,
+                              .scale = 0.2f,
+                              .page_tokens = m->of.page_tokens,
+                              .pages = {pages.at[s], page, n_pages},
+                              .spans = at.at[s],
+                              .n_spans = n_seqs,
+                              .tables = numbers.at[s],
+                              .n_tables = n_seqs * each,
+                              .rows = rows,
+                              .spans_checked = true,
+                              .window = seed % 2 == 0 ? 70 : 0,
+                              .profile = profile},
+                .keeps = way > 0};
+            if (way < 2 ? ls_attention_heads(d.device[s], &args, &run->err)
+                        : ls_rope(d.device[s], &args.heads, &run->err) ||
+                              ls_attention(d.device[s], &args.attention, &run->err))
+                bk_fail(run, "attention_heads: side %d: %s", s, run->err.text);
+        }
+        sides_same(&d, &out, 2, "dim %lld, %lld sequences: out, %d", (long long)dim, (long long)n_seqs, way);
+        sides_same(&d, &pages, 2, "dim %lld, %lld sequences: pages, %d", (long long)dim, (long long)n_seqs, way);
+        if (way > 0) sides_same(&d, &y, 2, "dim %lld, %lld sequences: y, %d", (long long)dim, (long long)n_seqs, way);
+        sides_clear_to(&d, before);
+    }
+    sides_close(&d);
+    free(x), free(table), free(weight), free(pool), free(tables), free(spans);
+}
+
+/* Few spans and more than the chip has multiprocessors; a token each, three and nine; heads that turn whole, in part
+ * and not at all. */
+static void made_heads(bk_run *run) {
+    static const made_shape list[] = {
+        {{8, 2, 128, 16, LS_BF16}, 64, 1, true, false}, {{4, 2, 64, 16, LS_BF16}, 32, 1, false, true},
+        {{16, 1, 96, 16, LS_BF16}, 20, 1, true, true},  {{4, 1, 256, 16, LS_BF16}, 128, 1, true, false},
+        {{3, 3, 16, 16, LS_BF16}, 0, 1, false, true},   {{4, 1, 128, 16, LS_BF16}, 64, 3, true, false},
+        {{6, 2, 80, 16, LS_BF16}, 40, 1, false, false}, {{8, 2, 128, 32, LS_BF16}, 64, 1, true, false},
+        {{2, 1, 128, 16, LS_BF16}, 64, 9, true, true},
+    };
+    for (int64_t i = 0; i < BK_COUNT(list); i++) {
+        make_heads_of(run, &list[i], 1, (uint64_t)i + 1);
+        make_heads_of(run, &list[i], bk_size(run, 3, 5, 150), (uint64_t)i + 2);
+    }
+}
+
 static void in_mma16(bk_run *run, void (*check)(bk_run *)) {
     profile = LS_PROFILE_MMA16;
     check(run);
@@ -605,6 +718,7 @@ static void mma16_tokens(bk_run *run) { in_mma16(run, tokens); }
 static void mma16_windows(bk_run *run) { in_mma16(run, windows); }
 static void mma16_refusals(bk_run *run) { in_mma16(run, refusals); }
 static void mma16_graphs(bk_run *run) { in_mma16(run, graphs); }
+static void mma16_made_heads(bk_run *run) { in_mma16(run, made_heads); }
 
 int main(int argc, char **argv) {
     static const bk_case cases[] = {
@@ -623,6 +737,8 @@ int main(int argc, char **argv) {
         {"mma16_tokens", mma16_tokens, BK_ANYWHERE},
         {"mma16_windows", mma16_windows, BK_ANYWHERE},
         {"mma16_refusals", mma16_refusals, BK_ANYWHERE},
+        {"made_heads", made_heads, BK_ANYWHERE},
+        {"mma16_made_heads", mma16_made_heads, BK_ANYWHERE},
         {"graphs", graphs, BK_CUDA_ONLY},
         {"mma16_graphs", mma16_graphs, BK_CUDA_ONLY},
     };

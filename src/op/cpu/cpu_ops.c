@@ -473,6 +473,11 @@ static ls_status open_workspace(const char *op, const ls_exec *exec, int64_t byt
     return LS_OK;
 }
 
+ls_status ls_cpu_attention_heads(const ls_exec *exec, const ls_attention_heads_args *args, ls_error *err) {
+    LS_TRY(ls_cpu_rope(exec, &args->heads, err));
+    return ls_cpu_attention(exec, &args->attention, err);
+}
+
 /* One pass over queries keeps what their softmax came to, one over keys follows. A query meets half of its span's rows,
  * in two products before the first pass is over and in five in the second. */
 ls_status ls_cpu_attention_backward(const ls_exec *exec, const ls_attention_backward_args *all, ls_error *err) {

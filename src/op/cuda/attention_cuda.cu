@@ -791,7 +791,9 @@ static ls_status launch_check(const ls_exec *exec, const ls_attention_args *a, l
     return ls_cuda_fault_end("attention", exec, fault, err);
 }
 
-ls_status ls_cuda_attention(const ls_exec *exec, const ls_attention_args *a, ls_error *err) {
+/* heads: what queries, keys and values are made of by the kernel that attends; NULL: they are there. */
+static ls_status attend_call(const ls_exec *exec, const ls_attention_args *a, const ls_rope_args *heads,
+                             ls_error *err) {
     const int64_t elem = ls_dtype_bytes(a->dtype), enough = a->n_spans < BLOCKS_ENOUGH ? BLOCKS_ENOUGH : a->n_spans;
     /* Blocks of the store for each span: where there are as many spans as rows, one token each is to be expected. */
     const int64_t tokens = a->rows <= a->n_spans ? 1 : a->rows;
@@ -833,6 +835,7 @@ ls_status ls_cuda_attention(const ls_exec *exec, const ls_attention_args *a, ls_
     p.fault = fault;
     LS_CUDA_TRY(a->spans_checked ? ls_cuda_checked_before("attention", exec, err) : launch_check(exec, a, fault, err));
     if (a->rows == 0) return LS_OK;
+    if (heads != NULL) return ls_attention_mma16(exec, a, heads, fault, err);
     if (by_pages) {
         const int64_t parts = ls_launch_blocks(a->n_spans, a->n_kv_heads, 1), slices = p.slices;
         int processors;
@@ -847,5 +850,21 @@ ls_status ls_cuda_attention(const ls_exec *exec, const ls_attention_args *a, ls_
         LS_CUDA_TRY(ls_cuda_launch(
             exec, &store, a->dtype == LS_F32 ? (const void *)store_kernel<LS_F32> : (const void *)store_kernel<LS_BF16>,
             &p, err));
-    return a->profile == LS_PROFILE_MMA16 ? ls_attention_mma16(exec, a, fault, err) : launch_all(exec, &p, index, err);
+    return a->profile == LS_PROFILE_MMA16 ? ls_attention_mma16(exec, a, NULL, fault, err)
+                                          : launch_all(exec, &p, index, err);
+}
+
+ls_status ls_cuda_attention(const ls_exec *exec, const ls_attention_args *a, ls_error *err) {
+    return attend_call(exec, a, NULL, err);
+}
+
+ls_status ls_cuda_attention_heads(const ls_exec *exec, const ls_attention_heads_args *a, ls_error *err) {
+    bool hopper;
+    LS_CUDA_TRY(ls_is_hopper(&hopper, "attention_heads", err));
+    if (hopper && !a->keeps && ls_attention_mma16_makes(&a->attention)) {
+        LS_CUDA_TRY(ls_cuda_rope_check(exec, &a->heads, err));
+        return attend_call(exec, &a->attention, &a->heads, err);
+    }
+    LS_CUDA_TRY(ls_cuda_rope(exec, &a->heads, err));
+    return attend_call(exec, &a->attention, NULL, err);
 }

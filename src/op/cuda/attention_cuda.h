@@ -4,6 +4,7 @@
 
 #include "dev/cuda.h"
 #include "op/attention.h"
+#include "op/rope.h"
 
 /* Bytes that move as one. */
 template <int BYTES>
@@ -36,8 +37,14 @@ struct ls_piece<32> {
 ls_status ls_attention_tokens(const ls_exec *exec, const ls_attention_args *args, const ls_fault *fault, bool *taken,
                               ls_error *err);
 
-/* The profile mma16, whose keys and values lie in their pages already, too; refuses what is not of sm_90. */
-ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *args, const ls_fault *fault, ls_error *err);
+/* The profile mma16, whose keys and values lie in their pages already, too, or which makes them and its queries of
+ * `heads`; refuses what is not of sm_90. */
+ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *args, const ls_rope_args *heads,
+                             const ls_fault *fault, ls_error *err);
+/* What the host can see of op rope's memory (rope_cuda.cu). */
+ls_status ls_cuda_rope_check(const ls_exec *exec, const ls_rope_args *args, ls_error *err);
+/* Whether it can make them. */
+bool ls_attention_mma16_makes(const ls_attention_args *args);
 
 /* The same of the gradient. */
 ls_status ls_attention_backward_mma16(const ls_exec *exec, const ls_attention_backward_args *args,

@@ -6,9 +6,13 @@
  * warp makes the scores of 32 of the keys, and adds values in a quarter of the dimensions. Shared memory takes maxima
  * and weights between them. The next tile's pages are on their way while the last one ends.
  *
- * The kernel ahead of this one stores the call's own keys and values, after it has waited for all before it. So this
- * one reads spans, tables, queries and older keys at once, and waits where the first new keys are to be fetched, and
- * before it writes. */
+ * The kernel ahead of this one has waited for all before it. It stores the call's own keys and values, so this one
+ * reads spans, tables, queries and older keys at once, and waits where the first new keys are to be fetched, and
+ * before it writes.
+ *
+ * Or the kernel ahead is a product, and this one makes queries, keys and values of what that gives (op/rope.h). One
+ * more warp makes a tile's queries while the tile before is at work, and stores the new keys and values of the item in
+ * their page, where the fetching warp finds them. Nobody else reads these: an item is a block's alone. */
 #include "op/cuda/attention_mma16_rows_cuda.h"
 #include "op/cuda/check_cuda.h"
 
@@ -18,14 +22,17 @@
 #define TILE FEW_QUERIES
 #define WARPS 4 /* that compute */
 #define KEYS (BLOCK / WARPS)
-#define THREADS (WARP * (WARPS + 1))
+#define THREADS(makes) (WARP * (WARPS + 1 + (makes)))
 /* Elements from a row of weights to the next: eight rows lie in banks of their own. */
 #define WEIGHTS_PITCH (BLOCK + 8)
 
-/* DIMS: room for head_dim. RESIDENT blocks share a multiprocessor, and its shared memory. */
-template <int DIMS_, int RESIDENT_>
+/* DIMS: room for head_dim. RESIDENT blocks share a multiprocessor, and its shared memory. MAKES queries, new keys and
+ * new values, as many lanes a head as op rope takes. */
+template <int DIMS_, int RESIDENT_, bool MAKES_>
 struct few_shape {
     static constexpr int DIMS = DIMS_, RESIDENT = RESIDENT_, STAGES = 768 / DIMS / RESIDENT;
+    static constexpr bool MAKES = MAKES_;
+    static constexpr int LANES = DIMS / RUN, HEADS = WARP / LANES; /* of a head; heads that are made together */
     static constexpr int STAGE_BYTES = BLOCK * DIMS * 2, PAGE_BYTES = PAGE * DIMS * 2;
     static constexpr int COLUMNS = DIMS / WARPS / 8;  /* eights of dimensions of a warp */
     static constexpr int AHEAD = DIMS <= 128 ? 1 : 0; /* steps whose operands are on their way beside products */
@@ -34,7 +41,9 @@ struct few_shape {
         __align__(16) uint16_t queries[2][TILE][DIMS]; /* of a tile and of the next */
         __align__(16) uint16_t weights[TILE][WEIGHTS_PITCH];
         float top[WARPS][TILE];
+        float turned[MAKES ? HEADS : 1][MAKES ? DIMS : 1];
         uint64_t full[STAGES], empty[STAGES], queries_full[2], queries_empty[2];
+        uint64_t stored[2]; /* an item's new keys and values, and those of the next */
     };
     static constexpr int64_t SHARED_BYTES = (int64_t)sizeof(memory) + 1024; /* to align */
 };
@@ -121,15 +130,19 @@ static __device__ __forceinline__ void fetch_block(const tile *t, int32_t page, 
     }
 }
 
+/* What was written before is there for copies from now on. */
+static __device__ __forceinline__ void show_to_copies(void) { asm volatile("fence.proxy.async;" ::: "memory"); }
+
 template <class S>
 static __device__ __forceinline__ void fetch_all(const mma16_params *p, typename S::memory *m) {
     ring_place r = {0, 0, 0};
     tile t, next;
     int64_t item = find_tile(p, blockIdx.x, &t);
+    int n_items = 0;
     if (item == p->items) return;
     int64_t first = t.begin;
     int32_t page = page_of(&t, first);
-    fetch_queries<S>(&t, m, r.tile);
+    if (!S::MAKES) fetch_queries<S>(&t, m, r.tile);
     for (;;) {
         /* The next block's pages are looked up beside this one's copies. */
         const bool ends = first + BLOCK >= t.keys;
@@ -138,13 +151,140 @@ static __device__ __forceinline__ void fetch_all(const mma16_params *p, typename
         const bool more = item < p->items;
         const int64_t next_first = ends ? next.begin : first + BLOCK;
         const int32_t next_page = more ? page_of(&next, next_first) : -1;
-        if (first + BLOCK > t.span.pos) ls_cuda_begin(); /* the first new key, or behind it */
+        if (first + BLOCK > t.span.pos) { /* the first new key, or behind it */
+            ls_cuda_begin();
+            if (S::MAKES) {
+                ls_barrier_wait(ls_shared_address(&m->stored[n_items % 2]), n_items / 2 % 2);
+                show_to_copies();
+            }
+        }
         fetch_block<S>(&t, page, m, &r);
         if (!more) return;
-        if (ends) fetch_queries<S>(&next, m, ++r.tile);
+        if (ends && !S::MAKES) fetch_queries<S>(&next, m, ++r.tile);
+        if (ends && next.first_query == 0) n_items++;
         t = next;
         first = next_first;
         page = next_page;
+    }
+}
+
+/* ---- the warp that makes ---- */
+
+/* A head that a group of lanes makes: a new key, a new value, or a query. */
+typedef struct made_head {
+    const ls_rope_part *part;
+    int64_t row, head, column; /* of the call; of the part; where it begins in x */
+    int token, query;          /* of the span; of the tile, -1: a key or a value */
+    bool is_there, is_key;
+} made_head;
+
+/* Number i of a tile: first the keys, then the values of its item, where they are its first, then queries. */
+static __device__ __forceinline__ made_head made_head_of(const tile *t, int i, int n_new, int n_queries) {
+    const mma16_params *p = t->p;
+    const ls_rope_part *part = p->heads.part;
+    const bool is_key = i < n_new / 2, is_query = i >= n_new;
+    made_head h;
+    h.is_there = i < n_new + n_queries;
+    h.is_key = is_key;
+    h.query = is_query ? i - n_new : -1;
+    if (is_query) {
+        const uint32_t query = t->first_query + (h.is_there ? h.query : 0);
+        h.token = (int)(query / p->group);
+        h.head = t->kv_head * p->group + query % p->group;
+        h.column = h.head;
+        h.part = part;
+    } else {
+        h.token = is_key ? i : i - n_new / 2;
+        h.head = t->kv_head;
+        h.column = part[0].n_heads + (is_key ? 0 : part[1].n_heads) + h.head;
+        h.part = part + (is_key ? 1 : 2);
+    }
+    h.row = t->span.row + h.token;
+    h.column *= p->a.head_dim;
+    return h;
+}
+
+/* A lane's eight columns of a key or a value, in the page of its token. */
+static __device__ __forceinline__ void store_new(const tile *t, const made_head *h, int64_t c,
+                                                 const uint16_t (&y)[RUN]) {
+    const mma16_params *p = t->p;
+    const int64_t pos = t->span.pos + h->token, in_page = pos % PAGE, dims = p->a.head_dim;
+    uint16_t *page = (uint16_t *)ls_pool_at(&p->a.pages, __ldg(&p->a.tables[t->span.table + pos / PAGE]));
+    if (h->is_key) {
+        uint16_t *keys = page + t->kv_head * dims * PAGE + in_page;
+#pragma unroll
+        for (int j = 0; j < RUN; j++) keys[(c + j) * PAGE] = y[j];
+    } else
+        *(uint4 *)(page + (p->a.n_kv_heads + t->kv_head) * dims * PAGE + in_page * dims + c) = *(const uint4 *)y;
+}
+
+/* Heads that a lane has in flight. */
+#define ROUNDS 3
+
+template <class S>
+static __device__ __forceinline__ void make_tile(const tile *t, typename S::memory *m, int which, uint32_t stored) {
+    const mma16_params *p = t->p;
+    const int lane = threadIdx.x % WARP, own = lane % S::LANES, group = lane / S::LANES;
+    const int n_new = t->first_query == 0 ? 2 * (int)t->span.n_rows : 0;
+    const uint32_t left = t->n_queries - t->first_query;
+    const int n_queries = left < TILE ? (int)left : TILE;
+    const int64_t dim = p->a.head_dim, c = own * RUN;
+    bool waits = n_new > 0; /* somebody for the new keys and values */
+    for (int first = 0; first < n_new + n_queries; first += ROUNDS * S::HEADS) {
+        made_head h[ROUNDS];
+        float n[ROUNDS][1][RUN];
+#pragma unroll
+        for (int i = 0; i < ROUNDS; i++) {
+            h[i] = made_head_of(t, first + i * S::HEADS + group, n_new, n_queries);
+            load_head<S::LANES, 1>(n[i], p->heads.x + h[i].row * p->heads.x_stride + h[i].column,
+                                   h[i].part->bias == NULL ? NULL : h[i].part->bias + h[i].head * dim, own, dim,
+                                   p->ways.vector);
+        }
+#pragma unroll
+        for (int i = 0; i < ROUNDS; i++) {
+            __align__(16) uint16_t y[RUN];
+            turn_head<S::LANES, 1>(n[i], &p->heads, p->ways, h[i].part, h[i].row, own, m->turned[group]);
+#pragma unroll
+            for (int j = 0; j < RUN; j++) y[j] = (uint16_t)ls_narrow_one<LS_BF16>(n[i][0][j]);
+            if (h[i].is_there && c < dim) {
+                if (h[i].query < 0)
+                    store_new(t, &h[i], c, y);
+                else
+                    *(uint4 *)&m->queries[which][h[i].query][c] = *(const uint4 *)y;
+            }
+            if (waits && first + (i + 1) * S::HEADS >= n_new) {
+                show_to_copies();
+                ls_barrier_arrive(stored);
+                waits = false;
+            }
+        }
+    }
+}
+
+/* Norms are on their way into the second-level cache, from memory: since a layer's last use all weights went by. */
+static __device__ __forceinline__ void expect_norms(const ls_rope_args *a) {
+    const int64_t at = (int64_t)threadIdx.x % WARP * 8; /* floats of a sector */
+    for (int i = 0; i < 2; i++)
+        if (a->part[i].norm != NULL && at < a->head_dim)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(a->part[i].norm + at) : "memory");
+}
+
+template <class S>
+static __device__ __forceinline__ void make_all(const mma16_params *p, typename S::memory *m) {
+    tile t;
+    int number = 0, n_items = 0;
+    int64_t item = find_tile(p, blockIdx.x, &t);
+    expect_norms(&p->heads);
+    if (S::RESIDENT == 1)
+        ls_cuda_begin();
+    else
+        ls_cuda_wait_for_previous();
+    for (; item < p->items; item = next_tile(p, item, &t), number++) {
+        const int which = number % 2;
+        ls_barrier_wait(ls_shared_address(&m->queries_empty[which]), number / 2 % 2 ^ 1);
+        make_tile<S>(&t, m, which, ls_shared_address(&m->stored[n_items % 2]));
+        ls_barrier_arrive(ls_shared_address(&m->queries_full[which]));
+        if (t.n_queries - t.first_query <= TILE) n_items++;
     }
 }
 
@@ -175,7 +315,8 @@ static __device__ __forceinline__ void done_with(typename S::memory *m, ring_pla
     advance<S>(r);
 }
 
-/* A tile's queries as left factors; rows from 8 on are +0 where there are none of them. */
+/* A tile's queries as left factors; rows from 8 on are +0 where there are none of them. Who makes queries is at most a
+ * tile ahead of those that compute, and so of the warp that fetches: they give them back when the tile ends. */
 template <class S>
 static __device__ __forceinline__ void take_queries(uint32_t (&q)[S::DIMS / 16][4], const tile *t,
                                                     typename S::memory *m, int number, bool both) {
@@ -187,7 +328,7 @@ static __device__ __forceinline__ void take_queries(uint32_t (&q)[S::DIMS / 16][
             get_matrices(q[k], ls_shared_address(&m->queries[which][lane % 16][16 * k + lane / 16 * 8]));
         if (!both) q[k][1] = q[k][3] = 0;
     }
-    ls_barrier_arrive(ls_shared_address(&m->queries_empty[which]));
+    if (!S::MAKES) ls_barrier_arrive(ls_shared_address(&m->queries_empty[which]));
 }
 
 /* A step's sixteen dimensions of the warp's keys: of a page two pieces of eight keys in each of sixteen rows. */
@@ -353,7 +494,8 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
     for (int c = 0; c < S::COLUMNS; c++)
 #pragma unroll
         for (int i = 0; i < 4; i++) acc[c][i] = total[c][i] = 0.0f;
-    take_queries<S>(q, t, m, r->tile++, both);
+    const int number = r->tile++;
+    take_queries<S>(q, t, m, number, both);
 #pragma unroll 1
     for (int at = 0; at < n_keys; at += BLOCK) {
         float d[KEYS / 8][4];
@@ -393,12 +535,14 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
     ls_cuda_wait_for_previous();
     store_row<S>(t, total, &s[0], 0, warp);
     if (both) store_row<S>(t, total, &s[1], 1, warp);
+    if (S::MAKES) ls_barrier_arrive(ls_shared_address(&m->queries_empty[number % 2]));
 }
 
 /* ---- the kernel ---- */
 
 template <class S>
-static __global__ void __launch_bounds__(THREADS, S::RESIDENT) few_kernel(const __grid_constant__ mma16_params p) {
+static __global__ void __launch_bounds__(THREADS(S::MAKES), S::RESIDENT)
+    few_kernel(const __grid_constant__ mma16_params p) {
     extern __shared__ uint8_t dynamic[];
     typename S::memory *m = (typename S::memory *)(((uintptr_t)dynamic + 1023) & ~(uintptr_t)1023);
     if (threadIdx.x == 0) {
@@ -407,18 +551,21 @@ static __global__ void __launch_bounds__(THREADS, S::RESIDENT) few_kernel(const 
             ls_barrier_init(ls_shared_address(&m->empty[s]), WARP * WARPS);
         }
         for (int i = 0; i < 2; i++) {
-            ls_barrier_init(ls_shared_address(&m->queries_full[i]), TILE);
+            ls_barrier_init(ls_shared_address(&m->queries_full[i]), S::MAKES ? WARP : TILE);
+            ls_barrier_init(ls_shared_address(&m->stored[i]), WARP);
             ls_barrier_init(ls_shared_address(&m->queries_empty[i]), WARP * WARPS);
         }
         ls_barrier_init_done();
     }
     /* Weights of rows that a tile has not are of no use, but they are read. */
-    for (int i = threadIdx.x; i < (int)(sizeof m->weights / 4); i += THREADS) ((uint32_t *)m->weights)[i] = 0;
+    for (int i = threadIdx.x; i < (int)(sizeof m->weights / 4); i += THREADS(S::MAKES)) ((uint32_t *)m->weights)[i] = 0;
     __syncthreads();
     /* The same in all threads of a warp, and the compiler is to know it. */
-    const bool fetches = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / WARP, 0) == WARPS;
-    if (p.fault->code == LS_FAULT_NONE && fetches) {
+    const int warp = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / WARP, 0);
+    if (p.fault->code == LS_FAULT_NONE && warp == WARPS) {
         fetch_all<S>(&p, m);
+    } else if (S::MAKES && p.fault->code == LS_FAULT_NONE && warp > WARPS) {
+        make_all<S>(&p, m);
     } else if (p.fault->code == LS_FAULT_NONE) {
         ring_place place = {0, 0, 0};
         tile t;
@@ -431,11 +578,16 @@ static __global__ void __launch_bounds__(THREADS, S::RESIDENT) few_kernel(const 
 template <class S>
 static mma16_launch launch_of(void) {
     static_assert(S::SHARED_BYTES * S::RESIDENT <= LS_HOPPER_SHARED_MAX, "blocks fit a multiprocessor");
-    return mma16_launch{(const void *)few_kernel<S>, TILE, THREADS, S::SHARED_BYTES, S::RESIDENT};
+    return mma16_launch{(const void *)few_kernel<S>, TILE, THREADS(S::MAKES), S::SHARED_BYTES, S::RESIDENT};
 }
 
-mma16_launch ls_attention_mma16_few(int64_t head_dim, bool alone) {
-    if (head_dim <= 64) return alone ? launch_of<few_shape<64, 1>>() : launch_of<few_shape<64, 2>>();
-    if (head_dim <= 128) return alone ? launch_of<few_shape<128, 1>>() : launch_of<few_shape<128, 2>>();
-    return launch_of<few_shape<256, 1>>();
+template <bool MAKES>
+static mma16_launch pick(int64_t head_dim, bool alone) {
+    if (head_dim <= 64) return alone ? launch_of<few_shape<64, 1, MAKES>>() : launch_of<few_shape<64, 2, MAKES>>();
+    if (head_dim <= 128) return alone ? launch_of<few_shape<128, 1, MAKES>>() : launch_of<few_shape<128, 2, MAKES>>();
+    return launch_of<few_shape<256, 1, MAKES>>();
+}
+
+mma16_launch ls_attention_mma16_few(int64_t head_dim, bool alone, bool makes) {
+    return makes ? pick<true>(head_dim, alone) : pick<false>(head_dim, alone);
 }

@@ -6,6 +6,7 @@
 #include "op/cuda/attention_cuda.h"
 #include "op/cuda/attention_mma16_cuda.h"
 #include "op/cuda/mma16_cuda.h"
+#include "op/cuda/rope_heads_cuda.h"
 
 #define STEPS (BLOCK / 16)
 
@@ -22,6 +23,8 @@ typedef struct mma16_params {
     bool wide_pages, wide_queries, wide_out; /* are copied 16 bytes at a time */
     bool boxed_queries;                      /* come by queries, which needs boxed */
     CUtensorMap keys, values, queries;
+    ls_rope_args heads; /* of a call that makes queries and new keys and values itself */
+    rope_ways ways;
 } mma16_params;
 
 /* Query i of a span: token i / group, head i % group of the KV head. */
@@ -102,9 +105,9 @@ typedef struct mma16_launch {
 /* Queries of a tile of the kernel for few of them. */
 #define FEW_QUERIES 16
 
-/* That kernel, for boxed pages, queries and outputs that move 16 bytes at a time, and a head_dim that is a multiple of
- * 16. A block takes all tiles of an item, one after another. alone: there is no more than an item for each
- * multiprocessor, whose block then has all of its shared memory. */
-mma16_launch ls_attention_mma16_few(int64_t head_dim, bool alone);
+/* That kernel, for boxed pages, outputs that move 16 bytes at a time, queries as well unless it makes them, and a
+ * head_dim that is a multiple of 16. A block takes all tiles of an item, one after another. alone: there is no more
+ * than an item for each multiprocessor, whose block then has all of its shared memory. makes: of `heads`. */
+mma16_launch ls_attention_mma16_few(int64_t head_dim, bool alone, bool makes);
 
 #endif

@@ -620,19 +620,43 @@ static mma16_launch pick(int64_t head_dim, int64_t queries) {
     return launch_of<mma16_shape<256, 1, 2>>();
 }
 
-ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *a, const ls_fault *fault, ls_error *err) {
+/* Queries of a span that are to be expected. */
+static int64_t expected_queries(const ls_attention_args *a) {
+    return ls_launch_blocks(a->rows <= a->n_spans ? 1 : a->rows, a->n_heads / a->n_kv_heads, 1);
+}
+
+static bool is_aligned(const ls_attention_args *a) {
+    return (uintptr_t)a->pages.base % 16 == 0 && a->pages.stride % 16 == 0 && a->head_dim % 8 == 0;
+}
+
+static bool is_boxed(const ls_attention_args *a) {
+    return is_aligned(a) && a->page_tokens == 16 && a->n_kv_heads * a->head_dim < INT32_MAX &&
+           a->pages.n_entries < INT32_MAX && a->pages.stride < (int64_t)1 << 37;
+}
+
+static bool has_wide_out(const ls_attention_args *a) {
+    return (uintptr_t)a->out % 16 == 0 && a->out_stride % 8 == 0 && a->head_dim % 8 == 0;
+}
+
+/* With few items a block waits for the warp that makes longer than two kernels take (docs/lab/attention.md). */
+#define ITEMS_ENOUGH 64
+
+bool ls_attention_mma16_makes(const ls_attention_args *a) {
+    return a->profile == LS_PROFILE_MMA16 && a->spans_checked && expected_queries(a) <= FEW_QUERIES && is_boxed(a) &&
+           has_wide_out(a) && a->head_dim % 16 == 0 && a->n_spans * a->n_kv_heads > ITEMS_ENOUGH;
+}
+
+ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *a, const ls_rope_args *heads,
+                             const ls_fault *fault, ls_error *err) {
     const int64_t group = a->n_heads / a->n_kv_heads;
     const int64_t queries = ls_launch_blocks(a->rows, group, 1); /* of a span, at the most */
     int processors;
-    const int64_t expected = a->rows <= a->n_spans ? group : queries;
+    const int64_t expected = expected_queries(a);
     const bool wide_queries = (uintptr_t)a->q % 16 == 0 && a->q_stride % 8 == 0 && a->head_dim % 8 == 0;
-    const bool wide_out = (uintptr_t)a->out % 16 == 0 && a->out_stride % 8 == 0 && a->head_dim % 8 == 0;
-    const bool aligned = (uintptr_t)a->pages.base % 16 == 0 && a->pages.stride % 16 == 0 && a->head_dim % 8 == 0;
-    const bool boxed = aligned && a->page_tokens == 16 && a->n_kv_heads * a->head_dim < INT32_MAX &&
-                       a->pages.n_entries < INT32_MAX && a->pages.stride < (int64_t)1 << 37;
-    const bool few = expected <= FEW_QUERIES && boxed && wide_queries && wide_out && a->head_dim % 16 == 0;
+    const bool wide_out = has_wide_out(a), aligned = is_aligned(a), boxed = is_boxed(a), makes = heads != NULL;
+    const bool few = makes || (expected <= FEW_QUERIES && boxed && wide_queries && wide_out && a->head_dim % 16 == 0);
     LS_CUDA_TRY(ls_processors(&processors, "attention", err));
-    const mma16_launch k = few ? ls_attention_mma16_few(a->head_dim, a->n_spans * a->n_kv_heads <= processors)
+    const mma16_launch k = few ? ls_attention_mma16_few(a->head_dim, a->n_spans * a->n_kv_heads <= processors, makes)
                                : pick(a->head_dim, expected);
     const int64_t slices = few ? 1 : (queries - 1) / k.rows + 1;
     const int64_t tiles = ls_launch_blocks(a->n_spans, a->n_kv_heads, slices);
@@ -663,7 +687,13 @@ ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *a, co
                                        ls_box_possible(a->q, LS_BF16, a->q_stride, a->n_heads, a->rows),
                       .keys = {},
                       .values = {},
-                      .queries = {}};
+                      .queries = {},
+                      .heads = {},
+                      .ways = {}};
+    if (makes) {
+        p.heads = without_table(heads);
+        p.ways = ways_of(&p.heads, true);
+    }
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"q stride", a->q_stride}, {"element", 2}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"out stride", a->out_stride}, {"element", 2}}}},

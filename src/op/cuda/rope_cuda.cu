@@ -1,13 +1,11 @@
-/* rope on the GPU: a group of lanes takes a head of a row, each lane runs of eight columns, as the sums of num/sum.h
- * have them. Rows and heads carry no bit; chains of a norm's gradient go over all rows, which other threads bring. */
+/* rope on the GPU: a group of lanes takes a head of a row. Rows and heads carry no bit; chains of a norm's gradient go
+ * over all rows, which other threads bring. */
 #include "num/sincosf.h"
+#include "op/cuda/attention_cuda.h"
 #include "op/cuda/cuda_ops.h"
-#include "op/cuda/elements_cuda.h"
-#include "op/cuda/rmsnorm_cuda.h"
-#include "op/rope.h"
+#include "op/cuda/rope_heads_cuda.h"
 
 #define THREADS 256
-#define RUN 8 /* columns of a run */
 
 /* ---- rope_table ---- */
 
@@ -53,43 +51,7 @@ ls_status ls_cuda_rope_table(const ls_exec *exec, const ls_rope_table_args *a, l
     return ls_cuda_launch(exec, &launch, (const void *)table_kernel, &p, err);
 }
 
-/* ---- heads ---- */
-
-/* A lane's columns c and on, of which those before dim are there; others are +0. */
-static __device__ __forceinline__ void load_run(const float *x, int64_t c, int64_t dim, bool vector, float v[RUN]) {
-    ls_four_load<LS_F32>(x, c, dim - c, vector && dim - c >= 4, v);
-    ls_four_load<LS_F32>(x, c + 4, dim - c - 4, vector && dim - c >= 8, v + 4);
-}
-
-template <int DTYPE>
-static __device__ __forceinline__ void store_run(void *y, int64_t at, int64_t n, bool vector, const float v[RUN]) {
-    ls_four_store<DTYPE>(y, at, n, vector && n >= 4, v);
-    if (n > 4) ls_four_store<DTYPE>(y, at + 4, n - 4, vector && n >= 8, v + 4);
-}
-
-/* The part of a head, which becomes its number in the part. */
-static __device__ __forceinline__ const ls_rope_part *part_of(const ls_rope_part *part, int64_t *head) {
-    while (*head >= part->n_heads) *head -= part++->n_heads;
-    return part;
-}
-
-/* The 256-chain sum of products of a head, in all lanes of its group. Chains that no column reaches are +0, and adding
- * them makes +0 of -0, which is all that they do. */
-template <int LANES, int RUNS>
-static __device__ __forceinline__ float sum_of_products(const float a[RUNS][RUN], const float b[RUNS][RUN]) {
-    float chain[RUN];
-#pragma unroll
-    for (int j = 0; j < RUN; j++) chain[j] = ls_fma(a[0][j], b[0][j], 0.0f);
-#pragma unroll
-    for (int i = 1; i < RUNS; i++)
-        for (int j = 0; j < RUN; j++) chain[j] = ls_fma(a[i][j], b[i][j], chain[j]);
-    float x = ls_add(ls_add(ls_add(chain[0], chain[4]), ls_add(chain[2], chain[6])),
-                     ls_add(ls_add(chain[1], chain[5]), ls_add(chain[3], chain[7])));
-    if (LANES < 32) x = ls_add(x, 0.0f);
-#pragma unroll
-    for (int lanes = LANES / 2; lanes > 0; lanes /= 2) x = ls_add(x, __shfl_xor_sync(LS_ALL_LANES, x, lanes));
-    return x;
-}
+/* ---- rope ---- */
 
 /* What a group of lanes works on. */
 typedef struct head_place {
@@ -105,79 +67,10 @@ static __device__ __forceinline__ head_place place_of(int64_t rows, int64_t head
     return head_place{row, head, head * dim, (int64_t)threadIdx.x % LANES, row < rows};
 }
 
-/* b of a lane's runs. */
-template <int LANES, int RUNS>
-static __device__ __forceinline__ void load_head(float b[RUNS][RUN], const float *x, const float *bias, int64_t lane,
-                                                 int64_t dim, bool vector) {
-#pragma unroll
-    for (int i = 0; i < RUNS; i++) {
-        const int64_t c = (lane + i * LANES) * RUN;
-        float add[RUN];
-        load_run(x, c, dim, vector, b[i]);
-        if (bias == NULL) continue;
-        load_run(bias, c, dim, vector, add);
-        for (int j = 0; j < RUN; j++)
-            if (c + j < dim) b[i][j] = ls_add(b[i][j], add[j]);
-    }
-}
-
-/* How a head turns: `half` pairs, of which a part that does not rotate takes none. In the usual case all columns turn
- * and each lane's partner is as many lanes away as half of the group. */
-typedef struct turning {
-    const float *table; /* of the row; NULL: nothing turns, in any head */
-    int64_t half;
-    bool rotates; /* this head */
-    bool by_lanes;
-} turning;
-
-/* The partners' columns come by shuffles, in which all lanes of the warp take part. */
-template <int LANES, bool BACK>
-static __device__ __forceinline__ void rotate_by_lanes(float n[RUN], const turning *t, int64_t lane) {
-    const bool low = lane < LANES / 2;
-    const int64_t at = lane % (LANES / 2) * RUN;
-    float cosine[RUN], sine[RUN];
-    load_run(t->table, at, t->half, true, cosine);
-    load_run(t->table + t->half, at, t->half, true, sine);
-#pragma unroll
-    for (int j = 0; j < RUN; j++) {
-        const float turn = ls_mul(__shfl_xor_sync(LS_ALL_LANES, n[j], LANES / 2), sine[j]);
-        if (t->rotates) n[j] = ls_fma(n[j], cosine[j], low != BACK ? -turn : turn);
-    }
-}
-
-/* Rotates the group's head, or back; the other half of each pair comes by shared memory. */
-template <int LANES, int RUNS, bool BACK>
-static __device__ __forceinline__ void rotate(float n[RUNS][RUN], float *shared, const turning *t, int64_t lane,
-                                              int64_t dim) {
-    const int64_t half = t->half;
-    if (t->table == NULL) return;
-    if (RUNS == 1 && t->by_lanes) {
-        rotate_by_lanes<LANES, BACK>(n[0], t, lane);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < RUNS; i++)
-        for (int j = 0; j < RUN; j++)
-            if ((lane + i * LANES) * RUN + j < dim) shared[(lane + i * LANES) * RUN + j] = n[i][j];
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < RUNS; i++)
-#pragma unroll
-        for (int j = 0; j < RUN; j++) {
-            const int64_t c = (lane + i * LANES) * RUN + j;
-            if (c >= 2 * half || !t->rotates) continue;
-            const bool low = c < half;
-            const int64_t at = low ? c : c - half;
-            const float turn = ls_mul(shared[low ? c + half : at], t->table[half + at]);
-            n[i][j] = ls_fma(n[i][j], t->table[at], low != BACK ? -turn : turn);
-        }
-    __syncwarp();
-}
-
 typedef struct rope_params {
     ls_rope_args a;
     int64_t heads;
-    bool vector, by_lanes;
+    rope_ways ways;
 } rope_params;
 
 template <int LANES, int RUNS, int Y>
@@ -191,23 +84,13 @@ static __global__ void __launch_bounds__(THREADS) rope_kernel(const __grid_const
     const ls_rope_part *part = part_of(p.a.part, &head);
     float n[RUNS][RUN];
     load_head<LANES, RUNS>(n, p.a.x + row * p.a.x_stride + at.column,
-                           part->bias == NULL ? NULL : part->bias + head * dim, at.lane, dim, p.vector);
-    const float s = ls_norm_scale(sum_of_products<LANES, RUNS>(n, n), dim, p.a.eps);
-    if (part->norm != NULL) {
-#pragma unroll
-        for (int i = 0; i < RUNS; i++) {
-            float w[RUN];
-            load_run(part->norm, (at.lane + i * LANES) * RUN, dim, p.vector, w);
-            for (int j = 0; j < RUN; j++) n[i][j] = ls_mul(ls_mul(n[i][j], s), w[j]);
-        }
-    }
-    const turning t = {p.a.half > 0 ? p.a.table + row * 2 * p.a.half : NULL, p.a.half, part->rotates, p.by_lanes};
-    rotate<LANES, RUNS, false>(n, shared[threadIdx.x / LANES], &t, at.lane, dim);
+                           part->bias == NULL ? NULL : part->bias + head * dim, at.lane, dim, p.ways.vector);
+    turn_head<LANES, RUNS>(n, &p.a, p.ways, part, row, at.lane, shared[threadIdx.x / LANES]);
     if (!at.is_there) return;
 #pragma unroll
     for (int i = 0; i < RUNS; i++) {
         const int64_t c = (at.lane + i * LANES) * RUN;
-        if (c < dim) store_run<Y>(p.a.y, row * p.a.y_stride + at.column + c, dim - c, p.vector, n[i]);
+        if (c < dim) store_run<Y>(p.a.y, row * p.a.y_stride + at.column + c, dim - c, p.ways.vector, n[i]);
     }
 }
 
@@ -225,33 +108,20 @@ static int64_t blocks_of(int64_t rows, int64_t heads, int64_t lanes) {
     return items / groups + (items % groups != 0);
 }
 
-/* Whether partners lie as many lanes apart as half of a group, and the table's rows can be read in fours. */
-static bool turns_by_lanes(const float *table, int64_t half, int64_t dim) {
-    return 2 * half == dim && (dim == 8 * RUN || dim == 16 * RUN || dim == 32 * RUN) && ls_four_fits(table, LS_F32);
-}
-
-/* Whether rows of these parts can be read and written in fours. */
-static bool parts_fit(const ls_rope_part *part, int64_t n_parts) {
-    for (int64_t i = 0; i < n_parts; i++)
-        if (!ls_four_fits(part[i].bias, LS_F32) || !ls_four_fits(part[i].norm, LS_F32)) return false;
-    return true;
-}
-
-ls_status ls_cuda_rope(const ls_exec *exec, const ls_rope_args *a, ls_error *err) {
+ls_status ls_cuda_rope_check(const ls_exec *exec, const ls_rope_args *a, ls_error *err) {
     const ls_cuda_operand operands[] = {{"x", a->x, 4, a->rows == 0},
                                         {"y", a->y, ls_dtype_bytes(a->y_dtype), a->rows == 0},
                                         {"table", a->table, 4, a->rows == 0 || a->half == 0},
                                         {"part 0's bias", a->part[0].bias, 4, true},
                                         {"part 0's norm", a->part[0].norm, 4, true}};
-    rope_params p = {*a, ls_rope_heads(a->part, a->n_parts), false, false};
-    LS_CUDA_TRY(ls_cuda_check("rope", exec, operands, 5, LS_WORKSPACE_HEAD, err));
+    return ls_cuda_check("rope", exec, operands, 5, LS_WORKSPACE_HEAD, err);
+}
+
+ls_status ls_cuda_rope(const ls_exec *exec, const ls_rope_args *a, ls_error *err) {
+    rope_params p = {without_table(a), ls_rope_heads(a->part, a->n_parts), {}};
+    LS_CUDA_TRY(ls_cuda_rope_check(exec, a, err));
     if (a->rows == 0) return LS_OK;
-    bool rotates = false;
-    for (int64_t i = 0; i < a->n_parts; i++) rotates |= a->part[i].rotates;
-    if (!rotates) p.a.half = 0;
-    p.by_lanes = turns_by_lanes(a->table, p.a.half, a->head_dim);
-    p.vector = a->head_dim % 4 == 0 && a->x_stride % 4 == 0 && a->y_stride % 4 == 0 && ls_four_fits(a->x, LS_F32) &&
-               ls_four_fits(a->y, a->y_dtype) && parts_fit(a->part, a->n_parts);
+    p.ways = ways_of(&p.a, a->y_stride % 4 == 0 && ls_four_fits(a->y, a->y_dtype));
     int64_t lanes;
     const void *kernel = a->y_dtype == LS_F32 ? rope_kernel_of<LS_F32>(a->head_dim, &lanes)
                                               : rope_kernel_of<LS_BF16>(a->head_dim, &lanes);
