@@ -133,8 +133,11 @@ static ls_status score_sequences(lockstep_model *m, const int32_t *tokens, const
     LS_TRY_DONE(ls_array_alloc((void **)&items, n, sizeof *items, "score items", err));
     for (int64_t i = 0; i < n; i++) {
         logprob[offsets[i]] = 0.0f;
-        items[i] = (ls_score_item){tokens + offsets[i], offsets[i + 1] - offsets[i], (ls_logprob_of)o.logprobs,
-                                   sampling, logprob + offsets[i] + 1};
+        items[i] = (ls_score_item){.tokens = tokens + offsets[i],
+                                   .n_tokens = offsets[i + 1] - offsets[i],
+                                   .of = (ls_logprob_of)o.logprobs,
+                                   .sampling = sampling,
+                                   .logprob = logprob + offsets[i] + 1};
     }
     {
         const ls_score_opts opts = {.dtype = m->dtype, .batch = o.batch, .chunk = o.chunk, .page_tokens = 16};

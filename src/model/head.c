@@ -5,6 +5,7 @@
 
 #include "op/gather.h"
 #include "op/logprob.h"
+#include "op/support.h"
 #include "op/top.h"
 
 #define BLOCK_MIN 64
@@ -184,6 +185,13 @@ ls_status ls_head_process(ls_head *h, const ls_sampling *sampling, const uint8_t
         LS_TRY(ls_memory_write(h->device, h->sampling, sampling, h->n * (int64_t)sizeof *sampling, err));
     if (mask != NULL) LS_TRY(ls_memory_write(h->device, h->mask, mask, h->n, err));
     return ls_process(h->device, &args, err);
+}
+
+ls_status ls_head_support(ls_head *h, uint32_t *bits, uint32_t *host, ls_error *err) {
+    const ls_support_args find = {h->processed, h->n, h->vocab, bits, false};
+    LS_TRY(ls_support(h->device, &find, err));
+    LS_TRY(ls_memory_read(h->device, host, bits, h->n * ls_support_words(h->vocab) * (int64_t)sizeof *bits, err));
+    return ls_device_wait(h->device, err);
 }
 
 ls_status ls_head_sample(ls_head *h, const ls_draw *draws, ls_error *err) {

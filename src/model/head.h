@@ -76,6 +76,9 @@ ls_status ls_head_take(ls_head *head, const ls_model *model, ls_rows x, int64_t 
                        ls_error *err);
 /* Processed logits, of the rows that mask (host, [n], or NULL) takes; sampling as index above. */
 ls_status ls_head_process(ls_head *head, const ls_sampling *sampling, const uint8_t *mask, ls_error *err);
+/* What ls_head_process kept of each row, as bits (op/support.h) of [n][words]: `bits` is device memory, `host` the
+ * caller's, which has them when the call returns. */
+ls_status ls_head_support(ls_head *head, uint32_t *bits, uint32_t *host, ls_error *err);
 /* A token of each row into head->targets, -1 where nothing can be drawn; draws as index above. */
 ls_status ls_head_sample(ls_head *head, const ls_draw *draws, ls_error *err);
 /* What ls_head_process kept: head->of_all and head->of_kept are the log-probabilities of head->targets at the rows' own

@@ -32,11 +32,15 @@ typedef struct scorer {
     /* [rows of a block of the head] */
     int64_t *index, *targets;
     ls_sampling *sampling;
+    /* [rows of a block][words], NULL where nobody wants supports; `support` is device memory. */
+    uint32_t *support, *host_support;
     ls_error *err;
 } scorer;
 
 static void scorer_deinit(scorer *s) {
     (void)ls_device_wait(s->device, NULL); /* after a failure the items' memory may still be waited for */
+    ls_memory_free(s->device, s->support);
+    free(s->host_support);
     free(s->sampling);
     free(s->targets);
     free(s->index);
@@ -111,6 +115,19 @@ static ls_status put_in_order(scorer *s, int64_t n_items) {
     return LS_OK;
 }
 
+static ls_status make_supports(scorer *s, int64_t n_items, int64_t rows) {
+    const int64_t row_bytes = ls_support_words(s->model->config.vocab) * (int64_t)sizeof *s->support;
+    bool are_wanted = false;
+    for (int64_t i = 0; i < n_items; i++) {
+        if (s->items[i].supports.list == NULL) continue;
+        LS_ASSERT(s->items[i].of == LS_LOGPROB_PROCESSED, "supports of what was not processed");
+        are_wanted = true;
+    }
+    if (!are_wanted) return LS_OK;
+    LS_TRY(ls_memory_alloc(s->device, (void **)&s->support, rows, row_bytes, "supports", s->err));
+    return ls_array_alloc((void **)&s->host_support, rows, row_bytes, "supports", s->err);
+}
+
 static ls_status scorer_init(scorer *s, int64_t n_items) {
     const ls_model_config *c = &s->model->config;
     ls_head_opts head = {
@@ -132,9 +149,20 @@ static ls_status scorer_init(scorer *s, int64_t n_items) {
     LS_TRY(ls_array_alloc((void **)&s->pages_at, most.n, sizeof *s->pages_at, "page ids", s->err));
     LS_TRY(ls_array_alloc((void **)&s->tokens, most.rows, sizeof *s->tokens, "tokens", s->err));
     LS_TRY(ls_array_alloc((void **)&s->spans, most.n, sizeof *s->spans, "spans", s->err));
+    LS_TRY(make_supports(s, n_items, head.rows_max));
     LS_TRY(ls_array_alloc((void **)&s->index, head.rows_max, sizeof *s->index, "rows", s->err));
     LS_TRY(ls_array_alloc((void **)&s->targets, head.rows_max, sizeof *s->targets, "rows", s->err));
     return ls_array_alloc((void **)&s->sampling, head.rows_max, sizeof *s->sampling, "rows", s->err);
+}
+
+/* Of the block: rows [row, row + n) of the sequence. */
+static ls_status take_supports(scorer *s, const ls_score_supports *to, int64_t row, int64_t n) {
+    const int64_t words = ls_support_words(s->head->vocab);
+    if (to->list == NULL || row + n <= to->begin) return LS_OK;
+    LS_TRY(ls_head_support(s->head, s->support, s->host_support, s->err));
+    for (int64_t i = ls_max_i64(to->begin - row, 0); i < n; i++)
+        LS_TRY(ls_supports_put(to->list, to->row + row + i, s->host_support + i * words, s->err));
+    return LS_OK;
 }
 
 /* Rows [t, t + n) of a span: row t predicts token pos + t + 1. */
@@ -148,6 +176,7 @@ static ls_status score_rows(scorer *s, const ls_span *span, const ls_score_item 
     }
     LS_TRY(ls_head_take(head, s->model, s->ws->a.x, s->batch->n_rows, index, n, s->err));
     if (item->of == LS_LOGPROB_PROCESSED) LS_TRY(ls_head_process(head, s->sampling, NULL, s->err));
+    LS_TRY(take_supports(s, &item->supports, span->pos + t, n));
     LS_TRY(ls_head_logprob(head, head->logits, targets, false, s->err));
     return ls_memory_read(s->device, item->logprob + span->pos + t, head->logprob, n * (int64_t)sizeof(float), s->err);
 }

@@ -3,14 +3,23 @@
 #define LS_MODEL_SCORE_H
 
 #include "model/head.h"
+#include "model/supports.h"
+
+/* Where a sequence's supports go: row i, from row `begin` on, becomes row `row` + i of list, which does not know it
+ * yet. list NULL: nobody wants them. */
+typedef struct ls_score_supports {
+    ls_supports *list; /* borrowed */
+    int64_t row, begin;
+} ls_score_supports;
 
 /* One sequence to score: logprob[i] is of tokens[i + 1] given tokens[0..i], n_tokens - 1 of them. */
 typedef struct ls_score_item {
     const int32_t *tokens;
     int64_t n_tokens;
     ls_logprob_of of;
-    ls_sampling sampling; /* used when of is processed */
-    float *logprob;       /* [n_tokens - 1] */
+    ls_sampling sampling;       /* used when of is processed */
+    float *logprob;             /* [n_tokens - 1] */
+    ls_score_supports supports; /* of processed ones */
 } ls_score_item;
 
 typedef struct ls_score_opts {

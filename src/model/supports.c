@@ -53,17 +53,49 @@ static void list_ids(uint32_t *ids, const uint32_t *bits, int64_t words) {
         for (uint32_t word = bits[w]; word != 0; word &= word - 1) *ids++ = (uint32_t)(32 * w + __builtin_ctz(word));
 }
 
-ls_status ls_supports_put(ls_supports *s, int64_t row, const uint32_t *bits, ls_error *err) {
-    const int64_t kept = count_bits(bits, s->words), n = kept < s->words ? kept : s->words;
+static int64_t numbers_of(const ls_supports *s, int64_t kept) { return kept < s->words ? kept : s->words; }
+
+/* Room for a row of so many entries: its numbers are to be written at *out. */
+static ls_status begin_row(ls_supports *s, int64_t row, int64_t kept, uint32_t **out, ls_error *err) {
+    const int64_t n = numbers_of(s, kept);
     LS_ASSERT(!ls_supports_has(s, row), "row %lld twice", (long long)row);
     LS_TRY(ls_array_grow((void **)&s->pool, &s->cap, s->used + n, (int64_t)sizeof *s->pool, "supports", err));
-    if (n < s->words)
-        list_ids(s->pool + s->used, bits, s->words);
-    else
-        memcpy(s->pool + s->used, bits, (size_t)n * sizeof *bits);
+    *out = s->pool + s->used;
     s->at[row] = s->used;
     s->kept[row] = kept;
     s->used += n;
+    return LS_OK;
+}
+
+ls_status ls_supports_put(ls_supports *s, int64_t row, const uint32_t *bits, ls_error *err) {
+    const int64_t kept = count_bits(bits, s->words);
+    uint32_t *numbers;
+    LS_TRY(begin_row(s, row, kept, &numbers, err));
+    if (kept < s->words)
+        list_ids(numbers, bits, s->words);
+    else
+        memcpy(numbers, bits, (size_t)s->words * sizeof *bits);
+    return LS_OK;
+}
+
+ls_support_row ls_supports_row(const ls_supports *s, int64_t row) {
+    LS_ASSERT(ls_supports_has(s, row), "row %lld is not known", (long long)row);
+    return (ls_support_row){s->kept[row], numbers_of(s, s->kept[row]), s->pool + s->at[row]};
+}
+
+static bool is_support(const ls_supports *s, const ls_support_row *of) {
+    if (of->kept < 0 || of->kept > s->vocab || of->n != numbers_of(s, of->kept)) return false;
+    if (of->kept >= s->words) return count_bits(of->numbers, s->words) == of->kept;
+    for (int64_t i = 0; i < of->n; i++)
+        if (of->numbers[i] >= s->vocab || (i > 0 && of->numbers[i] <= of->numbers[i - 1])) return false;
+    return true;
+}
+
+ls_status ls_supports_put_row(ls_supports *s, int64_t row, const ls_support_row *of, ls_error *err) {
+    uint32_t *numbers;
+    if (!is_support(s, of)) return LS_FAIL(err, LS_ERR_FORMAT, "row %lld: its numbers are no support", (long long)row);
+    LS_TRY(begin_row(s, row, of->kept, &numbers, err));
+    if (of->n > 0) memcpy(numbers, of->numbers, (size_t)of->n * sizeof *numbers);
     return LS_OK;
 }
 

@@ -25,4 +25,15 @@ bool ls_supports_has(const ls_supports *supports, int64_t row);
 ls_status ls_supports_put(ls_supports *supports, int64_t row, const uint32_t *bits, ls_error *err);
 void ls_supports_get(const ls_supports *supports, int64_t row, uint32_t *bits);
 
+/* A row as it is kept. */
+typedef struct ls_support_row {
+    int64_t kept, n; /* entries; n numbers have them: ids ascending, or where there are no fewer than words, these */
+    const uint32_t *numbers; /* [n], borrowed until a row is put */
+} ls_support_row;
+
+ls_support_row ls_supports_row(const ls_supports *supports, int64_t row);
+/* Puts a row of other supports of the same vocabulary, or one that came from outside: numbers that no support is kept
+ * as are an error that names the row. */
+ls_status ls_supports_put_row(ls_supports *supports, int64_t row, const ls_support_row *of, ls_error *err);
+
 #endif

@@ -404,13 +404,9 @@ static int64_t support_of(const ls_tape *t, int64_t row) {
 }
 
 /* The supports of the block's logits, as they are now, on the host. */
-static ls_status find_supports(ls_tape *t, int64_t n, ls_error *err) {
-    const int64_t words = ls_support_words(t->head->vocab);
-    const ls_support_args find = {t->head->processed, n, t->head->vocab, t->support, false};
+static ls_status find_supports(ls_tape *t, ls_error *err) {
     LS_TRY(ls_head_process(t->head, NULL, NULL, err));
-    LS_TRY(ls_support(t->device, &find, err));
-    LS_TRY(ls_memory_read(t->device, t->host_support, t->support, n * words * (int64_t)sizeof *t->support, err));
-    return ls_device_wait(t->device, err);
+    return ls_head_support(t->head, t->support, t->host_support, err);
 }
 
 ls_status ls_tape_restrict(ls_tape *t, const int64_t *index, int64_t base, int64_t n, ls_error *err) {
@@ -421,7 +417,7 @@ ls_status ls_tape_restrict(ls_tape *t, const int64_t *index, int64_t base, int64
     LS_ASSERT(t->supports != NULL, "a tape that truncates was given no supports");
     for (int64_t i = 0; i < n; i++)
         all_known = all_known && ls_supports_has(t->supports, support_of(t, base + index[i]));
-    if (!all_known) LS_TRY(find_supports(t, n, err));
+    if (!all_known) LS_TRY(find_supports(t, err));
     for (int64_t i = 0; i < n; i++) {
         const int64_t row = support_of(t, base + index[i]);
         if (ls_supports_has(t->supports, row))

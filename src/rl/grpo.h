@@ -19,7 +19,7 @@
  * drawn from: the model's at the temperature, over the support that was kept, renormalised. The rollout records how
  * many tokens were kept and their mass. The trainer finds the same support in the forward that has the record's bits
  * and keeps it for the updates of the step (model/supports.h): ratios, gradient and entropy are of that support.
- * Nothing is learnt of tokens outside of it.
+ * Nothing is learnt of tokens outside of it. Where older weights drew, they find it.
  *
  * The gate's equality makes every ratio of the step's first update exactly 1 and k1, k2, k3 and the clipped fraction
  * exactly 0, which is asserted.

@@ -133,6 +133,13 @@ static int64_t end_of_version(const grpo_ahead *a, const grpo_draws *d, const ls
     return n;
 }
 
+/* The first token of an episode that this version drew, which has drawn some. */
+static int64_t begin_of_version(const grpo_ahead *a, const ls_episode *x, int64_t v) {
+    int64_t i = x->n_prompt;
+    while (x->drawn[i] == 0 || (a->flight != NULL && (int64_t)x->version[i] != v)) i++;
+    return i;
+}
+
 /* Scores what is to be checked of this process's share as far as version v drew. */
 static ls_status check_version(grpo_ahead *a, grpo_draws *d, int64_t v, ls_score_item *items, ls_error *err) {
     const grpo *g = a->g;
@@ -144,8 +151,14 @@ static ls_status check_version(grpo_ahead *a, grpo_draws *d, int64_t v, ls_score
         const ls_episode *x = &d->episodes->list[i];
         const int64_t n_tokens = d->is_checked[i] != 0 ? end_of_version(a, d, x, v) : 0;
         if (n_tokens == 0) continue;
-        items[n++] =
-            (ls_score_item){x->tokens, n_tokens, g->engine_opts.logprob_of, a->sampling, d->logprob + i * g->o->length};
+        items[n] = (ls_score_item){.tokens = x->tokens,
+                                   .n_tokens = n_tokens,
+                                   .of = g->engine_opts.logprob_of,
+                                   .sampling = a->sampling,
+                                   .logprob = d->logprob + i * g->o->length};
+        if (d->supports != NULL && x->n_drawn > 0)
+            items[n].supports = (ls_score_supports){d->supports, i * g->o->length, begin_of_version(a, x, v) - 1};
+        n++;
     }
     if (n == 0) return LS_OK;
     LS_TRY(bring(a, v, &model, err));
@@ -158,6 +171,7 @@ static ls_status check(grpo_ahead *a, grpo_draws *d, bool all, ls_error *err) {
     ls_score_item *items = NULL;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&items, d->episodes->n, sizeof *items, "checks", err));
+    if (d->supports != NULL) ls_supports_clear(d->supports);
     for (int64_t i = 0; i < d->episodes->n; i++) d->is_checked[i] = all || is_chosen(a->g, d->step, i);
     for (int64_t v = d->newest; v >= d->behind; v--) LS_TRY_DONE(check_version(a, d, v, items, err));
 done:
@@ -341,7 +355,9 @@ ls_status ls_grpo_ahead_take(grpo *g, ls_error *err) {
     g->episodes = g->draws->episodes;
     if (g->comm == NULL) return LS_OK;
     LS_TRY(ls_grpo_draws_join(g, g->draws, err));
-    return g->draws->behind < g->step - 1 ? share_checks(g, g->draws, err) : LS_OK;
+    if (ls_grpo_is_fresh(g)) return LS_OK;
+    LS_TRY(share_checks(g, g->draws, err));
+    return g->draws->supports != NULL ? ls_grpo_gather_supports(g, g->draws, err) : LS_OK;
 }
 
 /* Of what was drawn nothing is left to judge. */

@@ -17,7 +17,9 @@ ls_status ls_grpo_draws_create(grpo_draws *d, const grpo *g, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&d->rewards, d->episodes->n, sizeof *d->rewards, "episodes", err));
     if (o->lag == 0) return LS_OK;
     LS_TRY(ls_array_alloc((void **)&d->logprob, d->episodes->n * o->length, sizeof *d->logprob, "episodes", err));
-    return ls_array_alloc((void **)&d->is_checked, d->episodes->n, sizeof *d->is_checked, "episodes", err);
+    LS_TRY(ls_array_alloc((void **)&d->is_checked, d->episodes->n, sizeof *d->is_checked, "episodes", err));
+    if (!ls_grpo_truncates(g)) return LS_OK;
+    return ls_supports_create(&d->supports, d->episodes->n * o->length, g->model->config.vocab, err);
 }
 
 void ls_grpo_draws_free(grpo_draws *d) {
@@ -27,6 +29,7 @@ void ls_grpo_draws_free(grpo_draws *d) {
     free(d->rewards);
     free(d->logprob);
     free(d->is_checked);
+    ls_supports_free(d->supports);
 }
 
 /* ---- turns, for a file ---- */

@@ -78,6 +78,8 @@ static void ask_part(ls_request *out, part *p, ls_request *r, int64_t end) {
     out->completion = r->completion + before;
     out->logprob = r->logprob + before;
     out->weights = r->weights + before;
+    if (r->kept != NULL) out->kept = r->kept + before;
+    if (r->log_mass != NULL) out->log_mass = r->log_mass + before;
     out->n_completion = 0;
     if (r->stop == NULL) return;
     out->stop = is_stopped;

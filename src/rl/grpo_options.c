@@ -562,13 +562,16 @@ static ls_status check_lag(const ls_grpo_options *o, ls_error *err) {
         return LS_FAIL(err, LS_ERR_ARG, "%s: without lag it has no effect", name_of_lag(o));
     if (o->lag == 0) return LS_OK;
     LS_TRY(check_draw_device(o, err));
-    if (ls_sampling_truncates(&sampling)) what = "top_k, top_p or min_p, whose support the older weights chose";
     if (o->train.weights == LS_WEIGHTS_BY_LAYER) what = "weights=by_layer, of which no process has a version whole";
     if (o->filter_groups && o->train.own_rank.ranks > 1) what = "filter_groups of several ranks";
     if (o->rollout_url[0] != '\0' && o->train.own_rank.ranks > 1) what = "rollout_url of several ranks";
     if (o->train.sleep == 2) what = "sleep=true: engine and trainer are awake together";
-    if (what == NULL) return LS_OK;
-    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "lag: %lld with %s", (long long)o->lag, what);
+    if (what != NULL) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "lag: %lld with %s", (long long)o->lag, what);
+    if (ls_sampling_truncates(&sampling) && o->check_share != 1)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED,
+                       "check_share: %g with top_k, top_p or min_p; the check finds what every token was drawn from",
+                       o->check_share);
+    return LS_OK;
 }
 
 ls_status ls_grpo_options_check(ls_grpo_options *o, ls_error *err) {

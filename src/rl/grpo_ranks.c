@@ -1,4 +1,5 @@
-/* Episodes from process to process: each has drawn some, all learn from the whole of them. */
+/* Episodes, and what older weights left to draw from, from process to process: each has some, all learn from the whole
+ * of them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,17 +96,17 @@ static ls_status get_episode(reader *r, ls_episode *x, int64_t length, ls_error 
     return LS_OK;
 }
 
-/* Bytes of every process's episodes, one process behind the other. */
-static ls_status share_sizes(const grpo *g, int64_t own, int64_t *begins, ls_error *err) {
+/* Bytes that every process has of it, one process behind the other. */
+static ls_status share_sizes(const grpo *g, int64_t own, int64_t *begins, const char *what, ls_error *err) {
     const int32_t n_ranks = ls_comm_ranks(g->comm);
     int64_t places[LS_RANKS_MAX + 1], sizes[LS_RANKS_MAX];
     for (int32_t r = 0; r <= n_ranks; r++) places[r] = r * (int64_t)sizeof *sizes;
     sizes[ls_comm_rank(g->comm)] = own;
-    LS_TRY(ls_comm_share(g->comm, sizes, places, "the episodes", err));
+    LS_TRY(ls_comm_share(g->comm, sizes, places, what, err));
     begins[0] = 0;
     for (int32_t r = 0; r < n_ranks; r++) {
         if (sizes[r] < 0 || begins[r] > INT64_MAX - sizes[r])
-            return LS_FAIL(err, LS_ERR_FORMAT, "rank %d has %lld bytes of episodes", r, (long long)sizes[r]);
+            return LS_FAIL(err, LS_ERR_FORMAT, "rank %d has %lld bytes of %s", r, (long long)sizes[r], what);
         begins[r + 1] = begins[r] + sizes[r];
     }
     return LS_OK;
@@ -131,7 +132,7 @@ ls_status ls_grpo_gather(const grpo *g, ls_episodes *e, ls_error *err) {
     ls_grpo_share(g, e->n, &begin, &end);
     for (int64_t i = begin; i < end; i++)
         if (!e->list[i].is_fixed) put_episode(&count, &e->list[i]); /* the others are with everybody */
-    LS_TRY_DONE(share_sizes(g, count.bytes, begins, err));
+    LS_TRY_DONE(share_sizes(g, count.bytes, begins, "the episodes", err));
     LS_TRY_DONE(ls_array_alloc((void **)&bytes, begins[ls_comm_ranks(g->comm)], 1, "episodes", err));
     w = (writer){bytes + begins[ls_comm_rank(g->comm)], 0};
     for (int64_t i = begin; i < end; i++)
@@ -140,5 +141,69 @@ ls_status ls_grpo_gather(const grpo *g, ls_episodes *e, ls_error *err) {
     LS_TRY_DONE(take_others(g, e, bytes, begins, err));
 done:
     free(bytes);
+    return status;
+}
+
+/* ---- supports ---- */
+
+/* A row on its way: this, then its numbers. */
+typedef struct support_head {
+    int64_t row, kept, n;
+} support_head;
+
+/* Of episodes [begin, end) by number. */
+static void put_supports(writer *w, const grpo_draws *d, int64_t begin, int64_t end) {
+    const int64_t length = d->episodes->length;
+    for (int64_t row = begin * length; row < end * length; row++) {
+        if (!ls_supports_has(d->supports, row)) continue;
+        const ls_support_row of = ls_supports_row(d->supports, row);
+        const support_head head = {row, of.kept, of.n};
+        put_data(w, &head, (int64_t)sizeof head);
+        put_data(w, of.numbers, of.n * (int64_t)sizeof *of.numbers);
+    }
+}
+
+/* numbers [words] are scratch. */
+static ls_status get_support(reader *r, ls_supports *s, int64_t begin, int64_t end, uint32_t *numbers, ls_error *err) {
+    support_head h;
+    LS_TRY(get(r, &h, (int64_t)sizeof h, err));
+    if (h.row < begin || h.row >= end || ls_supports_has(s, h.row) || h.n < 0 || h.n > s->words)
+        return LS_FAIL(err, LS_ERR_FORMAT, "a support of another process: row %lld, of %lld numbers", (long long)h.row,
+                       (long long)h.n);
+    LS_TRY(get(r, numbers, h.n * (int64_t)sizeof *numbers, err));
+    return ls_supports_put_row(s, h.row, &(ls_support_row){h.kept, h.n, numbers}, err);
+}
+
+static ls_status take_other_supports(const grpo *g, grpo_draws *d, const uint8_t *bytes, const int64_t *begins,
+                                     uint32_t *numbers, ls_error *err) {
+    const int64_t n_ranks = ls_comm_ranks(g->comm), n = d->episodes->n, length = d->episodes->length;
+    for (int64_t rank = 0; rank < n_ranks; rank++) {
+        const int64_t begin = rank * n / n_ranks * length, end = (rank + 1) * n / n_ranks * length;
+        reader r = {bytes + begins[rank], begins[rank + 1] - begins[rank]};
+        while (rank != ls_comm_rank(g->comm) && r.left > 0)
+            LS_TRY(get_support(&r, d->supports, begin, end, numbers, err));
+    }
+    return LS_OK;
+}
+
+ls_status ls_grpo_gather_supports(const grpo *g, grpo_draws *d, ls_error *err) {
+    static const char what[] = "the supports";
+    int64_t begins[LS_RANKS_MAX + 1], begin, end;
+    uint8_t *bytes = NULL;
+    uint32_t *numbers = NULL;
+    writer count = {NULL, 0}, w;
+    ls_status status;
+    ls_grpo_share(g, d->episodes->n, &begin, &end);
+    put_supports(&count, d, begin, end);
+    LS_TRY_DONE(share_sizes(g, count.bytes, begins, what, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&bytes, begins[ls_comm_ranks(g->comm)], 1, what, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&numbers, d->supports->words, sizeof *numbers, what, err));
+    w = (writer){bytes + begins[ls_comm_rank(g->comm)], 0};
+    put_supports(&w, d, begin, end);
+    LS_TRY_DONE(ls_comm_share(g->comm, bytes, begins, what, err));
+    LS_TRY_DONE(take_other_supports(g, d, bytes, begins, numbers, err));
+done:
+    free(bytes);
+    free(numbers);
     return status;
 }

@@ -63,7 +63,8 @@ typedef struct grpo_draws {
     /* With a lag: what the weights that drew give each episode's tokens, by number; of [n][length] row i is that of
      * token i + 1. */
     float *logprob;
-    uint8_t *is_checked; /* [n] */
+    uint8_t *is_checked;   /* [n] */
+    ls_supports *supports; /* rows as of logprob, of drawn tokens, where it was checked; NULL without truncation */
 } grpo_draws;
 
 typedef struct grpo_ahead grpo_ahead;
@@ -179,6 +180,8 @@ static inline void ls_grpo_share(const grpo *g, int64_t n, int64_t *begin, int64
 
 /* grpo_ranks.c: every process has drawn its share of the episodes; afterwards all have all. */
 ls_status ls_grpo_gather(const grpo *g, ls_episodes *episodes, ls_error *err);
+/* The same of the supports of their rows. */
+ls_status ls_grpo_gather_supports(const grpo *g, grpo_draws *draws, ls_error *err);
 
 /* Weights that are drawn with: the model's as the trainer has them, or a copy of an earlier version. */
 typedef struct grpo_weights {

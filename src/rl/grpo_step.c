@@ -113,7 +113,24 @@ static void put_in_places(const grpo_rows *r, void *list, size_t bytes) {
     memcpy(list, r->moved, (size_t)r->n * bytes);
 }
 
-static void lay_out_rows(grpo *g) {
+/* What older weights left to draw from. The supports of fresh rows are found where the trainer first computes them. */
+static ls_status lay_out_supports(grpo *g, ls_error *err) {
+    const grpo_rows *r = &g->rows;
+    if (r->supports == NULL) return LS_OK;
+    ls_supports_clear(r->supports);
+    for (int64_t s = 0; s < r->n && !ls_grpo_is_fresh(g); s++) {
+        const int64_t first = r->order[s] * g->o->length;
+        for (int64_t row = r->offsets[s]; row < r->offsets[s + 1]; row++) {
+            ls_support_row drawn;
+            if (r->mask[row] == 0) continue;
+            drawn = ls_supports_row(g->draws->supports, first + row - r->offsets[s]);
+            LS_TRY(ls_supports_put_row(r->supports, row, &drawn, err));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status lay_out_rows(grpo *g, ls_error *err) {
     grpo_rows *r = &g->rows;
     int64_t row = 0;
     for (int64_t s = 0; s < r->n; s++) {
@@ -128,7 +145,7 @@ static void lay_out_rows(grpo *g) {
         }
     }
     r->offsets[r->n] = row;
-    if (r->supports != NULL) ls_supports_clear(r->supports);
+    return lay_out_supports(g, err);
 }
 
 /* ---- what episodes earn ---- */
@@ -154,8 +171,11 @@ static ls_status score_reference(grpo *g, ls_error *err) {
     LS_TRY_DONE(ls_array_alloc((void **)&items, g->rows.n, sizeof *items, "reference", err));
     for (int64_t s = begin; s < end; s++) {
         const ls_episode *x = ls_grpo_at(g, s);
-        items[s - begin] = (ls_score_item){x->tokens, x->n, g->engine_opts.logprob_of, sampling,
-                                           g->rows.reference + g->rows.offsets[s]};
+        items[s - begin] = (ls_score_item){.tokens = x->tokens,
+                                           .n_tokens = x->n,
+                                           .of = g->engine_opts.logprob_of,
+                                           .sampling = sampling,
+                                           .logprob = g->rows.reference + g->rows.offsets[s]};
     }
     if (end > begin) LS_TRY_DONE(ls_score(g->reference, g->device, &opts, items, end - begin, err));
     LS_TRY_DONE(share_reference(g, err));
@@ -218,7 +238,7 @@ static ls_status make_episodes(grpo *g, ls_error *err) {
     punish_length(g);
     LS_TRY(ls_grpo_record_turns(g, g->draws, NULL, err));
     LS_TRY(find_places(g, err));
-    lay_out_rows(g);
+    LS_TRY(lay_out_rows(g, err));
     LS_TRY(find_advantages(g, err));
     g->times.reward = g->draws->reward + ls_clock_seconds() - start;
     start = ls_clock_seconds();

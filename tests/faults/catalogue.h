@@ -323,7 +323,11 @@ static inline bool replays(const ls_model *model, const ls_engine_opts *opts, co
     const int64_t n_prompt = r->request.n_prompt, n = r->request.n_completion;
     int32_t tokens[TEXT + COMPLETION];
     float logprob[TEXT + COMPLETION];
-    ls_score_item item = {tokens, n_prompt + n, opts->logprob_of, opts->sampling, logprob};
+    ls_score_item item = {.tokens = tokens,
+                          .n_tokens = n_prompt + n,
+                          .of = opts->logprob_of,
+                          .sampling = opts->sampling,
+                          .logprob = logprob};
     ls_error err;
     memcpy(tokens, r->prompt, (size_t)n_prompt * sizeof *tokens);
     memcpy(tokens + n_prompt, r->completion, (size_t)n * sizeof *tokens);

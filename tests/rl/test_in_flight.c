@@ -83,6 +83,21 @@ static void a_log_has_one_digest(void **state) {
     assert_int_equal(other, digest_with(explicit, COUNT(explicit)));
 }
 
+/* A token is learnt from over what its version left to draw from. */
+static void truncated_tokens_have_the_support_of_their_version(void **state) {
+    static const char *const sets[] = {"top_k=3", "rate=0.02", "threads=3", "engine.chunk=2", "microbatch=1"};
+    static const char *const between[] = {"top_k=3", "rate=0.02", "lag=2", "stop=", "seed=4"};
+    char log[200];
+    uint64_t want;
+    (void)state;
+    snprintf(log, sizeof log, "%s", run_dir("truncated"));
+    write_log(log, 2, 1);
+    want = follow(log, sets, 2);
+    assert_int_equal(follow(log, sets, COUNT(sets)), want);
+    write_log(log, 6, 0); /* the schedule of a lag alone */
+    assert_int_equal(follow(log, sets, 2), digest_with(between, COUNT(between)));
+}
+
 static void a_device_of_its_own_follows_the_log(void **state) {
     const char *sets[3];
     char log[200], along[240];
@@ -361,6 +376,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(borders_within_episodes_are_followed_and_checked),
         cmocka_unit_test(a_log_has_one_digest),
+        cmocka_unit_test(truncated_tokens_have_the_support_of_their_version),
         cmocka_unit_test(a_device_of_its_own_follows_the_log),
         cmocka_unit_test(borders_of_equal_weights_carry_no_bits),
         cmocka_unit_test(weights_arrive_in_the_middle_of_completions),

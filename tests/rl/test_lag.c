@@ -77,6 +77,28 @@ static void old_tokens_are_checked(void **state) {
     job_free(&j);
 }
 
+/* Tokens are learnt from over what the weights that drew them left. The trainer's own weights leave another set, which
+ * lacks some of the drawn tokens: their log-probability would not be finite. */
+static void truncated_draws_keep_their_supports(void **state) {
+    static const char *const bases[][5] = {{"lag=2", "top_k=3", "rate=0.02", NULL},
+                                           {"lag=1", "top_p=0.8", "temperature=1.3", "epochs=2", "minibatches=3"},
+                                           {"lag=3", "min_p=0.2", "lora_rank=2", NULL}};
+    (void)state;
+    for (int64_t i = 0; i < COUNT(bases); i++) {
+        const char *sets[9];
+        int64_t n = 0;
+        uint64_t want;
+        for (; n < 5 && bases[i][n] != NULL; n++) sets[n] = bases[i][n];
+        sets[n] = "profile=exact";
+        want = digest_with(sets, n + 1);
+        assert_int_equal(digest_elsewhere(job_make("elsewhere"), sets, n), want);
+        sets[n + 1] = "threads=3";
+        sets[n + 2] = "draw_threads=2";
+        sets[n + 3] = "engine.batch=3";
+        assert_int_equal(digest_with(sets, n + 4), want);
+    }
+}
+
 static void everything_goes_with_it(void **state) {
     static const char *const bases[][5] = {
         {"epochs=2", "minibatches=3", "beta=0.05", "correction=token-truncate=2"},
@@ -291,6 +313,7 @@ static void a_killed_run_goes_on(void **state) {
     test_forks();
     kill_and_resume("minibatches=2", false);
     kill_and_resume("lora_rank=2", true);
+    kill_and_resume("top_k=3", true);
 }
 
 /* A version that is gone is named, and one that another run left is none. */
@@ -336,14 +359,16 @@ static void versions_of_the_checkpoint_before_are_kept(void **state) {
 }
 
 static void processes_have_the_bits_of_one(void **state) {
-    static const char *const sets[] = {"lag=2", "minibatches=2", "check_share=0.5", "eval_every=2"};
-    const uint64_t want = digest_with(sets, COUNT(sets));
+    static const char *const sets[][4] = {{"lag=2", "minibatches=2", "check_share=0.5", "eval_every=2"},
+                                          {"lag=2", "minibatches=2", "top_p=0.7", "leaf=2"}};
     (void)state;
     test_forks();
-    for (int64_t ranks = 2; ranks <= 3; ranks++) {
-        pid_t children[3];
+    for (int64_t ranks = 2; ranks <= 4; ranks++) {
+        const char *const *set = sets[ranks / 4];
+        const uint64_t want = digest_with(set, COUNT(sets[0]));
+        pid_t children[4];
         job j = job_make("shared");
-        for (int64_t i = 0; i < COUNT(sets); i++) job_set(&j, sets[i]);
+        for (int64_t i = 0; i < COUNT(sets[0]); i++) job_set(&j, set[i]);
         start_ranks(&j, ranks, want, children);
         job_must_run(&j);
         end_ranks(ranks, children);
@@ -506,7 +531,7 @@ static void impossible_options_are_named(void **state) {
     static const struct {
         const char *sets[4], *word;
     } cases[] = {
-        {{"lag=1", "top_k=5"}, "lag: 1 with top_k"},
+        {{"lag=1", "top_k=5", "check_share=0.5"}, "check_share: 0.5 with top_k"},
         {{"lag=1", "sleep=true"}, "lag: 1 with sleep=true"},
         {{"data_max_tokens=n"}, "data_max_tokens: without data"},
         {{"check_share=0.5"}, "check_share: without lag"},
@@ -531,6 +556,7 @@ int main(void) {
         cmocka_unit_test(a_lag_carries_bits),
         cmocka_unit_test(settings_carry_no_bits),
         cmocka_unit_test(old_tokens_are_checked),
+        cmocka_unit_test(truncated_draws_keep_their_supports),
         cmocka_unit_test(everything_goes_with_it),
         cmocka_unit_test(the_order_of_judging_carries_no_bits),
         cmocka_unit_test(a_device_of_its_own_has_the_bits),

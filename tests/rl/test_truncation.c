@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "device.h"
+#include "model/score.h"
 #include "model/tape.h"
 #include "model/trained.h"
 #include "op/logprob.h"
@@ -355,15 +356,56 @@ static void supports_stay(void **state) {
     (void)err;
 }
 
-/* Lists of ids and rows of bits give back what was put. */
+/* Scoring finds the supports of the tape, from the row on that is asked for, however it cuts sequences. */
+static void scoring_finds_supports(void **state) {
+    learner l;
+    ls_supports *found;
+    ls_score_item items[SEQUENCES];
+    uint32_t want[64], got[64];
+    float logprob[SEQUENCES][32];
+    int64_t rows = 0;
+    ls_error err;
+    (void)state;
+    learner_open(&l);
+    (void)value(&l);
+    assert_ok(ls_supports_create(&found, 23, l.t.model->config.vocab, &err), err);
+    for (int64_t chunk = 0; chunk <= 6; chunk += 3) {
+        const ls_score_opts opts = {.dtype = LS_F32, .batch = SEQUENCES, .chunk = chunk, .page_tokens = 8};
+        ls_supports_clear(found);
+        for (int64_t s = 0; s < SEQUENCES; s++)
+            items[s] = (ls_score_item){.tokens = l.b.tokens + l.b.offsets[s],
+                                       .n_tokens = l.b.offsets[s + 1] - l.b.offsets[s],
+                                       .of = LS_LOGPROB_PROCESSED,
+                                       .sampling = model_sampling,
+                                       .logprob = logprob[s],
+                                       .supports = {found, l.b.offsets[s], 1 + s}};
+        assert_ok(ls_score(l.t.model, l.device, &opts, items, SEQUENCES, &err), err);
+        for (int64_t s = 0; s < SEQUENCES; s++)
+            for (int64_t i = 0; i + 1 < items[s].n_tokens; i++) {
+                const int64_t row = l.b.offsets[s] + i;
+                assert_int_equal(ls_supports_has(found, row), i > s);
+                if (i <= s || !ls_supports_has(l.supports, row)) continue;
+                ls_supports_get(l.supports, row, want);
+                ls_supports_get(found, row, got);
+                assert_memory_equal(want, got, (size_t)found->words * sizeof *want);
+                rows++;
+            }
+    }
+    assert_true(rows > 30);
+    ls_supports_free(found);
+    learner_close(&l);
+}
+
+/* Lists of ids and rows of bits give back what was put, other supports as well. */
 static void supports_keep_lists_and_bits(void **state) {
     enum { VOCAB = 1000, WORDS = 32 };
-    ls_supports *s;
+    ls_supports *s, *others;
     ls_error err;
     uint32_t bits[WORDS], back[WORDS];
     uint64_t seed = 9;
     (void)state;
     assert_ok(ls_supports_create(&s, 40, VOCAB, &err), err);
+    assert_ok(ls_supports_create(&others, 40, VOCAB, &err), err);
     for (int round = 0; round < 2; round++) {
         for (int64_t row = 39; row >= 0; row--) {
             memset(bits, 0, sizeof bits);
@@ -376,10 +418,40 @@ static void supports_keep_lists_and_bits(void **state) {
             assert_ok(ls_supports_put(s, row, bits, &err), err);
             ls_supports_get(s, row, back);
             assert_memory_equal(bits, back, sizeof bits);
+            const ls_support_row of = ls_supports_row(s, row);
+            assert_ok(ls_supports_put_row(others, 39 - row, &of, &err), err);
+            ls_supports_get(others, 39 - row, back);
+            assert_memory_equal(bits, back, sizeof bits);
         }
-        assert_true(s->used < (int64_t)40 * WORDS);
+        assert_true(s->used < (int64_t)40 * WORDS && others->used == s->used);
         ls_supports_clear(s);
+        ls_supports_clear(others);
     }
+    ls_supports_free(s);
+    ls_supports_free(others);
+}
+
+static void numbers_that_are_no_support_are_refused(void **state) {
+    enum { VOCAB = 70 };
+    static const uint32_t ids[] = {3, 9, 69}, beyond[] = {3, 70}, back[] = {9, 3}, twice[] = {3, 3},
+                          words[] = {7, 0, 1}, fewer[] = {1, 0, 1};
+    static const struct {
+        ls_support_row of;
+        bool is_one;
+    } cases[] = {{{2, 2, ids}, true},     {{0, 0, ids}, true},    {{4, 3, words}, true}, {{2, 2, beyond}, false},
+                 {{2, 2, back}, false},   {{2, 2, twice}, false}, {{2, 1, ids}, false},  {{-1, 0, ids}, false},
+                 {{71, 3, words}, false}, {{4, 2, words}, false}, {{4, 3, fewer}, false}};
+    ls_supports *s;
+    ls_error err;
+    (void)state;
+    assert_ok(ls_supports_create(&s, 16, VOCAB, &err), err);
+    assert_int_equal(s->words, 3);
+    for (int64_t i = 0; i < (int64_t)(sizeof cases / sizeof cases[0]); i++) {
+        const ls_status status = ls_supports_put_row(s, i, &cases[i].of, &err);
+        assert_int_equal(status == LS_OK, cases[i].is_one);
+        assert_int_equal(ls_supports_has(s, i), cases[i].is_one);
+    }
+    check_failed(ls_supports_put_row(s, 7, &cases[3].of, &err), &err, "row 7: its numbers are no support");
     ls_supports_free(s);
 }
 
@@ -389,7 +461,9 @@ int main(void) {
         cmocka_unit_test(without_truncation_nothing_changes),
         cmocka_unit_test(gradients_over_supports_are_differences),
         cmocka_unit_test(supports_stay),
+        cmocka_unit_test(scoring_finds_supports),
         cmocka_unit_test(supports_keep_lists_and_bits),
+        cmocka_unit_test(numbers_that_are_no_support_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

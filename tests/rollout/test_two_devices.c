@@ -30,8 +30,11 @@ static void score_on(ls_device *device, const bench *b, const char *directory, c
         assert_int_equal(r->n_completion, JOB_TOKENS);
         memcpy(tokens[i], r->prompt, (size_t)r->n_prompt * sizeof tokens[i][0]);
         memcpy(tokens[i] + r->n_prompt, r->completion, JOB_TOKENS * sizeof tokens[i][0]);
-        items[i] = (ls_score_item){tokens[i], r->n_prompt + JOB_TOKENS, b->distribution.of, b->distribution.sampling,
-                                   logprobs[i]};
+        items[i] = (ls_score_item){.tokens = tokens[i],
+                                   .n_tokens = r->n_prompt + JOB_TOKENS,
+                                   .of = b->distribution.of,
+                                   .sampling = b->distribution.sampling,
+                                   .logprob = logprobs[i]};
     }
     assert_ok(ls_score(model, device, &opts, items, JOBS, &err), err);
     for (int i = 0; i < JOBS; i++)

@@ -154,16 +154,17 @@ def kill_when(server, run):
 
 
 def truncated(folder):
-    """Processed log-probabilities of what top-k left, at a temperature; a key."""
+    """Processed log-probabilities of what top-k left, at a temperature, also of older weights; a key."""
     extra = ["temperature=0.7", "top_k=6", "top_p=0.9", "eval_every=0"]
     key = os.path.join(folder, "key")
     with open(key, "w") as file:
         file.write("secret\n")
-    alone = train(*SMALL, *extra, "run=" + os.path.join(folder, "truncated"))
     server = Server(program, MODEL, "--max-length", "40", "--logprobs", "processed", "--api-key-file", key)
-    said = train(*SMALL, *extra, "run=" + os.path.join(folder, "far"), "rollout_url=" + server.url,
-                 "rollout_key_file=" + key)
-    assert digest(said) == digest(alone), (alone, said)
+    for lag in "lag=0", "lag=1":
+        alone = train(*SMALL, *extra, lag, "run=" + os.path.join(folder, "truncated-" + lag))
+        said = train(*SMALL, *extra, lag, "run=" + os.path.join(folder, "far-" + lag), "rollout_url=" + server.url,
+                     "rollout_key_file=" + key)
+        assert digest(said) == digest(alone), (alone, said)
     server.stop()
 
 

@@ -233,8 +233,11 @@ static ls_status score_pending(ls_sweep_trainer *t, const ls_trial *trial, int32
     LS_TRY_DONE(ls_sweep_trainer_model_for(t, trial, version, &model, err));
     LS_TRY_DONE(ls_array_alloc((void **)&items, n, sizeof *items, "score items", err));
     for (int64_t i = 0; i < n; i++)
-        items[i] = (ls_score_item){t->tokens + list[i].token, list[i].n, trial->logprob_of, trial->sampling,
-                                   t->values + list[i].value};
+        items[i] = (ls_score_item){.tokens = t->tokens + list[i].token,
+                                   .n_tokens = list[i].n,
+                                   .of = trial->logprob_of,
+                                   .sampling = trial->sampling,
+                                   .logprob = t->values + list[i].value};
     status = ls_score(model, t->device, &opts, items, n, err);
 done:
     free(items);
