@@ -378,23 +378,6 @@ static void processes_have_the_bits_of_one(void **state) {
     }
 }
 
-/* A judge that fails does so in its step, whoever was ahead. */
-static void failures_end_the_run_in_their_step(void **state) {
-    job j = job_make("failing");
-    char command[600];
-    ls_error err;
-    (void)state;
-    job_set(&j, "lag=3");
-    snprintf(command, sizeof command,
-             "reward_command=while IFS= read -r l; do echo >> %s; [ $(wc -l < %s) -gt 32 ] && exit 7; "
-             "id=${l#*'\"id\":\"'}; id=${id%%%%'\"'*}; echo \"{\\\"id\\\":\\\"$id\\\",\\\"reward\\\":1}\"; done",
-             run_dir("asked"), run_dir("asked"));
-    job_set(&j, command);
-    check_failed(job_run(&j, &err), &err, "step 3: ");
-    remove_tree(j.o->train.run);
-    job_free(&j);
-}
-
 /* A judge of a shell's, which gets four steps at a time. `hears` is done with each item, which has an id, a step s from
  * 0 on, and a completion c. It says answer ID REWARD or refuse ID. The step is written down in `file`. */
 static void set_judge(job *j, const char *file, const char *hears) {
@@ -410,6 +393,25 @@ static void set_judge(job *j, const char *file, const char *hears) {
 }
 
 #define ANSWER_BY_ID "answer $id $((id % 3))"
+/* A judge that ends, when it has answered steps 1 and 2 and was asked about a later one, and again whenever it is
+ * begun, fails in step 3, whoever was ahead. */
+static void failures_end_the_run_in_their_step(void **state) {
+    job j = job_make("failing");
+    char hears[400];
+    ls_error err;
+    (void)state;
+    snprintf(hears, sizeof hears,
+             "[ -e %s ] && exit 7; if [ $s -lt 2 ]; then %s; m=$((m + 1)); else h=1; fi; "
+             "[ $m = 32 ] && [ -n \"$h\" ] && : > %s && exit 7",
+             run_dir("ended"), ANSWER_BY_ID, run_dir("ended"));
+    set_judge(&j, "/dev/null", hears);
+    job_set(&j, "lag=3");
+    check_failed(job_run(&j, &err), &err, "step 3: ");
+    assert_int_equal(steps_done(j.o->train.run), 2);
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
 /* Answers no item of a step before it has one of the next step, but for the last of five steps. */
 #define HOLD_A_STEP                                                                                      \
     "[ $s -gt $m ] && m=$s; h=\"$h $id\"; r=; for i in $h; do if [ $((i / 16)) -lt $m ] || [ $m = 4 ]; " \
