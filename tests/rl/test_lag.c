@@ -99,6 +99,26 @@ static void truncated_draws_keep_their_supports(void **state) {
     }
 }
 
+/* Another model is the reference: what it says of older draws hangs on neither side's speed, nor on what is checked. */
+static void a_reference_goes_with_it(void **state) {
+    static const char *const settings[] = {"threads=3", "draw_threads=2", "check_share=0.5"};
+    const char *sets[6] = {"lag=2", "beta=0.05"};
+    char reference[LS_OPTION_TEXT_MAX + 64];
+    job teacher = job_make("teacher");
+    uint64_t want;
+    (void)state;
+    job_set(&teacher, "steps=1");
+    job_must_run(&teacher);
+    snprintf(reference, sizeof reference, "reference=%s/checkpoints/step-%08d", teacher.o->train.run, 1);
+    sets[2] = reference;
+    want = digest_with(sets, 3);
+    assert_int_not_equal(digest_with(sets, 2), want);
+    for (int64_t i = 0; i < COUNT(settings); i++) sets[3 + i] = settings[i];
+    assert_int_equal(digest_with(sets, 3 + COUNT(settings)), want);
+    remove_tree(teacher.o->train.run);
+    job_free(&teacher);
+}
+
 static void everything_goes_with_it(void **state) {
     static const char *const bases[][5] = {
         {"epochs=2", "minibatches=3", "beta=0.05", "correction=token-truncate=2"},
@@ -280,11 +300,11 @@ static void a_plan_knows_who_draws(void **state) {
 }
 
 /* Killed at any moment, the run draws what it had drawn, with the versions that lie beside its checkpoints. */
-static void kill_and_resume(const char *base, bool is_behind) {
-    const char *const sets[] = {"steps=12", "lag=2", base};
-    const uint64_t want = digest_with(sets, 3);
+static void kill_and_resume(const char *base, const char *more, bool is_behind) {
+    const char *const sets[] = {"steps=12", "lag=2", base, more};
+    const uint64_t want = digest_with(sets, COUNT(sets));
     job j = job_make("killed");
-    for (int i = 0; i < 3; i++) job_set(&j, sets[i]);
+    for (int64_t i = 0; i < COUNT(sets); i++) job_set(&j, sets[i]);
     j.o->train.save_behind = is_behind;
     for (int64_t kill_at = 2; kill_at <= 11; kill_at += 3) {
         const pid_t child = fork();
@@ -311,9 +331,9 @@ static void kill_and_resume(const char *base, bool is_behind) {
 static void a_killed_run_goes_on(void **state) {
     (void)state;
     test_forks();
-    kill_and_resume("minibatches=2", false);
-    kill_and_resume("lora_rank=2", true);
-    kill_and_resume("top_k=3", true);
+    kill_and_resume("minibatches=2", "beta=0.05", false);
+    kill_and_resume("lora_rank=2", "updates=between", true);
+    kill_and_resume("top_k=3", "updates=between", true);
 }
 
 /* A version that is gone is named, and one that another run left is none. */
@@ -359,8 +379,8 @@ static void versions_of_the_checkpoint_before_are_kept(void **state) {
 }
 
 static void processes_have_the_bits_of_one(void **state) {
-    static const char *const sets[][4] = {{"lag=2", "minibatches=2", "check_share=0.5", "eval_every=2"},
-                                          {"lag=2", "minibatches=2", "top_p=0.7", "leaf=2"}};
+    static const char *const sets[][5] = {{"lag=2", "minibatches=2", "check_share=0.5", "eval_every=2", "beta=0.05"},
+                                          {"lag=2", "minibatches=2", "top_p=0.7", "leaf=2", "epochs=2"}};
     (void)state;
     test_forks();
     for (int64_t ranks = 2; ranks <= 4; ranks++) {
@@ -559,6 +579,7 @@ int main(void) {
         cmocka_unit_test(settings_carry_no_bits),
         cmocka_unit_test(old_tokens_are_checked),
         cmocka_unit_test(truncated_draws_keep_their_supports),
+        cmocka_unit_test(a_reference_goes_with_it),
         cmocka_unit_test(everything_goes_with_it),
         cmocka_unit_test(the_order_of_judging_carries_no_bits),
         cmocka_unit_test(a_device_of_its_own_has_the_bits),
