@@ -266,7 +266,8 @@ def train(settings, **options):
     settings          its options as a dict, with "run", a directory that every machine sees; those of --set
     config            a configuration file, behind the settings
     ranks             processes of the trainer, which share each step (docs/guide/scaling.md)
-    servers           rollout servers (`lockstep serve`) in the engine's place; 0: the ranks draw for themselves
+    servers           rollout servers (`lockstep serve`) in the engine's place; 0: the ranks draw for themselves. With a
+                      lag they are of one rank
     resources         of a rank, as {"CPU": 1} (the default) or {"CPU": 4, "GPU": 1}; server_resources: of a server
     server_options    of `lockstep serve`, as a list
     strategy          of the placement group: SPREAD over the machines, or another of Ray's
