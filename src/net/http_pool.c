@@ -278,11 +278,17 @@ static bool any_waits(const ls_http_pool *p) {
     return false;
 }
 
-static void give_up_silent(const ls_http_pool *p) {
+static void give_up(const ls_http_pool *p) {
     ls_error err;
     for (running *r = p->runs; r != NULL; r = r->next_run) {
-        if (run_is_over(r) || !ls_interrupt_is_over(r->heard_s, ls_clock_seconds())) continue;
-        (void)LS_FAIL(&err, LS_ERR_IO, "a signal stops the run, and the server is silent");
+        const atomic_bool *is_left = r->user->is_left;
+        if (run_is_over(r)) continue;
+        if (is_left != NULL && atomic_load(is_left))
+            (void)LS_FAIL(&err, LS_ERR_IO, "nobody waits for the server any more");
+        else if (ls_interrupt_is_over(r->heard_s, ls_clock_seconds()))
+            (void)LS_FAIL(&err, LS_ERR_IO, "a signal stops the run, and the server is silent");
+        else
+            continue;
         fail_run(r, &err);
     }
 }
@@ -300,7 +306,7 @@ static void take_step(void *conversation) {
         return;
     }
     if (conclude_all(p)) next = 0; /* there is room for another */
-    give_up_silent(p);
+    give_up(p);
     if (any_waits(p)) wait_for_more(p, next - ls_clock_seconds());
 }
 

@@ -3,6 +3,7 @@
 #ifndef LS_NET_HTTP_POOL_H
 #define LS_NET_HTTP_POOL_H
 
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "base/status.h"
@@ -26,6 +27,7 @@ typedef struct ls_http_user {
     ls_status (*look)(void *context, ls_error *err);
     bool (*is_there)(void *context, int64_t i);
     int look_fd;
+    const atomic_bool *is_left; /* looked at some times a second: once it is set the run ends with an error. Or NULL */
 } ls_http_user;
 
 /* What could not be made, ran out of time or was answered 408, 429 or 5xx is sent again, after backoff_s, twice that,

@@ -37,12 +37,13 @@ typedef struct ls_world {
     const ls_stop *stop;    /* texts that end a completion; NULL: none */
     const ls_judge *judges; /* [n_judges] whose rewards are added by their weights */
     int64_t n_judges;
-    ls_data *data;          /* NULL with a task */
-    ls_reward *environment; /* says what comes between turns; or NULL */
-    int64_t turns_max;      /* completions of an episode with an environment */
-    const ls_chat *chat;    /* of environments that speak messages; NULL: the model has no template */
-    const char *model;      /* directory of the template, for errors */
-    const char *stop_text;  /* of `stop`, or NULL */
+    ls_data *data;              /* NULL with a task */
+    ls_reward *environment;     /* says what comes between turns; or NULL */
+    int64_t turns_max;          /* completions of an episode with an environment */
+    const ls_chat *chat;        /* of environments that speak messages; NULL: the model has no template */
+    const char *model;          /* directory of the template, for errors */
+    const char *stop_text;      /* of `stop`, or NULL */
+    const atomic_bool *is_left; /* set: nobody waits for rewards any more (rl/reward.h); or NULL */
 } ls_world;
 
 /* Who draws the completions of a round: fills the results of n requests, as ls_engine_run does. */

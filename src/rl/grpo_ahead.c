@@ -74,8 +74,9 @@ struct grpo_ahead {
     int64_t saved, named; /* steps of the last checkpoint, and of the last that surely has its name */
     pthread_t drawing_thread;
     bool has_drawing_thread;
-    judging *judges;  /* [n] */
-    int64_t n_judges; /* whose threads were started */
+    judging *judges;     /* [n] */
+    int64_t n_judges;    /* whose threads were started */
+    atomic_bool is_left; /* what is with the judges is not waited for */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* Under the lock. */
@@ -620,6 +621,7 @@ ls_status ls_grpo_ahead_open(grpo *g, ls_error *err) {
     grpo_ahead *a;
     LS_TRY(ls_array_alloc((void **)&a, 1, sizeof *a, "lag", err));
     g->ahead = a;
+    g->world.is_left = &a->is_left;
     *a = (grpo_ahead){.g = g,
                       .n = g->o->lag + 1,
                       .sampling = g->engine_opts.sampling,
@@ -646,6 +648,7 @@ ls_status ls_grpo_ahead_open(grpo *g, ls_error *err) {
 }
 
 static void end_threads(grpo_ahead *a) {
+    atomic_store(&a->is_left, true);
     pthread_mutex_lock(&a->lock);
     a->quit = true;
     pthread_cond_broadcast(&a->changed);

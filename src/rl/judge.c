@@ -66,7 +66,7 @@ void ls_episodes_number(ls_episodes *e, const ls_world *w) {
 static ls_status ask_source(question_list *q, int64_t j, ls_error *err) {
     ls_episodes *e = q->e;
     const ls_reward_late late = {e->feed, complete_item, q};
-    ls_reward_questions asked = {.items = e->items, .results = e->results, .n = q->n};
+    ls_reward_questions asked = {.items = e->items, .results = e->results, .n = q->n, .is_left = q->w->is_left};
     LS_ASSERT(!e->is_numbered || q->n == e->n, "%lld of %lld items", (long long)q->n, (long long)e->n);
     asked.first_id = e->is_numbered ? e->first_ids[j] : ls_reward_number(q->source, q->n);
     if (e->feed != NULL) asked.late = &late;

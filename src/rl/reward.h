@@ -13,6 +13,8 @@
 #ifndef LS_RL_REWARD_H
 #define LS_RL_REWARD_H
 
+#include <stdatomic.h>
+
 #include "record/reward_json.h"
 #include "rl/feed.h"
 #include "rl/task.h"
@@ -114,13 +116,15 @@ typedef struct ls_reward_questions {
     int64_t first_id;           /* of ls_reward_number(reward, n): of asks at a time their order is the caller's */
     const ls_reward_late *late; /* NULL: all items are there. Else of a source that takes them; the ask ends when the
                                    feed does */
+    const atomic_bool *is_left; /* looked at some times a second: once it is set nobody waits for the results, and the
+                                   ask fails. NULL: it never is */
     ls_reward_counts counts;    /* is filled */
 } ls_reward_questions;
 
 /* The next n ids of items: returns the first. */
 int64_t ls_reward_number(ls_reward *reward, int64_t n);
-/* Returns other than LS_OK only when memory is out, where late items do not come, or where a signal stops the run and
- * the source is silent (ls_interrupt_gave_up). */
+/* Returns other than LS_OK only when memory is out, where late items do not come, where nobody waits any more, or where
+ * a signal stops the run and the source is silent (ls_interrupt_gave_up). */
 ls_status ls_reward_ask_about(ls_reward *reward, ls_reward_questions *questions, ls_error *err);
 /* The same of items that are there, with the next ids. */
 ls_status ls_reward_ask(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,

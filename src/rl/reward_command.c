@@ -497,11 +497,22 @@ static bool any_waits(const source *s) {
     return false;
 }
 
+static void fail_left(const source *s) {
+    ls_error err;
+    for (ask *a = s->asks; a != NULL; a = a->next_ask) {
+        const atomic_bool *is_left = a->of->q->is_left;
+        if (is_left == NULL || !atomic_load(is_left) || ask_is_over(a)) continue;
+        (void)LS_FAIL(&err, LS_ERR_IO, "nobody waits for the command any more");
+        fail_ask(a, &err);
+    }
+}
+
 /* A step of the conversation, for all asks. While nothing is with the command it is not silent. */
 static void take_step(void *conversation) {
     source *s = conversation;
     ls_error err = {LS_OK, ""};
-    if (s->child.pid == 0 && !start(s)) return;
+    fail_left(s);
+    if (!any_waits(s) || (s->child.pid == 0 && !start(s))) return;
     for (ask *a = s->asks; a != NULL; a = a->next_ask)
         if (a->there != NULL && !ask_is_over(a) && take_late(a, &err) != LS_OK) fail_ask(a, &err);
     if (s->n_sent == 0) s->heard = ls_clock_seconds();

@@ -131,7 +131,8 @@ static ls_status http_ask(ls_reward *reward, ls_reward_asked *asked, ls_error *e
                          .write = write_items,
                          .take = resolve_answers,
                          .fail = fail_request,
-                         .note = note};
+                         .note = note,
+                         .is_left = asked->q->is_left};
     void *answers = NULL, *there = NULL;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc(&answers, s->batch, sizeof *a.answers, "answers", err));

@@ -467,6 +467,22 @@ static void a_judge_that_fails_ahead_fails_in_its_step(void **state) {
     job_free(&j);
 }
 
+/* Step 2 fails while step 3 is with a judge that says nothing about it, and is not waited for. */
+static void a_silent_judge_does_not_hold_what_has_failed(void **state) {
+    job j = job_make("silent");
+    ls_error err;
+    (void)state;
+    set_judge(&j, "/dev/null",
+              "if [ $s = 0 ]; then " ANSWER_BY_ID
+              "; else [ $s = 1 ] && h=\"$h $id\" || m=1; "
+              "[ $m = 1 ] && { for i in $h; do refuse $i; done; h=; }; fi");
+    job_set(&j, "lag=1");
+    job_set(&j, "reward_timeout=100000");
+    check_failed(job_run(&j, &err), &err, "step 2: all 16 rewards failed");
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
 static bool has_line(const char *path, const char *line) {
     char text[16] = "";
     bool has = false;
@@ -593,6 +609,7 @@ int main(void) {
         cmocka_unit_test(failures_end_the_run_in_their_step),
         cmocka_unit_test(steps_are_judged_side_by_side),
         cmocka_unit_test(a_judge_that_fails_ahead_fails_in_its_step),
+        cmocka_unit_test(a_silent_judge_does_not_hold_what_has_failed),
         cmocka_unit_test(a_run_killed_under_two_judgements_goes_on),
         cmocka_unit_test(lines_bound_their_completions),
         cmocka_unit_test(impossible_options_are_named),

@@ -112,6 +112,15 @@ static reply four_together(int64_t request_i, const char *body) {
     return echo(request_i, body);
 }
 
+static atomic_bool is_left, may_answer;
+
+/* By then nobody waits for it any more. */
+static reply comes_too_late(int64_t request_i, const char *body) {
+    atomic_store(&is_left, true);
+    while (!atomic_load(&may_answer)) pause_ms(1);
+    return echo(request_i, body);
+}
+
 static reply tells_a_story(int64_t request_i, const char *body) {
     char *text = malloc(5000001);
     (void)request_i;
@@ -314,6 +323,22 @@ static void a_failure_stops_nothing_else(void **state) {
     assert_int_equal(counts->unreadable, 3);
     assert_int_equal(counts->strays, 1);
     assert_true(counts->message[0] != '\0');
+    ls_reward_close(reward);
+    server_stop();
+}
+
+static void who_is_left_is_not_waited_for(void **state) {
+    ls_reward_http_options options = defaults();
+    ls_reward_questions asked = {.items = items, .results = results, .n = 1, .is_left = &is_left};
+    ls_reward *reward;
+    ls_error err;
+    (void)state;
+    options.timeout_s = 80000;
+    server_start(comes_too_late);
+    reward = open_server(&options);
+    items[0] = (ls_reward_item){"p", {"q", 1}, {"7", 1}, NULL, 0, NULL, .op = NULL};
+    check_failed(ls_reward_ask_about(reward, &asked, &err), &err, "nobody waits for the server any more");
+    atomic_store(&may_answer, true);
     ls_reward_close(reward);
     server_stop();
 }
@@ -527,6 +552,7 @@ int main(void) {
         watched(batches_come_back_in_any_order),
         watched(a_request_that_failed_is_made_again),
         watched(a_failure_stops_nothing_else),
+        watched(who_is_left_is_not_waited_for),
         watched(an_absent_server_is_an_error_of_each_item),
         watched(waiting_grows),
         watched(long_answers_are_read),
