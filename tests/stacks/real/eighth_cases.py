@@ -6,7 +6,10 @@ no n > 1, `unseeded` no seeds, `peaked` a head that makes some tokens nearly sur
 cache that works, `chunk` a chunked prefill that works, `batch` requests decoded together.
 """
 
+import hashlib
 from typing import NamedTuple
+
+from seventh_cases import ANSWERS
 
 
 class Case(NamedTuple):
@@ -146,7 +149,7 @@ SOUND = [
         ("qwen2-bf16-unseeded", "qwen2", "bfloat16", "batch top1 unseeded one", ""),
         ("qwen2-f32-prefix", "qwen2", "float32", "batch prefix top5", ""),
         ("qwen3-bf16-prefix-chunk", "qwen3", "bfloat16", "batch prefix chunk top5", ""),
-        ("qwen3-f32-eager-prefix", "qwen3", "float32", "batch eager prefix top5", "hits and records before temperature"),
+        ("qwen3-f32-eager-prefix", "qwen3", "float32", "batch eager prefix top5", "records before temperature"),
         ("qwen3moe-bf16", "qwen3moe", "bfloat16", "batch top5", ""),
         ("qwen3moe-f32-peaked", "qwen3moe", "float32", "batch top5 peaked", ""),
         ("mamba-f32", "mamba", "float32", "batch top5", ""),
@@ -163,3 +166,67 @@ SOUND = [
     ]
 ]
 CASES = FAULTS + SOUND
+BY_NAME = {c.name: c for c in CASES}
+
+# What a report says where it means a family, and what is near: the keys of ANSWERS, or a report's own words. Also
+# written before anything was run.
+DECODE, NAMELESS = "other arithmetic in decode", "not named"
+JUDGED = {
+    "kv-slot-before-border": (["page"], ["length"]),
+    "kv-ring-wraps": (["length"], ["page"]),
+    "kv-four-bits": (["keys and values in 8 bits", NAMELESS], [DECODE, "weights", "head"]),
+    "prefix-no-parent": (["across"], ["restore"]),
+    "prefix-last-twice": (["restore"], ["across", "tokens"]),
+    "prefix-no-conv": (["restore"], ["across"]),
+    "prefix-tail-unwritten": (["restore"], ["across"]),
+    "scan-slot-dirty": (["stale"], ["repeat"]),
+    "conv-window-late": ([NAMELESS, DECODE], ["state lost between chunks"]),
+    "conv-lost-at-chunk": (["length"], ["page"]),
+    "delta-pads-count": (["padding"], ["mixed", "kernel"]),
+    "batch-positions-padded": (["padding"], ["mixed", "kernel"]),
+    "batch-compacted-tokens": (["mixed"], ["shift", "kernel", "repeat"]),
+    "batch-kernel-unscaled": (["kernel"], ["mixed"]),
+    "batch-filler-row": (["mixed", "padding"], ["kernel"]),
+    "chunk-positions-restart": (["length"], ["page"]),
+    "preempted-loses-last": (["preempt"], ["mixed"]),
+    "record-of-temperature": (["temperature"], ["value"]),
+    "penalty-by-default": (["penalty"], ["value", "weights"]),
+    "top-p-by-default": (["top-k or top-p on one side only"], ["value", "temperature"]),
+    "min-tokens-masks-end": (["eos"], ["value", "penalty"]),
+    "weights-partly-updated": (["weights"], ["head"]),
+    "weights-lora-twice": (["weights"], ["head"]),
+    "weights-tied-head-stale": (["weights"], [DECODE, "head"]),
+    "head-eight-bits": (["head"], ["value", "weights", DECODE]),
+    "window-forgotten": (["length"], ["page"]),
+    "decode-position-ahead": ([NAMELESS, DECODE, "positions or scale of attention"], ["tokens", "weights", "length"]),
+    "experts-not-renormalised": (["weights", DECODE], []),
+    "experts-capacity": (["kernel"], ["mixed"]),
+    "experts-replay-late": ([NAMELESS, DECODE], ["weights"]),
+    "round-trip-merges": (["tokens"], []),
+    "second-bos": (["tokens"], [DECODE]),
+    "record-shifted": (["shift"], []),
+    "record-clamped": (["log-probabilities clamped"], ["value"]),
+    "record-last-entry": (["records of other tokens", "log-probabilities clamped"], ["value", "missing"]),
+    "record-probability": (["value"], ["shift", "temperature"]),
+    "replica-stale": (["repeat"], ["weights", "mixed"]),
+    "samples-share-cache": (["fork"], ["mixed"]),
+    "draft-record": (["weights"], [DECODE, "value"]),
+    "draft-not-rolled-back": ([NAMELESS, DECODE], ["tokens", "length", "shift"]),
+}
+
+
+def words(families):
+    return tuple(word for f in families for word in ANSWERS.get(f, (f,)))
+
+
+def cases():
+    """For script/probe-table. A hash of the name says whether a user has the checkpoint."""
+    for i, c in enumerate(CASES):
+        right, near = JUDGED.get(c.name, ([CLEAN], []))
+        yield {"name": "eighth-" + c.name, "model": "eighth-" + c.model + "+peaked" * ("peaked" in c.habits.split()),
+               "fault": "none" if c.family == CLEAN else c.name, "words": ["--case", c.name], "seed": 500 + i,
+               "half": "eighth", "server": "eighth.py", "right": words(right), "near": words(near),
+               "checkpoint": hashlib.sha256(c.name.encode()).digest()[0] % 2 == 1 or c.name in BOTH_SIDES}
+
+
+FOR_TABLE = list(cases())

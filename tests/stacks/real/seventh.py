@@ -93,8 +93,8 @@ class Model:
                                                                    attn_implementation=o.attention).eval()
         self.kind, self.config = self.m.config.model_type, self.m.config
         self.cache_type = KeysInF16 if o.case == "keys-in-f16" else DynamicCache
-        self.mask_pads, self.empty = True, DynamicCache(config=self.config)
-        self.blocks = self.m.backbone.layers if self.kind == "mamba" else self.m.model.layers
+        self.mask_pads, self.empty, self.exit = True, DynamicCache(config=self.config), -2
+        self.blocks = self.m.backbone.layers if hasattr(self.m, "backbone") else self.m.model.layers
 
     def pack(self, states):
         if states[0] is None:
@@ -127,18 +127,22 @@ class Model:
         if not self.mask_pads:
             mask[:] = 1
         more = {"attention_mask": mask, "position_ids": where}
-        if self.kind == "mamba":
+        if hasattr(self.m, "backbone"):
             more = {"attention_mask": mask[:, before:]}
         out = self.m(input_ids=ids, cache=cache, use_cache=True, output_hidden_states=hidden, **more)
         after = [self.unpack(out.cache, i, n + len(t)) for i, (n, t) in enumerate(zip(rows, tokens))]
-        early = self.m.lm_head(self.m.model.norm(out.hidden_states[-2]))[:, -1].float() if hidden else None
+        early = self.m.lm_head(self.m.model.norm(out.hidden_states[self.exit]))[:, -1].float() if hidden else None
         return out.logits.float(), after, early
 
 
 class Engine:
+    model_type = Model
+
     def __init__(self, o, older=False):
         self.fault = o.case
-        self.model = Model(o)
+        self.model = self.model_type(o)
+        self.together, self.speculates, self.preempts = (o.case in of for of in (TOGETHER, SPECULATES, PREEMPTS))
+        self.chunk, self.pool = 64 if o.case == "chunked-bf16" else 4096, POOL
         self.waiting, self.running, self.lock = [], [], threading.Condition()
         self.slots = [None] * SLOTS.get(o.case, 8)  # the sequence that has it
         self.left = {}  # what a slot's last owner left: its state, and itself
@@ -219,7 +223,7 @@ class Engine:
             self.release(s)
         self.preempt()
         fresh = self.admit()
-        prefilled = self.prefill_together(fresh) if self.fault in TOGETHER else [self.prefill(s) for s in fresh]
+        prefilled = self.prefill_together(fresh) if self.together else [self.prefill(s) for s in fresh]
         for s, (logits, early) in zip(fresh, prefilled):
             if not s.new:
                 self.take([s], logits[None], early)
@@ -238,8 +242,8 @@ class Engine:
             for s in [s for s in self.waiting if s.left]:
                 self.waiting.remove(s)
                 s.done.set()
-            while self.waiting and None in self.slots and (self.fault not in PREEMPTS or not self.running or
-                                                           self.used() + len(self.waiting[0].ids) < POOL):
+            while self.waiting and None in self.slots and (not self.preempts or not self.running or
+                                                           self.used() + len(self.waiting[0].ids) < self.pool):
                 s = self.waiting.pop(0)
                 s.slot = self.slots.index(None)
                 self.slots[s.slot] = s
@@ -253,7 +257,7 @@ class Engine:
 
     def preempt(self):
         """The newest gives up its state when the pool is full, and is computed again later."""
-        while self.fault in PREEMPTS and len(self.running) > 1 and self.used() + len(self.running) > POOL:
+        while self.preempts and len(self.running) > 1 and self.used() + len(self.running) > self.pool:
             s = self.running.pop()
             self.slots[s.slot] = s.state = None
             with self.lock:
@@ -297,16 +301,16 @@ class Engine:
         else:
             logits, (state,), early = self.in_chunks(state, words[n:], positions)
         self.after_prompt(s, words, state, logits)
-        return logits[-1], early if self.fault in SPECULATES else None
+        return logits[-1], early if self.speculates else None
 
     def in_chunks(self, state, words, positions):
-        size = 64 if self.fault == "chunked-bf16" else 4096
+        size = self.chunk
         if state is not None and hasattr(self.model.empty.layers[-1], "conv_states"):
             size = 1  # a scan of many tokens begins without a state in transformers
         parts = []
         for at in range(0, len(words), size):
             logits, (state,), early = self.model([state], [words[at:at + size]], [positions[at:at + size]],
-                                                 hidden=self.fault in SPECULATES)
+                                                 hidden=self.speculates)
             parts.append(logits[0])
         return torch.cat(parts), [state], early
 
@@ -423,7 +427,7 @@ class Engine:
         positions = [s.base + len(s.ids) + len(s.new) - 1 - s.behind + extra * (not s.wants_scores) for s in running]
         states = [self.read(s) for s in running]
         logits, after, early = self.model(states, [[s.new[-1]] for s in running], [[p] for p in positions],
-                                          hidden=self.fault in SPECULATES)
+                                          hidden=self.speculates)
         for s, before, state in zip(running, states, after):
             s.state = self.written(s, before, state)
         self.model.mask_pads, self.rows, self.adapted = True, 1, False
@@ -506,7 +510,7 @@ class Engine:
         tokens, drafted = [], [False] * len(running)
         for i, s in enumerate(running):
             x = self.changed(s, logits[i])
-            if self.fault in SPECULATES:
+            if self.speculates:
                 token, drafted[i] = self.speculate(s, x, self.changed(s, early[i]))
             else:
                 token = self.draw(s, x)
@@ -562,23 +566,27 @@ class Engine:
 
 
 class Handler(front.Handler):
+    engines, dialect, turns = [], "vllm", itertools.count()
+
     def do_GET(self):
-        self.say_models(dialect)
+        self.say_models(self.dialect)
 
     def do_POST(self):
         q = self.asked()
-        engine = engines[next(turns) % len(engines)]
+        engine = self.engines[next(self.turns) % len(self.engines)]
         try:
             if self.path in ("/reset_prefix_cache", "/flush_cache"):
-                for each in engines:
+                for each in self.engines:
                     each.kept = {}
                 self.say(200, {})
-            elif self.path == "/v1/completions" and dialect == "vllm" and not isinstance(q["prompt"], str):
+            elif self.path == "/v1/completions" and self.dialect == "vllm" and not isinstance(q["prompt"], str):
                 self.say(200, self.vllm(engine, q))
-            elif self.path == "/generate" and dialect == "sglang" and "input_ids" in q:
+            elif self.path == "/generate" and self.dialect == "sglang" and "input_ids" in q:
                 self.say(200, self.sglang(engine, q))
             else:
                 self.say(404, {"error": "ids to /v1/completions or /generate alone"})
+        except ValueError as error:
+            self.say(400, {"error": {"message": str(error)}})
         except RuntimeError as error:
             self.say(500, {"error": {"message": str(error)}})
         except (BrokenPipeError, ConnectionResetError):
@@ -624,20 +632,23 @@ class Handler(front.Handler):
         return answers if "n" in p else answers[0]
 
 
-if sys.argv[1:2] == ["--make"]:
-    make(*sys.argv[2:4])
-    sys.exit(0)
-parser = argparse.ArgumentParser()
-parser.add_argument("model")
-parser.add_argument("--dtype", default="bfloat16")
-parser.add_argument("--attention", default="sdpa")
-parser.add_argument("--case", default="none")
-parser.add_argument("--threads", type=int, default=1)
-options = parser.parse_args()
-torch.set_num_threads(options.threads)
-dialect = "sglang" if options.case == "sglang-raw" else "vllm"
-engines = [Engine(options)]
-if options.case in ("two-replicas", "replica-of-older-weights"):
-    engines.append(Engine(options, older=options.case == "replica-of-older-weights"))
-turns = itertools.count()
-front.serve(Handler)
+def main():
+    if sys.argv[1:2] == ["--make"]:
+        return make(*sys.argv[2:4])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--attention", default="sdpa")
+    parser.add_argument("--case", default="none")
+    parser.add_argument("--threads", type=int, default=1)
+    o = parser.parse_args()
+    torch.set_num_threads(o.threads)
+    Handler.dialect = "sglang" if o.case == "sglang-raw" else "vllm"
+    Handler.engines = [Engine(o)]
+    if o.case in ("two-replicas", "replica-of-older-weights"):
+        Handler.engines.append(Engine(o, older=o.case == "replica-of-older-weights"))
+    front.serve(Handler)
+
+
+if __name__ == "__main__":
+    main()

@@ -116,30 +116,39 @@ def measure(models, case):
     finally:
         server.kill()
         server.wait()
+    return judge(directory, case, "float32" in case["words"], answers, sglang)
+
+
+def judge(directory, case, is_float, answers, sglang=False):
+    """How many requests are off, of how many; 5 times the rounding; the median of what is off; the most."""
     f32, bf16 = own(directory, torch.float32, answers), own(directory, torch.bfloat16, answers)
     rounding = torch.cat([(a[0] - b[0]).abs() for a, b in zip(f32, bf16)])
     of_half = 5 * float(rounding.median())
     most = (3 if case["fault"] == "none" else 1.5) * float(rounding.max())
-    limit = of_half if "float32" in case["words"] else max(of_half, most)
+    limit = of_half if is_float else max(of_half, most)
     apart = [(torch.tensor(records) - of[sglang]).abs().nan_to_num(99) for (_, _, records, _), of in zip(answers, f32)]
     off = [d for d in apart if (d > limit).any() or d.median() > of_half]
     far = torch.cat([d[d > of_half] for d in off] or [torch.zeros(1)])
     return len(off), len(apart), of_half, float(far.median()), float(torch.cat(apart).max())
 
 
-def main():
-    torch.set_num_threads(1)
+def report(cases, prefix, measured):
     failed = 0
-    for case in seventh_cases.CASES:
-        name = case["name"].removeprefix("seventh-")
+    for case in cases:
+        name = case["name"].removeprefix(prefix)
         if sys.argv[2:] and name not in sys.argv[2:]:
             continue
-        off, n, limit, median, most = measure(sys.argv[1], case)
+        off, n, limit, median, most = measured(sys.argv[1], case)
         holds = off == 0 if case["fault"] == "none" else off * 20 >= n
         failed += not holds
         print("%-7s %-26s %3d of %3d requests off, 5 times bf16 %.3g, their median %.3g, largest %.3g" % (
             "holds" if holds else "FAILED", name, off, n, limit, median, most), flush=True)
     return failed
+
+
+def main():
+    torch.set_num_threads(1)
+    return report(seventh_cases.CASES, "seventh-", measure)
 
 
 if __name__ == "__main__":
