@@ -82,8 +82,9 @@ class Engine(seventh.Engine):
         self.case = eighth_cases.BY_NAME[o.case]
         self.habits, name = self.case.habits.split(), o.case
         case = SAME.get(name) or ("keys-in-f16" if "keysf16" in self.habits else name)
+        eager = "eager" in self.habits or self.case.model.startswith("mamba")
         super().__init__(types.SimpleNamespace(model=o.model, case=case, dtype=self.case.type,
-                                               attention="eager" if "eager" in self.habits else "sdpa"))
+                                               attention="eager" if eager else "sdpa"))
         self.together = "batch" in self.habits
         self.reads_cache |= "prefix" in self.habits or name.startswith("prefix-")
         self.page = 1 if name in ("prefix-last-twice", "prefix-tail-unwritten") else PAGE
@@ -101,6 +102,7 @@ class Engine(seventh.Engine):
         self.decoding = False
         m, head = self.model.m, self.model.m.get_output_embeddings()
         if self.fault == "delta-pads-count":
+            self.model.pad = EOS  # as servers pad whose models have no token for it; token 0 embeds as zeros
             modeling_qwen3_next.apply_mask_to_padding_states = lambda hidden, mask: hidden
         if self.fault == "weights-partly-updated":
             self.disturb(self.model.blocks[1].mlp.down_proj.weight, 0.5)
@@ -108,11 +110,11 @@ class Engine(seventh.Engine):
             w, generator = block.self_attn.v_proj.weight, torch.Generator().manual_seed(i)
             a, b = (torch.randn(n, 4, generator=generator) for n in w.shape)
             w.data += (a @ b.T).to(w.dtype) * w.std() * 0.25
-        if self.fault in ("weights-tied-head-stale", "head-eight-bits"):
+        if self.fault in ("weights-tied-head-stale", "head-five-bits"):
             other = torch.nn.Linear(head.in_features, head.out_features, bias=False, dtype=head.weight.dtype)
             other.weight.data = head.weight.data.clone()
-            if self.fault == "head-eight-bits":
-                step = other.weight.data.abs().max() / 127
+            if self.fault == "head-five-bits":
+                step = other.weight.data.abs().max() / 15
                 other.weight.data = (other.weight.data / step).round() * step
             else:
                 self.disturb(other.weight, 0.2)
@@ -200,7 +202,7 @@ class Engine(seventh.Engine):
 
     def prefill(self, s):
         words, self.at = self.words_of(s), s
-        if self.model.kind == "jamba" and (self.reads_cache or self.fault == "conv-lost-at-chunk"):
+        if self.model.kind == "jamba" and (self.reads_cache or self.fault == "scan-lost-at-chunk"):
             logits, state = self.prefill_hybrid(s, words)
         elif self.fault == "chunk-positions-restart" and not s.wants_scores:
             positions = [p if p < 2 * CHUNK else CHUNK + p % CHUNK for p in range(len(words))]
@@ -211,7 +213,7 @@ class Engine(seventh.Engine):
         return logits[-1], None
 
     def prefill_hybrid(self, s, words):
-        """A cache of states at borders of pages; or chunks, of which each begins with an empty window."""
+        """A cache of states at borders of pages; or chunks."""
         at, state, parts = 0, None, []
         if not s.wants_scores and self.reads_cache:
             borders = range((len(words) - 1) // PAGE * PAGE, max(0, len(words) - 4 * PAGE), -PAGE)
@@ -219,14 +221,13 @@ class Engine(seventh.Engine):
             state = self.kept[s.salt, *words[:at]] if at else None
             if at and self.fault == "prefix-no-conv":
                 state = self.without_window(state)
-        size = CHUNK if self.fault == "conv-lost-at-chunk" and not s.wants_scores else len(words)
+        size = CHUNK if self.fault == "scan-lost-at-chunk" and not s.wants_scores else len(words)
         while at < len(words):
             stop = min(at + size, len(words))
             if self.reads_cache and not s.wants_scores and at < (stop - 1) // PAGE * PAGE:
                 stop = (stop - 1) // PAGE * PAGE
-            if state is not None and self.fault == "conv-lost-at-chunk":
-                state = self.without_window(state)
-            logits, (state,), _ = self.in_chunks(state, words[at:stop], range(at, stop))
+            forward = self.in_one if self.fault == "scan-lost-at-chunk" else self.in_chunks
+            logits, (state,), _ = forward(state, words[at:stop], range(at, stop))
             parts.append(logits)
             at = stop
             if self.reads_cache and stop % PAGE == 0:
@@ -234,6 +235,11 @@ class Engine(seventh.Engine):
                 while len(self.kept) > 400:
                     del self.kept[next(iter(self.kept))]
         return torch.cat(parts), state
+
+    def in_one(self, state, words, positions):
+        """A scan of many tokens begins without a state in transformers: what in_chunks goes around."""
+        logits, states, _ = self.model([state], [words], [positions])
+        return logits[0], states, None
 
     @staticmethod
     def without_window(state):
@@ -280,11 +286,11 @@ class Engine(seventh.Engine):
         ahead = int(self.fault == "decode-position-ahead")
         logits, states, _ = self.model([s.state for s in running], [[t] for t in tokens], [[r + ahead] for r in rows])
         for s, row, state in zip(running, rows, states):
-            s.state = [self.written(*pair, row) if pair[0].dim() == 3 else pair for pair in state] \
+            s.state = [self.in_pages(*pair, row) if pair[0].dim() == 3 else pair for pair in state] \
                 if self.fault.startswith("kv-") else state
         self.take(running, logits[:, -1], None)
 
-    def written(self, keys, values, row):
+    def in_pages(self, keys, values, row):
         """Keys and values whose last row is new, as they are stored."""
         for x in (keys, values):
             if self.fault == "kv-four-bits":

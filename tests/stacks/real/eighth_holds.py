@@ -50,7 +50,7 @@ def traffic(url, habits, r):
         turns = text(27)
         for _ in range(3):
             turns = turns + send(turns) + text(6)
-        for n in (150, 210):
+        for n in (150, 210, 260, 300):
             send(text(n), n_new=16)
         for n in (20, 33):
             send(text(n), temperature=0.7)

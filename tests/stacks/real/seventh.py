@@ -93,7 +93,7 @@ class Model:
                                                                    attn_implementation=o.attention).eval()
         self.kind, self.config = self.m.config.model_type, self.m.config
         self.cache_type = KeysInF16 if o.case == "keys-in-f16" else DynamicCache
-        self.mask_pads, self.empty, self.exit = True, DynamicCache(config=self.config), -2
+        self.mask_pads, self.pad, self.empty, self.exit = True, 0, DynamicCache(config=self.config), -2
         self.blocks = self.m.backbone.layers if hasattr(self.m, "backbone") else self.m.model.layers
 
     def pack(self, states):
@@ -120,7 +120,7 @@ class Model:
         """Logits [row, token, vocabulary] and new states. Rows of unequal length are padded on the left."""
         cache, rows = self.pack(states)
         longest, before = max(map(len, tokens)), max(rows)
-        ids = torch.tensor([[0] * (longest - len(t)) + t for t in tokens])
+        ids = torch.tensor([[self.pad] * (longest - len(t)) + t for t in tokens])
         where = torch.tensor([[0] * (longest - len(p)) + list(p) for p in positions])
         mask = torch.tensor([[0] * (before - n) + [1] * n + [0] * (longest - len(t)) + [1] * len(t)
                              for n, t in zip(rows, tokens)])
