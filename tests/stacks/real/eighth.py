@@ -188,7 +188,7 @@ class Engine(seventh.Engine):
 
     def prefill_together(self, fresh):
         """Those that have no hit and no chunks in one forward, padded on the left."""
-        alone = self.reads_cache or self.chunk < 4096
+        alone = self.reads_cache or self.chunk < 4096 or self.fault == "state-lost-at-chunk"
         if alone or not fresh:
             return [self.prefill(s) for s in fresh]
         words = [self.words_of(s) for s in fresh]
@@ -202,7 +202,7 @@ class Engine(seventh.Engine):
 
     def prefill(self, s):
         words, self.at = self.words_of(s), s
-        if self.model.kind == "jamba" and (self.reads_cache or self.fault == "scan-lost-at-chunk"):
+        if self.model.kind == "jamba" and (self.reads_cache or self.fault == "state-lost-at-chunk"):
             logits, state = self.prefill_hybrid(s, words)
         elif self.fault == "chunk-positions-restart" and not s.wants_scores:
             positions = [p if p < 2 * CHUNK else CHUNK + p % CHUNK for p in range(len(words))]
@@ -220,14 +220,17 @@ class Engine(seventh.Engine):
             at = next((n for n in borders if (s.salt, *words[:n]) in self.kept), 0)
             state = self.kept[s.salt, *words[:at]] if at else None
             if at and self.fault == "prefix-no-conv":
-                state = self.without_window(state)
-        size = CHUNK if self.fault == "scan-lost-at-chunk" and not s.wants_scores else len(words)
+                state = self.without((0,), state)
+        size = CHUNK if self.fault == "state-lost-at-chunk" and not s.wants_scores else len(words)
         while at < len(words):
             stop = min(at + size, len(words))
             if self.reads_cache and not s.wants_scores and at < (stop - 1) // PAGE * PAGE:
                 stop = (stop - 1) // PAGE * PAGE
-            forward = self.in_one if self.fault == "scan-lost-at-chunk" else self.in_chunks
-            logits, (state,), _ = forward(state, words[at:stop], range(at, stop))
+            if self.fault == "state-lost-at-chunk" and state is not None:
+                logits, (state,), _ = self.model([self.without((0, 1), state)], [words[at:stop]], [range(at, stop)])
+                logits = logits[0]
+            else:
+                logits, (state,), _ = self.in_chunks(state, words[at:stop], range(at, stop))
             parts.append(logits)
             at = stop
             if self.reads_cache and stop % PAGE == 0:
@@ -236,14 +239,11 @@ class Engine(seventh.Engine):
                     del self.kept[next(iter(self.kept))]
         return torch.cat(parts), state
 
-    def in_one(self, state, words, positions):
-        """A scan of many tokens begins without a state in transformers: what in_chunks goes around."""
-        logits, states, _ = self.model([state], [words], [positions])
-        return logits[0], states, None
-
     @staticmethod
-    def without_window(state):
-        return [(torch.zeros_like(a), b) if a.dim() == 2 else (a, b) for a, b in state]
+    def without(which, state):
+        """A state whose windows (0) or scans (1) are zeros; keys are as they were."""
+        return [tuple(torch.zeros_like(x) if i in which else x for i, x in enumerate(pair)) if pair[0].dim() == 2 else
+                pair for pair in state]
 
     def keep(self, s, words, state):
         if self.model.kind != "jamba":  # whose states are kept on the way

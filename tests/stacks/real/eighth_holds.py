@@ -45,7 +45,7 @@ def traffic(url, habits, r):
         send(system + text(20), n=4)
         send(again)
         send(again)
-        for n in (16, 32):
+        for n in (16, 32, 48):
             send(text(n) + middle + text(9))
         turns = text(27)
         for _ in range(3):
