@@ -9,6 +9,7 @@ Where the seventh set has a fault's mechanism already, that is used (SAME).
 
 import argparse
 import contextlib
+import copy
 import itertools
 import math
 import sys
@@ -72,7 +73,9 @@ class Model(seventh.Model):
         super().__init__(o)
         self.exit = 1  # of a draft
         if self.kind == "mistral":  # rows of all positions are kept; the mask alone is a window
-            self.cache_type = lambda config: DynamicCache()
+            whole = copy.deepcopy(self.config)
+            whole.sliding_window = None
+            self.cache_type = lambda config: DynamicCache(config=whole)
 
 
 class Engine(seventh.Engine):
