@@ -198,10 +198,10 @@ class Engine(seventh.Engine):
         longest = max(map(len, words))
         padding = [(longest - len(w)) * (self.fault == "batch-positions-padded") for w in words]
         positions = [range(p, p + len(w)) for p, w in zip(padding, words)]
-        logits, states, early = self.model([None] * len(fresh), words, positions, hidden=self.speculates)
+        logits, states, _ = self.model([None] * len(fresh), words, positions)
         for s, w, state, of in zip(fresh, words, states, logits):
             self.after_prompt(s, w, state, of[-len(w):])
-        return [(of[-1], early) for of in logits]
+        return [(of[-1], None) for of in logits]
 
     def prefill(self, s):
         words, self.at = self.words_of(s), s
