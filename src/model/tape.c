@@ -8,9 +8,9 @@
 #include "model/tape_state.h"
 #include "op/rmsnorm.h"
 
-#define PAGE_TOKENS 16 /* as boxes of attention are (op/cuda/attention_mma16_sm90a_cuda.cu) */
+#define PAGE_TOKENS 16               /* as boxes of attention are (op/cuda/attention_mma16_sm90a_cuda.cu) */
 #define CUT_BYTES ((int64_t)1 << 30) /* four sequences of 2,048 tokens of Nemotron-H: they fill a GPU, one does not */
-#define LS_TRUNCATED_BLOCK 64 /* rows of a block that is not made smaller */
+#define LS_TRUNCATED_BLOCK 64        /* rows of a block that is not made smaller */
 
 static ls_status floats(const ls_tape *t, float **out, int64_t rows, int64_t columns, ls_error *err) {
     return ls_memory_alloc(t->device, (void **)out, rows, columns * (int64_t)sizeof(float), "training workspace", err);

@@ -156,6 +156,7 @@ typedef struct ls_inquiry {
     ls_slope slope_at_one;               /* the same of draws at temperature 1 */
     bool company_decided, cache_decided; /* of a server, before all experiments were run */
     int64_t beside;                      /* requests at once, in trials of what company does */
+    bool refuses_samples;                /* a server that is asked for several of a request */
     bool rows_choose;                    /* a kernel, in a coarse type: copies of one text move with their number */
     bool other_texts;                    /* of a trial that comes again */
     int64_t known_length;                /* from which on requests are off; 0: not known */
@@ -214,6 +215,8 @@ ls_status ls_stack_requests(ls_inquiry *q, ls_stack_experiment experiment, ls_er
 /* Why a server cannot be tried on it, or NULL. */
 const char *ls_stack_refused(const ls_inquiry *q, ls_stack_experiment experiment);
 void ls_stack_trial(const ls_inquiry *q, ls_stack_experiment experiment, ls_trial *out, uint64_t *needs);
+/* Whether a server is asked for several samples of a request. */
+bool ls_probe_takes_samples(const ls_inquiry *q);
 /* The slot that an experiment is about; -1: none. */
 int64_t ls_slot_of(ls_stack_experiment experiment);
 /* Asks for slot `at` of so many. Engines differ in which slot they take for the first, so there are several ways; what

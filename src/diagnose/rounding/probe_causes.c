@@ -179,7 +179,7 @@ static ls_status decide_draws(ls_inquiry *q, ls_error *err) {
                                 "at temperature %g records go %.3f times as far apart as the prompt's values do, over "
                                 "%" PRId64 " draws of %" PRId64 " texts; 1 / %g is %.3f",
                                 asked, line.slope, line.n, line.n_texts, asked, 1.0 / asked);
-        } else if (!hot) {
+        } else if (!hot && line.n >= 12) {
             ls_foreign_find(f, LS_CAUSE_TEMPERATURE, experiment, 0.7,
                             "%s is off and its control is not, but records go %.3f times as far apart as the prompt's "
                             "values, not 1 / %g",

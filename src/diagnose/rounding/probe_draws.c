@@ -20,13 +20,15 @@ typedef struct drawn {
     int64_t n;
 } drawn;
 
-static bool has_samples(const ls_inquiry *q) { return q->runner->door->subject->obeys >> ls_lever_find("samples") & 1; }
+bool ls_probe_takes_samples(const ls_inquiry *q) {
+    return (q->runner->door->subject->obeys >> ls_lever_find("samples") & 1) != 0 && !q->refuses_samples;
+}
 
 static ls_status lay_draw(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
     ls_stack_trial(q, LS_STACK_RAW, trial, NULL);
     trial->max_tokens = 1;
     trial->sampling.temperature = heats[value % HEATS];
-    if (has_samples(q)) trial->levers.samples = SAMPLES;
+    if (ls_probe_takes_samples(q)) trial->levers.samples = SAMPLES;
     return ls_requests_plain(q, r, TEXT + value / HEATS, LENGTH, err);
 }
 
@@ -39,7 +41,7 @@ static void add_draw(drawn *out, const ls_outcome *c) {
 
 static ls_status draw_texts(ls_inquiry *q, drawn of[TEXTS], ls_error *err) {
     const uint64_t seed = q->runner->sweep->opts.seed;
-    const int64_t seeds = has_samples(q) ? SEEDS / SAMPLES + 1 : SEEDS;
+    const int64_t seeds = ls_probe_takes_samples(q) ? SEEDS / SAMPLES + 1 : SEEDS;
     ls_status status = LS_OK;
     for (int64_t k = 0; k < TEXTS * HEATS * seeds && status == LS_OK; k++) {
         ls_seen s;
@@ -48,9 +50,13 @@ static ls_status draw_texts(ls_inquiry *q, drawn of[TEXTS], ls_error *err) {
         for (int64_t i = 0; status == LS_OK && i < s.outcomes.n; i++)
             add_draw(&of[k / seeds / HEATS], &s.outcomes.of[i]);
         ls_seen_deinit(&s);
+        if (k == 0 && status == LS_OK && of[0].n == 0 && ls_probe_takes_samples(q)) {
+            q->refuses_samples = true;
+            break;
+        }
     }
     q->runner->sweep->opts.seed = seed;
-    return status;
+    return status == LS_OK && seeds < SEEDS && q->refuses_samples ? draw_texts(q, of, err) : status;
 }
 
 /* ---- one value for any token, or a least one ---- */

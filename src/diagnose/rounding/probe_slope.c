@@ -16,14 +16,15 @@ static ls_status lay_draw(ls_inquiry *q, int64_t text, ls_trial *trial, ls_reque
     ls_stack_trial(q, LS_STACK_RAW, trial, NULL);
     trial->max_tokens = 1;
     trial->sampling.temperature = text < 0 ? 1.0f : (float)LS_SLOPE_AT;
-    if (q->runner->door->subject->obeys >> ls_lever_find("samples") & 1) trial->levers.samples = SAMPLES;
+    if (ls_probe_takes_samples(q)) trial->levers.samples = SAMPLES;
     return ls_requests_plain(q, r, 3600 + (text < 0 ? -1 - text : text), 9, err);
 }
 
-/* Draws of one text behind the *n that are there already. */
+/* Draws of one text behind the *n that are there already; of a server that gives one sample a request, fewer. */
 static ls_status draw_text(ls_inquiry *q, int64_t text, double *x, double *y, int64_t *n, ls_error *err) {
     const uint64_t seed = q->runner->sweep->opts.seed;
-    for (int64_t k = 0; k < DRAWS; k++) {
+    for (int64_t k = 0; k < (ls_probe_takes_samples(q) ? DRAWS : 2 * DRAWS); k++) {
+        const int64_t before = *n;
         ls_seen s;
         ls_status status;
         q->runner->sweep->opts.seed = seed + 1 + (uint64_t)k;
@@ -35,6 +36,7 @@ static ls_status draw_text(ls_inquiry *q, int64_t text, double *x, double *y, in
             x[*n] = (double)s.outcomes.of[i].scored[0];
             y[(*n)++] = (double)s.outcomes.of[i].logprob[0];
         }
+        if (*n == before) q->refuses_samples = true;
         ls_seen_deinit(&s);
     }
     return LS_OK;
