@@ -4,6 +4,7 @@
 Its model is a table: the last tokens choose a row of logits. Usage: stand_in.py PORT_FILE DIALECT [FAULT] [NOISE]
 """
 
+import functools
 import hashlib
 import http.server
 import json
@@ -33,17 +34,30 @@ def next_state(state, token):
     return (state * 1000003 + token + 1) % 2305843009213693951
 
 
+@functools.cache  # a run asks for each row again and again
+def log_sum(i, temperature):
+    most = max(TABLE[i])
+    return math.log(sum(math.exp((x - most) / temperature) for x in TABLE[i]))
+
+
+@functools.cache
+def ways_on(i, temperature, top_k):
+    """Of a row of logits the tokens that may be drawn, the likeliest first, and their weights."""
+    row = TABLE[i]
+    order = sorted(range(VOCAB), key=lambda i: -row[i])[: top_k or VOCAB]
+    return order, temperature and [math.exp((row[i] - row[order[0]]) / temperature) for i in order]
+
+
 def value(state, token, temperature, way):
     row = TABLE[state % ROWS]
+    most = max(row)
     if FAULT == "flips":  # two paths agree to the bit, but for a rounding now and then
         draw = hashlib.blake2b(b"%d %s" % (state, way), digest_size=2).digest()
-        most = max(row)
-        return row[token] - most - math.log(sum(math.exp(x - most) for x in row)) + (0.02 if draw[0] < 6 else 0.0)
+        return row[token] - most - log_sum(state % ROWS, 1.0) + (0.02 if draw[0] < 6 else 0.0)
     if FAULT.startswith("two-kernels"):  # decode is another kernel than prefill: first tokens are equal in bits
         draw = hashlib.blake2b(b"%d %d" % (state, token), digest_size=4).digest()
         away = (0.3 if FAULT == "two-kernels-far" else 0.004) * (draw[0] + draw[1] - 255) / 128
-        most = max(row)
-        return (row[token] - most - math.log(sum(math.exp(x - most) for x in row))) * (1.0 + (away if way == b"later" else 0.0))
+        return (row[token] - most - log_sum(state % ROWS, 1.0)) * (1.0 + (away if way == b"later" else 0.0))
     if FAULT == "tiles" and way.endswith(b"tiles"):  # sums of a forward of 64 and more are in float32, of others in f16
         draw = hashlib.blake2b(b"%d %d tiles" % (state, token), digest_size=2).digest()
         return value(state, token, temperature, b"few") + 0.003 * (draw[0] - 127) / 128
@@ -59,19 +73,14 @@ def value(state, token, temperature, way):
     if FAULT == "rows" and way.endswith(b"rows"):  # a forward of many has a kernel that is coarse
         draw = hashlib.blake2b(b"%d %d" % (state, token), digest_size=4).digest()
         return value(state, token, temperature, b"few") + 0.02 * (draw[0] + draw[1] - 255) / 128
-    most = max(row)
-    total = sum(math.exp((x - most) / temperature) for x in row)
     rounding = hashlib.blake2b(b"%d %d %s" % (state, token, way), digest_size=4).digest()
-    return (row[token] - most) / temperature - math.log(total) + NOISE * (rounding[0] + rounding[1] + rounding[2] - 383) / 128
+    noise = NOISE * (rounding[0] + rounding[1] + rounding[2] - 383) / 128
+    return (row[token] - most) / temperature - log_sum(state % ROWS, temperature) + noise
 
 
 def draw(state, temperature, top_k, generator):
-    row = TABLE[state % ROWS]
-    order = sorted(range(VOCAB), key=lambda i: -row[i])[: top_k or VOCAB]
-    if temperature == 0:
-        return order[0]
-    weights = [math.exp((row[i] - row[order[0]]) / temperature) for i in order]
-    return generator.choices(order, weights)[0]
+    order, weights = ways_on(state % ROWS, temperature, top_k)
+    return generator.choices(order, weights)[0] if temperature != 0 else order[0]
 
 
 def read(ids):
