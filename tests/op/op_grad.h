@@ -51,6 +51,31 @@ static inline void grad_fill(const op_array *a, const grad_layout *layout, op_ma
             op_fill_row(a, layout->spans[i].row + t, make, seed);
 }
 
+/* A key that tells the layout, too (op_key). */
+static inline uint64_t grad_key(uint64_t key, const grad_layout *layout) {
+    key = op_key(op_key(key, &layout->rows, sizeof layout->rows), &layout->n_spans, sizeof layout->n_spans);
+    for (int64_t i = 0; i < layout->n_spans; i++) {
+        const ls_span *span = &layout->spans[i];
+        const int64_t place[] = {span->row, span->n_rows, span->pos, span->slot};
+        key = op_key(key, place, sizeof place);
+    }
+    return key;
+}
+
+/* op_recall of n gradients, which hold guards. `key` tells what their reference reads; keys [n] are those to keep them
+ * under. */
+static inline bool grad_recall(uint64_t *keys, uint64_t key, const op_array *of, int n) {
+    bool is_known = true;
+    for (int i = 0; i < n; i++) {
+        keys[i] = op_key_array(op_key(key, &i, sizeof i), &of[i]);
+        is_known = is_known && op_recall(keys[i], &of[i]);
+    }
+    return is_known;
+}
+static inline void grad_keep(const uint64_t *keys, const op_array *of, int n) {
+    for (int i = 0; i < n; i++) op_keep(keys[i], &of[i]);
+}
+
 /* Rows of one layout's sequence as a call of their own. */
 static inline op_array grad_rows(const op_array *from, const ls_span *span) {
     const op_array to = op_array_make(from->dtype, span->n_rows, from->cols, from->stride - from->cols);

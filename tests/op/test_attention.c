@@ -237,7 +237,20 @@ static bool is_checked(int64_t pos, int64_t length) {
            pos % 211 == 210;
 }
 
+/* Of all that attention_ref reads, and the form of what it writes. */
+static uint64_t key_of(const problem *p, const op_array *out, variant v) {
+    const int64_t form[] = {p->plan.n_seqs, p->n_heads, p->n_kv_heads, p->head_dim, p->window, p->profile, v,
+                            out->rows,      out->cols,  out->stride,   out->bytes,  out->dtype};
+    uint64_t key = op_key(op_key(0, form, sizeof form), &p->scale, sizeof p->scale);
+    key = op_key(key, p->plan.length, p->plan.n_seqs * (int64_t)sizeof *p->plan.length);
+    key = op_key(key, p->plan.offset, p->plan.n_seqs * (int64_t)sizeof *p->plan.offset);
+    key = op_key(key, p->checked, p->q.rows * (int64_t)sizeof *p->checked);
+    return op_key_array(op_key_array(op_key_array(key, &p->q), &p->k), &p->v);
+}
+
 static void attention_ref(const problem *p, const op_array *out, variant v) {
+    const uint64_t key = key_of(p, out, v);
+    if (op_recall(key, out)) return;
     op_guard(out);
     for (int64_t s = 0; s < p->plan.n_seqs; s++)
         for (int64_t t = 0; t < p->plan.length[s]; t++)
@@ -247,6 +260,7 @@ static void attention_ref(const problem *p, const op_array *out, variant v) {
                 else
                     query_ref(p, s, t, a, out, v);
             }
+    op_keep(key, out);
 }
 
 typedef struct layout {
@@ -414,7 +428,8 @@ static void every_cut_equals_the_whole(void **state) {
     }
 }
 
-/* Key lengths at the borders of segments, in one span, in chunks and to the end by single tokens. */
+/* Key lengths at the borders of segments, in one span, in chunks and to the end by single tokens. Under sanitizers only
+ * heads of one dimension reach a third segment. */
 static void long_contexts_equal_the_textbook(void **state) {
     const ls_isa isa = op_isa(state);
     const layout shapes[] = {{2, 1, 12, 16, LS_F32, 0, LS_PROFILE_EXACT},
@@ -430,7 +445,7 @@ static void long_contexts_equal_the_textbook(void **state) {
             const int64_t length[] = {lengths[n], 70};
             const op_plan plan = op_plan_make(2, length, slots);
             problem p;
-            if (!taken[i][n]) continue;
+            if (!taken[i][n] || (SANITIZED && lengths[n] > 2000 && shapes[i].head_dim > 1)) continue;
             problem_make(&p, &plan, &shapes[i], op_plain, test_random(&seed));
             problem_check(&p, isa, chunks, shapes[i].head_dim > 12 ? 2 : 3);
             problem_free(&p);
@@ -469,17 +484,18 @@ static void windows_over_segments(void **state) {
     }
 }
 
-/* Token by token through two segment borders; rows that the reference leaves out must equal those of one span. */
+/* Token by token through two segment borders, under sanitizers one; rows that the reference leaves out must equal those
+ * of one span. */
 static void decode_equals_prefill_of(ls_isa isa, int64_t window) {
     const layout shape = {2, 1, 12, 16, LS_BF16, window, LS_PROFILE_EXACT};
-    const int64_t length[] = {2100};
+    const int64_t length[] = {SANITIZED ? 1100 : 2100};
     const op_plan plan = op_plan_make(1, length, slots);
     const int64_t chunks[] = {1, 3, 1000};
     problem p;
     op_array whole, got;
     problem_make(&p, &plan, &shape, op_plain, 77);
-    whole = op_array_make(LS_BF16, 2100, p.out.cols, 0);
-    got = op_array_make(LS_BF16, 2100, p.out.cols, 0);
+    whole = op_array_make(LS_BF16, length[0], p.out.cols, 0);
+    got = op_array_make(LS_BF16, length[0], p.out.cols, 0);
     drive(&p, op_devices[isa][0], 0, true, 1, &whole);
     for (int64_t i = 0; i < OP_COUNT(chunks); i++) {
         op_pool_poison(&p.pool);
@@ -494,7 +510,7 @@ static void decode_equals_prefill_of(ls_isa isa, int64_t window) {
 
 static void decode_equals_prefill(void **state) {
     decode_equals_prefill_of(op_isa(state), 0);
-    decode_equals_prefill_of(op_isa(state), 1100);
+    decode_equals_prefill_of(op_isa(state), SANITIZED ? 550 : 1100);
 }
 
 /* Scores far apart: e underflows, a new maximum wipes out what came before, later segments vanish or take over. */
