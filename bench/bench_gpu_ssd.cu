@@ -1,9 +1,10 @@
 /* Mamba-2's scan on this GPU: prompts, their gradient and single tokens.
  *
- *     bench_gpu_ssd [HEADS DIM GROUPS]
+ *     bench_gpu_ssd [HEADS DIM GROUPS [f32]]
  *
- * 128 states. Prints microseconds a call, and the issue slots that a state and token take: lane operations, of as many
- * as the GPU's schedulers issue at its highest clock. ssd_peers.py prints mamba_ssm's times on the same machine. */
+ * 128 states. f32: inputs and outputs are float32, as in a model. Prints microseconds a call, and the issue slots that a
+ * state and token take: lane operations, of as many as the GPU's schedulers issue at its highest clock. ssd_peers.py
+ * prints mamba_ssm's times on the same machine. */
 #include "bench_gpu.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/ssd.h"
@@ -25,8 +26,8 @@ static void run_backward(const void *p) {
 }
 
 /* Whole sequences where pos is 0, else their next rows. */
-static problem problem_make(int64_t n_seqs, int64_t rows_each, int64_t pos, int64_t heads, int64_t dim,
-                            int64_t groups) {
+static problem problem_make(int64_t n_seqs, int64_t rows_each, int64_t pos, int64_t heads, int64_t dim, int64_t groups,
+                            bool wide) {
     const int64_t rows = n_seqs * rows_each, width = heads * dim, bc = groups * STATES;
     ls_span *spans = (ls_span *)calloc((size_t)n_seqs, sizeof *spans);
     ls_span *spans_there = (ls_span *)device_memory(n_seqs * (int64_t)sizeof *spans);
@@ -36,12 +37,12 @@ static problem problem_make(int64_t n_seqs, int64_t rows_each, int64_t pos, int6
     problem p;
     memset(&p, 0, sizeof p);
     ls_ssd_args *f = &p.forward;
-    f->in_dtype = f->out_dtype = LS_BF16;
-    f->x = filled(rows * width, 1, false);
-    f->dt_raw = filled(rows * heads, 2, false);
-    f->b = filled(rows * bc, 3, false);
-    f->cc = filled(rows * bc, 4, false);
-    f->out = device_memory(rows * width * 2);
+    f->in_dtype = f->out_dtype = wide ? LS_F32 : LS_BF16;
+    f->x = filled(rows * width, 1, wide);
+    f->dt_raw = filled(rows * heads, 2, wide);
+    f->b = filled(rows * bc, 3, wide);
+    f->cc = filled(rows * bc, 4, wide);
+    f->out = device_memory(rows * width * (wide ? 4 : 2));
     f->x_stride = f->out_stride = width;
     f->dt_stride = heads;
     f->b_stride = f->c_stride = bc;
@@ -64,7 +65,7 @@ static problem problem_make(int64_t n_seqs, int64_t rows_each, int64_t pos, int6
     exec_.workspace = device_memory(exec_.workspace_bytes);
     if (pos > 0) return p;
     ls_ssd_backward_args *b = &p.backward;
-    b->in_dtype = b->ddt_dtype = LS_BF16;
+    b->in_dtype = b->ddt_dtype = f->in_dtype;
     b->x = f->x, b->dt_raw = f->dt_raw, b->b = f->b, b->cc = f->cc;
     b->x_stride = width, b->dt_stride = heads, b->b_stride = b->c_stride = bc;
     b->a = f->a, b->dt_bias = f->dt_bias, b->d = f->d;
@@ -73,7 +74,7 @@ static problem problem_make(int64_t n_seqs, int64_t rows_each, int64_t pos, int6
     b->dx = (float *)device_memory(rows * width * 4);
     b->db = (float *)device_memory(rows * bc * 4);
     b->dcc = (float *)device_memory(rows * bc * 4);
-    b->ddt = device_memory(rows * heads * 2);
+    b->ddt = device_memory(rows * heads * 4);
     b->dout_stride = b->dx_stride = width;
     b->db_stride = b->dc_stride = bc;
     b->ddt_stride = heads;
@@ -108,10 +109,11 @@ int main(int argc, char **argv) {
                          everies[] = {1, 2, 4, 8, 12, 16};
     const long long heads = argc > 3 ? atoi(argv[1]) : 128, dim = argc > 3 ? atoi(argv[2]) : 64,
                     groups = argc > 3 ? atoi(argv[3]) : 8;
+    const bool wide = argc > 4 && strcmp(argv[4], "f32") == 0;
     bench_open();
     for (int i = 0; i < 3; i++) {
         const int64_t n = shapes[i][0], length = shapes[i][1];
-        problem p = problem_make(n, length, 0, heads, dim, groups);
+        problem p = problem_make(n, length, 0, heads, dim, groups, wide);
         const double slot = slot_us((double)(n * length * heads * dim * STATES));
         const double forward = time_of(run_forward, &p), backward = time_of(run_backward, &p);
         printf(
@@ -123,7 +125,7 @@ int main(int argc, char **argv) {
     }
     for (int i = 0; i < 4 * 6; i++) {
         const int64_t n = counts[i / 6], every = everies[i % 6];
-        problem p = problem_make(n, 1, 100, heads, dim, groups);
+        problem p = problem_make(n, 1, 100, heads, dim, groups, wide);
         p.forward.state_every = every;
         p.forward.held = held_pool(ls_ssd_held(&p.forward), n);
         const double bytes = (1.0 + 1.0 / (double)every) * (double)(n * heads * dim * STATES) * 4.0,

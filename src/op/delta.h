@@ -105,11 +105,12 @@ static LS_HD ls_held ls_delta_held(const ls_delta_args *a) {
  *   last [spans][heads][V]: with dfinal, T after the last token; of the GPU alone
  *   scale, factor, g_scale, g_factor, e [rows][heads]: A, f, F, g, E
  *   own [rows][key heads]: x
- *   first [entries][heads]: W of a piece's first token
+ *   first [entries][heads]: W of a piece's first token; of the CPU alone
+ *   borders [entries][heads][V]: T of that token; of the GPU alone
  *   rate, bias [entries][heads]: pieces' shares of the parameters' gradients */
 typedef struct ls_delta_backward_plan {
-    int64_t states, grads, deltas, inner, queries, keys, last, scale, factor, g_scale, g_factor, e, own, first, rate;
-    int64_t bias, total;
+    int64_t states, grads, deltas, inner, queries, keys, last, borders, scale, factor, g_scale, g_factor, e, own;
+    int64_t first, rate, bias, total;
 } ls_delta_backward_plan;
 
 /* Entry of the first piece of span i, and the number of its pieces. */

@@ -64,6 +64,7 @@ bool ls_delta_backward_plan_make(ls_delta_backward_plan *plan, const ls_delta_ba
     plan->queries = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, args->n_key_heads, args->key_dim));
     plan->keys = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, args->n_key_heads, args->key_dim));
     plan->last = ls_take_i64(&plan->total, args->dfinal != NULL ? ls_mul3_i64(n_spans, heads, args->value_dim) : 0);
+    plan->borders = ls_take_i64(&plan->total, ls_mul3_i64(entries, heads, args->value_dim));
     plan->scale = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, 1));
     plan->factor = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, 1));
     plan->g_scale = ls_take_i64(&plan->total, ls_mul3_i64(args->rows, heads, 1));

@@ -176,7 +176,13 @@ static __device__ void backwards(const delta_params *p, const ls_span *span, int
             p->a.dv[row * p->a.dv_stride + head * dim + j] = ls_mul(scale, m);
             for (int64_t i = 0; i < keys; i++) g[i * dim + j] = ls_fma(k[i], -m, ls_fma(q[i], z, g[i * dim + j]));
         }
-        if (t % PIECE == 0) store_state(ls_delta_matrix(p, p->plan.grads, entry + t / PIECE, head), g, each);
+        if (t % PIECE != 0) continue;
+        const int64_t piece = entry + t / PIECE;
+        if (j < dim)
+            ls_delta_border(p, piece, head)[j] =
+                border_column(g + j, ls_delta_matrix(p, p->plan.states, piece, head) + j,
+                              *ls_delta_number(p, p->plan.factor, row, head), keys, dim);
+        store_state(ls_delta_matrix(p, p->plan.grads, piece, head), g, each);
     }
 }
 
@@ -362,36 +368,40 @@ static __global__ void __launch_bounds__(LS_DELTA_DIM_MAX) pieces_kernel(const _
 
 /* ---- scalars ---- */
 
-/* W of pieces' first tokens, and dinitial: a block is a piece's head, a thread a column. */
+/* dinitial: a block is a span's head, a thread a column. */
 template <int IN>
-static __global__ void __launch_bounds__(LS_DELTA_DIM_MAX) borders_kernel(const __grid_constant__ delta_params p) {
+static __global__ void __launch_bounds__(LS_DELTA_DIM_MAX) initial_kernel(const __grid_constant__ delta_params p) {
     ls_cuda_begin();
-    __shared__ float t[LS_DELTA_DIM_MAX];
-    const int64_t head = blockIdx.x % p.a.n_heads, span_i = blockIdx.x / p.a.n_heads % p.a.n_spans;
-    const int64_t j = blockIdx.x / p.a.n_heads / p.a.n_spans, dim = p.a.value_dim, keys = p.a.key_dim;
-    const piece at = piece_of(&p, span_i, j);
-    if (p.fault->code != LS_FAULT_NONE || at.span->slot < 0 || at.n <= 0) return;
+    const int64_t head = blockIdx.x % p.a.n_heads, span_i = blockIdx.x / p.a.n_heads, dim = p.a.value_dim;
+    const piece at = piece_of(&p, span_i, 0);
+    if (p.fault->code != LS_FAULT_NONE || at.span->slot < 0 || at.n <= 0 || threadIdx.x >= dim) return;
     const float *g = ls_delta_matrix(&p, p.plan.grads, at.entry, head) + threadIdx.x;
-    const float *s = ls_delta_matrix(&p, p.plan.states, at.entry, head) + threadIdx.x;
-    const float factor = *ls_delta_number(&p, p.plan.factor, at.begin, head);
-    const float back = *ls_delta_number(&p, p.plan.g_scale, at.begin, head);
-    if (threadIdx.x < dim) t[threadIdx.x] = border_column(g, s, factor, keys, dim);
-    __syncthreads();
-    if (threadIdx.x == 0)
-        p.work[p.plan.first + at.entry * p.a.n_heads + head] =
-            ls_mul(ls_mul(*ls_delta_number(&p, p.plan.scale, at.begin, head), back), quad_fold(t, NULL, dim));
-    if (j > 0 || p.a.dinitial == NULL || threadIdx.x >= dim) return;
-    const float whole = ls_mul(back, ls_delta_step_at<IN>(&p, at.begin, head, 1.0f).decay);
+    const float whole = ls_mul(*ls_delta_number(&p, p.plan.g_scale, at.begin, head),
+                               ls_delta_step_at<IN>(&p, at.begin, head, 1.0f).decay);
     float *to = p.a.dinitial + ls_delta_state_at(&p, span_i, head) + threadIdx.x;
-    for (int64_t i = 0; i < keys; i++) to[i * dim] = ls_mul(whole, g[i * dim]);
+    for (int64_t i = 0; i < p.a.key_dim; i++) to[i * dim] = ls_mul(whole, g[i * dim]);
 }
 
-/* W of the token after a piece; +0 without one. */
-static __device__ __forceinline__ float w_after(const delta_params *p, const piece *at, int64_t head) {
-    if (!at->last) return p->work[p->plan.first + (at->entry + 1) * p->a.n_heads + head];
-    if (p->a.dfinal == NULL) return 0.0f;
-    return ls_mul(*ls_delta_number(p, p->plan.scale, at->begin + at->n - 1, head),
-                  quad_fold(ls_delta_last(p, at->span_i, head), NULL, p->a.value_dim));
+/* W of the first token of a piece, and of the token after it, +0 without one: the lower and the upper 16 lanes of a
+ * warp, of which all get theirs. Lane c of 16 has chain c. */
+static __device__ __forceinline__ float w_of_borders(const delta_params *p, const piece *at, int64_t head) {
+    const int64_t lane = threadIdx.x % LS_DELTA_FOLD, dim = p->a.value_dim, next = at->begin + at->n;
+    const bool after = threadIdx.x % 32 >= LS_DELTA_FOLD;
+    const float *t = NULL;
+    float scale = 0.0f, sum = 0.0f;
+    if (!after || !at->last) {
+        const int64_t row = after ? next : at->begin;
+        t = ls_delta_border(p, at->entry + after, head);
+        scale = ls_mul(*ls_delta_number(p, p->plan.scale, row, head), *ls_delta_number(p, p->plan.g_scale, row, head));
+    } else if (p->a.dfinal != NULL) {
+        t = ls_delta_last(p, at->span_i, head);
+        scale = *ls_delta_number(p, p->plan.scale, next - 1, head);
+    }
+    for (int64_t first = 4 * lane; t != NULL && first < dim; first += 4 * LS_DELTA_FOLD)
+        for (int64_t j = first; j < first + 4 && j < dim; j++) sum = ls_add(sum, t[j]);
+#pragma unroll
+    for (int step = 1; step < LS_DELTA_FOLD; step *= 2) sum = ls_add(sum, __shfl_xor_sync(LS_ALL_LANES, sum, step));
+    return ls_mul(scale, sum);
 }
 
 /* Of a token: what its W goes on with, and what parameters' gradients take. */
@@ -404,11 +414,12 @@ template <int IN>
 static __global__ void __launch_bounds__(THREADS) scalars_kernel(const __grid_constant__ delta_params p) {
     ls_cuda_begin();
     __shared__ token_scalars of[PIECE];
-    __shared__ float w_of[PIECE];
+    __shared__ float w_of[PIECE], border[2];
     const int64_t head = blockIdx.x % p.a.n_heads, span_i = blockIdx.x / p.a.n_heads % p.a.n_spans;
     const piece at = piece_of(&p, span_i, blockIdx.x / p.a.n_heads / p.a.n_spans);
     const int64_t dim = p.a.value_dim, lane = threadIdx.x % LS_DELTA_FOLD;
     if (p.fault->code != LS_FAULT_NONE || at.span->slot < 0 || at.n <= 0) return;
+    if (threadIdx.x < 32) border[threadIdx.x / LS_DELTA_FOLD] = w_of_borders(&p, &at, head);
     for (int64_t base = 0; base < at.n; base += THREADS / LS_DELTA_FOLD) { /* all lanes of a warp take part in sums */
         const int64_t t = base + threadIdx.x / LS_DELTA_FOLD, row = at.begin + (t < at.n ? t : at.n - 1);
         const float *inner = ls_delta_vector(&p, p.plan.inner, row, head);
@@ -441,11 +452,10 @@ static __global__ void __launch_bounds__(THREADS) scalars_kernel(const __grid_co
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        const float *first = p.work + p.plan.first + at.entry * p.a.n_heads + head;
-        float w = w_after(&p, &at, head), drate = 0.0f, ddt_bias = 0.0f;
+        float w = border[1], drate = 0.0f, ddt_bias = 0.0f;
         for (int64_t t = at.n - 1; t >= 0; t--) {
             if (t == 0)
-                w = *first;
+                w = border[0];
             else
                 w = of[t].decay < LS_DELTA_DECAY_MIN ? of[t].e : ls_add(w, ls_sub(of[t].e, of[t].x));
             w_of[t] = ls_mul(ls_mul(w, p.a.rate[head]), of[t].slope);
@@ -486,7 +496,7 @@ static __global__ void __launch_bounds__(THREADS) parameters_kernel(const __grid
 /* ---- launches ---- */
 
 typedef struct launches {
-    ls_launch rows, walks, pieces, borders, scalars, norms, parameters;
+    ls_launch rows, walks, pieces, initial, scalars, norms, parameters;
 } launches;
 
 static int64_t blocks_of(int64_t n, int64_t each) { return n / each + (n % each != 0); }
@@ -517,8 +527,8 @@ static launches launches_of(const delta_params *p, int64_t most, const ls_index 
                    0,
                    index,
                    n_index},
-        .borders = {"delta_backward, borders",
-                    {ls_launch_blocks(pieces, a->n_heads, 1), 1, 1},
+        .initial = {"delta_backward, initial",
+                    {ls_launch_blocks(a->n_spans, a->n_heads, 1), 1, 1},
                     threads_of(a->value_dim),
                     0,
                     index,
@@ -547,7 +557,7 @@ static ls_status launch_all(const ls_exec *exec, delta_params *p, const launches
         LS_CUDA_TRY(ls_cuda_launch(exec, &l->walks, (const void *)walks_kernel<IN>, p, err));
     LS_CUDA_TRY(ls_delta_pieces_back(exec, p, most, &taken, err));
     if (!taken) LS_CUDA_TRY(ls_cuda_launch(exec, &l->pieces, (const void *)pieces_kernel<IN>, p, err));
-    LS_CUDA_TRY(ls_cuda_launch(exec, &l->borders, (const void *)borders_kernel<IN>, p, err));
+    if (p->a.dinitial != NULL) LS_CUDA_TRY(ls_cuda_launch(exec, &l->initial, (const void *)initial_kernel<IN>, p, err));
     LS_CUDA_TRY(ls_cuda_launch(exec, &l->scalars, (const void *)scalars_kernel<IN>, p, err));
     return ls_cuda_launch(exec, &l->norms, (const void *)norms_kernel<IN>, p, err);
 }
@@ -599,7 +609,7 @@ ls_status ls_cuda_delta_backward(const ls_exec *exec, const ls_delta_backward_ar
                 ls_eight_fits(a->dq, a->dq_stride, 4) && ls_eight_fits(a->dk, a->dk_stride, 4) &&
                 ls_eight_fits(a->dv, a->dv_stride, 4);
     const launches l = launches_of(&p, most, index, (int64_t)(sizeof index / sizeof index[0]));
-    const ls_launch *const all[] = {&l.rows, &l.walks, &l.pieces, &l.borders, &l.scalars, &l.norms};
+    const ls_launch *const all[] = {&l.rows, &l.walks, &l.pieces, &l.initial, &l.scalars, &l.norms};
     const bool any = a->n_spans > 0 && a->rows > 0;
     for (int i = 0; any && i < 6; i++) LS_CUDA_TRY(ls_launch_check(all[i], LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_launch_check(&l.parameters, LS_CUDA_SHARED_MAX, err));

@@ -40,22 +40,29 @@ typedef struct place {
     const float *dfinal; /* G1 of the first head, where it is not another piece's; else NULL */
 } place;
 
-/* Whether one of the tokens from `from` on is among them. */
-static __device__ __forceinline__ bool any_from(const uint32_t bits[2], int from) {
-    return (((uint64_t)bits[1] << 32 | bits[0]) >> from) != 0;
+/* Tokens, a bit each: those of a shared mask; those of `bits` from `from` up to `to`, which is not among them. */
+static __device__ __forceinline__ uint64_t bits_of(const uint32_t bits[2]) { return (uint64_t)bits[1] << 32 | bits[0]; }
+static __device__ __forceinline__ uint64_t bits_between(uint64_t bits, int from, int to) {
+    const uint64_t low = to < 64 ? ((uint64_t)1 << to) - 1 : ~(uint64_t)0;
+    return from < 64 ? (bits & low) >> from << from : 0;
 }
 
-/* The factors of tokens from `from` to t, ascending; of `from` - 1 to t, descending. */
-static __device__ __forceinline__ float forward_factor(const piece_memory *m, int from, int t) {
+/* The factors of tokens from `from` to t, ascending; of `from` - 1 to t, descending. bits: the tokens that rescale,
+ * since a factor of 1 changes nothing. */
+static __device__ __forceinline__ float forward_factor(const piece_memory *m, uint64_t bits, int from, int t) {
     float product = 1.0f;
-    if (from > t || !any_from(m->rescaled, from)) return product;
-    for (int u = from; u <= t; u++) product = ls_mul(product, m->factor[u]);
+    for (uint64_t left = bits_between(bits, from, t + 1); left != 0; left &= left - 1)
+        product = ls_mul(product, m->factor[__ffsll((long long)left) - 1]);
     return product;
 }
-static __device__ __forceinline__ float backward_factor(const piece_memory *m, int from, int t) {
+static __device__ __forceinline__ float backward_factor(const piece_memory *m, uint64_t bits, int from, int t) {
     float product = 1.0f;
-    if (from <= t || !any_from(m->g_rescaled, t)) return product;
-    for (int u = from - 1; u >= t; u--) product = ls_mul(product, m->g_factor[u]);
+    uint64_t left = bits_between(bits, t, from);
+    while (left != 0) {
+        const int u = 63 - __clzll((long long)left);
+        product = ls_mul(product, m->g_factor[u]);
+        left ^= (uint64_t)1 << u;
+    }
     return product;
 }
 
@@ -163,22 +170,40 @@ static __device__ __forceinline__ void clear(sums *s) {
     }
 }
 
-/* Links both ways between the thread's tokens and those of its lane that are not later. */
+/* Links both ways between the thread's tokens and the four of its lane, where those are not later. Fours of tokens are
+ * one store; where both fours are the same tokens, that has what nobody reads as well. */
 static __device__ __forceinline__ void put_links(piece_memory *m, const sums *s, int token, int lane) {
+    const int other = 4 * lane;
+    const uint64_t rescaled = bits_of(m->rescaled), g_rescaled = bits_of(m->g_rescaled);
+    float query[4][OWN_T], up[4][OWN_T]; /* from the lane's tokens to the thread's */
+    if (other > token) return;
 #pragma unroll
     for (int r = 0; r < OWN_T; r++)
 #pragma unroll
         for (int c = 0; c < 4; c++) {
-            const int t = token + r, other = 4 * lane + c;
-            if (other > t) continue;
-            const float e = forward_factor(m, other + 1, t), g = backward_factor(m, t, other);
-            const float into = ls_mul(m->rest[t], s->y[r][c]);
-            m->query[other][t] = ls_mul(e, s->y[r][c]);
-            m->into[t][other] = other == t ? into : ls_mul(g, into);
-            if (other == t) continue;
-            m->key[other][t] = -ls_mul(e, s->p[r][c]);
-            m->key[t][other] = -ls_mul(g, s->p[r][c]);
+            const float e = forward_factor(m, rescaled, other + c + 1, token + r);
+            query[c][r] = ls_mul(e, s->y[r][c]);
+            up[c][r] = -ls_mul(e, s->p[r][c]);
         }
+#pragma unroll
+    for (int r = 0; r < OWN_T; r++) {
+        float into[4], down[4]; /* from the thread's token to the lane's */
+        const float rest = m->rest[token + r];
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            const float g = backward_factor(m, g_rescaled, token + r, other + c);
+            into[c] = ls_mul(g, ls_mul(rest, s->y[r][c]));
+            down[c] = -ls_mul(g, s->p[r][c]);
+            if (other == token && c < r) up[r][c] = down[c];
+        }
+        *(float4 *)&m->into[token + r][other] = make_float4(into[0], into[1], into[2], into[3]);
+        if (other < token) *(float4 *)&m->key[token + r][other] = make_float4(down[0], down[1], down[2], down[3]);
+    }
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        *(float4 *)&m->query[other + c][token] = make_float4(query[c][0], query[c][1], query[c][2], query[c][3]);
+        *(float4 *)&m->key[other + c][token] = make_float4(up[c][0], up[c][1], up[c][2], up[c][3]);
+    }
 }
 
 static __device__ __forceinline__ void read_row(float x[OWN_I], const float *row, int lane) {
@@ -315,9 +340,8 @@ static __device__ __forceinline__ void run_head(piece_memory *m, const delta_par
     put_links(m, &s, token, lane);
 #pragma unroll
     for (int r = 0; r < OWN_T; r++) {
-        const int t = token + r;
-        const float all = t < at->n ? forward_factor(m, 0, t) : 1.0f,
-                    end = t < at->n ? backward_factor(m, at->n, t) : 1.0f;
+        const float all = forward_factor(m, bits_of(m->rescaled), 0, token + r),
+                    end = backward_factor(m, bits_of(m->g_rescaled), PIECE, token + r);
 #pragma unroll
         for (int i = 0; i < OWN_I; i++) {
             s.query[r][i] = ls_mul(all, s.query[r][i]);

@@ -60,6 +60,10 @@ static __device__ __forceinline__ float ls_delta_first_scale(const delta_params 
 static __device__ __forceinline__ float *ls_delta_last(const delta_params *p, int64_t span_i, int64_t head) {
     return p->work + p->plan.last + (span_i * p->a.n_heads + head) * p->a.value_dim;
 }
+/* T of a piece's first token. */
+static __device__ __forceinline__ float *ls_delta_border(const delta_params *p, int64_t entry, int64_t head) {
+    return p->work + p->plan.borders + (entry * p->a.n_heads + head) * p->a.value_dim;
+}
 /* Normalised rows of a key head. */
 static __device__ __forceinline__ float *ls_delta_row(const delta_params *p, int64_t part, int64_t row, int64_t key) {
     return p->work + part + (row * p->a.n_key_heads + key) * p->a.key_dim;

@@ -145,10 +145,11 @@ static __device__ __forceinline__ void move_state(walk_state<PER> *k, float *hea
     }
 }
 
-/* The fold over rows of g * S; g: of a whole matrix, at the thread's first row and column. */
+/* The fold over rows of x * (factor * y): x is what the walk has; y of a whole matrix, at the thread's first row and
+ * column. */
 template <int PER>
-static __device__ __forceinline__ void border_columns(float t[PER], const walk_state<PER> *k, const float *g,
-                                                      int64_t dim) {
+static __device__ __forceinline__ void border_columns(float t[PER], const walk_state<PER> *x, const float *y,
+                                                      float factor, int64_t dim) {
     float c[4][PER];
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -156,10 +157,10 @@ static __device__ __forceinline__ void border_columns(float t[PER], const walk_s
         for (int j = 0; j < PER; j++) c[i][j] = 0.0f;
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
-        float x[PER];
-        read_columns<PER>(x, g + (i / 4 * LS_DELTA_FOLD + i % 4) * dim);
+        float row[PER];
+        read_columns<PER>(row, y + (i / 4 * LS_DELTA_FOLD + i % 4) * dim);
 #pragma unroll
-        for (int j = 0; j < PER; j++) c[i % 4][j] = ls_fma(x[j], k->s[i][j], c[i % 4][j]);
+        for (int j = 0; j < PER; j++) c[i % 4][j] = ls_fma(ls_mul(factor, row[j]), x->s[i][j], c[i % 4][j]);
     }
 #pragma unroll
     for (int j = 0; j < PER; j++) t[j] = ls_add(ls_add(c[0][j], c[1][j]), ls_add(c[2][j], c[3][j]));
@@ -262,9 +263,14 @@ static __device__ __forceinline__ void walk(walk_memory<PER> *memory, const delt
         if (MODE == LS_DELTA_BACK) {
 #pragma unroll 1
             for (int64_t t = n - 1; t >= 0; t--) token_backwards<PER>(&s, &w, t);
-            if (begin % LS_DELTA_PIECE == 0)
-                move_state<PER, true>(
-                    &s, ls_delta_matrix(p, p->plan.grads, entry + begin / LS_DELTA_PIECE, at->head) + from, dim);
+            if (begin % LS_DELTA_PIECE == 0) {
+                const int64_t piece = entry + begin / LS_DELTA_PIECE;
+                float t[PER];
+                border_columns<PER>(t, &s, ls_delta_matrix(p, p->plan.states, piece, at->head) + from,
+                                    *ls_delta_number(p, p->plan.factor, at->span->row + begin, at->head), dim);
+                if (slice == 0) write_columns<PER>(ls_delta_border(p, piece, at->head) + at->column + column, t);
+                move_state<PER, true>(&s, ls_delta_matrix(p, p->plan.grads, piece, at->head) + from, dim);
+            }
         } else {
 #pragma unroll 1
             for (int64_t t = 0; t < n; t++) token_forwards<PER, MODE>(&s, &w, t);
@@ -279,7 +285,7 @@ static __device__ __forceinline__ void walk(walk_memory<PER> *memory, const delt
     }
     if (MODE == LS_DELTA_KEEP && p->a.dfinal != NULL) {
         float t[PER];
-        border_columns<PER>(t, &s, p->a.dfinal + ls_delta_state_at(p, at->span_i, at->head) + from, dim);
+        border_columns<PER>(t, &s, p->a.dfinal + ls_delta_state_at(p, at->span_i, at->head) + from, 1.0f, dim);
         if (slice == 0) write_columns<PER>(ls_delta_last(p, at->span_i, at->head) + at->column + column, t);
     }
     if (MODE == LS_DELTA_FORWARD)
@@ -506,6 +512,8 @@ template <int PER, int MODE, int STORED>
 static __global__ void __cluster_dims__(LS_DELTA_COLUMNS / walk_memory<PER>::COLUMNS)
     __launch_bounds__(WALKERS + HELPERS, 2) walk_kernel(const __grid_constant__ delta_params p) {
     ls_cuda_begin();
+    constexpr int WALKER =
+        PER == 4 && MODE == LS_DELTA_FORWARD ? 200 : 184; /* registers that nothing is spilled from */
     extern __shared__ __align__(16) char shared[];
     auto *memory = (walk_memory<PER> *)shared;
     const int64_t blocks = p.a.value_dim / walk_memory<PER>::COLUMNS;
@@ -519,10 +527,10 @@ static __global__ void __cluster_dims__(LS_DELTA_COLUMNS / walk_memory<PER>::COL
                       .n_tiles = (span->n_rows + TILE - 1) / TILE};
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || span->n_rows == 0) return;
     if (threadIdx.x >= WALKERS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(256 - WALKER));
         help<PER, MODE, STORED>(memory, &p, &at);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 200;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(WALKER));
         walk<PER, MODE>(memory, &p, &at);
     }
 }

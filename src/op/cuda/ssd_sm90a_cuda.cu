@@ -354,10 +354,10 @@ static __global__ void __launch_bounds__(WALKERS + HELPERS, 2) walk_kernel(const
     const int64_t head = (int64_t)(blockIdx.x % p.blocks) * HEADS;
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || span->n_rows == 0) return;
     if (threadIdx.x >= WALKERS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
         help<PER, GROUPS, HEADS, IN>(memory, &p, span, head);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 200;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
         walk<PER, GROUPS, HEADS>(memory, &p, span, head);
     }
 }
