@@ -266,6 +266,9 @@ static void rmsnorm(bk_run *run) {
                 &(norm_case){LS_F32, LS_BF16, bk_size(run, 10, 100, 8192), 2560, 0, 0, 0, VALUES_PLAIN, 1e-6f, false});
     rmsnorm_one(&d, &(norm_case){LS_BF16, LS_BF16, bk_size(run, 10, 300, 70001), 160, 32, 32, 0, VALUES_CANCELLING,
                                  1e-6f, false});
+    for (int64_t dim = 128; dim <= 256; dim += 128)
+        rmsnorm_one(
+            &d, &(norm_case){LS_F32, LS_BF16, bk_size(run, 10, 301, 70001), dim, dim, 0, 0, VALUES_WIDE, 1e-6f, false});
     rmsnorm_one(&d, &(norm_case){LS_F32, LS_F32, 2, bk_size(run, 20000, 288 * 1024, 288 * 1024), 0, 0, 0, VALUES_PLAIN,
                                  1e-6f, true});
     sides_close(&d);

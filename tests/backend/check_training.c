@@ -293,6 +293,16 @@ static void rmsnorm_backward(bk_run *run) {
                                               .eps = 1e-6f,
                                               .add = kind % 2 == 0,
                                               .dw = true});
+    /* Heads: rows that share a block, and few columns with many rows. */
+    for (int64_t dim = 128; dim <= 256; dim += 64)
+        rmsnorm_backward_one(&d, &(norm_case){.from = LS_F32,
+                                              .rows = bk_size(run, 70, 2051, 65543),
+                                              .dim = dim,
+                                              .dy_gap = dim - 128,
+                                              .kind = VALUES_WIDE,
+                                              .eps = 1e-6f,
+                                              .add = dim == 128,
+                                              .dw = true});
     rmsnorm_backward_one(&d, &(norm_case){.from = LS_BF16,
                                           .rows = bk_size(run, 50, 1000, 20011),
                                           .dim = 160,

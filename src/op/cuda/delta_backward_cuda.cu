@@ -16,7 +16,7 @@ static __device__ __forceinline__ float dot_runs(const float x[8], const float y
     float c[8];
 #pragma unroll
     for (int i = 0; i < 8; i++) c[i] = ls_fma(x[i], y[i], 0.0f);
-    float run = ls_delta_run(c);
+    float run = ls_run_fold(c);
 #pragma unroll
     for (int half = 16; half > 0; half /= 2) run = ls_add(run, __shfl_down_sync(LS_ALL_LANES, run, half));
     return __shfl_sync(LS_ALL_LANES, run, 0);

@@ -3,8 +3,8 @@
 #define LS_OP_CUDA_DELTA_CUDA_H
 
 #include "num/expf.h"
+#include "op/cuda/chains_cuda.h"
 #include "op/cuda/check_cuda.h"
-#include "op/cuda/elements_cuda.h"
 #include "op/delta.h"
 #include "op/delta_math.h"
 
@@ -90,19 +90,13 @@ static __device__ __forceinline__ float ls_delta_fold_rows(const float *x, const
     return ls_delta_join(chain);
 }
 
-/* One run of eight of the tree of num/sum.h. */
-static __device__ __forceinline__ float ls_delta_run(const float c[8]) {
-    const float even = ls_add(ls_add(c[0], c[4]), ls_add(c[2], c[6]));
-    return ls_add(even, ls_add(ls_add(c[1], c[5]), ls_add(c[3], c[7])));
-}
-
 /* The tree over the products of n elements, at most 256; all lanes of a warp call it and get it. */
 static __device__ __forceinline__ float ls_delta_warp_tree(const float *x, const float *y, int64_t n) {
     const int64_t first = threadIdx.x % 32 * 8;
     float c[8];
 #pragma unroll
     for (int i = 0; i < 8; i++) c[i] = first + i < n ? ls_fma(x[first + i], y[first + i], 0.0f) : 0.0f;
-    float run = ls_delta_run(c);
+    float run = ls_run_fold(c);
 #pragma unroll
     for (int half = 16; half > 0; half /= 2) run = ls_add(run, __shfl_down_sync(LS_ALL_LANES, run, half));
     return __shfl_sync(LS_ALL_LANES, run, 0);

@@ -334,7 +334,7 @@ static __device__ __forceinline__ float norm_of(const ls_vec8<IN> &v) {
     float c[8];
 #pragma unroll
     for (int i = 0; i < 8; i++) c[i] = ls_fma(ls_vec8_get<IN>(v, i), ls_vec8_get<IN>(v, i), 0.0f);
-    float run = ls_delta_run(c);
+    float run = ls_run_fold(c);
 #pragma unroll
     for (int half = LANES / 2; half > 0; half /= 2) run = ls_add(run, __shfl_down_sync(LS_ALL_LANES, run, half, LANES));
     return ls_delta_norm_of(__shfl_sync(LS_ALL_LANES, run, 0, LANES));

@@ -1,4 +1,4 @@
-/* rmsnorm backward on the GPU: dx takes a block a row, as the forward op does; dw a thread a column, whose chain goes
+/* rmsnorm backward on the GPU: dx takes a block a row, or a warp, or half of one, as the forward op does; dw a thread a column, whose chain goes
  * over all rows as other threads bring them. */
 #include "op/cuda/cuda_ops.h"
 #include "op/cuda/rmsnorm_cuda.h"
@@ -151,6 +151,29 @@ static __global__ void __launch_bounds__(LS_CHAIN_THREADS) wide_dx_kernel(const 
     if (threadIdx.x == 0) p.a.scale[row] = s;
 }
 
+template <int X, int LANES>
+static __global__ void __launch_bounds__(LS_NORM_RUN_THREADS) run_dx_kernel(const __grid_constant__ ls_norm_params p) {
+    ls_cuda_begin();
+    const int64_t row = (int64_t)blockIdx.x * (LS_NORM_RUN_THREADS / LANES) + threadIdx.x / LANES;
+    const int64_t first = threadIdx.x % LANES * 8, n = row < p.a.rows ? p.a.dim - first : 0;
+    const int64_t to = row * p.a.dx_stride + first;
+    float x[8], g[8], w[8], old[8];
+    ls_run_load<X>(p.a.x, row * p.a.x_stride + first, n, p.vector, x);
+    ls_run_load<LS_F32>(p.a.dy, row * p.a.dy_stride + first, n, p.vector, g);
+    ls_run_load<LS_F32>(p.a.w, first, n, p.vector, w);
+    if (p.a.add) ls_run_load<LS_F32>(p.a.dx, to, n, p.vector, old);
+    const float s = ls_norm_scale(ls_runs_sum<LANES>(x, x, n), p.a.dim, p.a.eps);
+#pragma unroll
+    for (int j = 0; j < 8; j += 4) ls_norm_normalise(x + j, g + j, w + j, s);
+    const float u = ls_div(ls_runs_sum<LANES>(g, x, n), (float)p.a.dim);
+#pragma unroll
+    for (int j = 0; j < 8; j += 4) ls_norm_dx(g + j, x + j, g + j, s, u);
+#pragma unroll
+    for (int j = 0; j < 8 && p.a.add; j++) g[j] = ls_add(old[j], g[j]);
+    ls_run_store<LS_F32>(p.a.dx, to, n, p.vector, g);
+    if (first == 0 && n > 0) p.a.scale[row] = s;
+}
+
 /* ---- dw ---- */
 
 #define DW_COLUMNS 16 /* of a block: few, so that the columns of one row are on many processors */
@@ -215,16 +238,23 @@ static __global__ void __launch_bounds__(DW_THREADS) parts_dw_kernel(const __gri
 
 /* ---- the op ---- */
 
+/* rows: of a block. */
 typedef struct dx_launch {
     const void *kernel;
-    int64_t threads;
+    int64_t threads, rows;
 } dx_launch;
 
 template <int X>
 static dx_launch dx_kernel_for(int64_t dim) {
-    if (dim <= SHORT_STEPS * LS_CHAIN_STEP) return dx_launch{(const void *)dx_kernel<X, SHORT_STEPS>, LS_CHAIN_THREADS};
-    if (dim <= LONG_STEPS * LS_CHAIN_STEP) return dx_launch{(const void *)long_dx_kernel<X>, GROUPS * LS_CHAIN_THREADS};
-    return dx_launch{(const void *)wide_dx_kernel<X>, LS_CHAIN_THREADS};
+    if (dim <= LS_RUN_ROW)
+        return dx_launch{ls_norm_run_rows(dim) == LS_NORM_RUN_THREADS / 16 ? (const void *)run_dx_kernel<X, 16>
+                                                                           : (const void *)run_dx_kernel<X, 32>,
+                         LS_NORM_RUN_THREADS, ls_norm_run_rows(dim)};
+    if (dim <= SHORT_STEPS * LS_CHAIN_STEP)
+        return dx_launch{(const void *)dx_kernel<X, SHORT_STEPS>, LS_CHAIN_THREADS, 1};
+    if (dim <= LONG_STEPS * LS_CHAIN_STEP)
+        return dx_launch{(const void *)long_dx_kernel<X>, GROUPS * LS_CHAIN_THREADS, 1};
+    return dx_launch{(const void *)wide_dx_kernel<X>, LS_CHAIN_THREADS, 1};
 }
 
 static bool fits_fours(const ls_rmsnorm_backward_args *a) {
@@ -261,7 +291,7 @@ ls_status ls_cuda_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backwar
     const ls_index index[] = NORM_INDEX(a);
     const bool f32 = a->x_dtype == LS_F32;
     const dx_launch of = f32 ? dx_kernel_for<LS_F32>(a->dim) : dx_kernel_for<LS_BF16>(a->dim);
-    const ls_launch dx = {"rmsnorm_backward", {a->rows, 1, 1}, of.threads, 0, index, 3};
+    const ls_launch dx = {"rmsnorm_backward", {ls_norm_blocks(a->rows, of.rows), 1, 1}, of.threads, 0, index, 3};
     const ls_launch dw = {"rmsnorm_backward dw", {dw_blocks(a), 1, 1}, DW_THREADS, 0, index, 2};
     bool taken = false;
     LS_CUDA_TRY(ls_norm_dx_staged(exec, &p, &taken, err));

@@ -1,4 +1,5 @@
-/* rmsnorm on the GPU: a block a row. A row of up to 1,024 columns lies in the registers of 64 threads, with all its
+/* rmsnorm on the GPU. Rows of up to 256 columns, heads mostly, have a warp each, or half of one. Of longer ones a block
+ * has one: a row of up to 1,024 columns lies in the registers of 64 threads, with all its
  * loads and those of the weight on their way at once; one of up to 4,096 in those of 256, and in shared memory, where
  * the first 64 threads find what they add up; a longer one is read twice. */
 #include "op/cuda/cuda_ops.h"
@@ -129,18 +130,37 @@ static __global__ void __launch_bounds__(LS_CHAIN_THREADS) wide_kernel(const __g
     }
 }
 
+template <int X, int Y, int LANES>
+static __global__ void __launch_bounds__(LS_NORM_RUN_THREADS) run_kernel(const __grid_constant__ ls_norm_call p) {
+    ls_cuda_begin();
+    const int64_t row = (int64_t)blockIdx.x * (LS_NORM_RUN_THREADS / LANES) + threadIdx.x / LANES;
+    const int64_t first = threadIdx.x % LANES * 8, n = row < p.a.rows ? p.a.dim - first : 0;
+    float x[8], w[8];
+    ls_run_load<X>(p.a.x, row * p.a.x_stride + first, n, p.vector, x);
+    ls_run_load<LS_F32>(p.a.w, first, n, p.vector, w);
+    const float scale = ls_norm_scale(ls_runs_sum<LANES>(x, x, n), p.a.dim, p.a.eps);
+#pragma unroll
+    for (int j = 0; j < 8; j++) x[j] = ls_mul(ls_mul(x[j], scale), w[j]);
+    ls_run_store<Y>(p.a.y, row * p.a.y_stride + first, n, p.vector, x);
+}
+
+/* rows: of a block. */
 typedef struct norm_launch {
     const void *kernel;
-    int64_t threads;
+    int64_t threads, rows;
 } norm_launch;
 
 template <int X, int Y, bool ADD>
 static norm_launch kernel_for(int64_t dim) {
+    if (dim <= LS_RUN_ROW && !ADD)
+        return norm_launch{ls_norm_run_rows(dim) == LS_NORM_RUN_THREADS / 16 ? (const void *)run_kernel<X, Y, 16>
+                                                                             : (const void *)run_kernel<X, Y, 32>,
+                           LS_NORM_RUN_THREADS, ls_norm_run_rows(dim)};
     if (dim <= SHORT_STEPS * LS_CHAIN_STEP)
-        return norm_launch{(const void *)norm_kernel<X, Y, SHORT_STEPS, ADD>, LS_CHAIN_THREADS};
+        return norm_launch{(const void *)norm_kernel<X, Y, SHORT_STEPS, ADD>, LS_CHAIN_THREADS, 1};
     if (dim <= LONG_STEPS * LS_CHAIN_STEP)
-        return norm_launch{(const void *)long_kernel<X, Y, ADD>, GROUPS * LS_CHAIN_THREADS};
-    return norm_launch{(const void *)wide_kernel<X, Y, ADD>, LS_CHAIN_THREADS};
+        return norm_launch{(const void *)long_kernel<X, Y, ADD>, GROUPS * LS_CHAIN_THREADS, 1};
+    return norm_launch{(const void *)wide_kernel<X, Y, ADD>, LS_CHAIN_THREADS, 1};
 }
 
 static norm_launch kernel_of(const ls_norm_call *p) {
@@ -189,7 +209,7 @@ static ls_status run(const char *op, const ls_exec *exec, const ls_rmsnorm_args 
     LS_CUDA_TRY(ls_norm_staged(exec, op, &p, &taken, err));
     if (taken) return LS_OK;
     const norm_launch norm = kernel_of(&p);
-    const ls_launch launch = {op, {a->rows, 1, 1}, norm.threads, 0, index, 2};
+    const ls_launch launch = {op, {ls_norm_blocks(a->rows, norm.rows), 1, 1}, norm.threads, 0, index, 2};
     return ls_cuda_launch(exec, &launch, norm.kernel, &p, err);
 }
 

@@ -8,6 +8,11 @@
 /* Rows of as many steps of the chains stay in the registers of the chains' threads. */
 #define LS_NORM_SHORT_STEPS 4
 
+/* Rows of at most LS_RUN_ROW columns share blocks of so many threads. */
+#define LS_NORM_RUN_THREADS 128
+static inline int64_t ls_norm_run_rows(int64_t dim) { return LS_NORM_RUN_THREADS / (dim <= LS_RUN_ROW / 2 ? 16 : 32); }
+static inline int64_t ls_norm_blocks(int64_t rows, int64_t each) { return rows / each + (rows % each != 0); }
+
 /* A gradient. vector: all rows can be read and written in fours. */
 typedef struct ls_norm_params {
     ls_rmsnorm_backward_args a;
