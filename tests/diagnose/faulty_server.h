@@ -110,7 +110,10 @@ typedef enum fault {
     FEW_BITS,         /* any prompt of 17 tokens and more is taken for another one, once some were kept */
     HALF_BLOCK,       /* a block of which more than half is there is taken for a full one */
     TWICE_SUMMED,     /* records are normalised over some ids twice */
-    LEFT              /* now and then what a client that left has left stays */
+    LEFT,             /* now and then what a client that left has left stays */
+    MERGED,           /* it reads some pairs of tokens that meet as one */
+    ONE_LEFT,         /* draws are cut to the likeliest token, whose record is 0 */
+    ZEROS             /* records are 0 now and then */
 } fault;
 
 typedef struct server {
@@ -366,6 +369,8 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case LOG_PLUS: return log(p[token] + 1e-3);
         case TO_A_POWER: return -pow(-log(p[token]), 1.2);
         case ON_A_CURVE: return log(p[token]) + 0.4 * sin(2.0 * log(p[token]));
+        case ONE_LEFT: return 0.0;
+        case ZEROS: return unit(hash_of(ids, n) + 11) < 0.1 ? 0.0 : log(p[token]);
         case FIVE_PLACES: return log(nearbyint(1e5 * p[token]) / 1e5);
         default: return log(p[token]) + (hit ? 0.5 : 0.0);
     }
@@ -389,10 +394,21 @@ static int64_t through_text(void *context, const int32_t *ids, int64_t n, bool s
     return at;
 }
 
+static int64_t merge(const int32_t *ids, int64_t n, int32_t *out) {
+    int64_t at = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (at > 0 && (7 * out[at - 1] + ids[i]) % 24 == 0)
+            out[at - 1] = (out[at - 1] + ids[i]) % (VOCAB - 3) + 3;
+        else
+            out[at++] = ids[i];
+    return at;
+}
+
 /* What decode reads of a prompt; how many tokens. */
 static int64_t read_prompt(const server *s, const int32_t *prompt, int64_t n_prompt, int32_t *out) {
     const int64_t front = s->fault == BOS_TWICE || s->fault == TWO_IN_FRONT ? 2 : 0;
     int64_t n = n_prompt - (s->fault == LAST_TWO_LOST && n_prompt > 2 ? 2 : 0);
+    if (s->fault == MERGED) return merge(prompt, n, out);
     if (s->fault == THROUGH_TEXT) return through_text(NULL, prompt, n, false, out, LENGTH_MOST);
     for (int64_t i = 0; i < front; i++) out[i] = s->fault == BOS_TWICE ? BOS : prompt[i % n];
     for (int64_t i = 0; i < n; i++) out[front + i] = prompt[s->fault == TURNED_ROUND ? n - 1 - i : i];
@@ -458,7 +474,9 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
         probabilities(ids, n, 1.0, p);
         probabilities(ids, n, greedy ? 1.0 : (double)trial->sampling.temperature, at);
         for (int v = 0; v < VOCAB && s->fault == HIDDEN_CUT; v++) warm[v] = at[v] < nth_of(at, 19) ? 0.0 : at[v];
-        token = s->fault == HIDDEN_CUT ? draw(warm, u * mass_of(at, 1.0), greedy) : draw(at, u, greedy);
+        token = s->fault == ONE_LEFT     ? draw(p, 0.0, true)
+                : s->fault == HIDDEN_CUT ? draw(warm, u * mass_of(at, 1.0), greedy)
+                                         : draw(at, u, greedy);
         if (s->fault == MASKED && token == END) token = END + 1;
         c->completion[c->n] = token;
         c->logprob[c->n] = (float)record_of(s, p, ids, n, token, hit);

@@ -171,7 +171,19 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_slope, RAISED, LS_CAUSE_NONE},
                 {ls_probe_decide_leavers, SOUND, LS_CAUSE_NONE},
                 {ls_probe_decide_leavers, LEFT, LS_CAUSE_STALE_SLOT},
-                {ls_probe_decide_leavers, NOISE, LS_CAUSE_NONE}};
+                {ls_probe_decide_leavers, NOISE, LS_CAUSE_NONE},
+                {ls_probe_decide_content, SOUND, LS_CAUSE_NONE},
+                {ls_probe_decide_content, MERGED, LS_CAUSE_OTHER_TOKENS},
+                {ls_probe_decide_content, OTHER_IDS, LS_CAUSE_NONE}, /* by one token alone */
+                {ls_probe_decide_content, NOISE, LS_CAUSE_NONE},
+                {ls_probe_decide_threshold, MERGED, LS_CAUSE_NONE},
+                {ls_probe_decide_own_cut, SOUND, LS_CAUSE_NONE},
+                {ls_probe_decide_own_cut, HIDDEN_CUT, LS_CAUSE_CUT},
+                {ls_probe_decide_own_cut, ONE_LEFT, LS_CAUSE_CUT},
+                {ls_probe_decide_own_cut, ZEROS, LS_CAUSE_NONE},
+                {ls_probe_decide_own_cut, RAISED, LS_CAUSE_NONE},
+                {ls_probe_decide_own_cut, MASKED, LS_CAUSE_NONE},
+                {ls_probe_decide_own_cut, PRESENCE, LS_CAUSE_NONE}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         server *s = start(rows[i].fault);
@@ -264,7 +276,10 @@ static void an_inquiry_names_what_is_wrong_and_nothing_else(void **state) {
                 {ROW_OF_NEXT, true, LS_CAUSE_OTHERS_STATE},
                 {FEW_BITS, true, LS_CAUSE_CACHE_CROSSED},
                 {HALF_BLOCK, true, LS_CAUSE_SNAPSHOT_SHIFTED},
-                {TWICE_SUMMED, true, LS_CAUSE_CUT}};
+                {TWICE_SUMMED, true, LS_CAUSE_CUT},
+                {MERGED, true, LS_CAUSE_OTHER_TOKENS},
+                {ONE_LEFT, true, LS_CAUSE_CUT},
+                {ZEROS, true, LS_CAUSE_MISSING}};
     (void)state;
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
         server *s = start(rows[k].fault);

@@ -359,10 +359,16 @@ bool ls_probe_hangs_on_text(const ls_slope *slope);
 ls_status ls_probe_decide_head(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether records are of one other temperature, whatever was asked for, or of a distribution that was cut. */
 ls_status ls_probe_decide_slope(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether the server cuts what it draws from by itself, as draws at temperature 1 say. */
+ls_status ls_probe_decide_own_cut(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether what decode leaves is wrong for a prompt that goes on behind it. */
 ls_status ls_probe_decide_talk(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether requests are off from a length on. */
 ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether a length is what makes longer requests off: of texts somewhat longer hardly any is within `cut`. */
+ls_status ls_probe_length_decides(ls_inquiry *q, int64_t length, double cut, bool *decides, ls_error *err);
+/* Whether texts of one length are off by which tokens follow each other in them. */
+ls_status ls_probe_decide_content(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether decoded tokens are off from the first border of a page on, wherever that is. */
 ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether copies of one text move with the text that had their slots before, which no number of rows makes. */

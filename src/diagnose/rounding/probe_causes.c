@@ -88,18 +88,22 @@ static int64_t count_zeros(const ls_foreign *f) {
     return n_near >= n_far ? n_zero : 0;
 }
 
-/* Values that are not there, zeros that stand in their place included. */
-static bool decide_missing(ls_inquiry *q) {
+/* Values that are not there, zeros that stand in their place included. A zero is a value where a cut leaves one token. */
+static ls_status decide_missing(ls_inquiry *q, bool *found, ls_error *err) {
     const ls_server_oddities *o = q->runner->door->subject->odd;
     ls_foreign *f = q->f;
     const int64_t n_zero = count_zeros(f);
-    if (o->n_missing == 0 && o->n_missing_again == 0 && n_zero < 2) return false;
+    *found = false;
+    if (o->n_missing == 0 && o->n_missing_again == 0 && n_zero < 2) return LS_OK;
+    if (o->n_missing == 0 && o->n_missing_again == 0) LS_TRY(ls_probe_decide_own_cut(q, found, err));
+    if (*found) return LS_OK;
+    *found = true;
     ls_foreign_find(f, LS_CAUSE_MISSING, LS_STACK_SOLO_LONG, 0.98,
                     "%" PRId64 " of %" PRId64 " decoded values are null, NaN, an infinity or below -9000, %" PRId64
                     " of them of first tokens, and %" PRId64 " are 0 for tokens that are not sure; %" PRId64
                     " of %" PRId64 " values of prompts are missing. The others were compared",
                     o->n_missing, o->n_values, o->n_missing_first, n_zero, o->n_missing_again, o->n_again);
-    return true;
+    return LS_OK;
 }
 
 /* ---- one lever ---- */
@@ -160,7 +164,7 @@ static ls_status decide_draws(ls_inquiry *q, ls_error *err) {
     double sure;
     ls_slope line;
     ls_stack_experiment experiment;
-    bool hot;
+    bool hot, cut = false;
     LS_TRY(strongest(q, LS_STACK_RAW, LS_STACK_COLD, &experiment, &sure, err));
     /* Of a model that is sure at low temperatures these show nothing, and a high one has been tried before. */
     hot = experiment == LS_STACK_EXPERIMENTS && q->runner->sweep->opts.hot_differs;
@@ -180,6 +184,8 @@ static ls_status decide_draws(ls_inquiry *q, ls_error *err) {
                                 "%" PRId64 " draws of %" PRId64 " texts; 1 / %g is %.3f",
                                 asked, line.slope, line.n, line.n_texts, asked, 1.0 / asked);
         } else if (!hot && line.n >= 12) {
+            LS_TRY(ls_probe_decide_own_cut(q, &cut, err));
+            if (cut) return LS_OK;
             ls_foreign_find(f, LS_CAUSE_TEMPERATURE, experiment, 0.7,
                             "%s is off and its control is not, but records go %.3f times as far apart as the prompt's "
                             "values, not 1 / %g",
@@ -756,12 +762,14 @@ static ls_status check_cut(ls_inquiry *q, ls_error *err) {
 
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
-    bool wrong_solo = false, other_model = false, masked = false, turns = false;
+    bool wrong_solo = false, other_model = false, masked = false, turns = false, missing;
     const bool has_pattern = f->found.n > 0;
     decide_oddities(q);
     decide_hangs(q);
     f->undecided = false; /* counts need no trial */
-    if ((f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) || decide_missing(q)) return LS_OK;
+    if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;
+    LS_TRY(decide_missing(q, &missing, err));
+    if (missing) return LS_OK;
     if (ls_probe_decide_records(q)) return LS_OK;
     if (has_pattern) return LS_OK;
     LS_TRY(solo_holds(q, &wrong_solo, err));

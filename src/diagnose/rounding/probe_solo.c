@@ -445,6 +445,7 @@ ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
     int64_t value = -1, n_beyond;
     double together = 0.0, cut;
     fronts front = {0};
+    bool decides = true;
     int64_t at = parting(of, n, q->of_pattern ? LEAST_OF_LENGTHS : 5e-5, BEFORE, &cut, &n_beyond);
     ls_status status = LS_OK;
     if (at == n && q->of_pattern) { /* the shorter ones may say that nothing here is as coarse as bf16 */
@@ -456,6 +457,8 @@ ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
     LS_TRY_DONE(ls_foreign_bisect(q, LS_BOUNDED_LENGTH, of[at].length > 8 ? of[at].length / 2 : 1, 2 * of[at].length,
                                   lay_length, &value, err));
     if (value < 0) goto done; /* with other texts it is not so */
+    LS_TRY_DONE(ls_probe_length_decides(q, value, cut, &decides, err));
+    if (!decides) goto done;
     *found = true;
     if (ls_stack_refused(q, LS_STACK_CACHED_SHARED) == NULL)
         LS_TRY_DONE(measure_fronts(q, 2 * (value > 24 ? value : 24), &front, err));
@@ -731,6 +734,7 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found && q->f->constant) LS_TRY(decide_numbers(q, &found, err));
     LS_TRY(check_temperature(q, &found, err));
     if (!found && q->f->constant) LS_TRY(ls_probe_decide_slope(q, &found, err));
+    if (!found) LS_TRY(ls_probe_decide_content(q, &found, err));
     if (!found && !q->f->constant) LS_TRY(ls_decide_previous_request(q, LS_STACK_SEQUENCE, true, &found, err));
     if (!found) LS_TRY(ls_probe_decide_borders(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_threshold(q, &found, err));
