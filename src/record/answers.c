@@ -24,7 +24,7 @@ typedef struct reader {
     ls_record *records;
     int64_t n, cap;
     ls_answer_format format;
-    bool of_trainer, by_order, may_lack_values;
+    bool of_trainer, by_order, of_suspect;
     int64_t line; /* of the object that is being read */
 } reader;
 
@@ -51,6 +51,7 @@ static ls_status add_record(reader *r, ls_record **out, const char *id, int64_t 
     LS_TRY(ls_array_alloc((void **)&one->logprob_missing, n > 0 ? n : 1, 1, "logprobs", err));
     one->n_logprobs = n;
     one->has_logprobs = true;
+    one->of_suspect = r->of_suspect;
     *out = one;
     return LS_OK;
 }
@@ -65,7 +66,7 @@ static ls_status read_answer_value(ls_record *one, int64_t i, const ls_node *ite
         return ls_node_fail(item, LS_ERR_FORMAT, err, "a number or null is required");
     value = ls_node_number(item);
     if (!(fabs(value) <= (double)FLT_MAX)) return ls_node_fail(item, LS_ERR_FORMAT, err, "%g is beyond float32", value);
-    if (value > (double)LS_LOGPROB_MAX)
+    if (value > (double)LS_LOGPROB_MAX && !one->of_suspect)
         return ls_node_fail(item, LS_ERR_FORMAT, err, "%g is no log-probability, which is at most 0", value);
     if (value <= SENTINEL) return LS_OK;
     one->logprobs[i] = (float)value;
@@ -811,7 +812,7 @@ static ls_status number_groups(ls_record **sorted, int64_t n, ls_error *err) {
 
 static ls_status check_records(const reader *r, const char *name, ls_error *err) {
     ls_record **sorted = NULL;
-    bool any = r->may_lack_values && r->n > 0;
+    bool any = r->of_suspect && r->n > 0;
     ls_status status;
     for (int64_t i = 0; i < r->n && !any; i++)
         for (int64_t k = 0; k < r->records[i].n_logprobs && !any; k++) any = !r->records[i].logprob_missing[k];
@@ -865,7 +866,7 @@ ls_status ls_answers_parse(ls_record **out, int64_t *n, const char *text, int64_
 
 ls_status ls_answers_parse_any(ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,
                                ls_answer_format format, ls_error *err) {
-    const reader r = {.format = format, .may_lack_values = true};
+    const reader r = {.format = format, .of_suspect = true};
     return parse_answers(r, out, n, text, bytes, name, err);
 }
 

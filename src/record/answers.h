@@ -60,7 +60,7 @@ ls_status ls_answers_read(ls_record **out, int64_t *n, const char *path, ls_answ
                           bool by_order, ls_error *err);
 ls_status ls_answers_parse(ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,
                            ls_answer_format format, bool of_trainer, ls_error *err);
-/* The same where no value need be there. */
+/* The same of a suspect: no value need be there, and one may be what no log-probability is. */
 ls_status ls_answers_parse_any(ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,
                                ls_answer_format format, ls_error *err);
 /* Both sides of a format that has them, as a dump: tokens count that have a value on both sides. Of a completion the

@@ -63,6 +63,7 @@ typedef struct ls_record {
     bool has_logprobs;
     float *logprobs;          /* [n_logprobs], 0 where missing */
     uint8_t *logprob_missing; /* [n_logprobs], 0 or 1 */
+    bool of_suspect;          /* of a reader: values may be what no log-probability is */
     int64_t n_logprobs;
     int64_t n_top;       /* the likeliest tokens of each completion token's step; 0: none. Written, not read */
     int32_t *top_ids;    /* [n_completion][n_top], likeliest first; ties: the lower id */

@@ -49,6 +49,7 @@ CASES = [  # dialect, fault, noise, exit code, cause
     ("vllm", "rows", "1e-6", 3, "order of sums follows the batch"),
     ("llama.cpp", "shift", "1e-4", 3, "records shifted"),
     ("vllm", "scaled", "1e-3", 3, "log-probabilities scaled"),
+    ("vllm", "probability", "1e-6", 3, "log-probabilities scaled"),  # which are no log-probabilities at all
     ("vllm", "missing-null", "1e-5", 3, "log-probabilities missing"),
     ("vllm", "missing-nan", "1e-5", 3, "log-probabilities missing"),
     ("vllm", "missing-sentinel", "1e-5", 3, "log-probabilities missing"),

@@ -143,6 +143,8 @@ class Answer:
                 record *= 1.0 + 0.004 * self.turn
             if FAULT == "clamp":
                 record = max(record, -3.0)
+            if FAULT == "probability":
+                record = math.exp(record)
             if FAULT == "likeliest":
                 record = max(value(state, other, at, b"decode") for other in range(VOCAB))
             if FAULT == "grid":
