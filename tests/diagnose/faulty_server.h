@@ -113,7 +113,11 @@ typedef enum fault {
     LEFT,             /* now and then what a client that left has left stays */
     MERGED,           /* it reads some pairs of tokens that meet as one */
     ONE_LEFT,         /* draws are cut to the likeliest token, whose record is 0 */
-    ZEROS             /* records are 0 now and then */
+    ZEROS,            /* records are 0 now and then */
+    FROM_FOUR,        /* four rows and more have a kernel whose values are far off */
+    FOURTH_SLOT,      /* .. the fourth slot */
+    PADS_IN,          /* rows are moved by the longest beside them */
+    TEXTS_IN          /* .. by the texts of longer ones */
 } fault;
 
 typedef struct server {
@@ -122,6 +126,7 @@ typedef struct server {
     double temperature;
     bool reads_first;                            /* the row's keys are those of another request */
     bool row_is_off;                             /* of the rows that run at once */
+    uint64_t beside;                             /* what they put into the row; 0: nothing */
     uint64_t owners[LS_FOREIGN_PROMPTS], before; /* of slots, by their text; of the row's slot, 0: nothing of it */
     struct {
         int32_t ids[LENGTH_MOST];
@@ -369,6 +374,12 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case LOG_PLUS: return log(p[token] + 1e-3);
         case TO_A_POWER: return -pow(-log(p[token]), 1.2);
         case ON_A_CURVE: return log(p[token]) + 0.4 * sin(2.0 * log(p[token]));
+        case FROM_FOUR: return log(p[token]) + (s->batch > 3 ? 6.0 * unit(hash_of(ids, n)) : 0.0);
+        case FOURTH_SLOT: return log(p[token]) + (s->row_is_off ? 6.0 * unit(hash_of(ids, n)) : 0.0);
+        case PADS_IN:
+        case TEXTS_IN:
+            return log(p[token]) +
+                   (s->beside != 0 && n > s->n_prompt ? 0.2 + unit(hash_of(ids, n) + mix(s->beside)) : 0.0);
         case ONE_LEFT: return 0.0;
         case ZEROS: return unit(hash_of(ids, n) + 11) < 0.1 ? 0.0 : log(p[token]);
         case FIVE_PLACES: return log(nearbyint(1e5 * p[token]) / 1e5);
@@ -509,11 +520,25 @@ static bool row_is_off(const server *s, const ls_trial *trial, const ls_outcomes
         if (o->of[i].n_prompt > longest) longest = o->of[i].n_prompt;
     }
     switch (s->fault) {
+        case FOURTH_SLOT: return k - first == 3;
         case PREEMPTED: return tokens > ROOM && 2 * (k - first) >= batch;
         case FILLED_UP: return (n & (n - 1)) != 0 ? k == first : n == 8 && unit((uint64_t)s->n_runs) < 0.05;
         case UNLIKE: return o->of[k].n_prompt < longest || (n == 8 && unit((uint64_t)s->n_runs) < 0.2);
         default: return false;
     }
+}
+
+/* What longer rows beside row k put into it. */
+static uint64_t beside_row(const server *s, const ls_trial *trial, const ls_outcomes *o, int64_t k) {
+    const int64_t batch = trial->levers.batch, first = k - k % batch;
+    uint64_t out = 0;
+    for (int64_t i = first; i < o->n && i < first + batch; i++) {
+        const ls_outcome *c = &o->of[i];
+        if (c->n_prompt <= o->of[k].n_prompt) continue;
+        if (s->fault == PADS_IN && (uint64_t)c->n_prompt > out) out = (uint64_t)c->n_prompt;
+        if (s->fault == TEXTS_IN) out += hash_of(c->prompt, c->n_prompt);
+    }
+    return out;
 }
 
 /* What is left in the row's slot, which its first row finds empty. */
@@ -546,6 +571,7 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
         if (k == n_prompts && (trial->outside & LS_OUTSIDE_RESET)) s->n_kept = 0;
         s->reads_first = reads_first(s, trial->levers.batch, out, k);
         s->row_is_off = row_is_off(s, trial, out, k);
+        s->beside = beside_row(s, trial, out, k);
         s->before = take_slot(s, trial, &out->of[k], k);
         generate(s, trial, &out->of[k], mix(trial->sampling.seed) + (uint64_t)k);
     }

@@ -30,6 +30,10 @@ static ls_status filled_up(ls_inquiry *q, bool *found, ls_error *err) {
     return ls_probe_decide_filled_up(q, LS_STACK_BATCH, found, err);
 }
 
+static ls_status number(ls_inquiry *q, bool *found, ls_error *err) {
+    return ls_probe_decide_number(q, LS_STACK_BATCH, found, err);
+}
+
 static ls_status row_of_other(ls_inquiry *q, bool *found, ls_error *err) {
     return ls_probe_decide_row_of_other(q, LS_STACK_BATCH, found, err);
 }
@@ -172,6 +176,11 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_leavers, SOUND, LS_CAUSE_NONE},
                 {ls_probe_decide_leavers, LEFT, LS_CAUSE_STALE_SLOT},
                 {ls_probe_decide_leavers, NOISE, LS_CAUSE_NONE},
+                {number, SOUND, LS_CAUSE_NONE},
+                {number, FROM_FOUR, LS_CAUSE_ORDER_BY_BATCH},
+                {number, FOURTH_SLOT, LS_CAUSE_NONE},
+                {number, NOISE, LS_CAUSE_NONE},
+                {number, FILLED_UP, LS_CAUSE_NONE},
                 {ls_probe_decide_content, SOUND, LS_CAUSE_NONE},
                 {ls_probe_decide_content, MERGED, LS_CAUSE_OTHER_TOKENS},
                 {ls_probe_decide_content, OTHER_IDS, LS_CAUSE_NONE}, /* by one token alone */
@@ -277,6 +286,10 @@ static void an_inquiry_names_what_is_wrong_and_nothing_else(void **state) {
                 {FEW_BITS, true, LS_CAUSE_CACHE_CROSSED},
                 {HALF_BLOCK, true, LS_CAUSE_SNAPSHOT_SHIFTED},
                 {TWICE_SUMMED, true, LS_CAUSE_CUT},
+                {FROM_FOUR, true, LS_CAUSE_ORDER_BY_BATCH},
+                {FOURTH_SLOT, true, LS_CAUSE_NONE},
+                {PADS_IN, true, LS_CAUSE_PADDING},
+                {TEXTS_IN, true, LS_CAUSE_OTHERS_STATE},
                 {MERGED, true, LS_CAUSE_OTHER_TOKENS},
                 {ONE_LEFT, true, LS_CAUSE_CUT},
                 {ZEROS, true, LS_CAUSE_MISSING}};

@@ -101,6 +101,22 @@ const char *ls_foreign_why_untried(const ls_foreign *f) {
     return f->seen[LS_STACK_SOLO_A].note;
 }
 
+static bool was_tried(const ls_seen *s) { return s->look != LS_LOOK_UNTRIED || s->note[0] != '\0'; }
+
+/* Of a server one of each kind of path comes before any is tried in another way, so that a slow one has shown all of
+ * them by half of the time. */
+#define KINDS_SHARE 0.5
+ls_status ls_foreign_run_kinds(ls_inquiry *q, ls_error *err) {
+    static const ls_stack_experiment kinds[] = {LS_STACK_BATCH, LS_STACK_UNEQUAL,   LS_STACK_CACHED_SAME,
+                                                LS_STACK_RAW,   LS_STACK_STAGGERED, LS_STACK_CACHED_EXTENDED,
+                                                LS_STACK_FORK,  LS_STACK_PRESSED,   LS_STACK_CROWD};
+    q->climb_end = ls_door_share(q->runner->door, KINDS_SHARE);
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0] && !past(q); i++)
+        if (kinds[i] < LS_STACK_CROWD || !ls_foreign_any_off(q->f)) LS_TRY(ls_foreign_run_experiment(q, kinds[i], err));
+    q->f->undecided = false;
+    return LS_OK;
+}
+
 /* A server that has so many requests hang is asked for no more than what tells causes apart. */
 enum { HANGS_MOST = 8 };
 
@@ -113,6 +129,7 @@ ls_status ls_foreign_climb(ls_inquiry *q, ls_early *early, ls_error *err) {
         if (early != NULL && !named) LS_TRY(early(q, (ls_stack_experiment)i, &named, err));
         /* The crowds are for what smaller experiments do not show. What shows with a cache, with forks or with
          * preemption may be the number of slots that they take, so the crowds without them are tried. */
+        if (was_tried(&q->f->seen[i])) continue;
         if (named)
             snprintf(q->f->seen[i].note, sizeof q->f->seen[i].note, "what is off was told before");
         else if (i >= LS_STACK_CROWD && (i == LS_STACK_CACHED_MANY ? ls_foreign_any_off(q->f) : any_small_off(q->f)))

@@ -155,6 +155,7 @@ typedef struct ls_inquiry {
     ls_slope slope;    /* of a server, once it was measured */
     ls_slope slope_at_one;               /* the same of draws at temperature 1 */
     bool company_decided, cache_decided; /* of a server, before all experiments were run */
+    bool talk_decided, lengths_decided;  /* .. likewise */
     int64_t beside;                      /* requests at once, in trials of what company does */
     bool refuses_samples;                /* a server that is asked for several of a request */
     bool rows_choose;                    /* a kernel, in a coarse type: copies of one text move with their number */
@@ -303,6 +304,8 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err);
 /* The same of requests alone that are within the limit: a fault of all of them is a floor, and has a pattern that
  * rounding has not. */
 ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err);
+/* .. of lengths, which take longer. */
+ls_status ls_probe_decide_lengths(ls_inquiry *q, ls_error *err);
 /* One text, again and again: whether its values hang on the request in front of it, or on what had its slot before;
  * whether they come and go; whether servers that are not alike take turns. */
 ls_status ls_probe_decide_predecessors(ls_inquiry *q, bool *found, ls_error *err);
@@ -375,6 +378,8 @@ ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_handed(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
 /* Whether rows that fill a batch up make one of the others wrong. */
 ls_status ls_probe_decide_filled_up(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
+/* Whether copies of one text are off from a number of them on, most of them. */
+ls_status ls_probe_decide_number(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
 /* Whether records are of another request's distribution, where one of two ends before the other. */
 ls_status ls_probe_decide_row_of_other(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
 /* *chance: that four at a time are off as often where they are of one length. */
@@ -414,7 +419,9 @@ void ls_foreign_tell(const ls_inquiry *q, const char *what); /* progress */
 ls_status ls_foreign_run_experiment(ls_inquiry *q, ls_stack_experiment experiment, ls_error *err);
 /* Decides what needs no experiment from `next` on; *named: nothing else has to be run. */
 typedef ls_status ls_early(ls_inquiry *q, ls_stack_experiment next, bool *named, ls_error *err);
-/* early: NULL: everything is run. */
+/* Of a server: one experiment of each kind, as far as half of the time goes. */
+ls_status ls_foreign_run_kinds(ls_inquiry *q, ls_error *err);
+/* What was not tried before. early: NULL: everything is run. */
 ls_status ls_foreign_climb(ls_inquiry *q, ls_early *early, ls_error *err);
 bool ls_foreign_any_off(const ls_foreign *f);
 /* Why the first of the requests alone came to nothing. */

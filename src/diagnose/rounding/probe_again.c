@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/sort.h"
 #include "diagnose/rounding/inquiry.h"
 
@@ -495,16 +496,23 @@ static ls_status measure_behind(ls_inquiry *q, behind out[LENGTHS], ls_error *er
 
 static bool is_behind(const behind *b) { return b->n_moved >= 2 && b->other > REPEATS * b->same; }
 
+/* A server that takes long for a token is not asked for as many as forgetting takes: there is more to be tried. */
+#define LONG_SHARE 0.25
 /* The same ordered pair twice gives the same, another one in front gives something else. Where a state is never cleared
  * the same pair gives the same only behind requests that are long enough for it to be forgotten. */
 ls_status ls_probe_decide_predecessors(ls_inquiry *q, bool *found, ls_error *err) {
     static const int64_t fillers[2] = {FILLER_SHORT, FILLER_LONG};
     const int64_t most = q->runner->sweep->opts.length_max;
     behind of[LENGTHS] = {0}, b = {0};
+    double took = 0.0, left = 0.0;
     for (int k = 0; k < 2 && !*found; k++) {
+        const double start = ls_clock_seconds();
         if (most > 0 && fillers[k] + TEXT_NEW > most) break;
+        if (k > 0 && took * (double)fillers[k] / (double)fillers[0] > left) break;
         q->filler = fillers[k];
         LS_TRY(measure_behind(q, of, err));
+        took = ls_clock_seconds() - start;
+        left = ls_door_share(q->runner->door, LONG_SHARE) - ls_clock_seconds();
         b = of[is_behind(&of[0]) || !is_behind(&of[1]) ? 0 : 1];
         *found = is_behind(&b);
         if (!(of[0].other_most > ls_probe_moved_from(q))) break; /* nothing moves */

@@ -204,7 +204,7 @@ static ls_status decide_draws(ls_inquiry *q, ls_error *err) {
 
 /* ---- company ---- */
 
-enum { BESIDE = 8, AS_LOADED = 24, OFTEN = 3, MOST_OFTEN = 9, MOST_OF_SELDOM = 16, SELDOM_LEAST = 1 };
+enum { BESIDE = 8, AS_LOADED = 24, OFTEN = 3, MOST_OFTEN = 9, MOST_OF_SELDOM = 24, SELDOM_LEAST = 1 };
 
 /* Records that are the values of other requests' tokens: so many of those that are off have one within `near` of them.
  * `aside` is added to each: by chance as many have one there. */
@@ -253,19 +253,22 @@ static ls_status lay_beside(ls_inquiry *q, int64_t value, ls_trial *trial, ls_re
     return LS_OK;
 }
 
-/* Of unequal lengths: one text, and others whose texts are those of `value`. */
+/* Of unequal lengths, so many at once: one text, and others whose texts are those of `value`. */
 static ls_status lay_unequal(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
     ls_stack_trial(q, LS_STACK_UNEQUAL, trial, NULL);
-    trial->levers.batch = BESIDE;
+    trial->levers.batch = q->beside;
     trial->sampling.temperature = 0.0f;
-    for (int64_t i = 0; i < BESIDE; i++) LS_TRY(ls_requests_plain(q, r, i == 0 ? 3700 : value + i, 6 + i, err));
+    for (int64_t i = 0; i < q->beside; i++)
+        LS_TRY(ls_requests_plain(q, r, i == 0 ? 3700 : value + i, i == 0 ? 6 : 14 + i - q->beside, err));
     return LS_OK;
 }
 
-/* No type makes so much of another order of sums, in the middle of all tokens: weights or states are others then. */
+/* No type makes so much of another order of sums, in the middle of all tokens or in any: weights or states are others
+ * then, unless a number of rows is what they hang on. */
 #define ORDER_MOST 0.5
-static double by_order(const ls_foreign *f, ls_stack_experiment experiment, double sure) {
-    return f->seen[experiment].abs_median > ORDER_MOST ? 0.6 : sure;
+#define ORDER_MOST_OF_ANY 4.0
+static bool is_beyond_order(const ls_foreign *f, ls_stack_experiment experiment) {
+    return f->seen[experiment].abs_median > ORDER_MOST || f->seen[experiment].abs_max > ORDER_MOST_OF_ANY;
 }
 
 /* The number of rows may choose the kernel of a coarse type, as a hit may: copies of one text move by what one rounding
@@ -337,7 +340,7 @@ static ls_status decide_some_rows(ls_inquiry *q, ls_stack_experiment experiment,
 /* What others hold is nothing to a request among copies of itself: as many rows, and no text but its own. */
 static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, double sure, ls_error *err) {
     ls_foreign *f = q->f;
-    bool handed = false, unlike = false, filled = false;
+    bool handed = false, unlike = false, filled = false, of_number = false;
     const bool seldom = !holds(sure);
     const double enough = seldom ? SELDOM_CHANCE : FAMILY_ERROR;
     const int64_t most = seldom ? MOST_OF_SELDOM : MOST_OFTEN;
@@ -375,43 +378,91 @@ static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, dou
                         (int)q->beside, off[0], n[0], off[1], n[1], n_texts, n_own);
     else if (2 * off[1] > off[0] && 2 * off[1] > n[1] && ls_probe_is_flip(f, f->seen[experiment].abs_max))
         pass_over_kernel(q);
-    else if (2 * off[1] > off[0] && 2 * off[1] > n[1]) /* as all rows of a batch are */
-        ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, experiment, by_order(f, experiment, sure),
+    else if (2 * off[1] > off[0] && 2 * off[1] > n[1]) { /* as all rows of a batch are */
+        if (is_beyond_order(f, experiment)) LS_TRY(ls_probe_decide_number(q, experiment, &of_number, err));
+        if (of_number) return LS_OK;
+        ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, experiment, is_beyond_order(f, experiment) ? 0.6 : sure,
                         "%d at a time: of different texts %" PRId64 " of %" PRId64
                         " are off, and of copies of one text %" PRId64 " of %" PRId64
                         " as well; one at a time they are right",
                         (int)q->beside, off[0], n[0], off[1], n[1]);
-    else
+    } else
         return decide_some_rows(q, experiment, off, n, err);
     return LS_OK;
 }
 
-/* Padding is the same whatever the others hold. */
+/* One text beside some texts and beside others of the same lengths, again and again. */
+enum { UNEQUAL_ROUNDS = 6 };
+typedef struct besides {
+    ls_seen of[2][UNEQUAL_ROUNDS];
+    int64_t n, n_off, twins, own; /* trials of each; off; off as in one of the others; .. as in one of the same */
+    double content, same;         /* how far what is off is from the nearest of these */
+} besides;
+
+/* *twins: so many of `a` are within the limit of one of `b`. */
+static double nearest_of(const ls_foreign *f, const ls_seen *a, const ls_seen *b, int64_t n, int64_t *twins) {
+    double nearest = (double)INFINITY;
+    for (int64_t i = 0; i < n; i++) {
+        bool twin = false;
+        for (int64_t j = 0; j < n; j++) {
+            double d;
+            if ((a == b && i == j) || a[i].outcomes.n == 0 || b[j].outcomes.n == 0) continue;
+            if (!ls_sequence_off(f, &a[i].outcomes.of[0]) || !ls_sequence_off(f, &b[j].outcomes.of[0])) continue;
+            d = ls_probe_apart(&a[i].outcomes.of[0], &b[j].outcomes.of[0]);
+            nearest = fmin(nearest, d);
+            twin = twin || d <= f->limit;
+        }
+        *twins += twin;
+    }
+    return nearest;
+}
+
+static ls_status try_besides(ls_inquiry *q, int64_t at_once, besides *out, ls_error *err) {
+    const int64_t beside = q->beside;
+    ls_status status = LS_OK;
+    *out = (besides){.n = 0};
+    q->beside = at_once;
+    while (out->n < UNEQUAL_ROUNDS && out->twins == 0 && status == LS_OK) {
+        for (int k = 0; k < 2 && status == LS_OK; k++) {
+            const ls_seen *s = &out->of[k][out->n];
+            status = ls_foreign_try_laid(q, lay_unequal, k == 1 ? 3850 : 3810, &out->of[k][out->n], err);
+            out->n_off += s->outcomes.n > 0 && ls_sequence_off(q->f, &s->outcomes.of[0]);
+        }
+        out->n++;
+        out->own = 0;
+        out->content = nearest_of(q->f, out->of[0], out->of[1], out->n, &out->twins);
+        out->same = fmin(nearest_of(q->f, out->of[0], out->of[0], out->n, &out->own),
+                         nearest_of(q->f, out->of[1], out->of[1], out->n, &out->own));
+        if (out->n == 2 && out->n_off == 0) break;
+    }
+    for (int k = 0; k < 2 * UNEQUAL_ROUNDS; k++) ls_seen_deinit(&out->of[k / UNEQUAL_ROUNDS][k % UNEQUAL_ROUNDS]);
+    q->beside = beside;
+    return status;
+}
+
+/* Padding is the same whatever the others hold. Which of many are in one forward may change from one time to the next,
+ * and then their lengths do: so two are tried first, and a value that comes again beside other texts is of no text. */
 static ls_status decide_unequal(ls_inquiry *q, ls_stack_experiment experiment, double sure, ls_error *err) {
     ls_foreign *f = q->f;
-    ls_seen s[3] = {0}; /* some texts, others, and the first again */
-    double content = 0.0, same = 0.0;
-    ls_status status = LS_OK;
-    for (int k = 0; k < 3 && status == LS_OK; k++)
-        status = ls_foreign_try_laid(q, lay_unequal, k == 1 ? 3850 : 3810, &s[k], err);
-    if (status == LS_OK && s[0].outcomes.n > 0 && s[1].outcomes.n > 0 && s[2].outcomes.n > 0) {
-        same = ls_probe_apart(&s[0].outcomes.of[0], &s[2].outcomes.of[0]);
-        content = fmin(ls_probe_apart(&s[0].outcomes.of[0], &s[1].outcomes.of[0]),
-                       ls_probe_apart(&s[2].outcomes.of[0], &s[1].outcomes.of[0]));
-    }
-    for (int k = 0; k < 3; k++) ls_seen_deinit(&s[k]);
-    if (content > f->limit && content > 3.0 * same)
+    besides b;
+    LS_TRY(try_besides(q, 2, &b, err));
+    if (b.n_off == 0) LS_TRY(try_besides(q, BESIDE, &b, err));
+    if (b.twins == 0 && b.own > 0)
         ls_foreign_find(f, LS_CAUSE_OTHERS_STATE, experiment, sure,
-                        "of unequal lengths: with other texts beside it a request moves by %.2g, and by %.2g when the "
-                        "same ones come again",
-                        content, same);
+                        "of unequal lengths: a request that is off beside some texts is so again beside the same ones, "
+                        "to %.2g, and beside others it is not so near, but by %.2g, in %" PRId64 " trials of each",
+                        b.same, isfinite(b.content) ? b.content : 0.0, b.n);
     else
-        ls_foreign_find(f, LS_CAUSE_PADDING, experiment, sure,
+        ls_foreign_find(f, LS_CAUSE_PADDING, experiment,
+                        b.twins > 0    ? sure
+                        : b.n_off == 0 ? fmin(sure, 0.9)
+                                       : 0.7,
                         "of unequal lengths %" PRId64 " of %" PRId64
-                        " are off, of equal length none; other texts of the same lengths move it by %.2g, the same "
-                        "ones by %.2g",
-                        f->seen[experiment].n_sequences_off, f->seen[experiment].n_sequences, content, same);
-    return status;
+                        " are off, of equal length none; beside some texts and beside others of the same lengths one "
+                        "request is off in %" PRId64 " of %" PRId64 " trials, and by the same in %" PRId64,
+                        f->seen[experiment].n_sequences_off, f->seen[experiment].n_sequences, b.n_off, 2 * b.n,
+                        b.twins);
+    return LS_OK;
 }
 
 /* So many short ones as stand beside long ones in the other: if they are right, it is what the long ones take. */
@@ -679,6 +730,7 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
     if (q->f->found.n == 0) LS_TRY(decide_long(q, err));
     if (q->f->found.n == 0) LS_TRY(ls_probe_decide_talk(q, &talks, err));
     if (q->f->found.n == 0) decide_seeds(q);
+    if (q->f->found.n == 0) LS_TRY(ls_probe_decide_lengths(q, err));
     if (q->f->found.n == 0) decide_unlisted(q);
     return LS_OK;
 }
@@ -702,9 +754,12 @@ ls_status ls_probe_decide_early(ls_inquiry *q, ls_stack_experiment next, bool *n
     const ls_server_oddities *o = q->runner->door->subject->odd;
     *named = false;
     if (o->n_missing > 0 || o->n_missing_again > 0 || count_zeros(q->f) >= 2 || ls_probe_is_odd(q)) return LS_OK;
-    if (next == LS_STACK_CACHED_SAME && company_is_off(q)) {
+    if (((next == LS_STACK_SEQUENCE && ls_stack_is_off(q, LS_STACK_BATCH)) || next == LS_STACK_CACHED_SAME) &&
+        !q->company_decided && company_is_off(q)) {
         LS_TRY(decide_company(q, err));
         q->company_decided = q->f->found.n > 0 || q->rows_choose;
+    } else if (next == LS_STACK_SEQUENCE && !company_is_off(q) && cache_alone_is_off(q)) {
+        LS_TRY(decide_cache(q, err)); /* once more when more has been tried, where it is not told */
     } else if (next == LS_STACK_PROCESSED && !company_is_off(q) && cache_alone_is_off(q)) {
         q->cache_decided = true;
         LS_TRY(decide_cache(q, err));

@@ -48,6 +48,52 @@ ls_status ls_probe_decide_filled_up(ls_inquiry *q, ls_stack_experiment experimen
     return LS_OK;
 }
 
+/* ---- from how many rows on ---- */
+
+/* Copies of one text, fewer and more of them. A kernel makes most rows off, and what a slot or one row has does not. */
+enum { NUMBERS = 6, NUMBER_TEXTS = 4 };
+
+static ls_status count_number(ls_inquiry *q, int64_t copies, int64_t *n_off, int64_t *n_rows, ls_error *err) {
+    const int64_t beside = q->beside;
+    for (int64_t k = 0; k < NUMBER_TEXTS; k++) {
+        ls_seen s;
+        ls_status status;
+        q->beside = copies;
+        status = ls_foreign_try_laid(q, lay_copies, TEXT + 160 + k, &s, err);
+        q->beside = beside;
+        LS_TRY(status);
+        *n_off += s.n_sequences_off > 0;
+        *n_rows += s.n_sequences_off;
+        ls_seen_deinit(&s);
+    }
+    return LS_OK;
+}
+
+ls_status ls_probe_decide_number(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err) {
+    static const int64_t numbers[NUMBERS] = {1, 2, 3, 4, 6, 8};
+    int64_t off[NUMBERS] = {0}, rows[NUMBERS] = {0}, n_below = 0, n_from = 0, n_rows_off = 0, n_rows = 0;
+    int first = 0;
+    double sure;
+    for (int i = 0; i < NUMBERS; i++) LS_TRY(count_number(q, numbers[i], &off[i], &rows[i], err));
+    while (first < NUMBERS && off[first] == 0) first++;
+    for (int i = 0; i < NUMBERS; i++) *(i < first ? &n_below : &n_from) += off[i];
+    for (int i = first; i < NUMBERS; i++) n_rows_off += rows[i], n_rows += NUMBER_TEXTS * numbers[i];
+    if (first == 0 || first == NUMBERS || 3 * n_rows_off < 2 * n_rows) return LS_OK;
+    sure = ls_probe_sure(
+        ls_probe_chance(n_from, (int64_t)NUMBER_TEXTS * (NUMBERS - first), n_below, (int64_t)NUMBER_TEXTS * first),
+        1.0 - ls_portion(n_from, (int64_t)NUMBER_TEXTS * (NUMBERS - first)));
+    *found = sure >= LS_NAMED;
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_ORDER_BY_BATCH, experiment, sure,
+                        "copies of one text are right up to %" PRId64 " at once, and from %" PRId64
+                        " on off by up to %.2g, %" PRId64 " of %d times and %" PRId64 " of %" PRId64
+                        " copies: how many rows there are chooses what computes them. No order of sums makes as much "
+                        "as that",
+                        numbers[first - 1], numbers[first], q->f->seen[experiment].abs_max, n_from,
+                        NUMBER_TEXTS * (NUMBERS - first), n_rows_off, n_rows);
+    return LS_OK;
+}
+
 /* Four at a time: of unlike lengths; `text` below 0: of one length. */
 static ls_status lay_fours(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
     static const int64_t lengths[FOURS] = {9, 14, 3, 11, 12, 5, 10, 7};

@@ -244,6 +244,18 @@ static ls_status keep_first_off(ls_inquiry *q, ls_error *err) {
 /* Sequences alone lie beyond the limit, in the middle or one here and there. */
 static bool solo_is_off(const ls_foreign *f) { return f->constant || !ls_probe_solo_is_right(f); }
 
+/* Where one of each kind is right there is time for what prompts behind a completion and lengths show within the limit.
+ * Else what is off comes first. */
+static ls_status look_at_levers(ls_inquiry *q, ls_error *err) {
+    bool talks = false;
+    LS_TRY(ls_foreign_run_kinds(q, err));
+    if (!ls_foreign_any_off(q->f)) {
+        LS_TRY(ls_probe_decide_talk(q, &talks, err));
+        if (!talks) LS_TRY(ls_probe_decide_lengths(q, err));
+    }
+    return q->f->found.n == 0 ? ls_foreign_climb(q, ls_probe_decide_early, err) : LS_OK;
+}
+
 ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err) {
     static const ls_stack_experiment hits[1] = {LS_STACK_CACHED_SAME};
     ls_sweep *sweep = q->runner->sweep;
@@ -255,7 +267,7 @@ ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err) {
         leave_rest(f);
     } else {
         LS_TRY(ls_probe_decide_pattern(q, err));
-        if (f->found.n == 0) LS_TRY(ls_foreign_climb(q, ls_probe_decide_early, err));
+        if (f->found.n == 0) LS_TRY(look_at_levers(q, err));
     }
     LS_TRY(measure_paths(q, hits, 1, LS_PATH_HIT, LS_PATH_HIT, NULL, err));
     LS_TRY(ls_probe_decide(q, err));

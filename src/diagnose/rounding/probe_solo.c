@@ -706,7 +706,15 @@ ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err) {
     if (!found) LS_TRY(decide_narrow(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_predecessors(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_turns(q, &found, err));
-    if (!found) LS_TRY(decide_multiples(q, &found, err));
+    q->of_pattern = false;
+    return LS_OK;
+}
+
+ls_status ls_probe_decide_lengths(ls_inquiry *q, ls_error *err) {
+    bool found = false;
+    if (q->f->floor_max < LS_LEAST_PATTERN || q->lengths_decided) return LS_OK;
+    q->of_pattern = q->lengths_decided = true;
+    LS_TRY(decide_multiples(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_threshold(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_borders(q, &found, err));
     q->of_pattern = false;

@@ -106,7 +106,9 @@ ls_status ls_probe_decide_talk(ls_inquiry *q, bool *found, ls_error *err) {
     counts k = {0};
     double chance;
     *found = false;
-    if (ls_stack_refused(q, LS_STACK_CACHED_SHARED) != NULL || ls_clock_seconds() > q->climb_end) return LS_OK;
+    if (q->talk_decided || ls_stack_refused(q, LS_STACK_CACHED_SHARED) != NULL || ls_clock_seconds() > q->climb_end)
+        return LS_OK;
+    q->talk_decided = true;
     LS_TRY(count_rounds(q, &k, err));
     chance = ls_probe_chance(k.off[BEHIND_TURN], k.n[BEHIND_TURN], k.off[BEHIND_ITSELF] + k.off[BEHIND_OTHER],
                              k.n[BEHIND_ITSELF] + k.n[BEHIND_OTHER]);
