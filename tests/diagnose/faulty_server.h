@@ -117,7 +117,8 @@ typedef enum fault {
     FROM_FOUR,        /* four rows and more have a kernel whose values are far off */
     FOURTH_SLOT,      /* .. the fourth slot */
     PADS_IN,          /* rows are moved by the longest beside them */
-    TEXTS_IN          /* .. by the texts of longer ones */
+    TEXTS_IN,         /* .. by the texts of longer ones */
+    DRAFTED           /* records are another model's, by the seed */
 } fault;
 
 typedef struct server {
@@ -126,6 +127,7 @@ typedef struct server {
     double temperature;
     bool reads_first;                            /* the row's keys are those of another request */
     bool row_is_off;                             /* of the rows that run at once */
+    bool is_drafted;                             /* a token is a draft's */
     uint64_t beside;                             /* what they put into the row; 0: nothing */
     uint64_t owners[LS_FOREIGN_PROMPTS], before; /* of slots, by their text; of the row's slot, 0: nothing of it */
     struct {
@@ -380,6 +382,9 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case TEXTS_IN:
             return log(p[token]) +
                    (s->beside != 0 && n > s->n_prompt ? 0.2 + unit(hash_of(ids, n) + mix(s->beside)) : 0.0);
+        case DRAFTED:
+            return s->is_drafted ? log(0.6 * p[token] + 0.4 * unit(hash_of(ids, n) + 17 * (uint64_t)token))
+                                 : log(p[token]);
         case ONE_LEFT: return 0.0;
         case ZEROS: return unit(hash_of(ids, n) + 11) < 0.1 ? 0.0 : log(p[token]);
         case FIVE_PLACES: return log(nearbyint(1e5 * p[token]) / 1e5);
@@ -489,6 +494,7 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
                 : s->fault == HIDDEN_CUT ? draw(warm, u * mass_of(at, 1.0), greedy)
                                          : draw(at, u, greedy);
         if (s->fault == MASKED && token == END) token = END + 1;
+        s->is_drafted = unit(mix(seed) + hash_of(ids, n)) < 0.6;
         c->completion[c->n] = token;
         c->logprob[c->n] = (float)record_of(s, p, ids, n, token, hit);
         ids[n++] = token;

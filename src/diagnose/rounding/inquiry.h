@@ -350,6 +350,8 @@ ls_status ls_probe_decide_function(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_draws(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether one side reads other tokens than were sent: some in front, twice, lost, in another order. */
 ls_status ls_probe_decide_misread(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether records of one token behind one text are two, by the seed alone. */
+ls_status ls_probe_decide_two_records(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether records are of a distribution without the end of sequence. */
 ls_status ls_probe_decide_masked(ls_inquiry *q, bool *found, ls_error *err);
 /* Once; what was measured stands for every call. */
@@ -372,6 +374,8 @@ ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_length_decides(ls_inquiry *q, int64_t length, double cut, bool *decides, ls_error *err);
 /* Whether texts of one length are off by which tokens follow each other in them. */
 ls_status ls_probe_decide_content(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether decoded tokens alone are off from a position of the whole on. */
+ls_status ls_probe_decide_positions(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether decoded tokens are off from the first border of a page on, wherever that is. */
 ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether copies of one text move with the text that had their slots before, which no number of rows makes. */

@@ -710,7 +710,7 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
                 {LS_STACK_EOS, LS_CAUSE_EOS_INSIDE, "with an end-of-sequence token inside"},
                 {LS_STACK_BOS, LS_CAUSE_SPECIAL_TOKEN, "with a begin-of-sequence token inside"},
                 {LS_STACK_PAD, LS_CAUSE_SPECIAL_TOKEN, "with the padding token inside"}};
-    bool talks, left, flushed;
+    bool talks, left, flushed, placed;
     if (decide_marks(q)) return LS_OK;
     LS_TRY(decide_draws(q, err));
     if (q->f->found.n > 0) return LS_OK;
@@ -730,6 +730,7 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
     if (q->f->found.n == 0) LS_TRY(decide_long(q, err));
     if (q->f->found.n == 0) LS_TRY(ls_probe_decide_talk(q, &talks, err));
     if (q->f->found.n == 0) decide_seeds(q);
+    if (q->f->found.n == 0 && q->left != LS_STACK_SOLO_A) LS_TRY(ls_probe_decide_positions(q, &placed, err));
     if (q->f->found.n == 0) LS_TRY(ls_probe_decide_lengths(q, err));
     if (q->f->found.n == 0) decide_unlisted(q);
     return LS_OK;

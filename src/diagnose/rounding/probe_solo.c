@@ -735,6 +735,7 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found) LS_TRY(ls_probe_decide_function(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_places(q, &found, err));
     if (!found && some_first_are_off(q)) LS_TRY(ls_probe_decide_other_ids(q, &found, err));
+    if (!found && some_first_are_off(q)) LS_TRY(ls_probe_decide_two_records(q, &found, err));
     if (!found) decide_first(q, &found);
     if (!found && some_first_are_off(q)) LS_TRY(ls_probe_decide_draws(q, &found, err));
     if (!found && q->f->constant && first_are_off(q)) LS_TRY(ls_probe_decide_misread(q, &found, err));
