@@ -103,9 +103,17 @@ const char *ls_foreign_why_untried(const ls_foreign *f) {
 
 static bool was_tried(const ls_seen *s) { return s->look != LS_LOOK_UNTRIED || s->note[0] != '\0'; }
 
-/* Of a server one of each kind of path comes before any is tried in another way, so that a slow one has shown all of
- * them by half of the time. */
+/* Of a slow server one of each kind of path comes before any is tried in another way, so that half of the time shows
+ * all of them. */
 #define KINDS_SHARE 0.5
+/* Lengths are one request in twenty-five of all. */
+#define OF_LENGTHS 25.0
+#define SLOW_SHARE 0.5
+bool ls_probe_lacks_time(const ls_inquiry *q) {
+    const ls_door *door = q->runner->door;
+    return door->limits.end > 0.0 && OF_LENGTHS * q->f->seen[LS_STACK_LENGTHS].seconds > SLOW_SHARE * door->seconds;
+}
+
 ls_status ls_foreign_run_kinds(ls_inquiry *q, ls_error *err) {
     static const ls_stack_experiment kinds[] = {LS_STACK_BATCH, LS_STACK_UNEQUAL,   LS_STACK_CACHED_SAME,
                                                 LS_STACK_RAW,   LS_STACK_STAGGERED, LS_STACK_CACHED_EXTENDED,

@@ -423,7 +423,9 @@ void ls_foreign_tell(const ls_inquiry *q, const char *what); /* progress */
 ls_status ls_foreign_run_experiment(ls_inquiry *q, ls_stack_experiment experiment, ls_error *err);
 /* Decides what needs no experiment from `next` on; *named: nothing else has to be run. */
 typedef ls_status ls_early(ls_inquiry *q, ls_stack_experiment next, bool *named, ls_error *err);
-/* Of a server: one experiment of each kind, as far as half of the time goes. */
+/* Whether requests take so long that all of them may need more than half of the time. */
+bool ls_probe_lacks_time(const ls_inquiry *q);
+/* Of such a server: one experiment of each kind, as far as half of the time goes. */
 ls_status ls_foreign_run_kinds(ls_inquiry *q, ls_error *err);
 /* What was not tried before. early: NULL: everything is run. */
 ls_status ls_foreign_climb(ls_inquiry *q, ls_early *early, ls_error *err);

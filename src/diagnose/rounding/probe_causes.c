@@ -88,7 +88,7 @@ static int64_t count_zeros(const ls_foreign *f) {
     return n_near >= n_far ? n_zero : 0;
 }
 
-/* Values that are not there, zeros that stand in their place included. A zero is a value where a cut leaves one token. */
+/* Values that are not there, zeros that stand in their place included. A zero is one where a cut leaves one token. */
 static ls_status decide_missing(ls_inquiry *q, bool *found, ls_error *err) {
     const ls_server_oddities *o = q->runner->door->subject->odd;
     ls_foreign *f = q->f;

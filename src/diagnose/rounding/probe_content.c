@@ -19,7 +19,7 @@ static void trial_of(const ls_inquiry *q, ls_trial *trial) {
     trial->max_tokens = NEW;
 }
 
-static ls_status lay_length(ls_inquiry *q, int64_t length, ls_trial *trial, ls_requests *r, ls_error *err) {
+static ls_status lay_texts_of(ls_inquiry *q, int64_t length, ls_trial *trial, ls_requests *r, ls_error *err) {
     trial_of(q, trial);
     for (int64_t i = 0; i < TEXTS; i++) LS_TRY(ls_requests_plain(q, r, TEXT + i, length, err));
     return LS_OK;
@@ -33,7 +33,7 @@ typedef struct parted {
 static ls_status part(ls_inquiry *q, int64_t length, double right, double from, parted *out, ls_error *err) {
     ls_seen s;
     *out = (parted){0};
-    LS_TRY(ls_foreign_try_laid(q, lay_length, length, &s, err));
+    LS_TRY(ls_foreign_try_laid(q, lay_texts_of, length, &s, err));
     for (int64_t i = 0; i < s.outcomes.n; i++) {
         const double size = ls_probe_size(&s.outcomes.of[i]);
         out->n_right += ls_probe_could_be_off(&s.outcomes.of[i]) && size <= right;
@@ -84,10 +84,9 @@ static ls_status find_core(ls_inquiry *q, const int32_t *ids, int64_t n, double 
 }
 
 /* In other texts, and in as long ones the same tokens with another one between any two. */
-static ls_status try_core(ls_inquiry *q, const int32_t *core, int64_t n_core, int64_t text, bool apart, double from,
-                          int64_t *n_off, int64_t *n, ls_error *err) {
+static ls_status try_core(ls_inquiry *q, const int32_t *core, int64_t n_core, int64_t text, bool apart, ls_seen *out,
+                          ls_error *err) {
     ls_requests *r = calloc(1, sizeof *r);
-    ls_seen s = {0};
     ls_trial trial;
     ls_status status;
     LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
@@ -99,10 +98,8 @@ static ls_status try_core(ls_inquiry *q, const int32_t *core, int64_t n_core, in
         for (int64_t k = 0; k < n_core; k++) ids[first + step * k] = core[k];
         LS_TRY_DONE(ls_requests_add(r, ids, IN_FRONT + n_core + BEHIND, err));
     }
-    LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &s, err));
-    for (int64_t i = 0; i < s.outcomes.n; i++, (*n)++) *n_off += ls_probe_size(&s.outcomes.of[i]) > from;
+    LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, out, err));
 done:
-    ls_seen_deinit(&s);
     if (r != NULL) free(r->ids);
     free(r);
     return status;
@@ -113,8 +110,14 @@ static ls_status weigh_core(ls_inquiry *q, const int32_t *core, int64_t n_core, 
     int64_t off[2] = {0, 0}, n[2] = {0, 0};
     double chance = 1.0;
     for (int64_t k = 0; k < ROUNDS && chance > CHANCE && off[0] >= 2 * off[1]; k++) {
-        for (int apart = 0; apart < 2; apart++)
-            LS_TRY(try_core(q, core, n_core, OTHER_TEXT + CONTEXTS * k, apart, from, &off[apart], &n[apart], err));
+        for (int apart = 0; apart < 2; apart++) {
+            ls_seen s = {0};
+            const ls_status status = try_core(q, core, n_core, OTHER_TEXT + CONTEXTS * k, apart, &s, err);
+            for (int64_t i = 0; i < s.outcomes.n; i++) off[apart] += ls_probe_size(&s.outcomes.of[i]) > from;
+            n[apart] += s.outcomes.n;
+            ls_seen_deinit(&s);
+            LS_TRY(status);
+        }
         chance = ls_probe_chance(off[0], n[0], off[1], n[1]);
     }
     *found = chance <= CHANCE && 4 * off[0] >= 3 * n[0];

@@ -1,5 +1,5 @@
-/* Whether decoded tokens are off from one position of the whole on, wherever the prompt ended, as it is where a buffer of
- * so many begins again, or a window or a table ends there. Prompts of any length may be right. */
+/* Whether decoded tokens are off from one position of the whole on, wherever the prompt ended, as it is where a buffer
+ * of so many begins again, or a window or a table ends there. Prompts of any length may be right. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -11,7 +11,7 @@ enum { REQUESTS = 8, NEAREST = 6, APART = 5, NEW = 64, MOST_TELL = 6 };
 /* Positions are so much nearer to each other than places in completions are. */
 #define NEARER 0.4
 
-static ls_status lay_length(ls_inquiry *q, int64_t length, ls_trial *trial, ls_requests *r, ls_error *err) {
+static ls_status lay_completions(ls_inquiry *q, int64_t length, ls_trial *trial, ls_requests *r, ls_error *err) {
     ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
     trial->max_tokens = STEPS;
     for (int64_t i = 0; i < TEXTS; i++) LS_TRY(ls_requests_plain(q, r, TEXT + i, length, err));
@@ -54,7 +54,7 @@ static void add_crossing(const ls_foreign *f, const ls_outcome *c, int64_t posit
 static ls_status is_off_at(ls_inquiry *q, int64_t length, bool *first, bool *later, ls_error *err) {
     ls_seen s;
     *first = *later = false;
-    LS_TRY(ls_foreign_try_laid(q, lay_length, length, &s, err));
+    LS_TRY(ls_foreign_try_laid(q, lay_completions, length, &s, err));
     for (int64_t k = 0; k < s.outcomes.n; k++)
         for (int64_t i = 0; i < s.outcomes.of[k].n; i++)
             *(i == 0 ? first : later) |= ls_token_off(q->f, &s.outcomes.of[k], i);
@@ -73,7 +73,7 @@ ls_status ls_probe_decide_positions(ls_inquiry *q, bool *found, ls_error *err) {
     if (first || later || high <= LOW) return LS_OK;
     LS_TRY(is_off_at(q, high, &first, &later, err));
     if (first || !later) return LS_OK; /* prompts are off as well, or nothing is */
-    LS_TRY(ls_foreign_bisect(q, LS_BOUNDED_LENGTH, LOW, high, lay_length, &value, err));
+    LS_TRY(ls_foreign_bisect(q, LS_BOUNDED_LENGTH, LOW, high, lay_completions, &value, err));
     if (value < 0) return LS_OK;
     position = value + STEPS;
     LS_TRY(ls_foreign_try_laid(q, lay_across, position, &s, err));

@@ -244,15 +244,13 @@ static ls_status keep_first_off(ls_inquiry *q, ls_error *err) {
 /* Sequences alone lie beyond the limit, in the middle or one here and there. */
 static bool solo_is_off(const ls_foreign *f) { return f->constant || !ls_probe_solo_is_right(f); }
 
-/* Where one of each kind is right there is time for what prompts behind a completion and lengths show within the limit.
- * Else what is off comes first. */
+/* Where requests take long one of each kind comes first, and what is off before what lengths show within the limit. */
 static ls_status look_at_levers(ls_inquiry *q, ls_error *err) {
+    const bool in_haste = ls_probe_lacks_time(q);
     bool talks = false;
-    LS_TRY(ls_foreign_run_kinds(q, err));
-    if (!ls_foreign_any_off(q->f)) {
-        LS_TRY(ls_probe_decide_talk(q, &talks, err));
-        if (!talks) LS_TRY(ls_probe_decide_lengths(q, err));
-    }
+    if (in_haste) LS_TRY(ls_foreign_run_kinds(q, err));
+    if (in_haste && !ls_foreign_any_off(q->f)) LS_TRY(ls_probe_decide_talk(q, &talks, err));
+    if (!talks && !(in_haste && ls_foreign_any_off(q->f))) LS_TRY(ls_probe_decide_lengths(q, err));
     return q->f->found.n == 0 ? ls_foreign_climb(q, ls_probe_decide_early, err) : LS_OK;
 }
 

@@ -735,7 +735,6 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found) LS_TRY(ls_probe_decide_function(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_places(q, &found, err));
     if (!found && some_first_are_off(q)) LS_TRY(ls_probe_decide_other_ids(q, &found, err));
-    if (!found && some_first_are_off(q)) LS_TRY(ls_probe_decide_two_records(q, &found, err));
     if (!found) decide_first(q, &found);
     if (!found && some_first_are_off(q)) LS_TRY(ls_probe_decide_draws(q, &found, err));
     if (!found && q->f->constant && first_are_off(q)) LS_TRY(ls_probe_decide_misread(q, &found, err));
@@ -743,6 +742,7 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found && q->f->constant) LS_TRY(decide_numbers(q, &found, err));
     LS_TRY(check_temperature(q, &found, err));
     if (!found && q->f->constant) LS_TRY(ls_probe_decide_slope(q, &found, err));
+    if (!found && some_first_are_off(q)) LS_TRY(ls_probe_decide_two_records(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_content(q, &found, err));
     if (!found && !q->f->constant) LS_TRY(ls_decide_previous_request(q, LS_STACK_SEQUENCE, true, &found, err));
     if (!found) LS_TRY(ls_probe_decide_borders(q, &found, err));

@@ -70,21 +70,36 @@ static records records_of(one_draw of[SEEDS][TEXTS], int64_t text, int64_t from,
     return out;
 }
 
-static bool comes_first(one_draw of[SEEDS][TEXTS], int64_t text, int64_t at) {
+static bool is_new_token(one_draw of[SEEDS][TEXTS], int64_t text, int64_t at) {
     for (int64_t k = 0; k < at; k++)
         if (of[k][text].token == of[at][text].token) return false;
     return of[at][text].token >= 0;
+}
+
+/* Of first tokens alone some are right and some are off. */
+enum { EACH_LEAST = 4 };
+static bool are_mixed(const ls_foreign *f, double near, double far) {
+    const ls_outcomes *o = &f->seen[LS_STACK_LENGTHS].outcomes;
+    int64_t n_right = 0, n_off = 0;
+    for (int64_t s = 0; s < o->n; s++) {
+        const ls_outcome *c = &o->of[s];
+        const double d = c->n > 0 ? fabs((double)c->scored[0] - (double)c->logprob[0]) : (double)NAN;
+        n_right += d <= near && (double)c->scored[0] < LS_SURE_TOKEN;
+        n_off += d > far;
+    }
+    return n_right >= EACH_LEAST && n_off >= EACH_LEAST;
 }
 
 ls_status ls_probe_decide_two_records(ls_inquiry *q, bool *found, ls_error *err) {
     const double far = ls_probe_moved_from(q), near = NEAR * far;
     one_draw of[SEEDS][TEXTS], again[SEEDS][TEXTS];
     int64_t n_both = 0, n_again = 0, n_neither = 0, n_moved = 0;
+    if (!are_mixed(q->f, near, far)) return LS_OK;
     LS_TRY(draw_all(q, false, of, err));
     for (int64_t text = 0; text < TEXTS; text++)
         for (int64_t k = 0; k < SEEDS; k++) {
             const records r = records_of(of, text, k, near, far);
-            if (!comes_first(of, text, k)) continue;
+            if (!is_new_token(of, text, k)) continue;
             n_both += r.n_right > 0 && r.is_far;
             n_again += r.n_other > 1 ? r.n_other - 1 : 0;
             n_neither += r.n_neither;
