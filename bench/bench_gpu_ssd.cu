@@ -2,8 +2,8 @@
  *
  *     bench_gpu_ssd [HEADS DIM GROUPS [f32]]
  *
- * 128 states. f32: inputs and outputs are float32, as in a model. Prints microseconds a call, and the issue slots that a
- * state and token take: lane operations, of as many as the GPU's schedulers issue at its highest clock. ssd_peers.py
+ * 128 states. f32: inputs and outputs are float32, as in a model. Prints microseconds a call, and the issue slots that
+ * a state and token take: lane operations, of as many as the GPU's schedulers issue at its highest clock. ssd_peers.py
  * prints mamba_ssm's times on the same machine. */
 #include "bench_gpu.h"
 #include "op/cuda/cuda_ops.h"
