@@ -1,5 +1,5 @@
-/* rmsnorm backward on the GPU: dx takes a block a row, or a warp, or half of one, as the forward op does; dw a thread a column, whose chain goes
- * over all rows as other threads bring them. */
+/* rmsnorm backward on the GPU: dx takes a block a row, or a warp, or half of one, as the forward op does; dw a thread a
+ * column, whose chain goes over all rows as other threads bring them. */
 #include "op/cuda/cuda_ops.h"
 #include "op/cuda/rmsnorm_cuda.h"
 
