@@ -11,53 +11,34 @@
 
 /* ---- normalised rows: a warp a row of a key head ---- */
 
-/* The tree over the products of two rows, of which each lane has a run of eight; all lanes call it and get it. */
-static __device__ __forceinline__ float dot_runs(const float x[8], const float y[8]) {
-    float c[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) c[i] = ls_fma(x[i], y[i], 0.0f);
-    float run = ls_run_fold(c);
-#pragma unroll
-    for (int half = 16; half > 0; half /= 2) run = ls_add(run, __shfl_down_sync(LS_ALL_LANES, run, half));
-    return __shfl_sync(LS_ALL_LANES, run, 0);
+/* Whether four neighbouring elements of every row are one load. */
+static __device__ __forceinline__ bool fours_of(const delta_params *p) {
+    return p->vectors && p->a.key_dim % 4 == 0 && p->a.value_dim % 4 == 0;
 }
 
 /* Normalises a row; l comes back. */
 static __device__ __forceinline__ float normalize_run(float x[8]) {
-    const float l = ls_delta_norm_of(dot_runs(x, x));
+    const float l = ls_delta_norm_of(ls_runs_sum<32>(x, x, 8));
 #pragma unroll
     for (int i = 0; i < 8; i++) x[i] = ls_mul(x[i], l);
     return l;
-}
-
-template <int DTYPE>
-static __device__ __forceinline__ void load_run(float x[8], const void *from, int64_t at, int64_t n) {
-    const int64_t first = threadIdx.x % 32 * 8;
-#pragma unroll
-    for (int i = 0; i < 8; i++) x[i] = first + i < n ? ls_load_one<DTYPE>(from, at + first + i) : 0.0f;
-}
-
-static __device__ __forceinline__ void store_run(float *to, const float x[8], int64_t n) {
-    const int64_t first = threadIdx.x % 32 * 8;
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        if (first + i < n) to[first + i] = x[i];
 }
 
 template <int IN>
 static __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ delta_params p) {
     ls_cuda_begin();
     const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, n = p.a.key_dim;
-    const int64_t row = i / p.a.n_key_heads, key = i % p.a.n_key_heads;
+    const int64_t row = i / p.a.n_key_heads, key = i % p.a.n_key_heads, first = threadIdx.x % 32 * 8;
+    const bool fours = fours_of(&p);
     float q[8], k[8];
     if (p.fault->code != LS_FAULT_NONE || row >= p.a.rows) return;
-    load_run<IN>(q, p.a.q, row * p.a.q_stride + key * n, n);
-    load_run<IN>(k, p.a.k, row * p.a.k_stride + key * n, n);
+    ls_run_load<IN>(p.a.q, row * p.a.q_stride + key * n + first, n - first, fours, q);
+    ls_run_load<IN>(p.a.k, row * p.a.k_stride + key * n + first, n - first, fours, k);
     normalize_run(q);
     normalize_run(k);
-    store_run(ls_delta_row(&p, p.plan.queries, row, key), q, n);
-    store_run(ls_delta_row(&p, p.plan.keys, row, key), k, n);
-    const float own = dot_runs(q, k);
+    ls_run_store<LS_F32>(ls_delta_row(&p, p.plan.queries, row, key), first, n - first, fours, q);
+    ls_run_store<LS_F32>(ls_delta_row(&p, p.plan.keys, row, key), first, n - first, fours, k);
+    const float own = ls_runs_sum<32>(q, k, 8);
     if (threadIdx.x % 32 == 0) p.work[p.plan.own + i] = own;
 }
 
@@ -68,15 +49,18 @@ static __global__ void __launch_bounds__(THREADS) norms_kernel(const __grid_cons
     const ls_span *span = &p.a.spans[blockIdx.x % p.a.n_spans];
     const int64_t i = blockIdx.x / p.a.n_spans * WARPS + threadIdx.x / 32, n = p.a.key_dim, side = i % 2;
     const int64_t row = span->row + i / 2 / p.a.n_key_heads, key = i / 2 % p.a.n_key_heads;
+    const int64_t first = threadIdx.x % 32 * 8;
+    const bool fours = fours_of(&p);
     float x[8], dx[8];
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || row >= span->row + span->n_rows) return;
     float *to = side == 0 ? p.a.dq + row * p.a.dq_stride + key * n : p.a.dk + row * p.a.dk_stride + key * n;
-    load_run<IN>(x, side == 0 ? p.a.q : p.a.k, row * (side == 0 ? p.a.q_stride : p.a.k_stride) + key * n, n);
-    load_run<LS_F32>(dx, to, 0, n);
-    const float l = normalize_run(x), t = dot_runs(dx, x);
+    ls_run_load<IN>(side == 0 ? p.a.q : p.a.k, row * (side == 0 ? p.a.q_stride : p.a.k_stride) + key * n + first,
+                    n - first, fours, x);
+    ls_run_load<LS_F32>(to, first, n - first, fours, dx);
+    const float l = normalize_run(x), t = ls_runs_sum<32>(dx, x, 8);
 #pragma unroll
     for (int e = 0; e < 8; e++) dx[e] = ls_mul(l, ls_fma(-x[e], t, dx[e]));
-    store_run(to, dx, n);
+    ls_run_store<LS_F32>(to, first, n - first, fours, dx);
 }
 
 /* ---- walks of any shape: a block is one head of one span, its state in shared memory, a thread a column ---- */

@@ -90,21 +90,13 @@ static __device__ __forceinline__ float ls_delta_fold_rows(const float *x, const
     return ls_delta_join(chain);
 }
 
-/* The tree over the products of n elements, at most 256; all lanes of a warp call it and get it. */
-static __device__ __forceinline__ float ls_delta_warp_tree(const float *x, const float *y, int64_t n) {
-    const int64_t first = threadIdx.x % 32 * 8;
-    float c[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) c[i] = first + i < n ? ls_fma(x[first + i], y[first + i], 0.0f) : 0.0f;
-    float run = ls_run_fold(c);
-#pragma unroll
-    for (int half = 16; half > 0; half /= 2) run = ls_add(run, __shfl_down_sync(LS_ALL_LANES, run, half));
-    return __shfl_sync(LS_ALL_LANES, run, 0);
-}
-
 /* Normalises a row in place; all lanes of a warp call it. Returns l. */
 static __device__ __forceinline__ float ls_delta_warp_normalize(float *x, int64_t n) {
-    const float l = ls_delta_norm_of(ls_delta_warp_tree(x, x, n));
+    const int64_t first = threadIdx.x % 32 * 8;
+    float run[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) run[i] = first + i < n ? x[first + i] : 0.0f;
+    const float l = ls_delta_norm_of(ls_runs_sum<32>(run, run, n - first));
     __syncwarp();
     for (int64_t i = threadIdx.x % 32; i < n; i += 32) x[i] = ls_mul(x[i], l);
     __syncwarp();

@@ -331,13 +331,10 @@ static __device__ __forceinline__ void load_tile(raw_tile<IN, DRIVE> *raw, const
 /* 1 / length of a row of which each of 16 lanes has eight elements. */
 template <int IN>
 static __device__ __forceinline__ float norm_of(const ls_vec8<IN> &v) {
-    float c[8];
+    float x[8];
 #pragma unroll
-    for (int i = 0; i < 8; i++) c[i] = ls_fma(ls_vec8_get<IN>(v, i), ls_vec8_get<IN>(v, i), 0.0f);
-    float run = ls_run_fold(c);
-#pragma unroll
-    for (int half = LANES / 2; half > 0; half /= 2) run = ls_add(run, __shfl_down_sync(LS_ALL_LANES, run, half, LANES));
-    return ls_delta_norm_of(__shfl_sync(LS_ALL_LANES, run, 0, LANES));
+    for (int i = 0; i < 8; i++) x[i] = ls_vec8_get<IN>(v, i);
+    return ls_delta_norm_of(ls_runs_sum<LANES>(x, x, 8));
 }
 
 template <int DTYPE>
@@ -512,8 +509,8 @@ template <int PER, int MODE, int STORED>
 static __global__ void __cluster_dims__(LS_DELTA_COLUMNS / walk_memory<PER>::COLUMNS)
     __launch_bounds__(WALKERS + HELPERS, 2) walk_kernel(const __grid_constant__ delta_params p) {
     ls_cuda_begin();
-    constexpr int WALKER =
-        PER == 4 && MODE == LS_DELTA_FORWARD ? 200 : 184; /* registers that nothing is spilled from */
+    /* Registers of a walker; a helper has the rest of 256. With these the fewest are spilled. */
+    constexpr int WALKER = PER == 4 && MODE == LS_DELTA_FORWARD ? 200 : 184;
     extern __shared__ __align__(16) char shared[];
     auto *memory = (walk_memory<PER> *)shared;
     const int64_t blocks = p.a.value_dim / walk_memory<PER>::COLUMNS;

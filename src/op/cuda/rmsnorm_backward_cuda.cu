@@ -247,9 +247,9 @@ typedef struct dx_launch {
 template <int X>
 static dx_launch dx_kernel_for(int64_t dim) {
     if (dim <= LS_RUN_ROW)
-        return dx_launch{ls_norm_run_rows(dim) == LS_NORM_RUN_THREADS / 16 ? (const void *)run_dx_kernel<X, 16>
-                                                                           : (const void *)run_dx_kernel<X, 32>,
-                         LS_NORM_RUN_THREADS, ls_norm_run_rows(dim)};
+        return dx_launch{
+            ls_norm_run_lanes(dim) == 16 ? (const void *)run_dx_kernel<X, 16> : (const void *)run_dx_kernel<X, 32>,
+            LS_NORM_RUN_THREADS, LS_NORM_RUN_THREADS / ls_norm_run_lanes(dim)};
     if (dim <= SHORT_STEPS * LS_CHAIN_STEP)
         return dx_launch{(const void *)dx_kernel<X, SHORT_STEPS>, LS_CHAIN_THREADS, 1};
     if (dim <= LONG_STEPS * LS_CHAIN_STEP)

@@ -1,7 +1,7 @@
 /* rmsnorm on the GPU. Rows of up to 256 columns, heads mostly, have a warp each, or half of one. Of longer ones a block
- * has one: a row of up to 1,024 columns lies in the registers of 64 threads, with all its
- * loads and those of the weight on their way at once; one of up to 4,096 in those of 256, and in shared memory, where
- * the first 64 threads find what they add up; a longer one is read twice. */
+ * has one: a row of up to 1,024 columns lies in the registers of 64 threads, with all its loads and those of the weight
+ * on their way at once; one of up to 4,096 in those of 256, and in shared memory, where the first 64 threads find what
+ * they add up; a longer one is read twice. */
 #include "op/cuda/cuda_ops.h"
 #include "op/cuda/rmsnorm_cuda.h"
 #include "op/elementwise.h"
@@ -153,9 +153,9 @@ typedef struct norm_launch {
 template <int X, int Y, bool ADD>
 static norm_launch kernel_for(int64_t dim) {
     if (dim <= LS_RUN_ROW && !ADD)
-        return norm_launch{ls_norm_run_rows(dim) == LS_NORM_RUN_THREADS / 16 ? (const void *)run_kernel<X, Y, 16>
-                                                                             : (const void *)run_kernel<X, Y, 32>,
-                           LS_NORM_RUN_THREADS, ls_norm_run_rows(dim)};
+        return norm_launch{
+            ls_norm_run_lanes(dim) == 16 ? (const void *)run_kernel<X, Y, 16> : (const void *)run_kernel<X, Y, 32>,
+            LS_NORM_RUN_THREADS, LS_NORM_RUN_THREADS / ls_norm_run_lanes(dim)};
     if (dim <= SHORT_STEPS * LS_CHAIN_STEP)
         return norm_launch{(const void *)norm_kernel<X, Y, SHORT_STEPS, ADD>, LS_CHAIN_THREADS, 1};
     if (dim <= LONG_STEPS * LS_CHAIN_STEP)

@@ -10,7 +10,7 @@
 
 /* Rows of at most LS_RUN_ROW columns share blocks of so many threads. */
 #define LS_NORM_RUN_THREADS 128
-static inline int64_t ls_norm_run_rows(int64_t dim) { return LS_NORM_RUN_THREADS / (dim <= LS_RUN_ROW / 2 ? 16 : 32); }
+static inline int64_t ls_norm_run_lanes(int64_t dim) { return dim <= LS_RUN_ROW / 2 ? 16 : 32; }
 static inline int64_t ls_norm_blocks(int64_t rows, int64_t each) { return rows / each + (rows % each != 0); }
 
 /* A gradient. vector: all rows can be read and written in fours. */
