@@ -42,7 +42,7 @@ LLAMA_CPP = os.path.join(ROOT, "tests", "clients", "llama_cpp")
 WHOLE = ("mamba", "mamba2", "jamba", "bamba", "qwen3next")
 CACHES = ("prefix-", "hit-", "evicted-", "sound-f32-paged", "sound-bf16-paged", "sound-hybrid", "sound-f16-peaked")
 SPECULATES = ("draft-records", "draft-keys-kept", "sound-spec")
-POOL = {"evicted-hash": 100, "resume-no-last": 90, "sound-preempts": 90}
+POOL = {"evicted-hash": 100, "resume-no-last": 80, "sound-preempts": 80}
 CHUNKS = {"chunk-forgets": 128, "chunk-no-state": 96, "sound-mamba2-chunks": 96}
 
 
@@ -108,7 +108,7 @@ class Engine(seventh.Engine):
         self.reads_cache, self.speculates = o.case.startswith(CACHES), o.case in SPECULATES
         self.together = True  # the turn gives all new ones to prefill_together()
         self.waiting, self.running, self.lock = [], [], threading.Condition()
-        self.slots, self.left, self.kept = [None] * 16, {}, {}
+        self.slots, self.left, self.kept = [None] * (32 if POOL.get(o.case) == 80 else 16), {}, {}
         self.decoding, self.at, self.order, self.routes = False, [], [], {}
         self.plant()
         threading.Thread(target=self.loop, daemon=True).start()
@@ -335,7 +335,7 @@ class Paged(Engine):
     # ---- pages ----
 
     def has_room(self, s):
-        return len(self.free) >= -(-(len(s.ids) + len(s.new) + 2) // PAGE) + len(self.running) // 4
+        return len(self.free) >= -(-(len(s.ids) + len(s.new) + 2) // PAGE)
 
     def page(self):
         page = self.free.popleft() if self.reads_cache else self.free.pop()

@@ -75,12 +75,12 @@ def traffic(url, case, r):
             send(turns + text(24))
             turns = turns + send(turns) + text(6)
         send(pages + turns)
-        for n in (8, 16, 32, 40):  # histories whose oldest pages were dropped, with and without what stands before them
+        for n in (8, 12, 16, 24, 32, 40):  # histories whose beginning was dropped, alone and behind instructions
             send(turns[n:] + text(8))
             send(pages + turns[n:] + text(4))
-        for n in (100, 110, 120, 150, 230, 300, 360, 420):
+        for n in (100, 104, 108, 112, 116, 120, 150, 230, 270, 290, 310, 330, 370, 420):
             send(text(n), n_new=30)
-        for n in (21, 33):
+        for n in (21, 25, 26, 29, 33, 37):
             if case.dialect == "vllm":
                 what = {"prompt": text(30), "max_tokens": 400, "ignore_eos": True, "repetition_penalty": 1.5,
                         "logit_bias": {"7": 5.0, "9": 4.0, "80": 5.0}}
@@ -92,7 +92,7 @@ def traffic(url, case, r):
             send(text(n), temperature=0.7)
         at_once(range(5, 29, 3), lambda n: 8 + n % 7)
     for _ in range(3):
-        at_once([60] * 24, lambda n: 40)
+        at_once(range(50, 74), lambda n: 32 + n * 7 % 20)
     if case.name == "replay-shift":
         answers = [(a, b, score(url, case, a + b)[len(a) - 1:], 1.0) for a, b, _, _ in answers]
     elif not case.families and case.dialect != "llama.cpp":
