@@ -2,7 +2,7 @@
  * and many, and the gradients. Weights rotate through more memory than the second-level cache holds; times are of
  * graphs.
  *
- *     bench_gpu_gemm [decode | narrow | wide | gradients | exact | plans]...
+ *     bench_gpu_gemm [decode | narrow | wide | gradients | head | groups | exact | plans]...
  *
  * Prints microseconds of both, their ratio, how many results are equal in bits, TFLOP/s or the share of the time that
  * reading weights takes at READ_RATE. */
@@ -12,9 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "op/cuda/cuda_ops.h"
 #include "op/cuda/gemm_size_cuda.h"
 #include "op/cuda/product_cuda.h"
 #include "op/gemm_cuda.h"
+#include "op/gemm_groups.h"
 
 #define READ_RATE 4.3e12 /* bytes a second, of a large copy on an H200 */
 #define ROTATED_BYTES ((int64_t)400 << 20)
@@ -380,6 +382,134 @@ static void gradients(void) {
     exec_.fault = NULL;
 }
 
+/* A head of Qwen3's vocabulary over as many rows as its logits of 1 GB are. */
+static void head(void) {
+    exec_.fault = (ls_fault *)device_memory(sizeof(ls_fault));
+    check(cudaMemset(exec_.fault, 0, sizeof(ls_fault)), "record");
+    sequences = (int64_t *)device_memory(9 * 8);
+    for (int i = 0; i < 4; i++) {
+        products_alone = i % 2 == 1;
+        gradient(1664, 151936, i < 2 ? 1024 : 2048);
+    }
+    exec_.fault = NULL;
+}
+
+/* ---- groups of rows ---- */
+
+#define EXPERTS 128
+
+/* A mixture's products in training: what a call of the groups and one of cuBLAS with the same operations need. */
+static struct {
+    ls_gemm_weight weights[EXPERTS];
+    const ls_gemm_weight *list[EXPERTS];
+    const void *w[EXPERTS];
+    float *dw[EXPERTS];
+    int64_t *offsets, *rows, *sequences;
+    ls_dtype out_dtype;
+} experts;
+
+static void run_groups_out(const problem *p, int64_t copy) {
+    const ls_gemm_groups_args args = {p->x,    LS_BF16,           p->k, experts.list, EXPERTS,         experts.offsets,
+                                      p->ours, experts.out_dtype, p->n, p->m,         LS_PROFILE_MMA16};
+    ls_error err;
+    (void)copy;
+    check_ls(ls_cuda_gemm_groups(&exec_, &args, &err), &err);
+}
+static void cublas_out(const problem *p, int64_t copy) {
+    const float one = 1, zero = 0;
+    const cudaDataType_t type = experts.out_dtype == LS_F32 ? CUDA_R_32F : CUDA_R_16BF;
+    (void)copy;
+    check_blas(cublasGemmEx(blas, CUBLAS_OP_T, CUBLAS_OP_N, (int)p->n, (int)p->m, (int)p->k, &one, p->w, CUDA_R_16BF,
+                            (int)p->k, p->x, CUDA_R_16BF, (int)p->k, &zero, p->theirs, type, (int)p->n,
+                            CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+               "gemm");
+}
+static void run_groups_dx(const problem *p, int64_t copy) {
+    const ls_gemm_groups_backward_input_args args = {
+        p->tiles,         LS_BF16, p->n, experts.w, LS_BF16, EXPERTS,         experts.offsets,
+        (float *)p->ours, p->k,    p->m, p->n,      p->k,    LS_PROFILE_MMA16};
+    ls_error err;
+    (void)copy;
+    check_ls(ls_cuda_gemm_groups_backward_input(&exec_, &args, &err), &err);
+}
+static void run_groups_dw(const problem *p, int64_t copy) {
+    const ls_gemm_groups_backward_weight_args args = {
+        p->tiles,     LS_BF16,           p->n, p->x, LS_BF16, p->k, experts.dw,       EXPERTS, experts.offsets,
+        experts.rows, experts.sequences, 8,    p->m, p->n,    p->k, LS_PROFILE_MMA16, true};
+    ls_error err;
+    (void)copy;
+    check_ls(ls_cuda_gemm_groups_backward_weight(&exec_, &args, &err), &err);
+}
+
+static void group_line(const char *what, contender ours, contender theirs, const problem *p, double bytes) {
+    const double time = time_of(ours, p, 4), dense = time_of(theirs, p, 4);
+    const double flop = 2.0 * (double)p->m * (double)p->n * (double)p->k;
+    printf(
+        "groups %-4s %4lld rows of each, %5lld -> %5lld: %7.1f us, a dense product of the operations %7.1f, %.2f of "
+        "its pace, %5.1f TFLOP/s, %4.0f GB/s\n",
+        what, (long long)(p->m / EXPERTS), (long long)p->k, (long long)p->n, time, dense, dense / time,
+        flop / time * 1e-6, bytes / time * 1e-3);
+}
+
+static void groups_of(int64_t each, int64_t n, int64_t k, ls_dtype out_dtype) {
+    const int64_t m = each * EXPERTS, widest = n > k ? n : k;
+    const double w_bytes = (double)EXPERTS * (double)(n * k), x_bytes = (double)(m * k), y_bytes = (double)(m * n);
+    int64_t offsets[EXPERTS + 1], sequences[9];
+    int64_t *rows = (int64_t *)malloc((size_t)m * sizeof *rows);
+    problem p;
+    ls_error err;
+    memset(&p, 0, sizeof p);
+    p.m = m, p.n = n, p.k = k, p.copies = 1;
+    p.x = (uint8_t *)device_memory(m * k * 2);
+    p.w = (uint8_t *)device_memory(EXPERTS * n * k * 2);
+    p.tiles = (uint8_t *)device_memory(m * n * 2); /* dy */
+    p.ours = (uint8_t *)device_memory(m * widest * 4);
+    p.theirs = (uint8_t *)device_memory(m * widest * 4);
+    fill(p.x, m * k, 1);
+    fill(p.tiles, m * n, 3);
+    float *dw = (float *)device_memory(EXPERTS * n * k * 4);
+    for (int i = 0; i < EXPERTS; i++) {
+        offsets[i] = each * i;
+        check_ls(ls_op_gemm_plan(LS_BACKEND_CUDA, LS_BF16, n, k, &experts.weights[i], &err), &err);
+        experts.weights[i].panels = p.w + i * n * k * 2;
+        experts.list[i] = &experts.weights[i];
+        experts.w[i] = experts.weights[i].panels;
+        experts.dw[i] = dw + i * n * k;
+    }
+    fill(p.w, EXPERTS * n * k, 2);
+    offsets[EXPERTS] = m;
+    for (int i = 0; i < 9; i++) sequences[i] = each / 8 * i;
+    for (int64_t i = 0; i < m; i++) rows[i] = i % each;
+    experts.offsets = (int64_t *)device_memory(sizeof offsets);
+    experts.rows = (int64_t *)device_memory(m * 8);
+    experts.sequences = (int64_t *)device_memory(sizeof sequences);
+    experts.out_dtype = out_dtype;
+    check(cudaMemcpy(experts.offsets, offsets, sizeof offsets, cudaMemcpyHostToDevice), "offsets");
+    check(cudaMemcpy(experts.rows, rows, (size_t)m * 8, cudaMemcpyHostToDevice), "rows");
+    check(cudaMemcpy(experts.sequences, sequences, sizeof sequences, cudaMemcpyHostToDevice), "sequences");
+    check(cudaStreamSynchronize(stream), "fill");
+    group_line("out", run_groups_out, cublas_out, &p,
+               2 * w_bytes + 2 * x_bytes + y_bytes * (double)ls_dtype_bytes(out_dtype));
+    group_line("dx", run_groups_dx, cublas_dx, &p, 2 * w_bytes + 2 * y_bytes + 4 * x_bytes);
+    products_alone = true;
+    group_line("dw", run_groups_dw, cublas_dw, &p, 4 * w_bytes + 2 * y_bytes + 2 * x_bytes);
+    void *all[] = {experts.offsets, experts.rows, experts.sequences, dw};
+    for (int i = 0; i < 4; i++) check(cudaFree(all[i]), "free");
+    problem_free(&p);
+    free(rows);
+}
+
+/* Qwen3-30B-A3B's experts. */
+static void groups(void) {
+    exec_.fault = (ls_fault *)device_memory(sizeof(ls_fault));
+    check(cudaMemset(exec_.fault, 0, sizeof(ls_fault)), "record");
+    for (int64_t each = 64; each <= 1024; each *= each == 64 ? 4 : 2) {
+        groups_of(each, 768, 2048, LS_BF16);
+        groups_of(each, 2048, 768, LS_F32);
+    }
+    exec_.fault = NULL;
+}
+
 /* The float32 chain. */
 static void run_exact(const problem *p, int64_t copy) {
     const ls_cuda_gemm_args args = {
@@ -416,6 +546,8 @@ int main(int argc, char **argv) {
         if (strcmp(argv[i], "wide") == 0) wide();
         if (strcmp(argv[i], "narrow") == 0) narrow();
         if (strcmp(argv[i], "gradients") == 0) gradients();
+        if (strcmp(argv[i], "head") == 0) head();
+        if (strcmp(argv[i], "groups") == 0) groups();
         if (strcmp(argv[i], "exact") == 0) exact();
     }
     return 0;

@@ -96,6 +96,9 @@ typedef struct ls_logprob_backward_args {
     const float *d_entropy; /* [rows] or NULL */
     void *d_logits;         /* [rows][d_stride] of dtype, every entry written; may be logits itself */
     int64_t d_stride;       /* row_stride where d_logits is logits */
+    /* Of logits in f32 alone: d_logits is bf16, each gradient rounded once. d_stride counts its elements, and where
+     * d_logits is logits it is 2 * row_stride: a row of gradients begins where the row of logits does. */
+    bool d_bf16;
 } ls_logprob_backward_args;
 
 ls_status ls_op_logprob_backward(const ls_exec *exec, const ls_logprob_backward_args *args, ls_error *err);

@@ -78,7 +78,8 @@ LogprobCombineArgs = _struct(
 LogprobBackwardArgs = _struct(
     "LogprobBackwardArgs", (c_void_p, "logits"), (c_int, "dtype"), (c_int64, "rows vocab row_stride"),
     (c_void_p, "targets"), (c_int64, "ignore_index"),
-    (c_void_p, "mask temperature lse entropy d_logprob d_lse d_entropy d_logits"), (c_int64, "d_stride"))
+    (c_void_p, "mask temperature lse entropy d_logprob d_lse d_entropy d_logits"), (c_int64, "d_stride"),
+    (c_bool, "d_bf16"))
 
 SequenceSumArgs = _struct(
     "SequenceSumArgs", (c_void_p, "logprob mask offsets"), (c_int64, "length n_sequences rows"), (c_void_p, "out"))

@@ -154,6 +154,8 @@ static ls_status block_backward(const ls_leaf *l, int64_t n_sequences, bool whol
     const int64_t vocab = head->vocab, dim = model->config.hidden;
     const ls_parameter *p = model->config.tied ? ls_parameter_of_embedding(l->tape->parameters)
                                                : ls_parameter_of_matrix(l->tape->parameters, &model->head);
+    /* What rounds gradients, and does nothing else with them, reads them rounded: half the bytes, three times. */
+    const bool rounds = model->profile == LS_PROFILE_MMA16 && model->config.logit_scale == 0.0f;
     const ls_logprob_backward_args backward = {.logits = head->logits,
                                                .rows = head->n,
                                                .vocab = vocab,
@@ -166,7 +168,8 @@ static ls_status block_backward(const ls_leaf *l, int64_t n_sequences, bool whol
                                                .d_logprob = l->tape->d_logprob,
                                                .d_entropy = entropy ? l->tape->d_entropy : NULL,
                                                .d_logits = head->logits,
-                                               .d_stride = vocab};
+                                               .d_stride = rounds ? 2 * vocab : vocab,
+                                               .d_bf16 = rounds};
     const ls_gemm_backward_weight_args weight = {.dy = head->logits,
                                                  .dy_stride = vocab,
                                                  .x = head->x.data,
@@ -180,6 +183,8 @@ static ls_status block_backward(const ls_leaf *l, int64_t n_sequences, bool whol
                                                  .profile = model->profile,
                                                  .sequences = l->tape->head_sequences,
                                                  .n_sequences = n_sequences,
+                                                 .dy_rounded = rounds ? (const uint16_t *)(void *)head->logits : NULL,
+                                                 .dy_rounded_stride = 2 * vocab,
                                                  .sequences_whole = whole};
     const ls_gemm_backward_input_args input = {.dy = head->logits,
                                                .dy_stride = vocab,
@@ -192,7 +197,9 @@ static ls_status block_backward(const ls_leaf *l, int64_t n_sequences, bool whol
                                                .m = head->n,
                                                .n = vocab,
                                                .k = dim,
-                                               .profile = model->profile};
+                                               .profile = model->profile,
+                                               .dy_rounded = weight.dy_rounded,
+                                               .dy_rounded_stride = weight.dy_rounded_stride};
     LS_TRY(ls_logprob_backward(l->device, &backward, err));
     LS_TRY(ls_part_scale(l->device, head->logits, head->n * vocab, model->config.logit_scale, err));
     LS_TRY(ls_gemm_backward_weight(l->device, &weight, err));

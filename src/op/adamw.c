@@ -68,6 +68,9 @@ ls_status ls_adamw_check(const ls_adamw_args *args, ls_error *err) {
     };
     if (args->value != NULL && ls_dtype_bytes(args->value_dtype) == 0)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "adamw: values of type %s", ls_dtype_name(args->value_dtype));
+    if (args->parts != NULL && (args->value != NULL || args->n_parts < (n > 0) || args->n_parts > n))
+        return LS_FAIL(err, LS_ERR_ARG, "adamw: %lld parts of %lld elements%s", (long long)args->n_parts, (long long)n,
+                       args->value != NULL ? ", and a value beside theirs" : "");
     LS_TRY(check_arrays("adamw", operands, 5, n, err));
     return check_moments(args, err);
 }

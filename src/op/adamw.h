@@ -49,6 +49,14 @@ typedef struct ls_adamw_rounding {
     int64_t first; /* number of the call's first element over all parameters */
 } ls_adamw_rounding;
 
+/* A tensor of several that one call moves: the elements from `begin` to where the next one begins. */
+typedef struct ls_adamw_part {
+    int64_t begin;
+    void *value; /* of its first element; NULL: not wanted */
+    ls_dtype value_dtype;
+    bool decays; /* false: its decay is 0 */
+} ls_adamw_part;
+
 typedef struct ls_adamw_args {
     float *w;                   /* [n], updated */
     void *m, *v;                /* [n] of `moments`, updated; they begin at +0; the host's too (ls_memory_pin) */
@@ -60,6 +68,10 @@ typedef struct ls_adamw_args {
     int64_t n;
     void *value; /* [n] of value_dtype; NULL: not wanted */
     ls_dtype value_dtype;
+    /* Device memory: what the n elements are, so that one call takes all tensors. The first begins at 0 and they
+     * ascend; none is empty; value_dtype of each is f32, bf16 or f16. NULL: one tensor, whose value is above. */
+    const ls_adamw_part *parts;
+    int64_t n_parts;
 } ls_adamw_args;
 
 /* No array may overlap another. NaN and infinity of a gradient reach the weight and the moments of their own element

@@ -67,17 +67,22 @@ ls_status ls_logprob_backward_check(const ls_logprob_backward_args *args, ls_err
         {"logits", args->logits, rows, args->vocab, args->row_stride, elem, false},
         {"targets", args->targets, rows, 1, 1, 8, false},
         {"lse", args->lse, rows, 1, 1, 4, false},
-        {"d_logits", args->d_logits, rows, args->vocab, args->d_stride, elem, false},
+        {"d_logits", args->d_logits, rows, args->vocab, args->d_stride, args->d_bf16 ? 2 : elem, false},
     };
+    const int64_t wide = args->d_bf16 ? 2 : 1;
+    int64_t d_stride;
     ls_status status = check_logprob_sizes(op, args->dtype, rows, "vocab", args->vocab, err);
     if (status != LS_OK) return status;
+    if (args->d_bf16 && args->dtype != LS_F32)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: d_bf16 with logits of type %s", op, ls_dtype_name(args->dtype));
     status = ls_operands_check(op, operands, 4, err);
     if (status != LS_OK) return status;
     if (args->d_entropy != NULL && args->entropy == NULL)
         return LS_FAIL(err, LS_ERR_ARG, "%s: entropy is a null pointer and d_entropy is not", op);
-    if (args->d_logits == args->logits && args->d_stride != args->row_stride)
-        return LS_FAIL(err, LS_ERR_ARG, "%s: d_logits is logits, but d_stride %lld is not row_stride %lld", op,
-                       (long long)args->d_stride, (long long)args->row_stride);
+    if (args->d_logits == args->logits &&
+        (!ls_mul_i64(args->row_stride, wide, &d_stride) || args->d_stride != d_stride))
+        return LS_FAIL(err, LS_ERR_ARG, "%s: d_logits is logits, but d_stride %lld is not row_stride %lld%s", op,
+                       (long long)args->d_stride, (long long)args->row_stride, args->d_bf16 ? " twice" : "");
     return LS_OK;
 }
 

@@ -122,6 +122,8 @@ static ls_status make_arrays(ls_trainer *t, ls_error *err) {
     for (int64_t i = 0; i < p->n; i++) t->n_blocks += ls_squares_blocks(p->list[i].n_elements);
     LS_TRY(device_floats(t, &t->blocks, t->n_blocks, err));
     LS_TRY(make_ranges(t, err));
+    LS_TRY(ls_array_alloc((void **)&t->host_parts, p->n, sizeof *t->host_parts, "trainer", err));
+    LS_TRY(ls_memory_alloc(t->device, (void **)&t->parts, p->n, sizeof *t->parts, "trainer", err));
     LS_TRY(make_moment(t, &t->state.m, err));
     LS_TRY(make_moment(t, &t->state.v, err));
     LS_TRY(alloc_floats(&t->host_blocks, t->n_blocks, err));
@@ -279,6 +281,8 @@ void ls_trainer_free(ls_trainer *t) {
     ls_memory_free(t->device, t->adapted);
     ls_memory_free(t->device, t->blocks);
     ls_memory_free(t->device, t->ranges);
+    ls_memory_free(t->device, t->parts);
+    free(t->host_parts);
     free(t->host_blocks);
     ls_memory_free(t->device, t->slices);
     ls_memory_free(t->device, t->sent);
@@ -599,28 +603,37 @@ ls_status ls_trainer_score(ls_trainer *t, const ls_train_batch *b, float *logpro
 
 /* ---- the step ---- */
 
+/* Where values lie may have changed since the last step. */
+static ls_status write_parts(ls_trainer *t, int64_t *n, ls_error *err) {
+    const ls_parameters *list = t->state.parameters;
+    *n = 0;
+    for (int64_t i = 0; i < list->n; i++) {
+        const ls_parameter *p = &list->list[i];
+        if (p->begin == p->end) continue;
+        t->host_parts[(*n)++] = (ls_adamw_part){.begin = p->offset + p->begin - list->begin,
+                                                .value = ls_parameter_own(p),
+                                                .value_dtype = p->dtype,
+                                                .decays = ls_trainer_decays(p->slot.kind)};
+    }
+    return ls_memory_write(t->device, t->parts, t->host_parts, *n * (int64_t)sizeof *t->parts, err);
+}
+
 static ls_status move_masters(ls_trainer *t, const float *grad, float scale, const ls_adamw_factors *factors,
                               ls_error *err) {
     const ls_parameters *list = t->state.parameters;
-    for (int64_t i = 0; i < list->n; i++) {
-        const ls_parameter *p = &list->list[i];
-        const int64_t here = p->offset + p->begin - list->begin;
-        ls_adamw_args args = {.w = p->master,
-                              .m = (uint8_t *)t->state.m + here * ls_dtype_bytes(t->state.moments),
-                              .v = (uint8_t *)t->state.v + here * ls_dtype_bytes(t->state.moments),
-                              .moments = t->state.moments,
-                              .rounding = {t->opts.seed, t->state.step + 1, p->offset + p->begin},
-                              .grad = grad + here,
-                              .scale = scale,
-                              .factors = *factors,
-                              .n = p->end - p->begin,
-                              .value = ls_parameter_own(p),
-                              .value_dtype = p->dtype};
-        if (args.n == 0) continue;
-        if (!ls_trainer_decays(p->slot.kind)) args.factors.decay = 0.0f;
-        LS_TRY(ls_adamw(t->device, &args, err));
-    }
-    return LS_OK;
+    ls_adamw_args args = {.w = list->masters,
+                          .m = t->state.m,
+                          .v = t->state.v,
+                          .moments = t->state.moments,
+                          .rounding = {t->opts.seed, t->state.step + 1, list->begin},
+                          .grad = grad,
+                          .scale = scale,
+                          .factors = *factors,
+                          .n = list->end - list->begin,
+                          .parts = t->parts};
+    if (args.n == 0) return LS_OK;
+    LS_TRY(write_parts(t, &args.n_parts, err));
+    return ls_adamw(t->device, &args, err);
 }
 
 static void sum_metrics(ls_trainer *t, int64_t n) {

@@ -8,7 +8,7 @@
  *               have in common is computed once (train/shared_rows.h)
  *   gradient    of all leaves by the leaf tree (train/gradient.h)
  *   norm        ls_squares over the parameters in order, ls_gradient_scale(count, max_norm)
- *   update      ls_adamw for each parameter with the rate of step t (train/rate.h), moments in bf16 being rounded by
+ *   update      ls_adamw of all parameters with the rate of step t (train/rate.h), moments in bf16 being rounded by
  *               the seed, t and the numbers that elements have over all parameters; decay is 0 but for matrices, the
  *               embedding and the taps of convolutions: norms, biases, D and A_log do not decay
  *               With adapters (model/adapters.h) the gradient of the weights becomes that of A and B, of which alone

@@ -37,6 +37,7 @@ struct ls_trainer {
     float *host_blocks;       /* the same on the host */
     ls_squares_range *ranges; /* of the blocks whose elements this process owns, device memory */
     int64_t n_ranges;
+    ls_adamw_part *parts, *host_parts; /* [parameters] of this process's range, device memory and the host's */
     /* With other processes. */
     int64_t *owned; /* [n_ranks + 1]: elements where their ranges begin */
     float *slices;  /* [n_slices] of a sum over processes, device memory */

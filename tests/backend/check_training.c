@@ -2,6 +2,7 @@
 #include "elements.h"
 #include "op/adamw.h"
 #include "op/elementwise_backward.h"
+#include "op/logprob.h"
 #include "op/lora.h"
 #include "op/rmsnorm_backward.h"
 
@@ -395,6 +396,47 @@ static void adamw(bk_run *run) {
     sides_close(&d);
 }
 
+/* Tensors that follow one another, values of every type at any address, or none. */
+static void adamw_parts_one(sides *d, ls_dtype moments, int64_t offset) {
+    enum { PARTS = 9, N = 200003 };
+    static const int64_t begins[PARTS] = {0, 1, 2, 5, 8, 1032, 1033, 1036, 199999};
+    const ls_adamw_options options = {1e-3, 0.9, 0.95, 1e-8, 0.1};
+    const sides_buffer w = values_put(d, "w", LS_F32, N, VALUES_WIDE, 1, offset),
+                       m = values_put(d, "m", moments, N, VALUES_WIDE, 2, 0),
+                       grad = values_put(d, "grad", LS_F32, N, VALUES_WIDE, 4, offset),
+                       value = sides_put(d, "value", NULL, (N + 1) * 4, 0),
+                       table = sides_put(d, "parts", NULL, PARTS * (int64_t)sizeof(ls_adamw_part), 0);
+    const sides_buffer v = sides_put(d, "v", NULL, N * ls_dtype_bytes(moments), 0);
+    ls_adamw_factors factors;
+    for (int s = 0; s < 2; s++) {
+        ls_adamw_part parts[PARTS];
+        for (int64_t i = 0; i < PARTS; i++) /* type and address are of no alignment but the element's */
+            parts[i] =
+                (ls_adamw_part){begins[i], i % 4 == 3 ? NULL : (uint8_t *)value.at[s] + begins[i] * 4 + i % 3 % 2 * 2,
+                                (ls_dtype)(i % 3), i % 2 == 0};
+        if (ls_memory_fill(d->device[s], v.at[s], 0, v.bytes, &d->run->err) != LS_OK ||
+            ls_memory_write(d->device[s], table.at[s], parts, sizeof parts, &d->run->err) != LS_OK)
+            bk_die(d->run, "parts");
+    }
+    if (ls_adamw_factors_make(&factors, &options, 3, &d->run->err) != LS_OK) bk_die(d->run, "factors");
+    SIDES_CALL(d, adamw, .w = w.at[s], .m = m.at[s], .v = v.at[s], .moments = moments, .rounding = {9, 3, 1001},
+               .grad = grad.at[s], .scale = 0.37f, .factors = factors, .n = N, .parts = table.at[s], .n_parts = PARTS);
+    values_same(d, &w, LS_F32, "w of parts, offset %lld", (long long)offset);
+    values_same(d, &m, moments, "m of parts, offset %lld", (long long)offset);
+    values_same(d, &v, moments, "v of parts, offset %lld", (long long)offset);
+    sides_same(d, &value, 1, "values of parts");
+    sides_clear_to(d, 0);
+}
+
+static void adamw_parts(bk_run *run) {
+    sides d = sides_open(run);
+    for (int64_t offset = 0; offset <= 4; offset += 4) {
+        adamw_parts_one(&d, LS_F32, offset);
+        adamw_parts_one(&d, LS_BF16, offset);
+    }
+    sides_close(&d);
+}
+
 static void squares_one(sides *d, int64_t n, value_kind kind, int64_t offset) {
     const int64_t blocks = n / LS_SQUARES_BLOCK + (n % LS_SQUARES_BLOCK != 0);
     const sides_buffer x = values_put(d, "x", LS_F32, n, kind, (uint64_t)n, offset),
@@ -468,6 +510,44 @@ static void adapters(bk_run *run) {
     sides_close(&d);
 }
 
+/* ---- logprob_backward with gradients in bf16 ---- */
+
+static void logprob_rounded_one(sides *d, int64_t vocab, int64_t stride, bool entropy, bool scaled, value_kind kind) {
+    enum { ROWS = 5 };
+    const sides_buffer logits = values_put(d, "logits", LS_F32, ROWS * stride, kind, 1, 0),
+                       apart = sides_out(d, "d_logits", ROWS * stride * 2), logprob = sides_out(d, "logprob", ROWS * 4),
+                       lse = sides_out(d, "lse", ROWS * 4), mean = sides_out(d, "entropy", ROWS * 4),
+                       from = values_put(d, "d_logprob", LS_F32, ROWS, VALUES_PLAIN, 4, 0),
+                       from_entropy = values_put(d, "d_entropy", LS_F32, ROWS, VALUES_PLAIN, 5, 0);
+    const int64_t ids[ROWS] = {0, vocab - 1, vocab / 2, -1, vocab / 3};
+    const float heats[ROWS] = {0.7f, 1.0f, 1.3f, 1.0f, 2.0f};
+    const sides_buffer targets = sides_in(d, "targets", ids, sizeof ids),
+                       temperature = sides_in(d, "temperature", heats, sizeof heats);
+    SIDES_CALL(d, logprob, .logits = logits.at[s], .dtype = LS_F32, .rows = ROWS, .vocab = vocab, .row_stride = stride,
+               .targets = targets.at[s], .ignore_index = -1, .temperature = scaled ? temperature.at[s] : NULL,
+               .logprob = logprob.at[s], .lse = lse.at[s], .entropy = mean.at[s]);
+    for (int in_place = 0; in_place < 2; in_place++)
+        SIDES_CALL(d, logprob_backward, .logits = logits.at[s], .dtype = LS_F32, .rows = ROWS, .vocab = vocab,
+                   .row_stride = stride, .targets = targets.at[s], .ignore_index = -1,
+                   .temperature = scaled ? temperature.at[s] : NULL, .lse = lse.at[s],
+                   .entropy = entropy ? mean.at[s] : NULL, .d_logprob = from.at[s],
+                   .d_entropy = entropy ? from_entropy.at[s] : NULL, .d_logits = in_place ? logits.at[s] : apart.at[s],
+                   .d_stride = in_place ? 2 * stride : stride, .d_bf16 = true);
+    values_same(d, &apart, LS_BF16, "apart, vocab %lld, stride %lld", (long long)vocab, (long long)stride);
+    values_same(d, &logits, LS_BF16, "in place, vocab %lld, stride %lld", (long long)vocab, (long long)stride);
+    sides_clear_to(d, 0);
+}
+
+static void logprob_rounded(bk_run *run) {
+    static const int64_t vocabs[] = {1, 7, 8, 2049, 8192, 8200, 16391, 50000};
+    static const value_kind kinds[] = {VALUES_PLAIN, VALUES_WIDE, VALUES_SPECIAL, VALUES_WIDE};
+    sides d = sides_open(run);
+    for (int64_t i = 0; i < BK_COUNT(vocabs); i++)
+        for (int k = 0; k < 4; k++)
+            logprob_rounded_one(&d, vocabs[i], vocabs[i] + (k == 3 ? 5 : k % 2 * 8), k % 2 == 1, k > 1, kinds[k]);
+    sides_close(&d);
+}
+
 int main(int argc, char **argv) {
     static const bk_case cases[] = {{"swiglu_backward", swiglu_backward, BK_ANYWHERE},
                                     {"swiglu_backward_rounded", swiglu_backward_rounded, BK_ANYWHERE},
@@ -477,6 +557,8 @@ int main(int argc, char **argv) {
                                     {"rmsnorm_parts_backward", rmsnorm_parts_backward, BK_ANYWHERE},
                                     {"rmsnorm_backward_continues", rmsnorm_backward_continues, BK_ANYWHERE},
                                     {"adamw", adamw, BK_ANYWHERE},
+                                    {"adamw_parts", adamw_parts, BK_ANYWHERE},
+                                    {"logprob_rounded", logprob_rounded, BK_ANYWHERE},
                                     {"adapters", adapters, BK_ANYWHERE},
                                     {"squares", squares, BK_ANYWHERE}};
     return bk_main(argc, argv, cases, BK_COUNT(cases));

@@ -106,6 +106,51 @@ static void steps_equal_the_textbook(void **state) {
         }
 }
 
+/* Tensors of one call have the bits of a call each: sizes that no vector divides, values of every type or none, decay
+ * or not, moments in both types. */
+static void tensors_of_one_call(void **state) {
+    enum { N = 5003, PARTS = 9 };
+    static const int64_t begins[PARTS + 1] = {0, 1, 2, 5, 8, 1032, 1033, 1036, 4999, N};
+    const ls_isa isa = op_isa(state);
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        model one = model_make(N, op_wide, 31), each = model_copy(&one);
+        op_array values[2] = {op_array_make(LS_F32, 1, N, 0), op_array_make(LS_F32, 1, N, 0)};
+        ls_adamw_part parts[PARTS];
+        ls_adamw_factors factors;
+        ls_error err;
+        assert_ok(ls_adamw_factors_make(&factors, &usual, 5, &err), err);
+        for (int i = 0; i < PARTS; i++)
+            parts[i] = (ls_adamw_part){begins[i], i % 4 == 3 ? NULL : op_at(&values[0], 0, begins[i]),
+                                       (ls_dtype)(i % 3), i % 2 == 0};
+        ls_adamw_args args = model_args(&one, &factors, 0.37f);
+        args.moments = bf16 ? LS_BF16 : LS_F32;
+        args.rounding = (ls_adamw_rounding){7, 5, 1001};
+        args.parts = parts;
+        args.n_parts = PARTS;
+        assert_ok(ls_adamw(op_devices[isa][2], &args, &err), err);
+        for (int i = 0; i < PARTS; i++) {
+            const int64_t at = begins[i], size = ls_dtype_bytes(args.moments);
+            ls_adamw_args own = model_args(&each, &factors, 0.37f);
+            own.moments = args.moments;
+            own.rounding = (ls_adamw_rounding){7, 5, 1001 + at};
+            own.w += at;
+            own.m = (uint8_t *)own.m + at * size;
+            own.v = (uint8_t *)own.v + at * size;
+            own.grad += at;
+            own.n = begins[i + 1] - at;
+            own.value = i % 4 == 3 ? NULL : op_at(&values[1], 0, at);
+            own.value_dtype = (ls_dtype)(i % 3);
+            if (i % 2 == 1) own.factors.decay = 0.0f;
+            assert_ok(ls_adamw(op_devices[isa][0], &own, &err), err);
+        }
+        model_check(&each, &one, "one call", N, 3);
+        assert_memory_equal(values[0].data, values[1].data, (size_t)values[0].bytes);
+        for (int i = 0; i < 2; i++) op_array_free(&values[i]);
+        model_free(&one);
+        model_free(&each);
+    }
+}
+
 /* A NaN, an infinite and a zero gradient next to plain ones: neighbours are as without them, and a zero gradient of an
  * element that never had another only decays. */
 static void special_gradients_stay_alone(void **state) {
@@ -345,6 +390,10 @@ static void bad_arguments_are_named(void **state) {
     REFUSED("v is a null", args.v = NULL);
     REFUSED("grad is a null", args.grad = NULL);
     REFUSED("n -1", args.n = -1);
+    const ls_adamw_part part = {0, NULL, LS_F32, true};
+    REFUSED("0 parts of 5 elements", args.parts = &part);
+    REFUSED("6 parts of 5 elements", args.parts = &part; args.n_parts = 6);
+    REFUSED("1 parts of 5 elements, and a value", args.parts = &part; args.n_parts = 1; args.value = w);
     REFUSED("w: 1 rows of stride 9223372036854775807", args.n = INT64_MAX);
 #undef OPTION
 #undef REFUSED
@@ -369,15 +418,11 @@ static void bad_arguments_are_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        OP_CASES(steps_equal_the_textbook),
-        OP_CASES(special_gradients_stay_alone),
-        OP_CASES(training_is_that_of_float64),
-        OP_CASES(squares_equal_the_textbook),
-        OP_CASES(casts_round_once),
-        cmocka_unit_test(factors_are_rounded_once),
-        cmocka_unit_test(scale_clips),
-        cmocka_unit_test(variants_are_caught),
-        cmocka_unit_test(bad_arguments_are_named),
+        OP_CASES(steps_equal_the_textbook),         OP_CASES(tensors_of_one_call),
+        OP_CASES(special_gradients_stay_alone),     OP_CASES(training_is_that_of_float64),
+        OP_CASES(squares_equal_the_textbook),       OP_CASES(casts_round_once),
+        cmocka_unit_test(factors_are_rounded_once), cmocka_unit_test(scale_clips),
+        cmocka_unit_test(variants_are_caught),      cmocka_unit_test(bad_arguments_are_named),
     };
     return cmocka_run_group_tests(tests, op_open, op_close);
 }

@@ -179,6 +179,40 @@ static void large_vocabularies_equal_the_textbook(void **state) {
     }
 }
 
+/* Float32 logits, gradients in bf16: those in float32 rounded once, in a place of their own and in the logits'. */
+static void gradients_are_rounded_once(void **state) {
+    const ls_isa isa = op_isa(state);
+    const int64_t vocabs[] = {1, 8, 33, 2049, 8192, 20483};
+    for (int64_t i = 0; i < OP_COUNT(vocabs); i++) {
+        problem p = problem_make(LS_F32, KINDS + 3, vocabs[i], i % 2 == 1, (int)(i + 1) % N_FLAGS, (uint64_t)i + 90);
+        op_array wide = op_array_make(LS_F32, p.logits.rows, vocabs[i], 0),
+                 expected = op_array_make(LS_BF16, p.logits.rows, vocabs[i], 3), got = op_copy(&expected);
+        ls_logprob_backward_args args = problem_args(&p);
+        ls_error err;
+        op_guard(&expected);
+        grad_ref(&p, &wide, NOTHING);
+        for (int64_t r = 0; r < p.logits.rows; r++)
+            for (int64_t c = 0; c < vocabs[i]; c++) op_put(&expected, r, c, op_round(op_get(&wide, r, c), LS_BF16));
+        args.d_bf16 = true;
+        args.d_logits = got.data;
+        args.d_stride = got.stride;
+        for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
+            op_guard(&got);
+            assert_ok(ls_logprob_backward(op_devices[isa][t], &args, &err), err);
+            op_check(&expected, &got, OP_NAN_ANY, "rounded: vocab %lld threads %d", (long long)vocabs[i], t + 1);
+        }
+        args.d_logits = p.logits.data;
+        args.d_stride = 2 * args.row_stride;
+        assert_ok(ls_logprob_backward(op_devices[isa][2], &args, &err), err);
+        for (int64_t r = 0; r < p.logits.rows; r++)
+            assert_memory_equal(op_at(&p.logits, r, 0), op_at(&got, r, 0), (size_t)vocabs[i] * 2);
+        op_array_free(&wide);
+        op_array_free(&expected);
+        op_array_free(&got);
+        problem_free(&p);
+    }
+}
+
 /* Values that the contract names. */
 static void named_values(void **state) {
     const ls_isa isa = op_isa(state);
@@ -393,6 +427,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         OP_CASES(every_kind_of_row_equals_the_textbook),
         OP_CASES(large_vocabularies_equal_the_textbook),
+        OP_CASES(gradients_are_rounded_once),
         OP_CASES(named_values),
         OP_CASES(rows_do_not_see_each_other),
         OP_CASES(rows_left_out_are_not_read),

@@ -53,17 +53,47 @@ static void move_narrow(const ls_adamw_args *a, int64_t first, int64_t last) {
     }
 }
 
-LS_KERNEL_DEFINE(ls_adamw_kernel) {
-    const ls_adamw_args *a = context;
-    const int64_t first = begin * LS_ADAMW_BLOCK, last = ls_min_i64(end * LS_ADAMW_BLOCK, a->n);
-    (void)scratch;
-    if (first >= last) return;
+/* Elements [first, last) of one tensor, of which there is at least one. */
+static void move_tensor(const ls_adamw_args *a, int64_t first, int64_t last) {
     if (a->moments == LS_BF16)
         move_narrow(a, first, last);
     else
         move(a, first, last - first, (float *)a->m + first, (float *)a->v + first);
     if (a->value != NULL)
         ls_row_narrow(ls_at_mut(a->value, a->value_dtype, first), a->value_dtype, a->w + first, last - first);
+}
+
+/* Part `i` as if it were a call of its own. */
+static ls_adamw_args of_part(const ls_adamw_args *a, int64_t i) {
+    const ls_adamw_part *part = &a->parts[i];
+    const int64_t end = i + 1 < a->n_parts ? part[1].begin : a->n;
+    ls_adamw_args of = *a;
+    of.w += part->begin;
+    of.m = (uint8_t *)a->m + part->begin * ls_dtype_bytes(a->moments);
+    of.v = (uint8_t *)a->v + part->begin * ls_dtype_bytes(a->moments);
+    of.grad += part->begin;
+    of.rounding.first += part->begin;
+    of.n = end - part->begin;
+    of.value = part->value;
+    of.value_dtype = part->value_dtype;
+    if (!part->decays) of.factors.decay = 0.0f;
+    return of;
+}
+
+LS_KERNEL_DEFINE(ls_adamw_kernel) {
+    const ls_adamw_args *a = context;
+    const int64_t first = begin * LS_ADAMW_BLOCK, last = ls_min_i64(end * LS_ADAMW_BLOCK, a->n);
+    (void)scratch;
+    if (first >= last) return;
+    if (a->parts == NULL) {
+        move_tensor(a, first, last);
+        return;
+    }
+    for (int64_t i = ls_adamw_part_of(a, first); i < a->n_parts && a->parts[i].begin < last; i++) {
+        const ls_adamw_args part = of_part(a, i);
+        const int64_t at = a->parts[i].begin;
+        move_tensor(&part, ls_max_i64(first - at, 0), ls_min_i64(last - at, part.n));
+    }
 }
 
 LS_KERNEL_DEFINE(ls_squares_kernel) {

@@ -153,6 +153,7 @@ static void backward_row(const ls_logprob_backward_args *a, int64_t row, float *
     const float d_logprob = a->d_logprob != NULL ? a->d_logprob[row] : 0.0f;
     const float temperature = kept && a->temperature != NULL ? a->temperature[row] : 1.0f;
     const float inv_t = ls_div(1.0f, temperature);
+    const ls_dtype out = a->d_bf16 ? LS_BF16 : a->dtype; /* a leaf of these ends before the next of logits */
     row_gradient common = {0};
     common.lse = a->lse[row];
     common.base = ls_sub(a->d_lse != NULL ? a->d_lse[row] : 0.0f, d_logprob);
@@ -174,7 +175,7 @@ static void backward_row(const ls_logprob_backward_args *a, int64_t row, float *
             if (temperature != 1.0f)
                 for (int64_t i = 0; i < n; i++) g[i] = ls_mul(g[i], inv_t);
         }
-        ls_row_narrow(ls_at_mut(a->d_logits, a->dtype, row * a->d_stride + base), a->dtype, g, n);
+        ls_row_narrow(ls_at_mut(a->d_logits, out, row * a->d_stride + base), out, g, n);
     }
 }
 

@@ -7,14 +7,20 @@
 
 /* ---- adamw ---- */
 
-static __device__ __forceinline__ void store_value(const ls_adamw_args *a, int64_t i, int64_t n, bool whole,
+/* A tensor's value. */
+typedef struct adamw_target {
+    void *value;
+    ls_dtype dtype;
+} adamw_target;
+
+static __device__ __forceinline__ void store_value(const adamw_target *to, int64_t i, int64_t n, bool whole,
                                                    const float w[4]) {
-    if (a->value_dtype == LS_BF16)
-        ls_four_store<LS_BF16>(a->value, i, n, whole, w);
-    else if (a->value_dtype == LS_F16)
-        ls_four_store<LS_F16>(a->value, i, n, whole, w);
+    if (to->dtype == LS_BF16)
+        ls_four_store<LS_BF16>(to->value, i, n, whole, w);
+    else if (to->dtype == LS_F16)
+        ls_four_store<LS_F16>(to->value, i, n, whole, w);
     else
-        ls_four_store<LS_F32>(a->value, i, n, whole, w);
+        ls_four_store<LS_F32>(to->value, i, n, whole, w);
 }
 
 static __device__ __forceinline__ ls_philox draw_at(const ls_adamw_rounding *r, int64_t draw) {
@@ -38,21 +44,47 @@ struct adamw_call {
     ls_adamw_args a;
 };
 
+/* Values of elements from..end of the four at i of the call, which are the part's. */
+static __device__ __forceinline__ void store_part(const adamw_target *to, int64_t begin, int64_t i, int from, int end,
+                                                  const float w[4]) {
+    const int64_t size = to->dtype == LS_F32 ? 4 : 2;
+    if (to->value == NULL) return;
+    if (end - from == 4) {
+        const bool whole = (uint64_t)((char *)to->value + (i - begin) * size) % (4 * size) == 0;
+        store_value(to, i - begin, 4, whole, w);
+        return;
+    }
+    for (int j = 0; j < 4; j++)
+        if (j >= from && j < end) store_value(to, i + j - begin, 1, false, w + j);
+}
+
 template <int MOMENTS>
 static __device__ __forceinline__ void ls_flat_four(const adamw_call<MOMENTS> *call, int64_t i, int64_t n, bool whole) {
     const ls_adamw_args *a = &call->a;
     const ls_adamw_factors f = a->factors;
-    float w[4], m[4], v[4], grad[4];
+    float w[4], m[4], v[4], grad[4], decay[4];
     ls_four_load<LS_F32>(a->w, i, n, whole, w);
     ls_four_load<MOMENTS>(a->m, i, n, whole, m);
     ls_four_load<MOMENTS>(a->v, i, n, whole, v);
     ls_four_load<LS_F32>(a->grad, i, n, whole, grad);
+    /* Four elements may be of several parts. */
+    int64_t first = 0;
+    const int there = n < 4 ? (int)n : 4;
+    for (int j = 0; j < 4; j++) decay[j] = f.decay;
+    if (a->parts != NULL) {
+        first = ls_adamw_part_of(a, i);
+        int64_t part = first;
+        for (int j = 0; j < 4; j++) {
+            if (j < there && part + 1 < a->n_parts && a->parts[part + 1].begin <= i + j) part++;
+            if (!a->parts[part].decays) decay[j] = 0.0f;
+        }
+    }
     for (int j = 0; j < 4; j++) {
         const float g = ls_mul(grad[j], a->scale);
         m[j] = ls_fma(f.beta1, m[j], ls_mul(f.rest1, g));
         v[j] = ls_fma(f.beta2, v[j], ls_mul(ls_mul(f.rest2, g), g));
         const float d = ls_div(ls_mul(m[j], f.debias1), ls_fma(ls_sqrt(v[j]), f.debias2, f.eps));
-        w[j] = ls_fma(-f.lr, ls_fma(f.decay, w[j], d), w[j]);
+        w[j] = ls_fma(-f.lr, ls_fma(decay[j], w[j], d), w[j]);
     }
     if (MOMENTS == LS_BF16) {
         uint32_t word[4];
@@ -65,7 +97,18 @@ static __device__ __forceinline__ void ls_flat_four(const adamw_call<MOMENTS> *c
     ls_four_store<LS_F32>(a->w, i, n, whole, w);
     ls_four_store<MOMENTS>(a->m, i, n, whole, m);
     ls_four_store<MOMENTS>(a->v, i, n, whole, v);
-    if (a->value != NULL) store_value(a, i, n, whole, w);
+    if (a->parts == NULL) {
+        const adamw_target to = {a->value, a->value_dtype};
+        if (a->value != NULL) store_value(&to, i, n, whole, w);
+        return;
+    }
+    for (int from = 0, end; from < there; from = end, first++) {
+        const ls_adamw_part *part = &a->parts[first];
+        const int64_t left = first + 1 < a->n_parts ? part[1].begin - i : n;
+        const adamw_target to = {part->value, part->value_dtype};
+        end = left < there ? (int)left : there;
+        store_part(&to, part->begin, i, from, end, w);
+    }
 }
 
 template <int MOMENTS>
@@ -83,8 +126,9 @@ ls_status ls_cuda_adamw(const ls_exec *exec, const ls_adamw_args *a, ls_error *e
                                         {"m", a->m, moment, a->n == 0},
                                         {"v", a->v, moment, a->n == 0},
                                         {"grad", a->grad, 4, a->n == 0},
-                                        {"value", a->value, ls_dtype_bytes(a->value_dtype), true}};
-    LS_CUDA_TRY(ls_cuda_check("adamw", exec, operands, 5, LS_WORKSPACE_HEAD, err));
+                                        {"value", a->value, ls_dtype_bytes(a->value_dtype), true},
+                                        {"parts", a->parts, 8, true}};
+    LS_CUDA_TRY(ls_cuda_check("adamw", exec, operands, 6, LS_WORKSPACE_HEAD, err));
     if (a->n == 0) return LS_OK;
     return a->moments == LS_BF16 ? run_adamw<LS_BF16>(exec, a, err) : run_adamw<LS_F32>(exec, a, err);
 }

@@ -132,13 +132,76 @@ static __global__ void __launch_bounds__(THREADS) backward_kernel(const __grid_c
         ls_store_one<DTYPE>(out, c, gradient<ENTROPY>(&t, ls_load_one<DTYPE>(logits, c), c == t.target, scaled));
 }
 
+/* Eight columns' logits of the row, of which those before `end` are there. */
+static __device__ __forceinline__ void load8(const float *from, int64_t column, int64_t end, bool vectors, float x[8]) {
+    if (vectors) {
+        const ls_vec8<LS_F32> v = ls_vec8_load<LS_F32>(from + column);
+#pragma unroll
+        for (int j = 0; j < 8; j++) x[j] = ls_vec8_get<LS_F32>(v, j);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++) x[j] = column + j < end ? from[column + j] : 0.0f;
+}
+
+/* The same with gradients in bf16, which may come where the logits are: a block takes a row, and a piece of it is read
+ * whole before its gradients are written. Those lie before what later pieces read. */
+template <bool ENTROPY>
+static __global__ void __launch_bounds__(THREADS) rounded_kernel(const __grid_constant__ backward_params p) {
+    ls_cuda_begin();
+    const ls_logprob_backward_args *a = &p.a;
+    const int64_t row = blockIdx.x;
+    const float *logits = (const float *)a->logits + row * a->row_stride;
+    uint16_t *out = (uint16_t *)a->d_logits + row * a->d_stride;
+    if (p.fault->code != LS_FAULT_NONE) return;
+    const bool kept = ls_logprob_keeps(a->targets, a->ignore_index, a->mask, row), scaled = a->temperature != NULL;
+    const float lse = kept ? a->lse[row] : 0.0f;
+    if (!kept || lse != lse) {
+        for (int64_t c = threadIdx.x; c < a->vocab; c += THREADS)
+            ls_store_one<LS_BF16>(out, c, kept ? __uint_as_float(LS_NAN_BITS) : 0.0f);
+        return;
+    }
+    const row_terms t = terms_of(a, row);
+    const bool vectors = (uint64_t)logits % 16 == 0 && (uint64_t)out % 16 == 0 && tame(&t);
+    for (int64_t from = 0; from < a->vocab; from += PIECE) {
+        float g[VECTORS][8];
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) {
+            const int64_t column = from + 8 * (threadIdx.x + (int64_t)i * THREADS);
+            if (column < a->vocab) load8(logits, column, a->vocab, vectors && column + 8 <= a->vocab, g[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) {
+            const int64_t column = from + 8 * (threadIdx.x + (int64_t)i * THREADS);
+            const bool has_target = t.target >= column && t.target < column + 8;
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                const bool target = has_target && t.target == column + j;
+                g[i][j] = gradient<ENTROPY>(&t, g[i][j], target, scaled);
+            }
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) {
+            const int64_t column = from + 8 * (threadIdx.x + (int64_t)i * THREADS);
+            if (vectors && column + 8 <= a->vocab) {
+                store_vec8<LS_BF16>(out + column, g[i]);
+                continue;
+            }
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                if (column + j < a->vocab) ls_store_one<LS_BF16>(out, column + j, g[i][j]);
+        }
+    }
+}
+
 template <int DTYPE>
 static const void *kernel_of(bool entropy) {
     return entropy ? (const void *)backward_kernel<DTYPE, true> : (const void *)backward_kernel<DTYPE, false>;
 }
 
 ls_status ls_cuda_logprob_backward(const ls_exec *exec, const ls_logprob_backward_args *a, ls_error *err) {
-    const int64_t elem = ls_dtype_bytes(a->dtype);
+    const int64_t elem = ls_dtype_bytes(a->dtype), d_elem = a->d_bf16 ? 2 : elem;
     const ls_cuda_operand operands[] = {{"logits", a->logits, elem, false},
                                         {"targets", a->targets, 8, false},
                                         {"mask", a->mask, 1, true},
@@ -148,7 +211,7 @@ ls_status ls_cuda_logprob_backward(const ls_exec *exec, const ls_logprob_backwar
                                         {"d_logprob", a->d_logprob, 4, true},
                                         {"d_lse", a->d_lse, 4, true},
                                         {"d_entropy", a->d_entropy, 4, true},
-                                        {"d_logits", a->d_logits, elem, false}};
+                                        {"d_logits", a->d_logits, d_elem, false}};
     const void *kernel;
     ls_fault *fault;
     LS_CUDA_TRY(ls_cuda_check("logprob_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
@@ -157,9 +220,11 @@ ls_status ls_cuda_logprob_backward(const ls_exec *exec, const ls_logprob_backwar
     backward_params p = {*a, (a->vocab + PIECE - 1) / PIECE, NULL};
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"row stride", a->row_stride}, {"element", elem}}}},
-        {LS_WIDTH_I64, {{{"row", a->rows}, {"gradient's row stride", a->d_stride}, {"element", elem}}}}};
-    const ls_launch launch = {"logprob_backward", {ls_launch_blocks(a->rows, p.pieces, 1), 1, 1}, THREADS, 0, index, 2};
-    kernel = a->dtype == LS_F32    ? kernel_of<LS_F32>(a->d_entropy != NULL)
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"gradient's row stride", a->d_stride}, {"element", d_elem}}}}};
+    const int64_t pieces = a->d_bf16 ? 1 : p.pieces;
+    const ls_launch launch = {"logprob_backward", {ls_launch_blocks(a->rows, pieces, 1), 1, 1}, THREADS, 0, index, 2};
+    kernel = a->d_bf16 ? a->d_entropy != NULL ? (const void *)rounded_kernel<true> : (const void *)rounded_kernel<false>
+             : a->dtype == LS_F32  ? kernel_of<LS_F32>(a->d_entropy != NULL)
              : a->dtype == LS_BF16 ? kernel_of<LS_BF16>(a->d_entropy != NULL)
                                    : kernel_of<LS_F16>(a->d_entropy != NULL);
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
