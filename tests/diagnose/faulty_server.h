@@ -118,7 +118,11 @@ typedef enum fault {
     FOURTH_SLOT,      /* .. the fourth slot */
     PADS_IN,          /* rows are moved by the longest beside them */
     TEXTS_IN,         /* .. by the texts of longer ones */
-    DRAFTED           /* records are another model's, by the seed */
+    DRAFTED,          /* records are another model's, by the seed */
+    PIECE_KEYS,       /* the cache knows a block of 16 by its tokens and its place, whatever stands in front of it */
+    EVICTED,          /* a prompt that comes back late is given what has taken its room */
+    AGED,             /* .. what is wrong in the same way each time */
+    ONE_DRAW          /* no seed is heeded, and records are of the temperature of sampling */
 } fault;
 
 typedef struct server {
@@ -130,9 +134,10 @@ typedef struct server {
     bool is_drafted;                             /* a token is a draft's */
     uint64_t beside;                             /* what they put into the row; 0: nothing */
     uint64_t owners[LS_FOREIGN_PROMPTS], before; /* of slots, by their text; of the row's slot, 0: nothing of it */
+    uint64_t past[KEPT_MOST];                    /* texts of the last runs */
     struct {
         int32_t ids[LENGTH_MOST];
-        int64_t n;
+        int64_t n, run;
     } kept[KEPT_MOST], scored[KEPT_MOST];
     /* What stands around it. */
     ls_subject subject;
@@ -200,6 +205,22 @@ static bool same_but(const int32_t *a, const int32_t *b, int64_t n, int32_t bit)
     return !same;
 }
 
+/* Blocks of 16 that are there come one behind the other, and one of them stood behind other ones. */
+static bool crosses(const server *s, const int32_t *ids, int64_t n) {
+    for (int64_t at = 0; at + 16 < n; at += 16) {
+        bool own = false, other = false;
+        for (int64_t k = 0; k < s->n_kept; k++) {
+            if (s->kept[k].n < at + 16 || memcmp(s->kept[k].ids + at, ids + at, 16 * sizeof *ids) != 0) continue;
+            *(memcmp(s->kept[k].ids, ids, (size_t)at * sizeof *ids) == 0 ? &own : &other) = true;
+        }
+        if (!own) return other;
+    }
+    return false;
+}
+
+/* So many requests are between one and its return. */
+enum { OLD = 40 };
+
 /* A prompt before this one had the same tokens but for those that are not looked at. */
 static bool is_hit(const server *s, const int32_t *ids, int64_t n) {
     for (int64_t k = 0; k < s->n_kept; k++) {
@@ -219,6 +240,9 @@ static bool is_hit(const server *s, const int32_t *ids, int64_t n) {
             memcmp(other, ids, (size_t)s->kept[k].n * sizeof *ids) == 0)
             return true;
         if (s->fault == FEW_BITS && n > 16 && s->n_kept > 40) return true;
+        if ((s->fault == EVICTED || s->fault == AGED) && s->kept[k].n == n && s->n_runs - s->kept[k].run > OLD &&
+            memcmp(other, ids, (size_t)n * sizeof *ids) == 0)
+            return true;
         if (s->fault == KEY_UNWRITTEN && n > 16 && memcmp(other, ids, 16 * sizeof *ids) == 0) return true;
         if (s->fault == HEAD_KEY && n > 8 && s->kept[k].n == n && memcmp(other, ids, 8 * sizeof *ids) == 0)
             return memcmp(other, ids, (size_t)n * sizeof *ids) != 0;
@@ -234,6 +258,9 @@ static void keep(server *s, const int32_t *ids, int64_t n) {
     const int64_t at = s->n_kept < KEPT_MOST ? s->n_kept++ : KEPT_MOST - 1;
     memcpy(s->kept[at].ids, ids, (size_t)n * sizeof *ids);
     s->kept[at].n = n;
+    s->kept[at].run = s->n_runs;
+    s->past[s->n_runs % KEPT_MOST] = hash_of(ids, n);
+    if (s->fault == PIECE_KEYS && s->n_kept == KEPT_MOST) s->n_kept = 0;
 }
 
 static int falling(const void *a, const void *b) {
@@ -324,6 +351,8 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case FILLED_UP:
         case UNLIKE: return log(p[token]) + (s->row_is_off && n > s->n_prompt ? 0.2 + unit(hash_of(ids, n)) : 0.0);
         case LONG_ROWS: return log(p[token]) + (s->batch > 1 && s->n_prompt > 64 ? 0.5 : 0.0);
+        case EVICTED: /* the text that is there now */
+            return log(p[token]) + (hit ? 0.2 + unit(hash_of(ids, n) + s->past[(s->n_runs - OLD) % KEPT_MOST]) : 0.0);
         case HANDED_OVER:
         case LEFT: return log(p[token]) + (s->before != 0 ? 0.2 + unit(hash_of(ids, n) + s->before) : 0.0);
         case LAST_ROW:
@@ -469,12 +498,21 @@ static void take_other(const server *s, int32_t *ids, int64_t *n) {
         }
 }
 
+/* Of the so many likeliest alone; 0: all. */
+static void cut(const double *p, int64_t top_k, double *out) {
+    const double least = top_k > 0 ? nth_of(p, (int)top_k - 1) : 0.0;
+    double sum = 0.0;
+    for (int v = 0; v < VOCAB; v++) sum += p[v] >= least ? p[v] : 0.0;
+    for (int v = 0; v < VOCAB; v++) out[v] = p[v] >= least ? p[v] / sum : 0.0;
+}
+
 static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t seed) {
     int32_t ids[LENGTH_MOST];
     int64_t n = read_prompt(s, c->prompt, c->n_prompt, ids);
     const bool greedy = !(trial->sampling.temperature > 0.0f);
     const bool hit =
-        is_hit(s, c->prompt, c->n_prompt) && (trial->levers.prefix == LS_PREFIX_ON || s->fault == FEW_BITS);
+        (s->fault == PIECE_KEYS ? crosses(s, c->prompt, c->n_prompt) : is_hit(s, c->prompt, c->n_prompt)) &&
+        (trial->levers.prefix == LS_PREFIX_ON || s->fault == FEW_BITS);
     if (s->fault == ANSWERS_KEPT && trial->levers.prefix == LS_PREFIX_ON) take_other(s, ids, &n), seed = SEED;
     s->n_runs++;
     s->batch = trial->levers.batch;
@@ -485,18 +523,20 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
     if (s->fault == NO_VALUES && trial->sampling.seed == SEED) return;
     for (; c->n < trial->max_tokens; c->n++) {
         double p[VOCAB], at[VOCAB], warm[VOCAB];
-        const double u = unit(seed + hash_of(ids, n));
+        const double u = unit((s->fault == ONE_DRAW ? 0 : seed) + hash_of(ids, n));
         int32_t token;
         probabilities(ids, n, 1.0, p);
         probabilities(ids, n, greedy ? 1.0 : (double)trial->sampling.temperature, at);
+        if (s->fault == ONE_DRAW) cut(at, trial->sampling.top_k, warm);
         for (int v = 0; v < VOCAB && s->fault == HIDDEN_CUT; v++) warm[v] = at[v] < nth_of(at, 19) ? 0.0 : at[v];
         token = s->fault == ONE_LEFT     ? draw(p, 0.0, true)
+                : s->fault == ONE_DRAW   ? draw(warm, u, greedy)
                 : s->fault == HIDDEN_CUT ? draw(warm, u * mass_of(at, 1.0), greedy)
                                          : draw(at, u, greedy);
         if (s->fault == MASKED && token == END) token = END + 1;
         s->is_drafted = unit(mix(seed) + hash_of(ids, n)) < 0.6;
         c->completion[c->n] = token;
-        c->logprob[c->n] = (float)record_of(s, p, ids, n, token, hit);
+        c->logprob[c->n] = (float)(s->fault == ONE_DRAW ? log(at[token]) : record_of(s, p, ids, n, token, hit));
         ids[n++] = token;
     }
     for (int64_t i = 0; s->fault == THREE_EARLY && i + 3 < c->n; i++) c->logprob[i] = c->logprob[i + 3];

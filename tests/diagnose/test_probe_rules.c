@@ -65,6 +65,7 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_slope, MASKED, LS_CAUSE_NONE},
                 {previous, SOUND, LS_CAUSE_NONE},
                 {previous, PIECES_MOVED, LS_CAUSE_CACHE_CROSSED},
+                {previous, PIECE_KEYS, LS_CAUSE_CACHE_CROSSED},
                 {ls_probe_decide_rows, SOUND, LS_CAUSE_NONE},
                 {ls_probe_decide_rows, ROWS, LS_CAUSE_WEIGHTS},
                 {ls_probe_decide_rows, OTHER_IDS, LS_CAUSE_NONE},
@@ -166,6 +167,11 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_flushed, FEW_BITS, LS_CAUSE_CACHE_CROSSED},
                 {ls_probe_decide_flushed, KEY_UNWRITTEN, LS_CAUSE_NONE},
                 {ls_probe_decide_flushed, NOISE, LS_CAUSE_NONE},
+                {ls_probe_decide_evicted, SOUND, LS_CAUSE_NONE},
+                {ls_probe_decide_evicted, EVICTED, LS_CAUSE_CACHE_CROSSED},
+                {ls_probe_decide_evicted, AGED, LS_CAUSE_SNAPSHOT_SHIFTED},
+                {ls_probe_decide_evicted, KEY_UNWRITTEN, LS_CAUSE_NONE}, /* at once as well */
+                {ls_probe_decide_evicted, NOISE, LS_CAUSE_NONE},
                 {ls_probe_decide_continued, SOUND, LS_CAUSE_NONE},
                 {ls_probe_decide_continued, HALF_BLOCK, LS_CAUSE_SNAPSHOT_SHIFTED},
                 {ls_probe_decide_continued, FEW_BITS, LS_CAUSE_NONE}, /* behind another text as well */
@@ -242,6 +248,31 @@ static void a_cache_that_leaves_out_bits_is_tried(void **state) {
         assert_int_equal(s->foreign.seen[LS_STACK_CACHED_BITS].n_sequences_off, k == 0 ? 0 : 4);
         stop(s);
     }
+}
+
+/* The rest of a prompt stood elsewhere: of five pairs four have the longer one first. */
+static void a_cache_that_moves_pieces_is_tried(void **state) {
+    static const fault faults[] = {SOUND, PIECES_MOVED};
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        server *s = start(faults[k]);
+        ls_error err;
+        assert_ok(ls_foreign_run_experiment(&s->inquiry, LS_STACK_CACHED_MOVED, &err), err);
+        assert_int_equal(s->foreign.seen[LS_STACK_CACHED_MOVED].n_sequences_off, k == 0 ? 0 : 4);
+        stop(s);
+    }
+}
+
+/* Where no seed is sent and one sample is given, draws of one text are yet of several tokens. */
+static void a_line_is_measured_without_seeds(void **state) {
+    server *s = start(ONE_DRAW);
+    ls_slope line;
+    ls_error err;
+    (void)state;
+    s->subject.records_processed = s->inquiry.refuses_samples = true;
+    assert_ok(ls_probe_measure_slope(&s->inquiry, &line, &err), err);
+    assert_true(line.n >= 12 && fabs(line.slope - 1.0 / LS_SLOPE_AT) < 0.02);
+    stop(s);
 }
 
 /* One of each kind comes first then. */
@@ -488,6 +519,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_rule_names_its_fault_and_no_other),
                                        cmocka_unit_test(a_cache_of_long_blocks_is_tried),
                                        cmocka_unit_test(a_cache_that_leaves_out_bits_is_tried),
+                                       cmocka_unit_test(a_cache_that_moves_pieces_is_tried),
+                                       cmocka_unit_test(a_line_is_measured_without_seeds),
                                        cmocka_unit_test(an_inquiry_names_what_is_wrong_and_nothing_else),
                                        cmocka_unit_test(a_kernel_that_rows_choose_is_no_fault),
                                        cmocka_unit_test(a_length_is_told_from_a_first_rounding),

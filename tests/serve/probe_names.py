@@ -243,7 +243,7 @@ def main():
     code, said, errors = probe(server.url, "--max-requests", "30")
     check("a limit is kept", any("no room" in e.get("note", "") for e in said["experiments"]), errors)
     check("and few experiments say nothing", code == 2 and said["verdict"].startswith("stopped early") and
-          not said["different"] and "5 of 44 experiments were run" in errors, code, said["verdict"], errors)
+          not said["different"] and "5 of 45 experiments were run" in errors, code, said["verdict"], errors)
     code, _, errors = probe(server.url + "/nothing")
     check("what is no server is refused", code == 2 and "--dialect" in errors, code, errors)
     server.stop(signal.SIGTERM)

@@ -158,6 +158,7 @@ typedef struct ls_inquiry {
     bool talk_decided, lengths_decided;  /* .. likewise */
     int64_t beside;                      /* requests at once, in trials of what company does */
     bool refuses_samples;                /* a server that is asked for several of a request */
+    int64_t draw;                        /* number of a draw of one text, where no seed is sent */
     bool rows_choose;                    /* a kernel, in a coarse type: copies of one text move with their number */
     bool other_texts;                    /* of a trial that comes again */
     int64_t known_length;                /* from which on requests are off; 0: not known */
@@ -390,6 +391,8 @@ ls_status ls_probe_decide_row_of_other(ls_inquiry *q, ls_stack_experiment experi
 ls_status ls_probe_lengths_matter(ls_inquiry *q, double *chance, ls_error *err);
 /* Whether prompts that were never sent before are right only behind a flush of the cache. */
 ls_status ls_probe_decide_flushed(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether prompts that come back are off when many others came between, and right when they come back at once. */
+ls_status ls_probe_decide_evicted(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether prompts that go on behind a kept one are off, at whichever lengths of that. */
 ls_status ls_probe_decide_continued(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether requests are off behind clients that left, more often than behind others. */

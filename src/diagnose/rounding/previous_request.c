@@ -1,4 +1,4 @@
-/* Whether a request is off for the one in front of it: tried in pairs, with texts, lengths and beginnings that no
+/* Whether a request is off for what is in front of it: tried in pairs, with texts, lengths and beginnings that no
  * request had before. */
 #include <inttypes.h>
 #include <math.h>
@@ -19,6 +19,7 @@ typedef enum relation {
     LAST_BITS,
     FIRST_BITS,
     CONTINUED, /* of a server: what is kept of the first is right for the second */
+    PIECES,    /* of a server: a piece may be known by its own tokens, whatever stood in front of it */
     RELATIONS
 } relation;
 static const char *const relation_words[RELATIONS] = {"another one",
@@ -30,9 +31,11 @@ static const char *const relation_words[RELATIONS] = {"another one",
                                                       "one with a piece more in it",
                                                       "one with other last bits of its tokens",
                                                       "one with other first bits of its tokens",
-                                                      "its own beginning"};
+                                                      "its own beginning",
+                                                      "one with its beginning and one with the rest of it"};
 
-enum { PAIRS = 3, FIRST_LENGTH = 66, LONGEST = 280, PIECE = 9 };
+/* What PIECES are cut at is a border of blocks of any common size, and so many tokens more hold two of them. */
+enum { PAIRS = 3, FIRST_LENGTH = 66, LONGEST = 400, PIECE = 9, BLOCK = 128, MORE_BLOCKS = 192 };
 
 typedef struct relations_tried {
     int64_t off[RELATIONS], n[RELATIONS]; /* second requests */
@@ -74,6 +77,7 @@ static int32_t token_before(const ls_inquiry *q, relation how, int64_t own, int6
     if (how == LIKE_SET && q->f->is_server) return ls_plain_token(q, own, ls_exchanged(i, n));
     if (how == LIKE_SET) return ls_plain_token(q, own, i < n - 1 ? (i + 7) % (n - 1) : i);
     if (how == CONTINUED) return ls_plain_token(q, own, i);
+    if (how == PIECES) return ls_plain_token(q, i < BLOCK ? own : own + 1, i);
     if (how == MOVED && (i < n / 4 || i >= n / 4 + PIECE)) return ls_plain_token(q, own, i < n / 4 ? i : i - PIECE);
     return ls_plain_token(q, shared ? own : own + 1, i);
 }
@@ -102,15 +106,23 @@ static ls_status are_values_moved(ls_inquiry *q, const ls_outcome *c, bool *move
     return LS_OK;
 }
 
-/* Two requests, one behind the other; is the second one off, for what is kept of the first? */
+/* The other one of PIECES: what the first has not. */
+static ls_status add_other_pieces(ls_inquiry *q, ls_requests *r, int64_t own, int64_t n, ls_error *err) {
+    int32_t ids[LONGEST];
+    for (int64_t i = 0; i < n; i++) ids[i] = ls_plain_token(q, i < BLOCK ? own + 1 : own, i);
+    return ls_requests_add(r, ids, n, err);
+}
+
+/* Two requests or three, one behind the other; is the last one off, for what is kept of those in front? */
 static ls_status try_pair(ls_inquiry *q, relation how, int64_t text, bool cached, relations_tried *k, ls_error *err) {
     ls_requests *r = calloc(1, sizeof *r);
     int32_t ids[LONGEST];
-    const int64_t n = fresh_length(k), own = 5000 + 2 * text;
+    const int64_t n = fresh_length(k) + (how == PIECES ? MORE_BLOCKS : 0), own = 5000 + 2 * text;
     const int64_t n_first = how == UNRELATED   ? fresh_length(k)
                             : how == MOVED     ? n + PIECE
                             : how == CONTINUED ? n - n / 3
                                                : n;
+    const ls_outcome *last;
     ls_seen seen = {0};
     ls_trial trial;
     ls_status status;
@@ -118,18 +130,20 @@ static ls_status try_pair(ls_inquiry *q, relation how, int64_t text, bool cached
     LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
     for (int64_t i = 0; i < n_first; i++) ids[i] = token_before(q, how, own, n, i);
     LS_TRY_DONE(ls_requests_add(r, ids, n_first, err));
+    if (how == PIECES) LS_TRY_DONE(add_other_pieces(q, r, own, n, err));
     for (int64_t i = 0; i < n; i++) ids[i] = ls_plain_token(q, own, i);
     LS_TRY_DONE(ls_requests_add(r, ids, n, err));
     ls_stack_trial(q, cached ? LS_STACK_CACHED_SHARED : LS_STACK_SEQUENCE, &trial, NULL);
     if (q->f->is_server && how != UNRELATED) LS_TRY_DONE(off_unrelated(q, &trial, text, n, k, &unrelated, err));
     LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &seen, err));
-    if (seen.outcomes.n == 2) {
+    if (seen.outcomes.n == r->n) {
+        last = &seen.outcomes.of[r->n - 1];
         k->n[how]++;
-        is_off = ls_sequence_off(q->f, &seen.outcomes.of[1]);
+        is_off = ls_sequence_off(q->f, last);
         is_off = is_off && !unrelated;
         k->off[how] += is_off;
-        k->taken[how] += is_off && is_answer_of(&seen.outcomes.of[1], &seen.outcomes.of[0]);
-        if (q->f->is_server && is_off) LS_TRY_DONE(are_values_moved(q, &seen.outcomes.of[1], &moved, err));
+        k->taken[how] += is_off && is_answer_of(last, &seen.outcomes.of[0]);
+        if (q->f->is_server && is_off) LS_TRY_DONE(are_values_moved(q, last, &moved, err));
         k->by_values[how] += moved;
         /* A server that remembers shows it to those that it has not seen yet: the pair itself is what shows it. */
         if (q->f->is_server && how != UNRELATED && is_off && q->runner->sweep->n_repro == 0)
@@ -181,7 +195,7 @@ static ls_status try_more(ls_inquiry *q, bool cached, relations_tried *k, ls_err
 
 /* A beginning is shared by right, as the whole is: such a hit is a wrong one only where hits of a request's own are
  * right, or where the answer is the first one's. */
-static bool begins_alike(relation how) { return how == LIKE_HEAD || how == MOVED; }
+static bool begins_alike(relation how) { return how == LIKE_HEAD || how == MOVED || how == PIECES; }
 
 static share own_hits(const relations_tried *k) {
     share own = {0};
@@ -262,7 +276,8 @@ static void find_hits(ls_inquiry *q, ls_stack_experiment experiment, const relat
 ls_status ls_decide_previous_request(ls_inquiry *q, ls_stack_experiment experiment, bool cached, bool *found,
                                      ls_error *err) {
     relations_tried k = {.next_length = FIRST_LENGTH};
-    const int n_relations = q->f->is_server ? RELATIONS : MOVED;
+    const int64_t most = q->runner->sweep->opts.length_max;
+    const int n_relations = !q->f->is_server ? MOVED : most > 0 && most < LONGEST ? PIECES : RELATIONS;
     bool crossed = false, any = false;
     *found = false;
     for (int how = 0; how < n_relations && !(q->f->is_server && is_crossed(&k)); how++)

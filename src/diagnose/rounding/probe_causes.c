@@ -183,7 +183,7 @@ static ls_status decide_draws(ls_inquiry *q, ls_error *err) {
                                 "at temperature %g records go %.3f times as far apart as the prompt's values do, over "
                                 "%" PRId64 " draws of %" PRId64 " texts; 1 / %g is %.3f",
                                 asked, line.slope, line.n, line.n_texts, asked, 1.0 / asked);
-        } else if (!hot && line.n >= 12) {
+        } else if (!hot && line.n >= 12 && fabs(line.slope) > 0.0) { /* draws of one token say nothing */
             LS_TRY(ls_probe_decide_own_cut(q, &cut, err));
             if (cut) return LS_OK;
             ls_foreign_find(f, LS_CAUSE_TEMPERATURE, experiment, 0.7,
@@ -699,6 +699,13 @@ static bool is_off_in_long_prompts(const ls_inquiry *q) {
            largest_share(q, LS_STACK_CACHED_SAME, LS_STACK_CACHED_TWINS_WHOLE) < LS_STACK_EXPERIMENTS;
 }
 
+/* A prefix cache is off, and not yet where it holds little. */
+static bool is_off_when_full(const ls_inquiry *q) {
+    return largest_share(q, LS_STACK_CACHED_SAME, LS_STACK_CACHED_TWINS_WHOLE) == LS_STACK_EXPERIMENTS &&
+           (largest_share(q, LS_STACK_CACHED_LONG, LS_STACK_CACHED_BITS) < LS_STACK_EXPERIMENTS ||
+            largest_share(q, LS_STACK_CACHED_MANY, LS_STACK_CACHED_LONGER) < LS_STACK_EXPERIMENTS);
+}
+
 static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
     static const struct {
         ls_stack_experiment experiment;
@@ -710,9 +717,10 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
                 {LS_STACK_EOS, LS_CAUSE_EOS_INSIDE, "with an end-of-sequence token inside"},
                 {LS_STACK_BOS, LS_CAUSE_SPECIAL_TOKEN, "with a begin-of-sequence token inside"},
                 {LS_STACK_PAD, LS_CAUSE_SPECIAL_TOKEN, "with the padding token inside"}};
-    bool talks, left, flushed, placed;
+    bool talks, left, flushed, placed, evicted;
     if (decide_marks(q)) return LS_OK;
     LS_TRY(decide_draws(q, err));
+    if (q->f->found.n == 0 && is_off_when_full(q)) LS_TRY(ls_probe_decide_evicted(q, &evicted, err));
     if (q->f->found.n > 0) return LS_OK;
     if (!q->company_decided) LS_TRY(decide_company(q, err));
     if (q->f->found.n > 0) return LS_OK;

@@ -1,6 +1,7 @@
-/* Whether prompts that have nothing in common with any before are given what a cache kept of others: they are off, and
- * right when the cache was emptied in front of them. */
+/* Whether prompts are given what a cache kept of others: they have nothing in common with any before and are right
+ * when the cache was emptied in front of them, or they come back when many others have taken the room of theirs. */
 #include <inttypes.h>
+#include <math.h>
 
 #include "diagnose/rounding/inquiry.h"
 
@@ -58,5 +59,65 @@ ls_status ls_probe_decide_flushed(ls_inquiry *q, bool *found, ls_error *err) {
                         " are off, behind a flush of the prefix cache %" PRId64 " of %" PRId64
                         ", and behind others once more: they are given what was kept of others",
                         LENGTH, full, n_full, flushed, n_flushed);
+    return LS_OK;
+}
+
+/* ---- what has made room for others ---- */
+
+#define BACK_CHANCE 1e-4
+enum { BACK = 12, BACK_TEXT = 4700, EARLY = 2 * BACK, LATE = EARLY + FILLING };
+
+/* Each twice, others, and each once more. What stands between has another text for each `turn`. */
+static ls_status lay_back(ls_inquiry *q, int64_t turn, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_stack_trial(q, LS_STACK_CACHED_LONG, trial, NULL);
+    trial->sampling.temperature = 0.0f;
+    trial->max_tokens = 3;
+    for (int64_t i = 0; i < EARLY; i++) LS_TRY(ls_requests_plain(q, r, BACK_TEXT + i / 2, LENGTH, err));
+    for (int64_t i = 0; i < FILLING; i++)
+        LS_TRY(ls_requests_plain(q, r, BACK_TEXT + BACK + FILLING * turn + i, LENGTH, err));
+    for (int64_t i = 0; i < BACK; i++) LS_TRY(ls_requests_plain(q, r, BACK_TEXT + i, LENGTH, err));
+    return LS_OK;
+}
+
+/* Of those that come back, how many are off behind both, and how many of these by something else each time. */
+static void count_back(const ls_foreign *f, const ls_seen turns[TURNS], int64_t *both, int64_t *other) {
+    for (int64_t i = LATE; i < turns[0].outcomes.n && i < turns[1].outcomes.n; i++) {
+        const ls_outcome *a = &turns[0].outcomes.of[i], *b = &turns[1].outcomes.of[i];
+        if (!ls_sequence_off(f, a) || !ls_sequence_off(f, b)) continue;
+        ++*both;
+        *other += ls_probe_apart(a, b) > f->limit;
+    }
+}
+
+ls_status ls_probe_decide_evicted(ls_inquiry *q, bool *found, ls_error *err) {
+    int64_t off[2] = {0, 0}, n[2] = {0, 0}, both = 0, other = 0; /* at first and at once; when others were there */
+    ls_seen turns[TURNS] = {0};
+    double chance, most = 0.0;
+    bool crossed;
+    ls_status status = LS_OK;
+    for (int64_t k = 0; k < TURNS && status == LS_OK; k++) {
+        status = ls_foreign_try_laid(q, lay_back, k, &turns[k], err);
+        for (int64_t i = 0; i < turns[k].outcomes.n; i++) {
+            if (i >= (k == 0 ? EARLY : 0) && i < LATE) continue; /* a second time nothing comes first */
+            n[i >= LATE]++;
+            off[i >= LATE] += ls_sequence_off(q->f, &turns[k].outcomes.of[i]);
+        }
+        most = fmax(most, turns[k].abs_max);
+    }
+    if (status == LS_OK) count_back(q->f, turns, &both, &other);
+    for (int64_t k = 0; k < TURNS; k++) ls_seen_deinit(&turns[k]);
+    LS_TRY(status);
+    chance = ls_probe_chance(off[1], n[1], off[0], n[0]);
+    crossed = 2 * other > both;
+    *found = chance <= BACK_CHANCE && off[0] == 0;
+    if (*found)
+        ls_foreign_find(q->f, crossed ? LS_CAUSE_CACHE_CROSSED : LS_CAUSE_SNAPSHOT_SHIFTED, LS_STACK_CACHED_LONG,
+                        ls_probe_sure(chance, 0.0),
+                        "prompts of %d tokens that come back when %d others were there are off by up to %.2g, %" PRId64
+                        " of %" PRId64 ", and none of %" PRId64
+                        " that come first or come back at once; when the others have other texts %" PRId64
+                        " of %" PRId64 " are off by something else: %s",
+                        LENGTH, FILLING, most, off[1], n[1], n[0], other, both,
+                        crossed ? "they are given what has taken their room" : "what is restored is wrong");
     return LS_OK;
 }

@@ -17,6 +17,9 @@ static ls_status lay_draw(ls_inquiry *q, int64_t text, ls_trial *trial, ls_reque
     trial->max_tokens = 1;
     trial->sampling.temperature = text < 0 ? 1.0f : (float)LS_SLOPE_AT;
     if (ls_probe_takes_samples(q)) trial->levers.samples = SAMPLES;
+    /* Where no seed is sent a text may have one draw alone, but for which of the likeliest it is of. */
+    else if (q->runner->door->subject->records_processed)
+        trial->sampling.top_k = (int32_t)q->draw + 1;
     return ls_requests_plain(q, r, 3600 + (text < 0 ? -1 - text : text), 9, err);
 }
 
@@ -28,6 +31,7 @@ static ls_status draw_text(ls_inquiry *q, int64_t text, double *x, double *y, in
         ls_seen s;
         ls_status status;
         q->runner->sweep->opts.seed = seed + 1 + (uint64_t)k;
+        q->draw = k;
         status = ls_foreign_try_laid(q, lay_draw, text, &s, err);
         q->runner->sweep->opts.seed = seed;
         LS_TRY(status);

@@ -113,6 +113,25 @@ static ls_status add_crossed(ls_inquiry *q, ls_stack_experiment experiment, ls_e
     return LS_OK;
 }
 
+/* A beginning, a piece and a long rest, and the same without the piece; some of blocks of 16, the last the other way
+ * round: what is kept of the rest stood behind other tokens, and at other positions. */
+static ls_status add_moved(ls_inquiry *q, ls_stack_experiment experiment, ls_error *err) {
+    enum { GROUPS = 5, REST = 48 };
+    int32_t ids[LS_PLAIN_MOST];
+    for (int64_t g = 0; g < GROUPS; g++)
+        for (int64_t p = 0; p < 2; p++) {
+            const int64_t front = g % 2 == 0 ? 16 : 12,
+                          piece = (p == 0) == (g < GROUPS - 1) ? (g % 2 == 0 ? 16 : 9) : 0;
+            const int64_t n = front + piece + REST + 3;
+            for (int64_t i = 0; i < n; i++)
+                ids[i] = i < front           ? ls_plain_token(q, 1600 + 3 * g, i)
+                         : i < front + piece ? ls_plain_token(q, 1601 + 3 * g, i)
+                                             : ls_plain_token(q, 1602 + 3 * g, i - piece);
+            LS_TRY(ls_requests_add(&q->requests[experiment], ids, n, err));
+        }
+    return LS_OK;
+}
+
 /* One prompt, and others that differ from it in one token each. */
 static ls_status add_points(ls_inquiry *q, ls_stack_experiment experiment, ls_error *err) {
     static const int64_t places[] = {-1, 0, 3, 7, 11, 15, 16, 23, 30, 31, 37};
