@@ -122,6 +122,11 @@ typedef enum fault {
     PIECE_KEYS,       /* the cache knows a block of 16 by its tokens and its place, whatever stands in front of it */
     EVICTED,          /* a prompt that comes back late is given what has taken its room */
     AGED,             /* .. what is wrong in the same way each time */
+    LEFT_MARKS,       /* penalties and biases of a client that left stay */
+    LEFT_TWICE,       /* now and then two rows behind clients that left have each other's state */
+    STAYS,            /* a slot's state is never cleared */
+    STAYS_AT_LENGTH,  /* .. unless its last request ended at a stop token */
+    LATE_ROW,         /* of many rows each third one's second record is of the next one's distribution a step later */
     ONE_DRAW          /* no seed is heeded, and records are of the temperature of sampling */
 } fault;
 
@@ -134,6 +139,7 @@ typedef struct server {
     bool is_drafted;                             /* a token is a draft's */
     uint64_t beside;                             /* what they put into the row; 0: nothing */
     uint64_t owners[LS_FOREIGN_PROMPTS], before; /* of slots, by their text; of the row's slot, 0: nothing of it */
+    uint64_t stays;                              /* of all requests before; 0: nothing */
     uint64_t past[KEPT_MOST];                    /* texts of the last runs */
     struct {
         int32_t ids[LENGTH_MOST];
@@ -354,6 +360,10 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case EVICTED: /* the text that is there now */
             return log(p[token]) + (hit ? 0.2 + unit(hash_of(ids, n) + s->past[(s->n_runs - OLD) % KEPT_MOST]) : 0.0);
         case HANDED_OVER:
+        case LEFT_MARKS:
+        case LEFT_TWICE:
+        case STAYS:
+        case STAYS_AT_LENGTH:
         case LEFT: return log(p[token]) + (s->before != 0 ? 0.2 + unit(hash_of(ids, n) + s->before) : 0.0);
         case LAST_ROW:
         case LAST_ROW_SELDOM: return log(p[token]) + (s->reads_first ? 0.3 + unit(hash_of(ids, n)) : 0.0);
@@ -538,7 +548,12 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
         c->completion[c->n] = token;
         c->logprob[c->n] = (float)(s->fault == ONE_DRAW ? log(at[token]) : record_of(s, p, ids, n, token, hit));
         ids[n++] = token;
+        if ((trial->outside & LS_OUTSIDE_STOPS) && token % 2 == 0) {
+            c->n++;
+            break;
+        }
     }
+    s->stays = s->fault == STAYS_AT_LENGTH && c->n < trial->max_tokens ? 0 : mix(s->stays + hash_of(ids, n));
     for (int64_t i = 0; s->fault == THREE_EARLY && i + 3 < c->n; i++) c->logprob[i] = c->logprob[i + 3];
     misplace(s, c);
     gather(s, c);
@@ -588,16 +603,25 @@ static uint64_t beside_row(const server *s, const ls_trial *trial, const ls_outc
 }
 
 /* What is left in the row's slot, which its first row finds empty. */
-static uint64_t take_slot(server *s, const ls_trial *trial, const ls_outcome *c, int64_t k) {
+static uint64_t take_slot(server *s, const ls_trial *trial, const ls_outcomes *o, int64_t k) {
     const int64_t slot = k % trial->levers.batch;
+    const uint32_t marked = LS_OUTSIDE_LEAVERS | LS_OUTSIDE_MARKED;
+    const bool behind_left = (trial->outside & LS_OUTSIDE_LEAVERS) != 0;
+    const ls_outcome *c = &o->of[k], *beside = &o->of[(k ^ 1) < o->n ? k ^ 1 : k];
     const uint64_t before = s->owners[slot];
     s->owners[slot] = hash_of(c->prompt, c->n_prompt);
-    if (s->fault == LEFT) return (trial->outside & LS_OUTSIDE_LEAVERS) && unit((uint64_t)s->n_runs) < 0.3;
+    if (s->fault == LEFT) return behind_left && unit((uint64_t)s->n_runs) < 0.3;
+    if (s->fault == LEFT_MARKS) return (trial->outside & marked) == marked;
+    if (s->fault == LEFT_TWICE)
+        return behind_left && memcmp(c->prompt, beside->prompt, 3 * sizeof *c->prompt) != 0 &&
+               unit((uint64_t)s->n_runs) < 0.4;
+    if (s->fault == STAYS || s->fault == STAYS_AT_LENGTH) return s->stays;
     return slot > 0 ? before : 0;
 }
 
-static void take_row_of_next(const ls_trial *trial, ls_outcomes *o) {
-    for (int64_t k = 0; trial->levers.batch > 1 && k + 1 < o->n; k += 2) {
+/* Of each `every` rows the first one's record `at` is of the distribution behind two tokens of the next row. */
+static void take_row_of_next(ls_outcomes *o, int64_t every, int64_t at) {
+    for (int64_t k = 0; k + 1 < o->n; k += every) {
         ls_outcome *c = &o->of[k], *next = c + 1;
         int32_t ids[LENGTH_MOST];
         double p[VOCAB];
@@ -605,7 +629,7 @@ static void take_row_of_next(const ls_trial *trial, ls_outcomes *o) {
         memcpy(ids, next->prompt, (size_t)next->n_prompt * sizeof *ids);
         memcpy(ids + next->n_prompt, next->completion, 2 * sizeof *ids);
         probabilities(ids, next->n_prompt + 2, 1.0, p);
-        c->logprob[2] = (float)log(p[c->completion[2]]);
+        c->logprob[at] = (float)log(p[c->completion[at]]);
     }
 }
 
@@ -618,10 +642,11 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
         s->reads_first = reads_first(s, trial->levers.batch, out, k);
         s->row_is_off = row_is_off(s, trial, out, k);
         s->beside = beside_row(s, trial, out, k);
-        s->before = take_slot(s, trial, &out->of[k], k);
+        s->before = take_slot(s, trial, out, k);
         generate(s, trial, &out->of[k], mix(trial->sampling.seed) + (uint64_t)k);
     }
-    if (s->fault == ROW_OF_NEXT) take_row_of_next(trial, out);
+    if (s->fault == ROW_OF_NEXT && trial->levers.batch > 1) take_row_of_next(out, 2, 2);
+    if (s->fault == LATE_ROW && trial->levers.batch > 16) take_row_of_next(out, 3, 1);
     return LS_OK;
 }
 

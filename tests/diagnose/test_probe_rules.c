@@ -163,6 +163,8 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {filled_up, NOISE, LS_CAUSE_NONE},
                 {row_of_other, ROW_OF_NEXT, LS_CAUSE_OTHERS_STATE},
                 {row_of_other, ROWS_OF_SOME, LS_CAUSE_NONE},
+                {row_of_other, LATE_ROW, LS_CAUSE_OTHERS_STATE},
+                {row_of_other, NOISE, LS_CAUSE_NONE},
                 {ls_probe_decide_flushed, SOUND, LS_CAUSE_NONE},
                 {ls_probe_decide_flushed, FEW_BITS, LS_CAUSE_CACHE_CROSSED},
                 {ls_probe_decide_flushed, KEY_UNWRITTEN, LS_CAUSE_NONE},
@@ -172,6 +174,12 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_evicted, AGED, LS_CAUSE_SNAPSHOT_SHIFTED},
                 {ls_probe_decide_evicted, KEY_UNWRITTEN, LS_CAUSE_NONE}, /* at once as well */
                 {ls_probe_decide_evicted, NOISE, LS_CAUSE_NONE},
+                {ls_probe_decide_left, SOUND, LS_CAUSE_NONE},
+                {ls_probe_decide_left, LEFT, LS_CAUSE_STALE_SLOT},
+                {ls_probe_decide_left, LEFT_MARKS, LS_CAUSE_STALE_SLOT},
+                {ls_probe_decide_left, LEFT_TWICE, LS_CAUSE_OTHERS_STATE},
+                {ls_probe_decide_left, FOURTH_SLOT, LS_CAUSE_NONE}, /* behind nobody as well */
+                {ls_probe_decide_left, NOISE, LS_CAUSE_NONE},
                 {ls_probe_decide_continued, SOUND, LS_CAUSE_NONE},
                 {ls_probe_decide_continued, HALF_BLOCK, LS_CAUSE_SNAPSHOT_SHIFTED},
                 {ls_probe_decide_continued, FEW_BITS, LS_CAUSE_NONE}, /* behind another text as well */
@@ -259,6 +267,28 @@ static void a_cache_that_moves_pieces_is_tried(void **state) {
         ls_error err;
         assert_ok(ls_foreign_run_experiment(&s->inquiry, LS_STACK_CACHED_MOVED, &err), err);
         assert_int_equal(s->foreign.seen[LS_STACK_CACHED_MOVED].n_sequences_off, k == 0 ? 0 : 4);
+        stop(s);
+    }
+}
+
+/* What is never right looks the same, whether a state is cleared behind some requests or behind none. */
+static void a_state_that_a_stop_clears_is_told(void **state) {
+    static const struct {
+        fault fault;
+        ls_cause cause;
+    } rows[] = {{STAYS_AT_LENGTH, LS_CAUSE_STALE_SLOT}, {STAYS, LS_CAUSE_NONE}, {NOISE, LS_CAUSE_NOT_REPEATABLE}};
+    (void)state;
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        server *s = start(rows[k].fault);
+        const ls_finding *named;
+        bool found = false;
+        ls_error err;
+        s->subject.does |= LS_OUTSIDE_STOPS;
+        run_alone(s);
+        assert_ok(ls_probe_decide_repeats(&s->inquiry, &found, &err), err);
+        named = ls_foreign_named(&s->foreign);
+        assert_true(found);
+        assert_int_equal(named != NULL ? named->cause : LS_CAUSE_NONE, rows[k].cause);
         stop(s);
     }
 }
@@ -520,6 +550,7 @@ int main(void) {
                                        cmocka_unit_test(a_cache_of_long_blocks_is_tried),
                                        cmocka_unit_test(a_cache_that_leaves_out_bits_is_tried),
                                        cmocka_unit_test(a_cache_that_moves_pieces_is_tried),
+                                       cmocka_unit_test(a_state_that_a_stop_clears_is_told),
                                        cmocka_unit_test(a_line_is_measured_without_seeds),
                                        cmocka_unit_test(an_inquiry_names_what_is_wrong_and_nothing_else),
                                        cmocka_unit_test(a_kernel_that_rows_choose_is_no_fault),

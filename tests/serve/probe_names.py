@@ -108,7 +108,7 @@ def try_case(directory, dialect, fault, noise, code, cause):
     try:
         # The experiments that any of these faults shows in; crowds are tried on the real one.
         limits = {"tiles": "1600", "characters": "1600", "ties": "300"}
-        most = limits.get(fault, "1000" if dialect == "llama.cpp" else "900")
+        most = limits.get(fault, "1100" if dialect == "llama.cpp" else "1000")
         found, said, errors = probe(url, "--max-requests", most)
     finally:
         process.kill()
@@ -243,7 +243,7 @@ def main():
     code, said, errors = probe(server.url, "--max-requests", "30")
     check("a limit is kept", any("no room" in e.get("note", "") for e in said["experiments"]), errors)
     check("and few experiments say nothing", code == 2 and said["verdict"].startswith("stopped early") and
-          not said["different"] and "5 of 45 experiments were run" in errors, code, said["verdict"], errors)
+          not said["different"] and "5 of 46 experiments were run" in errors, code, said["verdict"], errors)
     code, _, errors = probe(server.url + "/nothing")
     check("what is no server is refused", code == 2 and "--dialect" in errors, code, errors)
     server.stop(signal.SIGTERM)

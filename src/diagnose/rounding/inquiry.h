@@ -397,6 +397,8 @@ ls_status ls_probe_decide_evicted(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_continued(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether requests are off behind clients that left, more often than behind others. */
 ls_status ls_probe_decide_leavers(ls_inquiry *q, bool *found, ls_error *err);
+/* The same of several at once, and what of those clients is in it. */
+ls_status ls_probe_decide_left(ls_inquiry *q, bool *found, ls_error *err);
 /* Records of a narrow type or that end at a least value, which need not lie beyond what rounding makes. */
 bool ls_probe_decide_records(ls_inquiry *q);
 /* Requests alone: experiments that move nothing. */

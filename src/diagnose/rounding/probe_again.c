@@ -427,6 +427,76 @@ void ls_probe_decide_drift(ls_inquiry *q, bool *found) {
                         d->most, STRANGERS, d->n_moved, d->n, d->at_once);
 }
 
+/* ---- what the end of the request in front leaves ---- */
+
+enum { ENDED_TEXTS = 4, ENDED_PAIRS = 6, ENDED_NEW = 16, ENDED_FROM = 3400 };
+#define ENDED_CHANCE 1e-4
+
+/* Behind one text and behind another, in turn; `text` below 0: all of them may end at a stop token. */
+static ls_status lay_ended(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    const int64_t own = text < 0 ? -text : text;
+    greedy_trial(q, trial);
+    trial->max_tokens = ENDED_NEW;
+    if (text < 0) trial->outside = LS_OUTSIDE_STOPS;
+    for (int i = 0; i < ENDED_PAIRS; i++) {
+        LS_TRY(ls_requests_plain(q, r, own + 1 + i % 2, TEXT_LENGTH, err));
+        LS_TRY(ls_requests_plain(q, r, own, TEXT_LENGTH, err));
+    }
+    return LS_OK;
+}
+
+/* How far records of one text are apart, up to the first token that is another one: what is there of prompts may come
+ * behind the same requests. */
+static double records_apart(const ls_outcome *a, const ls_outcome *b) {
+    double most = 0.0;
+    for (int64_t i = 0; i < a->n && i < b->n; i++) {
+        most = fmax(most, fabs((double)a->logprob[i] - (double)b->logprob[i]));
+        if (a->completion[i] != b->completion[i]) break;
+    }
+    return most;
+}
+
+typedef struct ended {
+    int64_t n, n_moved, n_whole; /* copies of a text; with other values than the second has; that ended at no stop */
+    double most;
+} ended;
+
+static ls_status count_ended(ls_inquiry *q, int64_t text, ended *out, ls_error *err) {
+    ls_seen s;
+    LS_TRY(ls_foreign_try_laid(q, lay_ended, text, &s, err));
+    for (int64_t i = 0; i < s.outcomes.n; i++) {
+        const double d = i % 2 == 1 && i > 3 ? records_apart(&s.outcomes.of[i], &s.outcomes.of[3]) : 0.0;
+        out->n_whole += s.outcomes.of[i].n == ENDED_NEW;
+        out->n += i % 2 == 1 && i > 3;
+        out->n_moved += d > ls_probe_moved_from(q);
+        out->most = fmax(out->most, d);
+    }
+    ls_seen_deinit(&s);
+    return LS_OK;
+}
+
+/* A text is the same behind requests that ended at a stop token, whichever, and another each time behind those that
+ * ended at their length: what comes and goes by itself does not ask for that. */
+static ls_status decide_ended(ls_inquiry *q, bool *found, ls_error *err) {
+    ended at_length = {0}, at_stop = {0};
+    double chance;
+    *found = false;
+    if ((q->runner->door->subject->does & LS_OUTSIDE_STOPS) == 0) return LS_OK;
+    for (int64_t k = 0; k < ENDED_TEXTS; k++) {
+        LS_TRY(count_ended(q, ENDED_FROM + 3 * k, &at_length, err));
+        LS_TRY(count_ended(q, -(ENDED_FROM + 3 * k), &at_stop, err));
+    }
+    chance = ls_probe_chance(at_length.n_moved, at_length.n, at_stop.n_moved, at_stop.n);
+    *found = at_stop.n > 0 && at_stop.n_whole == 0 && at_stop.n_moved == 0 && chance <= ENDED_CHANCE;
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_STALE_SLOT, LS_STACK_LENGTHS, ls_probe_sure(chance, 0.0),
+                        "behind requests that ended at their length %" PRId64 " of %" PRId64
+                        " copies of a text have other values, by up to %.2g, and behind those that ended at a stop "
+                        "token none of %" PRId64 ": what the former leave stays",
+                        at_length.n_moved, at_length.n, at_length.most, at_stop.n);
+    return LS_OK;
+}
+
 /* ---- what comes and goes ---- */
 
 /* Of what comes and goes so large a part is right that chance does not make it: one in so many. */
@@ -444,6 +514,7 @@ ls_status ls_probe_decide_repeats(ls_inquiry *q, bool *found, ls_error *err) {
     if (n_moved < 2) return LS_OK;
     LS_TRY(decide_flood(q, found, err));
     if (!*found) ls_probe_decide_drift(q, found);
+    if (!*found) LS_TRY(decide_ended(q, found, err));
     if (*found) return LS_OK;
     share = (double)n_right / (9.0 * TIMES);
     /* What is never right may be a few sets of values, which nothing that stays makes. */

@@ -732,6 +732,7 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
         if (experiment < LS_STACK_EXPERIMENTS) list_cause(q, experiment, sure, rest[i].cause, rest[i].what);
         if (experiment == LS_STACK_LEAVERS && !holds(sure)) LS_TRY(ls_probe_decide_leavers(q, &left, err));
     }
+    if (q->f->found.n == 0 && ls_stack_is_off(q, LS_STACK_LEFT)) LS_TRY(ls_probe_decide_left(q, &left, err));
     if (q->f->found.n == 0 && is_off_in_long_prompts(q)) LS_TRY(ls_probe_decide_flushed(q, &flushed, err));
     if (q->f->found.n == 0) LS_TRY(decide_load(q, err));
     if (q->f->found.n == 0) LS_TRY(ls_decide_failures(q, err));

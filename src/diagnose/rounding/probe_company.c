@@ -123,7 +123,9 @@ ls_status ls_probe_lengths_matter(ls_inquiry *q, double *chance, ls_error *err) 
 
 /* ---- whose distribution a record is of ---- */
 
-enum { AT_ONCE = 2, PROMPT = 9, STEPS = 12, PAIRS = 24, RECORDS_LEAST = 10 };
+enum { AT_ONCE = 2, PROMPT = 9, STEPS = 12, PAIRS = 24, RECORDS_LEAST = 10, RECORDS_MOST = 16 };
+/* So many at once that some wait for a place, and begin in the step in which another one ends. */
+enum { QUEUED = 72, QUEUED_TEXTS = 6, QUEUED_STEPS = 4 };
 
 /* The one begins before the other, and ends while the other goes on. */
 static ls_status lay_overlap(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
@@ -131,6 +133,14 @@ static ls_status lay_overlap(ls_inquiry *q, int64_t text, ls_trial *trial, ls_re
     trial->levers.batch = AT_ONCE;
     trial->max_tokens = STEPS;
     for (int64_t i = 0; i < AT_ONCE; i++) LS_TRY(ls_requests_plain(q, r, text + i, PROMPT, err));
+    return LS_OK;
+}
+
+static ls_status lay_queue(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_stack_trial(q, LS_STACK_CROWD, trial, NULL);
+    trial->sampling.temperature = 0.0f; /* copies have the same tokens */
+    trial->max_tokens = QUEUED_STEPS;
+    for (int64_t i = 0; i < QUEUED; i++) LS_TRY(ls_requests_plain(q, r, text + i % QUEUED_TEXTS, PROMPT, err));
     return LS_OK;
 }
 
@@ -147,49 +157,69 @@ static ls_status value_behind(ls_inquiry *q, int64_t text, const ls_outcome *oth
     return LS_OK;
 }
 
-/* Of records that are off: how many have the value that their token has behind another request, and how many would by
- * chance, as far aside. */
-static ls_status count_behind(ls_inquiry *q, int64_t text, const ls_outcomes *o, int64_t *hits, int64_t *aside,
-                              int64_t *n, ls_error *err) {
+/* Records that are off; of them, those that have the value that their token has in another place of one of the texts,
+ * where that is of another text, and those that would by chance, as far aside. */
+typedef struct behind {
+    int64_t n, hits, others, aside;
+} behind;
+
+/* Of requests whose texts are `text` and those behind it, in turn. */
+static ls_status count_behind(ls_inquiry *q, int64_t text, int64_t n_texts, const ls_outcomes *o, behind *out,
+                              ls_error *err) {
     const double near = fmax(1e-5, fmin(q->f->floor_q90, 0.02));
     for (int64_t s = 0; s < o->n; s++)
-        for (int64_t i = 0; i < o->of[s].n; i++) {
+        for (int64_t i = 0; i < o->of[s].n && out->n < RECORDS_MOST; i++) {
             const double record = (double)o->of[s].logprob[i];
-            bool hit = false, hit_aside = false;
+            bool hit = false, other = false, hit_aside = false;
             if (!ls_token_off(q->f, &o->of[s], i) || !(record < LS_SURE_TOKEN)) continue;
-            for (int64_t k = 0; k < o->n; k++) {
-                for (int64_t at = 0; k != s && at < o->of[k].n; at++) {
+            for (int64_t k = 0; k < n_texts; k++) {
+                for (int64_t at = 0; at < o->of[k].n; at++) {
                     double value;
+                    if (k == s % n_texts && at == i) continue;
                     LS_TRY(value_behind(q, text + k, &o->of[k], o->of[s].completion[i], at, &value, err));
                     hit = hit || fabs(value - record) <= near;
+                    other = other || (k != s % n_texts && fabs(value - record) <= near);
                     hit_aside = hit_aside || fabs(value - record - 20.0 * near) <= near;
                 }
             }
-            (*n)++;
-            *hits += hit;
-            *aside += hit_aside;
+            out->n++;
+            out->hits += hit;
+            out->others += other;
+            out->aside += hit_aside;
         }
     return LS_OK;
 }
 
+static ls_status try_behind(ls_inquiry *q, ls_lay lay, int64_t text, int64_t n_texts, behind *out, ls_error *err) {
+    ls_seen s;
+    ls_status status;
+    LS_TRY(ls_foreign_try_laid(q, lay, text, &s, err));
+    status = count_behind(q, text, n_texts, &s.outcomes, out, err);
+    ls_seen_deinit(&s);
+    return status;
+}
+
+static bool is_of_others(const behind *b) {
+    /* Of its own text alone they are late or early. */
+    return 2 * b->hits > b->n && 2 * b->others > b->hits &&
+           ls_probe_sure(ls_probe_chance(b->hits, b->n, b->aside, b->n), 0.0) >= LS_NAMED;
+}
+
 ls_status ls_probe_decide_row_of_other(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err) {
-    int64_t hits = 0, aside = 0, n = 0;
-    for (int64_t k = 0; k < PAIRS && n < RECORDS_LEAST && (k < PAIRS / 2 || hits > 0); k++) {
-        const int64_t text = TEXT + 80 + AT_ONCE * k;
-        ls_seen s;
-        ls_status status;
-        LS_TRY(ls_foreign_try_laid(q, lay_overlap, text, &s, err));
-        status = count_behind(q, text, &s.outcomes, &hits, &aside, &n, err);
-        ls_seen_deinit(&s);
-        LS_TRY(status);
+    behind b = {0};
+    for (int64_t k = 0; k < PAIRS && b.n < RECORDS_LEAST && (k < PAIRS / 2 || b.hits > 0); k++)
+        LS_TRY(try_behind(q, lay_overlap, TEXT + 80 + AT_ONCE * k, AT_ONCE, &b, err));
+    if (!is_of_others(&b)) {
+        b = (behind){0};
+        LS_TRY(try_behind(q, lay_queue, TEXT + 170, QUEUED_TEXTS, &b, err));
     }
-    *found = 2 * hits > n && ls_probe_sure(ls_probe_chance(hits, n, aside, n), 0.0) >= LS_NAMED;
+    *found = is_of_others(&b);
     if (*found)
         ls_foreign_find(q->f, LS_CAUSE_OTHERS_STATE, experiment,
-                        ls_probe_sure(ls_probe_chance(hits, n, aside, n), 1.0 - ls_portion(hits, n)),
+                        ls_probe_sure(ls_probe_chance(b.hits, b.n, b.aside, b.n), 1.0 - ls_portion(b.hits, b.n)),
                         "%" PRId64 " of %" PRId64
-                        " records that are off are their token's value behind another request that runs beside "
-                        "it; %" PRId64 " are by chance",
-                        hits, n, aside);
+                        " records that are off are their token's value in another row, %" PRId64
+                        " of them behind another text; %" PRId64 " are by chance",
+                        b.hits, b.n, b.others, b.aside);
     return LS_OK;
 }

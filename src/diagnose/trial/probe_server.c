@@ -243,6 +243,7 @@ static ls_status check_budget(const ls_probe_server *s, const ls_trial *trial, c
 static ls_status add_strangers(calls *c, ls_probe_server *s, const ls_trial *trial, const ls_prompt *prompts, int64_t n,
                                ls_error *err) {
     const bool load = (trial->outside & LS_OUTSIDE_LOAD) != 0, marked = (trial->outside & LS_OUTSIDE_MARKED) != 0;
+    const bool leave = (trial->outside & LS_OUTSIDE_LEAVERS) != 0;
     const int64_t n_strangers = load ? LOADERS : LEAVERS * n;
     int32_t ids[LOAD_TOKENS];
     for (int64_t k = 0; k < n_strangers; k++) {
@@ -253,15 +254,15 @@ static ls_status add_strangers(calls *c, ls_probe_server *s, const ls_trial *tri
                                                     : LOAD_TOKENS,
                           .draws = &trial->sampling,
                           .samples = 1,
-                          .n_new = load     ? LOAD_NEW
-                                   : marked ? trial->max_tokens
-                                            : LEAVER_NEW,
+                          .n_new = load    ? LOAD_NEW
+                                   : leave ? LEAVER_NEW
+                                           : trial->max_tokens,
                           .marked = marked,
                           .forced = -1,
                           .slot_id = -1};
         for (int64_t i = 0; i < a.n; i++) ids[i] = p->ids[(a.n - 1 - i + k / n) % p->n];
         if (s->dialect == LS_DIALECT_VLLM) a.salt = ++s->n_salts;
-        LS_TRY(add_server_call(c, s, &a, 0.0, load || marked ? 0.0 : LEAVE_S + 0.005 * (double)k, true, err));
+        LS_TRY(add_server_call(c, s, &a, 0.0, leave ? LEAVE_S + 0.005 * (double)k : 0.0, true, err));
     }
     return LS_OK;
 }
