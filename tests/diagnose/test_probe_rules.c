@@ -371,7 +371,9 @@ static void an_inquiry_names_what_is_wrong_and_nothing_else(void **state) {
                 {TEXTS_IN, true, LS_CAUSE_OTHERS_STATE},
                 {MERGED, true, LS_CAUSE_OTHER_TOKENS},
                 {ONE_LEFT, true, LS_CAUSE_CUT},
-                {ZEROS, true, LS_CAUSE_MISSING}};
+                {ZEROS, true, LS_CAUSE_MISSING},
+                {LATE_ROW, true, LS_CAUSE_OTHERS_STATE},
+                {PIECE_KEYS, true, LS_CAUSE_CACHE_CROSSED}};
     (void)state;
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
         server *s = start(rows[k].fault);

@@ -365,7 +365,10 @@ static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, dou
     }
     if (chance < FAMILY_ERROR && 4 * off[1] < off[0]) LS_TRY(count_own(q, texts, n_texts, &n_own, err));
     if (seldom) { /* these trials alone have to say it, and they say it of no other cause */
-        if (4 * off[1] > off[0] || n_own > 0) return ls_probe_decide_filled_up(q, experiment, &filled, err);
+        if (4 * off[1] > off[0] || n_own > 0) {
+            LS_TRY(ls_probe_decide_filled_up(q, experiment, &filled, err));
+            return filled ? LS_OK : ls_probe_decide_row_of_other(q, experiment, &filled, err);
+        }
         sure = ls_probe_sure(chance, 0.0);
     }
     if (unlike && 2 * off[1] > off[0]) LS_TRY(ls_probe_decide_handed(q, experiment, &handed, err));

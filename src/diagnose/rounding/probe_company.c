@@ -125,7 +125,7 @@ ls_status ls_probe_lengths_matter(ls_inquiry *q, double *chance, ls_error *err) 
 
 enum { AT_ONCE = 2, PROMPT = 9, STEPS = 12, PAIRS = 24, RECORDS_LEAST = 10, RECORDS_MOST = 16 };
 /* So many at once that some wait for a place, and begin in the step in which another one ends. */
-enum { QUEUED = 72, QUEUED_TEXTS = 6, QUEUED_STEPS = 4 };
+enum { QUEUED = 72, QUEUED_TEXTS = 6, QUEUED_STEPS = 4, QUEUES = 3 };
 
 /* The one begins before the other, and ends while the other goes on. */
 static ls_status lay_overlap(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
@@ -211,7 +211,8 @@ ls_status ls_probe_decide_row_of_other(ls_inquiry *q, ls_stack_experiment experi
         LS_TRY(try_behind(q, lay_overlap, TEXT + 80 + AT_ONCE * k, AT_ONCE, &b, err));
     if (!is_of_others(&b)) {
         b = (behind){0};
-        LS_TRY(try_behind(q, lay_queue, TEXT + 170, QUEUED_TEXTS, &b, err));
+        for (int64_t k = 0; k < QUEUES && b.n < RECORDS_LEAST; k++)
+            LS_TRY(try_behind(q, lay_queue, TEXT + 170 + QUEUED_TEXTS * k, QUEUED_TEXTS, &b, err));
     }
     *found = is_of_others(&b);
     if (*found)
