@@ -56,7 +56,7 @@ static double chance_of(const counts *c, way with, way without) {
 }
 
 /* *marks: what they had is still there; *mixed: of copies none is off, to which each other's state is their own. */
-static bool is_told(const counts *c, bool *marks, bool *mixed) {
+static bool is_certain(const counts *c, bool *marks, bool *mixed) {
     *marks = c->off[LEFT] + c->off[COPIES] == 0 && chance_of(c, MARKED, LEFT) <= CHANCE;
     *mixed = 4 * c->off[COPIES] < c->off[LEFT] && chance_of(c, LEFT, COPIES) <= COPIES_CHANCE;
     return chance_of(c, LEFT, NOBODY) <= CHANCE || *marks;
@@ -81,13 +81,13 @@ static void find_left(ls_inquiry *q, const counts *c, bool marks, bool mixed) {
 
 ls_status ls_probe_decide_left(ls_inquiry *q, bool *found, ls_error *err) {
     counts c = {0};
-    bool told = false, marks = false, mixed = false;
-    for (int64_t k = 0; k < ROUNDS && c.off[NOBODY] == 0 && (k < ROUNDS_LEAST || !told || !(marks || mixed)); k++) {
+    bool certain = false, marks = false, mixed = false;
+    for (int64_t k = 0; k < ROUNDS && c.off[NOBODY] == 0 && (k < ROUNDS_LEAST || !certain || !(marks || mixed)); k++) {
         for (int how = 0; how < WAYS; how++) LS_TRY(count_way(q, (way)how, k, &c, err));
         if (k + 1 == ROUNDS_LEAST && c.off[LEFT] + c.off[COPIES] + c.off[MARKED] == 0) break;
-        told = is_told(&c, &marks, &mixed);
+        certain = is_certain(&c, &marks, &mixed);
     }
-    *found = told && c.off[NOBODY] == 0;
+    *found = certain && c.off[NOBODY] == 0;
     if (*found) find_left(q, &c, marks, mixed);
     return LS_OK;
 }
