@@ -183,24 +183,37 @@ static void decide_strays(ls_inquiry *q, strays *s, bool *found) {
                     s->n, s->n_copies, middle, s->most, s->n_far, kernels);
 }
 
+/* Of a text that gives some copies no value nothing is told: its first token may have none. */
+static bool all_have_values(const ls_outcome **copies, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (copies[i]->n == 0) return false;
+    return true;
+}
+
 ls_status ls_probe_decide_turns(ls_inquiry *q, bool *found, ls_error *err) {
+    enum { LEAST = 3 };
     strays stray = {0};
-    int64_t n_texts = 0;
+    int64_t n_texts = 0, n_tried = 0;
     double most = 0.0;
     for (int64_t text = 3100; text < 3100 + NOISE_TEXTS; text++) {
         const ls_outcome *copies[COPIES_MOST];
         ls_seen of[3] = {0};
         int64_t n;
         double moved = 0.0;
-        ls_status status = collect_copies(q, text, of, copies, &n, err);
-        n_texts += status == LS_OK && are_sets(copies, n, &moved) && moved > LEAST_OF_TURNS;
-        most = fmax(most, moved);
-        if (status == LS_OK) add_strays(q->f, copies, n, &stray);
+        const ls_status status = collect_copies(q, text, of, copies, &n, err);
+        const bool tells = status == LS_OK && all_have_values(copies, n);
+        if (tells) {
+            n_tried++;
+            n_texts += are_sets(copies, n, &moved) && moved > LEAST_OF_TURNS;
+            most = fmax(most, moved);
+            add_strays(q->f, copies, n, &stray);
+        }
         for (int k = 0; k < 3; k++) ls_seen_deinit(&of[k]);
         LS_TRY(status);
+        if (!tells) continue;
         if (moved == 0.0 && stray.n == 0) break; /* nobody takes turns */
         /* Noise that comes seldom needs more texts, and sets do not. */
-        if (text >= 3102 && (n_texts > 0 || stray.n == 0 || stray.n >= STRAYS_LEAST)) break;
+        if (n_tried >= LEAST && (n_texts > 0 || stray.n == 0 || stray.n >= STRAYS_LEAST)) break;
     }
     if (n_texts < 2) {
         decide_strays(q, &stray, found);
@@ -208,10 +221,11 @@ ls_status ls_probe_decide_turns(ls_inquiry *q, bool *found, ls_error *err) {
     }
     *found = true;
     q->f->repeat = fmax(q->f->repeat, most);
-    ls_foreign_find(q->f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, n_texts == 3 ? 0.97 : 0.93,
+    ls_foreign_find(q->f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, n_texts == n_tried ? 0.97 : 0.93,
                     "the same request alone, one time after the other, has a few sets of values, each to the last bit "
-                    "and up to %.2g apart; so in %" PRId64 " of 3 texts: as servers that take turns and are not alike",
-                    most, n_texts);
+                    "and up to %.2g apart; so in %" PRId64 " of %" PRId64
+                    " texts: as servers that take turns and are not alike",
+                    most, n_texts, n_tried);
     return LS_OK;
 }
 

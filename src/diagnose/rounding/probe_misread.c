@@ -253,6 +253,71 @@ static ls_status decide_values(ls_inquiry *q, const misread *list, int n_list, d
     return LS_OK;
 }
 
+/* ---- what is read of some prompts ---- */
+
+/* On the way through text tokens are put in front, and of the others some become others. Prompts of two tokens keep
+ * both often enough: of these a misread leaves hardly anything, in all values of a prompt at once. */
+enum { PAIRS = 8, PAIR = 2, PAIR_TEXT = 4140, PAIRS_LEAST = 2 };
+#define PAIR_CHANCE 0.01
+#define PAIRS_SURE 0.95
+
+/* r has to live as long as *out, and is emptied by the caller. */
+static ls_status try_pairs(ls_inquiry *q, int64_t text, ls_requests *r, ls_seen *out, ls_error *err) {
+    ls_trial trial;
+    ls_stack_trial(q, LS_STACK_SOLO_C, &trial, NULL);
+    trial.max_tokens = NEW_FIRST;
+    for (int64_t i = 0; i < PAIRS; i++) LS_TRY(ls_requests_plain(q, r, text + i, PAIR, err));
+    return ls_foreign_try(q, &trial, 0, r->of, r->n, out, err);
+}
+
+/* Of prompts that are off, those of which nothing is left when they are read so. One of which the first half shows
+ * nothing is not looked at further. */
+static ls_status count_read(ls_inquiry *q, const misread *how, const ls_outcomes *o, int64_t *n_read, int64_t *n_off,
+                            ls_error *err) {
+    *n_read = *n_off = 0;
+    for (int64_t s = 0; s < o->n && (s < o->n / 2 || *n_read > 0); s++) {
+        double list[NEW_MOST], sent = 0.0, left = 0.0;
+        int64_t n;
+        if (!(ls_probe_size(&o->of[s]) > ls_probe_moved_from(q))) continue;
+        LS_TRY(score_as(q, how, &o->of[s], NEW_FIRST, list, &n, err));
+        for (int64_t i = 0; i < n; i++) sent += recorded_off(&o->of[s], i), left += list[i];
+        *n_off += n > 0;
+        *n_read += n == NEW_FIRST && left < LEFT * sent;
+    }
+    return LS_OK;
+}
+
+static ls_status decide_pairs(ls_inquiry *q, const misread *list, int n_list, bool *found, ls_error *err) {
+    ls_requests *r = calloc(2, sizeof *r);
+    ls_seen of[2] = {0};
+    int64_t most = PAIRS_LEAST - 1, n_read = 0, n_off = 0;
+    int best = 0;
+    ls_status status;
+    LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
+    for (int k = 0; k < 2; k++) LS_TRY_DONE(try_pairs(q, PAIR_TEXT + PAIRS * k, &r[k], &of[k], err));
+    for (int k = 1; k < n_list; k++) {
+        LS_TRY_DONE(count_read(q, &list[k], &of[0].outcomes, &n_read, &n_off, err));
+        if (n_read > most) most = n_read, best = k;
+    }
+    if (best == 0) goto done;
+    LS_TRY_DONE(count_read(q, &list[best], &of[1].outcomes, &n_read, &n_off, err));
+    *found = n_read >= PAIRS_LEAST;
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_OTHER_TOKENS, LS_STACK_SOLO_C,
+                        fmin(PAIRS_SURE, ls_probe_sure(pow(PAIR_CHANCE, (double)n_read), 0.0)),
+                        "decode reads %s: of %" PRId64 " other prompts of two tokens that are off %" PRId64
+                        " are right with that, in all their values. Of the rest it reads other tokens yet, as it is "
+                        "where a prompt goes through text",
+                        what_of(&list[best]), n_off, n_read);
+done:
+    for (int k = 0; k < 2; k++) {
+        ls_seen_deinit(&of[k]);
+        if (r != NULL) free(r[k].ids);
+    }
+    free(r);
+    return status;
+}
+
 ls_status ls_probe_decide_misread(ls_inquiry *q, bool *found, ls_error *err) {
     misread list[MISREADS_MOST];
     const int n_list = list_misreads(q->config, list);
@@ -267,7 +332,10 @@ ls_status ls_probe_decide_misread(ls_inquiry *q, bool *found, ls_error *err) {
         LS_TRY(measure(q, &list[k], HALF * as_sent, &median, err));
         if (median < least) least = median, best = k;
     }
-    if (best == 0 || !(least < LEFT * as_sent)) return decide_values(q, list, n_list, as_sent, found, err);
+    if (best == 0 || !(least < LEFT * as_sent)) {
+        LS_TRY(decide_pairs(q, list, n_list, found, err));
+        return *found ? LS_OK : decide_values(q, list, n_list, as_sent, found, err);
+    }
     LS_TRY(check_misread(q, &list[best], &n_right, &n_off, err));
     *found = 2 * n_right > n_off;
     if (*found)
