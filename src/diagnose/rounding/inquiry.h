@@ -59,6 +59,7 @@ typedef struct ls_path_floor {
 typedef struct ls_expected {
     int64_t n; /* tokens that are not nearly sure; 0: no checkpoint */
     double median, most, apart;
+    double decoded, records; /* of decoded tokens alone: the prompt's values from ours, and the records */
 } ls_expected;
 
 typedef struct ls_foreign {

@@ -113,17 +113,19 @@ static void decide_far(ls_inquiry *q, bool fine, double limit) {
     ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, 0.98 - 0.4 * limit / OTHER_MODEL / e->apart,
                     "the server's values of prompts are %.2g away from the checkpoint's in the middle of %" PRId64
                     " tokens, and %s %.2g; what it generates agrees with its prompts (%.2g)",
-                    e->apart, e->n, fine ? "keys in f16 make less than" : "orders of addition in bf16 make",
+                    e->apart, e->n, fine ? "keys of two bytes make less than" : "orders of addition in bf16 make",
                     fine ? limit : e->median, q->f->floor);
 }
 
-/* What bf16 makes of the model is no excuse for a server whose two sides agree as float32 does: it may have keys in
- * f16, and no more. */
+/* What bf16 makes of the whole model is no excuse for a server whose two sides agree as float32 does. It may have keys
+ * and values in a type of two bytes, and no more: in f16 they make little, in bf16 a part of what the whole makes. In
+ * between values are held against that: rounding is drawn anew. */
 ls_status ls_probe_decide_checkpoint(ls_inquiry *q, bool *found, ls_error *err) {
     const ls_expected *e = &q->f->expected;
     const bool out_of_time = q->f->out_of_time;
     const bool fine = ls_probe_is_fine(&q->f->seen[LS_STACK_LENGTHS].outcomes, INT64_MAX);
-    const double limit = fine ? LS_FLIP_OF_F16 : fmax(OTHER_MODEL * e->median, 1e-3);
+    const double limit = fine ? fmax(LS_FLIP_OF_F16, e->median) : fmax(OTHER_MODEL * e->median, 1e-3);
+    const double least = fine ? LS_FLIP_OF_F16 : fmax(MORE_THAN_ORDERS * e->median, 1e-3);
     *found = e->n >= 20 && e->apart > limit;
     if (*found && q->f->repeat > q->f->limit) { /* no weights and no formula give one request two values */
         ls_foreign_find(q->f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, 0.7,
@@ -135,7 +137,7 @@ ls_status ls_probe_decide_checkpoint(ls_inquiry *q, bool *found, ls_error *err) 
     q->f->out_of_time = false; /* both sides are alike: no lever has to be tried to tell it */
     if (*found)
         decide_far(q, fine, limit);
-    else if (e->n >= 20 && e->apart > fmax(MORE_THAN_ORDERS * e->median, 1e-3) && !(q->f->repeat > q->f->limit))
+    else if (e->n >= 20 && e->apart > least && !(q->f->repeat > q->f->limit))
         LS_TRY(decide_anew(q, found, err));
     q->f->out_of_time = out_of_time;
     return LS_OK;

@@ -23,7 +23,8 @@ static ls_status count_forwards(const ls_inquiry *q, int *out, ls_error *err) {
 
 typedef struct values {
     double *spread, *apart;
-    int64_t n;
+    double *decoded, *records; /* of decoded tokens: how far the prompt's value is, and the record */
+    int64_t n, n_decoded;
 } values;
 
 static ls_status score_experiment(ls_inquiry *q, ls_stack_experiment experiment, int forwards, values *out,
@@ -56,6 +57,9 @@ static ls_status score_experiment(ls_inquiry *q, ls_stack_experiment experiment,
                     spread = fmax(spread, fabs((double)ours[k].of[s].scored[i] - (double)ours[j].of[s].scored[i]));
             out->spread[out->n] = spread;
             out->apart[out->n++] = fabs((double)seen->of[s].scored[i] - base);
+            if (i == 0 || !isfinite((double)seen->of[s].logprob[i])) continue;
+            out->decoded[out->n_decoded] = fabs((double)seen->of[s].scored[i] - base);
+            out->records[out->n_decoded++] = fabs((double)seen->of[s].logprob[i] - base);
         }
 done:
     for (int k = 0; k < FORWARDS; k++) ls_outcomes_deinit(&ours[k]);
@@ -75,10 +79,18 @@ ls_status ls_probe_expect(ls_inquiry *q, ls_error *err) {
     }
     LS_TRY_DONE(ls_array_alloc((void **)&v.spread, total + 1, sizeof *v.spread, "values", err));
     LS_TRY_DONE(ls_array_alloc((void **)&v.apart, total + 1, sizeof *v.apart, "values", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&v.decoded, total + 1, sizeof *v.decoded, "values", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&v.records, total + 1, sizeof *v.records, "values", err));
     for (int i = 0; i < LS_PROBE_SOLO; i++) LS_TRY_DONE(score_experiment(q, ls_probe_solo[i], forwards, &v, err));
-    q->f->expected = (ls_expected){v.n, ls_quantile(v.spread, v.n, 0.5, 0.0), ls_quantile(v.spread, v.n, 1.0, 0.0),
-                                   ls_quantile(v.apart, v.n, 0.5, 0.0)};
+    q->f->expected = (ls_expected){.n = v.n,
+                                   .median = ls_quantile(v.spread, v.n, 0.5, 0.0),
+                                   .most = ls_quantile(v.spread, v.n, 1.0, 0.0),
+                                   .apart = ls_quantile(v.apart, v.n, 0.5, 0.0),
+                                   .decoded = ls_quantile(v.decoded, v.n_decoded, 0.5, 0.0),
+                                   .records = ls_quantile(v.records, v.n_decoded, 0.5, 0.0)};
 done:
+    free(v.records);
+    free(v.decoded);
     free(v.apart);
     free(v.spread);
     return status;

@@ -620,13 +620,38 @@ static double sure_of_weights(const ls_inquiry *q, char *text, size_t bytes) {
                : 0.7;
 }
 
+/* A checkpoint tells which of the two sides of decoded tokens is not its own: so much farther is the one than the
+ * other, and than what orders of addition make in bf16. */
+#define SIDES 4.0
+static bool is_side_off(const ls_expected *e, double side, double other) {
+    return e->n > 0 && side > SIDES * fmax(other, e->median);
+}
+
+/* Records are the checkpoint's, and the same tokens' values in a prompt are not. */
+static void decide_prompts(ls_inquiry *q, const sides *s, double chance) {
+    const ls_expected *e = &q->f->expected;
+    ls_foreign_find(
+        q->f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, fmax(0.0, 0.93 - (double)LS_STACK_EXPERIMENTS * chance),
+        "%" PRId64 " of %" PRId64
+        " decoded tokens are off, and it is their values in prompts that are wrong: in the middle these are "
+        "%.2g away from the checkpoint's and what decode records is %.2g away",
+        s->later_off, s->later, e->decoded, e->records);
+}
+
 /* Prefill is right and the steps behind it are not, the first of them no less than others: by how sure the shares are
- * apart. What is off at some places of a completion alone is no arithmetic. */
+ * apart. What is off at some places of a completion alone is no arithmetic. Without a checkpoint keys in few bits, a
+ * head of few bits and wrong values of prompts look like it, and have been taken for it. */
 static void decide_decode(ls_inquiry *q, const sides *s) {
+    const ls_expected *e = &q->f->expected;
+    const double sure = is_side_off(e, e->records, e->decoded) ? 0.9 : 0.85;
     const double chance = ls_probe_chance(s->later_off, s->later, s->first_off, s->first);
     const bool at_once = 2 * s->second_off * s->later >= s->later_off * s->second;
+    if (at_once && is_side_off(e, e->decoded, e->records)) {
+        decide_prompts(q, s, chance);
+        return;
+    }
     ls_foreign_find(q->f, at_once ? LS_CAUSE_DECODE_ARITHMETIC : LS_CAUSE_UNLISTED, LS_STACK_SOLO_LONG,
-                    fmax(0.0, (at_once ? 0.9 : 0.7) - (double)LS_STACK_EXPERIMENTS * chance),
+                    fmax(0.0, (at_once ? sure : 0.7) - (double)LS_STACK_EXPERIMENTS * chance),
                     "first tokens are within rounding, all %" PRId64 "; of decoded ones %" PRId64 " of %" PRId64
                     " are off by more than two kernels are, of second tokens %" PRId64 " of %" PRId64,
                     s->first, s->later_off, s->later, s->second_off, s->second);
