@@ -127,12 +127,21 @@ typedef enum fault {
     STAYS,            /* a slot's state is never cleared */
     STAYS_AT_LENGTH,  /* .. unless its last request ended at a stop token */
     LATE_ROW,         /* of many rows each third one's second record is of the next one's distribution a step later */
-    ONE_DRAW          /* no seed is heeded, and records are of the temperature of sampling */
+    ONE_DRAW,         /* no seed is heeded, and records are of the temperature of sampling */
+    REPLICAS,         /* two servers take turns; some texts have no values on one of them */
+    GROWN,            /* values of prompts up to 128 tokens that grow beyond */
+    KEPT_TWENTY,      /* draws are of the 20 likeliest alone, and so are records, at temperature 1 */
+    RAISED_MUCH,      /* all records, by one number */
+    BYTES_LOST,       /* it reads a begin of sequence in front, and one id in four as two others */
+    TIES,             /* of long completions now and then a value is far off, whatever runs beside it */
+    NEAR_TAIL,        /* .. of the first long ones at once, by little */
+    LATER_OFF         /* all decoded tokens are off, to either side */
 } fault;
 
 typedef struct server {
     fault fault;
     int64_t n_runs, n_kept, n_prompt, n_new, batch, n_scored;
+    int64_t n_pressed; /* long ones at once so far */
     double temperature;
     bool reads_first;                            /* the row's keys are those of another request */
     bool row_is_off;                             /* of the rows that run at once */
@@ -424,6 +433,20 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case DRAFTED:
             return s->is_drafted ? log(0.6 * p[token] + 0.4 * unit(hash_of(ids, n) + 17 * (uint64_t)token))
                                  : log(p[token]);
+        case REPLICAS: return log(p[token]) + (s->n_runs % 2 == 1 ? 0.2 + unit(hash_of(ids, n)) : 0.0);
+        case GROWN: return log(p[token]) + (s->n_prompt <= 128 && s->n_prompt + s->n_new > 128 ? 0.5 : 0.0);
+        case KEPT_TWENTY: return log(p[token]) - log(mass_of(p, p[token]));
+        case RAISED_MUCH: return log(p[token]) + 0.5;
+        case TIES:
+            return log(p[token]) + 0.02 * (unit(hash_of(ids, n)) - 0.5) -
+                   (n > 100 && s->n_new > 40 && unit(hash_of(ids, n) + 13) < 0.004 ? 5.0 : 0.0);
+        case NEAR_TAIL:
+            return log(p[token]) + 4e-6 * (unit(hash_of(ids, n)) - 0.5) +
+                   (s->n_pressed > 0 && s->n_pressed <= 16 && unit(hash_of(ids, n) + 13) < 0.002 ? 1.2e-4 : 0.0);
+        case LATER_OFF:
+            return log(p[token]) + (n > s->n_prompt ? (unit(hash_of(ids, n) + 1) < 0.5 ? -1.0 : 1.0) *
+                                                          (0.2 + 0.4 * unit(hash_of(ids, n)))
+                                                    : 0.0);
         case ONE_LEFT: return 0.0;
         case ZEROS: return unit(hash_of(ids, n) + 11) < 0.1 ? 0.0 : log(p[token]);
         case FIVE_PLACES: return log(nearbyint(1e5 * p[token]) / 1e5);
@@ -449,6 +472,17 @@ static int64_t through_text(void *context, const int32_t *ids, int64_t n, bool s
     return at;
 }
 
+/* As a tokenizer does that has no text for some of its ids. */
+static int64_t lose_bytes(const int32_t *ids, int64_t n, int32_t *out) {
+    int64_t at = 0;
+    out[at++] = BOS;
+    for (int64_t i = 0; i < n; i++) {
+        out[at++] = ids[i] % 4 == 0 ? (ids[i] * 5 + 1) % VOCAB : ids[i];
+        if (ids[i] % 4 == 0) out[at++] = (ids[i] * 3 + 2) % VOCAB;
+    }
+    return at;
+}
+
 static int64_t merge(const int32_t *ids, int64_t n, int32_t *out) {
     int64_t at = 0;
     for (int64_t i = 0; i < n; i++)
@@ -464,6 +498,7 @@ static int64_t read_prompt(const server *s, const int32_t *prompt, int64_t n_pro
     const int64_t front = s->fault == BOS_TWICE || s->fault == TWO_IN_FRONT ? 2 : 0;
     int64_t n = n_prompt - (s->fault == LAST_TWO_LOST && n_prompt > 2 ? 2 : 0);
     if (s->fault == MERGED) return merge(prompt, n, out);
+    if (s->fault == BYTES_LOST) return lose_bytes(prompt, n, out);
     if (s->fault == THROUGH_TEXT) return through_text(NULL, prompt, n, false, out, LENGTH_MOST);
     for (int64_t i = 0; i < front; i++) out[i] = s->fault == BOS_TWICE ? BOS : prompt[i % n];
     for (int64_t i = 0; i < n; i++) out[front + i] = prompt[s->fault == TURNED_ROUND ? n - 1 - i : i];
@@ -520,6 +555,7 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
     int32_t ids[LENGTH_MOST];
     int64_t n = read_prompt(s, c->prompt, c->n_prompt, ids);
     const bool greedy = !(trial->sampling.temperature > 0.0f);
+    const bool cuts = s->fault == HIDDEN_CUT || s->fault == KEPT_TWENTY;
     const bool hit =
         (s->fault == PIECE_KEYS ? crosses(s, c->prompt, c->n_prompt) : is_hit(s, c->prompt, c->n_prompt)) &&
         (trial->levers.prefix == LS_PREFIX_ON || s->fault == FEW_BITS);
@@ -527,10 +563,12 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
     s->n_runs++;
     s->batch = trial->levers.batch;
     s->n_new = trial->max_tokens;
+    s->n_pressed += s->batch > 8 && s->n_new > 40;
     s->temperature = greedy ? 1.0 : (double)trial->sampling.temperature;
     s->n_prompt = n;
     c->n = 0;
     if (s->fault == NO_VALUES && trial->sampling.seed == SEED) return;
+    if (s->fault == REPLICAS && s->n_runs % 2 == 1 && unit(hash_of(c->prompt, c->n_prompt)) < 0.5) return;
     for (; c->n < trial->max_tokens; c->n++) {
         double p[VOCAB], at[VOCAB], warm[VOCAB];
         const double u = unit((s->fault == ONE_DRAW ? 0 : seed) + hash_of(ids, n));
@@ -538,11 +576,11 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
         probabilities(ids, n, 1.0, p);
         probabilities(ids, n, greedy ? 1.0 : (double)trial->sampling.temperature, at);
         if (s->fault == ONE_DRAW) cut(at, trial->sampling.top_k, warm);
-        for (int v = 0; v < VOCAB && s->fault == HIDDEN_CUT; v++) warm[v] = at[v] < nth_of(at, 19) ? 0.0 : at[v];
-        token = s->fault == ONE_LEFT     ? draw(p, 0.0, true)
-                : s->fault == ONE_DRAW   ? draw(warm, u, greedy)
-                : s->fault == HIDDEN_CUT ? draw(warm, u * mass_of(at, 1.0), greedy)
-                                         : draw(at, u, greedy);
+        for (int v = 0; v < VOCAB && cuts; v++) warm[v] = at[v] < nth_of(at, 19) ? 0.0 : at[v];
+        token = s->fault == ONE_LEFT   ? draw(p, 0.0, true)
+                : s->fault == ONE_DRAW ? draw(warm, u, greedy)
+                : cuts                 ? draw(warm, u * mass_of(at, 1.0), greedy)
+                                       : draw(at, u, greedy);
         if (s->fault == MASKED && token == END) token = END + 1;
         s->is_drafted = unit(mix(seed) + hash_of(ids, n)) < 0.6;
         c->completion[c->n] = token;

@@ -217,7 +217,22 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_own_cut, ZEROS, LS_CAUSE_NONE},
                 {ls_probe_decide_own_cut, RAISED, LS_CAUSE_NONE},
                 {ls_probe_decide_own_cut, MASKED, LS_CAUSE_NONE},
-                {ls_probe_decide_own_cut, PRESENCE, LS_CAUSE_NONE}};
+                {ls_probe_decide_own_cut, PRESENCE, LS_CAUSE_NONE},
+                {ls_probe_decide_turns, REPLICAS, LS_CAUSE_NOT_REPEATABLE},
+                {ls_probe_decide_grown, SOUND, LS_CAUSE_NONE},
+                {ls_probe_decide_grown, GROWN, LS_CAUSE_FROM_A_LENGTH},
+                {ls_probe_decide_grown, FROM_32, LS_CAUSE_NONE}, /* at any length that is tried */
+                {ls_probe_decide_grown, LATE_IN_ALL, LS_CAUSE_NONE},
+                {ls_probe_decide_grown, NOISE, LS_CAUSE_NONE},
+                {ls_probe_decide_kept, SOUND, LS_CAUSE_NONE},
+                {ls_probe_decide_kept, KEPT_TWENTY, LS_CAUSE_CUT},
+                {ls_probe_decide_kept, RAISED, LS_CAUSE_NONE},
+                {ls_probe_decide_kept, RAISED_MUCH, LS_CAUSE_NONE},
+                {ls_probe_decide_kept, LIKELIEST, LS_CAUSE_NONE},
+                {ls_probe_decide_kept, MASKED, LS_CAUSE_NONE},
+                {ls_probe_decide_misread, BYTES_LOST, LS_CAUSE_OTHER_TOKENS},
+                {ls_probe_decide_misread, OTHER_IDS, LS_CAUSE_NONE},
+                {ls_probe_decide_misread, SECOND_BEST, LS_CAUSE_NONE}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         server *s = start(rows[i].fault);
@@ -373,7 +388,11 @@ static void an_inquiry_names_what_is_wrong_and_nothing_else(void **state) {
                 {ONE_LEFT, true, LS_CAUSE_CUT},
                 {ZEROS, true, LS_CAUSE_MISSING},
                 {LATE_ROW, true, LS_CAUSE_OTHERS_STATE},
-                {PIECE_KEYS, true, LS_CAUSE_CACHE_CROSSED}};
+                {PIECE_KEYS, true, LS_CAUSE_CACHE_CROSSED},
+                {GROWN, true, LS_CAUSE_FROM_A_LENGTH},
+                {TIES, false, LS_CAUSE_NONE},
+                {NEAR_TAIL, false, LS_CAUSE_NONE},
+                {KEPT_TWENTY, true, LS_CAUSE_CUT}};
     (void)state;
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
         server *s = start(rows[k].fault);
@@ -535,6 +554,64 @@ static void other_weights_are_told_from_rounding(void **state) {
     }
 }
 
+/* Two sides that agree as float32 does, and values that are away from the checkpoint's by less than bf16 makes of the
+ * whole model: keys of that type make it, and a few other weights. */
+static void keys_of_two_bytes_are_no_other_weights(void **state) {
+    static const struct {
+        fault fault;
+        double apart;
+        ls_cause cause;
+    } rows[] = {{COARSE, 0.013, LS_CAUSE_NONE},
+                {OTHER_HEAD, 0.013, LS_CAUSE_WEIGHTS},
+                {COARSE, 0.005, LS_CAUSE_NONE},
+                {COARSE, 0.05, LS_CAUSE_WEIGHTS}};
+    (void)state;
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        server *s = start(FINE); /* requests alone are of float32 */
+        bool found;
+        ls_error err;
+        run_alone(s);
+        for (int64_t i = 0; i < s->foreign.seen[LS_STACK_LENGTHS].outcomes.n; i++)
+            for (int64_t t = 0; t < s->foreign.seen[LS_STACK_LENGTHS].outcomes.of[i].n; t++)
+                s->foreign.seen[LS_STACK_LENGTHS].outcomes.of[i].logprob[t] += 1e-5f;
+        s->fault = rows[k].fault;
+        assert_ok(ls_sweep_trainer_create_by(&s->sweep.opts.checkpoint, (ls_scorer){s, score_checkpoint}, &err), err);
+        s->foreign.expected = (ls_expected){.n = 100, .median = 0.04, .most = 0.2, .apart = rows[k].apart};
+        assert_ok(ls_probe_decide_checkpoint(&s->inquiry, &found, &err), err);
+        check_cause(s, found, rows[k].cause);
+        ls_sweep_trainer_free(s->sweep.opts.checkpoint);
+        stop(s);
+    }
+}
+
+/* Decoded tokens are off: the checkpoint says whether it is their records or their values in prompts. */
+static void a_checkpoint_tells_which_side_is_wrong(void **state) {
+    static const struct {
+        ls_expected expected;
+        ls_cause cause;
+        double confidence;
+    } rows[] = {{{.n = 100, .median = 0.01, .decoded = 0.4, .records = 1e-6}, LS_CAUSE_WEIGHTS, 0.93},
+                {{.n = 100, .median = 0.01, .decoded = 1e-6, .records = 0.4}, LS_CAUSE_DECODE_ARITHMETIC, 0.9},
+                {{.n = 100, .median = 0.01, .decoded = 0.4, .records = 0.3}, LS_CAUSE_DECODE_ARITHMETIC, 0.85},
+                {{.n = 0}, LS_CAUSE_DECODE_ARITHMETIC, 0.85}};
+    (void)state;
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        server *s = start(LATER_OFF);
+        const ls_finding *named;
+        ls_error err;
+        run_alone(s);
+        s->foreign.constant = true;
+        s->foreign.floor = 0.3;
+        s->foreign.expected = rows[k].expected;
+        assert_ok(ls_probe_decide_solo(&s->inquiry, &err), err);
+        named = ls_foreign_named(&s->foreign);
+        assert_non_null(named);
+        assert_int_equal(named->cause, rows[k].cause);
+        assert_true(fabs(named->confidence - rows[k].confidence) < 1e-3);
+        stop(s);
+    }
+}
+
 /* A floor is of values. Where the first seed draws none, the next one is taken. */
 static void a_seed_without_values_is_followed_by_the_next(void **state) {
     server *s = start(NO_VALUES);
@@ -563,6 +640,8 @@ int main(void) {
                                        cmocka_unit_test(a_rule_of_all_names_what_requests_alone_show),
                                        cmocka_unit_test(the_type_of_prefill_is_told),
                                        cmocka_unit_test(other_weights_are_told_from_rounding),
+                                       cmocka_unit_test(keys_of_two_bytes_are_no_other_weights),
+                                       cmocka_unit_test(a_checkpoint_tells_which_side_is_wrong),
                                        cmocka_unit_test(a_kernel_that_a_hit_chooses_is_no_fault),
                                        cmocka_unit_test(a_seed_without_values_is_followed_by_the_next)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -368,6 +368,8 @@ ls_status ls_probe_decide_head(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_slope(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether the server cuts what it draws from by itself, as draws at temperature 1 say. */
 ls_status ls_probe_decide_own_cut(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether the tokens that draws of a text give are all that records are normalised over, and no others come. */
+ls_status ls_probe_decide_kept(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether what decode leaves is wrong for a prompt that goes on behind it. */
 ls_status ls_probe_decide_talk(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether requests are off from a length on. */
@@ -378,6 +380,8 @@ ls_status ls_probe_length_decides(ls_inquiry *q, int64_t length, double cut, boo
 ls_status ls_probe_decide_content(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether decoded tokens alone are off from a position of the whole on. */
 ls_status ls_probe_decide_positions(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether a sequence is off once it has grown beyond a length, wherever its prompt ended. */
+ls_status ls_probe_decide_grown(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether decoded tokens are off from the first border of a page on, wherever that is. */
 ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether copies of one text move with the text that had their slots before, which no number of rows makes. */
@@ -405,11 +409,13 @@ bool ls_probe_decide_records(ls_inquiry *q);
 /* Requests alone: experiments that move nothing. */
 enum { LS_PROBE_SOLO = 6 };
 extern const ls_stack_experiment ls_probe_solo[LS_PROBE_SOLO];
-/* An experiment beside its control, with other texts, until chance is out of question or the trials are used up.
- * *chance: that both are off as often, times the experiments there are. *n_again: sequences of other texts that are
- * off. */
-ls_status ls_probe_confirm(ls_inquiry *q, ls_stack_experiment experiment, double *chance, int64_t *n_again,
-                           ls_error *err);
+/* An experiment beside its control, with other texts, until chance is out of question or the trials are used up. */
+typedef struct ls_confirmed {
+    double chance;                            /* that both are off as often, times the experiments there are */
+    int64_t with, n_with, without, n_without; /* sequences that are off, and all: of the experiment, of its control */
+    int64_t n_tokens_off, n_tokens;           /* of the experiment */
+} ls_confirmed;
+ls_status ls_probe_confirm(ls_inquiry *q, ls_stack_experiment experiment, ls_confirmed *out, ls_error *err);
 /* The chance of `with` or more among the first, were a + b marks spread over both by lot. */
 double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_without);
 /* How sure a rule is whose evidence chance makes so often, and of which such a share does not fit. */

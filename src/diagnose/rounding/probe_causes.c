@@ -125,15 +125,27 @@ static ls_stack_experiment largest_share(const ls_inquiry *q, ls_stack_experimen
     return experiment;
 }
 
+/* Of a coarse type: where the lever is not moved requests are off as often, and that is seldom and in a few of them. A
+ * tie makes that, by as much as two experts differ. */
+#define TIES_OF_TOKENS 0.01
+#define TIES_OF_SEQUENCES (1.0 / 3.0)
+static bool are_ties(const ls_foreign *f, const ls_confirmed *c) {
+    return f->floor_q90 >= LS_LEAST_PATTERN && c->without > 0 && 2 * c->without >= c->with &&
+           (double)c->n_tokens_off <= TIES_OF_TOKENS * (double)c->n_tokens &&
+           (double)c->with <= TIES_OF_SEQUENCES * (double)c->n_with;
+}
+
 /* How sure it is that an experiment holds out beside its control; 0 where it is LS_STACK_EXPERIMENTS. */
 static ls_status weigh(ls_inquiry *q, ls_stack_experiment experiment, double *sure, ls_error *err) {
-    double chance;
-    int64_t n_again;
+    ls_confirmed c;
     *sure = 0.0;
     if (experiment == LS_STACK_EXPERIMENTS) return LS_OK;
-    LS_TRY(ls_probe_confirm(q, experiment, &chance, &n_again, err));
-    if (n_again >= 2) q->left = experiment;
-    *sure = fmax(0.0, SURE - chance);
+    LS_TRY(ls_probe_confirm(q, experiment, &c, err));
+    if (are_ties(q->f, &c))
+        q->f->seen[experiment].look = LS_LOOK_CLEAN;
+    else if (c.with >= 2)
+        q->left = experiment;
+    *sure = fmax(0.0, SURE - c.chance);
     return LS_OK;
 }
 
@@ -316,10 +328,14 @@ static bool are_unlike(const ls_foreign *f, const ls_outcomes *copies) {
     return false;
 }
 
+/* A value so near to the limit that no trial shows again is the tail of what makes the limit. */
+#define NEAR_LIMIT 4.0
+
 /* Some rows are off and others are not, of different texts (0) and of copies of one (1): which, else what to try. */
 static ls_status decide_some_rows(ls_inquiry *q, ls_stack_experiment experiment, const int64_t off[2],
                                   const int64_t n[2], ls_error *err) {
     bool found = false;
+    if (off[0] + off[1] == 0 && q->f->seen[experiment].abs_max <= NEAR_LIMIT * q->f->limit) return LS_OK;
     LS_TRY(ls_probe_decide_filled_up(q, experiment, &found, err));
     if (!found) LS_TRY(ls_probe_decide_row_of_other(q, experiment, &found, err));
     if (found) return LS_OK;
@@ -496,25 +512,50 @@ static ls_status is_right(ls_inquiry *q, ls_lay lay, int64_t value, bool *out, l
     return LS_OK;
 }
 
-/* What takes room from others: long requests, and what they grow by. */
-static ls_status decide_load(ls_inquiry *q, ls_error *err) {
+/* Long ones whose completions are as long, one at a time: nothing takes room from them. */
+enum { ALONE = 4, ALONE_LENGTH = 96 };
+static ls_status lay_grown(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_stack_trial(q, LS_STACK_PRESSED, trial, NULL);
+    trial->levers.batch = 1;
+    for (int64_t i = 0; i < ALONE; i++) LS_TRY(ls_requests_plain(q, r, text + i, ALONE_LENGTH, err));
+    return LS_OK;
+}
+
+/* What grows so far may be off by itself, and company then shows what it shows alone. */
+static ls_status grows_right(ls_inquiry *q, bool *out, ls_error *err) {
+    ls_seen s;
+    *out = true;
+    if (ls_stack_refused(q, LS_STACK_PRESSED) != NULL) return LS_OK;
+    LS_TRY(ls_foreign_try_laid(q, lay_grown, 3920, &s, err));
+    *out = s.n_off == 0; /* a server that cannot do it alone says nothing */
+    ls_seen_deinit(&s);
+    return LS_OK;
+}
+
+/* What takes room from others: long requests, and what they grow by. *alone: one at a time they are off as often. */
+static ls_status decide_load(ls_inquiry *q, bool *alone, ls_error *err) {
     const ls_stack_experiment which = ls_stack_is_off(q, LS_STACK_LOAD) ? LS_STACK_LOAD : LS_STACK_PRESSED;
     const ls_seen *loaded = &q->f->seen[which];
     double sure;
-    bool short_right, two_right = true, prompts_right = true;
+    bool alone_right, short_right, grown = false, two_right = true, prompts_right = true;
     ls_stack_experiment experiment;
     LS_TRY(strongest(q, which, which, &experiment, &sure, err));
+    *alone = experiment < LS_STACK_EXPERIMENTS && !(sure > 0.0) &&
+             (q->left == experiment || q->f->seen[experiment].look == LS_LOOK_CLEAN);
     if (experiment == LS_STACK_EXPERIMENTS || !holds(sure)) return LS_OK;
+    LS_TRY(grows_right(q, &alone_right, err));
+    if (!alone_right) LS_TRY(ls_probe_decide_grown(q, &grown, err));
+    if (grown) return LS_OK;
     LS_TRY(is_right(q, lay_loaded, 3900, &short_right, err));
     if (short_right && which == LS_STACK_PRESSED) {
         LS_TRY(is_right(q, lay_pressed, 2, &two_right, err));
         LS_TRY(is_right(q, lay_pressed, PROMPTS_AT_ONCE, &prompts_right, err));
     }
     if (short_right)
-        ls_foreign_find(q->f, LS_CAUSE_PREEMPTED, experiment, two_right && prompts_right ? sure : 0.6,
+        ls_foreign_find(q->f, LS_CAUSE_PREEMPTED, experiment, alone_right && two_right && prompts_right ? sure : 0.6,
                         "%s: %" PRId64 " of %" PRId64
                         " sequences are off by up to %.2g, and those of other texts; of %d short ones at once none "
-                        "is%s%s",
+                        "is%s%s%s",
                         ls_stack_experiment_text(which, true), loaded->n_sequences_off, loaded->n_sequences,
                         loaded->abs_max, AS_LOADED,
                         which == LS_STACK_LOAD ? ""
@@ -522,7 +563,8 @@ static ls_status decide_load(ls_inquiry *q, ls_error *err) {
                                                : ", but of the long ones two at a time some are",
                         which == LS_STACK_LOAD ? ""
                         : prompts_right        ? ", nor of such prompts where little is added"
-                                               : ", but of such prompts where little is added some are");
+                                               : ", but of such prompts where little is added some are",
+                        alone_right ? "" : "; but long ones with long completions are off one at a time as well");
     /* Else it is how many there are that does it. */
     return q->f->found.n > 0 ? LS_OK : decide_equal(q, experiment, sure, err);
 }
@@ -563,6 +605,7 @@ static double sure_of_company(const ls_inquiry *q, ls_stack_experiment *most) {
 static ls_status decide_company(ls_inquiry *q, ls_error *err) {
     const bool equal = ls_stack_is_off(q, LS_STACK_PAIR) || ls_stack_is_off(q, LS_STACK_BATCH);
     double sure, sure_of_all, chance;
+    bool alone = false;
     ls_stack_experiment experiment, most;
     /* Four rows of unlike lengths are off, eight of one length hardly: it is no number of rows. */
     if (equal && !ls_stack_is_off(q, LS_STACK_PAIR) && ls_stack_is_off(q, LS_STACK_UNEQUAL)) {
@@ -579,8 +622,9 @@ static ls_status decide_company(ls_inquiry *q, ls_error *err) {
         LS_TRY(strongest(q, LS_STACK_STAGGERED, LS_STACK_STAGGERED, &experiment, &sure, err));
     if (experiment < LS_STACK_EXPERIMENTS && holds(sure)) return decide_equal(q, experiment, sure, err);
     sure_of_all = sure_of_company(q, &most);
-    if (most == LS_STACK_LOAD || most == LS_STACK_PRESSED) LS_TRY(decide_load(q, err));
-    return most < LS_STACK_EXPERIMENTS && q->f->found.n == 0 ? decide_equal(q, most, sure_of_all, err) : LS_OK;
+    if (most == LS_STACK_LOAD || most == LS_STACK_PRESSED) LS_TRY(decide_load(q, &alone, err));
+    return most < LS_STACK_EXPERIMENTS && q->f->found.n == 0 && !alone ? decide_equal(q, most, sure_of_all, err)
+                                                                       : LS_OK;
 }
 
 /* ---- the prefix cache ---- */
@@ -720,7 +764,7 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
                 {LS_STACK_EOS, LS_CAUSE_EOS_INSIDE, "with an end-of-sequence token inside"},
                 {LS_STACK_BOS, LS_CAUSE_SPECIAL_TOKEN, "with a begin-of-sequence token inside"},
                 {LS_STACK_PAD, LS_CAUSE_SPECIAL_TOKEN, "with the padding token inside"}};
-    bool talks, left, flushed, placed, evicted;
+    bool alone, talks, left, flushed, placed, evicted, grown;
     if (decide_marks(q)) return LS_OK;
     LS_TRY(decide_draws(q, err));
     if (q->f->found.n == 0 && is_off_when_full(q)) LS_TRY(ls_probe_decide_evicted(q, &evicted, err));
@@ -737,12 +781,13 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
     }
     if (q->f->found.n == 0 && ls_stack_is_off(q, LS_STACK_LEFT)) LS_TRY(ls_probe_decide_left(q, &left, err));
     if (q->f->found.n == 0 && is_off_in_long_prompts(q)) LS_TRY(ls_probe_decide_flushed(q, &flushed, err));
-    if (q->f->found.n == 0) LS_TRY(decide_load(q, err));
+    if (q->f->found.n == 0) LS_TRY(decide_load(q, &alone, err));
     if (q->f->found.n == 0) LS_TRY(ls_decide_failures(q, err));
     if (q->f->found.n == 0) LS_TRY(decide_long(q, err));
     if (q->f->found.n == 0) LS_TRY(ls_probe_decide_talk(q, &talks, err));
     if (q->f->found.n == 0) decide_seeds(q);
     if (q->f->found.n == 0 && q->left != LS_STACK_SOLO_A) LS_TRY(ls_probe_decide_positions(q, &placed, err));
+    if (q->f->found.n == 0 && q->left == LS_STACK_PRESSED) LS_TRY(ls_probe_decide_grown(q, &grown, err));
     if (q->f->found.n == 0) LS_TRY(ls_probe_decide_lengths(q, err));
     if (q->f->found.n == 0) decide_unlisted(q);
     return LS_OK;
@@ -820,11 +865,15 @@ static ls_status solo_holds(ls_inquiry *q, bool *holds_out, ls_error *err) {
 static ls_status check_cut(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     ls_slope line;
+    bool kept = false;
     if (f->found.n == 0 || f->found.of[0].cause != LS_CAUSE_CUT || f->found.of[0].confidence < LS_NAMED) return LS_OK;
     LS_TRY(ls_probe_measure_line(q, &line, err));
     if (line.cut_least > 0.0) return LS_OK;
-    if (line.n < 12 || fabs(line.slope - 1.0) > 0.1 || line.left > CUT_LEFT || !ls_probe_hangs_on_text(&line))
-        f->found.of[0].confidence = 0.6;
+    if (line.n >= 12 && fabs(line.slope - 1.0) <= 0.1 && line.left <= CUT_LEFT) {
+        if (ls_probe_hangs_on_text(&line)) return LS_OK;
+        LS_TRY(ls_probe_decide_kept(q, &kept, err)); /* texts may be much alike */
+    }
+    if (!kept) f->found.of[0].confidence = 0.6;
     return LS_OK;
 }
 

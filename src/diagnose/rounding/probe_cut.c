@@ -117,3 +117,92 @@ ls_status ls_probe_decide_own_cut(ls_inquiry *q, bool *found, ls_error *err) {
                         a.most, a.n_raised, a.n_texts, a.n_sole);
     return LS_OK;
 }
+
+/* ---- what is kept of a text ---- */
+
+/* A cut draws from no others than what is normalised over. So the prompt's probabilities of the tokens that many draws
+ * of one text give come near to what records are raised by, and never pass it. One number that is added to all records
+ * has nothing to do with that. */
+enum { KEPT_TEXTS = 3, KEPT_TEXT = 4720, KEPT_DRAWS = 320, KEPT_MORE = 48 };
+#define KEPT_FROM 0.95
+#define KEPT_TO 1.01
+/* Of more than this nothing is cut that draws from all tokens would soon show. */
+#define KEPT_MASS 0.8
+/* By chance draws from all tokens come so near and stay there. */
+#define KEPT_CHANCE 0.05
+
+typedef struct kept {
+    int32_t tokens[KEPT_DRAWS];
+    int64_t n_tokens, n, n_unlike; /* that differ; draws; that are raised by another amount than the first */
+    int64_t n_enough;              /* draws after which their tokens had nearly all; 0: they have not */
+    double sum, mass, near;        /* of probabilities; of what records are normalised over */
+} kept;
+
+static ls_status lay_kept(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_stack_trial(q, LS_STACK_RAW, trial, NULL);
+    trial->max_tokens = 1;
+    trial->sampling.temperature = (float)LS_SLOPE_AT;
+    if (ls_probe_takes_samples(q)) trial->levers.samples = SAMPLES;
+    return ls_requests_plain(q, r, KEPT_TEXT + text, LENGTH, err);
+}
+
+static void add_kept(kept *out, const ls_outcome *c) {
+    const double scored = c->n > 0 ? (double)c->scored[0] : (double)NAN;
+    const double raised = c->n > 0 ? (double)c->logprob[0] - scored : (double)NAN;
+    if (!isfinite(raised) || out->n == KEPT_DRAWS) return;
+    if (out->n++ == 0) out->mass = exp(-raised);
+    out->n_unlike += fabs(raised + log(out->mass)) > out->near;
+    for (int64_t i = 0; i < out->n_tokens; i++)
+        if (out->tokens[i] == c->completion[0]) return;
+    out->tokens[out->n_tokens++] = c->completion[0];
+    out->sum += exp(scored);
+    if (out->n_enough == 0 && out->sum >= KEPT_FROM * out->mass) out->n_enough = out->n;
+}
+
+static bool may_be_kept(const kept *k) {
+    return k->n_unlike == 0 && k->mass <= KEPT_MASS && k->sum <= KEPT_TO * k->mass;
+}
+
+/* So many draws more brought no others. */
+static bool is_kept(const kept *k) {
+    return may_be_kept(k) && k->n_tokens > 1 && k->n_enough > 0 && k->n >= k->n_enough + KEPT_MORE;
+}
+
+/* Draws until they are enough, or are of more than is kept. */
+static ls_status draw_kept(ls_inquiry *q, int64_t text, kept *out, ls_error *err) {
+    const uint64_t seed = q->runner->sweep->opts.seed;
+    ls_status status = LS_OK;
+    *out = (kept){.near = fmax(NEAR_LEAST, 2.0 * q->f->paths[LS_PATH_DECODE].q90), .mass = 1.0};
+    out->near = fmin(out->near, OTHER_AMOUNT);
+    for (uint64_t k = 0; k < KEPT_DRAWS && out->n < KEPT_DRAWS && status == LS_OK; k++) {
+        const int64_t before = out->n;
+        ls_seen s;
+        q->runner->sweep->opts.seed = seed + 41 + k;
+        status = ls_foreign_try_laid(q, lay_kept, text, &s, err);
+        for (int64_t i = 0; status == LS_OK && i < s.outcomes.n; i++) add_kept(out, &s.outcomes.of[i]);
+        ls_seen_deinit(&s);
+        if (out->n == before || !may_be_kept(out) || is_kept(out)) break;
+    }
+    q->runner->sweep->opts.seed = seed;
+    return status;
+}
+
+ls_status ls_probe_decide_kept(ls_inquiry *q, bool *found, ls_error *err) {
+    double lowest = 1.0, highest = 0.0;
+    int64_t n = 0, fewest = KEPT_DRAWS, most = 0;
+    kept k;
+    for (int64_t text = 0; text < KEPT_TEXTS; text++) {
+        LS_TRY(draw_kept(q, text, &k, err));
+        if (!is_kept(&k)) return LS_OK;
+        n += k.n;
+        lowest = fmin(lowest, k.sum / k.mass), highest = fmax(highest, k.sum / k.mass);
+        fewest = k.n_tokens < fewest ? k.n_tokens : fewest, most = k.n_tokens > most ? k.n_tokens : most;
+    }
+    *found = true;
+    ls_foreign_find(q->f, LS_CAUSE_CUT, LS_STACK_SOLO_LONG, ls_probe_sure(pow(KEPT_CHANCE, KEPT_TEXTS), 0.0),
+                    "%" PRId64 " draws of %d texts give %" PRId64 " to %" PRId64
+                    " tokens of each. By the prompt's values these have %.3f to %.3f of the probability that records "
+                    "are normalised over, and no draw is of another token",
+                    n, KEPT_TEXTS, fewest, most, lowest, highest);
+    return LS_OK;
+}

@@ -91,3 +91,55 @@ ls_status ls_probe_decide_positions(ls_inquiry *q, bool *found, ls_error *err) {
                         of.least, of.most, of.size, of.n, REQUESTS, of.least_behind, of.most_behind);
     return LS_OK;
 }
+
+/* ---- what has grown ---- */
+
+/* The prompts of the long ones at once, and shorter ones, whose completions are read up to a length of the whole. */
+enum { GROWN_PROMPT = 96, GROWN_SHORTER = 24, GROWN_MOST = 48, GROWN_TEXT = 5100, GROWN_STEP = 4 };
+#define GROWN_SURE 0.93
+
+static ls_status lay_grown(ls_inquiry *q, int64_t value, int64_t length, ls_trial *trial, ls_requests *r,
+                           ls_error *err) {
+    ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
+    trial->max_tokens = value - length;
+    for (int64_t i = 0; i < TEXTS; i++) LS_TRY(ls_requests_plain(q, r, GROWN_TEXT + i, length, err));
+    return LS_OK;
+}
+
+static ls_status lay_whole(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
+    return lay_grown(q, value, GROWN_PROMPT, trial, r, err);
+}
+
+static ls_status lay_shorter(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
+    return lay_grown(q, value, GROWN_PROMPT - GROWN_SHORTER, trial, r, err);
+}
+
+static ls_status count_grown(ls_inquiry *q, ls_lay lay, int64_t value, int64_t *n_off, int64_t *n, ls_error *err) {
+    ls_seen s;
+    LS_TRY(ls_foreign_try_laid(q, lay, value, &s, err));
+    *n_off += s.n_sequences_off;
+    *n += s.n_sequences;
+    ls_seen_deinit(&s);
+    return LS_OK;
+}
+
+ls_status ls_probe_decide_grown(ls_inquiry *q, bool *found, ls_error *err) {
+    int64_t value, off[2] = {0, 0}, n[2] = {0, 0};
+    LS_TRY(
+        ls_foreign_bisect(q, LS_BOUNDED_LENGTH, GROWN_PROMPT + 1, GROWN_PROMPT + GROWN_MOST, lay_whole, &value, err));
+    if (value < 0 || value - GROWN_STEP <= GROWN_PROMPT) return LS_OK;
+    for (int beyond = 0; beyond < 2; beyond++) {
+        const int64_t at = beyond == 1 ? value + GROWN_STEP : value - GROWN_STEP;
+        LS_TRY(count_grown(q, lay_shorter, at, &off[beyond], &n[beyond], err));
+        LS_TRY(count_grown(q, lay_whole, at, &off[beyond], &n[beyond], err));
+    }
+    *found = n[0] >= 2 * TEXTS && off[0] == 0 && off[1] == n[1];
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_FROM_A_LENGTH, LS_STACK_PRESSED, GROWN_SURE,
+                        "one at a time sequences are off once they are longer than %" PRId64
+                        " tokens, prompt and completion together: behind prompts of %d and of %d tokens %" PRId64
+                        " of %" PRId64 " of %" PRId64 " tokens are, and none of %" PRId64 " of %" PRId64 " tokens",
+                        value - 1, GROWN_PROMPT, GROWN_PROMPT - GROWN_SHORTER, off[1], n[1], value + GROWN_STEP, n[0],
+                        value - GROWN_STEP);
+    return LS_OK;
+}

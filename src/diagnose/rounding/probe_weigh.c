@@ -44,14 +44,12 @@ enum { CONFIRM_MOST = 5 };
 #define FAMILY_ERROR 0.01
 #define OTHER_TEXTS 0x9E3779B97F4A7C15u
 
-ls_status ls_probe_confirm(ls_inquiry *q, ls_stack_experiment experiment, double *chance, int64_t *n_again,
-                           ls_error *err) {
+ls_status ls_probe_confirm(ls_inquiry *q, ls_stack_experiment experiment, ls_confirmed *out, ls_error *err) {
     const ls_requests keep = q->requests[experiment];
     const uint64_t seed = q->seed;
-    int64_t with = 0, n_with = 0, without = 0, n_without = 0;
     ls_status status = LS_OK;
-    *chance = 1.0;
-    for (int k = 1; k <= CONFIRM_MOST && *chance > FAMILY_ERROR && status == LS_OK; k++) {
+    *out = (ls_confirmed){.chance = 1.0};
+    for (int k = 1; k <= CONFIRM_MOST && out->chance > FAMILY_ERROR && status == LS_OK; k++) {
         ls_requests *r = &q->requests[experiment];
         ls_seen a = {0}, b = {0};
         ls_trial trial;
@@ -63,19 +61,21 @@ ls_status ls_probe_confirm(ls_inquiry *q, ls_stack_experiment experiment, double
         ls_foreign_control(q, experiment, r, &trial);
         if (status == LS_OK) status = ls_foreign_try(q, &trial, 0, r->of, r->n, &b, err);
         if (status == LS_OK && a.outcomes.n > 0 && b.outcomes.n > 0) {
-            with += a.n_sequences_off;
-            n_with += a.n_sequences;
-            without += b.n_sequences_off;
-            n_without += b.n_sequences;
-            *chance = fmin(1.0, (double)LS_STACK_EXPERIMENTS * ls_probe_chance(with, n_with, without, n_without));
+            out->with += a.n_sequences_off;
+            out->n_with += a.n_sequences;
+            out->without += b.n_sequences_off;
+            out->n_without += b.n_sequences;
+            out->n_tokens_off += a.n_off;
+            out->n_tokens += a.n_tokens;
+            out->chance = fmin(1.0, (double)LS_STACK_EXPERIMENTS *
+                                        ls_probe_chance(out->with, out->n_with, out->without, out->n_without));
         }
         ls_seen_deinit(&a);
         ls_seen_deinit(&b);
         free(r->ids);
-        if (with == 0 && k > 1) break; /* twice nothing: it was chance */
+        if (out->with == 0 && k > 1) break; /* twice nothing: it was chance */
     }
     q->requests[experiment] = keep;
     q->seed = seed;
-    *n_again = with;
     return status;
 }
