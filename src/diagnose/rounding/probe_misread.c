@@ -333,8 +333,8 @@ ls_status ls_probe_decide_misread(ls_inquiry *q, bool *found, ls_error *err) {
         if (median < least) least = median, best = k;
     }
     if (best == 0 || !(least < LEFT * as_sent)) {
-        LS_TRY(decide_pairs(q, list, n_list, found, err));
-        return *found ? LS_OK : decide_values(q, list, n_list, as_sent, found, err);
+        LS_TRY(decide_values(q, list, n_list, as_sent, found, err));
+        return *found ? LS_OK : decide_pairs(q, list, n_list, found, err);
     }
     LS_TRY(check_misread(q, &list[best], &n_right, &n_off, err));
     *found = 2 * n_right > n_off;
