@@ -208,11 +208,14 @@ static bool any_sequence_off(const ls_foreign *f) {
 }
 
 /* What no rounding makes: of float32 anything that is so many limits off, twice; of others what no time was left to
- * look into, if it is a quarter of the requests. */
+ * look into, if it is a quarter of the requests, and of a coarse type more of their tokens than ties are. */
 #define FINE_FAR 100.0
+#define TIES_MOST 0.05
 static bool is_far_off(const ls_foreign *f, const ls_seen *s) {
     if (s->look != LS_LOOK_OFF) return false;
     if (f->floor_max <= LS_FINE && s->n_sequences_off >= 2 && s->abs_max > FINE_FAR * f->limit) return true;
+    if (f->floor_q90 >= LS_LEAST_PATTERN && s->n_failed == 0 && (double)s->n_off <= TIES_MOST * (double)s->n_tokens)
+        return false;
     return f->out_of_time && 4 * s->n_sequences_off >= s->n_sequences && s->abs_max > 2.0 * f->limit;
 }
 
