@@ -370,6 +370,8 @@ ls_status ls_probe_decide_slope(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_own_cut(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether the tokens that draws of a text give are all that records are normalised over, and no others come. */
 ls_status ls_probe_decide_kept(ls_inquiry *q, bool *found, ls_error *err);
+/* A cut that was named is listed at 0.6 where draws do not bear it out. */
+ls_status ls_probe_check_cut(ls_inquiry *q, ls_error *err);
 /* Whether what decode leaves is wrong for a prompt that goes on behind it. */
 ls_status ls_probe_decide_talk(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether requests are off from a length on. */

@@ -859,24 +859,6 @@ static ls_status solo_holds(ls_inquiry *q, bool *holds_out, ls_error *err) {
     return status;
 }
 
-/* A cut divides all values of one text by the same: draws of it are as far apart as the prompt's values. Of another
- * text it is another number, which a constant is not. */
-#define CUT_LEFT 0.2
-static ls_status check_cut(ls_inquiry *q, ls_error *err) {
-    ls_foreign *f = q->f;
-    ls_slope line;
-    bool kept = false;
-    if (f->found.n == 0 || f->found.of[0].cause != LS_CAUSE_CUT || f->found.of[0].confidence < LS_NAMED) return LS_OK;
-    LS_TRY(ls_probe_measure_line(q, &line, err));
-    if (line.cut_least > 0.0) return LS_OK;
-    if (line.n >= 12 && fabs(line.slope - 1.0) <= 0.1 && line.left <= CUT_LEFT) {
-        if (ls_probe_hangs_on_text(&line)) return LS_OK;
-        LS_TRY(ls_probe_decide_kept(q, &kept, err)); /* texts may be much alike */
-    }
-    if (!kept) f->found.of[0].confidence = 0.6;
-    return LS_OK;
-}
-
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     bool wrong_solo = false, other_model = false, masked = false, turns = false, missing;
@@ -893,7 +875,7 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     if (wrong_solo) LS_TRY(ls_probe_decide_solo(q, err));
     /* What was off alone and is not with other texts may come seldom. */
     if (!wrong_solo && !ls_probe_solo_is_right(f)) LS_TRY(ls_probe_decide_turns(q, &turns, err));
-    LS_TRY(check_cut(q, err));
+    LS_TRY(ls_probe_check_cut(q, err));
     if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;
     LS_TRY(ls_probe_decide_checkpoint(q, &other_model, err));
     if (other_model) return LS_OK;

@@ -206,3 +206,21 @@ ls_status ls_probe_decide_kept(ls_inquiry *q, bool *found, ls_error *err) {
                     n, KEPT_TEXTS, fewest, most, lowest, highest);
     return LS_OK;
 }
+
+/* A cut divides all values of one text by the same: draws of it are as far apart as the prompt's values. Of another
+ * text it is another number, which a constant is not. */
+#define CUT_LEFT 0.2
+ls_status ls_probe_check_cut(ls_inquiry *q, ls_error *err) {
+    ls_foreign *f = q->f;
+    ls_slope line;
+    bool holds = false;
+    if (f->found.n == 0 || f->found.of[0].cause != LS_CAUSE_CUT || f->found.of[0].confidence < LS_NAMED) return LS_OK;
+    LS_TRY(ls_probe_measure_line(q, &line, err));
+    if (line.cut_least > 0.0) return LS_OK;
+    if (line.n >= 12 && fabs(line.slope - 1.0) <= 0.1 && line.left <= CUT_LEFT) {
+        if (ls_probe_hangs_on_text(&line)) return LS_OK;
+        LS_TRY(ls_probe_decide_kept(q, &holds, err)); /* texts may be much alike */
+    }
+    if (!holds) f->found.of[0].confidence = 0.6;
+    return LS_OK;
+}
