@@ -90,6 +90,7 @@ static void rope(bk_run *run) {
             rope_one(&d, &shapes[i], rows[(i + kind) % BK_COUNT(rows)], (i + kind) % 2 == 0 ? LS_BF16 : LS_F32,
                      (value_kind)kind, (i + kind) % 3 * 4 + (kind == 3), (i + kind) % 3 == 1 ? 1 : 0);
     rope_one(&d, &shapes[0], bk_size(run, 40, 400, 8192), LS_BF16, VALUES_PLAIN, 0, 0);
+    rope_one(&d, &shapes[4], bk_size(run, 33, 401, 3001), LS_F32, VALUES_PLAIN, 0, 0);
     sides_close(&d);
 }
 

@@ -1,5 +1,6 @@
 /* rmsnorm backward on the GPU: dx takes a block a row, or a warp, or half of one, as the forward op does; dw a thread a
  * column, whose chain goes over all rows as other threads bring them. */
+#include "op/cuda/columns_cuda.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/cuda/rmsnorm_cuda.h"
 
@@ -176,60 +177,44 @@ static __global__ void __launch_bounds__(LS_NORM_RUN_THREADS) run_dx_kernel(cons
 
 /* ---- dw ---- */
 
-#define DW_COLUMNS 16 /* of a block: few, so that the columns of one row are on many processors */
-#define DW_THREADS 512
-#define DW_ROWS 256                                /* of a tile */
-#define DW_OWN (DW_ROWS * DW_COLUMNS / DW_THREADS) /* elements of a tile that a thread brings */
+/* Few columns, so that those of one row are on many processors. */
+typedef ls_columns<8, 16, 8> dw_columns;
 
-/* n and dy of this thread's part of the tile from `row` on. */
+/* dy and n of a column. */
 template <int X>
-static __device__ __forceinline__ void load_tile(const ls_rmsnorm_backward_args *a, int64_t row, int64_t c,
-                                                 float2 own[DW_OWN]) {
-    float x[DW_OWN], dy[DW_OWN], s[DW_OWN];
-#pragma unroll
-    for (int i = 0; i < DW_OWN; i++) {
-        const int64_t r = row + i * (DW_THREADS / DW_COLUMNS) + threadIdx.x / DW_COLUMNS;
-        const bool there = r < a->rows && c < a->dim;
-        x[i] = there ? ls_load_one<X>(a->x, r * a->x_stride + c) : 0.0f;
-        dy[i] = there ? a->dy[r * a->dy_stride + c] : 0.0f;
-        s[i] = there ? a->scale[r] : 0.0f;
+struct dw_reader {
+    const ls_rmsnorm_backward_args *a;
+    int64_t c;
+    struct raw {
+        float x, dy, s;
+    };
+    __device__ __forceinline__ raw read(int64_t row) const {
+        return raw{ls_load_one<X>(a->x, row * a->x_stride + c), a->dy[row * a->dy_stride + c], a->scale[row]};
     }
-#pragma unroll
-    for (int i = 0; i < DW_OWN; i++) own[i] = make_float2(ls_mul(x[i], s[i]), dy[i]);
-}
+    __device__ __forceinline__ float2 pair(const raw &r) const { return make_float2(r.dy, ls_mul(r.x, r.s)); }
+};
 
-/* All threads bring rows into shared memory, the first warp adds them: one chain a column, while the next are on their
- * way. */
+/* Columns behind the last are the last once more. */
 template <int X>
 static __device__ __forceinline__ void columns_dw(const ls_rmsnorm_backward_args *a, int64_t block) {
-    __shared__ float2 tile[DW_ROWS][DW_COLUMNS];
-    const int64_t c = block * DW_COLUMNS + threadIdx.x % DW_COLUMNS;
-    const bool adds = threadIdx.x < DW_COLUMNS && c < a->dim;
-    float2 own[DW_OWN];
-    float sum = adds ? a->dw[c] : 0.0f;
-    load_tile<X>(a, 0, c, own);
-    for (int64_t row = 0; row < a->rows; row += DW_ROWS) {
-        const int n = a->rows - row < DW_ROWS ? (int)(a->rows - row) : DW_ROWS;
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < DW_OWN; i++)
-            tile[i * (DW_THREADS / DW_COLUMNS) + threadIdx.x / DW_COLUMNS][threadIdx.x % DW_COLUMNS] = own[i];
-        __syncthreads();
-        if (row + DW_ROWS < a->rows) load_tile<X>(a, row + DW_ROWS, c, own);
-        if (!adds) continue;
-#pragma unroll 16
-        for (int r = 0; r < n; r++) sum = ls_fma(tile[r][threadIdx.x].y, tile[r][threadIdx.x].x, sum);
-    }
-    if (adds) a->dw[c] = sum;
+    extern __shared__ __align__(16) uint8_t memory[];
+    const int64_t mine = block * dw_columns::COLUMNS + threadIdx.x % 32;
+    const bool adds = threadIdx.x / 32 == dw_columns::WARPS && threadIdx.x % 32 < dw_columns::COLUMNS && mine < a->dim;
+    const int64_t c = block * dw_columns::COLUMNS + threadIdx.x % dw_columns::COLUMNS;
+    const dw_reader<X> reader = {a, c < a->dim ? c : a->dim - 1};
+    const float sum = ls_columns_sum((dw_columns *)memory, reader, a->rows, adds ? a->dw[mine] : 0.0f);
+    if (adds) a->dw[mine] = sum;
 }
 
 template <int X>
-static __global__ void __launch_bounds__(DW_THREADS) dw_kernel(const __grid_constant__ ls_rmsnorm_backward_args a) {
+static __global__ void __launch_bounds__(dw_columns::BLOCK_THREADS)
+    dw_kernel(const __grid_constant__ ls_rmsnorm_backward_args a) {
     ls_cuda_begin();
     columns_dw<X>(&a, blockIdx.x);
 }
 
-static __global__ void __launch_bounds__(DW_THREADS) parts_dw_kernel(const __grid_constant__ parts_params p) {
+static __global__ void __launch_bounds__(dw_columns::BLOCK_THREADS)
+    parts_dw_kernel(const __grid_constant__ parts_params p) {
     ls_cuda_begin();
     int64_t part = p.n - 1;
     while (blockIdx.x < p.first_block[part]) part--;
@@ -270,7 +255,9 @@ static bool fits_fours(const ls_rmsnorm_backward_args *a) {
             {LS_WIDTH_I64, {{{"row", (a)->rows}, {"dx stride", (a)->dx_stride}, {"element", 4}}}}, \
     }
 
-static int64_t dw_blocks(const ls_rmsnorm_backward_args *a) { return (a->dim + DW_COLUMNS - 1) / DW_COLUMNS; }
+static int64_t dw_blocks(const ls_rmsnorm_backward_args *a) {
+    return (a->dim + dw_columns::COLUMNS - 1) / dw_columns::COLUMNS;
+}
 
 static ls_status check(const char *op, const ls_exec *exec, const ls_rmsnorm_backward_args *a, ls_error *err) {
     const bool none = a->rows == 0;
@@ -292,7 +279,8 @@ ls_status ls_cuda_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backwar
     const bool f32 = a->x_dtype == LS_F32;
     const dx_launch of = f32 ? dx_kernel_for<LS_F32>(a->dim) : dx_kernel_for<LS_BF16>(a->dim);
     const ls_launch dx = {"rmsnorm_backward", {ls_norm_blocks(a->rows, of.rows), 1, 1}, of.threads, 0, index, 3};
-    const ls_launch dw = {"rmsnorm_backward dw", {dw_blocks(a), 1, 1}, DW_THREADS, 0, index, 2};
+    const ls_launch dw = {
+        "rmsnorm_backward dw", {dw_blocks(a), 1, 1}, dw_columns::BLOCK_THREADS, sizeof(dw_columns), index, 2};
     bool taken = false;
     LS_CUDA_TRY(ls_norm_dx_staged(exec, &p, &taken, err));
     if (!taken) LS_CUDA_TRY(ls_cuda_launch(exec, &dx, of.kernel, &p, err));
@@ -331,7 +319,7 @@ ls_status ls_cuda_rmsnorm_parts_backward(const ls_exec *exec, const ls_rmsnorm_p
     }
     if (rows == 0) return LS_OK;
     const ls_launch dx = {op, {ls_launch_blocks(rows, a->n, 1), 1, 1}, LS_CHAIN_THREADS, 0, NULL, 0};
-    const ls_launch dw = {op, {blocks, 1, 1}, DW_THREADS, 0, NULL, 0};
+    const ls_launch dw = {op, {blocks, 1, 1}, dw_columns::BLOCK_THREADS, sizeof(dw_columns), NULL, 0};
     bool taken;
     LS_CUDA_TRY(ls_cuda_launch(exec, &dx, (const void *)parts_dx_kernel, &p, err));
     LS_CUDA_TRY(ls_norm_dw_ring(exec, op, a->part, a->n, &taken, err));

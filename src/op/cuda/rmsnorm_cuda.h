@@ -48,7 +48,8 @@ typedef struct ls_norm_call {
 ls_status ls_norm_staged(const ls_exec *exec, const char *op, const ls_norm_call *call, bool *taken, ls_error *err);
 /* There too: dx of such rows. */
 ls_status ls_norm_dx_staged(const ls_exec *exec, const ls_norm_params *p, bool *taken, ls_error *err);
-/* There too: dw of n norms of the same rows together, where maps can describe all their matrices. */
+/* There too: dw of n norms of the same rows together, where they have many columns and maps can describe their
+ * matrices. */
 ls_status ls_norm_dw_ring(const ls_exec *exec, const char *op, const ls_rmsnorm_backward_args *parts, int64_t n,
                           bool *taken, ls_error *err);
 

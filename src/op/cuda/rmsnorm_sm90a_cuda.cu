@@ -162,8 +162,9 @@ ls_status ls_norm_dx_staged(const ls_exec *exec, const ls_norm_params *p, bool *
 
 #define COLUMNS 32 /* of a block: one for each lane of the warp that adds */
 #define STAGE_ROWS 128
-#define BATCH 16 /* rows that are in registers together */
-#define STAGES 3 /* 98 KB: two blocks a multiprocessor where there are as many */
+#define BATCH 16         /* rows that are in registers together */
+#define STAGES 3         /* 98 KB: two blocks a multiprocessor where there are as many */
+#define FEW_COLUMNS 1056 /* that leave most processors idle so; blocks of fewer columns take them sooner */
 
 /* What a block needs of its norm. */
 typedef struct ring_part {
@@ -288,9 +289,10 @@ static bool possible(const ls_rmsnorm_backward_args *a) {
 ls_status ls_norm_dw_ring(const ls_exec *exec, const char *op, const ls_rmsnorm_backward_args *parts, int64_t n,
                           bool *taken, ls_error *err) {
     ring_params p = {};
-    int64_t blocks = 0;
+    int64_t blocks = 0, columns = 0;
     LS_CUDA_TRY(ls_is_hopper(taken, op, err));
-    for (int64_t i = 0; i < n; i++) *taken = *taken && possible(&parts[i]);
+    for (int64_t i = 0; i < n; i++) columns += parts[i].dim;
+    for (int64_t i = 0; i < n; i++) *taken = *taken && possible(&parts[i]) && columns > FEW_COLUMNS;
     if (!*taken) return LS_OK;
     p.n = n;
     p.rows = parts[0].rows;

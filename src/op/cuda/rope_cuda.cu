@@ -2,6 +2,7 @@
  * over all rows, which other threads bring. */
 #include "num/sincosf.h"
 #include "op/cuda/attention_cuda.h"
+#include "op/cuda/columns_cuda.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/cuda/rope_heads_cuda.h"
 
@@ -191,15 +192,12 @@ static const void *backward_kernel_of(int64_t dim, int64_t *lanes) {
     return dim <= 32 * RUN ? (const void *)backward_kernel<32, 1, DX> : (const void *)backward_kernel<32, 2, DX>;
 }
 
-/* The chains of a norm's gradient: a block takes 32 columns of a head, where they turn 16 pairs, so that partners are
- * in one warp. Twelve warps bring g and b s of 96 rows, and read what the next ones take, while the last warp goes
- * through those of the 96 rows before. */
-#define DNORM_COLUMNS 32
-#define DNORM_PAIRS (DNORM_COLUMNS / 2)
-#define DNORM_WARPS 12
-#define DNORM_ROWS_WARP 8
-#define DNORM_ROWS (DNORM_WARPS * DNORM_ROWS_WARP)
-#define DNORM_THREADS (32 * (DNORM_WARPS + 1))
+/* The chains of a norm's gradient. A block takes columns of a head; where they turn these are pairs, so that partners
+ * are in one warp. The wide shape is as fast a block and takes twice as many columns; with few heads it leaves
+ * processors idle. */
+typedef ls_columns<32, 24, 6> dnorm_wide;
+typedef ls_columns<16, 12, 8> dnorm_narrow;
+#define DNORM_WIDE_BLOCKS 64 /* from so many on */
 
 typedef struct dnorm_params {
     ls_rope_backward_args a;
@@ -207,88 +205,95 @@ typedef struct dnorm_params {
 } dnorm_params;
 
 /* Blocks that the columns of a head take. */
-static __host__ __device__ __forceinline__ int64_t dnorm_pieces(int64_t dim, int64_t half) {
-    return (half + DNORM_PAIRS - 1) / DNORM_PAIRS + (dim - 2 * half + DNORM_COLUMNS - 1) / DNORM_COLUMNS;
+static __host__ __device__ __forceinline__ int64_t dnorm_pieces(int64_t dim, int64_t half, int64_t columns) {
+    const int64_t pairs = columns / 2;
+    return (half + pairs - 1) / pairs + (dim - 2 * half + columns - 1) / columns;
 }
 
-/* What a lane of a loading warp brings: its column, dim where there is none. */
+/* A column of a block: dim where there is none. */
 typedef struct dnorm_column {
-    int64_t c, angle; /* angle: of a column that turns */
+    int64_t c, angle; /* angle: of a column that turns, else 0 */
     bool turns, low;
 } dnorm_column;
 
-static __device__ __forceinline__ dnorm_column column_of(int64_t piece, int64_t lane, int64_t dim, int64_t half) {
-    const int64_t turning = (half + DNORM_PAIRS - 1) / DNORM_PAIRS;
+template <int COLUMNS>
+static __device__ __forceinline__ dnorm_column column_of(int64_t piece, int64_t i, int64_t dim, int64_t half) {
+    constexpr int PAIRS = COLUMNS / 2;
+    const int64_t turning = (half + PAIRS - 1) / PAIRS;
     if (piece >= turning) {
-        const int64_t c = 2 * half + (piece - turning) * DNORM_COLUMNS + lane;
+        const int64_t c = 2 * half + (piece - turning) * COLUMNS + i;
         return dnorm_column{c < dim ? c : dim, 0, false, false};
     }
-    const int64_t angle = piece * DNORM_PAIRS + lane % DNORM_PAIRS;
+    const int64_t angle = piece * PAIRS + i % PAIRS;
     if (angle >= half) return dnorm_column{dim, 0, false, false};
-    return dnorm_column{lane < DNORM_PAIRS ? angle : half + angle, angle, true, lane < DNORM_PAIRS};
+    return dnorm_column{i < PAIRS ? angle : half + angle, angle, true, i < PAIRS};
 }
 
-/* What a lane has read of its rows. */
-typedef struct dnorm_rows {
-    float dy[DNORM_ROWS_WARP], x[DNORM_ROWS_WARP], scale[DNORM_ROWS_WARP], cosine[DNORM_ROWS_WARP],
-        sine[DNORM_ROWS_WARP];
-} dnorm_rows;
-
-/* Rows behind the last are the last once more: the chain ends before them. */
-static __device__ __forceinline__ void read_rows(dnorm_rows *out, const dnorm_params *p, const dnorm_column *at,
-                                                 int64_t head, int64_t first) {
-    const ls_rope_backward_args *a = &p->a;
-    const int64_t column = head * a->head_dim + (at->c < a->head_dim ? at->c : 0);
-#pragma unroll
-    for (int i = 0; i < DNORM_ROWS_WARP; i++) {
-        const int64_t row = first + i * DNORM_WARPS, r = row < a->rows ? row : a->rows - 1;
-        out->dy[i] = a->dy[r * a->dy_stride + column];
-        out->x[i] = a->x[r * a->x_stride + column];
-        out->scale[i] = a->scale[r * p->heads + head];
-        out->cosine[i] = at->turns ? a->table[r * 2 * a->half + at->angle] : 0.0f;
-        out->sine[i] = at->turns ? a->table[r * 2 * a->half + a->half + at->angle] : 0.0f;
+/* g and b s of a column. Of a pair's angle the first column's lane reads the cosine and the other's the sine. */
+template <int COLUMNS>
+struct dnorm_reader {
+    const float *x, *dy, *scale, *table; /* of row 0 and this column; table NULL: it does not turn */
+    int64_t x_stride, dy_stride, heads, table_stride;
+    float bias;
+    bool has_bias, low;
+    struct raw {
+        float x, dy, scale, angle;
+    };
+    __device__ __forceinline__ raw read(int64_t row) const {
+        return raw{x[row * x_stride], dy[row * dy_stride], scale[row * heads],
+                   table != NULL ? table[row * table_stride] : 0.0f};
     }
-}
+    __device__ __forceinline__ float2 pair(const raw &r) const {
+        const float partner = __shfl_xor_sync(LS_ALL_LANES, r.dy, COLUMNS / 2);
+        const float other = __shfl_xor_sync(LS_ALL_LANES, r.angle, COLUMNS / 2);
+        const float turn = ls_mul(partner, low ? other : r.angle);
+        const float g = table != NULL ? ls_fma(r.dy, low ? r.angle : other, low ? turn : -turn) : r.dy;
+        return make_float2(g, ls_mul(has_bias ? ls_add(r.x, bias) : r.x, r.scale));
+    }
+};
 
-static __global__ void __launch_bounds__(DNORM_THREADS) dnorm_kernel(const __grid_constant__ dnorm_params p) {
+template <class SHAPE>
+static __global__ void __launch_bounds__(SHAPE::BLOCK_THREADS) dnorm_kernel(const __grid_constant__ dnorm_params p) {
+    constexpr int COLUMNS = SHAPE::COLUMNS;
+    extern __shared__ __align__(16) uint8_t memory[];
     ls_cuda_begin();
-    __shared__ float g[2][DNORM_ROWS][DNORM_COLUMNS], n[2][DNORM_ROWS][DNORM_COLUMNS];
     const ls_rope_backward_args *a = &p.a;
     const int64_t dim = a->head_dim, of_all = blockIdx.x / p.pieces, piece = blockIdx.x % p.pieces;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     int64_t head = of_all;
     const ls_rope_part *part = part_of(a->part, &head);
     const int64_t half = part->rotates ? a->half : 0;
-    if (part->dnorm == NULL || piece >= dnorm_pieces(dim, half)) return;
-    const dnorm_column at = column_of(piece, lane, dim, half);
-    const bool is_there = at.c < dim, is_chain = warp == DNORM_WARPS;
-    const float bias = part->bias != NULL && is_there ? part->bias[head * dim + at.c] : 0.0f;
-    float chain = is_chain && is_there ? part->dnorm[head * dim + at.c] : 0.0f;
-    const int64_t blocks = (a->rows + DNORM_ROWS - 1) / DNORM_ROWS;
-    dnorm_rows next;
-    if (!is_chain) read_rows(&next, &p, &at, of_all, warp);
-    for (int64_t k = 0; k <= blocks; k++) {
-        if (!is_chain && k < blocks) {
-#pragma unroll
-            for (int i = 0; i < DNORM_ROWS_WARP; i++) {
-                const int r = i * DNORM_WARPS + warp;
-                const float own = next.dy[i];
-                const float turn = ls_mul(__shfl_xor_sync(LS_ALL_LANES, own, DNORM_PAIRS), next.sine[i]);
-                const float b = part->bias != NULL ? ls_add(next.x[i], bias) : next.x[i];
-                g[k % 2][r][lane] = at.turns ? ls_fma(own, next.cosine[i], at.low ? turn : -turn) : own;
-                n[k % 2][r][lane] = ls_mul(b, next.scale[i]);
-            }
-            if (k + 1 < blocks) read_rows(&next, &p, &at, of_all, (k + 1) * DNORM_ROWS + warp);
-        }
-        if (is_chain && k > 0) {
-            const int64_t left = a->rows - (k - 1) * DNORM_ROWS;
-            const int rows = left < DNORM_ROWS ? (int)left : DNORM_ROWS;
-#pragma unroll 16
-            for (int r = 0; r < rows; r++) chain = ls_fma(g[(k - 1) % 2][r][lane], n[(k - 1) % 2][r][lane], chain);
-        }
-        __syncthreads();
-    }
-    if (is_chain && is_there) part->dnorm[head * dim + at.c] = chain;
+    if (part->dnorm == NULL || piece >= dnorm_pieces(dim, half, COLUMNS)) return;
+    const dnorm_column at = column_of<COLUMNS>(piece, threadIdx.x % COLUMNS, dim, half);
+    const int64_t mine = at.c < dim ? at.c : 0, column = of_all * dim + mine;
+    const bool adds = threadIdx.x / 32 == SHAPE::WARPS && threadIdx.x % 32 < COLUMNS && at.c < dim;
+    float *chain = &part->dnorm[head * dim + mine];
+    const dnorm_reader<COLUMNS> reader = {a->x + column,
+                                          a->dy + column,
+                                          a->scale + of_all,
+                                          at.turns ? a->table + (at.low ? at.angle : a->half + at.angle) : NULL,
+                                          a->x_stride,
+                                          a->dy_stride,
+                                          p.heads,
+                                          2 * a->half,
+                                          part->bias != NULL ? part->bias[head * dim + mine] : 0.0f,
+                                          part->bias != NULL,
+                                          at.low};
+    const float sum = ls_columns_sum((SHAPE *)memory, reader, a->rows, adds ? *chain : 0.0f);
+    if (adds) *chain = sum;
+}
+
+template <class SHAPE>
+static ls_status run_dnorm(const ls_exec *exec, dnorm_params *p, ls_error *err) {
+    const int64_t turning = dnorm_pieces(p->a.head_dim, p->a.half, SHAPE::COLUMNS);
+    const int64_t still = dnorm_pieces(p->a.head_dim, 0, SHAPE::COLUMNS);
+    p->pieces = turning > still ? turning : still;
+    const ls_launch chains = {"rope_backward",
+                              {ls_launch_blocks(p->heads, p->pieces, 1), 1, 1},
+                              SHAPE::BLOCK_THREADS,
+                              sizeof(SHAPE),
+                              NULL,
+                              0};
+    return ls_cuda_launch(exec, &chains, (const void *)dnorm_kernel<SHAPE>, p, err);
 }
 
 ls_status ls_cuda_rope_backward(const ls_exec *exec, const ls_rope_backward_args *a, ls_error *err) {
@@ -322,11 +327,10 @@ ls_status ls_cuda_rope_backward(const ls_exec *exec, const ls_rope_backward_args
     const ls_launch launch = {op, {blocks_of(a->rows, p.heads, lanes), 1, 1}, THREADS, 0, index, 3};
     LS_CUDA_TRY(ls_cuda_launch(exec, &launch, kernel, &p, err));
     if (!trains) return LS_OK;
-    const int64_t turning = dnorm_pieces(a->head_dim, p.a.half), still = dnorm_pieces(a->head_dim, 0);
-    const int64_t pieces = turning > still ? turning : still;
-    const ls_launch chains = {op, {ls_launch_blocks(p.heads, pieces, 1), 1, 1}, DNORM_THREADS, 0, index, 3};
-    dnorm_params d = {p.a, p.heads, pieces};
-    return ls_cuda_launch(exec, &chains, (const void *)dnorm_kernel, &d, err);
+    dnorm_params d = {p.a, p.heads, 0};
+    return ls_launch_blocks(p.heads, dnorm_pieces(a->head_dim, 0, dnorm_wide::COLUMNS), 1) >= DNORM_WIDE_BLOCKS
+               ? run_dnorm<dnorm_wide>(exec, &d, err)
+               : run_dnorm<dnorm_narrow>(exec, &d, err);
 }
 
 /* ---- rope_norm_fold ---- */
