@@ -861,7 +861,7 @@ ls_status ls_cuda_attention(const ls_exec *exec, const ls_attention_args *a, ls_
 ls_status ls_cuda_attention_heads(const ls_exec *exec, const ls_attention_heads_args *a, ls_error *err) {
     bool hopper;
     LS_CUDA_TRY(ls_is_hopper(&hopper, "attention_heads", err));
-    if (hopper && !a->keeps && ls_attention_mma16_makes(&a->attention)) {
+    if (hopper && !a->keeps && ls_attention_mma16_makes(&a->attention, &a->heads)) {
         LS_CUDA_TRY(ls_cuda_rope_check(exec, &a->heads, err));
         return attend_call(exec, &a->attention, &a->heads, err);
     }

@@ -43,8 +43,8 @@ ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *args,
                              const ls_fault *fault, ls_error *err);
 /* What the host can see of op rope's memory (rope_cuda.cu). */
 ls_status ls_cuda_rope_check(const ls_exec *exec, const ls_rope_args *args, ls_error *err);
-/* Whether it can make them. */
-bool ls_attention_mma16_makes(const ls_attention_args *args);
+/* Whether it can make them: of heads that turn whole, by a half of their columns, and can be read in fours. */
+bool ls_attention_mma16_makes(const ls_attention_args *args, const ls_rope_args *heads);
 
 /* The same of the gradient. */
 ls_status ls_attention_backward_mma16(const ls_exec *exec, const ls_attention_backward_args *args,

@@ -23,6 +23,10 @@
 #define WARPS 4 /* that compute */
 #define KEYS (BLOCK / WARPS)
 #define THREADS(makes) (WARP * (WARPS + 1 + (makes)))
+/* Spans of a block's first items, which it looks up while memory is still idle: where copies keep that busy, one word
+ * takes as long as a block of keys. */
+#define SPANS 32
+#define UNDER_WAY (64 * 1024) /* bytes of a multiprocessor's copies */
 /* Elements from a row of weights to the next: eight rows lie in banks of their own. */
 #define WEIGHTS_PITCH (BLOCK + 8)
 
@@ -41,9 +45,9 @@ struct few_shape {
         __align__(16) uint16_t queries[2][TILE][DIMS]; /* of a tile and of the next */
         __align__(16) uint16_t weights[TILE][WEIGHTS_PITCH];
         float top[WARPS][TILE];
-        float turned[MAKES ? HEADS : 1][MAKES ? DIMS : 1];
         uint64_t full[STAGES], empty[STAGES], queries_full[2], queries_empty[2];
         uint64_t stored[2]; /* an item's new keys and values, and those of the next */
+        ls_span spans[SPANS];
     };
     static constexpr int64_t SHARED_BYTES = (int64_t)sizeof(memory) + 1024; /* to align */
 };
@@ -58,24 +62,35 @@ static __device__ __forceinline__ void set_tile(tile *t, uint32_t first_query) {
     t->keys = t->span.pos + last / group + 1;
 }
 
-/* The first tile of the items from `item` on that are this block's; the item it is of, or items if there is none. */
-static __device__ __forceinline__ int64_t find_tile(const mma16_params *p, int64_t item, tile *t) {
-    for (; item < p->items; item += gridDim.x) {
+/* The block's items are numbered from 0. */
+static __device__ __forceinline__ int64_t item_of(int number) { return blockIdx.x + (int64_t)number * gridDim.x; }
+
+static __device__ __forceinline__ ls_span span_of(const mma16_params *p, int64_t item) {
+    return p->a.spans[(uint32_t)item / (uint32_t)p->a.n_kv_heads];
+}
+
+/* The first tile of the block's items from `number` on. *number: the item it is of; false: there is none. */
+static __device__ __forceinline__ bool find_tile(const mma16_params *p, const ls_span *spans, int *number, tile *t) {
+    for (; item_of(*number) < p->items; ++*number) {
+        const int64_t item = item_of(*number);
         t->p = p;
-        t->span = p->a.spans[(uint32_t)item / (uint32_t)p->a.n_kv_heads];
+        t->span = *number < SPANS ? spans[*number] : span_of(p, item);
         t->kv_head = (uint32_t)item % (uint32_t)p->a.n_kv_heads;
         t->n_queries = t->span.slot >= 0 ? (uint32_t)(t->span.n_rows * p->group) : 0;
         if (t->n_queries == 0) continue;
         set_tile(t, 0);
-        return item;
+        return true;
     }
-    return p->items;
+    return false;
 }
 
-static __device__ __forceinline__ int64_t next_tile(const mma16_params *p, int64_t item, tile *t) {
-    if (t->n_queries - t->first_query <= TILE) return find_tile(p, item + gridDim.x, t);
+static __device__ __forceinline__ bool next_tile(const mma16_params *p, const ls_span *spans, int *number, tile *t) {
+    if (t->n_queries - t->first_query <= TILE) {
+        ++*number;
+        return find_tile(p, spans, number, t);
+    }
     set_tile(t, t->first_query + TILE);
-    return item;
+    return true;
 }
 
 /* ---- the warp that fetches ---- */
@@ -108,6 +123,16 @@ static __device__ __forceinline__ int32_t page_of(const tile *t, int64_t first) 
     return there ? __ldg(&t->p->a.tables[t->span.table + page]) : -1;
 }
 
+/* No more of a multiprocessor is under way than keeps memory busy: behind it every other word waits. */
+template <class S>
+static __device__ __forceinline__ void wait_for_copies(const ring_place *r, uint32_t full) {
+    constexpr int STAGE = S::STAGE_BYTES * S::RESIDENT, BEHIND = STAGE < UNDER_WAY ? UNDER_WAY / STAGE : 1;
+    static_assert(BEHIND < S::STAGES, "a stage that is behind");
+    const bool around = r->stage < BEHIND;
+    ls_barrier_wait(full + 8 * (around ? r->stage - BEHIND + S::STAGES : r->stage - BEHIND),
+                    around ? r->phase ^ 1 : r->phase);
+}
+
 /* Keys and values of a block: a lane has a page. What lies behind the tile's last page is not fetched. */
 template <class S>
 static __device__ __forceinline__ void fetch_block(const tile *t, int32_t page, typename S::memory *m, ring_place *r) {
@@ -117,6 +142,7 @@ static __device__ __forceinline__ void fetch_block(const tile *t, int32_t page, 
     for (int values = 0; values < 2; values++) {
         const uint32_t to = ls_shared_address(m->stages[r->stage]), there = full + 8 * r->stage;
         ls_barrier_wait(empty + 8 * r->stage, r->phase ^ 1);
+        wait_for_copies<S>(r, full);
         arrive_with(there, page < 0 ? 0 : values ? chunks * PAGE * 128 : dims * PAGE * 2, PAGES);
         if (page >= 0 && !values)
             ls_bulk_fetch(to + lane * S::PAGE_BYTES,
@@ -137,9 +163,8 @@ template <class S>
 static __device__ __forceinline__ void fetch_all(const mma16_params *p, typename S::memory *m) {
     ring_place r = {0, 0, 0};
     tile t, next;
-    int64_t item = find_tile(p, blockIdx.x, &t);
-    int n_items = 0;
-    if (item == p->items) return;
+    int item = 0, n_items = 0;
+    if (!find_tile(p, m->spans, &item, &t)) return;
     int64_t first = t.begin;
     int32_t page = page_of(&t, first);
     if (!S::MAKES) fetch_queries<S>(&t, m, r.tile);
@@ -147,8 +172,7 @@ static __device__ __forceinline__ void fetch_all(const mma16_params *p, typename
         /* The next block's pages are looked up beside this one's copies. */
         const bool ends = first + BLOCK >= t.keys;
         next = t;
-        if (ends) item = next_tile(p, item, &next);
-        const bool more = item < p->items;
+        const bool more = !ends || next_tile(p, m->spans, &item, &next);
         const int64_t next_first = ends ? next.begin : first + BLOCK;
         const int32_t next_page = more ? page_of(&next, next_first) : -1;
         if (first + BLOCK > t.span.pos) { /* the first new key, or behind it */
@@ -175,6 +199,7 @@ typedef struct made_head {
     const ls_rope_part *part;
     int64_t row, head, column; /* of the call; of the part; where it begins in x */
     int token, query;          /* of the span; of the tile, -1: a key or a value */
+    int32_t page;              /* of a key or a value */
     bool is_there, is_key;
 } made_head;
 
@@ -201,6 +226,7 @@ static __device__ __forceinline__ made_head made_head_of(const tile *t, int i, i
     }
     h.row = t->span.row + h.token;
     h.column *= p->a.head_dim;
+    h.page = is_query ? 0 : __ldg(&p->a.tables[t->span.table + (t->span.pos + h.token) / PAGE]);
     return h;
 }
 
@@ -209,7 +235,7 @@ static __device__ __forceinline__ void store_new(const tile *t, const made_head 
                                                  const uint16_t (&y)[RUN]) {
     const mma16_params *p = t->p;
     const int64_t pos = t->span.pos + h->token, in_page = pos % PAGE, dims = p->a.head_dim;
-    uint16_t *page = (uint16_t *)ls_pool_at(&p->a.pages, __ldg(&p->a.tables[t->span.table + pos / PAGE]));
+    uint16_t *page = (uint16_t *)ls_pool_at(&p->a.pages, h->page);
     if (h->is_key) {
         uint16_t *keys = page + t->kv_head * dims * PAGE + in_page;
 #pragma unroll
@@ -221,44 +247,50 @@ static __device__ __forceinline__ void store_new(const tile *t, const made_head 
 /* Heads that a lane has in flight. */
 #define ROUNDS 3
 
+/* The queries are there first: nobody needs the new keys and values before all older ones went by, and it takes long
+ * until copies see them. */
 template <class S>
 static __device__ __forceinline__ void make_tile(const tile *t, typename S::memory *m, int which, uint32_t stored) {
     const mma16_params *p = t->p;
+    const ls_rope_args *a = &p->heads;
     const int lane = threadIdx.x % WARP, own = lane % S::LANES, group = lane / S::LANES;
     const int n_new = t->first_query == 0 ? 2 * (int)t->span.n_rows : 0;
     const uint32_t left = t->n_queries - t->first_query;
     const int n_queries = left < TILE ? (int)left : TILE;
-    const int64_t dim = p->a.head_dim, c = own * RUN;
-    bool waits = n_new > 0; /* somebody for the new keys and values */
+    constexpr int64_t DIM = S::DIMS;
+    const int64_t c = own * RUN;
+    int64_t row = t->span.row + t->first_query / p->group;
+    turning turns = turning_of<S::LANES, 1>(a->table, DIM / 2, false, true, row, own);
     for (int first = 0; first < n_new + n_queries; first += ROUNDS * S::HEADS) {
         made_head h[ROUNDS];
-        float n[ROUNDS][1][RUN];
+        float n[ROUNDS][1][RUN], norm[ROUNDS][1][RUN];
 #pragma unroll
         for (int i = 0; i < ROUNDS; i++) {
             h[i] = made_head_of(t, first + i * S::HEADS + group, n_new, n_queries);
-            load_head<S::LANES, 1>(n[i], p->heads.x + h[i].row * p->heads.x_stride + h[i].column,
-                                   h[i].part->bias == NULL ? NULL : h[i].part->bias + h[i].head * dim, own, dim,
-                                   p->ways.vector);
+            load_norm<S::LANES, 1>(norm[i], h[i].part, own, DIM, true);
+            load_head<S::LANES, 1>(n[i], a->x + h[i].row * a->x_stride + h[i].column,
+                                   h[i].part->bias == NULL ? NULL : h[i].part->bias + h[i].head * DIM, own, DIM, true);
         }
 #pragma unroll
         for (int i = 0; i < ROUNDS; i++) {
             __align__(16) uint16_t y[RUN];
-            turn_head<S::LANES, 1>(n[i], &p->heads, p->ways, h[i].part, h[i].row, own, m->turned[group]);
+            if (h[i].row != row) turns = turning_of<S::LANES, 1>(a->table, DIM / 2, false, true, row = h[i].row, own);
+            turns.rotates = h[i].part->rotates;
+            __syncwarp();
+            turn_head<S::LANES, 1>(n[i], norm[i], h[i].part, &turns, own, DIM, a->eps, NULL);
 #pragma unroll
             for (int j = 0; j < RUN; j++) y[j] = (uint16_t)ls_narrow_one<LS_BF16>(n[i][0][j]);
-            if (h[i].is_there && c < dim) {
-                if (h[i].query < 0)
-                    store_new(t, &h[i], c, y);
-                else
-                    *(uint4 *)&m->queries[which][h[i].query][c] = *(const uint4 *)y;
-            }
-            if (waits && first + (i + 1) * S::HEADS >= n_new) {
-                show_to_copies();
-                ls_barrier_arrive(stored);
-                waits = false;
-            }
+            if (!h[i].is_there) continue;
+            if (h[i].query < 0)
+                store_new(t, &h[i], c, y);
+            else
+                *(uint4 *)&m->queries[which][h[i].query][c] = *(const uint4 *)y;
         }
     }
+    ls_barrier_arrive(ls_shared_address(&m->queries_full[which]));
+    if (n_new == 0) return;
+    show_to_copies();
+    ls_barrier_arrive(stored);
 }
 
 /* Norms are on their way into the second-level cache, from memory: since a layer's last use all weights went by. */
@@ -272,18 +304,17 @@ static __device__ __forceinline__ void expect_norms(const ls_rope_args *a) {
 template <class S>
 static __device__ __forceinline__ void make_all(const mma16_params *p, typename S::memory *m) {
     tile t;
-    int number = 0, n_items = 0;
-    int64_t item = find_tile(p, blockIdx.x, &t);
+    int number = 0, n_items = 0, item = 0;
+    bool more = find_tile(p, m->spans, &item, &t);
     expect_norms(&p->heads);
     if (S::RESIDENT == 1)
         ls_cuda_begin();
     else
         ls_cuda_wait_for_previous();
-    for (; item < p->items; item = next_tile(p, item, &t), number++) {
+    for (; more; more = next_tile(p, m->spans, &item, &t), number++) {
         const int which = number % 2;
         ls_barrier_wait(ls_shared_address(&m->queries_empty[which]), number / 2 % 2 ^ 1);
         make_tile<S>(&t, m, which, ls_shared_address(&m->stored[n_items % 2]));
-        ls_barrier_arrive(ls_shared_address(&m->queries_full[which]));
         if (t.n_queries - t.first_query <= TILE) n_items++;
     }
 }
@@ -559,6 +590,8 @@ static __global__ void __launch_bounds__(THREADS(S::MAKES), S::RESIDENT)
     }
     /* Weights of rows that a tile has not are of no use, but they are read. */
     for (int i = threadIdx.x; i < (int)(sizeof m->weights / 4); i += THREADS(S::MAKES)) ((uint32_t *)m->weights)[i] = 0;
+    if (threadIdx.x < SPANS && item_of(threadIdx.x) < p.items)
+        m->spans[threadIdx.x] = span_of(&p, item_of(threadIdx.x));
     __syncthreads();
     /* The same in all threads of a warp, and the compiler is to know it. */
     const int warp = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / WARP, 0);
@@ -569,7 +602,8 @@ static __global__ void __launch_bounds__(THREADS(S::MAKES), S::RESIDENT)
     } else if (p.fault->code == LS_FAULT_NONE) {
         ring_place place = {0, 0, 0};
         tile t;
-        for (int64_t item = find_tile(&p, blockIdx.x, &t); item < p.items; item = next_tile(&p, item, &t))
+        int item = 0;
+        for (bool more = find_tile(&p, m->spans, &item, &t); more; more = next_tile(&p, m->spans, &item, &t))
             attend<S>(&t, m, &place);
     }
     ls_cuda_begin();

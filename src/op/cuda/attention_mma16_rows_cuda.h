@@ -24,7 +24,6 @@ typedef struct mma16_params {
     bool boxed_queries;                      /* come by queries, which needs boxed */
     CUtensorMap keys, values, queries;
     ls_rope_args heads; /* of a call that makes queries and new keys and values itself */
-    rope_ways ways;
 } mma16_params;
 
 /* Query i of a span: token i / group, head i % group of the KV head. */

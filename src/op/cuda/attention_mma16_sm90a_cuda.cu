@@ -641,9 +641,12 @@ static bool has_wide_out(const ls_attention_args *a) {
 /* With few items a block waits for the warp that makes longer than two kernels take (docs/lab/attention.md). */
 #define ITEMS_ENOUGH 64
 
-bool ls_attention_mma16_makes(const ls_attention_args *a) {
-    return a->profile == LS_PROFILE_MMA16 && a->spans_checked && expected_queries(a) <= FEW_QUERIES && is_boxed(a) &&
-           has_wide_out(a) && a->head_dim % 16 == 0 && a->n_spans * a->n_kv_heads > ITEMS_ENOUGH;
+bool ls_attention_mma16_makes(const ls_attention_args *a, const ls_rope_args *heads) {
+    const ls_rope_args turning = without_table(heads);
+    const rope_ways ways = ways_of(&turning, true);
+    return ways.vector && ways.by_lanes && a->profile == LS_PROFILE_MMA16 && a->spans_checked &&
+           expected_queries(a) <= FEW_QUERIES && is_boxed(a) && has_wide_out(a) && a->head_dim % 16 == 0 &&
+           a->n_spans * a->n_kv_heads > ITEMS_ENOUGH;
 }
 
 ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *a, const ls_rope_args *heads,
@@ -688,12 +691,8 @@ ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *a, co
                       .keys = {},
                       .values = {},
                       .queries = {},
-                      .heads = {},
-                      .ways = {}};
-    if (makes) {
-        p.heads = without_table(heads);
-        p.ways = ways_of(&p.heads, true);
-    }
+                      .heads = {}};
+    if (makes) p.heads = *heads;
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"q stride", a->q_stride}, {"element", 2}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"out stride", a->out_stride}, {"element", 2}}}},

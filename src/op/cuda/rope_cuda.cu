@@ -83,10 +83,12 @@ static __global__ void __launch_bounds__(THREADS) rope_kernel(const __grid_const
     const int64_t row = at.is_there ? at.row : 0;
     int64_t head = at.head;
     const ls_rope_part *part = part_of(p.a.part, &head);
-    float n[RUNS][RUN];
+    float n[RUNS][RUN], norm[RUNS][RUN];
+    const turning t = turning_of<LANES, RUNS>(p.a.table, p.a.half, part->rotates, p.ways.by_lanes, row, at.lane);
+    load_norm<LANES, RUNS>(norm, part, at.lane, dim, p.ways.vector);
     load_head<LANES, RUNS>(n, p.a.x + row * p.a.x_stride + at.column,
                            part->bias == NULL ? NULL : part->bias + head * dim, at.lane, dim, p.ways.vector);
-    turn_head<LANES, RUNS>(n, &p.a, p.ways, part, row, at.lane, shared[threadIdx.x / LANES]);
+    turn_head<LANES, RUNS>(n, norm, part, &t, at.lane, dim, p.a.eps, shared[threadIdx.x / LANES]);
     if (!at.is_there) return;
 #pragma unroll
     for (int i = 0; i < RUNS; i++) {
@@ -151,7 +153,7 @@ static __global__ void __launch_bounds__(THREADS) backward_kernel(const __grid_c
     const ls_rope_part *part = part_of(p.a.part, &head);
     float g[RUNS][RUN], b[RUNS][RUN];
     load_head<LANES, RUNS>(g, p.a.dy + row * p.a.dy_stride + at.column, NULL, at.lane, dim, p.vector);
-    const turning t = {p.a.half > 0 ? p.a.table + row * 2 * p.a.half : NULL, p.a.half, part->rotates, p.by_lanes};
+    const turning t = turning_of<LANES, RUNS>(p.a.table, p.a.half, part->rotates, p.by_lanes, row, at.lane);
     rotate<LANES, RUNS, true>(g, shared[threadIdx.x / LANES], &t, at.lane, dim);
     /* Lanes of one warp may be of heads with and without a norm: all take part in the sums. */
     const bool normed = part->norm != NULL;

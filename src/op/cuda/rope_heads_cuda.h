@@ -62,26 +62,35 @@ static __device__ __forceinline__ void load_head(float b[RUNS][RUN], const float
 }
 
 /* How a head turns: `half` pairs, of which a part that does not rotate takes none. In the usual case all columns turn
- * and each lane's partner is as many lanes away as half of the group. */
+ * and each lane's partner is as many lanes away as half of the group: its angles are here. */
 typedef struct turning {
     const float *table; /* of the row; NULL: nothing turns, in any head */
     int64_t half;
     bool rotates; /* this head */
     bool by_lanes;
+    float cosine[RUN], sine[RUN];
 } turning;
+
+/* Begins to read what the head needs, so that it is on its way beside the head itself. */
+template <int LANES, int RUNS>
+static __device__ __forceinline__ turning turning_of(const float *table, int64_t half, bool rotates, bool by_lanes,
+                                                     int64_t row, int64_t lane) {
+    turning t = {half > 0 ? table + row * 2 * half : NULL, half, rotates, RUNS == 1 && by_lanes, {}, {}};
+    if (t.table == NULL || !t.by_lanes) return t;
+    const int64_t at = lane % (LANES / 2) * RUN;
+    load_run(t.table, at, half, true, t.cosine);
+    load_run(t.table + half, at, half, true, t.sine);
+    return t;
+}
 
 /* The partners' columns come by shuffles, in which all lanes of the warp take part. */
 template <int LANES, bool BACK>
 static __device__ __forceinline__ void rotate_by_lanes(float n[RUN], const turning *t, int64_t lane) {
     const bool low = lane < LANES / 2;
-    const int64_t at = lane % (LANES / 2) * RUN;
-    float cosine[RUN], sine[RUN];
-    load_run(t->table, at, t->half, true, cosine);
-    load_run(t->table + t->half, at, t->half, true, sine);
 #pragma unroll
     for (int j = 0; j < RUN; j++) {
-        const float turn = ls_mul(__shfl_xor_sync(LS_ALL_LANES, n[j], LANES / 2), sine[j]);
-        if (t->rotates) n[j] = ls_fma(n[j], cosine[j], low != BACK ? -turn : turn);
+        const float turn = ls_mul(__shfl_xor_sync(LS_ALL_LANES, n[j], LANES / 2), t->sine[j]);
+        if (t->rotates) n[j] = ls_fma(n[j], t->cosine[j], low != BACK ? -turn : turn);
     }
 }
 
@@ -91,7 +100,7 @@ static __device__ __forceinline__ void rotate(float n[RUNS][RUN], float *shared,
                                               int64_t dim) {
     const int64_t half = t->half;
     if (t->table == NULL) return;
-    if (RUNS == 1 && t->by_lanes) {
+    if (t->by_lanes) {
         rotate_by_lanes<LANES, BACK>(n[0], t, lane);
         return;
     }
@@ -119,23 +128,28 @@ typedef struct rope_ways {
     bool vector, by_lanes;
 } rope_ways;
 
+/* Begins to read the weights of the head's norm where it has one. */
+template <int LANES, int RUNS>
+static __device__ __forceinline__ void load_norm(float norm[RUNS][RUN], const ls_rope_part *part, int64_t lane,
+                                                 int64_t dim, bool vector) {
+    if (part->norm == NULL) return;
+#pragma unroll
+    for (int i = 0; i < RUNS; i++) load_run(part->norm, (lane + i * LANES) * RUN, dim, vector, norm[i]);
+}
+
 /* n of a head's columns c[0 ..), which its group's lanes have loaded, becomes y before it is rounded. `shared`: the
  * group's own, LANES * RUNS * RUN elements. All lanes of a warp call it together. */
 template <int LANES, int RUNS>
-static __device__ __forceinline__ void turn_head(float n[RUNS][RUN], const ls_rope_args *a, rope_ways ways,
-                                                 const ls_rope_part *part, int64_t row, int64_t lane, float *shared) {
-    const int64_t dim = a->head_dim;
-    const float s = ls_norm_scale(sum_of_products<LANES, RUNS>(n, n), dim, a->eps);
+static __device__ __forceinline__ void turn_head(float n[RUNS][RUN], const float norm[RUNS][RUN],
+                                                 const ls_rope_part *part, const turning *turns, int64_t lane,
+                                                 int64_t dim, float eps, float *shared) {
+    const float s = ls_norm_scale(sum_of_products<LANES, RUNS>(n, n), dim, eps);
     if (part->norm != NULL) {
 #pragma unroll
-        for (int i = 0; i < RUNS; i++) {
-            float w[RUN];
-            load_run(part->norm, (lane + i * LANES) * RUN, dim, ways.vector, w);
-            for (int j = 0; j < RUN; j++) n[i][j] = ls_mul(ls_mul(n[i][j], s), w[j]);
-        }
+        for (int i = 0; i < RUNS; i++)
+            for (int j = 0; j < RUN; j++) n[i][j] = ls_mul(ls_mul(n[i][j], s), norm[i][j]);
     }
-    const turning t = {a->half > 0 ? a->table + row * 2 * a->half : NULL, a->half, part->rotates, ways.by_lanes};
-    rotate<LANES, RUNS, false>(n, shared, &t, lane, dim);
+    rotate<LANES, RUNS, false>(n, shared, turns, lane, dim);
 }
 
 /* ---- the host's side ---- */
