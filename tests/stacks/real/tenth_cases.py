@@ -12,6 +12,8 @@ least five times what bf16 rounds of its model, in the middle of the tokens that
 import hashlib
 from collections import namedtuple
 
+from seventh_cases import ANSWERS
+
 # Families, in the guide's words.
 STALE = "stale state"
 ACROSS = "hit across prompts"
@@ -35,16 +37,25 @@ PENALTY = "penalty"
 NONE = "differs, no name"
 SOUND = "sound"
 
-Case = namedtuple("Case", "name family model type habits of plant touches")
+class Case(namedtuple("Case", "name family model type habits of plant touches")):
+    @property
+    def dialect(self):
+        return self.habits.split()[0]
+
+    @property
+    def directory(self):
+        model, _, peaked = self.model.partition("+")
+        return "tenth-" + KINDS.get(model, model) + "+peaked" * bool(peaked)
+
+
+KINDS = {"qwen3-moe": "qwen3moe", "mistral window 32": "mistral32", "llama dynamic ntk 64": "llamantk",
+         "granite hybrid": "granite"}
 #   model: what the tiny model is; "+peaked" scales its head so that some next tokens are nearly sure
 #   habits: dialect, how many likely ids an answer has, and what the server lacks: "n" (one sample a request),
-#   "seeds" (a seed is passed over), "values" (no values of prompts)
+#   "seeds" (a seed is passed over)
 
 
-def case(name, family, model, type_, habits, of, plant, touches):
-    return Case(name, family, model, type_, habits, of, plant, touches)
-
-
+case = Case
 FAULTS = (
     # keys, values and pages
     case("table-zero-pad", LENGTH, "mistral", "f32", "vllm 5", "tenstorrent/tt-metal#45184",
@@ -134,8 +145,8 @@ FAULTS = (
     case("scale-of-warm-up", NONE, "llama+peaked", "bf16", "vllm 5 -n", "vllm-project/vllm#11906",
          "keys in eight bits with the scale of the first request of one token: larger ones are cut off",
          "all but first tokens"),
-    case("head-bf16", HEAD, "qwen2", "f32", "vllm 1 -seeds", "own: a head in bf16 under a trainer in f32",
-         "decode multiplies the head in bf16 and rounds the logits to it", "all"),
+    case("head-fp8", HEAD, "qwen2", "f32", "vllm 1 -seeds", "own: a quantised head under a trainer in f32",
+         "decode multiplies a head of eight bits (e4m3)", "all but first tokens"),
     # positions
     case("ntk-keys-cached", LENGTH, "llama dynamic ntk 64", "f32", "vllm 5", "huggingface/transformers#24653",
          "dynamic NTK: keys are cached with the base of the length that they were written at",
@@ -169,6 +180,46 @@ SOUND_SETTINGS = (
 )
 
 
+CASES = FAULTS + SOUND_SETTINGS
+BY_NAME = {c.name: c for c in CASES}
+REFUSED = ("llama dynamic ntk 64",)  # a model whose checkpoint the program does not read
+
+# The families in the words of a report: what is right to say, and what is near. A fault that changes decode's
+# arithmetic alone may be called so: rightly where it is a formula or weights, and nearly elsewhere.
+DECODE = "other arithmetic in decode"
+NAMES = {STALE: ANSWERS["stale"], ACROSS: ANSWERS["across"], RESTORES: ANSWERS["restore"], OTHER: ANSWERS["mixed"],
+         PADDING: ANSWERS["padding"], PREEMPTION: ANSWERS["preempt"], FORK: ANSWERS["fork"],
+         LENGTH: ANSWERS["length"], BATCH: ANSWERS["kernel"], TEMPERATURE: ANSWERS["temperature"],
+         WEIGHTS: ANSWERS["weights"], HEAD: ANSWERS["head"], CUT: ("top-k or top-p on one side only",),
+         FORM: ANSWERS["value"], TOKENS: ANSWERS["shift"], PROMPT: ANSWERS["tokens"], MISSING: ANSWERS["missing"],
+         REPEAT: ANSWERS["repeat"], PENALTY: ANSWERS["penalty"], NONE: ANSWERS["unnamed"], SOUND: ("clean",)}
+ALSO_RIGHT = {"expert-layout-old": (DECODE,), "decode-norm-topk": (DECODE,)}
+NEAR = {"scale-of-warm-up": ("keys and values in 8 bits", DECODE), "conv-two-layouts": (DECODE,),
+        "draft-conv-kept": (DECODE,), "head-fp8": (DECODE,) + ANSWERS["value"], "phantom-row": ANSWERS["mixed"],
+        "default-top-k": ANSWERS["value"],
+        "update-keeps-prefix": ANSWERS["across"], "full-hit-doubles": ANSWERS["across"],
+        "records-of-next-row": ANSWERS["shift"], "abort-frees-twice": ANSWERS["stale"],
+        "window-restarts": ANSWERS["page"], "capacity-takes-pads": ANSWERS["mixed"] + ANSWERS["kernel"]}
+
+
+def habits_of(c):
+    """In the words of the eighth set's handler."""
+    words = c.habits.split()
+    return ["top" + words[1]] + ["unseeded"] * ("-seeds" in words) + ["one"] * ("-n" in words)
+
+
 def given_model(name):
     """Whether probe is given the checkpoint: half of the cases, by the hash of their name."""
-    return hashlib.sha256(name.encode()).digest()[0] % 2 == 0
+    return hashlib.sha256(name.encode()).digest()[0] % 2 == 0 and BY_NAME[name].model not in REFUSED
+
+
+def for_table():
+    """For script/probe-table."""
+    for i, c in enumerate(CASES):
+        yield {"name": "tenth-" + c.name, "model": c.directory, "fault": "none" if c.family == SOUND else c.name,
+               "words": ["--case", c.name], "seed": 1000 + i, "half": "tenth", "server": "tenth.py",
+               "right": NAMES[c.family] + ALSO_RIGHT.get(c.name, ()), "near": NEAR.get(c.name, ()),
+               "checkpoint": given_model(c.name)}
+
+
+FOR_TABLE = list(for_table())
