@@ -113,7 +113,7 @@ class Engine(seventh.Engine):
         self.speculates, self.model.exit = o.case == "speculative-zero", 1
         self.reads_cache, self.page = o.case in PAGES, PAGES.get(o.case, PAGE)
         if self.preempts:
-            self.slots, self.pool = [None] * 32, 1200
+            self.slots, self.pool = [None] * 32, 900
 
     # ---- planted in the model ----
 
@@ -124,7 +124,7 @@ class Engine(seventh.Engine):
         if name == "head-fp8":
             coarse = [None]
             head = m.get_output_embeddings()
-            coarse[0] = head.weight.data.to(torch.float8_e4m3fn).to(head.weight.dtype)
+            coarse[0] = head.weight.data.to(torch.float8_e5m2).to(head.weight.dtype)
             head.register_forward_hook(lambda _, x, y: linear(x[0], coarse[0]) if self.decoding else y)
         if name == "update-keeps-prefix":
             self.former = copy.copy(self.model)

@@ -146,7 +146,7 @@ FAULTS = (
          "keys in eight bits with the scale of the first request of one token: larger ones are cut off",
          "all but first tokens"),
     case("head-fp8", HEAD, "qwen2", "f32", "vllm 1 -seeds", "own: a quantised head under a trainer in f32",
-         "decode multiplies a head of eight bits (e4m3)", "all but first tokens"),
+         "decode multiplies a head of eight bits (e5m2)", "all but first tokens"),
     # positions
     case("ntk-keys-cached", LENGTH, "llama dynamic ntk 64", "f32", "vllm 5", "huggingface/transformers#24653",
          "dynamic NTK: keys are cached with the base of the length that they were written at",

@@ -54,12 +54,13 @@ def traffic(url, case, r):
             send(ids)
         for _ in range(2):
             send(again)
-            send(text(16) + middle + text(9))
             send(text(20 + i), n=several)
+        for _ in range(5):
+            send(text(16) + middle + text(9))
         turns = text(27)
         for _ in range(2):
             turns = turns + send(turns) + text(6)
-        for n in (70, 100, 130, 180, 270, 330 + i):
+        for n in (70, 100, 130, 180, 270, 290, 310, 330 + i):
             send(text(n), n_new=20)
         for n in (21, 26, 33):
             if case.dialect == "vllm":
