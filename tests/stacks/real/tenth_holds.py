@@ -68,7 +68,8 @@ def traffic(url, case, r):
             at_once((n, n + 4, n + 9), lambda n: 14)
             send(text(n), temperature=0.7)
         at_once((5, 8, 70, 11, 14, 100, 17, 20), lambda n: 8 + n % 7)
-    at_once(range(50, 74), lambda n: 32 + n * 7 % 20)
+    for _ in range(2):
+        at_once(range(50, 74), lambda n: 32 + n * 7 % 20)
     if case.family == tenth_cases.SOUND:
         answers += [(a, b, ninth_holds.score(url, asked, a + b)[len(a) - 1:], 1.0) for a, b, _, _ in answers[::3]]
     return answers
