@@ -62,11 +62,12 @@ def traffic(url, case, r):
             turns = turns + send(turns) + text(6)
         for n in (70, 100, 130, 180, 270, 290, 310, 330 + i):
             send(text(n), n_new=20)
-        for n in (21, 26, 33):
+        for n in (21, 24, 26, 33):
             if case.dialect == "vllm":
                 seventh_holds.leave(url, text(30))
             at_once((n, n + 4, n + 9), lambda n: 14)
-            send(text(n), temperature=0.7)
+            for hot in (0.7, 1.3):
+                send(text(n), temperature=hot)
         at_once((5, 8, 70, 11, 14, 100, 17, 20), lambda n: 8 + n % 7)
     for _ in range(2):
         at_once(range(50, 74), lambda n: 32 + n * 7 % 20)
