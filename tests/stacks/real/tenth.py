@@ -83,7 +83,7 @@ def is_scan(pair):
 
 
 class Model(seventh.Model):
-    """Gives positions of decode to the engine to change."""
+    """`moved` changes the positions of a forward."""
     moved = None
 
     def __init__(self, o):
@@ -104,7 +104,9 @@ class Engine(seventh.Engine):
     def __init__(self, o, older=False):
         self.case, self.name = tenth_cases.BY_NAME[o.case], o.case
         self.habits = tenth_cases.habits_of(self.case)
-        self.decoding, self.routes_pads, self.fresh, self.reading, self.twice = False, 0, [], [], []
+        self.decoding, self.fresh = False, []  # fresh: who was admitted in this turn
+        self.real_tokens = 0  # of a batch of prompts whose pads take room of the experts
+        self.reading, self.twice = [], []  # who reads chunks in this step; shared rows of slots that were freed twice
         kind = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}[self.case.type]
         eager = o.case == "plain-f32" or self.case.model.startswith("mamba")
         super().__init__(types.SimpleNamespace(model=o.model, case=SAME.get(o.case, o.case), dtype=kind,
@@ -122,10 +124,9 @@ class Engine(seventh.Engine):
         m, name, blocks = self.model.m, self.name, self.model.blocks
         self.model.moved = {"positions-bf16": self.in_bf16, "left-pad-positions": self.of_longest}.get(name)
         if name == "head-fp8":
-            coarse = [None]
             head = m.get_output_embeddings()
-            coarse[0] = head.weight.data.to(torch.float8_e5m2).to(head.weight.dtype)
-            head.register_forward_hook(lambda _, x, y: linear(x[0], coarse[0]) if self.decoding else y)
+            coarse = head.weight.data.to(torch.float8_e5m2).to(head.weight.dtype)
+            head.register_forward_hook(lambda _, x, y: linear(x[0], coarse) if self.decoding else y)
         if name == "update-keeps-prefix":
             self.former = copy.copy(self.model)
             self.former.m = copy.deepcopy(m)
@@ -142,8 +143,8 @@ class Engine(seventh.Engine):
     def routed(self, logits, weights, chosen):
         if self.name == "decode-norm-topk" and self.decoding:
             weights = weights / weights.sum(-1, keepdim=True)
-        if self.routes_pads:
-            room = math.ceil(2 * self.routes_pads * chosen.shape[1] / logits.shape[1])
+        if self.real_tokens:
+            room = math.ceil(2 * self.real_tokens * chosen.shape[1] / logits.shape[1])
             for expert in range(logits.shape[1]):
                 rows, entries = (chosen == expert).nonzero(as_tuple=True)
                 weights[rows[room:], entries[room:]] = 0
@@ -176,10 +177,9 @@ class Engine(seventh.Engine):
     def admit(self):
         if self.name == "records-of-next-row":
             self.read_chunks()
-        waiting = self.waiting
         if self.reading:  # they take part in this step, and not as rows that are drawn of
             with self.lock:
-                self.waiting = [s for s in waiting if s not in self.reading]
+                self.waiting = [s for s in self.waiting if s not in self.reading]
         self.fresh = super().admit()
         if self.reading:
             with self.lock:
@@ -228,9 +228,9 @@ class Engine(seventh.Engine):
         """Scored prompts alone, and the others of a turn in one forward that is padded on the left."""
         batch = [s for s in fresh if not s.wants_scores]
         if self.name == "capacity-takes-pads" and len(batch) > 1:
-            self.routes_pads = sum(len(self.words_of(s)) for s in batch)
+            self.real_tokens = sum(len(self.words_of(s)) for s in batch)
         made = dict(zip(map(id, batch), super().prefill_together(batch)))
-        self.routes_pads = 0
+        self.real_tokens = 0
         return [made[id(s)] if id(s) in made else self.prefill(s) for s in fresh]
 
     def prefill(self, s):

@@ -3,9 +3,9 @@
 
 Usage: tenth_holds.py MODELS [NAME...]          MODELS is a folder; models that it lacks are made there
 
-The measure is that of seventh_holds.py. The traffic has groups of samples, shared beginnings and middles, turns, prompts
-of a few tokens and of whole blocks that come again, long ones, crowds, and clients that leave. Of sound settings the
-values of prompts are held against the model as well.
+The measure is that of seventh_holds.py. The traffic has groups of samples, shared beginnings and middles, turns,
+prompts of a few tokens and of whole blocks that come again, long ones, crowds, and clients that leave. Of sound
+settings the values of prompts are held against the model as well.
 """
 import os
 import random
