@@ -65,8 +65,8 @@ static __device__ __forceinline__ void set_tile(tile *t, uint32_t first_query) {
 /* The block's items are numbered from 0. */
 static __device__ __forceinline__ int64_t item_of(int number) { return blockIdx.x + (int64_t)number * gridDim.x; }
 
-static __device__ __forceinline__ ls_span span_of(const mma16_params *p, int64_t item) {
-    return p->a.spans[(uint32_t)item / (uint32_t)p->a.n_kv_heads];
+static __device__ __forceinline__ ls_span span_of(const mma16_params *p, uint32_t item) {
+    return p->a.spans[item / (uint32_t)p->a.n_kv_heads];
 }
 
 /* The first tile of the block's items from `number` on. *number: the item it is of; false: there is none. */
@@ -74,7 +74,7 @@ static __device__ __forceinline__ bool find_tile(const mma16_params *p, const ls
     for (; item_of(*number) < p->items; ++*number) {
         const int64_t item = item_of(*number);
         t->p = p;
-        t->span = *number < SPANS ? spans[*number] : span_of(p, item);
+        t->span = *number < SPANS ? spans[*number] : span_of(p, (uint32_t)item);
         t->kv_head = (uint32_t)item % (uint32_t)p->a.n_kv_heads;
         t->n_queries = t->span.slot >= 0 ? (uint32_t)(t->span.n_rows * p->group) : 0;
         if (t->n_queries == 0) continue;
@@ -590,8 +590,8 @@ static __global__ void __launch_bounds__(THREADS(S::MAKES), S::RESIDENT)
     }
     /* Weights of rows that a tile has not are of no use, but they are read. */
     for (int i = threadIdx.x; i < (int)(sizeof m->weights / 4); i += THREADS(S::MAKES)) ((uint32_t *)m->weights)[i] = 0;
-    if (threadIdx.x < SPANS && item_of(threadIdx.x) < p.items)
-        m->spans[threadIdx.x] = span_of(&p, item_of(threadIdx.x));
+    const uint64_t mine = min((uint64_t)item_of(threadIdx.x), (uint64_t)p.items);
+    if (threadIdx.x < SPANS && mine < p.items) m->spans[threadIdx.x] = span_of(&p, (uint32_t)mine);
     __syncthreads();
     /* The same in all threads of a warp, and the compiler is to know it. */
     const int warp = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / WARP, 0);

@@ -56,8 +56,8 @@ static __device__ __forceinline__ float ls_columns_chain(const float2 *pair, int
  *   type raw: what was read;  raw read(int64_t row): begins to read;  float2 pair(const raw &): a and b.
  * All lanes of a warp call pair together. Behind the last row the last is read once more; nothing adds it.
  *
- * The block's BLOCK_THREADS threads call this together, with at least one row. The sum of column `lane` is returned in the
- * first COLUMNS lanes of the last warp, which begins at `sum` there. */
+ * The block's BLOCK_THREADS threads call this together, with at least one row. The sum of column `lane` is returned in
+ * the first COLUMNS lanes of the last warp, which begins at `sum` there. */
 template <class SHAPE, class READER>
 static __device__ __forceinline__ float ls_columns_sum(SHAPE *shared, const READER &reader, int64_t rows, float sum) {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, column = lane % SHAPE::COLUMNS;

@@ -269,17 +269,18 @@ static __global__ void __launch_bounds__(SHAPE::BLOCK_THREADS) dnorm_kernel(cons
     const int64_t mine = at.c < dim ? at.c : 0, column = of_all * dim + mine;
     const bool adds = threadIdx.x / 32 == SHAPE::WARPS && threadIdx.x % 32 < COLUMNS && at.c < dim;
     float *chain = &part->dnorm[head * dim + mine];
-    const dnorm_reader<COLUMNS> reader = {a->x + column,
-                                          a->dy + column,
-                                          a->scale + of_all,
-                                          at.turns ? a->table + (at.low ? at.angle : a->half + at.angle) : NULL,
-                                          a->x_stride,
-                                          a->dy_stride,
-                                          p.heads,
-                                          2 * a->half,
-                                          part->bias != NULL ? part->bias[head * dim + mine] : 0.0f,
-                                          part->bias != NULL,
-                                          at.low};
+    const dnorm_reader<COLUMNS> reader = {
+        .x = a->x + column,
+        .dy = a->dy + column,
+        .scale = a->scale + of_all,
+        .table = at.turns ? a->table + (at.low ? at.angle : a->half + at.angle) : NULL,
+        .x_stride = a->x_stride,
+        .dy_stride = a->dy_stride,
+        .heads = p.heads,
+        .table_stride = 2 * a->half,
+        .bias = part->bias != NULL ? part->bias[head * dim + mine] : 0.0f,
+        .has_bias = part->bias != NULL,
+        .low = at.low};
     const float sum = ls_columns_sum((SHAPE *)memory, reader, a->rows, adds ? *chain : 0.0f);
     if (adds) *chain = sum;
 }
