@@ -135,7 +135,11 @@ typedef enum fault {
     BYTES_LOST,       /* it reads a begin of sequence in front, and one id in four as two others */
     TIES,             /* of long completions now and then a value is far off, whatever runs beside it */
     NEAR_TAIL,        /* .. of the first long ones at once, by little */
-    LATER_OFF         /* all decoded tokens are off, to either side */
+    LATER_OFF,        /* all decoded tokens are off, to either side */
+    JOINED,           /* a row that another one joins while it decodes has lost its state */
+    LONGEST,          /* prompts above 32 tokens have a scale that is of the longest since a short one */
+    READS_AHEAD,      /* a prompt above 32 tokens reads what the one before it left, if that was as long */
+    ONCE_AND_KEYS     /* one value of requests alone is off, and the cache knows a prompt by its first tokens */
 } fault;
 
 typedef struct server {
@@ -149,6 +153,8 @@ typedef struct server {
     uint64_t beside;                             /* what they put into the row; 0: nothing */
     uint64_t owners[LS_FOREIGN_PROMPTS], before; /* of slots, by their text; of the row's slot, 0: nothing of it */
     uint64_t stays;                              /* of all requests before; 0: nothing */
+    uint64_t ahead, left;                        /* what the row reads of the one before; what that one left */
+    int64_t longest, n_left;                     /* since a short one; tokens of the one before */
     uint64_t past[KEPT_MOST];                    /* texts of the last runs */
     struct {
         int32_t ids[LENGTH_MOST];
@@ -259,7 +265,8 @@ static bool is_hit(const server *s, const int32_t *ids, int64_t n) {
             memcmp(other, ids, (size_t)n * sizeof *ids) == 0)
             return true;
         if (s->fault == KEY_UNWRITTEN && n > 16 && memcmp(other, ids, 16 * sizeof *ids) == 0) return true;
-        if (s->fault == HEAD_KEY && n > 8 && s->kept[k].n == n && memcmp(other, ids, 8 * sizeof *ids) == 0)
+        if ((s->fault == HEAD_KEY || s->fault == ONCE_AND_KEYS) && n > 8 && s->kept[k].n == n &&
+            memcmp(other, ids, 8 * sizeof *ids) == 0)
             return memcmp(other, ids, (size_t)n * sizeof *ids) != 0;
         if (s->fault == HIT_KERNEL && n > UNSEEN && memcmp(other, ids, UNSEEN * sizeof *ids) == 0) return true;
         if (s->fault == BLOCK_ENDS && n > BLOCK && s->kept[k].n > BLOCK &&
@@ -443,6 +450,11 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case NEAR_TAIL:
             return log(p[token]) + 4e-6 * (unit(hash_of(ids, n)) - 0.5) +
                    (s->n_pressed > 0 && s->n_pressed <= 16 && unit(hash_of(ids, n) + 13) < 0.002 ? 1.2e-4 : 0.0);
+        case JOINED: return log(p[token]) + (s->row_is_off && n > s->n_prompt ? 0.6 + unit(hash_of(ids, n)) : 0.0);
+        case LONGEST:
+            return log(p[token]) + (s->n_prompt > 32 ? 0.2 + unit(hash_of(ids, n) + (uint64_t)s->longest) : 0.0);
+        case READS_AHEAD: return log(p[token]) + (s->ahead != 0 ? 0.2 + unit(hash_of(ids, n) + s->ahead) : 0.0);
+        case ONCE_AND_KEYS: return log(p[token]) + (hit || s->n_runs == 5 ? 0.5 : 0.0); /* the long prompt once more */
         case LATER_OFF:
             return log(p[token]) + (n > s->n_prompt ? (unit(hash_of(ids, n) + 1) < 0.5 ? -1.0 : 1.0) *
                                                           (0.2 + 0.4 * unit(hash_of(ids, n)))
@@ -620,6 +632,9 @@ static bool row_is_off(const server *s, const ls_trial *trial, const ls_outcomes
     }
     switch (s->fault) {
         case FOURTH_SLOT: return k - first == 3;
+        case JOINED: /* of those that are sent at once the last one begins late more often than not */
+            return k - first + 1 < n && ((trial->outside & LS_OUTSIDE_STAGGERED) != 0 ||
+                                         (n > 2 && unit((uint64_t)(s->n_runs / batch)) < 0.8));
         case PREEMPTED: return tokens > ROOM && 2 * (k - first) >= batch;
         case FILLED_UP: return (n & (n - 1)) != 0 ? k == first : n == 8 && unit((uint64_t)s->n_runs) < 0.05;
         case UNLIKE: return o->of[k].n_prompt < longest || (n == 8 && unit((uint64_t)s->n_runs) < 0.2);
@@ -681,6 +696,10 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
         s->row_is_off = row_is_off(s, trial, out, k);
         s->beside = beside_row(s, trial, out, k);
         s->before = take_slot(s, trial, out, k);
+        s->longest = out->of[k].n_prompt < 32 ? 0 : out->of[k].n_prompt > s->longest ? out->of[k].n_prompt : s->longest;
+        s->ahead = out->of[k].n_prompt > 32 && s->n_left >= out->of[k].n_prompt ? s->left : 0;
+        s->n_left = out->of[k].n_prompt;
+        s->left = hash_of(out->of[k].prompt, s->n_left);
         generate(s, trial, &out->of[k], mix(trial->sampling.seed) + (uint64_t)k);
     }
     if (s->fault == ROW_OF_NEXT && trial->levers.batch > 1) take_row_of_next(out, 2, 2);

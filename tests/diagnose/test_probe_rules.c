@@ -230,6 +230,10 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_kept, RAISED_MUCH, LS_CAUSE_NONE},
                 {ls_probe_decide_kept, LIKELIEST, LS_CAUSE_NONE},
                 {ls_probe_decide_kept, MASKED, LS_CAUSE_NONE},
+                {ls_probe_decide_predecessors, SOUND, LS_CAUSE_NONE},
+                {ls_probe_decide_predecessors, READS_AHEAD, LS_CAUSE_STALE_SLOT},
+                {ls_probe_decide_predecessors, LONGER_32, LS_CAUSE_NONE}, /* by something else each time */
+                {ls_probe_decide_predecessors, LONGEST, LS_CAUSE_NONE},   /* by how long it is, and not by its text */
                 {ls_probe_decide_misread, BYTES_LOST, LS_CAUSE_OTHER_TOKENS},
                 {ls_probe_decide_misread, OTHER_IDS, LS_CAUSE_NONE},
                 {ls_probe_decide_misread, SECOND_BEST, LS_CAUSE_NONE}};
@@ -349,6 +353,7 @@ static void an_inquiry_names_what_is_wrong_and_nothing_else(void **state) {
                 {WHAT_DECODE_LEFT, true, LS_CAUSE_CACHE_HITS},
                 {KEY_UNWRITTEN, true, LS_CAUSE_SNAPSHOT_SHIFTED},
                 {HEAD_KEY, true, LS_CAUSE_CACHE_CROSSED},
+                {ONCE_AND_KEYS, true, LS_CAUSE_CACHE_CROSSED}, /* what was off alone once is not what is wrong */
                 {ANSWERS_KEPT, true, LS_CAUSE_CACHE_CROSSED},
                 {SCORES_KEPT, true, LS_CAUSE_CACHE_HITS},
                 {BORDER_ZERO, true, LS_CAUSE_PAGE_SIZE},
@@ -419,6 +424,42 @@ static void a_kernel_that_rows_choose_is_no_fault(void **state) {
         ls_error err;
         assert_ok(ls_probe_inquire(&s->inquiry, &err), err);
         check_cause(s, s->sweep.different, rows[k].cause);
+        stop(s);
+    }
+}
+
+/* Who begins while others run is no number of rows: it is listed, and says so. */
+static void a_row_that_others_join_is_no_number_of_rows(void **state) {
+    static const struct {
+        fault fault;
+        bool found;
+    } rows[] = {{SOUND, false}, {JOINED, true}, {FROM_FOUR, false}, {ROWS_FAR, false}, {NOISE, false}};
+    (void)state;
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        server *s = start(rows[k].fault);
+        bool found = false;
+        ls_error err;
+        assert_ok(ls_probe_decide_joined(&s->inquiry, LS_STACK_BATCH, &found, &err), err);
+        assert_int_equal(found, rows[k].found);
+        assert_int_equal(s->foreign.found.n, found ? 1 : 0);
+        if (found) assert_int_equal(s->foreign.found.of[0].cause, LS_CAUSE_UNLISTED);
+        stop(s);
+    }
+}
+
+/* What moves with the length of the request in front is no hit, which hangs on what that said. */
+static void a_scale_of_the_longest_is_no_hit(void **state) {
+    static const struct {
+        fault fault;
+        bool hangs;
+    } rows[] = {{SOUND, false}, {LONGEST, true}, {READS_AHEAD, false}, {STAYS, false}, {NOISE, false}};
+    (void)state;
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        server *s = start(rows[k].fault);
+        ls_longest longest;
+        ls_error err;
+        assert_ok(ls_probe_measure_longest(&s->inquiry, 64, &longest, &err), err);
+        assert_int_equal(longest.hangs, rows[k].hangs);
         stop(s);
     }
 }
@@ -633,6 +674,8 @@ int main(void) {
                                        cmocka_unit_test(a_line_is_measured_without_seeds),
                                        cmocka_unit_test(an_inquiry_names_what_is_wrong_and_nothing_else),
                                        cmocka_unit_test(a_kernel_that_rows_choose_is_no_fault),
+                                       cmocka_unit_test(a_row_that_others_join_is_no_number_of_rows),
+                                       cmocka_unit_test(a_scale_of_the_longest_is_no_hit),
                                        cmocka_unit_test(a_length_is_told_from_a_first_rounding),
                                        cmocka_unit_test(a_rule_is_as_sure_as_its_evidence),
                                        cmocka_unit_test(two_tokens_in_front_are_found_on_either_side),

@@ -147,13 +147,15 @@ typedef struct ls_inquiry {
     const ls_model_config *config;
     ls_reference *reference; /* NULL: none */
     uint64_t seed;
-    int slot_way;      /* of asking for a slot, that the suspect is known to understand */
-    bool records_solo; /* explanations are of records, not of the model */
-    bool decode_solo;  /* first tokens are right: they are of records and of what decoding is handed */
-    bool of_pattern;   /* of a server: requests alone are within the limit, and it may be the fault that made that */
-    int64_t filler;    /* tokens of requests in front of those that are looked at; 0: a few */
-    ls_drift drift;    /* of a server */
-    ls_slope slope;    /* of a server, once it was measured */
+    int slot_way;       /* of asking for a slot, that the suspect is known to understand */
+    bool records_solo;  /* explanations are of records, not of the model */
+    bool decode_solo;   /* first tokens are right: they are of records and of what decoding is handed */
+    bool of_pattern;    /* of a server: requests alone are within the limit, and it may be the fault that made that */
+    ls_look solo_again; /* of a server: requests alone that were off, with other texts */
+    int64_t long_text;  /* tokens of a request that may be off for the one in front; 0: none that is long */
+    int64_t filler;     /* tokens of requests in front of those that are looked at; 0: a few */
+    ls_drift drift;     /* of a server */
+    ls_slope slope;     /* of a server, once it was measured */
     ls_slope slope_at_one;               /* the same of draws at temperature 1 */
     bool company_decided, cache_decided; /* of a server, before all experiments were run */
     bool talk_decided, lengths_decided;  /* .. likewise */
@@ -378,6 +380,14 @@ ls_status ls_probe_decide_talk(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether a length is what makes longer requests off: of texts somewhat longer hardly any is within `cut`. */
 ls_status ls_probe_length_decides(ls_inquiry *q, int64_t length, double cut, bool *decides, ls_error *err);
+/* Texts of `length` tokens behind requests of twice and of half of it: how many move with that, and how many with what
+ * those in front say. */
+typedef struct ls_longest {
+    int64_t by_length, by_text, n; /* of as many comparisons each */
+    double chance;
+    bool hangs; /* with the length alone */
+} ls_longest;
+ls_status ls_probe_measure_longest(ls_inquiry *q, int64_t length, ls_longest *out, ls_error *err);
 /* Whether texts of one length are off by which tokens follow each other in them. */
 ls_status ls_probe_decide_content(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether decoded tokens alone are off from a position of the whole on. */
@@ -392,6 +402,8 @@ ls_status ls_probe_decide_handed(ls_inquiry *q, ls_stack_experiment experiment, 
 ls_status ls_probe_decide_filled_up(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
 /* Whether copies of one text are off from a number of them on, most of them. */
 ls_status ls_probe_decide_number(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
+/* Whether a request is off because another one begins beside it, and not for how many there are. */
+ls_status ls_probe_decide_joined(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
 /* Whether records are of another request's distribution, where one of two ends before the other. */
 ls_status ls_probe_decide_row_of_other(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
 /* *chance: that four at a time are off as often where they are of one length. */
@@ -428,6 +440,8 @@ bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, doub
 bool ls_probe_is_flip(const ls_foreign *f, double most);
 /* Of all requests alone together. */
 bool ls_probe_solo_is_right(const ls_foreign *f);
+/* Whether they are off with other texts as well, or in the middle of all. */
+ls_status ls_probe_solo_holds(ls_inquiry *q, bool *holds, ls_error *err);
 /* How far two outcomes of one request are apart, each from its tokens' values in a prompt, up to the first token that
  * is another one. */
 double ls_probe_apart(const ls_outcome *a, const ls_outcome *b);

@@ -34,18 +34,36 @@ static ls_status lay_again(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requ
     return LS_OK;
 }
 
-/* Behind one text, behind another, and the same once more: a prompt, and one that is short. */
-enum { LENGTHS = 2, GROUP = FILLERS + 2 * LENGTHS };
+/* Behind one text, behind another, and the same once more: a prompt, one that is short, and one that is as long as what
+ * was off alone, where nothing shorter was: it may be read in pieces. */
+enum { LENGTHS = 3, LONG_TEXT = LENGTHS - 1 };
 static ls_status lay_behind(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    const int64_t lengths[LENGTHS] = {TEXT_LENGTH, TEXT_SHORT, q->long_text};
     greedy_trial(q, trial);
     for (int i = 0; i < 2 * ROUNDS; i++) {
         LS_TRY(add_fillers(q, r, FILLERS, err));
-        for (int k = 0; k < LENGTHS; k++) {
-            LS_TRY(ls_requests_plain(q, r, text + 1 + i % 2, TEXT_LENGTH, err));
-            LS_TRY(ls_requests_plain(q, r, text, k == 0 ? TEXT_LENGTH : TEXT_SHORT, err));
+        for (int k = 0; k < LENGTHS && lengths[k] > 0; k++) {
+            LS_TRY(ls_requests_plain(q, r, text + 1 + i % 2, lengths[k] > TEXT_LENGTH ? lengths[k] : TEXT_LENGTH, err));
+            LS_TRY(ls_requests_plain(q, r, text, lengths[k], err));
         }
     }
     return LS_OK;
+}
+
+/* Tokens of the shortest request alone that is longer than those that are tried in any case and has a value that is no
+ * rounding, where none of theirs is; 0: there is none. */
+static int64_t length_of_long(const ls_inquiry *q) {
+    int64_t least = 0;
+    for (int r = 0; r < LS_PROBE_SOLO; r++) {
+        const ls_outcomes *o = &q->f->seen[ls_probe_solo[r]].outcomes;
+        for (int64_t s = 0; s < o->n; s++) {
+            const int64_t n = o->of[s].n_prompt;
+            if (!(ls_probe_size(&o->of[s]) > ls_probe_flip_of_bf16(q->f))) continue;
+            if (n <= TEXT_LENGTH) return 0;
+            if (least == 0 || n < least) least = n;
+        }
+    }
+    return least;
 }
 
 /* A pair that comes again has to give the same by so much better than another pair. */
@@ -554,10 +572,10 @@ typedef struct behind {
     double other, same, other_most, same_most; /* sums of how far pairs are apart, and the farthest */
 } behind;
 
-static void add_behind(const ls_inquiry *q, const ls_outcome *o, behind *out) {
+static void add_behind(const ls_inquiry *q, const ls_outcome *o, int64_t group, behind *out) {
     /* The last of groups 0 and 2 stands behind the one text. */
-    const double same = fmax(ls_probe_apart(&o[0], &o[2 * GROUP]), ls_probe_apart(&o[GROUP], &o[3 * GROUP]));
-    const double other = ls_probe_apart(&o[0], &o[GROUP]);
+    const double same = fmax(ls_probe_apart(&o[0], &o[2 * group]), ls_probe_apart(&o[group], &o[3 * group]));
+    const double other = ls_probe_apart(&o[0], &o[group]);
     out->n_texts++;
     out->n_moved += other > ls_probe_moved_from(q) && other > 2.0 * same;
     out->other += other;
@@ -568,12 +586,14 @@ static void add_behind(const ls_inquiry *q, const ls_outcome *o, behind *out) {
 
 /* Of each length. Where the first two texts do not move, the third would be alone. */
 static ls_status measure_behind(ls_inquiry *q, behind out[LENGTHS], ls_error *err) {
+    const int64_t n = q->long_text > 0 ? LENGTHS : LONG_TEXT, group = FILLERS + 2 * n;
     memset(out, 0, LENGTHS * sizeof *out);
-    for (int64_t text = 3110; text < 3140 && (text < 3130 || out[0].n_moved + out[1].n_moved > 0); text += 10) {
+    for (int64_t text = 3110;
+         text < 3140 && (text < 3130 || out[0].n_moved + out[1].n_moved + out[LONG_TEXT].n_moved > 0); text += 10) {
         ls_seen s;
         LS_TRY(ls_foreign_try_laid(q, lay_behind, text, &s, err));
-        for (int k = 0; k < LENGTHS && s.outcomes.n == 2 * ROUNDS * GROUP; k++)
-            add_behind(q, &s.outcomes.of[FILLERS + 1 + 2 * k], &out[k]);
+        for (int64_t k = 0; k < n && s.outcomes.n == 2 * ROUNDS * group; k++)
+            add_behind(q, &s.outcomes.of[FILLERS + 1 + 2 * k], group, &out[k]);
         ls_seen_deinit(&s);
     }
     return LS_OK;
@@ -590,15 +610,18 @@ ls_status ls_probe_decide_predecessors(ls_inquiry *q, bool *found, ls_error *err
     const int64_t most = q->runner->sweep->opts.length_max;
     behind of[LENGTHS] = {0}, b = {0};
     double took = 0.0, left = 0.0;
+    q->long_text = length_of_long(q);
     for (int k = 0; k < 2 && !*found; k++) {
         const double start = ls_clock_seconds();
+        int which = LENGTHS - 1;
         if (most > 0 && fillers[k] + TEXT_NEW > most) break;
         if (k > 0 && took * (double)fillers[k] / (double)fillers[0] > left) break;
         q->filler = fillers[k];
         LS_TRY(measure_behind(q, of, err));
         took = ls_clock_seconds() - start;
         left = ls_door_share(q->runner->door, LONG_SHARE) - ls_clock_seconds();
-        b = of[is_behind(&of[0]) || !is_behind(&of[1]) ? 0 : 1];
+        while (which > 0 && !is_behind(&of[which])) which--;
+        b = of[is_behind(&of[0]) ? 0 : which];
         *found = is_behind(&b);
         if (!(of[0].other_most > ls_probe_moved_from(q))) break; /* nothing moves */
     }

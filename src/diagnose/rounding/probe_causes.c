@@ -275,12 +275,16 @@ static ls_status lay_unequal(ls_inquiry *q, int64_t value, ls_trial *trial, ls_r
     return LS_OK;
 }
 
-/* No type makes so much of another order of sums, in the middle of all tokens or in any: weights or states are others
- * then, unless a number of rows is what they hang on. */
+/* No type makes so much of another order of sums, in the middle of all tokens or in any, and of a server that computes
+ * in float32 no kernel in bf16 makes more than a rounding: weights or states are others then, unless a number of rows
+ * is what they hang on. */
 #define ORDER_MOST 0.5
 #define ORDER_MOST_OF_ANY 4.0
 static bool is_beyond_order(const ls_foreign *f, ls_stack_experiment experiment) {
-    return f->seen[experiment].abs_median > ORDER_MOST || f->seen[experiment].abs_max > ORDER_MOST_OF_ANY;
+    const ls_seen *s = &f->seen[experiment];
+    const bool fine = f->fine || (f->floor_q90 > 0.0 && f->floor_max <= LS_FINE);
+    return s->abs_median > ORDER_MOST || s->abs_max > ORDER_MOST_OF_ANY ||
+           (fine && s->abs_max > ls_probe_flip_of_bf16(f));
 }
 
 /* The number of rows may choose the kernel of a coarse type, as a hit may: copies of one text move by what one rounding
@@ -356,7 +360,7 @@ static ls_status decide_some_rows(ls_inquiry *q, ls_stack_experiment experiment,
 /* What others hold is nothing to a request among copies of itself: as many rows, and no text but its own. */
 static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, double sure, ls_error *err) {
     ls_foreign *f = q->f;
-    bool handed = false, unlike = false, filled = false, of_number = false;
+    bool handed = false, unlike = false, filled = false, of_number = false, joined = false;
     const bool seldom = !holds(sure);
     const double enough = seldom ? SELDOM_CHANCE : FAMILY_ERROR;
     const int64_t most = seldom ? MOST_OF_SELDOM : MOST_OFTEN;
@@ -398,8 +402,11 @@ static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, dou
     else if (2 * off[1] > off[0] && 2 * off[1] > n[1] && ls_probe_is_flip(f, f->seen[experiment].abs_max))
         pass_over_kernel(q);
     else if (2 * off[1] > off[0] && 2 * off[1] > n[1]) { /* as all rows of a batch are */
-        if (is_beyond_order(f, experiment)) LS_TRY(ls_probe_decide_number(q, experiment, &of_number, err));
-        if (of_number) return LS_OK;
+        if (is_beyond_order(f, experiment)) {
+            LS_TRY(ls_probe_decide_joined(q, experiment, &joined, err));
+            if (!joined) LS_TRY(ls_probe_decide_number(q, experiment, &of_number, err));
+        }
+        if (joined || of_number) return LS_OK;
         ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, experiment, is_beyond_order(f, experiment) ? 0.6 : sure,
                         "%d at a time: of different texts %" PRId64 " of %" PRId64
                         " are off, and of copies of one text %" PRId64 " of %" PRId64
@@ -826,42 +833,9 @@ ls_status ls_probe_decide_early(ls_inquiry *q, ls_stack_experiment next, bool *n
     return LS_OK;
 }
 
-/* What a value alone may be off by and not be off with other texts, and still be nobody's rounding. */
-#define NO_ROUNDING 4.0
-
-/* Other texts are off as well, or the middle of all is. Each of the requests alone that was off is tried. */
-static ls_status solo_holds(ls_inquiry *q, bool *holds_out, ls_error *err) {
-    const uint64_t seed = q->seed;
-    double most = 0.0;
-    ls_status status = LS_OK;
-    *holds_out = q->f->constant;
-    if (!q->f->constant && ls_probe_solo_is_right(q->f)) return LS_OK;
-    for (int i = 0; i < LS_PROBE_SOLO && !*holds_out && status == LS_OK; i++) {
-        const ls_stack_experiment experiment = ls_probe_solo[i];
-        const ls_requests keep = q->requests[experiment];
-        ls_requests *r = &q->requests[experiment];
-        ls_seen again = {0};
-        ls_trial trial;
-        if (q->f->seen[experiment].n_sequences_off == 0) continue;
-        most = fmax(most, q->f->seen[experiment].abs_max);
-        memset(r, 0, sizeof *r);
-        q->seed = seed + 77;
-        ls_stack_trial(q, experiment, &trial, NULL);
-        status = ls_stack_requests(q, experiment, err);
-        if (status == LS_OK) status = ls_foreign_try(q, &trial, 0, r->of, r->n, &again, err);
-        *holds_out = again.n_sequences_off > 0;
-        ls_seen_deinit(&again);
-        free(r->ids);
-        *r = keep;
-        q->seed = seed;
-    }
-    *holds_out = *holds_out || most > NO_ROUNDING;
-    return status;
-}
-
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
-    bool wrong_solo = false, other_model = false, masked = false, turns = false, missing;
+    bool wrong_solo = false, other_model = false, masked = false, missing;
     const bool has_pattern = f->found.n > 0;
     decide_oddities(q);
     decide_hangs(q);
@@ -871,10 +845,8 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     if (missing) return LS_OK;
     if (ls_probe_decide_records(q)) return LS_OK;
     if (has_pattern) return LS_OK;
-    LS_TRY(solo_holds(q, &wrong_solo, err));
+    LS_TRY(ls_probe_solo_holds(q, &wrong_solo, err));
     if (wrong_solo) LS_TRY(ls_probe_decide_solo(q, err));
-    /* What was off alone and is not with other texts may come seldom. */
-    if (!wrong_solo && !ls_probe_solo_is_right(f)) LS_TRY(ls_probe_decide_turns(q, &turns, err));
     LS_TRY(ls_probe_check_cut(q, err));
     if (f->found.n > 0 && f->found.of[0].confidence >= LS_NAMED) return LS_OK;
     LS_TRY(ls_probe_decide_checkpoint(q, &other_model, err));

@@ -1,5 +1,5 @@
-/* Requests at once, of which some rows are off and others are not: whether it goes by how many there are, or by how
- * unlike their lengths are. */
+/* Requests at once, of which some rows are off and others are not: whether it goes by how many there are, by who begins
+ * while others run, or by how unlike their lengths are. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -91,6 +91,48 @@ ls_status ls_probe_decide_number(ls_inquiry *q, ls_stack_experiment experiment, 
                         "as that",
                         numbers[first - 1], numbers[first], q->f->seen[experiment].abs_max, n_from,
                         NUMBER_TEXTS * (NUMBERS - first), n_rows_off, n_rows);
+    return LS_OK;
+}
+
+/* ---- who comes, and not how many ---- */
+
+/* Two copies of one text are as many rows whether they begin at once or one while the other decodes. */
+enum { JOINED = 2, JOINED_TEXTS = 8, JOINED_NEW = 24 };
+#define JOINED_CHANCE 1e-3
+
+static ls_status lay_joined(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requests *r, ls_error *err) {
+    ls_stack_trial(q, text < 0 ? LS_STACK_BATCH : LS_STACK_STAGGERED, trial, NULL);
+    trial->sampling.temperature = 0.0f;
+    trial->levers.batch = JOINED;
+    trial->max_tokens = JOINED_NEW;
+    for (int64_t i = 0; i < JOINED; i++) LS_TRY(ls_requests_plain(q, r, text < 0 ? -text : text, 9, err));
+    return LS_OK;
+}
+
+ls_status ls_probe_decide_joined(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err) {
+    int64_t off[2] = {0, 0}, last = 0; /* the first of two, joined and at once; the one that joins */
+    double chance;
+    for (int64_t k = 0; k < JOINED_TEXTS; k++)
+        for (int at_once = 0; at_once < 2; at_once++) {
+            ls_seen s;
+            LS_TRY(ls_foreign_try_laid(q, lay_joined, (at_once ? -1 : 1) * (TEXT + 240 + k), &s, err));
+            if (s.outcomes.n == JOINED) {
+                off[at_once] += ls_sequence_off(q->f, &s.outcomes.of[0]);
+                last += !at_once && ls_sequence_off(q->f, &s.outcomes.of[1]);
+            }
+            ls_seen_deinit(&s);
+            if (k == 1 && at_once && off[0] == 0) return LS_OK; /* nobody is moved by who comes */
+        }
+    chance = fmax(ls_probe_chance(off[0], JOINED_TEXTS, off[1], JOINED_TEXTS),
+                  ls_probe_chance(off[0], JOINED_TEXTS, last, JOINED_TEXTS));
+    *found = chance <= JOINED_CHANCE;
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_UNLISTED, experiment, 0.7,
+                        "of two copies of one text that begin at once %" PRId64
+                        " of %d are off, and where one begins "
+                        "while the other decodes that other one is, %" PRId64 " of %d, and the one that begins %" PRId64
+                        " of %d: it is no number of rows, but what a step that a prompt joins leaves to those that run",
+                        off[1], JOINED_TEXTS, off[0], JOINED_TEXTS, last, JOINED_TEXTS);
     return LS_OK;
 }
 

@@ -445,7 +445,8 @@ ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
     int64_t value = -1, n_beyond;
     double together = 0.0, cut;
     fronts front = {0};
-    bool decides = true;
+    ls_longest longest = {0};
+    bool decides = true, is_kept;
     int64_t at = parting(of, n, q->of_pattern ? LEAST_OF_LENGTHS : 5e-5, BEFORE, &cut, &n_beyond);
     ls_status status = LS_OK;
     if (at == n && q->of_pattern) { /* the shorter ones may say that nothing here is as coarse as bf16 */
@@ -463,7 +464,16 @@ ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
     if (ls_stack_refused(q, LS_STACK_CACHED_SHARED) == NULL)
         LS_TRY_DONE(measure_fronts(q, 2 * (value > 24 ? value : 24), &front, err));
     LS_TRY_DONE(rows_together(q, value, &together, err));
-    if (front.by_itself == 0 && front.other + front.again >= 3)
+    is_kept = front.by_itself == 0 && front.other + front.again >= 3;
+    if (is_kept) LS_TRY_DONE(ls_probe_measure_longest(q, 2 * (value > 24 ? value : 24), &longest, err));
+    if (longest.hangs)
+        ls_foreign_find(q->f, LS_CAUSE_FROM_A_LENGTH, LS_STACK_LENGTHS, fmin(0.93, ls_probe_sure(longest.chance, 0.0)),
+                        "off from %" PRId64
+                        " tokens on, and texts of one length move with the length of the request "
+                        "in front of them, %" PRId64 " of %" PRId64 " times, and with what that says %" PRId64
+                        " of %" PRId64 ": what hangs on a length is kept, as a scale of the longest so far",
+                        value, longest.by_length, longest.n, longest.by_text, longest.n);
+    else if (is_kept)
         ls_foreign_find(q->f, LS_CAUSE_CACHE_CROSSED, LS_STACK_LENGTHS, 0.85,
                         "off from %" PRId64 " tokens on, and of %d texts of one length %" PRId64
                         " move when another text was computed before, %" PRId64
