@@ -123,6 +123,7 @@ typedef enum fault {
     EVICTED,          /* a prompt that comes back late is given what has taken its room */
     AGED,             /* .. what is wrong in the same way each time */
     LEFT_MARKS,       /* penalties and biases of a client that left stay */
+    LEFT_ONCE,        /* one row of those behind clients that left has the next one's state */
     LEFT_TWICE,       /* now and then two rows behind clients that left have each other's state */
     STAYS,            /* a slot's state is never cleared */
     STAYS_AT_LENGTH,  /* .. unless its last request ended at a stop token */
@@ -377,6 +378,7 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
             return log(p[token]) + (hit ? 0.2 + unit(hash_of(ids, n) + s->past[(s->n_runs - OLD) % KEPT_MOST]) : 0.0);
         case HANDED_OVER:
         case LEFT_MARKS:
+        case LEFT_ONCE:
         case LEFT_TWICE:
         case STAYS:
         case STAYS_AT_LENGTH:
@@ -665,9 +667,9 @@ static uint64_t take_slot(server *s, const ls_trial *trial, const ls_outcomes *o
     s->owners[slot] = hash_of(c->prompt, c->n_prompt);
     if (s->fault == LEFT) return behind_left && unit((uint64_t)s->n_runs) < 0.3;
     if (s->fault == LEFT_MARKS) return (trial->outside & marked) == marked;
-    if (s->fault == LEFT_TWICE)
+    if (s->fault == LEFT_TWICE || s->fault == LEFT_ONCE)
         return behind_left && memcmp(c->prompt, beside->prompt, 3 * sizeof *c->prompt) != 0 &&
-               unit((uint64_t)s->n_runs) < 0.4;
+               (s->fault == LEFT_ONCE ? slot == 3 : unit((uint64_t)s->n_runs) < 0.4);
     if (s->fault == STAYS || s->fault == STAYS_AT_LENGTH) return s->stays;
     return slot > 0 ? before : 0;
 }

@@ -178,6 +178,7 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_left, LEFT, LS_CAUSE_STALE_SLOT},
                 {ls_probe_decide_left, LEFT_MARKS, LS_CAUSE_STALE_SLOT},
                 {ls_probe_decide_left, LEFT_TWICE, LS_CAUSE_OTHERS_STATE},
+                {ls_probe_decide_left, LEFT_ONCE, LS_CAUSE_OTHERS_STATE},
                 {ls_probe_decide_left, FOURTH_SLOT, LS_CAUSE_NONE}, /* behind nobody as well */
                 {ls_probe_decide_left, NOISE, LS_CAUSE_NONE},
                 {ls_probe_decide_continued, SOUND, LS_CAUSE_NONE},

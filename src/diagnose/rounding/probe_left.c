@@ -32,8 +32,9 @@ static ls_status lay_clearing(ls_inquiry *q, int64_t text, ls_trial *trial, ls_r
     return ls_requests_plain(q, r, text, LENGTH, err);
 }
 
+/* Requests; and trials of which any request is off, since two of eight that are given the same make one of them off. */
 typedef struct counts {
-    int64_t off[WAYS], n[WAYS];
+    int64_t off[WAYS], n[WAYS], trials_off[WAYS], trials;
     double most;
 } counts;
 
@@ -46,6 +47,7 @@ static ls_status count_way(ls_inquiry *q, way how, int64_t k, counts *out, ls_er
         out->n[how]++;
         out->off[how] += ls_sequence_off(q->f, &s.outcomes.of[i]);
     }
+    out->trials_off[how] += s.n_sequences_off > 0;
     if (how != NOBODY) out->most = fmax(out->most, s.abs_max);
     ls_seen_deinit(&s);
     return LS_OK;
@@ -55,25 +57,31 @@ static double chance_of(const counts *c, way with, way without) {
     return ls_probe_chance(c->off[with], c->n[with], c->off[without], c->n[without]);
 }
 
+/* Of all trials behind clients that left, whatever those were asked for: the same texts are right behind nobody. */
+static double chance_of_left(const counts *c) {
+    return fmin(chance_of(c, LEFT, NOBODY), ls_probe_chance(c->trials_off[LEFT] + c->trials_off[MARKED], 2 * c->trials,
+                                                            c->trials_off[NOBODY], c->trials));
+}
+
 /* *marks: what they had is still there; *mixed: of copies none is off, to which each other's state is their own. */
 static bool is_certain(const counts *c, bool *marks, bool *mixed) {
     *marks = c->off[LEFT] + c->off[COPIES] == 0 && chance_of(c, MARKED, LEFT) <= CHANCE;
     *mixed = 4 * c->off[COPIES] < c->off[LEFT] && chance_of(c, LEFT, COPIES) <= COPIES_CHANCE;
-    return chance_of(c, LEFT, NOBODY) <= CHANCE || *marks;
+    return chance_of_left(c) <= CHANCE || *marks;
 }
 
 static void find_left(ls_inquiry *q, const counts *c, bool marks, bool mixed) {
-    const double chance = marks ? chance_of(c, MARKED, LEFT) : chance_of(c, LEFT, NOBODY);
+    const double chance = marks ? chance_of(c, MARKED, LEFT) : chance_of_left(c);
     const bool stays = marks || (2 * c->off[COPIES] > c->off[LEFT] && chance_of(c, COPIES, NOBODY) <= CHANCE);
     const double sure = ls_probe_sure(chance, 0.0);
     ls_foreign_find(q->f, mixed && !marks ? LS_CAUSE_OTHERS_STATE : LS_CAUSE_STALE_SLOT, LS_STACK_LEFT,
                     stays || mixed ? sure : fmin(sure, 0.6),
                     "%d at a time behind clients that left %" PRId64 " of %" PRId64
                     " are off, copies of one text %" PRId64 " of %" PRId64
-                    ", and where those had penalties and biases %" PRId64 " of %" PRId64
-                    ", by up to %.2g; behind nobody none of %" PRId64 " is: %s",
+                    ", and where those had penalties and biases %" PRId64 " of %" PRId64 ", by up to %.2g, in %" PRId64
+                    " of %" PRId64 " trials; behind nobody none of %" PRId64 " is: %s",
                     AT_ONCE, c->off[LEFT], c->n[LEFT], c->off[COPIES], c->n[COPIES], c->off[MARKED], c->n[MARKED],
-                    c->most, c->n[NOBODY],
+                    c->most, c->trials_off[LEFT] + c->trials_off[MARKED], 2 * c->trials, c->n[NOBODY],
                     marks   ? "what they were asked for stays"
                     : mixed ? "two that come behind them have the same"
                             : "what they leave stays");
@@ -84,6 +92,7 @@ ls_status ls_probe_decide_left(ls_inquiry *q, bool *found, ls_error *err) {
     bool certain = false, marks = false, mixed = false;
     for (int64_t k = 0; k < ROUNDS && c.off[NOBODY] == 0 && (k < ROUNDS_LEAST || !certain || !(marks || mixed)); k++) {
         for (int how = 0; how < WAYS; how++) LS_TRY(count_way(q, (way)how, k, &c, err));
+        c.trials++;
         if (k + 1 == ROUNDS_LEAST && c.off[LEFT] + c.off[COPIES] + c.off[MARKED] == 0) break;
         certain = is_certain(&c, &marks, &mixed);
     }
