@@ -118,6 +118,7 @@ typedef enum fault {
     FOURTH_SLOT,      /* .. the fourth slot */
     PADS_IN,          /* rows are moved by the longest beside them */
     TEXTS_IN,         /* .. by the texts of longer ones */
+    ROOM_TAKEN,       /* .. by the longest, and now and then by the texts of those as long or shorter */
     DRAFTED,          /* records are another model's, by the seed */
     PIECE_KEYS,       /* the cache knows a block of 16 by its tokens and its place, whatever stands in front of it */
     EVICTED,          /* a prompt that comes back late is given what has taken its room */
@@ -437,6 +438,7 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case FOURTH_SLOT: return log(p[token]) + (s->row_is_off ? 6.0 * unit(hash_of(ids, n)) : 0.0);
         case PADS_IN:
         case TEXTS_IN:
+        case ROOM_TAKEN:
             return log(p[token]) +
                    (s->beside != 0 && n > s->n_prompt ? 0.2 + unit(hash_of(ids, n) + mix(s->beside)) : 0.0);
         case DRAFTED:
@@ -650,7 +652,11 @@ static uint64_t beside_row(const server *s, const ls_trial *trial, const ls_outc
     uint64_t out = 0;
     for (int64_t i = first; i < o->n && i < first + batch; i++) {
         const ls_outcome *c = &o->of[i];
+        if (s->fault == ROOM_TAKEN && i != k && out == 0 && c->n_prompt <= o->of[k].n_prompt &&
+            unit((uint64_t)s->n_runs) < (c->n_prompt < o->of[k].n_prompt ? 0.9 : 0.4))
+            out = hash_of(c->prompt, c->n_prompt);
         if (c->n_prompt <= o->of[k].n_prompt) continue;
+        if (s->fault == ROOM_TAKEN) return (uint64_t)c->n_prompt; /* tokens of one longer row */
         if (s->fault == PADS_IN && (uint64_t)c->n_prompt > out) out = (uint64_t)c->n_prompt;
         if (s->fault == TEXTS_IN) out += hash_of(c->prompt, c->n_prompt);
     }

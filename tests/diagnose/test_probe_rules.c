@@ -390,6 +390,7 @@ static void an_inquiry_names_what_is_wrong_and_nothing_else(void **state) {
                 {FROM_32, true, LS_CAUSE_FROM_A_LENGTH},
                 {PADS_IN, true, LS_CAUSE_PADDING},
                 {TEXTS_IN, true, LS_CAUSE_OTHERS_STATE},
+                {ROOM_TAKEN, true, LS_CAUSE_PADDING}, /* rows of one length are off as well */
                 {MERGED, true, LS_CAUSE_OTHER_TOKENS},
                 {ONE_LEFT, true, LS_CAUSE_CUT},
                 {ZEROS, true, LS_CAUSE_MISSING},
@@ -444,6 +445,23 @@ static void a_row_that_others_join_is_no_number_of_rows(void **state) {
         assert_int_equal(found, rows[k].found);
         assert_int_equal(s->foreign.found.n, found ? 1 : 0);
         if (found) assert_int_equal(s->foreign.found.of[0].cause, LS_CAUSE_UNLISTED);
+        stop(s);
+    }
+}
+
+/* Rows that are off whatever their lengths are, beside such as are so where they are unlike. */
+static void unlike_lengths_are_told_among_rows_that_are_off(void **state) {
+    static const struct {
+        fault fault;
+        bool matter;
+    } rows[] = {{SOUND, false}, {ROOM_TAKEN, true}, {PADS_IN, true}, {ROWS_FAR, false}, {NOISE, false}};
+    (void)state;
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        server *s = start(rows[k].fault);
+        double chance;
+        ls_error err;
+        assert_ok(ls_probe_unlike_matter(&s->inquiry, &chance, &err), err);
+        assert_int_equal(ls_probe_sure(chance, 0.0) >= LS_NAMED, rows[k].matter);
         stop(s);
     }
 }
@@ -677,6 +695,7 @@ int main(void) {
                                        cmocka_unit_test(a_kernel_that_rows_choose_is_no_fault),
                                        cmocka_unit_test(a_row_that_others_join_is_no_number_of_rows),
                                        cmocka_unit_test(a_scale_of_the_longest_is_no_hit),
+                                       cmocka_unit_test(unlike_lengths_are_told_among_rows_that_are_off),
                                        cmocka_unit_test(a_length_is_told_from_a_first_rounding),
                                        cmocka_unit_test(a_rule_is_as_sure_as_its_evidence),
                                        cmocka_unit_test(two_tokens_in_front_are_found_on_either_side),

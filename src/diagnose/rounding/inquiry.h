@@ -160,6 +160,7 @@ typedef struct ls_inquiry {
     bool company_decided, cache_decided; /* of a server, before all experiments were run */
     bool talk_decided, lengths_decided;  /* .. likewise */
     int64_t beside;                      /* requests at once, in trials of what company does */
+    int64_t longer;                      /* tokens more of the longer ones, in trials of unlike lengths */
     bool refuses_samples;                /* a server that is asked for several of a request */
     int64_t draw;                        /* number of a draw of one text, where no seed is sent */
     bool rows_choose;                    /* a kernel, in a coarse type: copies of one text move with their number */
@@ -408,6 +409,8 @@ ls_status ls_probe_decide_joined(ls_inquiry *q, ls_stack_experiment experiment, 
 ls_status ls_probe_decide_row_of_other(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
 /* *chance: that four at a time are off as often where they are of one length. */
 ls_status ls_probe_lengths_matter(ls_inquiry *q, double *chance, ls_error *err);
+/* The same of two at a time, where those of one length are off as well: that unlike ones are so more often. */
+ls_status ls_probe_unlike_matter(ls_inquiry *q, double *chance, ls_error *err);
 /* Whether prompts that were never sent before are right only behind a flush of the cache. */
 ls_status ls_probe_decide_flushed(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether prompts that come back are off when many others came between, and right when they come back at once. */

@@ -271,7 +271,7 @@ static ls_status lay_unequal(ls_inquiry *q, int64_t value, ls_trial *trial, ls_r
     trial->levers.batch = q->beside;
     trial->sampling.temperature = 0.0f;
     for (int64_t i = 0; i < q->beside; i++)
-        LS_TRY(ls_requests_plain(q, r, i == 0 ? 3700 : value + i, i == 0 ? 6 : 14 + i - q->beside, err));
+        LS_TRY(ls_requests_plain(q, r, i == 0 ? 3700 : value + i, i == 0 ? 6 : 14 + i - q->beside + q->longer, err));
     return LS_OK;
 }
 
@@ -335,6 +335,24 @@ static bool are_unlike(const ls_foreign *f, const ls_outcomes *copies) {
 /* A value so near to the limit that no trial shows again is the tail of what makes the limit. */
 #define NEAR_LIMIT 4.0
 
+static ls_status decide_unequal(ls_inquiry *q, ls_stack_experiment experiment, double sure, ls_error *err);
+
+/* Rows of one length are off, and those of unlike lengths more often: what fills them up is in it all the same. So much
+ * of it is tried that it outweighs what rows of one length take from each other. */
+enum { LONGER = 50 };
+static ls_status decide_unlike(ls_inquiry *q, bool *found, ls_error *err) {
+    double chance, sure;
+    ls_status status;
+    LS_TRY(ls_probe_unlike_matter(q, &chance, err));
+    sure = ls_probe_sure(chance, 0.0);
+    *found = sure >= LS_NAMED;
+    if (!*found) return LS_OK;
+    q->longer = LONGER;
+    status = decide_unequal(q, LS_STACK_UNEQUAL, sure, err);
+    q->longer = 0;
+    return status;
+}
+
 /* Some rows are off and others are not, of different texts (0) and of copies of one (1): which, else what to try. */
 static ls_status decide_some_rows(ls_inquiry *q, ls_stack_experiment experiment, const int64_t off[2],
                                   const int64_t n[2], ls_error *err) {
@@ -342,6 +360,7 @@ static ls_status decide_some_rows(ls_inquiry *q, ls_stack_experiment experiment,
     if (off[0] + off[1] == 0 && q->f->seen[experiment].abs_max <= NEAR_LIMIT * q->f->limit) return LS_OK;
     LS_TRY(ls_probe_decide_filled_up(q, experiment, &found, err));
     if (!found) LS_TRY(ls_probe_decide_row_of_other(q, experiment, &found, err));
+    if (!found) LS_TRY(decide_unlike(q, &found, err));
     if (found) return LS_OK;
     if (2 * off[1] > off[0] && off[1] > 2)
         ls_foreign_find(q->f, LS_CAUSE_NOT_REPEATABLE, experiment, 0.7,
@@ -360,7 +379,7 @@ static ls_status decide_some_rows(ls_inquiry *q, ls_stack_experiment experiment,
 /* What others hold is nothing to a request among copies of itself: as many rows, and no text but its own. */
 static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, double sure, ls_error *err) {
     ls_foreign *f = q->f;
-    bool handed = false, unlike = false, filled = false, of_number = false, joined = false;
+    bool handed = false, unlike = false, filled = false, of_number = false, joined = false, by_lengths = false;
     const bool seldom = !holds(sure);
     const double enough = seldom ? SELDOM_CHANCE : FAMILY_ERROR;
     const int64_t most = seldom ? MOST_OF_SELDOM : MOST_OFTEN;
@@ -405,8 +424,9 @@ static ls_status decide_equal(ls_inquiry *q, ls_stack_experiment experiment, dou
         if (is_beyond_order(f, experiment)) {
             LS_TRY(ls_probe_decide_joined(q, experiment, &joined, err));
             if (!joined) LS_TRY(ls_probe_decide_number(q, experiment, &of_number, err));
+            if (!joined && !of_number) LS_TRY(decide_unlike(q, &by_lengths, err));
         }
-        if (joined || of_number) return LS_OK;
+        if (joined || of_number || by_lengths) return LS_OK;
         ls_foreign_find(f, LS_CAUSE_ORDER_BY_BATCH, experiment, is_beyond_order(f, experiment) ? 0.6 : sure,
                         "%d at a time: of different texts %" PRId64 " of %" PRId64
                         " are off, and of copies of one text %" PRId64 " of %" PRId64
@@ -483,10 +503,11 @@ static ls_status decide_unequal(ls_inquiry *q, ls_stack_experiment experiment, d
                         b.twins > 0    ? sure
                         : b.n_off == 0 ? fmin(sure, 0.9)
                                        : 0.7,
-                        "of unequal lengths %" PRId64 " of %" PRId64
-                        " are off, of equal length none; beside some texts and beside others of the same lengths one "
-                        "request is off in %" PRId64 " of %" PRId64 " trials, and by the same in %" PRId64,
-                        f->seen[experiment].n_sequences_off, f->seen[experiment].n_sequences, b.n_off, 2 * b.n,
+                        "of unequal lengths %" PRId64 " of %" PRId64 " are off, of equal length %" PRId64 " of %" PRId64
+                        "; beside some texts and beside others of the same lengths one request is off in %" PRId64
+                        " of %" PRId64 " trials, and by the same in %" PRId64,
+                        f->seen[experiment].n_sequences_off, f->seen[experiment].n_sequences,
+                        f->seen[LS_STACK_BATCH].n_sequences_off, f->seen[LS_STACK_BATCH].n_sequences, b.n_off, 2 * b.n,
                         b.twins);
     return LS_OK;
 }

@@ -163,6 +163,42 @@ ls_status ls_probe_lengths_matter(ls_inquiry *q, double *chance, ls_error *err) 
     return LS_OK;
 }
 
+/* Two at a time, of unlike lengths; and of one, both short and both long: each length stands on either side. Rows that
+ * take room from each other are off now and then whatever their lengths are, and more often where one is filled up. */
+enum { PAIR_ROUNDS = 16, PAIR_ROUNDS_LEAST = 4, PAIR_KINDS = 3, PAIR = 2, PAIR_SHORT = 9, PAIR_LONG = 60 };
+#define MORE_OFTEN 1.5
+
+static ls_status lay_pair(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
+    static const int64_t lengths[PAIR_KINDS][PAIR] = {
+        {PAIR_SHORT, PAIR_LONG}, {PAIR_SHORT, PAIR_SHORT}, {PAIR_LONG, PAIR_LONG}};
+    const int64_t kind = value % PAIR_KINDS, k = value / PAIR_KINDS;
+    ls_stack_trial(q, LS_STACK_PAIR, trial, NULL);
+    trial->sampling.temperature = 0.0f;
+    for (int64_t i = 0; i < PAIR; i++)
+        LS_TRY(ls_requests_plain(q, r, TEXT + 260 + PAIR * k + i, lengths[kind][(i + k) % PAIR], err));
+    return LS_OK;
+}
+
+ls_status ls_probe_unlike_matter(ls_inquiry *q, double *chance, ls_error *err) {
+    int64_t off[PAIR_KINDS] = {0}, n[PAIR_KINDS] = {0};
+    double most = 0.0;
+    *chance = 1.0;
+    for (int64_t k = 0; k<PAIR_ROUNDS && * chance> CHANCE && (k < PAIR_ROUNDS_LEAST || *chance < 1.0); k++) {
+        for (int kind = 0; kind < PAIR_KINDS; kind++) {
+            ls_seen s;
+            LS_TRY(ls_foreign_try_laid(q, lay_pair, PAIR_KINDS * k + kind, &s, err));
+            off[kind] += s.n_sequences_off;
+            n[kind] += s.n_sequences;
+            ls_seen_deinit(&s);
+        }
+        most = fmax(ls_portion(off[1], n[1]), ls_portion(off[2], n[2]));
+        *chance = ls_portion(off[0], n[0]) < MORE_OFTEN * most
+                      ? 1.0
+                      : ls_probe_chance(off[0], n[0], off[1] + off[2], n[1] + n[2]);
+    }
+    return LS_OK;
+}
+
 /* ---- whose distribution a record is of ---- */
 
 enum { AT_ONCE = 2, PROMPT = 9, STEPS = 12, PAIRS = 24, RECORDS_LEAST = 10, RECORDS_MOST = 16 };
