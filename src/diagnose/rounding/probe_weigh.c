@@ -79,3 +79,39 @@ ls_status ls_probe_confirm(ls_inquiry *q, ls_stack_experiment experiment, ls_con
     q->seed = seed;
     return status;
 }
+
+/* ---- requests alone ---- */
+
+/* What a value alone may be off by and not be off with other texts, and still be nobody's rounding. */
+#define NO_ROUNDING 4.0
+
+/* Other texts are off as well, or the middle of all is. Each of the requests alone that was off is tried, once. */
+ls_status ls_probe_solo_holds(ls_inquiry *q, bool *holds_out, ls_error *err) {
+    const uint64_t seed = q->seed;
+    double most = 0.0;
+    ls_status status = LS_OK;
+    *holds_out = q->f->constant || q->solo_again == LS_LOOK_OFF;
+    if ((!q->f->constant && ls_probe_solo_is_right(q->f)) || q->solo_again != LS_LOOK_UNTRIED) return LS_OK;
+    for (int i = 0; i < LS_PROBE_SOLO && !*holds_out && status == LS_OK; i++) {
+        const ls_stack_experiment experiment = ls_probe_solo[i];
+        const ls_requests keep = q->requests[experiment];
+        ls_requests *r = &q->requests[experiment];
+        ls_seen again = {0};
+        ls_trial trial;
+        if (q->f->seen[experiment].n_sequences_off == 0) continue;
+        most = fmax(most, q->f->seen[experiment].abs_max);
+        memset(r, 0, sizeof *r);
+        q->seed = seed + 77;
+        ls_stack_trial(q, experiment, &trial, NULL);
+        status = ls_stack_requests(q, experiment, err);
+        if (status == LS_OK) status = ls_foreign_try(q, &trial, 0, r->of, r->n, &again, err);
+        *holds_out = again.n_sequences_off > 0;
+        ls_seen_deinit(&again);
+        free(r->ids);
+        *r = keep;
+        q->seed = seed;
+    }
+    *holds_out = *holds_out || most > NO_ROUNDING;
+    q->solo_again = *holds_out ? LS_LOOK_OFF : LS_LOOK_CLEAN;
+    return status;
+}
