@@ -9,13 +9,14 @@ enum { TEXTS = 4, FROM = 4900, SHORT = 5, NEW = 3, SAID = 2, WAYS = 2 * SAID, EA
 #define CHANCE 1e-3
 
 static ls_status lay_longest(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    const int64_t n = value / WAYS, way = value % WAYS;
+    const int64_t way = value % WAYS, n = value / WAYS < LS_PLAIN_MOST ? value / WAYS : LS_PLAIN_MOST;
+    const int64_t twice = 2 * n < LS_PLAIN_MOST ? 2 * n : LS_PLAIN_MOST;
     ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
     trial->sampling.temperature = 0.0f;
     trial->max_tokens = NEW;
     for (int64_t i = 0; i < TEXTS; i++) {
         LS_TRY(ls_requests_plain(q, r, FROM, SHORT, err));
-        LS_TRY(ls_requests_plain(q, r, FROM + 1 + TEXTS * (way % SAID) + i, way < SAID ? 2 * n : n / 2, err));
+        LS_TRY(ls_requests_plain(q, r, FROM + 1 + TEXTS * (way % SAID) + i, way < SAID ? twice : n / 2, err));
         LS_TRY(ls_requests_plain(q, r, FROM + 1 + TEXTS * SAID + i, n, err));
     }
     return LS_OK;
