@@ -138,6 +138,10 @@ typedef enum fault {
     TIES,             /* of long completions now and then a value is far off, whatever runs beside it */
     NEAR_TAIL,        /* .. of the first long ones at once, by little */
     LATER_OFF,        /* all decoded tokens are off, to either side */
+    FADES,            /* the same by less with each */
+    WINDOWS_64,       /* prompts above 64 tokens, by less the longer their last window of 64 is */
+    ROW_BEHIND_64,    /* those whose last window has one token */
+    DRAWN_OFF,        /* those behind a token that was not the likeliest */
     JOINED,           /* a row that another one joins while it decodes has lost its state */
     LONGEST,          /* prompts above 32 tokens have a scale that is of the longest since a short one */
     READS_AHEAD,      /* a prompt above 32 tokens reads what the one before it left, if that was as long */
@@ -360,6 +364,18 @@ static bool has_border(int64_t n_prompt, int64_t n) {
     return false;
 }
 
+/* To either side. */
+static double later_off(const int32_t *ids, int64_t n) {
+    return (unit(hash_of(ids, n) + 1) < 0.5 ? -1.0 : 1.0) * (0.2 + 0.4 * unit(hash_of(ids, n)));
+}
+
+/* Token n behind those in front of it. */
+static bool is_likeliest(const int32_t *ids, int64_t n) {
+    double p[VOCAB];
+    probabilities(ids, n, 1.0, p);
+    return p[ids[n]] >= nth_of(p, 0);
+}
+
 static double record_of(const server *s, const double *p, const int32_t *ids, int64_t n, int32_t token, bool hit) {
     double warm[VOCAB];
     const double noise = unit(hash_of(ids, n) + (uint64_t)s->n_runs) - 0.5;
@@ -459,10 +475,15 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
             return log(p[token]) + (s->n_prompt > 32 ? 0.2 + unit(hash_of(ids, n) + (uint64_t)s->longest) : 0.0);
         case READS_AHEAD: return log(p[token]) + (s->ahead != 0 ? 0.2 + unit(hash_of(ids, n) + s->ahead) : 0.0);
         case ONCE_AND_KEYS: return log(p[token]) + (hit || s->n_runs == 5 ? 0.5 : 0.0); /* the long prompt once more */
-        case LATER_OFF:
-            return log(p[token]) + (n > s->n_prompt ? (unit(hash_of(ids, n) + 1) < 0.5 ? -1.0 : 1.0) *
-                                                          (0.2 + 0.4 * unit(hash_of(ids, n)))
-                                                    : 0.0);
+        case WINDOWS_64:
+            return log(p[token]) +
+                   (s->n_prompt > 64 ? later_off(ids, n) * 4.0 * pow(0.85, (double)((s->n_prompt - 1) % 64)) : 0.0);
+        case ROW_BEHIND_64:
+            return log(p[token]) + (s->n_prompt > 64 && s->n_prompt % 64 == 1 ? 2.0 * later_off(ids, n) : 0.0);
+        case FADES:
+            return log(p[token]) + (n > s->n_prompt ? later_off(ids, n) * pow(0.7, (double)(n - s->n_prompt)) : 0.0);
+        case DRAWN_OFF: return log(p[token]) + (n > s->n_prompt && !is_likeliest(ids, n - 1) ? later_off(ids, n) : 0.0);
+        case LATER_OFF: return log(p[token]) + (n > s->n_prompt ? later_off(ids, n) : 0.0);
         case ONE_LEFT: return 0.0;
         case ZEROS: return unit(hash_of(ids, n) + 11) < 0.1 ? 0.0 : log(p[token]);
         case FIVE_PLACES: return log(nearbyint(1e5 * p[token]) / 1e5);

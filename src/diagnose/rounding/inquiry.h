@@ -357,6 +357,9 @@ ls_status ls_probe_decide_draws(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_misread(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether records of one token behind one text are two, by the seed alone. */
 ls_status ls_probe_decide_two_records(ls_inquiry *q, bool *found, ls_error *err);
+/* Where first tokens are right and all decoded ones are not: whether that dies away, or hangs on draws, and is listed.
+ * *asked: a server was that gives both. */
+ls_status ls_probe_decide_decoded(ls_inquiry *q, bool *found, bool *asked, ls_error *err);
 /* Whether records are of a distribution without the end of sequence. */
 ls_status ls_probe_decide_masked(ls_inquiry *q, bool *found, ls_error *err);
 /* Once; what was measured stands for every call. */
@@ -377,8 +380,10 @@ ls_status ls_probe_decide_kept(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_check_cut(ls_inquiry *q, ls_error *err);
 /* Whether what decode leaves is wrong for a prompt that goes on behind it. */
 ls_status ls_probe_decide_talk(ls_inquiry *q, bool *found, ls_error *err);
-/* Whether requests are off from a length on. */
+/* Whether requests are off from a length on, or behind borders of that length. */
 ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether prompts are off that end right behind borders, and not those that end farther behind. */
+ls_status ls_probe_decide_windows(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether a length is what makes longer requests off: of texts somewhat longer hardly any is within `cut`. */
 ls_status ls_probe_length_decides(ls_inquiry *q, int64_t length, double cut, bool *decides, ls_error *err);
 /* Texts of `length` tokens behind requests of twice and of half of it: how many move with that, and how many with what

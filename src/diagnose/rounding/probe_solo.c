@@ -437,7 +437,7 @@ static int64_t parting(const sized *of, int64_t n, double least, int64_t n_befor
     return best;
 }
 
-/* No shorter one is off, and most of the longer ones are. */
+/* No shorter one is off, and most of the longer ones are; else it may be those behind borders. */
 ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
     const double limit = q->f->limit;
     sized of[SIZED_MOST];
@@ -453,7 +453,7 @@ ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
         at = parting(of, n, LS_FLIP_OF_F16, BEFORE_FINE, &cut, &n_beyond);
         if (at < n && !ls_probe_is_fine(&q->f->seen[LS_STACK_LENGTHS].outcomes, of[at].length)) at = n;
     }
-    if (at == n) return LS_OK;
+    if (at == n) return ls_probe_decide_windows(q, found, err);
     q->f->limit = cut; /* what the shorter ones have, and not the bound of a type, tells them apart */
     LS_TRY_DONE(ls_foreign_bisect(q, LS_BOUNDED_LENGTH, of[at].length > 8 ? of[at].length / 2 : 1, 2 * of[at].length,
                                   lay_length, &value, err));
@@ -649,22 +649,29 @@ static void decide_prompts(ls_inquiry *q, const sides *s, double chance) {
 }
 
 /* Prefill is right and the steps behind it are not, the first of them no less than others: by how sure the shares are
- * apart. What is off at some places of a completion alone is no arithmetic. Without a checkpoint keys in few bits, a
- * head of few bits and wrong values of prompts look like it, and have been taken for it. */
-static void decide_decode(ls_inquiry *q, const sides *s) {
+ * apart. What is off at some places of a completion alone is no arithmetic, nor is what dies away or hangs on draws.
+ * Keys in few bits look like it whatever is known, and nothing that is asked tells them. Without a checkpoint wrong
+ * values of prompts do as well. */
+static ls_status decide_decode(ls_inquiry *q, const sides *s, ls_error *err) {
     const ls_expected *e = &q->f->expected;
-    const double sure = is_side_off(e, e->records, e->decoded) ? 0.9 : 0.85;
     const double chance = ls_probe_chance(s->later_off, s->later, s->first_off, s->first);
     const bool at_once = 2 * s->second_off * s->later >= s->later_off * s->second;
+    bool found = false, asked = false;
+    double sure;
     if (at_once && is_side_off(e, e->decoded, e->records)) {
         decide_prompts(q, s, chance);
-        return;
+        return LS_OK;
     }
+    if (at_once) LS_TRY(ls_probe_decide_decoded(q, &found, &asked, err));
+    if (found) return LS_OK;
+    sure = !asked ? 0.82 : is_side_off(e, e->records, e->decoded) ? 0.88 : 0.85;
     ls_foreign_find(q->f, at_once ? LS_CAUSE_DECODE_ARITHMETIC : LS_CAUSE_UNLISTED, LS_STACK_SOLO_LONG,
                     fmax(0.0, (at_once ? sure : 0.7) - (double)LS_STACK_EXPERIMENTS * chance),
                     "first tokens are within rounding, all %" PRId64 "; of decoded ones %" PRId64 " of %" PRId64
-                    " are off by more than two kernels are, of second tokens %" PRId64 " of %" PRId64,
-                    s->first, s->later_off, s->later, s->second_off, s->second);
+                    " are off by more than two kernels are, of second tokens %" PRId64 " of %" PRId64 "%s",
+                    s->first, s->later_off, s->later, s->second_off, s->second,
+                    asked ? ". They are so late in a completion as well, and where each is the likeliest" : "");
+    return LS_OK;
 }
 
 static ls_status decide_rest(ls_inquiry *q, ls_error *err) {
@@ -683,8 +690,7 @@ static ls_status decide_rest(ls_inquiry *q, ls_error *err) {
         return LS_OK;
     }
     if (s.first_off == 0 && 3 * s.later_off > s.later) {
-        decide_decode(q, &s);
-        return LS_OK;
+        return decide_decode(q, &s, err);
     }
     LS_TRY(ls_probe_decide_rows(q, &of_rows, err));
     if (of_rows) return LS_OK;
