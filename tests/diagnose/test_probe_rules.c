@@ -678,6 +678,58 @@ static void a_checkpoint_tells_which_side_is_wrong(void **state) {
     }
 }
 
+/* A checkpoint's own values for first tokens, and for those behind them what an edit makes of it. */
+static void record_edited(server *s, const char *directory, const ls_model_config *config, ls_edit edit) {
+    const ls_edit edits[2] = {{.layer = -1}, edit};
+    ls_error err;
+    assert_ok(ls_reference_create(&s->inquiry.reference, directory, config, LS_REFERENCE_PARAMETERS, &err), err);
+    for (int r = 0; r < LS_PROBE_SOLO; r++) {
+        ls_outcomes *o = &s->foreign.seen[ls_probe_solo[r]].outcomes;
+        for (int64_t k = 0; k < o->n; k++) {
+            ls_outcome *c = &o->of[k];
+            double values[2 * 8];
+            if (c->n_prompt > 12 || c->n > 8) continue;
+            assert_ok(ls_values_of_edits(&s->inquiry, c, c->n, edits, 2, values, &err), err);
+            for (int64_t i = 0; i < c->n; i++) {
+                c->scored[i] = (float)values[i];
+                c->logprob[i] = (float)(i > 0 ? values[c->n + i] : values[i]);
+            }
+        }
+    }
+    ls_reference_free(s->inquiry.reference);
+    s->inquiry.reference = NULL;
+}
+
+/* Other weights, and keys in few bits, are none. */
+static void a_head_in_few_bits_is_told_by_the_checkpoint(void **state) {
+    static const char directory[] = LS_FIXTURES "/jamba-dense";
+    static const struct {
+        ls_edit edit;
+        ls_cause cause;
+    } rows[] = {{{.layer = -1, .head_weights = LS_CHANGED_E5M2}, LS_CAUSE_COARSE_HEAD},
+                {{.layer = -1, .head_weights = LS_CHANGED_INT8_TENSOR}, LS_CAUSE_COARSE_HEAD},
+                {{.layer = -1, .weights = LS_CHANGED_E5M2}, LS_CAUSE_NONE},
+                {{.layer = -1, .keys = LS_ROUND_FP8}, LS_CAUSE_NONE},
+                {{.layer = -1}, LS_CAUSE_NONE}};
+    ls_device *device = NULL;
+    ls_model *model = NULL;
+    ls_error err;
+    (void)state;
+    assert_ok(ls_device_open_cpu(&device, 1, ls_isa_best(), &err), err);
+    assert_ok(ls_model_open(&model, device, directory, &err), err);
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        server *s = start(SOUND);
+        bool found;
+        run_alone(s);
+        record_edited(s, directory, &model->config, rows[k].edit);
+        assert_ok(ls_probe_decide_head_weights(&s->inquiry, directory, &model->config, &found, &err), err);
+        check_cause(s, found, rows[k].cause);
+        stop(s);
+    }
+    ls_model_close(model);
+    ls_device_close(device);
+}
+
 /* What dies away with each token was handed to decode, and what draws alone show is what they leave: neither is named. */
 static void what_is_not_the_same_at_every_step_is_no_arithmetic(void **state) {
     static const struct {
@@ -737,6 +789,7 @@ int main(void) {
                                        cmocka_unit_test(keys_of_two_bytes_are_no_other_weights),
                                        cmocka_unit_test(a_checkpoint_tells_which_side_is_wrong),
                                        cmocka_unit_test(what_is_not_the_same_at_every_step_is_no_arithmetic),
+                                       cmocka_unit_test(a_head_in_few_bits_is_told_by_the_checkpoint),
                                        cmocka_unit_test(a_kernel_that_a_hit_chooses_is_no_fault),
                                        cmocka_unit_test(a_seed_without_values_is_followed_by_the_next)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,10 +13,9 @@ static double logprob(const double *row, int64_t vocab, int32_t token) {
     return row[token] - most - log(sum);
 }
 
-/* out [n_edits][n]: the first n completion tokens under each edit of the reference. */
-static ls_status score_edits(ls_inquiry *q, const ls_outcome *c, int64_t n, const ls_edit *edits, int64_t n_edits,
+ls_status ls_values_of_edits(ls_inquiry *q, const ls_outcome *c, int64_t n, const ls_edit *edits, int64_t n_edits,
                              double *out, ls_error *err) {
-    const int64_t vocab = q->config->vocab, length = c->n_prompt + n;
+    const int64_t vocab = ls_reference_config(q->reference)->vocab, length = c->n_prompt + n;
     int32_t *tokens = NULL;
     double *rows = NULL;
     ls_status status;
@@ -47,7 +46,7 @@ ls_status ls_rounding_of(ls_inquiry *q, const ls_outcome *c, int64_t n, double *
     double *values = NULL;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&values, n, 2 * sizeof *values, "log-probabilities", err));
-    LS_TRY_DONE(score_edits(q, c, n, edits, 2, values, err));
+    LS_TRY_DONE(ls_values_of_edits(q, c, n, edits, 2, values, err));
     for (int64_t i = 0; i < n; i++) out[i] = values[n + i] - values[i];
 done:
     free(values);
@@ -62,7 +61,7 @@ ls_status ls_sensitivity(ls_inquiry *q, const ls_outcome *c, double *out, ls_err
     double *values = NULL;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&values, c->n, 4 * sizeof *values, "log-probabilities", err));
-    LS_TRY_DONE(score_edits(q, c, c->n, edits, 4, values, err));
+    LS_TRY_DONE(ls_values_of_edits(q, c, c->n, edits, 4, values, err));
     for (int64_t i = 0; i < c->n; i++) { /* f16 has three bits more */
         const double of_bf16 = fabs(values[c->n + i] - values[i]), of_f16 = fabs(values[2 * c->n + i] - values[i]);
         out[i] = fmax(of_bf16, 8.0 * fmax(of_f16, fabs(values[3 * c->n + i] - values[i])));
@@ -77,7 +76,7 @@ ls_status ls_cut_effects(ls_inquiry *q, const ls_outcome *c, int64_t every, doub
     double values[1 + LS_LOST_KINDS];
     for (int k = 0; k < LS_LOST_KINDS; k++)
         edits[1 + k] = (ls_edit){.layer = -1, .lose = 1 << k, .cut_every = every, .cut_before = c->n_prompt};
-    LS_TRY(score_edits(q, c, 1, edits, 1 + LS_LOST_KINDS, values, err));
+    LS_TRY(ls_values_of_edits(q, c, 1, edits, 1 + LS_LOST_KINDS, values, err));
     for (int k = 0; k < LS_LOST_KINDS; k++) out[k] = fabs(values[1 + k] - values[0]);
     return LS_OK;
 }

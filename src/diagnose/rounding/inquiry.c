@@ -9,9 +9,7 @@
 #include "base/mem.h"
 #include "base/sort.h"
 
-/* Of a checkpoint that the reference forward takes, and a median abs d from which on requests alone are wrong and not
- * rounded, if nothing says that they are. */
-#define PARAMETERS_MAX 8000000
+/* A median abs d from which on requests alone are wrong and not rounded, if nothing says that they are. */
 #define CONSTANT 1.5e-3
 #define LARGE_NOISE 3e-4
 #define CALM_FLOOR 1e-4
@@ -273,7 +271,7 @@ ls_status ls_foreign_run(const ls_runner *runner, const char *directory, ls_erro
     if (ls_sweep_trainer_is_other(runner->door->trainer))
         snprintf(q->f->no_reference, sizeof q->f->no_reference, "%s",
                  q->f->is_server ? "the server is its own trainer" : "the trainer is another program");
-    else if (ls_reference_create(&q->reference, directory, q->config, PARAMETERS_MAX, &none) != LS_OK)
+    else if (ls_reference_create(&q->reference, directory, q->config, LS_REFERENCE_PARAMETERS, &none) != LS_OK)
         snprintf(q->f->no_reference, sizeof q->f->no_reference, "%.*s", LS_NOTE_BYTES - 1, none.text);
     LS_TRY_DONE(q->f->is_server ? ls_probe_inquire(q, err) : inquire(q, err));
 done:

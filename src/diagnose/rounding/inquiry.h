@@ -109,7 +109,7 @@ void ls_foreign_html(FILE *file, const ls_sweep *sweep);
 
 /* ---- for the files of this part alone ---- */
 
-enum { LS_FOREIGN_PROMPTS = 80 };
+enum { LS_FOREIGN_PROMPTS = 80, LS_REFERENCE_PARAMETERS = 8000000 /* that the reference forward takes */ };
 
 /* Prompts of one experiment; ids are owned. */
 typedef struct ls_requests {
@@ -272,6 +272,9 @@ ls_status ls_foreign_bound(ls_inquiry *q, ls_bounded lever, int64_t value, bool 
 
 /* How far each completion token's value moves when activations are rounded to bf16, at least. */
 ls_status ls_sensitivity(ls_inquiry *q, const ls_outcome *c, double *out, ls_error *err);
+/* out [n_edits][n]: log-probabilities of the first n completion tokens under each edit of the reference. */
+ls_status ls_values_of_edits(ls_inquiry *q, const ls_outcome *c, int64_t n, const ls_edit *edits, int64_t n_edits,
+                             double *out, ls_error *err);
 /* By how much bf16 weights, activations and keys move the first n of them. */
 ls_status ls_rounding_of(ls_inquiry *q, const ls_outcome *c, int64_t n, double *out, ls_error *err);
 
@@ -357,6 +360,10 @@ ls_status ls_probe_decide_draws(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_misread(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether records of one token behind one text are two, by the seed alone. */
 ls_status ls_probe_decide_two_records(ls_inquiry *q, bool *found, ls_error *err);
+/* Where first tokens are right and decoded ones are not: whether they are those of the checkpoint in `directory` with a
+ * head in few bits. */
+ls_status ls_probe_decide_head_weights(ls_inquiry *q, const char *directory, const ls_model_config *config, bool *found,
+                                       ls_error *err);
 /* Where first tokens are right and all decoded ones are not: whether that dies away, or hangs on draws, and is listed.
  * *asked: a server was that gives both. */
 ls_status ls_probe_decide_decoded(ls_inquiry *q, bool *found, bool *asked, ls_error *err);

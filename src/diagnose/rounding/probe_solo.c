@@ -648,6 +648,15 @@ static void decide_prompts(ls_inquiry *q, const sides *s, double chance) {
         s->later_off, s->later, e->decoded, e->records);
 }
 
+/* The head in few bits, where the checkpoint is given. */
+static ls_status decide_head_of_decode(ls_inquiry *q, bool *found, ls_error *err) {
+    ls_sweep_trainer *checkpoint = q->runner->sweep->opts.checkpoint;
+    ls_model *model;
+    if (checkpoint == NULL || ls_sweep_trainer_directory(checkpoint) == NULL) return LS_OK;
+    LS_TRY(ls_sweep_trainer_model(checkpoint, 0, &model, err));
+    return ls_probe_decide_head_weights(q, ls_sweep_trainer_directory(checkpoint), &model->config, found, err);
+}
+
 /* Prefill is right and the steps behind it are not, the first of them no less than others: by how sure the shares are
  * apart. What is off at some places of a completion alone is no arithmetic, nor is what dies away or hangs on draws.
  * Keys in few bits look like it whatever is known, and nothing that is asked tells them. Without a checkpoint wrong
@@ -662,7 +671,8 @@ static ls_status decide_decode(ls_inquiry *q, const sides *s, ls_error *err) {
         decide_prompts(q, s, chance);
         return LS_OK;
     }
-    if (at_once) LS_TRY(ls_probe_decide_decoded(q, &found, &asked, err));
+    if (at_once) LS_TRY(decide_head_of_decode(q, &found, err));
+    if (at_once && !found) LS_TRY(ls_probe_decide_decoded(q, &found, &asked, err));
     if (found) return LS_OK;
     sure = !asked ? 0.82 : is_side_off(e, e->records, e->decoded) ? 0.88 : 0.85;
     ls_foreign_find(q->f, at_once ? LS_CAUSE_DECODE_ARITHMETIC : LS_CAUSE_UNLISTED, LS_STACK_SOLO_LONG,

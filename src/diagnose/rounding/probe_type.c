@@ -8,7 +8,7 @@
 
 enum { TEXTS = 6, SHORT = 24, LONG = 56, TEXT = 4000, APART_LEAST = 12 };
 /* Of values that are not nearly sure: so many are apart at all, and so many by more than float32 makes. */
-#define APART_SHARE 0.2
+#define APART_SHARE 0.1
 #define FAR_SHARE 0.02
 
 /* The prompt's own values of the first `n` tokens of each text, behind its first token. */

@@ -102,6 +102,8 @@ done:
 
 bool ls_sweep_trainer_is_other(const ls_sweep_trainer *t) { return t->by.score != NULL; }
 
+const char *ls_sweep_trainer_directory(const ls_sweep_trainer *t) { return t->directory; }
+
 void ls_sweep_trainer_free(ls_sweep_trainer *t) {
     if (t == NULL) return;
     free(t->sequence);

@@ -135,6 +135,8 @@ typedef struct ls_scorer {
 /* Another trainer, for a model of any architecture. It has the first version alone. */
 ls_status ls_sweep_trainer_create_by(ls_sweep_trainer **out, ls_scorer scorer, ls_error *err);
 bool ls_sweep_trainer_is_other(const ls_sweep_trainer *trainer);
+/* Of its model; NULL: it is another trainer. */
+const char *ls_sweep_trainer_directory(const ls_sweep_trainer *trainer);
 void ls_sweep_trainer_free(ls_sweep_trainer *trainer);
 /* The second version is opened when it is first asked for. */
 ls_status ls_sweep_trainer_model(ls_sweep_trainer *trainer, int32_t version, ls_model **out, ls_error *err);
