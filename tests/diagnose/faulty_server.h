@@ -141,6 +141,7 @@ typedef enum fault {
     FADES,            /* the same by less with each */
     WINDOWS_64,       /* prompts above 64 tokens, by less the longer their last window of 64 is */
     ROW_BEHIND_64,    /* those whose last window has one token */
+    READERS,          /* beside long prompts records of the completion's middle are those of the row before */
     DRAWN_OFF,        /* those behind a token that was not the likeliest */
     JOINED,           /* a row that another one joins while it decodes has lost its state */
     LONGEST,          /* prompts above 32 tokens have a scale that is of the longest since a short one */
@@ -715,6 +716,12 @@ static void take_row_of_next(ls_outcomes *o, int64_t every, int64_t at) {
     }
 }
 
+static bool has_long(const ls_outcomes *o) {
+    for (int64_t k = 0; k < o->n; k++)
+        if (o->of[k].n_prompt > 64) return true;
+    return false;
+}
+
 static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
                      ls_outcomes *out, ls_error *err) {
     server *s = context;
@@ -732,6 +739,9 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
         generate(s, trial, &out->of[k], mix(trial->sampling.seed) + (uint64_t)k);
     }
     if (s->fault == ROW_OF_NEXT && trial->levers.batch > 1) take_row_of_next(out, 2, 2);
+    for (int64_t k = out->n - 1; k > 0 && s->fault == READERS && has_long(out); k--)
+        for (int64_t i = 4; i < 12 && i < out->of[k].n && i < out->of[k - 1].n; i++)
+            out->of[k].logprob[i] = out->of[k - 1].logprob[i];
     if (s->fault == LATE_ROW && trial->levers.batch > 16) take_row_of_next(out, 3, 1);
     return LS_OK;
 }

@@ -38,6 +38,10 @@ static ls_status row_of_other(ls_inquiry *q, bool *found, ls_error *err) {
     return ls_probe_decide_row_of_other(q, LS_STACK_BATCH, found, err);
 }
 
+static ls_status readers(ls_inquiry *q, bool *found, ls_error *err) {
+    return ls_probe_decide_readers(q, LS_STACK_LOAD, found, err);
+}
+
 /* All that is looked for where requests alone are within 1e-3. */
 static ls_status below_patterns(ls_inquiry *q, bool *found, ls_error *err) {
     q->f->floor_max = 5e-4;
@@ -165,6 +169,10 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {row_of_other, ROWS_OF_SOME, LS_CAUSE_NONE},
                 {row_of_other, LATE_ROW, LS_CAUSE_OTHERS_STATE},
                 {row_of_other, NOISE, LS_CAUSE_NONE},
+                {readers, SOUND, LS_CAUSE_NONE},
+                {readers, READERS, LS_CAUSE_OTHERS_STATE},
+                {readers, TEXTS_IN, LS_CAUSE_NONE}, /* no other row's values */
+                {readers, NOISE, LS_CAUSE_NONE},
                 {ls_probe_decide_flushed, SOUND, LS_CAUSE_NONE},
                 {ls_probe_decide_flushed, FEW_BITS, LS_CAUSE_CACHE_CROSSED},
                 {ls_probe_decide_flushed, KEY_UNWRITTEN, LS_CAUSE_NONE},

@@ -419,6 +419,8 @@ ls_status ls_probe_decide_number(ls_inquiry *q, ls_stack_experiment experiment, 
 ls_status ls_probe_decide_joined(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
 /* Whether records are of another request's distribution, where one of two ends before the other. */
 ls_status ls_probe_decide_row_of_other(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
+/* Whether records of requests that run while a long prompt is read are those of other rows. */
+ls_status ls_probe_decide_readers(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
 /* *chance: that four at a time are off as often where they are of one length. */
 ls_status ls_probe_lengths_matter(ls_inquiry *q, double *chance, ls_error *err);
 /* The same of two at a time, where those of one length are off as well: that unlike ones are so more often. */

@@ -360,6 +360,7 @@ static ls_status decide_some_rows(ls_inquiry *q, ls_stack_experiment experiment,
     if (off[0] + off[1] == 0 && q->f->seen[experiment].abs_max <= NEAR_LIMIT * q->f->limit) return LS_OK;
     LS_TRY(ls_probe_decide_filled_up(q, experiment, &found, err));
     if (!found) LS_TRY(ls_probe_decide_row_of_other(q, experiment, &found, err));
+    if (!found) LS_TRY(ls_probe_decide_readers(q, experiment, &found, err));
     if (!found) LS_TRY(decide_unlike(q, &found, err));
     if (found) return LS_OK;
     if (2 * off[1] > off[0] && off[1] > 2)
@@ -565,7 +566,7 @@ static ls_status decide_load(ls_inquiry *q, bool *alone, ls_error *err) {
     const ls_stack_experiment which = ls_stack_is_off(q, LS_STACK_LOAD) ? LS_STACK_LOAD : LS_STACK_PRESSED;
     const ls_seen *loaded = &q->f->seen[which];
     double sure;
-    bool alone_right, short_right, grown = false, two_right = true, prompts_right = true;
+    bool alone_right, short_right, grown = false, read = false, two_right = true, prompts_right = true;
     ls_stack_experiment experiment;
     LS_TRY(strongest(q, which, which, &experiment, &sure, err));
     *alone = experiment < LS_STACK_EXPERIMENTS && !(sure > 0.0) &&
@@ -579,6 +580,9 @@ static ls_status decide_load(ls_inquiry *q, bool *alone, ls_error *err) {
         LS_TRY(is_right(q, lay_pressed, 2, &two_right, err));
         LS_TRY(is_right(q, lay_pressed, PROMPTS_AT_ONCE, &prompts_right, err));
     }
+    if (!(short_right && alone_right && two_right && prompts_right))
+        LS_TRY(ls_probe_decide_readers(q, experiment, &read, err));
+    if (read) return LS_OK;
     if (short_right)
         ls_foreign_find(q->f, LS_CAUSE_PREEMPTED, experiment, alone_right && two_right && prompts_right ? sure : 0.6,
                         "%s: %" PRId64 " of %" PRId64
@@ -792,7 +796,7 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
                 {LS_STACK_EOS, LS_CAUSE_EOS_INSIDE, "with an end-of-sequence token inside"},
                 {LS_STACK_BOS, LS_CAUSE_SPECIAL_TOKEN, "with a begin-of-sequence token inside"},
                 {LS_STACK_PAD, LS_CAUSE_SPECIAL_TOKEN, "with the padding token inside"}};
-    bool alone, talks, left, flushed, placed, evicted, grown;
+    bool alone, talks, left, flushed, placed, evicted, grown, read;
     if (decide_marks(q)) return LS_OK;
     LS_TRY(decide_draws(q, err));
     if (q->f->found.n == 0 && is_off_when_full(q)) LS_TRY(ls_probe_decide_evicted(q, &evicted, err));
@@ -817,6 +821,8 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
     if (q->f->found.n == 0 && q->left != LS_STACK_SOLO_A) LS_TRY(ls_probe_decide_positions(q, &placed, err));
     if (q->f->found.n == 0 && q->left == LS_STACK_PRESSED) LS_TRY(ls_probe_decide_grown(q, &grown, err));
     if (q->f->found.n == 0) LS_TRY(ls_probe_decide_lengths(q, err));
+    if (q->f->found.n == 0 && (q->left == LS_STACK_LOAD || q->left == LS_STACK_PRESSED))
+        LS_TRY(ls_probe_decide_readers(q, q->left, &read, err));
     if (q->f->found.n == 0) decide_unlisted(q);
     return LS_OK;
 }
