@@ -24,7 +24,7 @@ static ls_status lay_readers(ls_inquiry *q, int64_t text, ls_trial *trial, ls_re
     return LS_OK;
 }
 
-static int64_t count_off(const ls_foreign *f, const ls_outcome *c) {
+static int64_t count_tokens_off(const ls_foreign *f, const ls_outcome *c) {
     int64_t n = 0;
     for (int64_t i = 0; i < c->n; i++) n += ls_token_off(f, c, i);
     return n;
@@ -46,7 +46,7 @@ static int64_t count_aligned(const ls_foreign *f, const ls_outcome *c, const ls_
 static void count_explained(const ls_foreign *f, const ls_outcomes *o, int64_t *n, int64_t *n_explained) {
     const double near = fmax(1e-5, fmin(f->floor_q90, NEAR_MOST));
     for (int64_t s = 0; s < o->n; s++) {
-        const int64_t n_off = count_off(f, &o->of[s]);
+        const int64_t n_off = count_tokens_off(f, &o->of[s]);
         int64_t most = 0;
         if (n_off < OFF_LEAST) continue;
         for (int64_t k = 0; k < o->n; k++) {

@@ -9,7 +9,7 @@
 
 /* Windows that are looked for, the longest first: a border of one is a border of its halves as well. */
 static const int64_t windows[] = {512, 384, 256, 192, 128, 96, 64, 48, 32};
-enum { WINDOWS = sizeof windows / sizeof windows[0], BEHIND = 3, TEXTS = 3, TEXT = 4960, ENDS = 9 };
+enum { WINDOWS = sizeof windows / sizeof windows[0], BEHIND = 3, TEXTS = 3, TEXT = 4960, ENDS = 9, TRIED_MOST = 2 };
 /* Prompts that end behind borders, and others, of one length each; three tokens behind a border no single row of a last
  * chunk is what is off. */
 typedef struct end {
@@ -20,6 +20,8 @@ static const end ends[ENDS] = {{1, 1, false},  {2, -1, false}, {2, 0, false}, {2
                                {4, -1, false}, {4, 0, false},  {4, 1, true},  {4, 3, true}};
 /* Of what is off by in the middle: what a state has forgotten by the next border is nearer. */
 #define FORGOTTEN 0.2
+/* A number of rows may choose a kernel; bf16 makes less than this of it in the middle. */
+#define LEAST_SIZE 0.05
 
 /* Whether requests that were tried let it be so: all behind a border are off but for one, and of those up to the first
  * border, and at one, none is. */
@@ -78,10 +80,13 @@ static ls_status try_window(ls_inquiry *q, int64_t window, double cut, bool *fou
 
 ls_status ls_probe_decide_windows(ls_inquiry *q, bool *found, ls_error *err) {
     const int64_t most = q->runner->sweep->opts.length_max;
-    const double cut = ls_probe_moved_from(q);
+    const double cut = q->of_pattern ? LEAST_SIZE : ls_probe_moved_from(q);
+    int n_tried = 0;
     *found = false;
-    for (int k = 0; k < WINDOWS && !*found; k++)
-        if ((most == 0 || 2 * windows[k] + 2 * BEHIND <= most) && may_be(q, windows[k], cut))
+    for (int k = 0; k < WINDOWS && n_tried < TRIED_MOST && !*found; k++)
+        if ((most == 0 || 2 * windows[k] + 2 * BEHIND <= most) && may_be(q, windows[k], cut)) {
             LS_TRY(try_window(q, windows[k], cut, found, err));
+            n_tried++;
+        }
     return LS_OK;
 }
