@@ -738,7 +738,8 @@ static void a_head_in_few_bits_is_told_by_the_checkpoint(void **state) {
     ls_device_close(device);
 }
 
-/* What dies away with each token was handed to decode, and what draws alone show is what they leave: neither is named. */
+/* What dies away with each token was handed to decode, and what draws alone show is what they leave: neither is named.
+ */
 static void what_is_not_the_same_at_every_step_is_no_arithmetic(void **state) {
     static const struct {
         fault fault;

@@ -1,5 +1,5 @@
-/* Requests that run while a long prompt is read, a part in each step: whether their records are then those of other rows
- * of the step. The same requests beside a short one in its place are right. */
+/* Requests that run while a long prompt is read, a part in each step: whether their records are then those of other
+ * rows of the step. The same requests beside a short one in its place are right. */
 #include <inttypes.h>
 #include <math.h>
 
