@@ -360,8 +360,8 @@ static ls_status decide_some_rows(ls_inquiry *q, ls_stack_experiment experiment,
     if (off[0] + off[1] == 0 && q->f->seen[experiment].abs_max <= NEAR_LIMIT * q->f->limit) return LS_OK;
     LS_TRY(ls_probe_decide_filled_up(q, experiment, &found, err));
     if (!found) LS_TRY(ls_probe_decide_row_of_other(q, experiment, &found, err));
-    if (!found) LS_TRY(ls_probe_decide_readers(q, experiment, &found, err));
     if (!found) LS_TRY(decide_unlike(q, &found, err));
+    if (!found) LS_TRY(ls_probe_decide_readers(q, experiment, &found, err));
     if (found) return LS_OK;
     if (2 * off[1] > off[0] && off[1] > 2)
         ls_foreign_find(q->f, LS_CAUSE_NOT_REPEATABLE, experiment, 0.7,
