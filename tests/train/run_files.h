@@ -23,15 +23,24 @@ static inline int64_t steps_done(const char *run) {
     return n;
 }
 
-/* A port of this machine that nobody listens on. */
+/* A port of this machine that nobody has. One that the system gives to clients it may give again before a rank listens
+ * there: so it is one below those, by the process. */
 static inline void choose_address(char out[LS_OPTION_TEXT_MAX]) {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t n = sizeof a;
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_true(fd >= 0 && bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &n), 0);
-    close(fd);
-    snprintf(out, LS_OPTION_TEXT_MAX, "127.0.0.1:%d", (int)ntohs(a.sin_port));
+    enum { FIRST = 20000, PORTS = 12000, TRIED = 100 };
+    static int64_t n_chosen;
+    for (int i = 0; i < TRIED; i++) {
+        const int port = FIRST + (int)((97 * (int64_t)getpid() + n_chosen++) % PORTS);
+        struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        const int fd = socket(AF_INET, SOCK_STREAM, 0);
+        bool is_free;
+        assert_true(fd >= 0);
+        a.sin_port = htons((uint16_t)port);
+        is_free = bind(fd, (struct sockaddr *)&a, sizeof a) == 0;
+        close(fd);
+        snprintf(out, LS_OPTION_TEXT_MAX, "127.0.0.1:%d", port);
+        if (is_free) return;
+    }
+    fail_msg("%d ports are taken", TRIED);
 }
 
 #endif
