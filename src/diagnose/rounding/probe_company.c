@@ -183,7 +183,7 @@ ls_status ls_probe_unlike_matter(ls_inquiry *q, double *chance, ls_error *err) {
     int64_t off[PAIR_KINDS] = {0}, n[PAIR_KINDS] = {0};
     double most = 0.0;
     *chance = 1.0;
-    for (int64_t k = 0; k<PAIR_ROUNDS && * chance> CHANCE && (k < PAIR_ROUNDS_LEAST || *chance < 1.0); k++) {
+    for (int64_t k = 0; k < PAIR_ROUNDS && !(*chance <= CHANCE) && (k < PAIR_ROUNDS_LEAST || *chance < 1.0); k++) {
         for (int kind = 0; kind < PAIR_KINDS; kind++) {
             ls_seen s;
             LS_TRY(ls_foreign_try_laid(q, lay_pair, PAIR_KINDS * k + kind, &s, err));

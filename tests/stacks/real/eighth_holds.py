@@ -8,7 +8,6 @@ go on behind a completion. Where a server refuses n > 1, the traffic has none.
 """
 import os
 import random
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -61,18 +60,9 @@ def traffic(url, habits, r):
 
 
 def measure(models, case):
-    directory = os.path.join(models, case["model"])
-    if not os.path.exists(directory):
-        kind = case["model"].removeprefix("eighth-")
-        subprocess.run([sys.executable, SERVE, "--make", directory, kind], check=True, stderr=subprocess.DEVNULL)
     named = eighth_cases.BY_NAME[case["words"][1]]
-    server = subprocess.Popen([sys.executable, SERVE, directory] + case["words"], stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL, text=True)
-    try:
-        answers = traffic(server.stdout.readline().strip(), named.habits.split(), random.Random(8))
-    finally:
-        server.kill()
-        server.wait()
+    directory, answers = seventh_holds.answers_of(
+        models, case, SERVE, lambda url: traffic(url, named.habits.split(), random.Random(8)))
     return seventh_holds.judge(directory, case, named.type == "float32", answers)
 
 

@@ -10,7 +10,6 @@ replay-shift, what the server says of the same tokens as a prompt is held agains
 import itertools
 import os
 import random
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -101,17 +100,8 @@ def traffic(url, case, r):
 
 
 def measure(models, row):
-    case, directory = BY_NAME[row["words"][1]], os.path.join(models, row["model"])
-    if not os.path.exists(directory):
-        subprocess.run([sys.executable, SERVE, "--make", directory, row["model"].removeprefix("ninth-")], check=True,
-                       stderr=subprocess.DEVNULL)
-    server = subprocess.Popen([sys.executable, SERVE, directory] + row["words"], stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL, text=True)
-    try:
-        answers = traffic(server.stdout.readline().strip(), case, random.Random(9))
-    finally:
-        server.kill()
-        server.wait()
+    case = BY_NAME[row["words"][1]]
+    directory, answers = seventh_holds.answers_of(models, row, SERVE, lambda url: traffic(url, case, random.Random(9)))
     return seventh_holds.judge(directory, row, case.type == "f32", answers, case.dialect == "sglang")
 
 

@@ -102,20 +102,24 @@ def own(directory, dtype, answers):
     return values
 
 
-def measure(models, case):
-    """How many requests are off, of how many; the limit; the median of what is off."""
-    directory = os.path.join(models, case["model"])
+def answers_of(models, case, program, ask):
+    """The model's folder, which is made where it is not there; what `ask` has of the address of a set's server."""
+    directory, kind = os.path.join(models, case["model"]), case["model"].partition("-")[2]
     if not os.path.exists(directory):
-        kind = case["model"].removeprefix("seventh-")
-        subprocess.run([sys.executable, SERVE, "--make", directory, kind], check=True, stderr=subprocess.DEVNULL)
-    sglang = case["name"] == "seventh-sglang-raw"
-    server = subprocess.Popen([sys.executable, SERVE, directory] + case["words"], stdout=subprocess.PIPE,
+        subprocess.run([sys.executable, program, "--make", directory, kind], check=True, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen([sys.executable, program, directory] + case["words"], stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL, text=True)
     try:
-        answers = traffic(server.stdout.readline().strip(), "sglang" if sglang else "vllm")
+        return directory, ask(server.stdout.readline().strip())
     finally:
         server.kill()
         server.wait()
+
+
+def measure(models, case):
+    """How many requests are off, of how many; the limit; the median of what is off."""
+    sglang = case["name"] == "seventh-sglang-raw"
+    directory, answers = answers_of(models, case, SERVE, lambda url: traffic(url, "sglang" if sglang else "vllm"))
     return judge(directory, case, "float32" in case["words"], answers, sglang)
 
 

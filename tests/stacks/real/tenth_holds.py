@@ -9,7 +9,6 @@ settings the values of prompts are held against the model as well.
 """
 import os
 import random
-import subprocess
 import sys
 import threading
 import types
@@ -77,17 +76,8 @@ def traffic(url, case, r):
 
 
 def measure(models, row):
-    case, directory = tenth_cases.BY_NAME[row["words"][1]], os.path.join(models, row["model"])
-    if not os.path.exists(directory):
-        subprocess.run([sys.executable, SERVE, "--make", directory, row["model"].removeprefix("tenth-")], check=True,
-                       stderr=subprocess.DEVNULL)
-    server = subprocess.Popen([sys.executable, SERVE, directory] + row["words"], stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL, text=True)
-    try:
-        answers = traffic(server.stdout.readline().strip(), case, random.Random(10))
-    finally:
-        server.kill()
-        server.wait()
+    case = tenth_cases.BY_NAME[row["words"][1]]
+    directory, answers = seventh_holds.answers_of(models, row, SERVE, lambda url: traffic(url, case, random.Random(10)))
     return seventh_holds.judge(directory, row, case.type == "f32", answers, case.dialect == "sglang")
 
 
