@@ -91,8 +91,8 @@ static ls_status project_heads(const ls_forward *f, const ls_attention_weights *
     const int64_t q_dim = (int64_t)c->n_heads * c->head_dim, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
     const ls_rows q = c->head_gates ? a->q_gates : bare ? a->q : a->qkv_raw;
     const ls_rows k = c->head_gates ? a->kv_raw : ls_rows_column(q, q_dim);
-    LS_TRY(ls_part_project(f, q, a->x, &w->q, NULL, err));
-    return ls_part_project_pair(f, k, ls_rows_column(k, kv_dim), a->x, &w->k, &w->v, err);
+    const ls_gemm_weight *const weights[3] = {&w->q, &w->k, &w->v};
+    return ls_part_project_three(f, q, k, ls_rows_column(k, kv_dim), a->x, weights, err);
 }
 
 /* A run of a forward whose q, k and v are made of all heads of its rows: both in one call. */

@@ -39,10 +39,13 @@ ls_status ls_part_project(const ls_forward *f, ls_rows out, ls_rows x, const ls_
     return ls_gemm(f->ws->device, &args, err);
 }
 
-ls_status ls_part_project_pair(const ls_forward *f, ls_rows out, ls_rows other_out, ls_rows x, const ls_gemm_weight *w,
-                               const ls_gemm_weight *other, ls_error *err) {
-    const ls_gemm_pair_args args = {ls_part_product(f, out, x, w, NULL, f->batch->n_rows), other, other_out.data};
-    return ls_gemm_pair(f->ws->device, &args, err);
+ls_status ls_part_project_three(const ls_forward *f, ls_rows out, ls_rows second_out, ls_rows third_out, ls_rows x,
+                                const ls_gemm_weight *const weights[3], ls_error *err) {
+    const ls_gemm_three_args args = {.first = ls_part_product(f, out, x, weights[0], NULL, f->batch->n_rows),
+                                     .others = {weights[1], weights[2]},
+                                     .outs = {second_out.data, third_out.data},
+                                     .outs_stride = second_out.stride};
+    return ls_gemm_three(f->ws->device, &args, err);
 }
 
 ls_status ls_part_project_exact(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, ls_error *err) {

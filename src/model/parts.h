@@ -69,9 +69,10 @@ ls_gemm_args ls_part_product(const ls_forward *f, ls_rows out, ls_rows x, const 
 /* out[m][n] = R(x . w + bias) over all rows. */
 ls_status ls_part_project(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, const float *bias,
                           ls_error *err);
-/* Two of them without bias, by weights of one shape: other_out is of the type and stride of out. */
-ls_status ls_part_project_pair(const ls_forward *f, ls_rows out, ls_rows other_out, ls_rows x, const ls_gemm_weight *w,
-                               const ls_gemm_weight *other, ls_error *err);
+/* Three of them without bias; the weights of the second and third have one shape, and their outs are of out's type and
+ * of one stride. */
+ls_status ls_part_project_three(const ls_forward *f, ls_rows out, ls_rows second_out, ls_rows third_out, ls_rows x,
+                                const ls_gemm_weight *const weights[3], ls_error *err);
 /* One without bias, a float32 chain whatever the profile: the router. */
 ls_status ls_part_project_exact(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, ls_error *err);
 /* The rotations of the batch's positions into ws->a.rope; nothing where nothing rotates. */

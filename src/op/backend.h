@@ -31,7 +31,7 @@ extern "C" {
 #define LS_OPS_PLAIN(OP)           \
     OP(gemm)                       \
     OP(gemm_gated)                 \
-    OP(gemm_pair)                  \
+    OP(gemm_three)                 \
     OP(mamba_step)                 \
     OP(write_held)                 \
     OP(gemm_repack)                \

@@ -211,10 +211,11 @@ static call *call_make(const char *name, call_run *run, const void *args, int64_
         ls_gemm_gated_args *own = (ls_gemm_gated_args *)(void *)c->args;
         keep_weight(c, 0, &own->gate.weight);
         keep_weight(c, 1, &own->up);
-    } else if (run == run_gemm_pair) {
-        ls_gemm_pair_args *own = (ls_gemm_pair_args *)(void *)c->args;
+    } else if (run == run_gemm_three) {
+        ls_gemm_three_args *own = (ls_gemm_three_args *)(void *)c->args;
         keep_weight(c, 0, &own->first.weight);
-        keep_weight(c, 1, &own->other);
+        keep_weight(c, 1, &own->others[0]);
+        keep_weight(c, 2, &own->others[1]);
     } else if (run == run_mamba_step) {
         ls_mamba_step_args *own = (ls_mamba_step_args *)(void *)c->args;
         keep_weight(c, 0, &own->in_proj.weight);

@@ -37,15 +37,22 @@ static bool is_like(const ls_gemm_weight *other, const ls_gemm_weight *weight) {
            other->dtype == weight->dtype;
 }
 
-ls_status ls_gemm_pair_check(const ls_gemm_pair_args *args, ls_error *err) {
+ls_status ls_gemm_three_check(const ls_gemm_three_args *args, ls_error *err) {
     const ls_gemm_args *first = &args->first;
+    const ls_gemm_weight *other = args->others[0];
     const ls_status status = ls_gemm_check(first, err);
     if (status != LS_OK) return status;
-    if (!is_like(args->other, first->weight))
-        return LS_FAIL(err, LS_ERR_ARG, "gemm_pair: other is not a packed weight of the first one's shape and type");
+    if (other == NULL || other->n < 1 || other->k != first->weight->k || other->dtype != first->weight->dtype)
+        return LS_FAIL(err, LS_ERR_ARG, "gemm_three: others are not of the first weight's depth and type");
+    if (!is_like(other, other) || !is_like(args->others[1], other))
+        return LS_FAIL(err, LS_ERR_ARG, "gemm_three: others are not packed weights of one shape and type");
     if (first->bias != NULL || first->range != NULL)
-        return LS_FAIL(err, LS_ERR_ARG, "gemm_pair: first has a bias or a range");
-    if (first->m > 0 && args->other_out == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm_pair: other_out is NULL");
+        return LS_FAIL(err, LS_ERR_ARG, "gemm_three: first has a bias or a range");
+    if (args->outs_stride < other->n)
+        return LS_FAIL(err, LS_ERR_ARG, "gemm_three: outs_stride %lld is less than n %lld",
+                       (long long)args->outs_stride, (long long)other->n);
+    if (first->m > 0 && (args->outs[0] == NULL || args->outs[1] == NULL))
+        return LS_FAIL(err, LS_ERR_ARG, "gemm_three: an out of others is NULL");
     return LS_OK;
 }
 

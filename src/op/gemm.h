@@ -44,17 +44,27 @@ typedef struct ls_gemm_gated_args {
     ls_dtype y_dtype;
 } ls_gemm_gated_args;
 
-/* Two products of one x, by weights of one shape, in one call. The bits are those of two calls. */
-typedef struct ls_gemm_pair_args {
-    ls_gemm_args first;          /* without bias and range */
-    const ls_gemm_weight *other; /* host memory; of the shape and type of first.weight */
-    void *other_out;             /* of the type and stride of first.out */
-} ls_gemm_pair_args;
+/* Three products of one x in one call, as queries, keys and values are. The bits are those of three calls. */
+typedef struct ls_gemm_three_args {
+    ls_gemm_args first;              /* without bias and range */
+    const ls_gemm_weight *others[2]; /* host memory; of one shape, of the depth and type of first.weight */
+    void *outs[2];                   /* of the type of first.out */
+    int64_t outs_stride;             /* elements from a row of these to the next */
+} ls_gemm_three_args;
+
+/* The call that a product of others is: 0 or 1. */
+static inline ls_gemm_args ls_gemm_other(const ls_gemm_three_args *args, int i) {
+    ls_gemm_args other = args->first;
+    other.weight = args->others[i];
+    other.out = args->outs[i];
+    other.out_stride = args->outs_stride;
+    return other;
+}
 
 /* out must not overlap x, bias or the weights. */
 ls_status ls_gemm_check(const ls_gemm_args *args, ls_error *err);
 ls_status ls_gemm_gated_check(const ls_gemm_gated_args *args, ls_error *err);
-ls_status ls_gemm_pair_check(const ls_gemm_pair_args *args, ls_error *err);
+ls_status ls_gemm_three_check(const ls_gemm_three_args *args, ls_error *err);
 ls_status ls_gemm_repack_check(const ls_gemm_repack_args *args, ls_error *err);
 
 #endif

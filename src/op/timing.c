@@ -172,9 +172,9 @@ static const char *gemm_gated_name(row_name out, const char *op, const void *arg
     return by_size(out, op, a->up->n, a->up->k);
 }
 
-static const char *gemm_pair_name(row_name out, const char *op, const void *args) {
-    const ls_gemm_pair_args *a = args;
-    return by_size(out, op, a->other->n, a->other->k);
+static const char *gemm_three_name(row_name out, const char *op, const void *args) {
+    const ls_gemm_three_args *a = args;
+    return by_size(out, op, a->first.weight->n, a->first.weight->k);
 }
 
 static const char *gemm_groups_name(row_name out, const char *op, const void *args) {
@@ -190,8 +190,8 @@ static const char *plain_name(row_name out, const char *op, const void *args) {
 #define NAME_OF(args) \
     _Generic((args), const struct ls_gemm_args *                   \
              : gemm_name, const struct ls_gemm_gated_args *        \
-             : gemm_gated_name, const struct ls_gemm_pair_args *         \
-             : gemm_pair_name, const struct ls_gemm_groups_args *         \
+             : gemm_gated_name, const struct ls_gemm_three_args *         \
+             : gemm_three_name, const struct ls_gemm_groups_args *         \
              : gemm_groups_name, default                            \
              : plain_name)
 

@@ -168,30 +168,37 @@ static void gated_products(bk_run *run) {
     sides_close(&d);
 }
 
-/* Two products side by side in the rows of one out, as keys and values are. */
-static void pairs_of_products(bk_run *run) {
+/* Three products side by side in the rows of one out, as queries, keys and values are: narrow ones in as many blocks as
+ * the first, in fewer, in more, and too wide. */
+static void threes_of_products(bk_run *run) {
     const int64_t rows[] = {1, 7, 64, 65, 128, 192, 256};
-    const int64_t sizes[][2] = {{1024, 320}, {48, 640}, {1032, 136}, {512, 200}, {4300, 136}};
+    const int64_t sizes[][3] = {{2048, 1024, 320}, {96, 48, 640},    {1032, 1032, 136}, {1536, 512, 200},
+                                {4300, 4300, 136}, {4096, 1000, 72}, {5120, 128, 136},  {8192, 1024, 128},
+                                {64, 512, 64},     {2056, 264, 1096}};
     sides d = sides_open(run);
     for (int64_t i = 0; i < BK_COUNT(rows) * BK_COUNT(sizes) * 3; i++) {
-        const int64_t m = rows[i / 3 / BK_COUNT(sizes)], n = sizes[i / 3 % BK_COUNT(sizes)][0],
-                      k = sizes[i / 3 % BK_COUNT(sizes)][1];
+        const int64_t *size = sizes[i / 3 % BK_COUNT(sizes)];
+        const int64_t m = rows[i / 3 / BK_COUNT(sizes)], n = size[0], narrow = size[1], k = size[2];
         const ls_dtype type = i % 3 == 0 ? LS_F32 : LS_BF16, to = i % 3 == 2 ? LS_F32 : type;
         const ls_profile profile = i % 3 == 0 ? LS_PROFILE_EXACT : LS_PROFILE_MMA16;
-        const int64_t elem = ls_dtype_bytes(to);
-        if (run->small && m * n > 65536) continue;
+        const int64_t elem = ls_dtype_bytes(to), stride = n + 2 * narrow;
+        if ((run->small || !run->cuda) && m * n > 65536) continue;
         const sides_buffer x = values_put(&d, "x", type, m * k, VALUES_PLAIN, (uint64_t)i, 0);
         const sides_buffer one = values_put(&d, "weight", type, n * k, VALUES_PLAIN, 5, 0);
-        const sides_buffer two = values_put(&d, "other", type, n * k, VALUES_PLAIN, 6, 0);
-        const sides_buffer out = sides_out(&d, "out", m * 2 * n * elem);
-        sides_weight of_one = pack(&d, &one, type, n, k), of_two = pack(&d, &two, type, n, k);
-        SIDES_CALL(&d, gemm_pair,
-                   {x.at[s], type, k, &of_one.side[s], NULL, out.at[s], to, 2 * n, m, profile, NULL, true},
-                   &of_two.side[s], (uint8_t *)out.at[s] + n * elem);
-        sides_same(&d, &out, elem, "m %lld n %lld k %lld, %s", (long long)m, (long long)n, (long long)k,
-                   ls_dtype_name(to));
+        const sides_buffer two = values_put(&d, "second", type, narrow * k, VALUES_PLAIN, 6, 0);
+        const sides_buffer three = values_put(&d, "third", type, narrow * k, VALUES_PLAIN, 7, 0);
+        const sides_buffer out = sides_out(&d, "out", m * stride * elem);
+        sides_weight of_one = pack(&d, &one, type, n, k), of_two = pack(&d, &two, type, narrow, k),
+                     of_three = pack(&d, &three, type, narrow, k);
+        SIDES_CALL(&d, gemm_three,
+                   {x.at[s], type, k, &of_one.side[s], NULL, out.at[s], to, stride, m, profile, NULL, true},
+                   {&of_two.side[s], &of_three.side[s]},
+                   {(uint8_t *)out.at[s] + n * elem, (uint8_t *)out.at[s] + (n + narrow) * elem}, stride);
+        sides_same(&d, &out, elem, "m %lld n %lld and %lld k %lld, %s", (long long)m, (long long)n, (long long)narrow,
+                   (long long)k, ls_dtype_name(to));
         unpack(&d, &of_one);
         unpack(&d, &of_two);
+        unpack(&d, &of_three);
         sides_clear_to(&d, 0);
     }
     sides_close(&d);
@@ -239,7 +246,7 @@ int main(int argc, char **argv) {
                                     {"gradients by rows and ranges", gradients_by_rows_and_ranges, BK_ANYWHERE},
                                     {"products of models in mma16", products_of_models_in_mma16, BK_ANYWHERE},
                                     {"gated products", gated_products, BK_ANYWHERE},
-                                    {"pairs of products", pairs_of_products, BK_ANYWHERE},
+                                    {"three products", threes_of_products, BK_ANYWHERE},
                                     {"faults are found", faults_are_found, BK_ANYWHERE}};
     return bk_main(argc, argv, cases, BK_COUNT(cases));
 }

@@ -146,12 +146,13 @@ ls_status ls_cpu_swiglu(const ls_exec *exec, const ls_swiglu_args *args, ls_erro
     return LS_OK;
 }
 
-ls_status ls_cpu_gemm_pair(const ls_exec *exec, const ls_gemm_pair_args *args, ls_error *err) {
-    ls_gemm_args other = args->first;
-    other.weight = args->other;
-    other.out = args->other_out;
+ls_status ls_cpu_gemm_three(const ls_exec *exec, const ls_gemm_three_args *args, ls_error *err) {
     LS_TRY(ls_cpu_gemm(exec, &args->first, err));
-    return ls_cpu_gemm(exec, &other, err);
+    for (int i = 0; i < 2; i++) {
+        const ls_gemm_args other = ls_gemm_other(args, i);
+        LS_TRY(ls_cpu_gemm(exec, &other, err));
+    }
+    return LS_OK;
 }
 
 ls_status ls_cpu_gemm_gated(const ls_exec *exec, const ls_gemm_gated_args *args, ls_error *err) {

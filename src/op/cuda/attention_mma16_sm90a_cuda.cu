@@ -638,15 +638,11 @@ static bool has_wide_out(const ls_attention_args *a) {
     return (uintptr_t)a->out % 16 == 0 && a->out_stride % 8 == 0 && a->head_dim % 8 == 0;
 }
 
-/* With few items a block waits for the warp that makes longer than two kernels take (docs/lab/attention.md). */
-#define ITEMS_ENOUGH 64
-
 bool ls_attention_mma16_makes(const ls_attention_args *a, const ls_rope_args *heads) {
     const ls_rope_args turning = without_table(heads);
     const rope_ways ways = ways_of(&turning, true);
     return ways.vector && ways.by_lanes && a->profile == LS_PROFILE_MMA16 && a->spans_checked &&
-           expected_queries(a) <= FEW_QUERIES && is_boxed(a) && has_wide_out(a) && a->head_dim % 16 == 0 &&
-           a->n_spans * a->n_kv_heads > ITEMS_ENOUGH;
+           expected_queries(a) <= FEW_QUERIES && is_boxed(a) && has_wide_out(a) && a->head_dim % 16 == 0;
 }
 
 ls_status ls_attention_mma16(const ls_exec *exec, const ls_attention_args *a, const ls_rope_args *heads,

@@ -363,31 +363,19 @@ typedef struct two_products {
     void *other_out;
 } two_products;
 
-/* Few rows in mma16: one kernel. gated: what comes out of the gate and its type, else NULL. *taken says whether it
- * could. */
-static ls_status few_at_once(const ls_exec *exec, const two_products *two, const ls_swiglu_args *gated, bool *taken,
-                             ls_error *err) {
-    const ls_gemm_args *g = two->first;
-    const ls_gemm_weight *w = g->weight, *other = two->other;
-    void *out = gated != NULL ? gated->y : g->out;
-    const ls_dtype out_dtype = gated != NULL ? gated->y_dtype : g->out_dtype;
-    void *other_out = gated != NULL ? NULL : two->other_out;
-    const ls_cuda_operand operands[] = {{"x", g->x, 2, false},
-                                        {"weight", w->panels, 128, false},
-                                        {"other weight", other->panels, 128, false},
-                                        {"out", out, ls_dtype_bytes(out_dtype), false},
-                                        {"other out", other_out, ls_dtype_bytes(out_dtype), gated != NULL}};
-    const ls_product product = {.op = two->op,
+/* One of several products of an x in one kernel. */
+static ls_product one_of_several(const char *op, const ls_gemm_args *g, void *out, ls_dtype out_dtype) {
+    const ls_product product = {.op = op,
                                 .rows = g->m,
-                                .cols = w->n,
-                                .depth = w->k,
+                                .cols = g->weight->n,
+                                .depth = g->weight->k,
                                 .a = g->x,
                                 .a_dtype = g->x_dtype,
                                 .a_row = g->x_stride,
                                 .a_step = 1,
-                                .b = NULL,
-                                .b_dtype = w->dtype,
-                                .b_col = w->k,
+                                .b = g->weight->panels,
+                                .b_dtype = g->weight->dtype,
+                                .b_col = g->weight->k,
                                 .b_step = 1,
                                 .out = out,
                                 .out_dtype = out_dtype,
@@ -399,19 +387,72 @@ static ls_status few_at_once(const ls_exec *exec, const two_products *two, const
                                 .range_of_depth = false,
                                 .out_rows = NULL,
                                 .b_steps = NULL};
-    bool hopper;
-    *taken = false;
+    return product;
+}
+
+/* Whether there are kernels for several products at once here. */
+static ls_status several_possible(const char *op, const ls_gemm_args *g, ls_dtype out_dtype, bool *possible,
+                                  ls_error *err) {
+    *possible = false;
     if (g->profile != LS_PROFILE_MMA16 || g->m < 1 || out_dtype == LS_F16) return LS_OK;
-    if (tiles_of(w) == NULL || tiles_of(other) == NULL) return LS_OK;
-    LS_CUDA_TRY(ls_is_hopper(&hopper, two->op, err));
-    if (!hopper) return LS_OK;
+    return ls_is_hopper(possible, op, err);
+}
+
+/* Few rows in mma16: one kernel. gated: what comes out of the gate and its type, else NULL. *taken says whether it
+ * could. */
+static ls_status two_at_once(const ls_exec *exec, const two_products *two, const ls_swiglu_args *gated, bool *taken,
+                             ls_error *err) {
+    const ls_gemm_args *g = two->first;
+    const ls_gemm_weight *w = g->weight, *other = two->other;
+    void *out = gated != NULL ? gated->y : g->out;
+    const ls_dtype out_dtype = gated != NULL ? gated->y_dtype : g->out_dtype;
+    void *other_out = gated != NULL ? NULL : two->other_out;
+    const ls_cuda_operand operands[] = {{"x", g->x, 2, false},
+                                        {"weight", w->panels, 128, false},
+                                        {"other weight", other->panels, 128, false},
+                                        {"out", out, ls_dtype_bytes(out_dtype), false},
+                                        {"other out", other_out, ls_dtype_bytes(out_dtype), gated != NULL}};
+    const ls_product product = one_of_several(two->op, g, out, out_dtype);
+    bool possible;
+    *taken = false;
+    LS_CUDA_TRY(several_possible(two->op, g, out_dtype, &possible, err));
+    if (!possible) return LS_OK;
     LS_CUDA_TRY(ls_cuda_check(two->op, exec, operands, 5, LS_WORKSPACE_HEAD, err));
     LS_CUDA_TRY(ls_cuda_mma16_proven(err));
     return ls_product_mma16_two(exec, &product, tiles_of(w), tiles_of(other), other_out, taken, err);
 }
 
-/* Rows up to which two products are one call of cuBLASLt: more fill the chip one by one. */
-#define PAIR_ROWS 512
+/* Rows up to which products that share an x are one call: more fill the chip one by one. */
+#define TOGETHER_ROWS 512
+
+/* Three products in one kernel: of few rows, where two are narrow, or of some more. */
+static ls_status three_at_once(const ls_exec *exec, const ls_gemm_three_args *a, bool *taken, ls_error *err) {
+    const ls_gemm_args *g = &a->first;
+    const int64_t elem = ls_dtype_bytes(g->out_dtype);
+    const ls_cuda_operand operands[] = {{"x", g->x, 2, false},
+                                        {"weight", g->weight->panels, 128, false},
+                                        {"second weight", a->others[0]->panels, 128, false},
+                                        {"third weight", a->others[1]->panels, 128, false},
+                                        {"out", g->out, elem, false},
+                                        {"second out", a->outs[0], elem, false},
+                                        {"third out", a->outs[1], elem, false}};
+    ls_product products[3] = {one_of_several("gemm_three", g, g->out, g->out_dtype)};
+    const void *tiles[3] = {tiles_of(g->weight)};
+    bool possible;
+    *taken = false;
+    LS_CUDA_TRY(several_possible("gemm_three", g, g->out_dtype, &possible, err));
+    if (!possible || g->m > TOGETHER_ROWS) return LS_OK;
+    for (int i = 0; i < 2; i++) {
+        const ls_gemm_args other = ls_gemm_other(a, i);
+        products[i + 1] = one_of_several("gemm_three", &other, other.out, other.out_dtype);
+        tiles[i + 1] = tiles_of(other.weight);
+    }
+    LS_CUDA_TRY(ls_cuda_check("gemm_three", exec, operands, 7, LS_WORKSPACE_HEAD, err));
+    LS_CUDA_TRY(ls_cuda_mma16_proven(err));
+    LS_CUDA_TRY(ls_product_mma16_three(exec, products, tiles, taken, err));
+    return *taken || g->m <= LS_CUDA_GEMM_DECODE_ROWS ? LS_OK
+                                                      : ls_product_mma16_wgmma_three(exec, products, taken, err);
+}
 
 /* Some rows more: both products in one call. */
 static ls_status both_at_once(const ls_exec *exec, const two_products *two, bool *taken, ls_error *err) {
@@ -435,7 +476,7 @@ static ls_status both_at_once(const ls_exec *exec, const two_products *two, bool
     const int64_t elem = ls_dtype_bytes(g->out_dtype);
     const ls_product_other other = {two->other->panels, two->other_out};
     *taken = false;
-    if (g->profile != LS_PROFILE_MMA16 || !g->nan_open || g->m <= LS_CUDA_GEMM_DECODE_ROWS || g->m > PAIR_ROWS)
+    if (g->profile != LS_PROFILE_MMA16 || !g->nan_open || g->m <= LS_CUDA_GEMM_DECODE_ROWS || g->m > TOGETHER_ROWS)
         return LS_OK;
     const ls_product product = forward_product(&args);
     const ls_cuda_operand operands[] = {{"x", g->x, 2, false},
@@ -469,17 +510,21 @@ ls_status ls_cuda_gemm_gated(const ls_exec *exec, const ls_gemm_gated_args *a, l
     const ls_swiglu_args swiglu = {(const float *)a->gate.out, a->up_out, a->y, a->y_dtype, a->gate.m, a->up->n};
     const two_products two = {"gemm_gated", &a->gate, a->up, a->up_out};
     bool taken;
-    LS_CUDA_TRY(few_at_once(exec, &two, &swiglu, &taken, err));
+    LS_CUDA_TRY(two_at_once(exec, &two, &swiglu, &taken, err));
     if (taken) return LS_OK;
     LS_CUDA_TRY(compute_both(exec, &two, err));
     return ls_cuda_swiglu(exec, &swiglu, err);
 }
 
-ls_status ls_cuda_gemm_pair(const ls_exec *exec, const ls_gemm_pair_args *a, ls_error *err) {
-    const two_products two = {"gemm_pair", &a->first, a->other, a->other_out};
+ls_status ls_cuda_gemm_three(const ls_exec *exec, const ls_gemm_three_args *a, ls_error *err) {
+    const ls_gemm_args second = ls_gemm_other(a, 0);
+    const two_products others = {"gemm_three", &second, a->others[1], a->outs[1]};
     bool taken;
-    LS_CUDA_TRY(few_at_once(exec, &two, NULL, &taken, err));
-    return taken ? LS_OK : compute_both(exec, &two, err);
+    LS_CUDA_TRY(three_at_once(exec, a, &taken, err));
+    if (taken) return LS_OK;
+    LS_CUDA_TRY(ls_cuda_gemm(exec, &a->first, err));
+    LS_CUDA_TRY(two_at_once(exec, &others, NULL, &taken, err));
+    return taken ? LS_OK : compute_both(exec, &others, err);
 }
 
 ls_status ls_cuda_gemm_prepare(const ls_cuda_gemm_args *a, ls_error *err) {

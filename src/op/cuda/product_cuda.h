@@ -42,6 +42,9 @@ ls_status ls_product_exact(const ls_exec *exec, const ls_product *product, ls_er
 ls_status ls_product_mma16_plain(const ls_exec *exec, const ls_product *product, ls_error *err);
 ls_status ls_product_mma16_wgmma(const ls_exec *exec, const ls_product *product, bool *taken, ls_error *err);
 
+/* Three products of one a, each with an out of its own. All store, have no bias and know no range. */
+ls_status ls_product_mma16_wgmma_three(const ls_exec *exec, const ls_product products[3], bool *taken, ls_error *err);
+
 /* How the kernel for few rows cuts its work; none of it carries a bit. */
 typedef struct ls_decode_plan {
     int64_t stage_tiles;  /* of 64 depths, that travel together */
@@ -60,6 +63,10 @@ ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product
  * R(silu(first) * second). */
 ls_status ls_product_mma16_two(const ls_exec *exec, const ls_product *product, const void *tiles,
                                const void *other_tiles, void *other_out, bool *taken, ls_error *err);
+
+/* Three of one a, the second and third narrow, of one size and one stride of their outs. */
+ls_status ls_product_mma16_three(const ls_exec *exec, const ls_product products[3], const void *const tiles[3],
+                                 bool *taken, ls_error *err);
 
 /* A second product of the same x and sizes: its b and out. */
 typedef struct ls_product_other {
