@@ -12,7 +12,10 @@ times the bf16 rounding of its model on the tokens that it touches.
 
 A server's habits: `top` values beside the drawn one at most, `seeds` if a seed is taken, `many` if n > 1 is.
 """
+import hashlib
 from typing import NamedTuple
+
+from seventh_cases import ANSWERS
 
 
 class Case(NamedTuple):
@@ -28,6 +31,21 @@ class Case(NamedTuple):
     top: int = 20
     seeds: bool = True
     many: bool = True
+
+    @property
+    def dialect(self):
+        return "llama.cpp" if self.model == "llama.cpp" else "sglang" if self.name in SGLANG else "vllm"
+
+    @property
+    def directory(self):
+        kind = KINDS.get(self.name, "llama" if self.model == "llama.cpp" else self.model)
+        return "eleventh-" + kind + "+peaked" * self.peaked
+
+
+SGLANG = ("delta-no-carry", "penalty-by-count", "replica-old", "sound-mamba", "sound-window")
+KINDS = {"ntk-stays": "llamantk", "window-chunk": "mistral16"}  # models with something of their own
+PROXY = {"first-of-top": ["likeliest"]}  # what stands in front of llama.cpp's server
+REFUSED = ("ntk-stays",)  # whose checkpoint the program does not read
 
 
 FAULTS = [
@@ -64,7 +82,7 @@ FAULTS = [
     Case("late-checkpoint", "mamba2", "f32", False, "the state that is stored for a block's border is that of the "
          "prompt's end, so a hit sees the tail twice", "vllm-project/vllm#53945, #45238", ("hit restores",),
          ("prefix hit",), "every hit whose prompt does not end at a border", top=5),
-    Case("cache-reuse", "llama.cpp", "f16", False, "llama.cpp's own server with n_cache_reuse 4: a piece of another "
+    Case("cache-reuse", "llama.cpp", "f16", False, "llama.cpp's own server with n_cache_reuse 16: a piece of another "
          "prompt is moved to its new place with keys that had other tokens before them",
          "ggml-org/llama.cpp#12161", ("prefix hit", "hit restores"), ("stale state",),
          "prompts that lack a piece of the one before", top=5),
@@ -83,7 +101,7 @@ FAULTS = [
     Case("pad-in-state", "mamba", "f32", False, "rows of unlike lengths are padded on the left, and padding enters "
          "convolution and scan", "huggingface/transformers#31540, state-spaces/mamba#66", ("padding",),
          ("another sequence's state", "batch kernel"), "shorter rows of a batch"),
-    Case("coarse-draw", "mamba2", "f32", False, "the state is kept in 4 bits of fraction, rounded by chance at every "
+    Case("coarse-draw", "mamba2", "f32", False, "the state is kept in 2 bits of fraction, rounded by chance at every "
          "step, with a new draw for each slot and step", "NVIDIA/TensorRT-LLM#14509", ("not repeatable", "noise"),
          ("low precision",), "all drawn tokens but the first", seeds=False),
     Case("abort-slot", "mamba", "bf16", False, "a slot whose owner left is given on without being cleared",
@@ -134,8 +152,8 @@ FAULTS = [
          "likeliest ones, whatever was drawn", "theroyallab/tabbyAPI#141",
          ("records of other tokens",), ("function of value", "cut distribution"), "all drawn tokens"),
     Case("retokenised", "qwen2", "f32", False, "drawn ids go through text and back, which joins some pairs; records "
-         "stay those of the drawn ones, and the tail is filled with 0", "rllm-org/rllm#816, #898",
-         ("missing", "shifted", "records of other tokens"), ("other tokens",), "answers with such a pair",
+         "stay those of the drawn ones, cut to the new number", "rllm-org/rllm#816, #898",
+         ("shifted", "records of other tokens"), ("other tokens",), "answers with such a pair",
          seeds=False),
     Case("double-bos", "qwen3", "bf16", False, "generation puts id 1 before a prompt, scoring does not",
          "twinnydotdev/twinny#314", ("other tokens",), ("no name",), "all drawn tokens", top=5),
@@ -159,7 +177,7 @@ FAULTS = [
          ("another sequence's state",), "n > 1", top=5),
 ]
 
-SOUND = [(name, model, dtype, peaked, where, top) for name, model, dtype, peaked, where, top in (
+SOUND = [Case(*row[:5], "", ("clean",), (), "", row[5]) for row in (
     ("sound-eager", "llama", "f32", False, "eager attention, batches of up to 8", 20),
     ("sound-sdpa", "qwen2", "bf16", True, "sdpa, left-padded batches with a mask and positions of their own", 5),
     ("sound-chunks", "qwen3", "f16", False, "prompts in chunks of 48, eager", 20),
@@ -173,3 +191,49 @@ SOUND = [(name, model, dtype, peaked, where, top) for name, model, dtype, peaked
     ("sound-llama-cpp", "llama.cpp", "f16", False, "llama.cpp's own server, prompt cache on", 5),
     ("sound-window", "mistral", "bf16", False, "a window of 32 and its ring, right", 1),
 )]
+
+CASES = FAULTS + SOUND
+BY_NAME = {c.name: c for c in CASES}
+
+# The families in the words of a report. Decode's arithmetic may be blamed for a fault that is in decode alone: rightly
+# where decode's weights are others, and nearly elsewhere.
+DECODE = "other arithmetic in decode"
+NAMES = {"length": ANSWERS["length"], "stale state": ANSWERS["stale"], "page border": ANSWERS["page"],
+         "another sequence's state": ANSWERS["mixed"], "batch kernel": ANSWERS["kernel"],
+         "padding": ANSWERS["padding"], "hit restores": ANSWERS["restore"], "prefix hit": ANSWERS["across"],
+         "not repeatable": ANSWERS["repeat"], "noise": ANSWERS["repeat"], "preemption": ANSWERS["preempt"],
+         "fork": ANSWERS["fork"], "cut distribution": ("top-k or top-p on one side only",),
+         "function of value": ANSWERS["value"], "another temperature": ANSWERS["temperature"],
+         "penalty": ANSWERS["penalty"], "end of sequence masked": ANSWERS["eos"], "shifted": ("records shifted",),
+         "records of other tokens": ("records of other tokens",), "missing": ANSWERS["missing"],
+         "other tokens": ANSWERS["tokens"], "other weights": ANSWERS["weights"],
+         "low precision": ("keys and values in 8 bits", "weights in low precision") + ANSWERS["head"],
+         "rows of a forward": ANSWERS["kernel"], "scale of the longest": ("positions or scale of attention",),
+         "no name": ANSWERS["unnamed"], "clean": ("clean",)}
+DECODE_IS_RIGHT = ("decode-worker-old",)
+DECODE_IS_NEAR = ("delta-tail-gate", "draft-in-state", "coarse-draw", "small-batch", "first-scale", "double-bos")
+
+
+def habits_of(c):
+    """In the words of the eighth set's handler."""
+    return ["top%d" % c.top] + ["unseeded"] * (not c.seeds) + ["one"] * (not c.many)
+
+
+def given_model(c):
+    """Whether probe is given the checkpoint: half of the cases, by the hash of their name."""
+    return hashlib.sha256(c.name.encode()).digest()[0] % 2 == 0 and c.name not in REFUSED
+
+
+def for_table():
+    """For script/probe-table."""
+    def answers(families):
+        return tuple(word for f in families for word in NAMES[f])
+
+    for i, c in enumerate(CASES):
+        yield {"name": "eleventh-" + c.name, "model": c.directory, "fault": "none" if c in SOUND else c.name,
+               "words": ["--case", c.name], "proxy": PROXY.get(c.name, []), "seed": 1100 + i, "half": "eleventh",
+               "server": "eleventh.py", "right": answers(c.right) + (DECODE,) * (c.name in DECODE_IS_RIGHT),
+               "near": answers(c.near) + (DECODE,) * (c.name in DECODE_IS_NEAR), "checkpoint": given_model(c)}
+
+
+FOR_TABLE = list(for_table())
