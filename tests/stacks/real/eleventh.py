@@ -83,6 +83,11 @@ def make(directory, kind):
     model.to(torch.bfloat16).save_pretrained(directory)
 
 
+def common(a, b):
+    """How many items two tuples begin with alike."""
+    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+
+
 class KeysIn8Bits(DynamicCache):
     def update(self, keys, values, *more, **named):
         return super().update(seventh.coarse(keys, 8), seventh.coarse(values, 8), *more, **named)
@@ -278,24 +283,16 @@ class Engine(tenth.Engine):
         return logits[0], state
 
     def ring_cut_flat(self, s, words):
-        """The longest common beginning with what is known; place j of a ring holds the latest row that is j modulo."""
-        def common(key):
-            same = zip(key[1:], words) if key[0] == s.salt else ()
-            return min(next((i for i, (a, b) in enumerate(same) if a != b), min(len(key) - 1, len(words))),
-                       len(words) - 1) if key[0] == s.salt else 0
-        key = max(self.kept, key=common, default=None)
-        n, state = common(key) if key else 0, None
+        """A hit on the longest common beginning. Place j of a ring has the latest row that is j modulo its length."""
+        own, state = (s.salt, *words), None
+        key = max(self.kept, key=lambda known: common(known, own), default=())
+        n, length = min(common(key, own), len(words)) - 1, len(key) - 1
         if n >= PAGE:
-            length = len(key) - 1
-            places = [j for j in range(min(n, WINDOW, length))]
-            rows = [length - 1 - (length - 1 - j) % WINDOW for j in places]
-            state = [tuple(x[:, :n].clone() for x in pair) for pair in self.kept[key]]
-            for pair, ring in zip(state, self.kept[key]):
-                for x, of in zip(pair, ring):
-                    x[:, n - len(rows):] = of[:, rows]
+            rows = [length - 1 - (length - 1 - place) % WINDOW for place in range(min(n, WINDOW))]
+            state = [tuple(torch.cat([x[:, :n - len(rows)], x[:, rows]], 1) for x in pair) for pair in self.kept[key]]
         n = n if state else 0
         logits, (state,), _ = self.model([state], [words[n:]], [range(n, len(words))])
-        self.remember((s.salt, *words), [tuple(x.clone() for x in pair) for pair in state])
+        self.remember(own, state)
         return logits[0], state
 
     # ---- a request's pages and rows ----
