@@ -165,6 +165,8 @@ typedef struct ls_inquiry {
     int64_t draw;                        /* number of a draw of one text, where no seed is sent */
     bool rows_choose;                    /* a kernel, in a coarse type: copies of one text move with their number */
     bool other_texts;                    /* of a trial that comes again */
+    bool asked_for_keys;                 /* of 8 bits, on both sides of a server */
+    bool has_coarse_keys;                /* .. it has such */
     int64_t known_length;                /* from which on requests are off; 0: not known */
     ls_stack_experiment left;            /* of a server: off again with other texts; ALONE_A: none */
     double climb_end;                    /* of ls_clock_seconds, after which no experiment is begun */
@@ -301,6 +303,9 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err);
 ls_status ls_probe_decide_early(ls_inquiry *q, ls_stack_experiment next, bool *named, ls_error *err);
 /* Fills f->expected; nothing without a checkpoint. */
 ls_status ls_probe_expect(ls_inquiry *q, ls_error *err);
+/* Whether a server that is of float32 has the checkpoint's values with keys in 8 bits: then what one of them makes is
+ * within the limit. */
+ls_status ls_probe_ask_for_keys(ls_inquiry *q, ls_error *err);
 /* Whether both sides of the server are alike and not as the checkpoint has it. */
 ls_status ls_probe_decide_checkpoint(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether values of prompts are as near as float32 makes them, in forwards of other sizes. */
@@ -364,6 +369,10 @@ ls_status ls_probe_decide_two_records(ls_inquiry *q, bool *found, ls_error *err)
  * head in few bits. */
 ls_status ls_probe_decide_head_weights(ls_inquiry *q, const char *directory, const ls_model_config *config, bool *found,
                                        ls_error *err);
+/* Whether prompts' values are the checkpoint's with keys and values in 8 bits, which is a choice and said as a
+ * convention. *asked: of a model that can be asked. */
+ls_status ls_probe_has_coarse_keys(ls_inquiry *q, const char *directory, const ls_model_config *config, bool *asked,
+                                   bool *has, ls_error *err);
 /* Where first tokens are right and all decoded ones are not: whether that dies away, or hangs on draws, and is listed.
  * *asked: a server was that gives both. */
 ls_status ls_probe_decide_decoded(ls_inquiry *q, bool *found, bool *asked, ls_error *err);
@@ -401,6 +410,8 @@ typedef struct ls_longest {
     bool hangs; /* with the length alone */
 } ls_longest;
 ls_status ls_probe_measure_longest(ls_inquiry *q, int64_t length, ls_longest *out, ls_error *err);
+/* Whether a text's records move when a longer request comes than all before it, and when no other does. */
+ls_status ls_probe_decide_outgrown(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether texts of one length are off by which tokens follow each other in them. */
 ls_status ls_probe_decide_content(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether decoded tokens alone are off from a position of the whole on. */

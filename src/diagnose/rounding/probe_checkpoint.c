@@ -17,7 +17,7 @@
 enum { TEXTS = 24, LENGTH = 64, LAST = 4, VALUES = TEXTS * LAST, TEXT = 4200, OTHER_FIRST = 4300, GROUPS = 2 };
 /* Of how far the two rank correlations are apart, in the spread that chance gives it. */
 #define LIKE_SPREADS 4.0
-enum { VALUES_LEAST = 40 };
+enum { VALUES_LEAST = 40, VALUES_OF_ALL = 20 };
 
 typedef struct version {
     ls_sweep_trainer *of;
@@ -91,7 +91,10 @@ static ls_status decide_anew(ls_inquiry *q, bool *found, ls_error *err) {
     for (int64_t group = 0; group < GROUPS; group++) {
         likeness l;
         LS_TRY(measure_likeness(q, TEXT + TEXTS * group, &l, err));
-        if (l.n < VALUES_LEAST) return LS_OK;
+        if (l.n < VALUES_LEAST) {
+            *found = false;
+            return LS_OK;
+        }
         seen += l.seen / GROUPS;
         rounding += l.rounding / GROUPS;
         nearer += atanh(l.seen) - atanh(l.rounding);
@@ -108,25 +111,49 @@ static ls_status decide_anew(ls_inquiry *q, bool *found, ls_error *err) {
     return LS_OK;
 }
 
-static void decide_far(ls_inquiry *q, bool fine, double limit) {
+/* Where nobody can say whether keys are of 8 bits, what these may make is listed. */
+#define OF_KEYS_PERHAPS 0.75
+static void decide_far(ls_inquiry *q, bool fine, bool perhaps, double limit) {
     const ls_expected *e = &q->f->expected;
-    ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, 0.98 - 0.4 * limit / OTHER_MODEL / e->apart,
+    const double sure = 0.98 - 0.4 * limit / OTHER_MODEL / e->apart;
+    ls_foreign_find(q->f, LS_CAUSE_WEIGHTS, LS_STACK_SOLO_LONG, perhaps ? fmin(sure, OF_KEYS_PERHAPS) : sure,
                     "the server's values of prompts are %.2g away from the checkpoint's in the middle of %" PRId64
-                    " tokens, and %s %.2g; what it generates agrees with its prompts (%.2g)",
+                    " tokens, and %s %.2g; what it generates agrees with its prompts (%.2g)%s",
                     e->apart, e->n, fine ? "keys of two bytes make less than" : "orders of addition in bf16 make",
-                    fine ? limit : e->median, q->f->floor);
+                    fine ? limit : e->median, q->f->floor,
+                    perhaps ? ". Keys and values in 8 bits may make that"
+                    : fine  ? ". Keys and values in 8 bits do not make that"
+                            : "");
+}
+
+/* Keys and values in 8 bits are a choice: they make more than such of two bytes, and of both sides alike. Where one of
+ * them falls on the other side of a rounding, a value moves by less than all of them together make. */
+ls_status ls_probe_ask_for_keys(ls_inquiry *q, ls_error *err) {
+    const ls_expected *e = &q->f->expected;
+    ls_sweep_trainer *checkpoint = q->runner->sweep->opts.checkpoint;
+    ls_model *model;
+    if (checkpoint == NULL || ls_sweep_trainer_directory(checkpoint) == NULL || e->n < VALUES_OF_ALL ||
+        !(e->apart > LS_FLIP_OF_F16) || !ls_probe_is_fine(&q->f->seen[LS_STACK_LENGTHS].outcomes, INT64_MAX))
+        return LS_OK;
+    LS_TRY(ls_sweep_trainer_model(checkpoint, 0, &model, err));
+    LS_TRY(ls_probe_has_coarse_keys(q, ls_sweep_trainer_directory(checkpoint), &model->config, &q->asked_for_keys,
+                                    &q->has_coarse_keys, err));
+    if (q->has_coarse_keys) q->f->limit = fmax(q->f->limit, e->apart);
+    return LS_OK;
 }
 
 /* What bf16 makes of the whole model is no excuse for a server whose two sides agree as float32 does. It may have keys
- * and values in a type of two bytes, and no more: in f16 they make little, in bf16 a part of what the whole makes. In
- * between values are held against that: rounding is drawn anew. */
+ * and values in a type of two bytes: in f16 they make little, in bf16 a part of what the whole makes. In between values
+ * are held against that: rounding is drawn anew. In a type of one byte they make more, and the checkpoint with such
+ * keys says whether it is that. */
 ls_status ls_probe_decide_checkpoint(ls_inquiry *q, bool *found, ls_error *err) {
     const ls_expected *e = &q->f->expected;
     const bool out_of_time = q->f->out_of_time;
     const bool fine = ls_probe_is_fine(&q->f->seen[LS_STACK_LENGTHS].outcomes, INT64_MAX);
     const double limit = fine ? fmax(LS_FLIP_OF_F16, e->median) : fmax(OTHER_MODEL * e->median, 1e-3);
     const double least = fine ? LS_FLIP_OF_F16 : fmax(MORE_THAN_ORDERS * e->median, 1e-3);
-    *found = e->n >= 20 && e->apart > limit;
+    bool perhaps;
+    *found = !q->has_coarse_keys && e->n >= VALUES_OF_ALL && e->apart > limit;
     if (*found && q->f->repeat > q->f->limit) { /* no weights and no formula give one request two values */
         ls_foreign_find(q->f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, 0.7,
                         "the same request twice differs by up to %.2g, where a token is off from %.2g on; what changed "
@@ -134,11 +161,15 @@ ls_status ls_probe_decide_checkpoint(ls_inquiry *q, bool *found, ls_error *err) 
                         q->f->repeat, q->f->limit);
         return LS_OK;
     }
+    if (q->has_coarse_keys) return LS_OK;
     q->f->out_of_time = false; /* both sides are alike: no lever has to be tried to tell it */
-    if (*found)
-        decide_far(q, fine, limit);
-    else if (e->n >= 20 && e->apart > least && !(q->f->repeat > q->f->limit))
+    perhaps = *found && fine && !q->asked_for_keys && e->apart <= OTHER_MODEL * e->median;
+    if (*found && !perhaps)
+        decide_far(q, fine, false, limit);
+    else if (perhaps || (e->n >= VALUES_OF_ALL && e->apart > least && !(q->f->repeat > q->f->limit)))
         LS_TRY(decide_anew(q, found, err));
+    if (perhaps && !*found) decide_far(q, fine, true, limit);
+    *found = *found || perhaps;
     q->f->out_of_time = out_of_time;
     return LS_OK;
 }

@@ -140,6 +140,7 @@ static ls_status start_solo(ls_inquiry *q, ls_error *err) {
     }
     LS_TRY(ls_probe_expect(q, err));
     LS_TRY(find_floor(q, err));
+    LS_TRY(ls_probe_ask_for_keys(q, err));
     for (int i = 0; i < LS_PROBE_SOLO; i++)
         if (f->seen[ls_probe_solo[i]].outcomes.n > 0) ls_foreign_judge(f, &f->seen[ls_probe_solo[i]]);
     f->repeat = one->outcomes.n == 1 && two->outcomes.n == 1

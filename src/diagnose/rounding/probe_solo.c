@@ -755,6 +755,7 @@ ls_status ls_probe_decide_pattern(ls_inquiry *q, ls_error *err) {
     if (!found) LS_TRY(ls_probe_decide_masked(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_draws(q, &found, err));
     if (!found) LS_TRY(decide_narrow(q, &found, err));
+    if (!found) LS_TRY(ls_probe_decide_outgrown(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_predecessors(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_turns(q, &found, err));
     q->of_pattern = false;
@@ -775,7 +776,8 @@ ls_status ls_probe_decide_lengths(ls_inquiry *q, ls_error *err) {
 ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     const shape s = shape_of(q);
     bool found = false;
-    LS_TRY(ls_probe_decide_predecessors(q, &found, err));
+    LS_TRY(ls_probe_decide_outgrown(q, &found, err)); /* others send long requests */
+    if (!found) LS_TRY(ls_probe_decide_predecessors(q, &found, err));
     if (!found) LS_TRY(ls_probe_measure_drift(q, err));
     if (!found) LS_TRY(ls_probe_decide_repeats(q, &found, err));
     if (!found) LS_TRY(decide_likeliest(q, &s, &found, err));
