@@ -182,6 +182,49 @@ static void add_strays(const ls_foreign *f, const ls_outcome **copies, int64_t n
     out->n_far_texts += out->n_far > far_before;
 }
 
+/* ---- noise of every step ---- */
+
+/* First tokens of copies are equal, and of decoded ones no two copies are: neither what stands in front nor another
+ * order of sums does that where the prompt's values are of float32. */
+#define NOISE_OF_STEPS 1e-3
+enum { NOISY_LEAST = 2 };
+
+typedef struct noisy {
+    int64_t n_texts, n_tried, n_copies;
+    double middle, most; /* of the distances of copies from the first one */
+} noisy;
+
+static void add_noisy(const ls_outcome **copies, int64_t n, noisy *out) {
+    double sizes[COPIES_MOST], middle;
+    bool all = n > 2;
+    for (int64_t i = 0; i < n && all; i++) {
+        all = fabs((double)copies[i]->logprob[0] - (double)copies[0]->logprob[0]) <= SAME_VALUE &&
+              !has_twin(copies, n, i);
+        if (i > 0) sizes[i - 1] = ls_probe_apart(copies[i], copies[0]);
+    }
+    out->n_tried++;
+    if (!all) return;
+    middle = ls_quantile(sizes, n - 1, 0.5, 0.0);
+    if (!(middle > NOISE_OF_STEPS)) return;
+    out->n_texts++;
+    out->n_copies += n;
+    out->middle = out->n_texts == 1 ? middle : fmin(out->middle, middle);
+    out->most = fmax(out->most, sizes[n - 2]);
+}
+
+static void decide_noisy(ls_inquiry *q, const noisy *s, bool *found) {
+    const ls_path_floor *first = &q->f->paths[LS_PATH_PREFILL];
+    *found = s->n_texts >= NOISY_LEAST && s->n_texts == s->n_tried && first->n > 0 && first->most <= LS_FINE;
+    if (!*found) return;
+    q->f->repeat = fmax(q->f->repeat, s->most);
+    ls_foreign_find(q->f, LS_CAUSE_NOT_REPEATABLE, LS_STACK_AGAIN, 0.93,
+                    "the same request alone, again and again: first tokens are equal, and of %" PRId64
+                    " copies of %" PRId64
+                    " texts no two have the same decoded values; they are %.2g apart in the middle and up to "
+                    "%.2g, where first tokens are within %.2g of the prompt's values",
+                    s->n_copies, s->n_texts, s->middle, s->most, first->most);
+}
+
 static void decide_strays(ls_inquiry *q, strays *s, bool *found) {
     const ls_path_floor *paths = q->f->paths;
     const double kernels = fmax(paths[LS_PATH_PREFILL].median, paths[LS_PATH_DECODE].median);
@@ -211,6 +254,7 @@ static bool all_have_values(const ls_outcome **copies, int64_t n) {
 ls_status ls_probe_decide_turns(ls_inquiry *q, bool *found, ls_error *err) {
     enum { LEAST = 3 };
     strays stray = {0};
+    noisy noise = {0};
     int64_t n_texts = 0, n_tried = 0;
     double most = 0.0;
     for (int64_t text = 3100; text < 3100 + NOISE_TEXTS; text++) {
@@ -225,6 +269,7 @@ ls_status ls_probe_decide_turns(ls_inquiry *q, bool *found, ls_error *err) {
             n_texts += are_sets(copies, n, &moved) && moved > LEAST_OF_TURNS;
             most = fmax(most, moved);
             add_strays(q->f, copies, n, &stray);
+            add_noisy(copies, n, &noise);
         }
         for (int k = 0; k < 3; k++) ls_seen_deinit(&of[k]);
         LS_TRY(status);
@@ -235,6 +280,7 @@ ls_status ls_probe_decide_turns(ls_inquiry *q, bool *found, ls_error *err) {
     }
     if (n_texts < 2) {
         decide_strays(q, &stray, found);
+        if (!*found) decide_noisy(q, &noise, found);
         return LS_OK;
     }
     *found = true;
