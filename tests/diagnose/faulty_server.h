@@ -146,6 +146,10 @@ typedef enum fault {
     JOINED,           /* a row that another one joins while it decodes has lost its state */
     LONGEST,          /* prompts above 32 tokens have a scale that is of the longest since a short one */
     READS_AHEAD,      /* a prompt above 32 tokens reads what the one before it left, if that was as long */
+    EVER_LONGEST,     /* the same of the longest ever, of all prompts */
+    STEP_NOISE,       /* decoded records are drawn anew at every step */
+    FEW_ROWS,         /* forwards of 8 rows and fewer have a kernel of their own */
+    UNSALTED_STALE,   /* what is kept for requests without a salt is wrong */
     ONCE_AND_KEYS     /* one value of requests alone is off, and the cache knows a prompt by its first tokens */
 } fault;
 
@@ -161,6 +165,7 @@ typedef struct server {
     uint64_t owners[LS_FOREIGN_PROMPTS], before; /* of slots, by their text; of the row's slot, 0: nothing of it */
     uint64_t stays;                              /* of all requests before; 0: nothing */
     uint64_t ahead, left;                        /* what the row reads of the one before; what that one left */
+    bool unsalted;                               /* the request brings no salt */
     int64_t longest, n_left;                     /* since a short one; tokens of the one before */
     uint64_t past[KEPT_MOST];                    /* texts of the last runs */
     struct {
@@ -347,12 +352,18 @@ static bool has_odd(const int32_t *ids, int64_t n) {
 }
 
 /* What a kernel chosen by the length of the whole, or other weights, make of a value of prompts. */
+/* What a kernel for few rows makes of a value. */
+static double few_rows(const int32_t *ids, int64_t at, int64_t n_rows) {
+    return n_rows <= 8 ? 0.3 + 0.3 * unit(hash_of(ids, at) + 11) : 0.0;
+}
+
 static double moved_by(const server *s, const int32_t *ids, int64_t at, int64_t n, int32_t token) {
     const double noise = unit(hash_of(ids, at) + (uint64_t)n) - 0.5;
     switch (s->fault) {
         case NARROW:
         case FINE: return 1e-5 * noise;
         case COARSE: return 0.02 * noise;
+        case FEW_ROWS: return few_rows(ids, at, n);
         case OTHER_HEAD: return 0.1 * (unit((uint64_t)token) - 0.5) + 0.02 * noise;
         default: return 0.0;
     }
@@ -382,6 +393,10 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
     const double noise = unit(hash_of(ids, n) + (uint64_t)s->n_runs) - 0.5;
     switch (s->fault) {
         case NOISE: return log(p[token]) + (s->n_runs % 5 == 3 ? 0.6 * noise : 0.0);
+        case STEP_NOISE: return log(p[token]) + (n > s->n_prompt ? 0.2 * noise : 0.0);
+        case UNSALTED_STALE: return log(p[token]) + (s->unsalted ? 0.2 + unit(hash_of(ids, n)) : 0.0);
+        case FEW_ROWS: return log(p[token]) + few_rows(ids, n, n > s->n_prompt ? 1 : n);
+        case EVER_LONGEST: return log(p[token]) + 1e-3 * (double)s->longest * unit(hash_of(ids, n));
         case ORDERS: return log(p[token]) + (s->n_runs % 5 == 3 ? 0.04 * noise : 0.0);
         case MASKED: return log(p[token]) - log1p(-p[END]);
         case RAISED: return log(p[token]) + 0.1 + 0.005 * unit(hash_of(ids, n) + 3);
@@ -732,7 +747,10 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
         s->row_is_off = row_is_off(s, trial, out, k);
         s->beside = beside_row(s, trial, out, k);
         s->before = take_slot(s, trial, out, k);
-        s->longest = out->of[k].n_prompt < 32 ? 0 : out->of[k].n_prompt > s->longest ? out->of[k].n_prompt : s->longest;
+        s->unsalted = (trial->outside & LS_OUTSIDE_UNSALTED) != 0;
+        s->longest = out->of[k].n_prompt < 32 && s->fault != EVER_LONGEST ? 0
+                     : out->of[k].n_prompt > s->longest                   ? out->of[k].n_prompt
+                                                                          : s->longest;
         s->ahead = out->of[k].n_prompt > 32 && s->n_left >= out->of[k].n_prompt ? s->left : 0;
         s->n_left = out->of[k].n_prompt;
         s->left = hash_of(out->of[k].prompt, s->n_left);
@@ -810,7 +828,7 @@ static server *start(fault how) {
                               .is_server = true,
                               .obeys = ~(uint64_t)0,
                               .odd = &s->odd,
-                              .does = LS_OUTSIDE_RESET,
+                              .does = LS_OUTSIDE_RESET | LS_OUTSIDE_UNSALTED,
                               .through_text = through_text};
     s->door.subject = &s->subject;
     assert_ok(ls_sweep_trainer_create_by(&s->door.trainer, (ls_scorer){s, score}, &err), err);

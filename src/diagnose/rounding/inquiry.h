@@ -438,6 +438,9 @@ ls_status ls_probe_lengths_matter(ls_inquiry *q, double *chance, ls_error *err);
 ls_status ls_probe_unlike_matter(ls_inquiry *q, double *chance, ls_error *err);
 /* Whether prompts that were never sent before are right only behind a flush of the cache. */
 ls_status ls_probe_decide_flushed(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether requests are off that bring no salt of the prefix cache, of texts that were never sent before: all other
+ * trials bring one where the server knows them. */
+ls_status ls_probe_decide_unsalted(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether prompts that come back are off when many others came between, and right when they come back at once. */
 ls_status ls_probe_decide_evicted(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether prompts that go on behind a kept one are off, at whichever lengths of that. */

@@ -121,3 +121,49 @@ ls_status ls_probe_decide_evicted(ls_inquiry *q, bool *found, ls_error *err) {
                         crossed ? "they are given what has taken their room" : "what is restored is wrong");
     return LS_OK;
 }
+
+/* ---- what is given to those that bring no salt ---- */
+
+#define UNSALTED_CHANCE 1e-4
+#define UNSALTED_SURE 0.86 /* other clients may have left it */
+enum { UNSALTED = 8, UNSALTED_TEXT = 4960, UNSALTED_TIMES = 2 };
+
+/* Of several lengths, the first so short that no block of a cache is. `salted`: the control. */
+static ls_status lay_unsalted(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
+    static const int64_t lengths[UNSALTED] = {1, 3, 7, 12, 2, 20, 5, 40};
+    const int64_t salted = value % 2, k = value / 2;
+    trial_of(q, trial);
+    if (!salted) trial->outside = LS_OUTSIDE_UNSALTED;
+    for (int64_t i = 0; i < UNSALTED; i++)
+        LS_TRY(ls_requests_plain(q, r, UNSALTED_TEXT + UNSALTED * k + i, lengths[i], err));
+    return LS_OK;
+}
+
+ls_status ls_probe_decide_unsalted(ls_inquiry *q, bool *found, ls_error *err) {
+    int64_t off[2] = {0, 0}, n[2] = {0, 0}; /* without a salt, and with one */
+    double chance, most = 0.0;
+    bool first = true;
+    if ((q->runner->door->subject->does & LS_OUTSIDE_UNSALTED) == 0) return LS_OK;
+    for (int64_t k = 0; k < UNSALTED_TIMES; k++) {
+        for (int salted = 0; salted < 2; salted++) {
+            ls_seen s;
+            LS_TRY(ls_foreign_try_laid(q, lay_unsalted, 2 * k + salted, &s, err));
+            off[salted] += s.n_sequences_off;
+            n[salted] += s.n_sequences;
+            if (!salted) most = fmax(most, s.abs_max);
+            if (!salted) first = first && s.outcomes.n > 0 && ls_sequence_off(q->f, &s.outcomes.of[0]);
+            ls_seen_deinit(&s);
+            if (off[0] == 0) return LS_OK;
+        }
+    }
+    chance = ls_probe_chance(off[0], n[0], off[1], n[1]);
+    *found = chance <= UNSALTED_CHANCE && off[1] == 0;
+    if (*found)
+        ls_foreign_find(q->f, first ? LS_CAUSE_SNAPSHOT_SHIFTED : LS_CAUSE_CACHE_HITS, LS_STACK_CACHED_SAME,
+                        first ? UNSALTED_SURE : 0.7,
+                        "requests that bring no salt of the prefix cache are off by up to %.2g, %" PRId64 " of %" PRId64
+                        ", of texts that were never sent before, and with a salt none of %" PRId64
+                        ". The first of all, of one token, %s: what is kept for all of them is wrong",
+                        most, off[0], n[0], n[1], first ? "is so as well" : "is not");
+    return LS_OK;
+}

@@ -262,7 +262,7 @@ ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err) {
     static const ls_stack_experiment hits[1] = {LS_STACK_CACHED_SAME};
     ls_sweep *sweep = q->runner->sweep;
     ls_foreign *f = q->f;
-    bool wrong_solo = false, turns = false;
+    bool wrong_solo = false, turns = false, unsalted = false;
     LS_TRY(start_solo(q, err));
     f->undecided = false; /* experiments that were not tried decide nothing */
     /* Where requests alone are wrong nothing that is moved says more. */
@@ -273,6 +273,7 @@ ls_status ls_probe_inquire(ls_inquiry *q, ls_error *err) {
         leave_rest(f);
     } else {
         LS_TRY(ls_probe_decide_pattern(q, err));
+        if (f->found.n == 0) LS_TRY(ls_probe_decide_unsalted(q, &unsalted, err));
         if (f->found.n == 0) LS_TRY(look_at_levers(q, err));
     }
     LS_TRY(measure_paths(q, hits, 1, LS_PATH_HIT, LS_PATH_HIT, NULL, err));

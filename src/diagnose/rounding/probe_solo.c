@@ -297,9 +297,10 @@ static ls_status decide_multiples(ls_inquiry *q, bool *found, ls_error *err) {
                                q->of_pattern ? LEAST_OF_LENGTHS : ls_probe_moved_from(q), found, err);
 }
 
+enum { LENGTH_NEW = 3 };
 static ls_status lay_length(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
     ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
-    trial->max_tokens = 3;
+    trial->max_tokens = LENGTH_NEW;
     for (int64_t i = 0; i < 4; i++) LS_TRY(ls_requests_plain(q, r, 3400 + i, value, err));
     return LS_OK;
 }
@@ -384,6 +385,32 @@ static ls_status rows_together(ls_inquiry *q, int64_t length, double *sure, ls_e
     return status;
 }
 
+/* Whether the rows of a forward choose what computes the prompt's values: tokens of a text have others in front of so
+ * much more text, and no others in front of more than that. No token is moved by what stands behind it, and a scale of
+ * the whole length moves both. *moved: texts that do so; -1: not asked. */
+/* Neither where it cannot be asked, nor for rows: a scale that prompts have from one length on, and decode has not,
+ * looks the same. */
+#define LENGTH_OR_ROWS 0.88
+enum { BEHIND_TEXTS = 4, BEHIND_MOST = 256 };
+static ls_status measure_rows(ls_inquiry *q, int64_t few, double from, int64_t *moved, ls_error *err) {
+    *moved = -1;
+    if (few < 4 || 4 * few > BEHIND_MOST || q->runner->door->subject->scores_by_token) return LS_OK;
+    *moved = 0;
+    for (int64_t text = 0; text < BEHIND_TEXTS; text++) {
+        int32_t ids[BEHIND_MOST];
+        float values[3][BEHIND_MOST];
+        double apart[2] = {0.0, 0.0};
+        for (int64_t i = 0; i < 4 * few; i++) ids[i] = ls_plain_token(q, 3600 + text, i);
+        for (int k = 0; k < 3; k++)
+            LS_TRY(ls_probe_score(q, (ls_prompt){ids, 1}, ids + 1, few * (1 << k) - 1, values[k], err));
+        for (int64_t i = 0; i < few - 1; i++)
+            for (int k = 0; k < 2; k++)
+                apart[k] = fmax(apart[k], fabs((double)values[k][i] - (double)values[k + 1][i]));
+        *moved += apart[0] > from && apart[1] <= from;
+    }
+    return LS_OK;
+}
+
 /* The largest |d| of the requests of lengths, by their length; how many. */
 typedef struct sized {
     int64_t length;
@@ -444,6 +471,7 @@ ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
     const int64_t n = sizes(q, of);
     int64_t value = -1, n_beyond;
     double together = 0.0, cut;
+    int64_t moved = -1;
     fronts front = {0};
     ls_longest longest = {0};
     bool decides = true, is_kept;
@@ -464,6 +492,7 @@ ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
     if (ls_stack_refused(q, LS_STACK_CACHED_SHARED) == NULL)
         LS_TRY_DONE(measure_fronts(q, 2 * (value > 24 ? value : 24), &front, err));
     LS_TRY_DONE(rows_together(q, value, &together, err));
+    LS_TRY_DONE(measure_rows(q, value + LENGTH_NEW - 1, cut, &moved, err));
     is_kept = front.by_itself == 0 && front.other + front.again >= 3;
     if (is_kept) LS_TRY_DONE(ls_probe_measure_longest(q, 2 * (value > 24 ? value : 24), &longest, err));
     if (longest.hangs)
@@ -473,6 +502,13 @@ ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
                         "in front of them, %" PRId64 " of %" PRId64 " times, and with what that says %" PRId64
                         " of %" PRId64 ": what hangs on a length is kept, as a scale of the longest so far",
                         value, longest.by_length, longest.n, longest.by_text, longest.n);
+    else if (moved == BEHIND_TEXTS)
+        ls_foreign_find(q->f, LS_CAUSE_ORDER_BY_BATCH, LS_STACK_LENGTHS, LENGTH_OR_ROWS,
+                        "off from %" PRId64
+                        " tokens on, and the prompt's own values of as many tokens move, in %" PRId64
+                        " of %d texts, when as much text again stands behind them, and not when more does: the rows of "
+                        "a forward choose what computes it",
+                        value, moved, BEHIND_TEXTS);
     else if (is_kept)
         ls_foreign_find(q->f, LS_CAUSE_CACHE_CROSSED, LS_STACK_LENGTHS, 0.85,
                         "off from %" PRId64 " tokens on, and of %d texts of one length %" PRId64
@@ -490,11 +526,12 @@ ls_status ls_probe_decide_threshold(ls_inquiry *q, bool *found, ls_error *err) {
                                        : "so are eight at once of half that length, and one at a time they are not",
                         front.other, PREPARED_TEXTS);
     else
-        ls_foreign_find(q->f, LS_CAUSE_FROM_A_LENGTH, LS_STACK_LENGTHS,
-                        fmin(0.95, 1.0 - (double)n * ls_probe_chance(n_beyond, n - at, 0, at)),
-                        "prompts of fewer than %" PRId64 " tokens are within %.2g; %" PRId64 " of %" PRId64
-                        " longer ones are not, and other texts of that length are not either",
-                        value, cut, n_beyond, n - at);
+        ls_foreign_find(
+            q->f, LS_CAUSE_FROM_A_LENGTH, LS_STACK_LENGTHS,
+            fmin(moved < 0 ? LENGTH_OR_ROWS : 0.95, 1.0 - (double)n * ls_probe_chance(n_beyond, n - at, 0, at)),
+            "prompts of fewer than %" PRId64 " tokens are within %.2g; %" PRId64 " of %" PRId64
+            " longer ones are not, and other texts of that length are not either",
+            value, cut, n_beyond, n - at);
 done:
     q->f->limit = limit;
     return status;

@@ -297,6 +297,7 @@ static ls_status run_round(ls_probe_server *s, const ls_trial *trial, const ls_p
         if (s->dialect == LS_DIALECT_LLAMA_CPP && trial->levers.slot_base > 0)
             a.slot_id = trial->levers.slot_base % (s->n_slots > 0 ? s->n_slots : 1);
         a.salt = a.cache ? shared_salt : s->dialect == LS_DIALECT_VLLM ? ++s->n_salts : 0;
+        if (trial->outside & LS_OUTSIDE_UNSALTED) a.salt = 0;
         LS_TRY_DONE(add_server_call(&c, s, &a,
                                     staggered ? STAGGER_S * (double)i
                                     : strange ? BEHIND_LEAVERS_S
@@ -598,6 +599,7 @@ ls_subject ls_subject_server(ls_probe_server *s) {
     subject.does = LS_OUTSIDE_STAGGERED | LS_OUTSIDE_LEAVERS | LS_OUTSIDE_LOAD | LS_OUTSIDE_MARKED;
     if (s->dialect != LS_DIALECT_LLAMA_CPP) subject.does |= LS_OUTSIDE_STOPS;
     subject.records_processed = s->dialect == LS_DIALECT_SGLANG;
+    if (s->dialect == LS_DIALECT_VLLM) subject.does |= LS_OUTSIDE_UNSALTED; /* others know no salts */
     if (s->can_reset) subject.does |= LS_OUTSIDE_RESET;
     if (s->text_n[0] > 0) subject.does |= LS_OUTSIDE_TEXT;
     return subject;

@@ -42,7 +42,8 @@ enum {
     LS_OUTSIDE_RESET = 8,     /* the prefix cache is emptied between rounds */
     LS_OUTSIDE_TEXT = 16,     /* prompts are sent as text */
     LS_OUTSIDE_MARKED = 32,   /* behind other requests, with penalties and biases */
-    LS_OUTSIDE_STOPS = 64     /* half of all tokens end the completion */
+    LS_OUTSIDE_STOPS = 64,    /* half of all tokens end the completion */
+    LS_OUTSIDE_UNSALTED = 128 /* requests bring no salt of the prefix cache, as those of most clients */
 };
 
 typedef struct ls_outcome {
