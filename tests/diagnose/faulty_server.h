@@ -149,6 +149,8 @@ typedef enum fault {
     EVER_LONGEST,     /* the same of the longest ever, of all prompts */
     STEP_NOISE,       /* decoded records are drawn anew at every step */
     FEW_ROWS,         /* forwards of 8 rows and fewer have a kernel of their own */
+    KEY_FLIPS,        /* now and then a value of float32 moves by what a key of few bits makes */
+    FAR_FLIPS,        /* .. by more */
     UNSALTED_STALE,   /* what is kept for requests without a salt is wrong */
     ONCE_AND_KEYS     /* one value of requests alone is off, and the cache knows a prompt by its first tokens */
 } fault;
@@ -486,6 +488,10 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case NEAR_TAIL:
             return log(p[token]) + 4e-6 * (unit(hash_of(ids, n)) - 0.5) +
                    (s->n_pressed > 0 && s->n_pressed <= 16 && unit(hash_of(ids, n) + 13) < 0.002 ? 1.2e-4 : 0.0);
+        case KEY_FLIPS:
+        case FAR_FLIPS:
+            return log(p[token]) + 4e-6 * (unit(hash_of(ids, n)) - 0.5) +
+                   (s->n_runs > 60 && unit(hash_of(ids, n) + 13) < 0.008 ? (s->fault == KEY_FLIPS ? 2e-3 : 2e-2) : 0.0);
         case JOINED: return log(p[token]) + (s->row_is_off && n > s->n_prompt ? 0.6 + unit(hash_of(ids, n)) : 0.0);
         case LONGEST:
             return log(p[token]) + (s->n_prompt > 32 ? 0.2 + unit(hash_of(ids, n) + (uint64_t)s->longest) : 0.0);

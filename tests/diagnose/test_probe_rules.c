@@ -424,6 +424,8 @@ static void an_inquiry_names_what_is_wrong_and_nothing_else(void **state) {
                 {GROWN, true, LS_CAUSE_FROM_A_LENGTH},
                 {TIES, false, LS_CAUSE_NONE},
                 {NEAR_TAIL, false, LS_CAUSE_NONE},
+                {KEY_FLIPS, false, LS_CAUSE_NONE},
+                {FAR_FLIPS, true, LS_CAUSE_NONE},
                 {KEPT_TWENTY, true, LS_CAUSE_CUT}};
     (void)state;
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {

@@ -467,6 +467,8 @@ double ls_probe_chance(int64_t with, int64_t n_with, int64_t without, int64_t n_
 double ls_probe_sure(double chance, double unfit);
 /* Whether so few tokens are off, and by so little, as ties of a sound stack in a coarse type make. */
 bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, double most);
+/* Whether all that is off is what a key of few bits makes in float32, now and then; it is clean then. */
+bool ls_probe_pass_over_keys(ls_foreign *f);
 /* Whether a coarse type makes so much when a sum falls on the other side of a rounding. */
 bool ls_probe_is_flip(const ls_foreign *f, double most);
 /* Of all requests alone together. */

@@ -706,7 +706,7 @@ static ls_status decide_cache(ls_inquiry *q, ls_error *err) {
 /* Off again with other texts, and no lever takes it away or no trial says why. */
 static void decide_unlisted(ls_inquiry *q) {
     const ls_seen *s = &q->f->seen[q->left];
-    if (q->left == LS_STACK_SOLO_A) return; /* none was */
+    if (q->left == LS_STACK_SOLO_A || ls_probe_pass_over_keys(q->f)) return; /* none was */
     ls_foreign_find(q->f, LS_CAUSE_UNLISTED, q->left, 0.5,
                     "%s: %" PRId64 " of %" PRId64
                     " sequences are off by up to %.2g, and of other texts as well; its "
