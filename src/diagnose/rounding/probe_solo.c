@@ -391,7 +391,7 @@ static ls_status rows_together(ls_inquiry *q, int64_t length, double *sure, ls_e
 /* Neither where it cannot be asked, nor for rows: a scale that prompts have from one length on, and decode has not,
  * looks the same. */
 #define LENGTH_OR_ROWS 0.88
-enum { BEHIND_TEXTS = 4, BEHIND_MOST = 256 };
+enum { BEHIND_TEXTS = 4, BEHIND_MOST = 512 };
 static ls_status measure_rows(ls_inquiry *q, int64_t few, double from, int64_t *moved, ls_error *err) {
     *moved = -1;
     if (few < 4 || 4 * few > BEHIND_MOST || q->runner->door->subject->scores_by_token) return LS_OK;

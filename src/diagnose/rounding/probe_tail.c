@@ -51,7 +51,7 @@ bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, doub
 
 /* A server in float32 may have keys of few bits. One of them that falls on the other side of a rounding moves its value
  * and those behind it, now and then, and by less than all such keys in f16 make: whatever is moved, in as few tokens. */
-#define KEYS_SHARE 0.01
+#define KEYS_SHARE 0.03
 bool ls_probe_pass_over_keys(ls_foreign *f) {
     int64_t n_off = 0, n = 0;
     if (!(f->floor_q90 > 0.0) || f->floor_max > LS_FINE) return false;
