@@ -2,6 +2,7 @@
  * longest so far. A hit that is given to the wrong prompt hangs on what was said. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 
 #include "diagnose/rounding/inquiry.h"
 
@@ -102,13 +103,33 @@ static ls_status count_outgrown(ls_inquiry *q, int64_t length, int64_t moved[STE
     return LS_OK;
 }
 
+/* A text, a longer one than all before, and the text once more. */
+static ls_status keep_outgrown(ls_inquiry *q, int64_t length, ls_error *err) {
+    ls_requests *r = calloc(1, sizeof *r);
+    ls_trial trial;
+    ls_status status;
+    LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
+    ls_stack_trial(q, LS_STACK_SOLO_C, &trial, NULL);
+    trial.sampling.temperature = 0.0f;
+    trial.max_tokens = NEW;
+    LS_TRY_DONE(ls_requests_plain(q, r, OWN_FROM, OWN_LENGTH, err));
+    LS_TRY_DONE(ls_requests_plain(q, r, OWN_FROM + OWN + 1, length, err));
+    LS_TRY_DONE(ls_requests_plain(q, r, OWN_FROM, OWN_LENGTH, err));
+    LS_TRY_DONE(ls_sweep_keep_repro(q->runner->sweep, r->of, r->n, &trial, err));
+done:
+    if (r != NULL) free(r->ids);
+    free(r);
+    return status;
+}
+
 ls_status ls_probe_decide_outgrown(ls_inquiry *q, bool *found, ls_error *err) {
     const int64_t allowed = q->runner->sweep->opts.length_max > 0 ? q->runner->sweep->opts.length_max - NEW : INT64_MAX;
     int64_t moved[STEPS] = {0}, n = 0, length = longest_so_far(q->f);
     double most = 0.0, chance;
     for (int k = 0; k < GROWN; k++) {
-        length = length * 8 / 5;
-        if (length > LS_PLAIN_MOST || length > allowed) break;
+        const int64_t longer = length * 8 / 5;
+        if (longer > LS_PLAIN_MOST || longer > allowed) break;
+        length = longer;
         LS_TRY(count_outgrown(q, length, moved, &n, &most, err));
         if (moved[1] == 0 || moved[2] + moved[3] > 0) return LS_OK;
     }
@@ -120,5 +141,5 @@ ls_status ls_probe_decide_outgrown(ls_inquiry *q, bool *found, ls_error *err) {
                         " texts move, by up to %.2g, and none behind another one of that length or a short one: what "
                         "hangs on the longest so far stays, as a base of positions does",
                         moved[1], n, most);
-    return LS_OK;
+    return *found ? keep_outgrown(q, length, err) : LS_OK;
 }

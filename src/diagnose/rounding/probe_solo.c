@@ -393,8 +393,11 @@ static ls_status rows_together(ls_inquiry *q, int64_t length, double *sure, ls_e
 #define LENGTH_OR_ROWS 0.88
 enum { BEHIND_TEXTS = 4, BEHIND_MOST = 512 };
 static ls_status measure_rows(ls_inquiry *q, int64_t few, double from, int64_t *moved, ls_error *err) {
+    const int64_t length_max = q->runner->sweep->opts.length_max;
     *moved = -1;
-    if (few < 4 || 4 * few > BEHIND_MOST || q->runner->door->subject->scores_by_token) return LS_OK;
+    if (few < 4 || 4 * few > BEHIND_MOST || (length_max > 0 && 4 * few > length_max) ||
+        q->runner->door->subject->scores_by_token)
+        return LS_OK;
     *moved = 0;
     for (int64_t text = 0; text < BEHIND_TEXTS; text++) {
         int32_t ids[BEHIND_MOST];
