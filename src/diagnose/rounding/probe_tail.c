@@ -49,8 +49,8 @@ bool ls_probe_is_tail(const ls_foreign *f, int64_t n_off, int64_t n_tokens, doub
            ((double)n_off <= FLIP_SHARE * (double)n_tokens && ls_probe_is_flip(f, most));
 }
 
-/* A server in float32 may have keys of few bits. One of them that falls on the other side of a rounding moves its value
- * and those behind it, now and then, and by less than all such keys in f16 make: whatever is moved, in as few tokens. */
+/* A server in float32 may have keys of few bits. One that falls on the other side of a rounding moves its value and
+ * those behind it, now and then, and by less than all keys in f16 make: whatever is moved, in as few tokens. */
 #define KEYS_SHARE 0.03
 bool ls_probe_pass_over_keys(ls_foreign *f) {
     int64_t n_off = 0, n = 0;
