@@ -478,6 +478,8 @@ ls_status ls_probe_solo_holds(ls_inquiry *q, bool *holds, ls_error *err);
 /* How far two outcomes of one request are apart, each from its tokens' values in a prompt, up to the first token that
  * is another one. */
 double ls_probe_apart(const ls_outcome *a, const ls_outcome *b);
+/* The same of their records alone: what is there of prompts may come behind the same requests. */
+double ls_probe_records_apart(const ls_outcome *a, const ls_outcome *b);
 /* Lays out an experiment's control: its requests, with its lever where the baseline has it. */
 void ls_foreign_control(const ls_inquiry *q, ls_stack_experiment experiment, const ls_requests *r, ls_trial *out);
 void ls_foreign_tell(const ls_inquiry *q, const char *what); /* progress */

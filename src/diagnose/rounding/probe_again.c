@@ -523,9 +523,7 @@ static ls_status lay_ended(ls_inquiry *q, int64_t text, ls_trial *trial, ls_requ
     return LS_OK;
 }
 
-/* How far records of one text are apart, up to the first token that is another one: what is there of prompts may come
- * behind the same requests. */
-static double records_apart(const ls_outcome *a, const ls_outcome *b) {
+double ls_probe_records_apart(const ls_outcome *a, const ls_outcome *b) {
     double most = 0.0;
     for (int64_t i = 0; i < a->n && i < b->n; i++) {
         most = fmax(most, fabs((double)a->logprob[i] - (double)b->logprob[i]));
@@ -543,7 +541,7 @@ static ls_status count_ended(ls_inquiry *q, int64_t text, ended *out, ls_error *
     ls_seen s;
     LS_TRY(ls_foreign_try_laid(q, lay_ended, text, &s, err));
     for (int64_t i = 0; i < s.outcomes.n; i++) {
-        const double d = i % 2 == 1 && i > 3 ? records_apart(&s.outcomes.of[i], &s.outcomes.of[3]) : 0.0;
+        const double d = i % 2 == 1 && i > 3 ? ls_probe_records_apart(&s.outcomes.of[i], &s.outcomes.of[3]) : 0.0;
         out->n_whole += s.outcomes.of[i].n == ENDED_NEW;
         out->n += i % 2 == 1 && i > 3;
         out->n_moved += d > ls_probe_moved_from(q);

@@ -1,5 +1,6 @@
 /* Whether prompts are given what a cache kept of others: they have nothing in common with any before and are right
- * when the cache was emptied in front of them, or they come back when many others have taken the room of theirs. */
+ * when the cache was emptied in front of them, or they come back when many others have taken the room of theirs,
+ * or they bring no salt. */
 #include <inttypes.h>
 #include <math.h>
 

@@ -1,5 +1,6 @@
 /* Whether a text's values hang on how long the request in front of it was, whatever that said: a scale that is of the
- * longest so far. A hit that is given to the wrong prompt hangs on what was said. */
+ * longest so far. A hit that is given to the wrong prompt hangs on what was said.
+ * What is of the longest request ever stays behind a short one as well. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -66,17 +67,6 @@ static ls_status lay_outgrown(ls_inquiry *q, int64_t value, ls_trial *trial, ls_
     return LS_OK;
 }
 
-/* Records alone: the prompt's values may be of the longest as well. */
-static double records_apart(const ls_outcome *a, const ls_outcome *b) {
-    double most = 0.0;
-    for (int64_t i = 0; i < a->n && i < b->n; i++) {
-        const double d = fabs((double)a->logprob[i] - (double)b->logprob[i]);
-        if (isfinite(d)) most = fmax(most, d);
-        if (a->completion[i] != b->completion[i]) break;
-    }
-    return most;
-}
-
 static int64_t longest_so_far(const ls_foreign *f) {
     int64_t most = GROWN_LEAST;
     for (int r = 0; r < LS_STACK_EXPERIMENTS; r++)
@@ -95,7 +85,7 @@ static ls_status count_outgrown(ls_inquiry *q, int64_t length, int64_t moved[STE
     for (int64_t step = 1; step < STEPS && s.outcomes.n == OWN * STEPS + STEPS - 1; step++)
         for (int64_t i = 0; i < OWN; i++) {
             const ls_outcome *c = &s.outcomes.of[(OWN + 1) * step + i];
-            const double d = records_apart(c - OWN - 1, c);
+            const double d = ls_probe_records_apart(c - OWN - 1, c);
             moved[step] += d > ls_probe_moved_from(q);
             if (step == 1) *most = fmax(*most, d), ++*n;
         }
