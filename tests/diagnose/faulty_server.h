@@ -116,6 +116,11 @@ typedef enum fault {
     ZEROS,            /* records are 0 now and then */
     FROM_FOUR,        /* four rows and more have a kernel whose values are far off */
     FOURTH_SLOT,      /* .. the fourth slot */
+    BEHIND_FOUR,      /* .. rows behind the fourth alone */
+    ROOM_OF_PADS,     /* rows that fill a batch up to a power of two take the room of as many others */
+    LONG_FIRST,       /* long rows of a batch are given what the first one has */
+    OTHER_DRAWS,      /* LATE_ROW, where copies of a text are not given the same tokens */
+    SURE_LATER_OFF,   /* LATER_OFF of a model that is sure of most tokens, so that rounding moves some first ones */
     PADS_IN,          /* rows are moved by the longest beside them */
     TEXTS_IN,         /* .. by the texts of longer ones */
     ROOM_TAKEN,       /* .. by the longest, and now and then by the texts of those as long or shorter */
@@ -407,6 +412,9 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
         case LIKELIEST: return log(p[token]) - log(mass_of(p, p[token]));
         case PREEMPTED: return log(p[token]) + (s->row_is_off && n > s->n_prompt + 20 ? 0.5 : 0.0);
         case FILLED_UP:
+        case BEHIND_FOUR:
+        case ROOM_OF_PADS:
+        case LONG_FIRST:
         case UNLIKE: return log(p[token]) + (s->row_is_off && n > s->n_prompt ? 0.2 + unit(hash_of(ids, n)) : 0.0);
         case LONG_ROWS: return log(p[token]) + (s->batch > 1 && s->n_prompt > 64 ? 0.5 : 0.0);
         case EVICTED: /* the text that is there now */
@@ -506,6 +514,10 @@ static double record_of(const server *s, const double *p, const int32_t *ids, in
             return log(p[token]) + (n > s->n_prompt ? later_off(ids, n) * pow(0.7, (double)(n - s->n_prompt)) : 0.0);
         case DRAWN_OFF: return log(p[token]) + (n > s->n_prompt && !is_likeliest(ids, n - 1) ? later_off(ids, n) : 0.0);
         case LATER_OFF: return log(p[token]) + (n > s->n_prompt ? later_off(ids, n) : 0.0);
+        case SURE_LATER_OFF:
+            return log(p[token]) + (n > s->n_prompt                   ? 2.0 * later_off(ids, n)
+                                    : unit(hash_of(ids, n) + 7) < 0.1 ? 0.1
+                                                                      : 0.0);
         case ONE_LEFT: return 0.0;
         case ZEROS: return unit(hash_of(ids, n) + 11) < 0.1 ? 0.0 : log(p[token]);
         case FIVE_PLACES: return log(nearbyint(1e5 * p[token]) / 1e5);
@@ -641,6 +653,7 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
                 : cuts                 ? draw(warm, u * mass_of(at, 1.0), greedy)
                                        : draw(at, u, greedy);
         if (s->fault == MASKED && token == END) token = END + 1;
+        if (s->fault == OTHER_DRAWS && s->batch > 16 && c->n == 0) token = (int32_t)((token + s->n_runs % 5) % VOCAB);
         s->is_drafted = unit(mix(seed) + hash_of(ids, n)) < 0.6;
         c->completion[c->n] = token;
         c->logprob[c->n] = (float)(s->fault == ONE_DRAW ? log(at[token]) : record_of(s, p, ids, n, token, hit));
@@ -660,25 +673,30 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
         keep(s, c->prompt, c->n_prompt);
 }
 
+static bool same_prompt(const ls_outcome *a, const ls_outcome *b) {
+    return a->n_prompt == b->n_prompt && memcmp(a->prompt, b->prompt, (size_t)a->n_prompt * sizeof *a->prompt) == 0;
+}
+
 /* The last row of a batch, where the first one's text is another. */
 static bool reads_first(const server *s, int64_t batch, const ls_outcomes *o, int64_t k) {
     const bool acts = s->fault == LAST_ROW || (s->fault == LAST_ROW_SELDOM && unit((uint64_t)s->n_runs) < 0.6);
-    const ls_outcome *c = &o->of[k], *first = &o->of[k - k % batch];
-    return acts && batch > 2 && k % batch == batch - 1 &&
-           (c->n_prompt != first->n_prompt ||
-            memcmp(c->prompt, first->prompt, (size_t)c->n_prompt * sizeof *c->prompt) != 0);
+    return acts && batch > 2 && k % batch == batch - 1 && !same_prompt(&o->of[k], &o->of[k - k % batch]);
 }
 
 /* By what runs beside row k. */
 static bool row_is_off(const server *s, const ls_trial *trial, const ls_outcomes *o, int64_t k) {
     const int64_t batch = trial->levers.batch, first = k - k % batch;
-    int64_t tokens = 0, n = 0, longest = 0;
+    int64_t tokens = 0, n = 0, longest = 0, power = 1;
     for (int64_t i = first; i < o->n && i < first + batch; i++, n++) {
         tokens += o->of[i].n_prompt + trial->max_tokens;
         if (o->of[i].n_prompt > longest) longest = o->of[i].n_prompt;
     }
+    while (power < n) power *= 2;
     switch (s->fault) {
         case FOURTH_SLOT: return k - first == 3;
+        case BEHIND_FOUR: return k - first >= 4;
+        case ROOM_OF_PADS: return n - 1 - (k - first) < power - n;
+        case LONG_FIRST: return o->of[k].n_prompt > 64 && !same_prompt(&o->of[k], &o->of[first]);
         case JOINED: /* of those that are sent at once the last one begins late more often than not */
             return k - first + 1 < n && ((trial->outside & LS_OUTSIDE_STAGGERED) != 0 ||
                                          (n > 2 && unit((uint64_t)(s->n_runs / batch)) < 0.8));
@@ -766,7 +784,7 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
     for (int64_t k = out->n - 1; k > 0 && s->fault == READERS && has_long(out); k--)
         for (int64_t i = 4; i < 12 && i < out->of[k].n && i < out->of[k - 1].n; i++)
             out->of[k].logprob[i] = out->of[k - 1].logprob[i];
-    if (s->fault == LATE_ROW && trial->levers.batch > 16) take_row_of_next(out, 3, 1);
+    if ((s->fault == LATE_ROW || s->fault == OTHER_DRAWS) && trial->levers.batch > 16) take_row_of_next(out, 3, 1);
     return LS_OK;
 }
 

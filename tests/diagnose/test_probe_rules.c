@@ -34,6 +34,10 @@ static ls_status number(ls_inquiry *q, bool *found, ls_error *err) {
     return ls_probe_decide_number(q, LS_STACK_BATCH, found, err);
 }
 
+static ls_status long_rows(ls_inquiry *q, bool *found, ls_error *err) {
+    return ls_probe_decide_long_rows(q, LS_STACK_PRESSED, found, err);
+}
+
 static ls_status row_of_other(ls_inquiry *q, bool *found, ls_error *err) {
     return ls_probe_decide_row_of_other(q, LS_STACK_BATCH, found, err);
 }
@@ -165,9 +169,14 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {filled_up, ROWS_FAR, LS_CAUSE_NONE},
                 {filled_up, LAST_ROW, LS_CAUSE_NONE},
                 {filled_up, NOISE, LS_CAUSE_NONE},
+                {filled_up, ROOM_OF_PADS, LS_CAUSE_PADDING},
+                {filled_up, BEHIND_FOUR, LS_CAUSE_NONE},
+                {filled_up, FROM_FOUR, LS_CAUSE_NONE},
                 {row_of_other, ROW_OF_NEXT, LS_CAUSE_OTHERS_STATE},
                 {row_of_other, ROWS_OF_SOME, LS_CAUSE_NONE},
                 {row_of_other, LATE_ROW, LS_CAUSE_OTHERS_STATE},
+                {row_of_other, OTHER_DRAWS, LS_CAUSE_OTHERS_STATE},
+                {row_of_other, ROWS_FAR, LS_CAUSE_NONE},
                 {row_of_other, NOISE, LS_CAUSE_NONE},
                 {readers, SOUND, LS_CAUSE_NONE},
                 {readers, READERS, LS_CAUSE_OTHERS_STATE},
@@ -221,6 +230,14 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {number, FOURTH_SLOT, LS_CAUSE_NONE},
                 {number, NOISE, LS_CAUSE_NONE},
                 {number, FILLED_UP, LS_CAUSE_NONE},
+                {number, BEHIND_FOUR, LS_CAUSE_ORDER_BY_BATCH},
+                {number, ROOM_OF_PADS, LS_CAUSE_NONE},
+                {number, JOINED, LS_CAUSE_NONE},
+                {long_rows, SOUND, LS_CAUSE_NONE},
+                {long_rows, LONG_FIRST, LS_CAUSE_OTHERS_STATE},
+                {long_rows, LONG_ROWS, LS_CAUSE_NONE}, /* copies as well */
+                {long_rows, PREEMPTED, LS_CAUSE_NONE},
+                {long_rows, NOISE, LS_CAUSE_NONE},
                 {ls_probe_decide_content, SOUND, LS_CAUSE_NONE},
                 {ls_probe_decide_content, MERGED, LS_CAUSE_OTHER_TOKENS},
                 {ls_probe_decide_content, OTHER_IDS, LS_CAUSE_NONE}, /* by one token alone */
@@ -841,6 +858,30 @@ static void what_is_not_the_same_at_every_step_is_no_arithmetic(void **state) {
     }
 }
 
+/* Of a model that is sure of most tokens rounding takes some first ones far. They are prefill's floor where decoded ones
+ * are many times farther in the middle, and not else. */
+static void prefill_has_a_floor_of_its_own(void **state) {
+    static const struct {
+        double decoded; /* in the middle */
+        ls_cause cause;
+    } rows[] = {{0.8, LS_CAUSE_DECODE_ARITHMETIC}, {0.2, LS_CAUSE_WEIGHTS}};
+    (void)state;
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        server *s = start(SURE_LATER_OFF);
+        ls_error err;
+        run_alone(s);
+        s->foreign.constant = true;
+        s->foreign.floor = 0.1;
+        s->foreign.limit = 0.02;
+        s->foreign.paths[LS_PATH_PREFILL].most = 0.1;
+        s->foreign.paths[LS_PATH_DECODE].median = rows[k].decoded;
+        assert_ok(ls_probe_decide_solo(&s->inquiry, &err), err);
+        assert_int_equal(s->foreign.found.n, 1);
+        assert_int_equal(s->foreign.found.of[0].cause, rows[k].cause);
+        stop(s);
+    }
+}
+
 /* A floor is of values. Where the first seed draws none, the next one is taken. */
 static void a_seed_without_values_is_followed_by_the_next(void **state) {
     server *s = start(NO_VALUES);
@@ -875,6 +916,7 @@ int main(void) {
                                        cmocka_unit_test(keys_of_two_bytes_are_no_other_weights),
                                        cmocka_unit_test(a_checkpoint_tells_which_side_is_wrong),
                                        cmocka_unit_test(what_is_not_the_same_at_every_step_is_no_arithmetic),
+                                       cmocka_unit_test(prefill_has_a_floor_of_its_own),
                                        cmocka_unit_test(a_head_in_few_bits_is_told_by_the_checkpoint),
                                        cmocka_unit_test(keys_in_8_bits_are_told_by_the_checkpoint),
                                        cmocka_unit_test(noise_of_every_step_is_told),

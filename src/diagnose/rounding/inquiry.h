@@ -422,10 +422,13 @@ ls_status ls_probe_decide_grown(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether copies of one text move with the text that had their slots before, which no number of rows makes. */
 ls_status ls_probe_decide_handed(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
-/* Whether rows that fill a batch up make one of the others wrong. */
+/* Whether rows that fill a batch up make some of the others wrong. */
 ls_status ls_probe_decide_filled_up(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
-/* Whether copies of one text are off from a number of them on, most of them. */
+/* Whether copies of one text are off from a number of them on, most of them or all behind a place of the batch. */
 ls_status ls_probe_decide_number(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
+/* Whether long requests at once are off by what the others say, where short ones at once and long ones alone are not.
+ */
+ls_status ls_probe_decide_long_rows(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
 /* Whether a request is off because another one begins beside it, and not for how many there are. */
 ls_status ls_probe_decide_joined(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
 /* Whether records are of another request's distribution, where one of two ends before the other. */

@@ -359,6 +359,8 @@ static ls_status decide_some_rows(ls_inquiry *q, ls_stack_experiment experiment,
     bool found = false;
     if (off[0] + off[1] == 0 && q->f->seen[experiment].abs_max <= NEAR_LIMIT * q->f->limit) return LS_OK;
     LS_TRY(ls_probe_decide_filled_up(q, experiment, &found, err));
+    if (!found && off[1] > 2 && !ls_probe_is_flip(q->f, q->f->seen[experiment].abs_max))
+        LS_TRY(ls_probe_decide_number(q, experiment, &found, err));
     if (!found) LS_TRY(ls_probe_decide_row_of_other(q, experiment, &found, err));
     if (!found) LS_TRY(decide_unlike(q, &found, err));
     if (!found) LS_TRY(ls_probe_decide_readers(q, experiment, &found, err));
@@ -582,6 +584,7 @@ static ls_status decide_load(ls_inquiry *q, bool *alone, ls_error *err) {
     }
     if (!(short_right && alone_right && two_right && prompts_right))
         LS_TRY(ls_probe_decide_readers(q, experiment, &read, err));
+    if (!read && short_right && alone_right && !two_right) LS_TRY(ls_probe_decide_long_rows(q, experiment, &read, err));
     if (read) return LS_OK;
     if (short_right)
         ls_foreign_find(q->f, LS_CAUSE_PREEMPTED, experiment, alone_right && two_right && prompts_right ? sure : 0.6,

@@ -19,11 +19,11 @@ static ls_status lay_copies(ls_inquiry *q, int64_t text, ls_trial *trial, ls_req
 }
 
 /* Empty rows that fill a batch up to a power of two: where there are none all is right, and where there are some they
- * make one row wrong. A kernel of that many rows makes all of them wrong. */
+ * make some of the others wrong. A kernel of that many rows makes all copies of a text wrong. */
 ls_status ls_probe_decide_filled_up(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err) {
     static const int64_t counts[2][3] = {{2, 4, 8}, {3, 5, 7}};
     const int64_t beside = q->beside;
-    int64_t off[2] = {0, 0}, n = 0, n_rows = 0;
+    int64_t off[2] = {0, 0}, n = 0, n_partly = 0; /* trials; in which some copies are off and others are not */
     double chance = 1.0;
     for (int64_t k = 0; k < ROUNDS && chance > CHANCE && (k < ROUNDS_LEAST || off[1] > 2 * off[0]); k++) {
         for (int i = 0; i < 6; i++) {
@@ -32,28 +32,35 @@ ls_status ls_probe_decide_filled_up(ls_inquiry *q, ls_stack_experiment experimen
             LS_TRY(ls_foreign_try_laid(q, lay_copies, TEXT + k, &s, err));
             q->beside = beside;
             off[i % 2] += s.n_sequences_off > 0;
-            n_rows += i % 2 == 1 ? s.n_sequences_off : 0;
+            n_partly += i % 2 == 1 && s.n_sequences_off > 0 && s.n_sequences_off < s.n_sequences;
             ls_seen_deinit(&s);
         }
         n += 3;
         chance = ls_probe_chance(off[1], n, off[0], n);
     }
-    *found = chance <= CHANCE && 2 * n_rows <= 3 * off[1];
+    *found = chance <= CHANCE && 2 * n_partly >= off[1];
     if (*found)
         ls_foreign_find(q->f, LS_CAUSE_PADDING, experiment, ls_probe_sure(chance, ls_portion(off[0], n)),
                         "copies of one text: three, five and seven at once are off in %" PRId64 " of %" PRId64
-                        " trials, in one row of them, and two, four and eight in %" PRId64 " of %" PRId64
+                        " trials, in %" PRId64 " not all of them, and two, four and eight in %" PRId64 " of %" PRId64
                         ": what fills a batch up to a power of two is in it",
-                        off[1], n, off[0], n);
+                        off[1], n, n_partly, off[0], n);
     return LS_OK;
 }
 
 /* ---- from how many rows on ---- */
 
-/* Copies of one text, fewer and more of them. A kernel makes most rows off, and what a slot or one row has does not. */
+/* Copies of one text, fewer and more of them. A kernel makes most rows off, and what a slot or one row has does not.
+ * One that computes so many rows alone makes just those behind them off, each time, and a race never as many. */
 enum { NUMBERS = 6, NUMBER_TEXTS = 4 };
+static const int64_t numbers[NUMBERS] = {1, 2, 3, 4, 6, 8};
 
-static ls_status count_number(ls_inquiry *q, int64_t copies, int64_t *n_off, int64_t *n_rows, ls_error *err) {
+typedef struct by_number {
+    int64_t off, rows; /* trials that are off; rows in all of them */
+    int64_t of[NUMBER_TEXTS];
+} by_number;
+
+static ls_status count_number(ls_inquiry *q, int64_t copies, by_number *out, ls_error *err) {
     const int64_t beside = q->beside;
     for (int64_t k = 0; k < NUMBER_TEXTS; k++) {
         ls_seen s;
@@ -62,23 +69,53 @@ static ls_status count_number(ls_inquiry *q, int64_t copies, int64_t *n_off, int
         status = ls_foreign_try_laid(q, lay_copies, TEXT + 160 + k, &s, err);
         q->beside = beside;
         LS_TRY(status);
-        *n_off += s.n_sequences_off > 0;
-        *n_rows += s.n_sequences_off;
+        out->off += s.n_sequences_off > 0;
+        out->rows += s.n_sequences_off;
+        out->of[k] = s.n_sequences_off;
         ls_seen_deinit(&s);
     }
     return LS_OK;
 }
 
+/* As many rows are off as there are behind one place, whatever their number is. Two numbers have to show it: of one
+ * alone it may be a slot. */
+static void decide_tail(ls_inquiry *q, ls_stack_experiment experiment, const by_number of[NUMBERS], bool *found) {
+    const int64_t most = numbers[NUMBERS - 1], n = (int64_t)NUMBERS * NUMBER_TEXTS;
+    const int64_t place = most - (of[NUMBERS - 1].rows + NUMBER_TEXTS / 2) / NUMBER_TEXTS;
+    int64_t n_above = 0, off[2] = {0, 0}, n_so = 0;
+    double sure;
+    for (int i = 0; i < NUMBERS; i++) {
+        const int64_t behind = numbers[i] > place ? numbers[i] - place : 0;
+        n_above += behind > 0;
+        off[behind > 0] += of[i].off;
+        for (int k = 0; k < NUMBER_TEXTS; k++) n_so += of[i].of[k] == behind;
+    }
+    if (place < 2 || n_above < 2) return;
+    sure = ls_probe_sure(ls_probe_chance(off[1], NUMBER_TEXTS * n_above, off[0], n - NUMBER_TEXTS * n_above),
+                         1.0 - ls_portion(n_so, n));
+    *found = sure >= LS_NAMED;
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_ORDER_BY_BATCH, experiment, sure,
+                        "of copies of one text at once those behind the first %" PRId64
+                        " are off, by up to %.2g, and no other: so many of them in %" PRId64 " of %" PRId64
+                        " trials of 1 to %" PRId64 " copies. Their place in the batch chooses what computes them",
+                        place, q->f->seen[experiment].abs_max, n_so, n, most);
+}
+
 ls_status ls_probe_decide_number(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err) {
-    static const int64_t numbers[NUMBERS] = {1, 2, 3, 4, 6, 8};
-    int64_t off[NUMBERS] = {0}, rows[NUMBERS] = {0}, n_below = 0, n_from = 0, n_rows_off = 0, n_rows = 0;
+    by_number of[NUMBERS] = {0};
+    int64_t n_below = 0, n_from = 0, n_rows_off = 0, n_rows = 0;
     int first = 0;
     double sure;
-    for (int i = 0; i < NUMBERS; i++) LS_TRY(count_number(q, numbers[i], &off[i], &rows[i], err));
-    while (first < NUMBERS && off[first] == 0) first++;
-    for (int i = 0; i < NUMBERS; i++) *(i < first ? &n_below : &n_from) += off[i];
-    for (int i = first; i < NUMBERS; i++) n_rows_off += rows[i], n_rows += NUMBER_TEXTS * numbers[i];
-    if (first == 0 || first == NUMBERS || 3 * n_rows_off < 2 * n_rows) return LS_OK;
+    for (int i = 0; i < NUMBERS; i++) LS_TRY(count_number(q, numbers[i], &of[i], err));
+    while (first < NUMBERS && of[first].off == 0) first++;
+    for (int i = 0; i < NUMBERS; i++) *(i < first ? &n_below : &n_from) += of[i].off;
+    for (int i = first; i < NUMBERS; i++) n_rows_off += of[i].rows, n_rows += NUMBER_TEXTS * numbers[i];
+    if (first == 0 || first == NUMBERS) return LS_OK;
+    if (3 * n_rows_off < 2 * n_rows) {
+        decide_tail(q, experiment, of, found);
+        return LS_OK;
+    }
     sure = ls_probe_sure(
         ls_probe_chance(n_from, (int64_t)NUMBER_TEXTS * (NUMBERS - first), n_below, (int64_t)NUMBER_TEXTS * first),
         1.0 - ls_portion(n_from, (int64_t)NUMBER_TEXTS * (NUMBERS - first)));
@@ -199,9 +236,55 @@ ls_status ls_probe_unlike_matter(ls_inquiry *q, double *chance, ls_error *err) {
     return LS_OK;
 }
 
+/* ---- rows that are long ---- */
+
+/* Two long ones at a time, of one length: of two texts, and copies of the one and of the other. Each text is right among
+ * copies of itself, where no row has anything that the other has not, and which take as much room. */
+enum { LONG_ROWS = 2, LONG_KINDS = 3, LONG_LENGTH = 96, LONG_NEW = 12, LONG_ROUNDS = 10, LONG_ROUNDS_LEAST = 3 };
+
+static ls_status lay_long_rows(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
+    static const int64_t texts[LONG_KINDS][LONG_ROWS] = {{0, 1}, {0, 0}, {1, 1}};
+    const int64_t text = TEXT + 320 + LONG_ROWS * (value / LONG_KINDS);
+    ls_stack_trial(q, LS_STACK_BATCH, trial, NULL);
+    trial->sampling.temperature = 0.0f;
+    trial->levers.batch = LONG_ROWS;
+    trial->max_tokens = LONG_NEW;
+    for (int i = 0; i < LONG_ROWS; i++)
+        LS_TRY(ls_requests_plain(q, r, text + texts[value % LONG_KINDS][i], LONG_LENGTH, err));
+    return LS_OK;
+}
+
+ls_status ls_probe_decide_long_rows(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err) {
+    const int64_t most = q->runner->sweep->opts.length_max;
+    int64_t off[2] = {0, 0}, n[2] = {0, 0}; /* trials: of two texts, and of copies */
+    double chance = 1.0;
+    *found = false;
+    if (most > 0 && LONG_LENGTH + LONG_NEW > most) return LS_OK;
+    for (int64_t k = 0; k < LONG_ROUNDS && chance > CHANCE && (k < LONG_ROUNDS_LEAST || off[0] > off[1]); k++) {
+        for (int kind = 0; kind < LONG_KINDS; kind++) {
+            ls_seen s;
+            LS_TRY(ls_foreign_try_laid(q, lay_long_rows, LONG_KINDS * k + kind, &s, err));
+            off[kind > 0] += s.n_sequences_off > 0;
+            n[kind > 0]++;
+            ls_seen_deinit(&s);
+        }
+        chance = ls_probe_chance(off[0], n[0], off[1], n[1]);
+    }
+    *found = chance <= CHANCE && 8 * off[1] <= off[0];
+    if (*found)
+        ls_foreign_find(q->f, LS_CAUSE_OTHERS_STATE, experiment, ls_probe_sure(chance, ls_portion(off[1], n[1])),
+                        "two prompts of %d tokens at a time: of two texts %" PRId64 " of %" PRId64
+                        " trials are off, and of copies of one of them %" PRId64 " of %" PRId64
+                        ", which take as much room. Short ones at once are right, and long ones alone",
+                        LONG_LENGTH, off[0], n[0], off[1], n[1]);
+    return LS_OK;
+}
+
 /* ---- whose distribution a record is of ---- */
 
 enum { AT_ONCE = 2, PROMPT = 9, STEPS = 12, PAIRS = 24, RECORDS_LEAST = 10, RECORDS_MOST = 16 };
+/* Places that a record is looked for in; and records that have none, behind which no more are looked at. */
+enum { PLACES_MOST = 96, FRUITLESS_MOST = 6 };
 /* So many at once that some wait for a place, and begin in the step in which another one ends. */
 enum { QUEUED = 72, QUEUED_TEXTS = 6, QUEUED_STEPS = 4, QUEUES = 3 };
 
@@ -241,6 +324,20 @@ typedef struct behind {
     int64_t n, hits, others, aside;
 } behind;
 
+static bool is_fruitless(const behind *b) { return b->n >= FRUITLESS_MOST && b->hits == 0; }
+
+static bool begin_alike(const ls_outcome *a, const ls_outcome *b, int64_t tokens) {
+    return a->n >= tokens && b->n >= tokens &&
+           memcmp(a->completion, b->completion, (size_t)tokens * sizeof *a->completion) == 0;
+}
+
+/* Copies of one text go on alike, unless what is drawn is another row's: whether an earlier one has this place. */
+static bool is_known(const ls_outcomes *o, int64_t n_texts, int64_t k, int64_t at) {
+    for (int64_t i = k % n_texts; i < k; i += n_texts)
+        if (o->of[i].n > at && begin_alike(&o->of[i], &o->of[k], at)) return true;
+    return false;
+}
+
 /* Of requests whose texts are `text` and those behind it, in turn. */
 static ls_status count_behind(ls_inquiry *q, int64_t text, int64_t n_texts, const ls_outcomes *o, behind *out,
                               ls_error *err) {
@@ -250,13 +347,17 @@ static ls_status count_behind(ls_inquiry *q, int64_t text, int64_t n_texts, cons
             const double record = (double)o->of[s].logprob[i];
             bool hit = false, other = false, hit_aside = false;
             if (!ls_token_off(q->f, &o->of[s], i) || !(record < LS_SURE_TOKEN)) continue;
-            for (int64_t k = 0; k < n_texts; k++) {
-                for (int64_t at = 0; at < o->of[k].n; at++) {
+            if (is_fruitless(out)) return LS_OK;
+            for (int64_t k = 0, n_asked = 0; k < o->n; k++) {
+                const bool own = k % n_texts == s % n_texts;
+                for (int64_t at = 0; at < o->of[k].n && n_asked < PLACES_MOST; at++) {
                     double value;
-                    if (k == s % n_texts && at == i) continue;
-                    LS_TRY(value_behind(q, text + k, &o->of[k], o->of[s].completion[i], at, &value, err));
+                    if ((own && at == i && begin_alike(&o->of[k], &o->of[s], i)) || is_known(o, n_texts, k, at))
+                        continue;
+                    LS_TRY(value_behind(q, text + k % n_texts, &o->of[k], o->of[s].completion[i], at, &value, err));
+                    n_asked++;
                     hit = hit || fabs(value - record) <= near;
-                    other = other || (k != s % n_texts && fabs(value - record) <= near);
+                    other = other || (!own && fabs(value - record) <= near);
                     hit_aside = hit_aside || fabs(value - record - 20.0 * near) <= near;
                 }
             }
@@ -285,11 +386,11 @@ static bool is_of_others(const behind *b) {
 
 ls_status ls_probe_decide_row_of_other(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err) {
     behind b = {0};
-    for (int64_t k = 0; k < PAIRS && b.n < RECORDS_LEAST && (k < PAIRS / 2 || b.hits > 0); k++)
+    for (int64_t k = 0; k < PAIRS && b.n < RECORDS_LEAST && (k < PAIRS / 2 || b.hits > 0) && !is_fruitless(&b); k++)
         LS_TRY(try_behind(q, lay_overlap, TEXT + 80 + AT_ONCE * k, AT_ONCE, &b, err));
     if (!is_of_others(&b)) {
         b = (behind){0};
-        for (int64_t k = 0; k < QUEUES && b.n < RECORDS_LEAST; k++)
+        for (int64_t k = 0; k < QUEUES && b.n < RECORDS_LEAST && !is_fruitless(&b); k++)
             LS_TRY(try_behind(q, lay_queue, TEXT + 170 + QUEUED_TEXTS * k, QUEUED_TEXTS, &b, err));
     }
     *found = is_of_others(&b);

@@ -548,10 +548,14 @@ typedef struct sides {
 } sides;
 
 /* Prefill and decode have floors of their own: while first tokens are as near as bf16 makes them, those behind them are
- * held against the farthest of them. */
+ * held against the farthest of them. So they are where that one is far nearer than decoded ones are in the middle: of a
+ * model that is sure of its tokens rounding takes the others far. */
+#define FAR_NEARER 4.0
 static double moved_beside_first(const ls_inquiry *q) {
     const double from = ls_probe_moved_from(q), first = q->f->paths[LS_PATH_PREFILL].most;
-    return first <= ls_probe_flip_of_bf16(q->f) ? fmax(from, first) : from;
+    const bool is_floor =
+        first <= ls_probe_flip_of_bf16(q->f) || FAR_NEARER * first <= q->f->paths[LS_PATH_DECODE].median;
+    return is_floor ? fmax(from, first) : from;
 }
 
 static void count_sides(const ls_inquiry *q, sides *out) {
