@@ -119,6 +119,8 @@ typedef enum fault {
     BEHIND_FOUR,      /* .. rows behind the fourth alone */
     ROOM_OF_PADS,     /* rows that fill a batch up to a power of two take the room of as many others */
     LONG_FIRST,       /* long rows of a batch are given what the first one has */
+    JOINED_IDS,       /* some pairs of a completion become one id, and records stay */
+    ENDS_OFF,         /* .. it ends at some tokens, whose records are off */
     OTHER_DRAWS,      /* LATE_ROW, where copies of a text are not given the same tokens */
     SURE_LATER_OFF,   /* LATER_OFF of a model that is sure of most tokens, so that rounding moves some first ones */
     PADS_IN,          /* rows are moved by the longest beside them */
@@ -588,6 +590,18 @@ static void gather(const server *s, ls_outcome *c) {
     }
 }
 
+/* Some pairs of ids become one, as on a way through text; nothing is done to records but that the last ones go. */
+static void join_ids(ls_outcome *c) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->n; i++) {
+        if (n > 0 && (7 * c->completion[n - 1] + c->completion[i]) % 24 == 0)
+            c->completion[n - 1] = (c->completion[n - 1] + c->completion[i]) % VOCAB;
+        else
+            c->completion[n++] = c->completion[i];
+    }
+    c->n = n;
+}
+
 /* Records that have lost their place. */
 static void misplace(const server *s, ls_outcome *c) {
     for (int64_t i = 0; i < c->n; i++) {
@@ -658,6 +672,10 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
         c->completion[c->n] = token;
         c->logprob[c->n] = (float)(s->fault == ONE_DRAW ? log(at[token]) : record_of(s, p, ids, n, token, hit));
         ids[n++] = token;
+        if (s->fault == ENDS_OFF && token % 16 == 3) {
+            c->logprob[c->n++] -= 0.7f;
+            break;
+        }
         if ((trial->outside & LS_OUTSIDE_STOPS) && token % 2 == 0) {
             c->n++;
             break;
@@ -665,6 +683,7 @@ static void generate(server *s, const ls_trial *trial, ls_outcome *c, uint64_t s
     }
     s->stays = s->fault == STAYS_AT_LENGTH && c->n < trial->max_tokens ? 0 : mix(s->stays + hash_of(ids, n));
     for (int64_t i = 0; s->fault == THREE_EARLY && i + 3 < c->n; i++) c->logprob[i] = c->logprob[i + 3];
+    if (s->fault == JOINED_IDS) join_ids(c);
     misplace(s, c);
     gather(s, c);
     if (s->fault == WHAT_DECODE_LEFT)

@@ -233,6 +233,11 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {number, BEHIND_FOUR, LS_CAUSE_ORDER_BY_BATCH},
                 {number, ROOM_OF_PADS, LS_CAUSE_NONE},
                 {number, JOINED, LS_CAUSE_NONE},
+                {ls_probe_decide_fewer, SOUND, LS_CAUSE_NONE},
+                {ls_probe_decide_fewer, JOINED_IDS, LS_CAUSE_OTHER_RECORDS},
+                {ls_probe_decide_fewer, ENDS_OFF, LS_CAUSE_NONE}, /* at its last token alone */
+                {ls_probe_decide_fewer, NOISE, LS_CAUSE_NONE},
+                {ls_probe_decide_fewer, THREE_EARLY, LS_CAUSE_NONE},
                 {long_rows, SOUND, LS_CAUSE_NONE},
                 {long_rows, LONG_FIRST, LS_CAUSE_OTHERS_STATE},
                 {long_rows, LONG_ROWS, LS_CAUSE_NONE}, /* copies as well */

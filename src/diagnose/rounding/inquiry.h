@@ -357,6 +357,8 @@ ls_status ls_probe_decide_signs(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_places(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether they are values of other ids at the same place. */
 ls_status ls_probe_decide_other_ids(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether what is off are answers of fewer tokens than were asked for, whose records are of those that are lost. */
+ls_status ls_probe_decide_fewer(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether records are a function of the right value alone, other than a multiple. Asks nothing. */
 ls_status ls_probe_decide_function(ls_inquiry *q, bool *found, ls_error *err);
 /* What records of many draws of one text say: one value for any token, a least one, or a vocabulary that lacks ids. */

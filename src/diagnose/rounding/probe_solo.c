@@ -824,6 +824,7 @@ ls_status ls_probe_decide_solo(ls_inquiry *q, ls_error *err) {
     if (!found) LS_TRY(ls_probe_decide_predecessors(q, &found, err));
     if (!found) LS_TRY(ls_probe_measure_drift(q, err));
     if (!found) LS_TRY(ls_probe_decide_repeats(q, &found, err));
+    if (!found) LS_TRY(ls_probe_decide_fewer(q, &found, err));
     if (!found) LS_TRY(decide_likeliest(q, &s, &found, err));
     if (!found) LS_TRY(decide_multiples(q, &found, err));
     if (!found) LS_TRY(decide_head(q, &found, err));
