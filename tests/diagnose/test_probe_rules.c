@@ -34,6 +34,14 @@ static ls_status number(ls_inquiry *q, bool *found, ls_error *err) {
     return ls_probe_decide_number(q, LS_STACK_BATCH, found, err);
 }
 
+/* Where some experiments have been tried. */
+static ls_status periods(ls_inquiry *q, bool *found, ls_error *err) {
+    LS_TRY(ls_foreign_run_experiment(q, LS_STACK_SEQUENCE, err));
+    LS_TRY(ls_foreign_run_experiment(q, LS_STACK_STAGGERED, err));
+    LS_TRY(ls_foreign_run_experiment(q, LS_STACK_LONG, err));
+    return ls_probe_decide_periods(q, found, err);
+}
+
 static ls_status long_rows(ls_inquiry *q, bool *found, ls_error *err) {
     return ls_probe_decide_long_rows(q, LS_STACK_PRESSED, found, err);
 }
@@ -238,6 +246,13 @@ static void a_rule_names_its_fault_and_no_other(void **state) {
                 {ls_probe_decide_fewer, ENDS_OFF, LS_CAUSE_NONE}, /* at its last token alone */
                 {ls_probe_decide_fewer, NOISE, LS_CAUSE_NONE},
                 {ls_probe_decide_fewer, THREE_EARLY, LS_CAUSE_NONE},
+                {periods, SOUND, LS_CAUSE_NONE},
+                {periods, AT_16, LS_CAUSE_PAGE_SIZE},
+                {periods, AT_32, LS_CAUSE_PAGE_SIZE},
+                {periods, FROM_32, LS_CAUSE_NONE},
+                {periods, LATE_IN_ALL, LS_CAUSE_NONE},   /* by how many stand behind the prompt */
+                {periods, PADDED_BEHIND, LS_CAUSE_NONE}, /* by where the prompt ends */
+                {periods, NOISE, LS_CAUSE_NONE},
                 {long_rows, SOUND, LS_CAUSE_NONE},
                 {long_rows, LONG_FIRST, LS_CAUSE_OTHERS_STATE},
                 {long_rows, LONG_ROWS, LS_CAUSE_NONE}, /* copies as well */

@@ -422,6 +422,8 @@ ls_status ls_probe_decide_positions(ls_inquiry *q, bool *found, ls_error *err);
 ls_status ls_probe_decide_grown(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether decoded tokens are off from the first border of a page on, wherever that is. */
 ls_status ls_probe_decide_borders(ls_inquiry *q, bool *found, ls_error *err);
+/* Whether decoded tokens are off at one place of every page, as those of all experiments say. Asks alone. */
+ls_status ls_probe_decide_periods(ls_inquiry *q, bool *found, ls_error *err);
 /* Whether copies of one text move with the text that had their slots before, which no number of rows makes. */
 ls_status ls_probe_decide_handed(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err);
 /* Whether rows that fill a batch up make some of the others wrong. */

@@ -799,10 +799,12 @@ static ls_status decide_levers(ls_inquiry *q, ls_error *err) {
                 {LS_STACK_EOS, LS_CAUSE_EOS_INSIDE, "with an end-of-sequence token inside"},
                 {LS_STACK_BOS, LS_CAUSE_SPECIAL_TOKEN, "with a begin-of-sequence token inside"},
                 {LS_STACK_PAD, LS_CAUSE_SPECIAL_TOKEN, "with the padding token inside"}};
-    bool alone, talks, left, flushed, placed, evicted, grown, read;
+    bool alone, talks, left, flushed, placed, evicted, grown, read, periodic;
     if (decide_marks(q)) return LS_OK;
     LS_TRY(decide_draws(q, err));
     if (q->f->found.n == 0 && is_off_when_full(q)) LS_TRY(ls_probe_decide_evicted(q, &evicted, err));
+    if (q->f->found.n > 0) return LS_OK;
+    if (ls_foreign_any_off(q->f)) LS_TRY(ls_probe_decide_periods(q, &periodic, err));
     if (q->f->found.n > 0) return LS_OK;
     if (!q->company_decided) LS_TRY(decide_company(q, err));
     if (q->f->found.n > 0) return LS_OK;
