@@ -878,8 +878,8 @@ static void what_is_not_the_same_at_every_step_is_no_arithmetic(void **state) {
     }
 }
 
-/* Of a model that is sure of most tokens rounding takes some first ones far. They are prefill's floor where decoded ones
- * are many times farther in the middle, and not else. */
+/* Of a model that is sure of most tokens rounding takes some first ones far. They are prefill's floor where decoded
+ * ones are many times farther in the middle, and not else. */
 static void prefill_has_a_floor_of_its_own(void **state) {
     static const struct {
         double decoded; /* in the middle */

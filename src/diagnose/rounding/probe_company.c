@@ -238,8 +238,8 @@ ls_status ls_probe_unlike_matter(ls_inquiry *q, double *chance, ls_error *err) {
 
 /* ---- rows that are long ---- */
 
-/* Two long ones at a time, of one length: of two texts, and copies of the one and of the other. Each text is right among
- * copies of itself, where no row has anything that the other has not, and which take as much room. */
+/* Two long ones at a time, of one length: of two texts, and copies of the one and of the other. Each text is right
+ * among copies of itself, where no row has anything that the other has not, and which take as much room. */
 enum { LONG_ROWS = 2, LONG_KINDS = 3, LONG_LENGTH = 96, LONG_NEW = 12, LONG_ROUNDS = 10, LONG_ROUNDS_LEAST = 3 };
 
 static ls_status lay_long_rows(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {

@@ -1,6 +1,6 @@
-/* Answers of fewer tokens than were asked for, though nothing has ended them: ids that went through text and back, which
- * joins some, or of which some were left out, so that records no longer stand beside their tokens. Answers that are
- * whole are right then, and so is each of one token, in which nothing is lost. */
+/* Answers of fewer tokens than were asked for, though nothing has ended them: ids went through text and back, where
+ * some are joined, or some were left out, so that records no longer stand beside their tokens. Answers that are whole
+ * are right then, and so is each of one token, in which nothing is lost. */
 #include <inttypes.h>
 
 #include "diagnose/rounding/inquiry.h"
@@ -9,7 +9,7 @@ enum { TEXTS = 24, TEXT = 5240, LENGTH = 7, NEW = 16, FEWER_LEAST = 4 };
 #define AT_FIRST 0.01 /* chance, of the requests that have been there anyway */
 #define CHANCE 1e-4
 
-static ls_status lay(ls_inquiry *q, int64_t max_tokens, ls_trial *trial, ls_requests *r, ls_error *err) {
+static ls_status lay_answers(ls_inquiry *q, int64_t max_tokens, ls_trial *trial, ls_requests *r, ls_error *err) {
     ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
     trial->max_tokens = max_tokens;
     for (int64_t i = 0; i < TEXTS; i++) LS_TRY(ls_requests_plain(q, r, TEXT + i, LENGTH, err));
@@ -21,7 +21,7 @@ typedef struct parted {
     int64_t n_inside;     /* of the latter: off in front of the last token, so that no end is what is off */
 } parted;
 
-static void part(const ls_foreign *f, const ls_outcomes *o, int64_t max_tokens, parted *out) {
+static void part_answers(const ls_foreign *f, const ls_outcomes *o, int64_t max_tokens, parted *out) {
     for (int64_t s = 0; s < o->n; s++) {
         const ls_outcome *c = &o->of[s];
         const bool fewer = c->n < max_tokens;
@@ -38,8 +38,8 @@ static double chance_of(const parted *p) { return ls_probe_chance(p->off[1], p->
 
 static ls_status try_texts(ls_inquiry *q, int64_t max_tokens, parted *out, ls_error *err) {
     ls_seen s;
-    LS_TRY(ls_foreign_try_laid(q, lay, max_tokens, &s, err));
-    part(q->f, &s.outcomes, max_tokens, out);
+    LS_TRY(ls_foreign_try_laid(q, lay_answers, max_tokens, &s, err));
+    part_answers(q->f, &s.outcomes, max_tokens, out);
     ls_seen_deinit(&s);
     return LS_OK;
 }
@@ -50,7 +50,7 @@ ls_status ls_probe_decide_fewer(ls_inquiry *q, bool *found, ls_error *err) {
     for (int r = 0; r < LS_PROBE_SOLO; r++) {
         ls_trial trial;
         ls_stack_trial(q, ls_probe_solo[r], &trial, NULL);
-        part(q->f, &q->f->seen[ls_probe_solo[r]].outcomes, trial.max_tokens, &seen);
+        part_answers(q->f, &q->f->seen[ls_probe_solo[r]].outcomes, trial.max_tokens, &seen);
     }
     if (seen.off[1] < 2 || chance_of(&seen) > AT_FIRST) return LS_OK;
     LS_TRY(try_texts(q, NEW, &many, err));

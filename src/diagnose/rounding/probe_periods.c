@@ -42,7 +42,7 @@ static int64_t count(const ls_seen *seen, int64_t n_seen) {
     return n;
 }
 
-static ls_status gather(const ls_seen *seen, int64_t n_seen, tokens *out, ls_error *err) {
+static ls_status gather_tokens(const ls_seen *seen, int64_t n_seen, tokens *out, ls_error *err) {
     const int64_t room = count(seen, n_seen) + 1;
     *out = (tokens){0};
     LS_TRY(ls_array_alloc((void **)&out->of, room, sizeof *out->of, "tokens", err));
@@ -93,7 +93,7 @@ static place find_place(tokens *t) {
     return best;
 }
 
-static ls_status lay(ls_inquiry *q, int64_t ignored, ls_trial *trial, ls_requests *r, ls_error *err) {
+static ls_status lay_over_pages(ls_inquiry *q, int64_t ignored, ls_trial *trial, ls_requests *r, ls_error *err) {
     (void)ignored;
     ls_stack_trial(q, LS_STACK_SOLO_C, trial, NULL);
     trial->max_tokens = NEW;
@@ -106,8 +106,8 @@ static ls_status try_alone(ls_inquiry *q, place *p, ls_error *err) {
     tokens t = {0};
     ls_seen s;
     ls_status status;
-    LS_TRY(ls_foreign_try_laid(q, lay, 0, &s, err));
-    status = gather(&s, 1, &t, err);
+    LS_TRY(ls_foreign_try_laid(q, lay_over_pages, 0, &s, err));
+    status = gather_tokens(&s, 1, &t, err);
     p->chance = 1.0;
     for (int64_t page = p->page; page >= PAGE_LEAST && status == LS_OK; page /= 2) {
         place one = {.page = page, .at = p->at % page};
@@ -122,7 +122,7 @@ static ls_status try_alone(ls_inquiry *q, place *p, ls_error *err) {
 ls_status ls_probe_decide_periods(ls_inquiry *q, bool *found, ls_error *err) {
     tokens t = {0};
     place p = {.chance = 1.0};
-    ls_status status = gather(q->f->seen, LS_STACK_EXPERIMENTS, &t, err);
+    ls_status status = gather_tokens(q->f->seen, LS_STACK_EXPERIMENTS, &t, err);
     if (status == LS_OK) p = find_place(&t);
     free_tokens(&t);
     if (status != LS_OK || p.chance > CHANCE_OF_ANY) return status;
