@@ -51,7 +51,7 @@ ls_status ls_probe_decide_filled_up(ls_inquiry *q, ls_stack_experiment experimen
 /* ---- from how many rows on ---- */
 
 /* Copies of one text, fewer and more of them. A kernel makes most rows off, and what a slot or one row has does not.
- * One that computes so many rows alone makes just those behind them off, each time, and a race never as many. */
+ * One that has room for so many rows makes those behind them off, as many each time. */
 enum { NUMBERS = 6, NUMBER_TEXTS = 4 };
 static const int64_t numbers[NUMBERS] = {1, 2, 3, 4, 6, 8};
 
@@ -77,29 +77,36 @@ static ls_status count_number(ls_inquiry *q, int64_t copies, by_number *out, ls_
     return LS_OK;
 }
 
-/* As many rows are off as there are behind one place, whatever their number is. Two numbers have to show it: of one
- * alone it may be a slot. */
-static void decide_tail(ls_inquiry *q, ls_stack_experiment experiment, const by_number of[NUMBERS], bool *found) {
-    const int64_t most = numbers[NUMBERS - 1], n = (int64_t)NUMBERS * NUMBER_TEXTS;
-    const int64_t place = most - (of[NUMBERS - 1].rows + NUMBER_TEXTS / 2) / NUMBER_TEXTS;
-    int64_t n_above = 0, off[2] = {0, 0}, n_so = 0;
-    double sure;
-    for (int i = 0; i < NUMBERS; i++) {
-        const int64_t behind = numbers[i] > place ? numbers[i] - place : 0;
-        n_above += behind > 0;
-        off[behind > 0] += of[i].off;
-        for (int k = 0; k < NUMBER_TEXTS; k++) n_so += of[i].of[k] == behind;
+/* So many of one number's trials have as many rows off as most of them have. */
+static int64_t count_alike(const by_number *b) {
+    int64_t most = 0;
+    for (int i = 0; i < NUMBER_TEXTS; i++) {
+        int64_t n = 0;
+        for (int k = 0; k < NUMBER_TEXTS; k++) n += b->of[k] == b->of[i];
+        if (n > most) most = n;
     }
-    if (place < 2 || n_above < 2) return;
-    sure = ls_probe_sure(ls_probe_chance(off[1], NUMBER_TEXTS * n_above, off[0], n - NUMBER_TEXTS * n_above),
-                         1.0 - ls_portion(n_so, n));
+    return most;
+}
+
+/* Some rows are off from a number on, as many each time, and more of them where there are more: those behind a place.
+ * Two numbers have to show it. A slot or one row is off alone, and a race makes as many seldom. */
+static void decide_tail(ls_inquiry *q, ls_stack_experiment experiment, const by_number of[NUMBERS], int first,
+                        bool *found) {
+    const by_number *from = &of[first], *last = &of[NUMBERS - 1];
+    const int64_t n = (int64_t)NUMBER_TEXTS * (NUMBERS - first), n_below = (int64_t)NUMBER_TEXTS * first;
+    int64_t n_alike = 0, n_off = 0;
+    double sure;
+    for (int i = first; i < NUMBERS; i++) n_alike += count_alike(&of[i]), n_off += of[i].off;
+    if (n_off < n || 4 * n_alike < 3 * n || last->rows < from->rows + NUMBER_TEXTS) return;
+    sure = ls_probe_sure(ls_probe_chance(n_off, n, 0, n_below), 1.0 - ls_portion(n_alike, n));
     *found = sure >= LS_NAMED;
     if (*found)
         ls_foreign_find(q->f, LS_CAUSE_ORDER_BY_BATCH, experiment, sure,
-                        "of copies of one text at once those behind the first %" PRId64
-                        " are off, by up to %.2g, and no other: so many of them in %" PRId64 " of %" PRId64
-                        " trials of 1 to %" PRId64 " copies. Their place in the batch chooses what computes them",
-                        place, q->f->seen[experiment].abs_max, n_so, n, most);
+                        "copies of one text are right up to %" PRId64 " at once; of %" PRId64 " at once %" PRId64
+                        " are off, by up to %.2g, and of %" PRId64 " at once %" PRId64 ", as many in %" PRId64
+                        " of %" PRId64 " trials: their place in the batch chooses what computes them",
+                        numbers[first - 1], numbers[first], from->of[0], q->f->seen[experiment].abs_max,
+                        numbers[NUMBERS - 1], last->of[0], n_alike, n);
 }
 
 ls_status ls_probe_decide_number(ls_inquiry *q, ls_stack_experiment experiment, bool *found, ls_error *err) {
@@ -113,7 +120,7 @@ ls_status ls_probe_decide_number(ls_inquiry *q, ls_stack_experiment experiment, 
     for (int i = first; i < NUMBERS; i++) n_rows_off += of[i].rows, n_rows += NUMBER_TEXTS * numbers[i];
     if (first == 0 || first == NUMBERS) return LS_OK;
     if (3 * n_rows_off < 2 * n_rows) {
-        decide_tail(q, experiment, of, found);
+        decide_tail(q, experiment, of, first, found);
         return LS_OK;
     }
     sure = ls_probe_sure(
